@@ -1,0 +1,76 @@
+# Every target works on a machine with Python >= 3.11 and make; `make` alone lists them.
+PYTHON ?= python3
+PYTEST_FLAGS ?= -n 2
+
+BIN := .venv/bin
+PROJECTS := pyproject.toml $(wildcard packages/*/pyproject.toml)
+EDITABLE := $(addprefix -e ./,$(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml)))
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+# uv where it is on PATH, for speed; pip otherwise.
+INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/python,$(PIP) install)
+# hatchling goes into .venv once, instead of into a throw-away environment for each package.
+BUILD := --no-build-isolation
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check lint types format clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: .venv/.installed-runtime ## generate text with the bundled demo model
+	@$(BIN)/gptrs generate --max-tokens 120
+	@printf '\n%s\n' 'That was the bundled demo model. To go on:' \
+	  '  $(BIN)/gptrs generate --prompt "def main():" --max-tokens 60' \
+	  '  $(BIN)/gptrs list backends' \
+	  '  $(BIN)/gptrs --help'
+
+test: .venv/.installed-test ## run the tests (those that need torch are skipped where it is missing)
+	@$(BIN)/pytest $(PYTEST_FLAGS)
+
+check: .venv/.installed-check lint types ## what CI runs: lint, types, and all tests with torch
+	@$(BIN)/pytest $(PYTEST_FLAGS)
+
+lint: .venv/.installed-check ## style, formatting, import layers, repository rules
+	@$(BIN)/ruff check --quiet
+	@$(BIN)/ruff format --check --quiet || { echo 'run `make format`'; exit 1; }
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/python tools/check_repository.py
+
+types: .venv/.installed-check ## strict type check of the packages
+	@$(BIN)/basedpyright
+
+format: .venv/.installed-check ## rewrite the sources in the house format
+	@$(BIN)/ruff check --quiet --fix-only
+	@$(BIN)/ruff format --quiet
+
+clean: ## remove .venv, caches and build products
+	@rm -rf .venv .coverage htmlcov build dist packages/*/build packages/*/dist \
+	  .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	@find packages tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A stamp is older than a pyproject.toml that changed, and so the install is repeated.
+.venv/.installed-runtime: $(PROJECTS) | .venv/bin/python
+	@echo 'installing gptrs into .venv (once) ...'
+	@$(INSTALL) 'hatchling>=1.27'
+	@$(INSTALL) $(BUILD) $(EDITABLE)
+	@touch $@
+
+.venv/.installed-test: $(PROJECTS) | .venv/bin/python
+	@echo 'installing gptrs and its test tools into .venv (once) ...'
+	@$(INSTALL) 'hatchling>=1.27'
+	@$(INSTALL) $(BUILD) $(EDITABLE) '.[test]'
+	@touch .venv/.installed-runtime $@
+
+# pip even where uv exists: the torch wheel may come from pip's own settings (find-links).
+.venv/.installed-check: $(PROJECTS) | .venv/bin/python
+	@echo 'installing gptrs, its tools, torch and transformers into .venv (once) ...'
+	@$(PIP) install 'hatchling>=1.27'
+	@$(PIP) install $(BUILD) $(EDITABLE) '.[check]'
+	@touch .venv/.installed-runtime .venv/.installed-test $@
+
+.venv/bin/python:
+	@command -v $(PYTHON) >/dev/null || { echo 'gptrs needs Python >= 3.11: `$(PYTHON)` was not found; name one with `make PYTHON=/path/to/python`'; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "gptrs needs Python >= 3.11: `$(PYTHON)` is %d.%d; name a newer one with `make PYTHON=/path/to/python`" % sys.version_info[:2])'
+	@echo 'creating .venv ...'
+	@if command -v uv >/dev/null; then uv venv --quiet --seed --python '$(PYTHON)' .venv; \
+	  else $(PYTHON) -m venv .venv; fi || { rm -rf .venv; exit 1; }

@@ -1,0 +1,1 @@
+"""Compiles portable tensor programs to schedules of numba kernels: the CPU backend of gptrs."""

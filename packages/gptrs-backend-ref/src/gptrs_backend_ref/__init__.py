@@ -1,0 +1,1 @@
+"""Runs portable tensor programs op by op with NumPy: the reference backend of gptrs."""

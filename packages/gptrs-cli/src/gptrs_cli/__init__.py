@@ -1,0 +1,1 @@
+"""The gptrs command line."""

@@ -1,0 +1,20 @@
+"""The examples of the README and of the documentation run as they are printed."""
+
+from pathlib import Path
+
+import pytest
+
+import doc_examples
+
+ROOT = Path(doc_examples.__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+WITH_EXAMPLES = [p for p in DOCUMENTS if doc_examples.find_blocks(p.read_text(encoding="utf-8"))]
+
+
+def test_the_readme_has_examples():
+    assert ROOT / "README.md" in WITH_EXAMPLES
+
+
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_examples_run(path: Path, tmp_path: Path):
+    assert doc_examples.run_file(path, cwd=tmp_path) > 0
