@@ -1,0 +1,1 @@
+"""What a backend promises, and the pieces that backends share."""

@@ -1,0 +1,96 @@
+"""The table in which a backend states its kernels: one entry for an op class and an element type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from gptrs.backend.protocol import Backend
+from gptrs.errors import UnsupportedError
+from gptrs.ir.dtypes import DType
+from gptrs.ir.op import OPS, Op
+from gptrs.ir.program import Program
+from gptrs.ir.tensor_type import TensorType
+
+Kernel = TypeVar("Kernel")
+Condition = Callable[[Op, Sequence[TensorType]], bool]
+
+
+def key_dtype(op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]) -> DType:
+    """The element type by which a kernel for `op` is chosen: its data operand, else its result."""
+    return operands[op.data_operand].dtype if operands else results[0].dtype
+
+
+@dataclass
+class OpTable(Generic[Kernel]):
+    """Kernels by op class and element type, for the backend called `backend`."""
+
+    backend: str
+    _entries: dict[tuple[type[Op], DType], tuple[Kernel, Condition | None]] = field(
+        default_factory=dict[tuple[type[Op], DType], tuple[Kernel, Condition | None]]
+    )
+
+    def register(
+        self, *ops: type[Op], dtypes: Iterable[DType], when: Condition | None = None
+    ) -> Callable[[Kernel], Kernel]:
+        """Decorator: the kernel runs these ops on these element types, when `when` agrees."""
+
+        def add(kernel: Kernel) -> Kernel:
+            for op in ops:
+                for dtype in dtypes_:
+                    if (op, dtype) in self._entries:
+                        raise ValueError(f"`{op.name}` on {dtype} is registered twice")
+                    self._entries[op, dtype] = (kernel, when)
+            return kernel
+
+        dtypes_ = tuple(dtypes)
+        return add
+
+    def find(
+        self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> Kernel | None:
+        """The kernel for `op` on these types, None if there is none."""
+        entry = self._entries.get((type(op), key_dtype(op, operands, results)))
+        if entry is None:
+            return None
+        kernel, when = entry
+        return kernel if when is None or when(op, operands) else None
+
+    def refusal(
+        self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> str | None:
+        """Why there is no kernel for `op` on these types, None if there is one."""
+        if self.find(op, operands, results) is not None:
+            return None
+        taken = self.coverage().get(op.name)
+        of = ", ".join(map(str, operands)) or str(results[0])
+        if taken is None:
+            return f"`{op.name}` of {of} (no kernel for this op)"
+        return f"`{op.name}` of {of} (it takes {' '.join(map(str, taken))})"
+
+    def coverage(self) -> dict[str, tuple[DType, ...]]:
+        """The element types that each op has a kernel for, by op name."""
+        found: dict[str, list[DType]] = {}
+        for op, dtype in self._entries:
+            found.setdefault(op.name, []).append(dtype)
+        return {name: tuple(found[name]) for name in OPS if name in found}
+
+
+def require_supported(backend: Backend, program: Program) -> None:
+    """UnsupportedError that lists each op and dtype of `program` that `backend` refuses."""
+    refusals: dict[str, None] = {}
+    for function in program.functions:
+        for instruction in function.body.instructions:
+            operands = [value.type for value in instruction.operands]
+            results = [value.type for value in instruction.results]
+            reason = backend.refusal(instruction.op, operands, results)
+            if reason is not None:
+                refusals[reason] = None
+    if refusals:
+        shown = list(refusals)[:5]
+        more = f" and {len(refusals) - 5} more" if len(refusals) > 5 else ""
+        raise UnsupportedError(
+            f"backend `{backend.name}` does not support {'; '.join(shown)}{more}",
+            hint="choose another backend with --backend, see `gptrs list backends`",
+        )

@@ -1,0 +1,115 @@
+"""Every exception a user can catch, each saying when it is raised.
+
+The classes know the exit code of the command line and a short machine-readable code, so that one
+place can turn any of them into one line of text or one JSON object.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+_EXCERPT = 100
+"""Most characters of a source line that an error shows."""
+
+
+class GptrsError(Exception):
+    """Root of all errors that gptrs raises on purpose; `hint` says what to do about it."""
+
+    exit_code: ClassVar[int] = 1
+    code: ClassVar[str] = "runtime"
+
+    def __init__(self, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message}; {self.hint}" if self.hint else self.message
+
+
+class ExecutionError(GptrsError):
+    """A program failed while it ran: an index out of range, an integer division by zero."""
+
+
+class ConsumedTensorError(GptrsError):
+    """A tensor was read after it had been donated to a compiled step."""
+
+    code = "consumed"
+
+
+class UsageError(GptrsError):
+    """An argument has a wrong value or type, or arguments do not fit together."""
+
+    exit_code = 2
+    code = "usage"
+
+
+class ContextLengthError(UsageError):
+    """A prompt and the tokens asked for do not fit into the context of the model."""
+
+    code = "context"
+
+
+class ProgramError(GptrsError):
+    """A PTIR program is malformed: wrong operand types, attributes, shapes or structure."""
+
+    exit_code = 3
+    code = "program"
+
+
+class ParseError(ProgramError):
+    """Program text is not PTIR; carries the position of the first offending character."""
+
+    code = "parse"
+
+    def __init__(self, message: str, *, line: int, column: int, source_line: str) -> None:
+        excerpt, position = _excerpt(source_line, column)
+        caret = " " * position + "^"
+        super().__init__(f"line {line}, column {column}: {message}\n  {excerpt}\n  {caret}")
+        self.line = line
+        self.column = column
+        self.source_line = source_line
+
+
+def _excerpt(source_line: str, column: int) -> tuple[str, int]:
+    """At most `_EXCERPT` characters around `column`, fit for a terminal, and the offset of it."""
+    start = max(0, min(column - 1 - _EXCERPT // 2, len(source_line) - _EXCERPT))
+    end = start + _EXCERPT
+    before = "..." if start else ""
+    after = "..." if end < len(source_line) else ""
+    # A tab would move the caret, and an escape sequence of a hostile file the cursor.
+    shown = "".join(c if c.isprintable() else " " for c in source_line[start:end])
+    return before + shown + after, len(before) + column - 1 - start
+
+
+class ModelError(GptrsError):
+    """A model directory cannot be used: a file is missing, a setting or kind is unknown."""
+
+    exit_code = 3
+    code = "model"
+
+
+class CheckpointError(ModelError):
+    """A checkpoint file is damaged, hostile, or lacks a tensor that the model needs."""
+
+    code = "checkpoint"
+
+
+class PluginError(GptrsError):
+    """A plugin that was asked for by name is unknown, disabled, incompatible or broken."""
+
+    exit_code = 4
+    code = "plugin"
+
+
+class BackendError(PluginError):
+    """A backend that was asked for cannot be created or broke its contract."""
+
+    code = "backend"
+
+
+class UnsupportedError(GptrsError):
+    """A backend does not support an op or dtype of a program; raised before anything runs."""
+
+    exit_code = 5
+    code = "unsupported"
