@@ -1,0 +1,74 @@
+"""gptrs: portable tensor programs, and the models written in them, run by plugin backends.
+
+Names are imported when they are first used, so that `import gptrs` stays light.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+from gptrs.capture.backend_choice import set_default_backend
+
+if TYPE_CHECKING:
+    from gptrs import functionals as functionals
+    from gptrs import ir as ir
+    from gptrs import nn as nn
+    from gptrs.backend.protocol import Backend
+    from gptrs.capture.backend_choice import use_backend as use_backend
+    from gptrs.capture.execute import run_program as run_program
+    from gptrs.capture.jit import jit as jit
+    from gptrs.capture.tensor import Tensor as Tensor
+    from gptrs.capture.tensor import tensor as tensor
+    from gptrs.functionals.registry import overrides as overrides
+    from gptrs.plugins.manager import get_backend as get_backend
+    from gptrs.runtime.generate import Generation as Generation
+    from gptrs.runtime.generate import GenerationOptions as GenerationOptions
+    from gptrs.runtime.generate import generate as generate
+    from gptrs.runtime.generate import stream as stream
+    from gptrs.runtime.load import LoadedModel as LoadedModel
+    from gptrs.runtime.load import load_model as load_model
+    from gptrs.runtime.sampling import Sampling as Sampling
+
+__version__ = "0.1.0"
+
+_MODULE_OF = {
+    "Generation": "runtime.generate",
+    "GenerationOptions": "runtime.generate",
+    "LoadedModel": "runtime.load",
+    "Sampling": "runtime.sampling",
+    "Tensor": "capture.tensor",
+    "generate": "runtime.generate",
+    "get_backend": "plugins.manager",
+    "jit": "capture.jit",
+    "load_model": "runtime.load",
+    "overrides": "functionals.registry",
+    "run_program": "capture.execute",
+    "stream": "runtime.generate",
+    "tensor": "capture.tensor",
+    "use_backend": "capture.backend_choice",
+}
+_SUBPACKAGES = frozenset({"functionals", "ir", "nn"})
+
+__all__ = sorted([*_MODULE_OF, *_SUBPACKAGES])  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> object:
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"gptrs.{name}")
+    if name in _MODULE_OF:
+        value: object = getattr(importlib.import_module(f"gptrs.{_MODULE_OF[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(f"module `gptrs` has no attribute `{name}`")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *_MODULE_OF, *_SUBPACKAGES]
+
+
+def _default_backend() -> Backend:
+    return importlib.import_module("gptrs.plugins.manager").manager().get_backend()
+
+
+set_default_backend(_default_backend)

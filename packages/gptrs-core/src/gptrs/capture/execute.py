@@ -1,0 +1,129 @@
+"""The one place that knows both the optimizer and the backend: it runs graphs and programs."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
+from gptrs.capture.backend_choice import chosen_backend
+from gptrs.capture.graph import (
+    Argument,
+    Captured,
+    GraphSlice,
+    Leaf,
+    Stored,
+    common_backend,
+    resolve,
+    role_of,
+)
+from gptrs.capture.parameter import Parameter
+from gptrs.capture.program_cache import ProgramCache
+from gptrs.errors import ConsumedTensorError, UsageError
+from gptrs.ir import verify
+from gptrs.ir.program import Program
+from gptrs.ir.tensor_type import TensorType
+from gptrs.optimizer.pipeline import optimize
+
+PROGRAM_CACHE = ProgramCache()
+"""Executables of flushed graphs, shared by the whole process."""
+
+
+def eager() -> bool:
+    """Whether `GPTRS_EAGER` asks for each op to run as soon as it is captured."""
+    return os.environ.get("GPTRS_EAGER", "") not in ("", "0")
+
+
+def compile_program(
+    program: Program, backend: Backend, roles: Sequence[InputRole] | None = None
+) -> Executable:
+    """Optimize `program` and compile it on `backend`; without `roles` all inputs are arguments."""
+    chosen = roles or [InputRole.ARGUMENT] * len(program.main.body.params)
+    return backend.compile(optimize(program), chosen)
+
+
+def run_program(
+    program: Program, inputs: Mapping[str, np.ndarray], backend: Backend | None = None
+) -> list[np.ndarray]:
+    """Verify, compile and run `program` on arrays given by parameter name.
+
+    Returns the results in order. UsageError when an input is missing, unknown, or of another type
+    than the parameter; ProgramError when the program is malformed.
+    """
+    verify(program)
+    params = program.main.body.params
+    names = [param.name or f"arg{position}" for position, param in enumerate(params)]
+    arrays = {name: np.asarray(array) for name, array in inputs.items()}
+    _require_inputs(dict(zip(names, (param.type for param in params), strict=True)), arrays)
+    engine = backend or chosen_backend()
+    executable = compile_program(program, engine)
+    results = executable.run([engine.to_device(arrays[name]) for name in names])
+    return [engine.to_host(result) for result in results]
+
+
+def _require_inputs(params: Mapping[str, TensorType], inputs: Mapping[str, np.ndarray]) -> None:
+    listed = ", ".join(f"`{name}: {type_}`" for name, type_ in params.items()) or "none"
+    for name in inputs:
+        if name not in params:
+            raise UsageError(f"the program has no parameter `{name}`", hint=f"it takes {listed}")
+    for name, type_ in params.items():
+        if name not in inputs:
+            raise UsageError(f"input `{name}` is missing", hint=f"the program takes {listed}")
+        found = TensorType.of(inputs[name])
+        if found != type_:
+            raise UsageError(f"input `{name}` must be `{type_}`, got `{found}`")
+
+
+def materialize(outputs: Sequence[Captured]) -> None:
+    """Run the graph below `outputs` as one program and store its results in their nodes."""
+    pending = [output for output in outputs if resolve(output) is output]
+    if not pending:
+        return
+    graph = GraphSlice(pending)
+    backend = common_backend(graph.leaves, "flush") or chosen_backend()
+    executable = PROGRAM_CACHE.find_or_compile(
+        (graph.key(), backend),
+        lambda: compile_program(
+            graph.lower(graph.leaves), backend, [role_of(leaf) for leaf in graph.leaves]
+        ),
+    )
+    results = executable.run([buffer_of(leaf, backend) for leaf in graph.leaves])
+    for output, result in zip(pending, results, strict=True):
+        output.node.stored[output.index] = Stored(output.type, result, backend)
+
+
+def host_value(leaf: Leaf) -> np.ndarray:
+    """The elements of a leaf as a NumPy array, which may share memory with it."""
+    if isinstance(leaf, Stored):
+        leaf.viewed = True
+        if leaf.backend is None and not leaf.consumed:
+            return np.asarray(leaf.buffer)
+    backend = leaf.backend or chosen_backend()
+    return backend.to_host(buffer_of(leaf, backend))
+
+
+def buffer_of(leaf: Leaf, backend: Backend) -> Buffer:
+    """The memory of a leaf on `backend`; a host value is brought there once and stays."""
+    if leaf.backend is not None and leaf.backend is not backend:
+        raise UsageError(
+            f"a `{leaf.type}` on backend `{leaf.backend.name}` is used on `{backend.name}`",
+            hint="bring it over with `gptrs.tensor(x.numpy())`",
+        )
+    if isinstance(leaf, Parameter):
+        return leaf.buffer()
+    if isinstance(leaf, Argument):
+        raise UsageError(
+            "the value of a tensor is not known while `gptrs.jit` captures the function",
+            hint="return the tensor and read it outside, or compute it with functionals",
+        )
+    if leaf.consumed:
+        raise ConsumedTensorError(
+            f"this `{leaf.type}` was donated to a compiled step and its memory reused",
+            hint="use the tensor that the step returned instead",
+        )
+    if leaf.backend is None:
+        leaf.buffer = backend.to_device(np.asarray(leaf.buffer))
+        leaf.backend = backend
+    return leaf.buffer

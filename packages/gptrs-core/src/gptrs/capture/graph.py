@@ -1,0 +1,192 @@
+"""The captured graph: nodes that apply ops to sources, and its lowering to a program."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from gptrs.backend.protocol import Backend, Buffer, InputRole
+from gptrs.capture.parameter import Parameter
+from gptrs.errors import UsageError
+from gptrs.ir.builder import Builder
+from gptrs.ir.op import Op
+from gptrs.ir.program import Program, Value
+from gptrs.ir.tensor_type import TensorType
+
+
+@dataclass(eq=False, slots=True)
+class Stored:
+    """A value in memory: on `backend`, or still a host array where that is None."""
+
+    type: TensorType
+    buffer: Buffer
+    backend: Backend | None
+    viewed: bool = False
+    """Whether a host view was handed out, which a donation must not change."""
+    consumed: bool = False
+    """Whether the buffer was donated, so that it must not be read any more."""
+    traced: ClassVar[bool] = False
+
+
+@dataclass(eq=False, slots=True)
+class Argument:
+    """An input of a function that is being captured."""
+
+    type: TensorType
+    position: int
+    backend: Backend | None
+    traced: ClassVar[bool] = True
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """One application of an op; `stored` fills up when its results are computed."""
+
+    op: Op
+    operands: tuple[Source, ...]
+    types: tuple[TensorType, ...]
+    backend: Backend | None
+    traced: bool
+    """Whether it depends on an argument of a function that is being captured."""
+    stored: list[Stored | None]
+
+
+@dataclass(eq=False, slots=True)
+class Captured:
+    """Result number `index` of a node that has not run yet."""
+
+    node: Node
+    index: int
+
+    @property
+    def type(self) -> TensorType:
+        """The type of that result."""
+        return self.node.types[self.index]
+
+    @property
+    def backend(self) -> Backend | None:
+        """The backend of the leaves below, None if none of them has one."""
+        return self.node.backend
+
+    @property
+    def traced(self) -> bool:
+        """Whether the node depends on an argument of a function that is being captured."""
+        return self.node.traced
+
+
+Leaf = Stored | Parameter | Argument
+Source = Leaf | Captured
+
+
+def resolve(source: Source) -> Source:
+    """The stored value behind a captured result that has been computed, else `source` itself."""
+    if isinstance(source, Captured):
+        return source.node.stored[source.index] or source
+    return source
+
+
+def make_node(op: Op, operands: Sequence[Source]) -> Node:
+    """Check `op` on these operands and add it to the graph; UsageError when backends mix."""
+    sources = tuple(resolve(operand) for operand in operands)
+    types = op.result_types([source.type for source in sources])
+    traced = any(source.traced for source in sources)
+    backend = common_backend(sources, op.name)
+    return Node(op, sources, types, backend, traced, [None] * len(types))
+
+
+def common_backend(sources: Sequence[Source], what: str) -> Backend | None:
+    """The one backend that sources live on, None if all are host values; UsageError if several."""
+    found: Backend | None = None
+    for source in sources:
+        backend = source.backend
+        if backend is not None and found is not None and backend is not found:
+            raise UsageError(
+                f"`{what}` got tensors of two backends, `{found.name}` and `{backend.name}`",
+                hint="bring one over with `gptrs.tensor(x.numpy())`",
+            )
+        found = found or backend
+    return found
+
+
+@dataclass(slots=True)
+class GraphSlice:
+    """The part of a graph that some outputs need, in an order in which it can run."""
+
+    outputs: Sequence[Source]
+    leaves: list[Leaf] = field(default_factory=list[Leaf])
+    nodes: list[Node] = field(default_factory=list[Node])
+    _leaf_numbers: dict[Leaf, int] = field(default_factory=dict[Leaf, int])
+    _node_numbers: dict[Node, int] = field(default_factory=dict[Node, int])
+
+    def __post_init__(self) -> None:
+        for output in self.outputs:
+            self._visit(output)
+
+    def _visit(self, root: Source) -> None:
+        pending: list[tuple[Source, bool]] = [(root, False)]
+        while pending:
+            source, operands_done = pending.pop()
+            source = resolve(source)
+            if not isinstance(source, Captured):
+                if source not in self._leaf_numbers:
+                    self._leaf_numbers[source] = len(self.leaves)
+                    self.leaves.append(source)
+                continue
+            node = source.node
+            if node in self._node_numbers:
+                continue
+            if operands_done:
+                self._node_numbers[node] = len(self.nodes)
+                self.nodes.append(node)
+            else:
+                pending.append((source, True))
+                pending.extend((operand, False) for operand in reversed(node.operands))
+
+    def key(self) -> Hashable:
+        """The whole structure as a value: equal keys describe the same program, bit for bit.
+
+        It holds each op with its attributes, which result or input each operand is, the type and
+        role of each input, and the outputs. Inputs are numbered by identity, so `f(a, a)` and
+        `f(a, b)` differ.
+        """
+        return (
+            tuple(
+                (node.op, tuple(self._reference(operand) for operand in node.operands))
+                for node in self.nodes
+            ),
+            tuple((leaf.type, isinstance(leaf, Parameter)) for leaf in self.leaves),
+            tuple(self._reference(output) for output in self.outputs),
+        )
+
+    def _reference(self, source: Source) -> tuple[int, int]:
+        # What was a node when it was visited stays one, though another thread may have computed it.
+        if isinstance(source, Captured) and source.node in self._node_numbers:
+            return self._node_numbers[source.node], source.index
+        leaf = resolve(source)
+        assert not isinstance(leaf, Captured), "visited above"
+        return -1, self._leaf_numbers[leaf]
+
+    def lower(self, order: Sequence[Leaf]) -> Program:
+        """The program over `order`, a list that holds each leaf once and may hold unused ones."""
+        builder = Builder()
+        values: dict[tuple[int, int], Value] = {}
+        for position, leaf in enumerate(order):
+            value = builder.param(leaf.type, _input_name(leaf, position))
+            if leaf in self._leaf_numbers:
+                values[-1, self._leaf_numbers[leaf]] = value
+        for number, node in enumerate(self.nodes):
+            operands = [values[self._reference(operand)] for operand in node.operands]
+            instruction = builder.emit_many(node.op, operands)
+            values.update({(number, i): value for i, value in enumerate(instruction.results)})
+        return builder.program(*(values[self._reference(output)] for output in self.outputs))
+
+
+def _input_name(leaf: Leaf, position: int) -> str:
+    wish = f"p{position}_{leaf.name}" if isinstance(leaf, Parameter) else f"arg{position}"
+    return "".join(char if char.isalnum() and char.isascii() else "_" for char in wish)
+
+
+def role_of(leaf: Leaf) -> InputRole:
+    """How a program that is not told otherwise treats this leaf."""
+    return InputRole.PARAMETER if isinstance(leaf, Parameter) else InputRole.ARGUMENT

@@ -1,0 +1,58 @@
+"""A weight of a model as a leaf of the graph: known by key and type, loaded on first use."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import ClassVar
+
+import numpy as np
+
+from gptrs.backend.protocol import Backend, Buffer
+from gptrs.errors import CheckpointError
+from gptrs.ir.tensor_type import TensorType
+
+
+class Parameter:
+    """One named weight on one backend. `load` is called once, by the first program that needs it.
+
+    `key` is the 128-bit ParamKey of the weight; equal keys mean equal contents.
+    """
+
+    traced: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        type: TensorType,
+        key: int,
+        name: str,
+        load: Callable[[], np.ndarray],
+        backend: Backend,
+    ) -> None:
+        self.type = type
+        self.key = key
+        self.name = name
+        self.backend = backend
+        self._load = load
+        self._buffer: Buffer | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the weight is in the memory of the backend."""
+        return self._buffer is not None
+
+    def buffer(self) -> Buffer:
+        """The weight in the memory of its backend, loaded now if it was not yet."""
+        if self._buffer is None:
+            with self._lock:
+                if self._buffer is None:
+                    array = self._load()
+                    found = TensorType.of(array)
+                    if found != self.type:
+                        raise CheckpointError(
+                            f"parameter `{self.name}` was declared as `{self.type}`,"
+                            f" its source gave `{found}`"
+                        )
+                    self._buffer = self.backend.to_device(array)
+        return self._buffer

@@ -1,0 +1,152 @@
+"""The lazy tensor: a handle to a value in memory, to a parameter, or to a captured computation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from gptrs.backend.protocol import Backend
+from gptrs.capture import execute
+from gptrs.capture.graph import Argument, Captured, Source, Stored, make_node, resolve
+from gptrs.capture.operators import Operators
+from gptrs.capture.parameter import Parameter
+from gptrs.errors import UsageError
+from gptrs.ir.dtypes import DType
+from gptrs.ir.op import Op
+from gptrs.ir.tensor_type import TensorType
+
+
+class Tensor(Operators):
+    """An immutable tensor with a known type and a value that is computed when it is read.
+
+    Make one with `gptrs.tensor`; functionals take and return them. `numpy()` runs what the value
+    depends on as one optimized program.
+    """
+
+    __slots__ = ("_source",)
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    @classmethod
+    def of_array(cls, array: npt.ArrayLike) -> Tensor:
+        """A tensor with a copy of the elements of `array`; ProgramError for foreign dtypes."""
+        copy = np.array(array, order="C")
+        return cls(Stored(TensorType.of(copy), copy, None))
+
+    @classmethod
+    def of_parameter(cls, parameter: Parameter) -> Tensor:
+        """A tensor whose value is a weight, loaded when a program first needs it."""
+        return cls(parameter)
+
+    @property
+    def source(self) -> Source:
+        """What the tensor stands for now; a captured result becomes a stored one once computed."""
+        self._source = resolve(self._source)
+        return self._source
+
+    @property
+    def type(self) -> TensorType:
+        """Element type and shape."""
+        return self._source.type
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The dims."""
+        return self._source.type.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The element type."""
+        return self._source.type.dtype
+
+    @property
+    def rank(self) -> int:
+        """The number of axes."""
+        return self._source.type.rank
+
+    @property
+    def backend(self) -> Backend | None:
+        """The backend that the value lives on or will be computed on, None if not settled yet."""
+        return self._source.backend
+
+    def numpy(self) -> np.ndarray:
+        """The value as a read-only NumPy array; computes it first if need be.
+
+        UsageError inside a function that `gptrs.jit` is capturing, ConsumedTensorError for a tensor
+        that was donated.
+        """
+        flush([self])
+        leaf = self.source
+        assert not isinstance(leaf, Captured)
+        view = execute.host_value(leaf).view()
+        view.flags.writeable = False
+        return view
+
+    def item(self) -> bool | int | float | complex:
+        """The only element as a Python number; UsageError if there are more."""
+        if self.type.size != 1:
+            raise UsageError(f"`item` needs a tensor of one element, got `{self.type}`")
+        return self.numpy().reshape(()).item()
+
+    def __bool__(self) -> bool:
+        return bool(self.item())
+
+    def __int__(self) -> int:
+        return int(self._real_item())
+
+    def __float__(self) -> float:
+        return float(self._real_item())
+
+    def _real_item(self) -> float:
+        value = self.item()
+        if isinstance(value, complex):
+            raise UsageError(f"a real number was asked of `{self.type}`")
+        return value
+
+    def __repr__(self) -> str:
+        source = self.source
+        if isinstance(source, Captured | Argument):
+            return f"Tensor({self.type}, not computed yet)"
+        if isinstance(source, Parameter):
+            return f"Tensor({self.type}, parameter `{source.name}`)"
+        if source.consumed:
+            return f"Tensor({self.type}, donated)"
+        return f"Tensor({self.type},\n{self.numpy()!r})"
+
+
+def flush(tensors: Sequence[Tensor]) -> None:
+    """Compute all of these tensors that are not computed yet, as one program."""
+    sources = [tensor.source for tensor in tensors]
+    execute.materialize([source for source in sources if isinstance(source, Captured)])
+
+
+def apply(op: Op, *operands: Tensor) -> Tensor:
+    """Capture one application of `op` with a single result; run it at once in eager mode."""
+    (result,) = apply_many(op, *operands)
+    return result
+
+
+def apply_many(op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
+    """Capture one application of `op` with any number of results."""
+    node = make_node(op, [operand.source for operand in operands])
+    captured = [Captured(node, index) for index in range(len(node.types))]
+    if execute.eager():
+        execute.materialize(captured)
+    return tuple(Tensor(source) for source in captured)
+
+
+def tensor(value: npt.ArrayLike, dtype: DType | None = None) -> Tensor:
+    """A tensor with a copy of the elements of `value` (an array, a number, nested lists).
+
+    Python floats become f32, Python ints si64, unless `dtype` says otherwise; arrays keep their
+    type. ProgramError for element types that PTIR does not have.
+    """
+    array = np.asarray(value)
+    if dtype is not None:
+        array = array.astype(dtype.numpy)
+    elif not isinstance(value, np.ndarray | np.generic) and array.dtype == np.float64:
+        array = array.astype(np.float32)
+    return Tensor.of_array(array)

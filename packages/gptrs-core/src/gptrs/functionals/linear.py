@@ -1,0 +1,69 @@
+"""Matrix products and the affine map."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gptrs.capture import primitives
+from gptrs.capture.operators import bind
+from gptrs.capture.tensor import Tensor
+from gptrs.errors import UsageError
+from gptrs.functionals.operands import expand, require_same_dtype, require_shape
+from gptrs.functionals.registry import functional
+from gptrs.ir.shapes import broadcast_shapes
+
+
+@functional
+def matmul(lhs: Tensor, rhs: Tensor) -> Tensor:
+    """The matrix product by NumPy's rules: [B.., M, K] @ [B.., K, N] -> [B.., M, N].
+
+    A vector on the left counts as [1, K], on the right as [K, 1], and the added axis is dropped
+    from the result. Batch dims broadcast. UsageError for scalars or when the K differ.
+    """
+    require_same_dtype("matmul", lhs, rhs)
+    if not lhs.rank or not rhs.rank or lhs.shape[-1] != rhs.shape[max(rhs.rank - 2, 0)]:
+        raise UsageError(
+            f"`matmul` of `{lhs.type}` and `{rhs.type}`: the last axis of the left"
+            " must match the one before the last of the right"
+        )
+    batch = broadcast_shapes([lhs.shape[:-2], rhs.shape[:-2]], "`matmul`")
+    if not rhs.shape[:-2]:
+        return primitives.dot_general(lhs, rhs, ([-1], [max(rhs.rank - 2, 0)]))
+    if lhs.rank == 1:
+        lhs = expand(lhs, (*batch, lhs.shape[0]))
+        axes = range(len(batch))
+        return primitives.dot_general(lhs, rhs, ([-1], [-2]), (axes, axes))
+    lhs = expand(lhs, batch + lhs.shape[-2:])
+    rhs = expand(rhs, batch + rhs.shape[-2:])
+    axes = range(len(batch))
+    return primitives.dot_general(lhs, rhs, ([-1], [-2]), (axes, axes))
+
+
+@functional
+def linear(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    layout: Literal["out_in", "in_out"] = "out_in",
+) -> Tensor:
+    """`x W^T + b`: x [..., I], bias [O] -> [..., O], all of one element type.
+
+    `weight` is [O, I] (torch's `Linear`) by default, [I, O] (GPT-2's `Conv1D`) with
+    `layout="in_out"`.
+    """
+    if layout not in ("out_in", "in_out"):
+        raise UsageError(f'`linear` knows layout="out_in" and "in_out", got {layout!r}')
+    require_same_dtype("linear", x, weight, *([] if bias is None else [bias]))
+    contracted = 1 if layout == "out_in" else 0
+    if weight.rank != 2 or x.rank == 0 or x.shape[-1] != weight.shape[contracted]:
+        raise UsageError(
+            f"`linear` cannot map `{x.type}` with a weight of `{weight.type}` ({layout})"
+        )
+    product = primitives.dot_general(x, weight, ([-1], [contracted]))
+    if bias is None:
+        return product
+    require_shape("linear", "bias", bias, product.shape[-1:])
+    return primitives.add(product, expand(bias, product.shape))
+
+
+bind("@", matmul)

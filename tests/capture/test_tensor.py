@@ -1,0 +1,133 @@
+"""Lazy tensors: what they stand for, when they are computed, what reading them gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs.capture import execute, primitives
+from gptrs.capture.graph import Captured, Stored
+from gptrs.capture.parameter import Parameter
+from gptrs.capture.tensor import Tensor
+from gptrs.errors import CheckpointError, ProgramError, UsageError
+from gptrs.ir import dtypes
+from gptrs.ir.tensor_type import TensorType
+
+
+@pytest.fixture(autouse=True)
+def _on_backend(backend):
+    with gptrs.use_backend(backend):
+        yield
+
+
+def test_tensor_copies_its_array():
+    array = np.arange(3, dtype=np.float32)
+    x = gptrs.tensor(array)
+    array[0] = 7
+    assert x.numpy().tolist() == [0, 1, 2]
+
+
+def test_python_numbers_get_their_types():
+    assert gptrs.tensor(1.5).dtype is dtypes.f32
+    assert gptrs.tensor([1, 2]).dtype is dtypes.si64
+    assert gptrs.tensor(True).dtype is dtypes.i1
+    assert gptrs.tensor([1, 2], dtypes.f32).dtype is dtypes.f32
+    assert gptrs.tensor(np.float64(1)).dtype is dtypes.f64
+
+
+def test_strings_are_refused():
+    with pytest.raises(ProgramError, match="no PTIR counterpart"):
+        gptrs.tensor(np.array(["a"]))
+
+
+def test_values_are_computed_when_read_and_kept():
+    x = gptrs.tensor(np.ones(4, np.float32))
+    y = primitives.exp(x)
+    assert isinstance(y.source, Captured)
+    assert "not computed yet" in repr(y)
+    np.testing.assert_allclose(y.numpy(), np.full(4, np.e), rtol=1e-6)
+    assert isinstance(y.source, Stored)
+
+
+def test_a_computed_intermediate_is_a_leaf_of_later_graphs():
+    execute.PROGRAM_CACHE.clear()
+    y = primitives.exp(gptrs.tensor(np.ones(4, np.float32)))
+    y.numpy()
+    z = primitives.neg(y)
+    z.numpy()
+    primitives.neg(gptrs.tensor(np.ones(4, np.float32))).numpy()
+    # Had `exp` been captured again, the last graph would not be the one before it.
+    assert execute.PROGRAM_CACHE.statistics.hits == 1
+
+
+def test_the_array_read_is_read_only():
+    view = primitives.neg(gptrs.tensor(np.ones(4, np.float32))).numpy()
+    with pytest.raises(ValueError, match="read-only"):
+        view[0] = 1
+
+
+def test_rank_0_and_zero_sized():
+    assert primitives.neg(gptrs.tensor(2.0)).item() == -2.0
+    assert primitives.neg(gptrs.tensor(np.empty((0, 3), np.float32))).shape == (0, 3)
+    assert primitives.neg(gptrs.tensor(np.empty((0, 3), np.float32))).numpy().shape == (0, 3)
+
+
+def test_item_needs_one_element():
+    with pytest.raises(UsageError, match=r"one element, got `f32\[2\]`"):
+        gptrs.tensor([1.0, 2.0]).item()
+
+
+def test_numbers_read_from_tensors():
+    assert int(gptrs.tensor(3)) == 3
+    assert float(gptrs.tensor(1.5)) == 1.5
+    assert bool(gptrs.tensor(True))
+
+
+def test_operators():
+    x = gptrs.tensor([1.0, 2.0])
+    y = (1 - x) * 2 + x / 2 - (-x)
+    np.testing.assert_allclose(y.numpy(), [1.5, 1.0])
+    np.testing.assert_allclose((gptrs.tensor([[1.0, 2.0]]) @ x).numpy(), [5.0])
+
+
+def test_mixing_element_types_is_refused():
+    with pytest.raises(UsageError, match="one element type"):
+        gptrs.tensor([1.0]) + gptrs.tensor([1])
+
+
+def test_a_fraction_is_no_integer():
+    with pytest.raises(UsageError, match=r"number 0\.5 is not a value of si64"):
+        gptrs.tensor([1]) + 0.5
+
+
+def test_eager_mode_runs_each_op(monkeypatch):
+    monkeypatch.setenv("GPTRS_EAGER", "1")
+    y = primitives.exp(gptrs.tensor(np.zeros(2, np.float32)))
+    assert isinstance(y.source, Stored)
+    assert y.numpy().tolist() == [1, 1]
+
+
+def test_parameters_load_on_first_use(backend):
+    calls: list[int] = []
+
+    def load() -> np.ndarray:
+        calls.append(1)
+        return np.ones(3, np.float32)
+
+    parameter = Parameter(TensorType(dtypes.f32, (3,)), 1, "w", load, backend)
+    w = Tensor.of_parameter(parameter)
+    y = w + 1
+    assert not calls
+    assert not parameter.loaded
+    assert y.numpy().tolist() == [2, 2, 2]
+    assert (w * 2).numpy().tolist() == [2, 2, 2]
+    assert calls == [1]
+
+
+def test_a_source_that_gives_another_type_is_refused(backend):
+    parameter = Parameter(
+        TensorType(dtypes.f32, (3,)), 1, "w", lambda: np.ones(2, np.float32), backend
+    )
+    with pytest.raises(CheckpointError, match=r"`w` was declared as `f32\[3\]`.*`f32\[2\]`"):
+        Tensor.of_parameter(parameter).numpy()
