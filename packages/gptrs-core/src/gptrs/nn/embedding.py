@@ -1,0 +1,23 @@
+"""The embedding layer."""
+
+from __future__ import annotations
+
+from gptrs import functionals as F
+from gptrs.capture.tensor import Tensor
+from gptrs.checkpoint.params import Params
+from gptrs.nn.module import Module
+
+
+class Embedding(Module):
+    """A table of `count` vectors of size `width`, looked up by number."""
+
+    def __init__(self, params: Params, count: int, width: int) -> None:
+        self.weight = params.tensor("weight", (count, width))
+
+    def __call__(self, indices: Tensor) -> Tensor:
+        """Int [i..] -> [i.., width]."""
+        return F.embedding(indices, self.weight)
+
+    def unembed(self, x: Tensor) -> Tensor:
+        """Scores of every entry, [..., width] -> [..., count]: the tied output layer."""
+        return F.linear(x, self.weight)

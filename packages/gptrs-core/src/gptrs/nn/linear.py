@@ -1,0 +1,35 @@
+"""The affine layer."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gptrs import functionals as F
+from gptrs.capture.tensor import Tensor
+from gptrs.checkpoint.params import Params
+from gptrs.nn.module import Module
+
+
+class Linear(Module):
+    """`x W^T + b`, [..., inputs] -> [..., outputs].
+
+    `layout` says how the checkpoint stores the weight: "out_in" [outputs, inputs] as torch does, or
+    "in_out" [inputs, outputs].
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        inputs: int,
+        outputs: int,
+        bias: bool = True,
+        layout: Literal["out_in", "in_out"] = "out_in",
+    ) -> None:
+        shape = (outputs, inputs) if layout == "out_in" else (inputs, outputs)
+        self.weight = params.tensor("weight", shape)
+        self.bias = params.tensor("bias", (outputs,)) if bias else None
+        self._layout: Literal["out_in", "in_out"] = layout
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Map the last axis of `x`."""
+        return F.linear(x, self.weight, self.bias, self._layout)
