@@ -1,0 +1,123 @@
+"""Measure what Python costs in one decode step of a 12-layer model.
+
+    python benchmarks/replay_overhead.py [--json]
+
+The model is loaded, captured and optimized for real; only the backend computes nothing: its
+executables hand out ready-made results. What remains is the Python around a replay: reading the
+arguments, finding the compiled step, binding 148 weights and 24 cache buffers, wrapping the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+from gptrs.api import Buffer, InputRole, Params, Program
+from gptrs.checkpoint.hf_directory import HfDirectory
+from gptrs.plugins.manager import manager
+
+KIND = "gpt2"
+LAYERS, WIDTH, VOCABULARY, CONTEXT = 12, 24, 50, 128
+STEPS, ROUNDS = 50, 9
+
+
+class IdleExecutable:
+    """Returns zeros made at compile time, whatever the inputs."""
+
+    def __init__(self, program: Program) -> None:
+        types = [value.type for value in program.main.body.results]
+        self._results = [np.zeros(type_.shape, type_.dtype.numpy) for type_ in types]
+
+    def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
+        """The ready-made results."""
+        return list(self._results)
+
+
+class IdleBackend:
+    """Takes every program and computes nothing."""
+
+    name = "idle"
+
+    def refusal(self, op: object, operands: object, results: object) -> str | None:
+        """Nothing is refused."""
+        return None
+
+    def compile(self, program: Program, roles: Sequence[InputRole]) -> IdleExecutable:
+        """An executable that does not compute."""
+        return IdleExecutable(program)
+
+    def to_device(self, array: np.ndarray) -> Buffer:
+        """The array itself."""
+        return array
+
+    def to_host(self, buffer: Buffer) -> np.ndarray:
+        """The array itself."""
+        return np.asarray(buffer)
+
+
+def save_model(folder: Path) -> None:
+    """A directory with the structure of a 12-layer model and weights of zero."""
+    shapes: dict[str, tuple[int, ...]] = {
+        "wte.weight": (VOCABULARY, WIDTH),
+        "wpe.weight": (CONTEXT, WIDTH),
+    }
+    layer = {"attn.c_attn": 3, "attn.c_proj": 1, "mlp.c_fc": 4}
+    for index in range(LAYERS):
+        for name, factor in layer.items():
+            shapes[f"h.{index}.{name}.weight"] = (WIDTH, factor * WIDTH)
+            shapes[f"h.{index}.{name}.bias"] = (factor * WIDTH,)
+        shapes[f"h.{index}.mlp.c_proj.weight"] = (4 * WIDTH, WIDTH)
+        shapes[f"h.{index}.mlp.c_proj.bias"] = (WIDTH,)
+    norms = ["ln_f", *(f"h.{i}.{norm}" for i in range(LAYERS) for norm in ("ln_1", "ln_2"))]
+    for norm in norms:
+        shapes[f"{norm}.weight"] = shapes[f"{norm}.bias"] = (WIDTH,)
+    arrays = {name: np.zeros(shape, np.float32) for name, shape in shapes.items()}
+    save_file(arrays, folder / "model.safetensors")
+    settings = {"model_type": KIND, "n_layer": LAYERS, "n_head": 2, "n_embd": WIDTH}
+    settings |= {"vocab_size": VOCABULARY, "n_positions": CONTEXT}
+    (folder / "config.json").write_text(json.dumps(settings))
+
+
+def measure() -> dict[str, float]:
+    """Median and best milliseconds of a step, over rounds of steps that stay in one bucket."""
+    with tempfile.TemporaryDirectory() as scratch:
+        save_model(Path(scratch))
+        directory = HfDirectory.open(Path(scratch))
+        params = Params(directory.weights, backend=IdleBackend())
+        model = manager().model_factory(KIND)(directory.config, params)
+        token = np.zeros((1, 1), np.int64)
+        times: list[float] = []
+        for _ in range(ROUNDS):
+            cache = model.new_cache(1)
+            model.step(token, cache)
+            started = time.perf_counter()
+            for _ in range(STEPS):
+                model.step(token, cache)
+            times.append((time.perf_counter() - started) / STEPS * 1e3)
+    return {"median_ms": statistics.median(times[1:]), "best_ms": min(times[1:])}
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true")
+    result = measure()
+    if parser.parse_args().json:
+        print(json.dumps(result))
+    else:
+        print(
+            f"Python per decode step of {LAYERS} layers: "
+            f"median {result['median_ms']:.3f} ms, best {result['best_ms']:.3f} ms"
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Random-weight model directories, saved by transformers as a user's would be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from models_support import save_gpt2
+
+GPT2_VARIANTS: dict[str, dict[str, object]] = {
+    "tiny": {},
+    "odd_heads": {"n_embd": 35, "n_head": 7, "n_layer": 3},
+    "one_head": {"n_embd": 16, "n_head": 1},
+    "untied": {"tie_word_embeddings": False},
+    "inner": {"n_inner": 50, "activation_function": "gelu"},
+    "relu": {"activation_function": "relu"},
+    "silu": {"activation_function": "silu"},
+    "tanh": {"activation_function": "tanh"},
+    "unscaled": {"scale_attn_weights": False},
+    "by_layer": {"scale_attn_by_inverse_layer_idx": True, "n_layer": 4},
+    "epsilon": {"layer_norm_epsilon": 1e-2},
+    "body_only": {"saved_as": "GPT2Model"},
+    "half": {"saved_dtype": "float16"},
+    "brain": {"saved_dtype": "bfloat16"},
+    "sharded": {"max_shard_size": "20KB"},
+}
+
+
+@pytest.fixture(scope="session", params=GPT2_VARIANTS)
+def gpt2_directory(request, tmp_path_factory) -> Path:
+    """One directory for each variant of GPT-2."""
+    folder = tmp_path_factory.mktemp("gpt2") / request.param
+    return save_gpt2(folder, **GPT2_VARIANTS[request.param])
+
+
+@pytest.fixture(scope="session")
+def tiny_gpt2_directory(tmp_path_factory) -> Path:
+    """A GPT-2 with nothing special."""
+    return save_gpt2(tmp_path_factory.mktemp("gpt2") / "plain")

@@ -1,0 +1,64 @@
+"""What the tests of models ask of transformers: directories, logits and greedy tokens."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+
+def save_gpt2(folder: Path, **settings: object) -> Path:
+    """Save a GPT-2 with random weights, large enough that greedy choices have clear gaps."""
+    torch = pytest.importorskip("torch", reason="parity needs torch")
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+    saved_as = settings.pop("saved_as", "GPT2LMHeadModel")
+    dtype = settings.pop("saved_dtype", "float32")
+    shard = settings.pop("max_shard_size", "5GB")
+    defaults = {"vocab_size": 97, "n_positions": 160, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    config = transformers.GPT2Config(**{"initializer_range": 0.3, **defaults, **settings})
+    torch.manual_seed(7)
+    model = getattr(transformers, str(saved_as))(config)
+    with (
+        torch.no_grad()
+    ):  # transformers starts biases at 0 and norms at 1: that would hide mistakes
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    model.to(getattr(torch, str(dtype))).save_pretrained(folder, max_shard_size=shard)
+    return folder
+
+
+@lru_cache(maxsize=4)
+def _load(folder: Path):
+    import torch
+    import transformers
+
+    return transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+def torch_logits(folder: Path, tokens: np.ndarray) -> np.ndarray:
+    """Logits [B, T, V] that transformers computes at f32."""
+    import torch
+
+    with torch.no_grad():
+        return _load(folder)(torch.from_numpy(tokens)).logits.numpy()
+
+
+def greedy_tokens(folder: Path, prompt: list[int], count: int) -> list[int]:
+    """The `count` tokens that transformers appends greedily, never stopping early."""
+    import torch
+
+    model = _load(folder)
+    with torch.no_grad():
+        output = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones((1, len(prompt)), dtype=torch.long),
+            max_new_tokens=count,
+            min_new_tokens=count,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+    return output[0, len(prompt) :].tolist()

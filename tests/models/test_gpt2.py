@@ -1,0 +1,157 @@
+"""GPT-2 agrees with transformers on the same directory, on every installed backend."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+from models_support import greedy_tokens, save_gpt2, torch_logits
+
+import gptrs
+from gptrs.errors import ContextLengthError, ModelError, UsageError
+
+torch = pytest.importorskip("torch", reason="parity needs torch")
+transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+
+TOLERANCE = 1e-4
+"""Largest error of a logit, relative to the largest logit."""
+
+
+def _assert_close(ours: np.ndarray, theirs: np.ndarray) -> None:
+    assert ours.shape == theirs.shape
+    assert np.abs(ours - theirs).max() <= TOLERANCE * np.abs(theirs).max()
+
+
+def _tokens(batch: int, length: int, vocabulary: int = 97) -> np.ndarray:
+    return np.random.default_rng(length).integers(0, vocabulary, (batch, length))
+
+
+@pytest.fixture(scope="module")
+def tiny(tiny_gpt2_directory, backend_name):
+    return gptrs.load_model(tiny_gpt2_directory, backend=backend_name)
+
+
+def test_logits(gpt2_directory, backend_name):
+    model = gptrs.load_model(gpt2_directory, backend=backend_name)
+    for tokens in (_tokens(1, 1), _tokens(1, 19), _tokens(3, 8)):
+        _assert_close(model.forward(tokens), torch_logits(gpt2_directory, tokens))
+
+
+def test_greedy_tokens(gpt2_directory, backend_name):
+    model = gptrs.load_model(gpt2_directory, backend=backend_name)
+    prompt = _tokens(1, 9)[0].tolist()
+    ours = gptrs.generate(
+        model, prompt, max_tokens=64, sampling=gptrs.Sampling(temperature=0), ignore_eos=True
+    )
+    assert list(ours.token_ids) == greedy_tokens(gpt2_directory, prompt, 64)
+
+
+def test_cached_equals_uncached(tiny):
+    prompt = _tokens(1, 5)[0].tolist()
+    greedy = gptrs.Sampling(temperature=0)
+    runs = [
+        gptrs.generate(
+            tiny, prompt, max_tokens=80, sampling=greedy, ignore_eos=True, use_cache=use_cache
+        ).token_ids
+        for use_cache in (True, False)
+    ]
+    assert runs[0] == runs[1]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 65, 200])
+def test_chunked_prefill_equals_whole(tiny, chunk):
+    lm = tiny.causal_lm()
+    tokens = _tokens(2, 130)
+    cache = lm.new_cache(2)
+    for start in range(0, 130, chunk):
+        last = lm.step(tokens[:, start : start + chunk], cache)
+    assert cache.length == 130
+    _assert_close(last, lm.forward(tokens)[:, -1])
+
+
+def test_batched_equals_single(tiny):
+    lm = tiny.causal_lm()
+    tokens = _tokens(3, 12)
+    together = lm.new_cache(3)
+    batched = [lm.step(tokens[:, :10], together)]
+    batched += [lm.step(tokens[:, i : i + 1], together) for i in (10, 11)]
+    for row in range(3):
+        alone = lm.new_cache(1)
+        single = [lm.step(tokens[row : row + 1, :10], alone)]
+        single += [lm.step(tokens[row : row + 1, i : i + 1], alone) for i in (10, 11)]
+        for many, one in zip(batched, single, strict=True):
+            _assert_close(many[row : row + 1], one)
+
+
+def test_two_generations_do_not_mix(tiny):
+    lm = tiny.causal_lm()
+    a, b = _tokens(1, 8), _tokens(1, 9)
+    first, second = lm.new_cache(1), lm.new_cache(1)
+    lm.step(a, first)
+    lm.step(b, second)
+    next_token = np.array([[3]])
+    _assert_close(lm.step(next_token, first), lm.forward(np.concatenate([a, next_token], 1))[:, -1])
+
+
+def test_a_generation_compiles_a_handful_of_programs(tiny_gpt2_directory, backend_name):
+    model = gptrs.load_model(tiny_gpt2_directory, backend=backend_name)
+    for seed in (1, 2):
+        gptrs.generate(model, [seed] * 10, max_tokens=140, ignore_eos=True)
+    # One prefill, and one decode step for each bucket: 64, 128, 160.
+    assert model.causal_lm()._step.compiled == 4
+
+
+def test_the_cache_refuses_what_exceeds_the_context(tiny):
+    lm = tiny.causal_lm()
+    cache = lm.new_cache(1)
+    lm.step(_tokens(1, 160), cache)
+    with pytest.raises(ContextLengthError, match="161 tokens do not fit into the context of 160"):
+        lm.step(_tokens(1, 1), cache)
+    assert cache.length == 160
+
+
+def test_forward_refuses_other_inputs(tiny):
+    with pytest.raises(UsageError, match=r"integer array \[B, T\]"):
+        tiny.forward(np.zeros((1, 3), np.float32))
+    with pytest.raises(UsageError, match="exceed the context of 160"):
+        tiny.forward(np.zeros((1, 161), np.int64))
+    with pytest.raises(UsageError, match="token 97 is not in the vocabulary of 97"):
+        tiny.forward(np.array([[1, 97]]))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "message"),
+    [
+        ("add_cross_attention", True, "`add_cross_attention`.*supported as False only"),
+        ("activation_function", "mish", "`activation_function`.*must be one of gelu"),
+        ("n_head", 5, r"`n_embd` \(32\).*no multiple of `n_head` \(5\)"),
+        ("n_layer", "two", "`n_layer`.*must be an integer >= 1, config.json has 'two'"),
+        ("layer_norm_epsilon", -1, "`layer_norm_epsilon`.*must be a number >= 0"),
+        ("quantization_config", {"bits": 4}, "`quantization_config`"),
+        ("n_embd", 64, r"`transformer\.wte\.weight`.*\[97, 64\]"),
+    ],
+)
+def test_unsupported_settings_are_refused_by_name(
+    tiny_gpt2_directory, tmp_path, setting, value, message
+):
+    folder = shutil.copytree(tiny_gpt2_directory, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, setting: value}))
+    with pytest.raises(ModelError, match=message):
+        gptrs.load_model(folder)
+
+
+@pytest.mark.slow
+def test_the_124m_size_once(tmp_path, backend_name):
+    sizes = {"vocab_size": 50257, "n_positions": 1024, "n_embd": 768, "n_layer": 12, "n_head": 12}
+    folder = save_gpt2(tmp_path / "gpt2", initializer_range=0.05, **sizes)
+    model = gptrs.load_model(folder, backend=backend_name)
+    tokens = _tokens(1, 33, 50257)
+    _assert_close(model.forward(tokens), torch_logits(folder, tokens))
+    prompt = tokens[0].tolist()
+    ours = gptrs.generate(
+        model, prompt, max_tokens=64, sampling=gptrs.Sampling(temperature=0), ignore_eos=True
+    )
+    assert list(ours.token_ids) == greedy_tokens(folder, prompt, 64)
