@@ -1,0 +1,1 @@
+"""Load any model by its capabilities and run it: text generation and plain forward passes."""

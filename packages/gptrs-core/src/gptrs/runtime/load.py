@@ -1,0 +1,140 @@
+"""Load a model of any kind: the directory names the kind, a plugin builds it, a backend runs it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from gptrs.backend.protocol import Backend
+from gptrs.checkpoint.hf_directory import HfDirectory
+from gptrs.checkpoint.params import Params
+from gptrs.errors import ModelError, UsageError
+from gptrs.plugins.capabilities import CausalLM, capabilities_of
+from gptrs.plugins.manager import manager
+from gptrs.runtime.tokenizer import TextTokenizer
+
+
+class LoadedModel:
+    """A model ready to run, whatever its kind.
+
+    `kind` is the `model_type` of its config, `config` the whole of config.json, `capabilities` what
+    it can do (`causal_lm`: generate text), `load_seconds` the time that loading took. Weights are
+    read from the memory-mapped checkpoint when a run first needs them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        directory: HfDirectory,
+        module: object,
+        backend: Backend,
+        load_seconds: float,
+    ) -> None:
+        self.name = name
+        self.kind = directory.model_type
+        self.config: Mapping[str, object] = directory.config
+        self.generation_config: Mapping[str, object] = directory.generation_config
+        self.capabilities = capabilities_of(module)
+        self.backend = backend
+        self.load_seconds = load_seconds
+        self._module = module
+        self._tokenizer_path = directory.tokenizer
+        self._tokenizer: TextTokenizer | None = None
+
+    def forward(self, inputs: np.ndarray) -> np.ndarray:
+        """Run the model once: an integer array [B, T] of tokens gives logits f32 [B, T, V].
+
+        UsageError for an array of another kind, an unknown token, or more tokens than the context.
+        """
+        lm = self.causal_lm()
+        array = np.asarray(inputs)
+        if array.ndim != 2 or array.dtype.kind not in "iu" or 0 in array.shape:
+            raise UsageError(
+                f"a `{self.kind}` model takes an integer array [B, T] of tokens,"
+                f" got {array.dtype}{list(array.shape)}"
+            )
+        if array.shape[1] > lm.context_length:
+            raise UsageError(
+                f"{array.shape[1]} tokens exceed the context of {lm.context_length} tokens"
+            )
+        require_known_tokens(array, lm.vocab_size)
+        return lm.forward(array.astype(np.int64))
+
+    def causal_lm(self) -> CausalLM:
+        """The model as a causal language model; ModelError when it is none."""
+        if "causal_lm" not in self.capabilities:
+            can = ", ".join(sorted(self.capabilities)) or "nothing that gptrs knows"
+            raise ModelError(f"`{self.name}` cannot generate text", hint=f"it offers: {can}")
+        return cast("CausalLM", self._module)
+
+    @property
+    def tokenizer(self) -> TextTokenizer:
+        """The tokenizer beside the weights; ModelError when there is none."""
+        if self._tokenizer is None:
+            if self._tokenizer_path is None:
+                raise ModelError(
+                    f"`{self.name}` has no tokenizer.json",
+                    hint="add the file, or give token ids instead of text (--prompt-ids)",
+                )
+            self._tokenizer = TextTokenizer(self._tokenizer_path)
+        return self._tokenizer
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether text can be encoded and decoded."""
+        return self._tokenizer_path is not None
+
+    @property
+    def eos_tokens(self) -> frozenset[int]:
+        """The tokens that end a text: of generation_config.json, else of config.json."""
+        return frozenset(self._token_setting("eos_token_id"))
+
+    @property
+    def bos_token(self) -> int | None:
+        """The token that begins a text, if the model has one."""
+        tokens = self._token_setting("bos_token_id")
+        return tokens[0] if tokens else None
+
+    def _token_setting(self, name: str) -> list[int]:
+        for settings in (self.generation_config, self.config):
+            value = settings.get(name)
+            if value is None:
+                continue
+            tokens = cast("list[object]", value) if isinstance(value, list) else [value]
+            if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
+                raise ModelError(f"`{name}` must be a token or a list of tokens, got {value!r}")
+            return cast("list[int]", tokens)
+        return []
+
+
+def require_known_tokens(tokens: np.ndarray | Sequence[int], vocab_size: int) -> None:
+    """UsageError that names the first token outside [0, vocab_size)."""
+    array = np.asarray(tokens)
+    bad = array[(array < 0) | (array >= vocab_size)]
+    if bad.size:
+        raise UsageError(f"token {bad[0]} is not in the vocabulary of {vocab_size} tokens")
+
+
+def load_model(
+    path: str | Path | None = None, backend: str | None = None, threads: int | None = None
+) -> LoadedModel:
+    """Load the model in directory `path` (None: the bundled demo model) on a backend by name.
+
+    Without `backend` the one in `GPTRS_BACKEND` or the installed one of highest priority is taken;
+    `threads` None leaves their number to it. Raises ModelError (no such directory, unknown kind,
+    unsupported setting), CheckpointError (damaged or missing weights) or PluginError (backend).
+    """
+    started = time.perf_counter()
+    plugins = manager()
+    folder = plugins.demo_model_path() if path is None else Path(path)
+    directory = HfDirectory.open(folder)
+    factory = plugins.model_factory(directory.model_type)
+    engine = plugins.get_backend(backend, threads)
+    module = factory(directory.config, Params(directory.weights, backend=engine))
+    elapsed = time.perf_counter() - started
+    return LoadedModel(folder.resolve().name, directory, module, engine, elapsed)
+

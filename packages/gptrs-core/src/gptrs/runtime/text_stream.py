@@ -1,0 +1,76 @@
+"""Text that arrives token by token: whole characters only, and nothing past a stop string."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
+
+
+class IncrementalDecoder:
+    """Turns tokens into pieces of text whose concatenation is the text of all tokens.
+
+    A piece is held back while it ends in an incomplete UTF-8 sequence. Each piece is decoded
+    together with the one before it, since tokenizers may treat the start of a text differently.
+    """
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        self._decode = decode
+        self._tokens: list[int] = []
+        self._context_start = 0
+        self._emitted_end = 0
+
+    def push(self, token: int) -> str:
+        """The text that `token` completes, possibly empty."""
+        self._tokens.append(token)
+        text = self._pending()
+        if not text or text.endswith(INCOMPLETE):
+            return ""
+        self._context_start, self._emitted_end = self._emitted_end, len(self._tokens)
+        return text
+
+    def finish(self) -> str:
+        """What was held back; bytes that never became a character show as U+FFFD."""
+        text = self._pending()
+        self._context_start = self._emitted_end = len(self._tokens)
+        return text
+
+    def _pending(self) -> str:
+        context = self._decode(self._tokens[self._context_start : self._emitted_end])
+        return self._decode(self._tokens[self._context_start :])[len(context) :]
+
+
+class StopFilter:
+    """Passes text on until one of the stop strings appears, across pieces if need be."""
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = [stop for stop in stops if stop]
+        self._held = ""
+        self.stopped = False
+
+    def push(self, piece: str) -> str:
+        """The part of the text so far that is certain to come before any stop string."""
+        if self.stopped:
+            return ""
+        text = self._held + piece
+        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        if found:
+            self.stopped = True
+            self._held = ""
+            return text[: min(found)]
+        keep = self._longest_possible_start(text)
+        self._held = text[len(text) - keep :]
+        return text[: len(text) - keep]
+
+    def finish(self) -> str:
+        """The text that was held back as a possible start of a stop string."""
+        held, self._held = self._held, ""
+        return held
+
+    def _longest_possible_start(self, text: str) -> int:
+        """Length of the longest end of `text` with which a stop string begins."""
+        longest = max((len(stop) for stop in self._stops), default=1) - 1
+        for length in range(min(longest, len(text)), 0, -1):
+            if any(stop.startswith(text[-length:]) for stop in self._stops):
+                return length
+        return 0
