@@ -83,15 +83,20 @@ class Jitted(Generic[Parameters, Result]):
         inputs = [_leaf_of(tensor) for tensor in leaves]
         given = common_backend(inputs, self._function.__name__)
         signature = (structure, tuple(leaf.type for leaf in inputs))
-        backend = given or self._home or chosen_backend()
-        step = self._steps.get((signature, backend))
+        step = self._find(signature, given)
         if step is None:
             with self._lock:
-                step = self._steps.get((signature, backend))
+                step = self._find(signature, given)
                 if step is None:
                     step = self._capture(args, kwargs, inputs, donated, given)
                     self._steps[signature, step.backend] = step
         return cast("Result", _replay(step, inputs, donated))
+
+    def _find(self, signature: Hashable, given: Backend | None) -> _Step | None:
+        backend = given or self._home
+        if backend is None and self._steps:  # it binds nothing: the default backend decides
+            backend = chosen_backend()
+        return self._steps.get((signature, backend)) if backend else None
 
     def _flatten(
         self,
