@@ -1,0 +1,182 @@
+"""The names that plugins may import: everything else in gptrs may change without notice.
+
+A plugin states the `API_VERSION` that it was written for; within that version these names keep
+their meaning. The descriptions are here at once, all other names are imported on first use, so that
+the module an entry point names stays light.
+
+- Descriptions: `BackendPlugin`, `ModelPlugin`, `FunctionalPlugin`, `CommandPlugin`,
+  `DemoModelPlugin`, `hookimpl`, `API_VERSION`.
+- For backends: `Backend`, `Executable`, `Buffer`, `InputRole`, `OpTable`, `require_supported`,
+  `dying_values`, and the program they are given: `Program`, `Function`, `Region`, `Instruction`,
+  `Value`, `Op`, `TensorType`, `DType`, `Literal`; the modules `ops` (one module a family) and
+  `dtypes`.
+- For models: `Tensor`, `tensor`, `jit`, `Module`, `Params`, `ConfigFields`, `KVCache`,
+  `LayerCache`, `CausalLM`; the modules `nn` and `functionals`.
+- For functionals: `functional`, `implement`, and the module `primitives`.
+- For programs and tests: `Builder`, `parse_program`, `print_program`, `verify`, `run_program`.
+- Errors: `GptrsError` and its subclasses, each saying when it is raised.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gptrs.errors import (
+    BackendError,
+    CheckpointError,
+    ConsumedTensorError,
+    ContextLengthError,
+    ExecutionError,
+    GptrsError,
+    ModelError,
+    ParseError,
+    PluginError,
+    ProgramError,
+    UnsupportedError,
+    UsageError,
+)
+from gptrs.plugins.descriptions import (
+    API_VERSION,
+    BackendPlugin,
+    CommandPlugin,
+    DemoModelPlugin,
+    FunctionalPlugin,
+    ModelPlugin,
+)
+from gptrs.plugins.hookspecs import hookimpl
+from gptrs.plugins.references import load_reference
+
+if TYPE_CHECKING:
+    from gptrs import functionals, nn
+    from gptrs.backend.memory_plan import dying_values
+    from gptrs.backend.op_table import OpTable, require_supported
+    from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
+    from gptrs.capture import primitives
+    from gptrs.capture.execute import run_program
+    from gptrs.capture.jit import jit
+    from gptrs.capture.tensor import Tensor, tensor
+    from gptrs.checkpoint.config_fields import ConfigFields
+    from gptrs.checkpoint.params import Params
+    from gptrs.functionals.registry import functional, implement
+    from gptrs.ir import dtypes, ops, parse_program, print_program, verify
+    from gptrs.ir.builder import Builder
+    from gptrs.ir.dtypes import DType
+    from gptrs.ir.literal import Literal
+    from gptrs.ir.op import Op
+    from gptrs.ir.program import Function, Instruction, Program, Region, Value
+    from gptrs.ir.tensor_type import TensorType
+    from gptrs.nn.kv_cache import KVCache, LayerCache
+    from gptrs.nn.module import Module
+    from gptrs.plugins.capabilities import CausalLM
+
+__all__ = [
+    "API_VERSION",
+    "BackendPlugin",
+    "CommandPlugin",
+    "DemoModelPlugin",
+    "FunctionalPlugin",
+    "ModelPlugin",
+    "hookimpl",
+    "Backend",
+    "Buffer",
+    "Executable",
+    "InputRole",
+    "OpTable",
+    "dying_values",
+    "require_supported",
+    "DType",
+    "Function",
+    "Instruction",
+    "Literal",
+    "Op",
+    "Program",
+    "Region",
+    "TensorType",
+    "Value",
+    "dtypes",
+    "ops",
+    "CausalLM",
+    "ConfigFields",
+    "KVCache",
+    "LayerCache",
+    "Module",
+    "Params",
+    "Tensor",
+    "functionals",
+    "jit",
+    "nn",
+    "tensor",
+    "functional",
+    "implement",
+    "primitives",
+    "Builder",
+    "parse_program",
+    "print_program",
+    "run_program",
+    "verify",
+    "BackendError",
+    "CheckpointError",
+    "ConsumedTensorError",
+    "ContextLengthError",
+    "ExecutionError",
+    "GptrsError",
+    "ModelError",
+    "ParseError",
+    "PluginError",
+    "ProgramError",
+    "UnsupportedError",
+    "UsageError",
+]
+
+_LAZY = {
+    "Backend": "gptrs.backend.protocol:Backend",
+    "Buffer": "gptrs.backend.protocol:Buffer",
+    "Executable": "gptrs.backend.protocol:Executable",
+    "InputRole": "gptrs.backend.protocol:InputRole",
+    "OpTable": "gptrs.backend.op_table:OpTable",
+    "dying_values": "gptrs.backend.memory_plan:dying_values",
+    "require_supported": "gptrs.backend.op_table:require_supported",
+    "DType": "gptrs.ir.dtypes:DType",
+    "Function": "gptrs.ir.program:Function",
+    "Instruction": "gptrs.ir.program:Instruction",
+    "Literal": "gptrs.ir.literal:Literal",
+    "Op": "gptrs.ir.op:Op",
+    "Program": "gptrs.ir.program:Program",
+    "Region": "gptrs.ir.program:Region",
+    "TensorType": "gptrs.ir.tensor_type:TensorType",
+    "Value": "gptrs.ir.program:Value",
+    "dtypes": "gptrs.ir.dtypes",
+    "ops": "gptrs.ir.ops",
+    "CausalLM": "gptrs.plugins.capabilities:CausalLM",
+    "ConfigFields": "gptrs.checkpoint.config_fields:ConfigFields",
+    "KVCache": "gptrs.nn.kv_cache:KVCache",
+    "LayerCache": "gptrs.nn.kv_cache:LayerCache",
+    "Module": "gptrs.nn.module:Module",
+    "Params": "gptrs.checkpoint.params:Params",
+    "Tensor": "gptrs.capture.tensor:Tensor",
+    "functionals": "gptrs.functionals",
+    "jit": "gptrs.capture.jit:jit",
+    "nn": "gptrs.nn",
+    "tensor": "gptrs.capture.tensor:tensor",
+    "functional": "gptrs.functionals.registry:functional",
+    "implement": "gptrs.functionals.registry:implement",
+    "primitives": "gptrs.capture.primitives",
+    "Builder": "gptrs.ir.builder:Builder",
+    "parse_program": "gptrs.ir:parse_program",
+    "print_program": "gptrs.ir:print_program",
+    "run_program": "gptrs.capture.execute:run_program",
+    "verify": "gptrs.ir:verify",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import one of the names above on first use (PEP 562)."""
+    if name not in _LAZY:
+        raise AttributeError(f"`gptrs.api` has no public name `{name}`")
+    value = load_reference(_LAZY[name])
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,134 @@
+"""What a plugin says about itself: light frozen dataclasses that entry points name.
+
+Importing a description imports no backend, model or command; its `factory` names the callable
+that does, and is imported when the plugin is used for the first time.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gptrs.errors import PluginError
+
+API_VERSION = "0.1"
+"""The version, MAJOR.MINOR, of the names in `gptrs.api` and of the protocols behind them."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
+_DIRECTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:(?!(.*/)?\.\.(/|$))[^/\\][^\\]*")
+_VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
+
+
+def is_compatible(api: str) -> bool:
+    """Whether a plugin written for API version `api` works with this `API_VERSION`.
+
+    The majors must be equal and the minor no newer than ours. While the major is 0 every minor
+    may break plugins, so that both must be equal.
+    """
+    wanted, ours = _VERSION.fullmatch(api), _VERSION.fullmatch(API_VERSION)
+    if wanted is None or ours is None or wanted[1] != ours[1]:
+        return False
+    if ours[1] == "0":
+        return int(wanted[2]) == int(ours[2])
+    return int(wanted[2]) <= int(ours[2])
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginDescription:
+    """What every plugin states; malformed fields raise PluginError when the description is made.
+
+    `name` is what users type and equals the name of the entry point. `summary` is one line for
+    lists. `api` is the API version that the plugin was written for, spelled out: the constant
+    `API_VERSION` would always agree with the gptrs that happens to be installed.
+    """
+
+    name: str
+    summary: str
+    api: str
+
+    def __post_init__(self) -> None:
+        _require_match(self, "name", self.name, _NAME, "letters, digits, `.`, `_` and `-`")
+        _require_match(self, "api", self.api, _VERSION, 'a version such as "0.1"')
+        _require_match(self, "summary", self.summary, re.compile(r"[^\r\n]+"), "one line of text")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactoryPlugin(PluginDescription):
+    """A plugin whose work begins with a call; `factory` is "module:callable"."""
+
+    factory: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_match(self, "factory", self.factory, _REFERENCE, '"module:callable"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackendPlugin(FactoryPlugin):
+    """An execution engine; `factory(threads: int | None) -> gptrs.api.Backend`.
+
+    `threads` is None when the user left the number to the backend. Of the available backends the
+    one with the highest `priority` is the default; of equals, the first by name.
+    """
+
+    priority: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not _is_integer(self.priority):
+            raise _malformed(self, "priority", "an integer", self.priority)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelPlugin(FactoryPlugin):
+    """A kind of model; `name` is the `model_type` of config.json.
+
+    `factory(config: Mapping[str, object], params: gptrs.api.Params)` returns the model, an object
+    with the class attribute `capabilities` (see `gptrs.plugins.capabilities`).
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class FunctionalPlugin(FactoryPlugin):
+    """An implementation, called `name`, of the functional called `functional`.
+
+    `factory` is the implementation itself: the parameters and the meaning of the functional.
+    """
+
+    functional: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_match(self, "functional", self.functional, _NAME, "the name of a functional")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandPlugin(FactoryPlugin):
+    """A command `gptrs NAME`; `factory` is the function that the command line runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoModelPlugin(PluginDescription):
+    """A model directory inside a package; `path` is "package:relative/dir"."""
+
+    path: str
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require_match(self, "path", self.path, _DIRECTORY, '"package:relative/dir"')
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _require_match(
+    plugin: PluginDescription, field: str, value: object, form: re.Pattern[str], need: str
+) -> None:
+    if not isinstance(value, str) or form.fullmatch(value) is None:
+        raise _malformed(plugin, field, need, value)
+
+
+def _malformed(plugin: PluginDescription, field: str, need: str, value: object) -> PluginError:
+    return PluginError(f"`{type(plugin).__name__}.{field}` must be {need}, got {value!r:.80}")

@@ -1,0 +1,80 @@
+"""Every extension point on one page: the entry-point groups, and the hook that plugins implement.
+
+A distribution registers a plugin by an entry point in one of the groups below:
+
+    [project.entry-points."gptrs.backends"]
+    hello = "hello_backend.plugin:PLUGIN"
+
+The object it names is a description (`BackendPlugin` and so on), or, where a description has to be
+computed, a module or object with a function `gptrs_describe` marked `@hookimpl` that returns one.
+The modules of the entry point are imported to list plugins, and so must be light.
+
+| group | description | its factory is called with | and makes |
+|---|---|---|---|
+| `gptrs.backends` | `BackendPlugin` | `threads: int | None` | a `Backend` |
+| `gptrs.models` | `ModelPlugin` | the settings of config.json, `Params` | a model |
+| `gptrs.functionals` | `FunctionalPlugin` | what the functional is called with | its result |
+| `gptrs.commands` | `CommandPlugin` | the arguments of the command line | the work of the command |
+| `gptrs.demo_models` | `DemoModelPlugin` | (no factory: a directory in a package) | |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pluggy
+
+from gptrs.plugins.descriptions import (
+    BackendPlugin,
+    CommandPlugin,
+    DemoModelPlugin,
+    FunctionalPlugin,
+    ModelPlugin,
+    PluginDescription,
+)
+
+PROJECT: Final = "gptrs"
+"""The name under which pluggy keeps the hooks."""
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@dataclass(frozen=True)
+class ExtensionPoint:
+    """One kind of plugin: its entry-point group, its kind in lists, the class describing it."""
+
+    group: str
+    kind: str
+    description: type[PluginDescription]
+
+
+EXTENSION_POINTS: Final = (
+    ExtensionPoint("gptrs.backends", "backend", BackendPlugin),
+    ExtensionPoint("gptrs.models", "model", ModelPlugin),
+    ExtensionPoint("gptrs.functionals", "functional", FunctionalPlugin),
+    ExtensionPoint("gptrs.commands", "command", CommandPlugin),
+    ExtensionPoint("gptrs.demo_models", "demo_model", DemoModelPlugin),
+)
+
+
+class Hooks:
+    """The hooks that gptrs calls."""
+
+    @hookspec
+    def gptrs_describe(self) -> PluginDescription:
+        """The description of a plugin; called once, when plugins are first listed or used."""
+        ...
+
+
+class Described:
+    """A description as a pluggy plugin: answers `gptrs_describe` with it."""
+
+    def __init__(self, description: PluginDescription) -> None:
+        self._description = description
+
+    @hookimpl
+    def gptrs_describe(self) -> PluginDescription:
+        """The description given when this was made."""
+        return self._description

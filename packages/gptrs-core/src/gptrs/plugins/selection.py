@@ -1,0 +1,60 @@
+"""Which plugins the user wants, by the command line and the environment, and how strictly."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+
+def canonical(distribution: str) -> str:
+    """The name of a distribution as packaging tools compare it: lower case, `-` for `_` and `.`."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Plugins by name, by `KIND:NAME`, or by distribution: those excluded, those alone allowed.
+
+    `strict` turns every plugin that is not as it should be into an error.
+    """
+
+    disabled: frozenset[str] = frozenset()
+    allowed: frozenset[str] | None = None
+    strict: bool = False
+
+    @classmethod
+    def from_environment(cls, disabled: Iterable[str] = ()) -> Selection:
+        """The choice in the environment, with `disabled` (from the command line) excluded as well.
+
+        `GPTRS_DISABLE_PLUGINS` and `GPTRS_PLUGINS` are comma lists, the latter allows nothing else;
+        `GPTRS_PLUGIN_STRICT=1` is strict. Empty values count as not set.
+        """
+        allowed = _comma_list("GPTRS_PLUGINS")
+        return cls(
+            disabled=frozenset(disabled) | _comma_list("GPTRS_DISABLE_PLUGINS"),
+            allowed=allowed or None,
+            strict=os.environ.get("GPTRS_PLUGIN_STRICT", "") not in ("", "0"),
+        )
+
+    def exclusion(self, names: Collection[str]) -> tuple[str, str] | None:
+        """Reason and hint when the plugin known by `names` is not wanted, None when it is."""
+        for name in names:
+            if name in self.disabled:
+                return (
+                    f"disabled as `{name}`",
+                    f"leave out `-p no:{name}`, or `{name}` from `GPTRS_DISABLE_PLUGINS`",
+                )
+        if self.allowed is not None and not self.allowed.intersection(names):
+            return "not in the list `GPTRS_PLUGINS`", "add it to `GPTRS_PLUGINS`, or unset that"
+        return None
+
+    def unmatched(self, known: Collection[str]) -> list[str]:
+        """The names asked for that no installed plugin has, in order."""
+        return sorted((self.disabled | (self.allowed or frozenset())).difference(known))
+
+
+def _comma_list(variable: str) -> frozenset[str]:
+    parts = os.environ.get(variable, "").split(",")
+    return frozenset(part.strip() for part in parts if part.strip())

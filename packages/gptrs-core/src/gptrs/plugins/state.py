@@ -1,0 +1,49 @@
+"""The state of a plugin, with the reason for it and what to do about it."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+
+class PluginState(enum.StrEnum):
+    """What became of a plugin that is installed."""
+
+    AVAILABLE = "available"
+    """Its description was read; the rest of it is imported on first use."""
+    LOADED = "loaded"
+    """It is in use: its factory was imported."""
+    DISABLED = "disabled"
+    """The user excluded it; nothing of it was imported."""
+    DUPLICATE = "duplicate"
+    """Another distribution has the name; nothing of it was imported."""
+    INCOMPATIBLE = "incompatible"
+    """It was written for an API version that does not fit this one."""
+    BROKEN = "broken"
+    """Its entry point or its factory failed, or was not what it has to be."""
+
+    @property
+    def usable(self) -> bool:
+        """Whether the plugin can be asked to work."""
+        return self in (PluginState.AVAILABLE, PluginState.LOADED)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginRecord:
+    """One installed plugin, as `gptrs list plugins` shows it; None where a field is not known.
+
+    `kind` is that of the extension point; `distribution`, `version` and `entry_point` say where the
+    plugin came from; `api` and `summary` are known once its description was read. `reason` says
+    why it is not available and `hint` what to do about it.
+    """
+
+    name: str
+    kind: str
+    distribution: str | None
+    version: str | None
+    api: str | None
+    state: PluginState
+    reason: str | None
+    hint: str | None
+    entry_point: str
+    summary: str | None

@@ -1,0 +1,78 @@
+"""The public names of `gptrs.api` exist, and listing plugins imports nothing heavy."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gptrs.api
+from gptrs.plugins.references import load_reference
+
+HEAVY = {
+    "ml_dtypes",
+    "numba",
+    "numpy",
+    "rich",
+    "safetensors",
+    "scipy",
+    "tokenizers",
+    "torch",
+    "transformers",
+    "typer",
+}
+
+
+@pytest.mark.parametrize("name", gptrs.api.__all__)
+def test_every_public_name_resolves_and_is_documented(name: str):
+    assert getattr(gptrs.api, name) is not None
+    doc = gptrs.api.__doc__ or ""
+    error = isinstance(getattr(gptrs.api, name), type) and name.endswith("Error")
+    assert f"`{name}`" in doc or error
+
+
+def test_names_for_type_checkers_are_those_that_resolve():
+    tree = ast.parse(Path(gptrs.api.__file__).read_text(encoding="utf-8"))
+    (block,) = [node for node in tree.body if isinstance(node, ast.If)]
+    typed = {
+        alias.name: f"{node.module}:{alias.name}"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert typed.keys() == gptrs.api._LAZY.keys()
+    for name, reference in typed.items():
+        assert load_reference(gptrs.api._LAZY[name]) is getattr(gptrs.api, name)
+        module = load_reference(reference.partition(":")[0])
+        assert getattr(module, name) is getattr(gptrs.api, name)
+
+
+def test_public_names_are_complete_and_listed_once():
+    assert len(set(gptrs.api.__all__)) == len(gptrs.api.__all__)
+    assert set(gptrs.api._LAZY) <= set(gptrs.api.__all__) == set(dir(gptrs.api))
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match=r"`gptrs.api` has no public name `Tensr`"):
+        _ = gptrs.api.Tensr  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(ImportError):
+        exec("from gptrs.api import Tensr", {})
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import gptrs.api",
+        "from gptrs.plugins.manager import manager; assert manager().records()",
+        "from gptrs.plugins.capabilities import capabilities_of; capabilities_of(object())",
+    ],
+)
+def test_listing_plugins_imports_nothing_heavy(code: str):
+    script = f"import sys\n{code}\nprint(*({HEAVY!r} & sys.modules.keys()))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == []

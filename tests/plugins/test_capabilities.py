@@ -1,0 +1,56 @@
+"""A model says what it can do, and is held to it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gptrs.api import PluginError
+from gptrs.plugins.capabilities import PROTOCOLS, CausalLM, capabilities_of
+
+
+class Complete:
+    capabilities = frozenset({"causal_lm", "acme.embeddings"})
+    vocab_size = 3
+
+    def __init__(self) -> None:
+        self.context_length = 8
+
+    def forward(self, tokens): ...
+
+    def new_cache(self, batch): ...
+
+    def step(self, tokens, cache): ...
+
+
+def test_claims_are_returned_and_unknown_ones_pass_unchecked():
+    assert capabilities_of(Complete()) == {"causal_lm", "acme.embeddings"}
+
+
+def test_without_a_claim_there_are_none():
+    assert capabilities_of(object()) == frozenset()
+
+
+def test_a_claim_without_the_members_is_refused():
+    class Partial:
+        capabilities = ("causal_lm",)
+        vocab_size = 3
+
+        def forward(self, tokens): ...
+
+    with pytest.raises(PluginError) as caught:
+        capabilities_of(Partial())
+    assert str(caught.value) == (
+        "`Partial` claims the capability `causal_lm` but lacks `context_length`, `new_cache`,"
+        " `step`; see `gptrs.plugins.capabilities.CausalLM`"
+    )
+
+
+@pytest.mark.parametrize("claimed", ["causal_lm", 3, None])
+def test_a_claim_is_a_set_of_names(claimed):
+    model = type("Model", (), {"capabilities": claimed})()
+    with pytest.raises(PluginError, match=r"`Model.capabilities` must be a set of names"):
+        capabilities_of(model)
+
+
+def test_the_known_protocols():
+    assert list(PROTOCOLS.items()) == [("causal_lm", CausalLM)]
