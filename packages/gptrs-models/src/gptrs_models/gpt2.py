@@ -32,7 +32,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "swish": F.silu,
     "tanh": F.tanh,
 }
-"""`activation_function` of the config; the three tanh forms differ in the order of rounding only."""
+"""`activation_function` of the config; the three tanh forms differ in order of rounding only."""
 
 
 @dataclass(frozen=True)

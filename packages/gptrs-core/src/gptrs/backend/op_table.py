@@ -1,4 +1,4 @@
-"""The table in which a backend states its kernels: one entry for an op class and an element type."""
+"""The table in which a backend states its kernels, by op class and element type."""
 
 from __future__ import annotations
 
