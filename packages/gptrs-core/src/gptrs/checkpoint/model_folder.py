@@ -1,0 +1,99 @@
+"""Which files of a model folder may be opened: those inside it, whatever its links and names say.
+
+Links are followed only to a target in the folder itself or, where the folder is a snapshot of a
+Hugging Face hub cache (`models--NAME/snapshots/REVISION`), in the `blobs` folder of the same cache
+entry. The same rule holds for files of fixed names and for shards that an index names.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gptrs.checkpoint.quoting import listed, quoted
+from gptrs.errors import ModelError
+
+
+class ModelFolder:
+    """An existing folder that a user named; ModelError says what else the path is."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        shown = quoted(str(self.path), 200)
+        try:
+            self._real = Path(os.path.realpath(self.path, strict=True))
+            names = sorted(os.listdir(self._real))
+        except FileNotFoundError:
+            raise ModelError(
+                f"{shown} does not exist", hint="name the folder that holds `config.json`"
+            ) from None
+        except NotADirectoryError:
+            parent = quoted(str(self.path.parent), 200)
+            raise ModelError(
+                f"{shown} is a file, a model is a folder", hint=f"did you mean {parent}?"
+            ) from None
+        except (OSError, ValueError) as problem:
+            raise ModelError(f"cannot read the folder {shown}: {problem}") from problem
+        if not names:
+            raise ModelError(
+                f"the folder {shown} is empty",
+                hint="it must hold at least `config.json` and `model.safetensors`",
+            )
+        self.names: tuple[str, ...] = tuple(names)
+        self._roots = (self._real, *_hub_blobs(self._real))
+
+    def find(self, name: str) -> Path | None:
+        """The resolved path of the file called `name`, None if the folder has none of that name.
+
+        ModelError if `name` is more than a plain file name, or a link that leads out or nowhere.
+        """
+        if not is_plain(name):
+            raise ModelError(
+                f"{quoted(name)} is not a plain file name: files outside the model folder"
+                f" {quoted(str(self.path), 200)} are never opened"
+            )
+        inside = self._real / name
+        if not os.path.lexists(inside):
+            return None
+        resolved = Path(os.path.realpath(inside))
+        if not any(root in resolved.parents for root in self._roots):
+            raise ModelError(
+                f"{quoted(name)} in {quoted(str(self.path), 200)} is a link to"
+                f" {quoted(str(resolved), 200)}: files outside the model folder are never opened",
+                hint="copy the file into the folder if you trust it",
+            )
+        if not os.path.exists(resolved):
+            raise ModelError(
+                f"{quoted(name)} in {quoted(str(self.path), 200)} is a link to"
+                f" {quoted(str(resolved), 200)}, which does not exist",
+                hint="download the model again",
+            )
+        return resolved
+
+    def require(self, name: str, hint: str | None = None) -> Path:
+        """Like `find`, but ModelError lists what is there if the file is not."""
+        found = self.find(name)
+        if found is None:
+            raise ModelError(
+                f"the folder {quoted(str(self.path), 200)} has no {quoted(name)},"
+                f" found {listed(self.names)}",
+                hint=hint or self._hub_hint(),
+            )
+        return found
+
+    def _hub_hint(self) -> str | None:
+        if "snapshots" in self.names and self._real.name.startswith("models--"):
+            return "name the folder of one revision below `snapshots`"
+        return None
+
+
+def is_plain(name: str) -> bool:
+    """Whether `name` can only mean a file directly inside a folder."""
+    return name not in ("", ".", "..") and not any(char in name for char in "/\\\0")
+
+
+def _hub_blobs(folder: Path) -> tuple[Path, ...]:
+    entry = folder.parent.parent
+    if folder.parent.name == "snapshots" and entry.name.startswith("models--"):
+        return (entry / "blobs",)
+    return ()

@@ -1,0 +1,139 @@
+"""Where the values of parameters come from: one safetensors file, or several shards as one."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from gptrs.checkpoint.parameter_ids import base_param_id
+from gptrs.checkpoint.quoting import quoted
+from gptrs.checkpoint.safetensors import SafetensorsFile
+from gptrs.checkpoint.safetensors_header import TensorEntry
+from gptrs.errors import CheckpointError
+from gptrs.ir.tensor_type import TensorType
+
+
+class ParamSource(Protocol):
+    """Named tensors, read one at a time and only when asked for; may be used by several threads."""
+
+    def names(self) -> Sequence[str]:
+        """Every tensor, in a fixed order."""
+        ...
+
+    def type_of(self, name: str) -> TensorType:
+        """The stored dtype and shape; CheckpointError if there is no such readable tensor."""
+        ...
+
+    def load(self, base_id: int) -> np.ndarray:
+        """The tensor whose name has this `base_param_id`, in its stored dtype; may be read-only."""
+        ...
+
+
+class Location(NamedTuple):
+    """The file that holds a tensor, and where in it."""
+
+    file: SafetensorsFile
+    entry: TensorEntry
+
+
+class SafetensorsSource:
+    """Tensors in one or more safetensors files, each opened when a tensor in it is asked for.
+
+    `shard_of` maps each tensor to the name of its file, `open_shard` opens a file by that name, and
+    `origin` says in errors where the mapping is from.
+    """
+
+    def __init__(
+        self,
+        shard_of: Mapping[str, str],
+        open_shard: Callable[[str], SafetensorsFile],
+        origin: str,
+    ) -> None:
+        self.origin = origin
+        self._shard_of = dict(shard_of)
+        self._open_shard = open_shard
+        self._opened: dict[str, SafetensorsFile] = {}
+        self._lock = threading.Lock()
+
+    @classmethod
+    def of_file(
+        cls, path: str | os.PathLike[str], *, shown_as: Path | None = None
+    ) -> SafetensorsSource:
+        """The tensors of one file; CheckpointError if it is not a sound safetensors file."""
+        file = SafetensorsFile.open(path, shown_as=shown_as)
+        return cls(dict.fromkeys(file.entries, file.path.name), lambda _: file, str(file.path))
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The names of all files that hold tensors, opened or not."""
+        return tuple(dict.fromkeys(self._shard_of.values()))
+
+    def names(self) -> Sequence[str]:
+        """Every tensor, in the order of the file or the index."""
+        return tuple(self._shard_of)
+
+    def type_of(self, name: str) -> TensorType:
+        """The stored dtype and shape; CheckpointError if there is no such readable tensor."""
+        return self._file_of(name).type_of(name)
+
+    def load(self, base_id: int) -> np.ndarray:
+        """A read-only array over the mapped file; see `SafetensorsFile.read`."""
+        try:
+            name = self._name_by_id[base_id]
+        except KeyError:
+            raise CheckpointError(
+                f"{quoted(self.origin, 200)} has no tensor with the id {base_id:#034x}"
+            ) from None
+        return self._file_of(name).read(name)
+
+    def locate(self, name: str) -> Location:
+        """The file of a tensor and its place there; CheckpointError if there is none."""
+        file = self._file_of(name)
+        return Location(file, file.entry(name))
+
+    @cached_property
+    def _name_by_id(self) -> dict[int, str]:
+        # A name that is not ASCII has no id: such a tensor can be listed but never be a parameter.
+        return {base_param_id(name): name for name in self._shard_of if name.isascii()}
+
+    @cached_property
+    def _names_in(self) -> dict[str, list[str]]:
+        grouped: dict[str, list[str]] = {}
+        for name, shard in self._shard_of.items():
+            grouped.setdefault(shard, []).append(name)
+        return grouped
+
+    def _file_of(self, name: str) -> SafetensorsFile:
+        shard = self._shard_of.get(name)
+        if shard is None:
+            raise CheckpointError(f"{quoted(self.origin, 200)} has no tensor {quoted(name)}")
+        with self._lock:
+            file = self._opened.get(shard)
+            if file is None:
+                file = self._open_shard(shard)
+                self._check_shard(shard, file)
+                self._opened[shard] = file
+        return file
+
+    def _check_shard(self, shard: str, file: SafetensorsFile) -> None:
+        """The file must hold what is mapped to it, and nothing that is mapped to another one."""
+        for name in self._names_in[shard]:
+            if name not in file.entries:
+                raise self._mismatch(name, shard, f"{quoted(shard)} does not have it")
+        for name in file.entries:
+            mapped = self._shard_of.get(name, shard)
+            if mapped != shard:
+                raise self._mismatch(name, mapped, f"{quoted(shard)} has a tensor of that name too")
+
+    def _mismatch(self, name: str, shard: str, problem: str) -> CheckpointError:
+        return CheckpointError(
+            f"{quoted(self.origin, 200)} places tensor {quoted(name)} in {quoted(shard)},"
+            f" but {problem}",
+            hint="the index and the shards are not of one model, download all of them again",
+        )

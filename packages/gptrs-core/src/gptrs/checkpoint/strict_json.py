@@ -1,0 +1,98 @@
+"""JSON out of files that may be hostile: one object, bounded in size, depth and count, no NaN."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from typing import NoReturn, cast
+
+import numpy as np
+
+from gptrs.checkpoint.quoting import quoted, shown_value
+from gptrs.errors import ModelError
+
+MAX_DEPTH = 64
+"""Deepest nesting of lists and objects: far beyond any real model file."""
+MAX_VALUES = 4_000_000
+"""Most lists, objects and commas in one text, which bounds the memory of the parsed values."""
+MAX_DIGITS = 400
+"""Most digits in a row, more than any double written out: longer integers take quadratic time."""
+
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_DIGITS_AS_0 = bytes.maketrans(b"123456789", b"000000000")
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+def parse_object(
+    data: bytes, where: str, error: type[ModelError] = ModelError
+) -> dict[str, object]:
+    """The one JSON object in UTF-8 `data`; `where` names the file in errors, raised as `error`.
+
+    Refused: anything but an object, a key that occurs twice in one object, NaN, Infinity, numbers
+    beyond the range of a double, unpaired surrogates, more than MAX_DEPTH levels, MAX_VALUES values
+    or MAX_DIGITS digits.
+    """
+    try:
+        _check_bounds(data)
+        value: object = json.loads(
+            data.decode("utf-8"),
+            object_pairs_hook=_without_duplicates,
+            parse_float=_finite,
+            parse_constant=_no_constant,
+        )
+        if _SURROGATE.search(data):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
+        if not isinstance(value, dict):
+            raise _RefusedError(f"it must be an object, found {shown_value(value)}")
+    except UnicodeEncodeError:
+        problem = "a string has an unpaired surrogate"
+    except UnicodeDecodeError as found:
+        problem = f"byte {found.start} is not UTF-8"
+    except (ValueError, RecursionError) as found:
+        problem = str(found)
+    else:
+        return cast("dict[str, object]", value)
+    raise error(
+        f"{quoted(where, 200)} is not usable JSON: {problem}", hint="download or save it again"
+    )
+
+
+class _RefusedError(ValueError):
+    """What the JSON module accepts and we do not; a ValueError as its own errors are."""
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        counts = Counter(key for key, _ in pairs)
+        twice = counts.most_common(1)[0][0]
+        raise _RefusedError(f"the key {quoted(twice)} occurs twice in one object")
+    return result
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise _RefusedError(f"the number {quoted(text)} is out of range")
+    return number
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise _RefusedError(f"{quoted(text)} is no JSON number")
+
+
+def _check_bounds(data: bytes) -> None:
+    """Refuse text that is too big to parse in bounded memory and stack."""
+    bare = _STRING.sub(b"", data)
+    if sum(bare.count(char) for char in (b",", b"[", b"{")) > MAX_VALUES:
+        raise _RefusedError(f"it has more than {MAX_VALUES} values")
+    if b"0" * (MAX_DIGITS + 1) in bare.translate(_DIGITS_AS_0):
+        raise _RefusedError(f"it has a number of more than {MAX_DIGITS} digits")
+    brackets = np.frombuffer(bare.translate(None, _NOT_BRACKETS), np.uint8)
+    opening = (brackets == ord("[")) | (brackets == ord("{"))
+    depth = np.cumsum(np.where(opening, 1, -1))
+    if depth.size and int(depth.max()) > MAX_DEPTH:
+        raise _RefusedError(f"it is nested more than {MAX_DEPTH} levels deep")
