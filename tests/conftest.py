@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from gptrs.backend.protocol import Backend
-from gptrs.plugins.references import load_reference
+from gptrs.plugins.descriptions import BackendPlugin
+from gptrs.plugins.manager import PluginManager
+from gptrs.plugins.selection import Selection
 
 # Tests import what they share as `backends.op_runner`: there are no test packages.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -24,30 +25,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    for name in _chosen(config):
+        if name not in _installed():
+            listed = ", ".join(_installed())
+            raise pytest.UsageError(f"`--backends`: unknown backend `{name}`; installed: {listed}")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    for fixture, indirect in (("backend", True), ("backend_name", False)):
-        if fixture in metafunc.fixturenames:
-            names = _chosen(metafunc.config.getoption("backends"))
-            metafunc.parametrize(fixture, names, indirect=indirect, scope="session")
+    if "backend" in metafunc.fixturenames:
+        metafunc.parametrize("backend", _chosen(metafunc.config), indirect=True, scope="session")
 
 
 @pytest.fixture(scope="session")
 def backend(request: pytest.FixtureRequest) -> Backend:
     """A backend as its plugin creates it; tests that ask for it run once for each."""
-    description = _installed()[request.param].load()
-    return load_reference(description.factory)(threads=None)
+    return _plugins().get_backend(request.param)
 
 
-def _chosen(option: str | None) -> Sequence[str]:
-    installed = sorted(_installed())
+@cache
+def _plugins() -> PluginManager:
+    """All that is installed, whatever the environment selects and tests configure."""
+    return PluginManager(Selection())
+
+
+def _installed() -> list[str]:
+    """The names of the backends; a broken one counts, so that tests of it fail."""
+    return [record.name for record in _plugins().records(BackendPlugin)]
+
+
+def _chosen(config: pytest.Config) -> list[str]:
+    option = config.getoption("backends")
     if option is None:
-        return installed
-    names = [name.strip() for name in option.split(",") if name.strip()]
-    for name in names:
-        if name not in installed:
-            raise pytest.UsageError(f"unknown backend `{name}`; installed: {', '.join(installed)}")
-    return names
-
-
-def _installed() -> dict[str, EntryPoint]:
-    return {entry.name: entry for entry in entry_points(group="gptrs.backends")}
+        return _installed()
+    return [name.strip() for name in option.split(",") if name.strip()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -155,3 +156,20 @@ def test_the_124m_size_once(tmp_path, backend_name):
         model, prompt, max_tokens=64, sampling=gptrs.Sampling(temperature=0), ignore_eos=True
     )
     assert list(ours.token_ids) == greedy_tokens(folder, prompt, 64)
+
+
+def test_eager_mode_gives_the_same_logits(tiny, monkeypatch):
+    tokens = _tokens(2, 6)
+    compiled = tiny.forward(tokens)
+    monkeypatch.setenv("GPTRS_EAGER", "1")
+    _assert_close(tiny.forward(tokens), compiled)
+
+
+def test_two_threads_may_use_one_model(tiny):
+    lm = tiny.causal_lm()
+    prompts = [_tokens(1, length) for length in (5, 6, 7, 8)]
+    expected = [lm.forward(tokens) for tokens in prompts]
+    with ThreadPoolExecutor(2) as pool:
+        for _ in range(5):
+            for ours, theirs in zip(pool.map(lm.forward, prompts), expected, strict=True):
+                np.testing.assert_array_equal(ours, theirs)

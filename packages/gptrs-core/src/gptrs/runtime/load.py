@@ -134,7 +134,7 @@ def load_model(
     directory = HfDirectory.open(folder)
     factory = plugins.model_factory(directory.model_type)
     engine = plugins.get_backend(backend, threads)
-    module = factory(directory.config, Params(directory.weights, backend=engine))
+    params = Params(directory.weights, backend=engine, origin=str(folder))
+    module = factory(directory.config, params)
     elapsed = time.perf_counter() - started
     return LoadedModel(folder.resolve().name, directory, module, engine, elapsed)
-

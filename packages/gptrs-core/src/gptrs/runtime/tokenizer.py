@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from gptrs.errors import ModelError
+from gptrs.errors import ModelError, UsageError
 
 
 class TextTokenizer:
@@ -25,7 +25,14 @@ class TextTokenizer:
         self._tokenizer.no_padding()
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of `text`, with the special tokens that the file adds around a text."""
+        """The tokens of `text`, with the special tokens that the file adds around a text.
+
+        UsageError for text that has no UTF-8 form: it holds unpaired surrogates.
+        """
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UsageError(f"the text is not valid Unicode at character {error.start}") from error
         return self._tokenizer.encode(text).ids
 
     def decode(self, tokens: Sequence[int]) -> str:
