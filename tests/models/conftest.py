@@ -37,3 +37,9 @@ def gpt2_directory(request, tmp_path_factory) -> Path:
 def tiny_gpt2_directory(tmp_path_factory) -> Path:
     """A GPT-2 with nothing special."""
     return save_gpt2(tmp_path_factory.mktemp("gpt2") / "plain")
+
+
+@pytest.fixture(scope="session")
+def backend_name(backend) -> str:
+    """The name of each backend under test, to load models by."""
+    return backend.name
