@@ -1,0 +1,40 @@
+"""PTIR, the portable tensor IR: types, ops, programs, and their text form.
+
+>>> program = parse_program(text)
+>>> verify(program)
+>>> print_program(program)
+
+Importing this package registers every op of `gptrs.ir.ops`; a new op is a class decorated with
+`gptrs.ir.op.op`.
+"""
+
+from gptrs.ir import dtypes, ops
+from gptrs.ir.builder import Builder
+from gptrs.ir.dtypes import DType
+from gptrs.ir.literal import Literal
+from gptrs.ir.op import OPS, Op
+from gptrs.ir.parser import parse_program
+from gptrs.ir.printer import print_program
+from gptrs.ir.program import VERSION, Function, Instruction, Program, Region, Value
+from gptrs.ir.tensor_type import TensorType
+from gptrs.ir.verifier import verify
+
+__all__ = [
+    "dtypes",
+    "DType",
+    "TensorType",
+    "Literal",
+    "ops",
+    "OPS",
+    "Op",
+    "VERSION",
+    "Value",
+    "Instruction",
+    "Region",
+    "Function",
+    "Program",
+    "Builder",
+    "parse_program",
+    "print_program",
+    "verify",
+]

@@ -1,0 +1,111 @@
+"""The element types of PTIR and their NumPy counterparts (ml_dtypes supplies those NumPy lacks)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import ml_dtypes
+import numpy as np
+
+from gptrs.errors import ProgramError
+
+Kind = Literal["bool", "signed", "unsigned", "float", "complex"]
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type: its PTIR name, kind, width in bits, and NumPy storage type."""
+
+    name: str
+    kind: Kind
+    bits: int
+    numpy: np.dtype[np.generic] = field(compare=False, repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes that one element takes in a NumPy buffer (4-bit integers take a whole byte)."""
+        return self.numpy.itemsize
+
+    @property
+    def is_bool(self) -> bool:
+        """Whether this is `i1`."""
+        return self.kind == "bool"
+
+    @property
+    def is_integer(self) -> bool:
+        """Whether this is a signed or unsigned integer type (`i1` is not)."""
+        return self.kind in ("signed", "unsigned")
+
+    @property
+    def is_float(self) -> bool:
+        """Whether this is a real floating-point type."""
+        return self.kind == "float"
+
+    @property
+    def is_complex(self) -> bool:
+        """Whether this is a complex type."""
+        return self.kind == "complex"
+
+    @property
+    def accumulator(self) -> DType:
+        """The type in which sums are kept unless an op says otherwise (PTIR, section Dtypes)."""
+        return f32 if self.is_float and self.bits <= 16 else self
+
+
+i1 = DType("i1", "bool", 1, np.dtype(np.bool_))
+si4 = DType("si4", "signed", 4, np.dtype(ml_dtypes.int4))
+ui4 = DType("ui4", "unsigned", 4, np.dtype(ml_dtypes.uint4))
+si8 = DType("si8", "signed", 8, np.dtype(np.int8))
+ui8 = DType("ui8", "unsigned", 8, np.dtype(np.uint8))
+si16 = DType("si16", "signed", 16, np.dtype(np.int16))
+ui16 = DType("ui16", "unsigned", 16, np.dtype(np.uint16))
+si32 = DType("si32", "signed", 32, np.dtype(np.int32))
+ui32 = DType("ui32", "unsigned", 32, np.dtype(np.uint32))
+si64 = DType("si64", "signed", 64, np.dtype(np.int64))
+ui64 = DType("ui64", "unsigned", 64, np.dtype(np.uint64))
+f8e4m3 = DType("f8e4m3", "float", 8, np.dtype(ml_dtypes.float8_e4m3fn))
+f8e5m2 = DType("f8e5m2", "float", 8, np.dtype(ml_dtypes.float8_e5m2))
+bf16 = DType("bf16", "float", 16, np.dtype(ml_dtypes.bfloat16))
+f16 = DType("f16", "float", 16, np.dtype(np.float16))
+f32 = DType("f32", "float", 32, np.dtype(np.float32))
+f64 = DType("f64", "float", 64, np.dtype(np.float64))
+cf32 = DType("cf32", "complex", 64, np.dtype(np.complex64))
+cf64 = DType("cf64", "complex", 128, np.dtype(np.complex128))
+
+ALL: tuple[DType, ...] = (
+    i1, si4, ui4, si8, ui8, si16, ui16, si32, ui32, si64, ui64,
+    f8e4m3, f8e5m2, bf16, f16, f32, f64, cf32, cf64,
+)  # fmt: skip
+INTEGERS: tuple[DType, ...] = tuple(d for d in ALL if d.is_integer)
+FLOATS: tuple[DType, ...] = tuple(d for d in ALL if d.is_float)
+
+_BY_NAME = {dtype.name: dtype for dtype in ALL}
+_BY_NUMPY = {dtype.numpy: dtype for dtype in ALL}
+
+
+def by_name(name: str) -> DType:
+    """The dtype called `name` in PTIR; ProgramError lists the known names otherwise."""
+    try:
+        return _BY_NAME[name]
+    except KeyError:
+        known = " ".join(_BY_NAME)
+        raise ProgramError(f"unknown dtype `{name}`", hint=f"known dtypes: {known}") from None
+
+
+def from_numpy(dtype: np.dtype[np.generic]) -> DType:
+    """The PTIR dtype of a NumPy dtype; ProgramError if PTIR has none (e.g. strings, objects)."""
+    native = dtype.newbyteorder("=") if dtype.kind in "iufc" else dtype
+    try:
+        return _BY_NUMPY[native]
+    except KeyError:
+        raise ProgramError(
+            f"NumPy dtype `{dtype}` has no PTIR counterpart",
+            hint=f"convert the array to one of: {' '.join(str(d.numpy) for d in ALL)}",
+        ) from None

@@ -1,0 +1,117 @@
+"""Splits PTIR text into tokens that know their place, so that any error can point at it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from gptrs.errors import ParseError
+
+TokenKind = Literal[
+    "word", "number", "string", "value", "symbol", "end",
+    "->", "=", ":", ",", "(", ")", "{", "}", "[", "]", "?",
+]  # fmt: skip
+
+IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
+"""What may follow `%` or `@`; `%` may also be followed by digits alone."""
+
+# Possessive repeats keep the time linear and the memory constant, whatever the text is.
+_BLANK = re.compile(r"(?:[ \t\r\n]++|//[^\n]*+)*+")
+_TOKEN = re.compile(
+    rf"""
+      (?P<number>-?(?:[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|inf\b)|nan\b)
+    | (?P<word>{IDENTIFIER.pattern})
+    | (?P<value>%(?:[0-9]++|{IDENTIFIER.pattern}))
+    | (?P<symbol>@{IDENTIFIER.pattern})
+    | (?P<string>"[^"\n]*+")
+    | (?P<punctuation>->|[=:,(){{}}\[\]?])
+    """,
+    re.VERBOSE,
+)
+_SHOWN = 40
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """The whole text, from which an error takes the line that it shows."""
+
+    text: str
+
+    def error(self, at: int, message: str) -> ParseError:
+        """A ParseError that points at the character number `at`, counted from 0."""
+        start = self.text.rfind("\n", 0, at) + 1
+        end = self.text.find("\n", at)
+        line = self.text[start : len(self.text) if end < 0 else end].rstrip("\r")
+        number = self.text.count("\n", 0, at) + 1
+        return ParseError(message, line=number, column=at - start + 1, source_line=line)
+
+
+class Token(NamedTuple):
+    """A piece of the text; punctuation has its own text as kind."""
+
+    kind: TokenKind
+    text: str
+    at: int
+    source: Source
+
+    def error(self, message: str) -> ParseError:
+        """A ParseError that points at this token."""
+        return self.source.error(self.at, message)
+
+    def __str__(self) -> str:
+        if self.kind == "end":
+            return "the end of the text"
+        return f"`{self.text[:_SHOWN]}{'...' if len(self.text) > _SHOWN else ''}`"
+
+
+class Lexer:
+    """Reads tokens one at a time; `token` is the one that comes next."""
+
+    def __init__(self, text: str) -> None:
+        self._source = Source(text)
+        self._position = 0
+        self.token = self._read()
+
+    def advance(self) -> Token:
+        """Pass the next token and return it."""
+        passed = self.token
+        self.token = self._read()
+        return passed
+
+    def take(self, kind: TokenKind, wanted: str) -> Token:
+        """Pass a token of this kind; ParseError "expected `wanted`, found ..." if it is another."""
+        if self.token.kind != kind:
+            raise self.expected(wanted)
+        return self.advance()
+
+    def skip(self, kind: TokenKind) -> bool:
+        """Pass the next token if it is of this kind, and say whether it was."""
+        found = self.token.kind == kind
+        if found:
+            self.advance()
+        return found
+
+    def expected(self, wanted: str) -> ParseError:
+        """A ParseError at the next token."""
+        return self.token.error(f"expected {wanted}, found {self.token}")
+
+    def _read(self) -> Token:
+        text = self._source.text
+        blank = _BLANK.match(text, self._position)
+        at = blank.end() if blank else self._position
+        match = _TOKEN.match(text, at)
+        if match is None:
+            if at == len(text):
+                return Token("end", "", at, self._source)
+            if text[at] == '"':
+                raise self._source.error(at, 'expected a closing `"` on the same line')
+            raise self._source.error(at, f"unexpected character {_visible(text[at])}")
+        self._position = match.end()
+        group = match.lastgroup
+        kind = match.group() if group == "punctuation" else group
+        return Token(kind, match.group(), at, self._source)  # pyright: ignore[reportArgumentType]
+
+
+def _visible(character: str) -> str:
+    return f"`{character}`" if character.isprintable() else f"U+{ord(character):04X}"

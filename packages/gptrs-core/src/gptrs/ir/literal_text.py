@@ -1,0 +1,196 @@
+"""Literals as text: nested lists of numbers, `splat(x)` and `hex("...")`, exact to the bit.
+
+Whatever is printed here reads back as the same bytes. An element that no number stands for, a NaN
+other than the one that `nan` gives, is written as the hex of its storage.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from gptrs.ir.dtypes import DType, f32, f64
+from gptrs.ir.lexer import Token
+from gptrs.ir.literal import Literal
+from gptrs.ir.tensor_type import TensorType
+from gptrs.ir.value_tree import Call, Node, Sequence
+
+MAX_LISTED = 16
+"""Most elements that are printed one by one."""
+_MAX_DIGITS = 1000
+_HEX = re.compile(r'"[0-9a-fA-F]*"')
+
+
+def print_literal(literal: Literal) -> str:
+    """The one text of `literal`; its type is written elsewhere, after the instruction."""
+    type_ = literal.type
+    if type_.size == 0:
+        return "[]"
+    element = literal.splat
+    if type_.size > 1 and element is not None:
+        return f"splat({_print_element(element, type_.dtype)})"
+    if type_.size > MAX_LISTED:
+        return _print_hex(literal.data)
+    step = type_.dtype.itemsize
+    pieces = (literal.data[i : i + step] for i in range(0, len(literal.data), step))
+    texts = [_print_element(piece, type_.dtype) for piece in pieces]
+    for dim in reversed(type_.shape):
+        texts = [f"[{', '.join(texts[i : i + dim])}]" for i in range(0, len(texts), dim)]
+    return texts[0]
+
+
+def parse_literal(node: Node, type_: TensorType) -> Literal:
+    """The literal of `type_` that was written as `node`; ParseError at the part that does not fit.
+
+    >>> parse_literal(read_value(Lexer("[1.0, -inf]")), TensorType(f32, (2,)))
+    """
+    if isinstance(node, Call) and node.word.text == "splat":
+        element = _parse_elements([node.argument], type_.dtype)
+        return Literal(type_, element * type_.size)
+    if isinstance(node, Call) and type_.rank:
+        return Literal(type_, _parse_hex(node, type_))
+    return Literal(type_, _parse_elements(_leaves(node, type_), type_.dtype))
+
+
+def _print_element(data: bytes, dtype: DType) -> str:
+    value = np.frombuffer(data, dtype.numpy)[0]
+    if dtype.is_bool:
+        return "true" if value else "false"
+    if dtype.is_integer:
+        return str(int(value))
+    if dtype.is_float:
+        text = _shortest(data, dtype)
+        return _print_hex(data) if text is None else text
+    half = len(data) // 2
+    parts = [_shortest(part, _part(dtype)) for part in (data[:half], data[half:])]
+    return _print_hex(data) if None in parts else f"({parts[0]}, {parts[1]})"
+
+
+def _shortest(data: bytes, dtype: DType) -> str | None:
+    """The decimal with the fewest digits that converts to these bits, None if there is none."""
+    with np.errstate(all="ignore"):
+        value = float(np.frombuffer(data, dtype.numpy)[0])
+        # 17 significant digits tell any two f64 apart; infinities and NaN ignore the precision.
+        for digits in range(17):
+            text = repr(float(f"{value:.{digits}e}"))
+            if np.array(float(text)).astype(dtype.numpy).tobytes() == data:
+                return text
+    return None
+
+
+def _print_hex(data: bytes) -> str:
+    return f'hex("{data.hex()}")'
+
+
+def _part(dtype: DType) -> DType:
+    return f32 if dtype.bits == 64 else f64
+
+
+def _leaves(node: Node, type_: TensorType) -> list[Node]:
+    """The elements of nested lists that have the shape of `type_`."""
+    if type_.size == 0 and isinstance(node, Sequence) and node.is_list and not node.items:
+        return []
+    level = [node]
+    for dim in type_.shape:
+        inner: list[Node] = []
+        for part in level:
+            if not isinstance(part, Sequence) or not part.is_list or len(part.items) != dim:
+                raise part.error(f"`{type_}` needs a list of {dim} here, got {part}")
+            inner.extend(part.items)
+        level = inner
+    return level
+
+
+def _parse_elements(leaves: list[Node], dtype: DType) -> bytes:
+    """The storage of these elements, each a number, a pair of numbers or hex."""
+    size = dtype.itemsize
+    raw: dict[int, bytes] = {}
+    for index, leaf in enumerate(leaves):
+        if isinstance(leaf, Call):
+            raw[index] = _parse_hex(leaf, TensorType(dtype, ()))
+    numbers: list[Node] = [leaf for leaf in leaves if not isinstance(leaf, Call)]
+    data = _parse_numbers(numbers, dtype)
+    if not raw:
+        return data
+    pieces = iter(range(0, len(data), size))
+    parts = [
+        raw[index] if index in raw else data[(at := next(pieces)) : at + size]
+        for index in range(len(leaves))
+    ]
+    return b"".join(parts)
+
+
+def _parse_numbers(leaves: list[Node], dtype: DType) -> bytes:
+    if dtype.is_complex:
+        parts = [part for leaf in leaves for part in _pair(leaf, dtype)]
+        return _parse_numbers(parts, _part(dtype))
+    if dtype.is_bool:
+        return bytes(_bool(leaf) for leaf in leaves)
+    if dtype.is_integer:
+        values = [_integer(leaf, dtype) for leaf in leaves]
+        return np.array(values, dtype=dtype.numpy).tobytes()
+    return _parse_floats(leaves, dtype)
+
+
+def _parse_floats(leaves: list[Node], dtype: DType) -> bytes:
+    wide = np.array([float(_number(leaf, dtype).text) for leaf in leaves], dtype=np.float64)
+    with np.errstate(all="ignore"):
+        stored = wide.astype(dtype.numpy)
+        lost = np.isfinite(wide) & ~np.isfinite(stored.astype(np.float64))
+        lost |= np.isinf(wide) & ~np.isinf(stored.astype(np.float64))
+    # "1e999" is infinite before it is converted: only the word may give an infinity.
+    for index in np.flatnonzero(lost | np.isinf(wide)):
+        token = _number(leaves[index], dtype)
+        if lost[index] or token.text not in ("inf", "-inf"):
+            raise token.error(f"{token} is out of the range of {dtype}")
+    return stored.tobytes()
+
+
+def _parse_hex(node: Call, type_: TensorType) -> bytes:
+    argument = node.argument
+    if node.word.text != "hex":
+        raise node.error(
+            f'expected `hex("...")`, or `splat(x)` for a whole literal, found {node.word}'
+        )
+    if not isinstance(argument, Token) or not _HEX.fullmatch(argument.text):
+        raise argument.error("expected hex digits in quotes")
+    digits = len(argument.text) - 2
+    if digits != 2 * type_.nbytes:
+        what = f"`{type_}` needs {type_.nbytes} bytes, {2 * type_.nbytes} hex digits"
+        raise argument.error(f"{what}, got {digits}")
+    data = bytes.fromhex(argument.text[1:-1])
+    if type_.dtype.bits < 8 and data and max(data) >> type_.dtype.bits:
+        raise argument.error(f"an element of {type_.dtype} has {type_.dtype.bits} bits a byte")
+    return data
+
+
+def _pair(leaf: Node, dtype: DType) -> tuple[Node, ...]:
+    if not isinstance(leaf, Sequence) or leaf.is_list or len(leaf.items) != 2:
+        raise leaf.error(f"expected an element of {dtype} such as `(1.0, 0.0)`, found {leaf}")
+    return leaf.items
+
+
+def _bool(leaf: Node) -> bool:
+    if not isinstance(leaf, Token) or leaf.text not in ("true", "false"):
+        raise leaf.error(f"expected `true` or `false`, found {leaf}")
+    return leaf.text == "true"
+
+
+def _integer(leaf: Node, dtype: DType) -> int:
+    token = _number(leaf, dtype)
+    if not token.text.removeprefix("-").isdigit():
+        raise token.error(f"expected a whole number, an element of {dtype}, found {token}")
+    value = int(token.text)
+    low = -(1 << dtype.bits - 1) if dtype.kind == "signed" else 0
+    if not low <= value < low + (1 << dtype.bits):
+        raise token.error(f"{token} is out of the range of {dtype}")
+    return value
+
+
+def _number(leaf: Node, dtype: DType) -> Token:
+    if not isinstance(leaf, Token) or leaf.kind != "number":
+        raise leaf.error(f"expected an element of {dtype}, found {leaf}")
+    if len(leaf.text) > _MAX_DIGITS:
+        raise leaf.error(f"a number of more than {_MAX_DIGITS} digits")
+    return leaf

@@ -1,0 +1,68 @@
+"""The type of a tensor: an element type and a static row-major shape."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from gptrs.errors import ProgramError
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.shapes import Shape
+
+MAX_ELEMENTS = 2**48
+"""Most elements a tensor may have: larger products are refused before anything is allocated."""
+
+MAX_RANK = 32
+"""Most axes a tensor may have: NumPy stops at 64, and kernels add some of their own."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """`dtype[shape]`, written `f32[2, 3]`; rank 0 is `f32[]`, zero-sized dims are legal."""
+
+    dtype: DType
+    shape: Shape
+
+    def __post_init__(self) -> None:
+        if len(self.shape) > MAX_RANK:
+            raise ProgramError(f"a tensor type has at most {MAX_RANK} axes, got {len(self.shape)}")
+        for dim in self.shape:
+            if dim < 0:
+                raise ProgramError(f"a tensor type needs dims >= 0, got `{self}`")
+        # A zero-sized dim must not hide an overflow in the others: strides are computed from them.
+        if math.prod(dim for dim in self.shape if dim) > MAX_ELEMENTS:
+            raise ProgramError(f"`{self}` has more than 2^48 elements")
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+    @property
+    def rank(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a dense NumPy buffer of this type."""
+        return self.size * self.dtype.itemsize
+
+    def with_shape(self, shape: Shape) -> TensorType:
+        """The same element type with another shape."""
+        return TensorType(self.dtype, shape)
+
+    def with_dtype(self, dtype: DType) -> TensorType:
+        """The same shape with another element type."""
+        return TensorType(dtype, self.shape)
+
+    @classmethod
+    def of(cls, array: np.ndarray) -> TensorType:
+        """The type of a NumPy array; ProgramError if its dtype has no PTIR counterpart."""
+        return cls(dtypes.from_numpy(array.dtype), tuple(int(dim) for dim in array.shape))

@@ -1,0 +1,79 @@
+"""The values of attributes as written: words, numbers, lists and calls, not yet given a meaning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gptrs.errors import ParseError
+from gptrs.ir.lexer import Lexer, Token
+
+MAX_DEPTH = 64
+"""Deepest nesting of brackets: no type has that many axes, and recursion stays shallow."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Sequence:
+    """`[a, b]` or `(a, b)`; `opening` is the bracket that it begins with."""
+
+    opening: Token
+    items: tuple[Node, ...]
+
+    def error(self, message: str) -> ParseError:
+        """A ParseError that points at the opening bracket."""
+        return self.opening.error(message)
+
+    @property
+    def is_list(self) -> bool:
+        """Whether this is written with square brackets."""
+        return self.opening.kind == "["
+
+    def __str__(self) -> str:
+        if self.is_list:
+            return f"a list of {len(self.items)}"
+        return f"a group of {len(self.items)} in parentheses"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Call:
+    """`word(argument)`."""
+
+    word: Token
+    argument: Node
+
+    def error(self, message: str) -> ParseError:
+        """A ParseError that points at the word."""
+        return self.word.error(message)
+
+    def __str__(self) -> str:
+        return f"`{self.word.text}(...)`"
+
+
+Node = Token | Sequence | Call
+
+
+def read_value(lexer: Lexer, depth: int = 0) -> Node:
+    """The value that comes next; ParseError where there is none or brackets nest too deep."""
+    token = lexer.token
+    if depth > MAX_DEPTH:
+        raise token.error(f"brackets are nested deeper than {MAX_DEPTH}")
+    if token.kind in ("[", "("):
+        return _read_sequence(lexer, depth)
+    if token.kind not in ("word", "number", "string"):
+        raise lexer.expected("a value such as `1`, `true`, `f32` or `[0, 1]`")
+    lexer.advance()
+    if token.kind == "word" and lexer.skip("("):
+        argument = read_value(lexer, depth + 1)
+        lexer.take(")", "`)`")
+        return Call(token, argument)
+    return token
+
+
+def _read_sequence(lexer: Lexer, depth: int) -> Sequence:
+    opening = lexer.advance()
+    closing = "]" if opening.kind == "[" else ")"
+    items: list[Node] = []
+    while not lexer.skip(closing):
+        if items:
+            lexer.take(",", f"`,` or `{closing}`")
+        items.append(read_value(lexer, depth + 1))
+    return Sequence(opening, tuple(items))
