@@ -1,0 +1,155 @@
+"""The reference backend: finds every kernel, then runs one instruction after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from gptrs.backend.memory_plan import dying_values
+from gptrs.backend.op_table import require_supported
+from gptrs.backend.protocol import Buffer, InputRole
+from gptrs.errors import ProgramError, UsageError
+from gptrs.ir.op import Op
+from gptrs.ir.program import Instruction, Program, Region, Value
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_ref.kernels import TABLE
+from gptrs_backend_ref.table import Kernel
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Step:
+    """An instruction with its kernel and the values that nothing needs after it."""
+
+    instruction: Instruction
+    kernel: Kernel
+    dying: tuple[Value, ...]
+
+
+class RefExecutable:
+    """A program whose kernels are found; keeps nothing between runs, so threads may share it."""
+
+    def __init__(self, region: Region) -> None:
+        self._params = region.params
+        self._results = region.results
+        self._steps = [
+            Step(instruction, _kernel(instruction), dying)
+            for instruction, dying in zip(region.instructions, dying_values(region), strict=True)
+        ]
+
+    def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
+        """Results as arrays that share memory neither with an input nor with each other.
+
+        UsageError if the inputs do not fit the parameters, ExecutionError for what depends on
+        values. Donated inputs are treated as any other.
+        """
+        arrays = self._checked(inputs)
+        environment = dict(zip(self._params, arrays, strict=True))
+        # PTIR defines what overflow and invalid operations give, so NumPy need not warn of them.
+        with np.errstate(all="ignore"):
+            for step in self._steps:
+                operands = [environment[value] for value in step.instruction.operands]
+                result = step.kernel(step.instruction.op, *operands)
+                environment[step.instruction.result] = np.asarray(result)
+                del operands, result
+                for value in step.dying:
+                    del environment[value]
+        return _owned([environment[value] for value in self._results], arrays)
+
+    def _checked(self, inputs: Sequence[Buffer]) -> list[np.ndarray]:
+        if len(inputs) != len(self._params):
+            raise UsageError(f"the program takes {len(self._params)} inputs, got {len(inputs)}")
+        return [
+            _checked_input(position, param, buffer)
+            for position, (param, buffer) in enumerate(zip(self._params, inputs, strict=True))
+        ]
+
+
+class RefBackend:
+    """Runs every op on every element type that PTIR allows, one NumPy function an op."""
+
+    name = "ref"
+
+    def refusal(
+        self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> str | None:
+        """Why there is no kernel for `op` on these types, None if there is one."""
+        return TABLE.refusal(op, operands, results)
+
+    def compile(self, program: Program, roles: Sequence[InputRole]) -> RefExecutable:
+        """Find the kernel of each instruction; the roles of the inputs change nothing here.
+
+        UnsupportedError lists every op that has none, UsageError says if a role is missing.
+        """
+        require_supported(self, program)
+        expected = len(program.main.body.params)
+        if len(roles) != expected:
+            raise UsageError(
+                f"a program of {expected} inputs needs {expected} roles, got {len(roles)}"
+            )
+        return RefExecutable(program.main.body)
+
+    def to_device(self, array: np.ndarray) -> np.ndarray:
+        """`array` itself, converted if its bytes are not in the order of this machine."""
+        return array.astype(TensorType.of(array).dtype.numpy, copy=False)
+
+    def to_host(self, buffer: Buffer) -> np.ndarray:
+        """`buffer` itself, which is an array."""
+        return _require_array(buffer, "`to_host`")
+
+
+def create(threads: int | None = None) -> RefBackend:
+    """The reference backend. `threads` is not used: NumPy decides how many its BLAS runs on.
+
+    Set `OMP_NUM_THREADS` or `OPENBLAS_NUM_THREADS` before Python starts to change that.
+    """
+    del threads
+    return RefBackend()
+
+
+def _kernel(instruction: Instruction) -> Kernel:
+    operands = [value.type for value in instruction.operands]
+    results = [value.type for value in instruction.results]
+    kernel = TABLE.find(instruction.op, operands, results)
+    assert kernel is not None, "`require_supported` has found one"
+    return kernel
+
+
+def _checked_input(position: int, param: Value, buffer: Buffer) -> np.ndarray:
+    name = f" (`%{param.name}`)" if param.name else ""
+    what = f"input {position}{name}"
+    array = _require_array(buffer, what)
+    if array.dtype != param.type.dtype.numpy or array.shape != param.type.shape:
+        raise UsageError(f"{what} must be `{param.type}`, got `{_described(array)}`")
+    return array
+
+
+def _require_array(buffer: Buffer, what: str) -> np.ndarray:
+    if not isinstance(buffer, np.ndarray):
+        kind = type(buffer).__name__
+        raise UsageError(f"{what} must be a NumPy array, got `{kind}`", hint="use `to_device`")
+    return cast("np.ndarray", buffer)
+
+
+def _described(array: np.ndarray) -> str:
+    """The PTIR type of an array, or NumPy's words for one that has none or foreign byte order."""
+    try:
+        type_ = TensorType.of(array)
+    except ProgramError:
+        return f"{array.dtype.str}{list(array.shape)}"
+    return str(type_) if array.dtype.isnative else f"{array.dtype.str}{list(array.shape)}"
+
+
+def _owned(results: list[np.ndarray], inputs: list[np.ndarray]) -> list[Buffer]:
+    """The results, copied where their memory may belong to an input, a constant or a result too."""
+    taken = {id(array) for array in inputs}
+    owned: list[Buffer] = []
+    for result in results:
+        # An array that owns its memory is shared by nothing but views, which are copied themselves.
+        if not result.flags.owndata or id(result) in taken:
+            result = np.array(result, order="C", copy=True)
+        taken.add(id(result))
+        owned.append(result)
+    return owned

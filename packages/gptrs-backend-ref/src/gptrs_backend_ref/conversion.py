@@ -1,0 +1,89 @@
+"""The conversion between element types that `cast` and the `out_dtype` of other ops stand for."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs_backend_ref.numerics import computing_type, integer_limits, narrow, widen
+
+
+def convert(array: np.ndarray, target: DType) -> np.ndarray:
+    """`array` as `target`, by the rules in the docstring of `gptrs.ir.ops.elementwise.Cast`."""
+    source = dtypes.from_numpy(array.dtype)
+    if source is target:
+        return array
+    x = widen(array)
+    if target.is_bool:
+        return np.asarray(x != 0)
+    if target.is_complex:
+        return _to_complex(x, source, target)
+    if source.is_bool:
+        x, source = x.astype(np.uint8), dtypes.ui8
+    if target.is_float:
+        return _float_to_float(x, target) if source.is_float else _integer_to_float(x, target)
+    if source.is_float:
+        return _float_to_integer(x, target)
+    return _integer_to_integer(x, source, target)
+
+
+def _to_complex(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
+    if source.is_complex:
+        return x.astype(target.numpy)
+    part = dtypes.f32 if target is dtypes.cf32 else dtypes.f64
+    return convert(x, part).astype(target.numpy)
+
+
+def _float_to_float(x: np.ndarray, target: DType) -> np.ndarray:
+    if x.dtype == np.float64 and target.bits <= 16:
+        x = _to_f32_keeping_inexactness(x)
+    return x.astype(target.numpy)
+
+
+def _integer_to_float(x: np.ndarray, target: DType) -> np.ndarray:
+    if target.bits > 16:
+        return x.astype(target.numpy)
+    if x.dtype.itemsize == 8:
+        x = _to_53_bits_keeping_inexactness(x)
+    return _float_to_float(x.astype(np.float64), target)
+
+
+def _to_f32_keeping_inexactness(x: np.ndarray) -> np.ndarray:
+    """f64 as f32, each inexact one as the neighbour whose last bit is 1 ("rounded to odd").
+
+    A plain f32 may lie halfway between two values of the target where `x` did not, and rounding it
+    again would then go the wrong way. An odd one never lies halfway, and is on the side of `x`.
+    """
+    nearest = x.astype(np.float32)
+    inexact = (nearest.astype(np.float64) != x) & ~np.isnan(x)
+    is_even = nearest.view(np.uint32) & 1 == 0
+    toward_x = np.where(nearest.astype(np.float64) < x, np.inf, -np.inf).astype(np.float32)
+    return np.where(inexact & is_even, np.nextafter(nearest, toward_x), nearest)
+
+
+def _to_53_bits_keeping_inexactness(x: np.ndarray) -> np.ndarray:
+    """64-bit integers rounded to odd multiples of 2^11 where f64 might not hold them exactly."""
+    low_bits = x.dtype.type(2**11 - 1)
+    is_large = (x >= 2**53) | (x <= -(2**53)) if x.dtype == np.int64 else x >= 2**53
+    rounded = (x & ~low_bits) | ((x & low_bits) != 0).astype(x.dtype) << 11
+    return np.where(is_large, rounded, x)
+
+
+def _float_to_integer(x: np.ndarray, target: DType) -> np.ndarray:
+    low, high = integer_limits(target)
+    whole = np.trunc(x.astype(np.float64))
+    # `high` itself may not be a f64, but the power of two above it is.
+    too_high, too_low = whole >= float(high + 1), whole < low
+    fits = ~(too_high | too_low | np.isnan(whole))
+    integer = computing_type(target)
+    truncated = np.where(fits, whole, 0.0).astype(integer)
+    saturated = np.where(too_high, np.asarray(high, integer), np.asarray(low, integer))
+    return narrow(np.where(too_high | too_low, saturated, truncated), target)
+
+
+def _integer_to_integer(x: np.ndarray, source: DType, target: DType) -> np.ndarray:
+    (source_low, source_high), (low, high) = integer_limits(source), integer_limits(target)
+    bounds = max(low, source_low), min(high, source_high)
+    inside = np.clip(x, *(np.asarray(bound, x.dtype) for bound in bounds))
+    return narrow(inside.astype(computing_type(target)), target)

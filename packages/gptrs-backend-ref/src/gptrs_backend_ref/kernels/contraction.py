@@ -1,0 +1,40 @@
+"""Kernels of the ops that multiply and sum over shared axes of two tensors."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.ops import contraction as ops
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_ref.accumulation import from_accumulator, to_accumulator
+from gptrs_backend_ref.table import TABLE
+
+NUMBERS = tuple(dtype for dtype in dtypes.ALL if not dtype.is_bool)
+
+
+@TABLE.register(ops.DotGeneral, dtypes=NUMBERS)
+def dot_general(op: ops.DotGeneral, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
+    """One matrix product for each batch position: free lhs x contracted, contracted x free rhs."""
+    left, right = TensorType.of(lhs), TensorType.of(rhs)
+    result, accum = op.infer(left, right), op.accumulator(left)
+    m_axes, n_axes = op.free_lhs(left), op.free_rhs(right)
+    a = _as_matrices(lhs, accum, op.batch_lhs, m_axes, op.contract_lhs)
+    b = _as_matrices(rhs, accum, op.batch_rhs, op.contract_rhs, n_axes)
+    product = np.matmul(a, b).reshape(result.shape)
+    return from_accumulator(product, accum, result.dtype)
+
+
+def _as_matrices(
+    x: np.ndarray,
+    accum: DType,
+    batch: tuple[int, ...],
+    rows: tuple[int, ...],
+    columns: tuple[int, ...],
+) -> np.ndarray:
+    """`x` in the accumulator, each group of axes merged into one: (batch, rows, columns)."""
+    shape = [math.prod(x.shape[axis] for axis in axes) for axes in (batch, rows, columns)]
+    return to_accumulator(x, accum).transpose(batch + rows + columns).reshape(shape)

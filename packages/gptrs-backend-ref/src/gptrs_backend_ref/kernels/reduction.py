@@ -1,0 +1,78 @@
+"""Kernels of the ops that combine the elements along some axes into one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.ops import reduction as ops
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_ref.accumulation import from_accumulator, to_accumulator
+from gptrs_backend_ref.numerics import integer_limits, widen
+from gptrs_backend_ref.table import TABLE
+
+ORDERED = tuple(dtype for dtype in dtypes.ALL if not dtype.is_complex)
+
+F8E4M3_GREATEST = 448.0
+"""The greatest value of the one float type without infinities."""
+
+COMBINE: dict[str, np.ufunc] = {
+    "sum": np.add,
+    "prod": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+}
+
+
+@TABLE.register(ops.Reduce, dtypes=dtypes.ALL)
+def reduce(op: ops.Reduce, x: np.ndarray) -> np.ndarray:
+    """The reduced axes merged into one, the last and contiguous: NumPy then adds pairwise."""
+    type_ = TensorType.of(x)
+    result, accum = op.infer(type_), op.accumulator(type_)
+    kept = [axis for axis in range(x.ndim) if axis not in op.axes]
+    rows = [math.prod(x.shape[axis] for axis in axes) for axes in (kept, op.axes)]
+    wide = to_accumulator(x.transpose([*kept, *op.axes]).reshape(rows), accum)
+    if not op.axes:
+        total = wide  # a sum would turn -0.0 into 0.0
+    elif wide.shape[1] == 0:
+        total = np.full(wide.shape[0], identity(op.kind, accum), wide.dtype)
+    else:
+        total = COMBINE[op.kind].reduce(wide, axis=1, dtype=wide.dtype)
+    return from_accumulator(total.reshape(result.shape), accum, result.dtype)
+
+
+def identity(kind: str, dtype: DType) -> complex:
+    """What a reduction of `kind` over no elements gives."""
+    if kind in ("sum", "or"):
+        return 0
+    if kind == "prod":
+        return 1
+    if kind == "and":
+        return integer_limits(dtype)[1] if dtype.kind == "unsigned" else -1
+    least, greatest = limits(dtype)
+    return least if kind == "max" else greatest
+
+
+def limits(dtype: DType) -> tuple[float, float]:
+    """The least and the greatest value of a real type, infinities included where it has them."""
+    if dtype.is_integer:
+        return integer_limits(dtype)
+    greatest = F8E4M3_GREATEST if dtype is dtypes.f8e4m3 else math.inf
+    return -greatest, greatest
+
+
+@TABLE.register(ops.Argmax, dtypes=ORDERED)
+def argmax(op: ops.Argmax, x: np.ndarray) -> np.ndarray:
+    """The first NaN, else the first of the largest."""
+    return np.argmax(widen(x), axis=op.axis, keepdims=op.keepdims).astype(op.dtype.numpy)
+
+
+@TABLE.register(ops.Argmin, dtypes=ORDERED)
+def argmin(op: ops.Argmin, x: np.ndarray) -> np.ndarray:
+    """The first NaN, else the first of the least."""
+    return np.argmin(widen(x), axis=op.axis, keepdims=op.keepdims).astype(op.dtype.numpy)
