@@ -1,0 +1,61 @@
+"""What a pass is, and the two ways to write one: over regions, or as a list of rewrites."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from gptrs.ir.program import Function, Program, Region
+from gptrs.optimizer.rewrite.driver import rewrite_region
+from gptrs.optimizer.rewrite.rewrite import Rewrite
+
+
+class Pass(Protocol):
+    """A change of programs that keeps what they compute, bit for bit, and their signatures."""
+
+    @property
+    def name(self) -> str:
+        """The name for tests and reports, `words-with-hyphens`."""
+        ...
+
+    def apply(self, program: Program) -> Program:
+        """The changed program; `program` itself, the same object, if there is nothing to change."""
+        ...
+
+
+@dataclass(frozen=True)
+class RegionPass:
+    """A pass that changes each region on its own; `change` returns its argument if all is fine."""
+
+    name: str
+    change: Callable[[Region], Region]
+
+    def apply(self, program: Program) -> Program:
+        """`program` with `change` applied to the body of every function."""
+        return change_regions(program, self.change)
+
+
+@dataclass(frozen=True)
+class RewritePass:
+    """A pass that applies rewrites until none of them fits; at an instruction, the first wins."""
+
+    name: str
+    rewrites: tuple[Rewrite, ...]
+
+    def apply(self, program: Program) -> Program:
+        """`program` with the rewrites applied to the body of every function."""
+        return change_regions(program, lambda region: rewrite_region(region, self.rewrites))
+
+
+def change_regions(program: Program, change: Callable[[Region], Region]) -> Program:
+    """`program` with `change` applied to the body of every function; itself if nothing changed."""
+    bodies = [change(function.body) for function in program.functions]
+    if all(body is old.body for body, old in zip(bodies, program.functions, strict=True)):
+        return program
+    return Program(
+        tuple(
+            Function(function.name, body)
+            for function, body in zip(program.functions, bodies, strict=True)
+        )
+    )

@@ -1,0 +1,1 @@
+"""Rewriting by equations: patterns, a mutable form of regions, and the driver that applies them."""

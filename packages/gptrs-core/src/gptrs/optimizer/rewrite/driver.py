@@ -1,0 +1,139 @@
+"""Applies rewrites to a region until none fits, looking again only where something changed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from gptrs.errors import GptrsError, ProgramError
+from gptrs.ir.op import Op
+from gptrs.ir.program import Region, Value
+from gptrs.optimizer.rewrite.journal import Refusal, current_journal
+from gptrs.optimizer.rewrite.pattern import Match, OpPattern, find_match
+from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
+from gptrs.optimizer.rewrite.rewriter import Node, Rewriter
+
+FIRINGS_PER_INSTRUCTION = 32
+"""Rewrites that undo each other are stopped after this many firings an instruction."""
+
+
+def rewrite_region(region: Region, rewrites: Sequence[Rewrite]) -> Region:
+    """`region` with `rewrites` applied until none fits; `region` itself if none ever did.
+
+    At an instruction, the rewrites are tried in the order given. GptrsError when they go on for
+    longer than `FIRINGS_PER_INSTRUCTION` allows.
+    """
+    driver = _Driver(Rewriter(region), rewrites)
+    driver.run(max_firings=FIRINGS_PER_INSTRUCTION * (1 + len(region.instructions)))
+    return driver.rewriter.region()
+
+
+class _Driver:
+    """The worklist. Operands come before users in it, so that chains are folded in one sweep."""
+
+    def __init__(self, rewriter: Rewriter, rewrites: Sequence[Rewrite]) -> None:
+        self.rewriter = rewriter
+        self._journal = current_journal()
+        self._by_root: dict[type[Op], list[tuple[OpPattern, Rewrite]]] = {}
+        self._depth = 0
+        for rewrite in rewrites:
+            pattern = rewrite.pattern()
+            self._by_root.setdefault(pattern.op, []).append((pattern, rewrite))
+            self._depth = max(self._depth, pattern.depth)
+        self._worklist: deque[Node] = deque()
+        self._queued: set[Node] = set()
+        self._enqueue(rewriter)
+
+    def run(self, max_firings: int) -> None:
+        """Empty the worklist; GptrsError after `max_firings` rewrites."""
+        firings = 0
+        while self._worklist:
+            node = self._worklist.popleft()
+            self._queued.remove(node)
+            if node.erased:
+                continue
+            if self._journal:
+                self._journal.steps += 1
+            fitting = self._find(node)
+            if fitting is None:
+                continue
+            rewrite, match = fitting
+            firings += 1
+            if firings > max_firings:
+                raise GptrsError(
+                    f"the optimizer did not come to an end, `{rewrite.name}` fired last",
+                    hint="rewrites undo each other; `gptrs.optimizer.recording` counts which fired",
+                )
+            self._apply(rewrite, match)
+
+    def _find(self, node: Node) -> tuple[Rewrite, Match] | None:
+        for pattern, rewrite in self._by_root.get(type(node.op), ()):
+            match = find_match(pattern, node, self.rewriter)
+            if match is None:
+                continue
+            reason = rewrite.check(match)
+            if reason is None:
+                return rewrite, match
+            if self._journal:
+                self._journal.refused[_refusal(rewrite, node, reason)] += 1
+        return None
+
+    def _apply(self, rewrite: Rewrite, match: Match) -> None:
+        root, emit = match.root, Emitter(self.rewriter, match.root)
+        replaced = rewrite.rewrite(match, emit)
+        values = (replaced,) if isinstance(replaced, Value) else tuple(replaced)
+        _require_same_types(rewrite, root, values)
+        if self._journal:
+            self._journal.fired[rewrite.name] += 1
+        self._enqueue_users(root)
+        for old, new in zip(root.results, values, strict=True):
+            self.rewriter.replace(old, new)
+        read = (*values, *(operand for node in emit.emitted for operand in node.operands))
+        self._erase_or_enqueue([*emit.emitted, *self._definitions(read), root])
+
+    def _enqueue(self, nodes: Iterable[Node]) -> None:
+        for node in nodes:
+            if node not in self._queued:
+                self._queued.add(node)
+                self._worklist.append(node)
+
+    def _enqueue_users(self, root: Node) -> None:
+        """Look again at every instruction from which a pattern can reach `root`."""
+        level = [root]
+        for _ in range(self._depth - 1):
+            results = (result for node in level for result in node.results)
+            users = dict.fromkeys(user for value in results for user in self.rewriter.users(value))
+            self._enqueue(users)
+            level = list(users)
+
+    def _erase_or_enqueue(self, candidates: list[Node]) -> None:
+        """Erase those of `candidates` that nothing reads, and what only they read.
+
+        The others are looked at again: each has gained or lost a user, which a check may ask for.
+        """
+        while candidates:
+            node = candidates.pop()
+            if node.erased:
+                continue
+            if any(self.rewriter.used(result) for result in node.results):
+                self._enqueue((node,))
+                continue
+            self.rewriter.erase(node)
+            candidates.extend(self._definitions(node.operands))
+
+    def _definitions(self, values: Iterable[Value]) -> Iterable[Node]:
+        nodes = (self.rewriter.definition(value) for value in values)
+        return (node for node in nodes if node)
+
+
+def _refusal(rewrite: Rewrite, node: Node, reason: str) -> Refusal:
+    types = ", ".join(str(operand.type) for operand in node.operands)
+    return Refusal(rewrite.name, f"`{node.op.name}` of {types}", reason)
+
+
+def _require_same_types(rewrite: Rewrite, root: Node, values: Sequence[Value]) -> None:
+    wanted = [result.type for result in root.results]
+    found = [value.type for value in values]
+    if wanted != found:
+        listed = [", ".join(map(str, types)) for types in (wanted, found)]
+        raise ProgramError(f"`{rewrite.name}` must give `{listed[0]}`, got `{listed[1]}`")

@@ -1,0 +1,137 @@
+"""The mutable form of a region: instructions in order, and where each value is defined and used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from gptrs.errors import ProgramError
+from gptrs.ir.op import Op
+from gptrs.ir.program import Instruction, Region, Value
+
+
+@dataclass(eq=False, slots=True)
+class Node:
+    """An instruction whose operands may be exchanged; compared by identity."""
+
+    op: Op
+    operands: list[Value]
+    results: tuple[Value, ...]
+    origin: Instruction | None = None
+    """The instruction this node still equals, None when it is new or an operand was exchanged."""
+    erased: bool = False
+    previous: Node | None = field(default=None, repr=False)
+    following: Node | None = field(default=None, repr=False)
+
+    def freeze(self) -> Instruction:
+        """The node as an instruction: the one it was made from if nothing changed."""
+        return self.origin or Instruction(self.op, tuple(self.operands), self.results)
+
+
+Use = tuple[Node | None, int]
+"""A place that reads a value: operand number `int` of a node; None is the return of the region."""
+
+
+class Rewriter:
+    """A region under change. Every change takes time proportional to the uses that it touches.
+
+    Instructions stay in an order in which they can run as long as `replace` is given values that
+    are defined before all uses of the old one.
+    """
+
+    def __init__(self, region: Region) -> None:
+        self._region = region
+        self._results = list(region.results)
+        self._definitions: dict[Value, Node] = {}
+        # The inner dicts serve as sets that keep their order, so that every run is the same.
+        self._uses: dict[Value, dict[Use, None]] = {}
+        self._first: Node | None = None
+        self._changed = False
+        last: Node | None = None
+        for instruction in region.instructions:
+            operands, results = list(instruction.operands), instruction.results
+            node = Node(instruction.op, operands, results, instruction)
+            self._link(last, node, None)
+            last = node
+        for position, value in enumerate(self._results):
+            self._uses.setdefault(value, {})[None, position] = None
+
+    def __iter__(self) -> Iterator[Node]:
+        """The nodes in order; the one just yielded may be erased and others inserted before it."""
+        node = self._first
+        while node is not None:
+            following = node.following
+            yield node
+            node = following
+
+    def definition(self, value: Value) -> Node | None:
+        """The node that defines `value`, None for a parameter of the region."""
+        return self._definitions.get(value)
+
+    def users(self, value: Value) -> list[Node]:
+        """The nodes that read `value`, each once; the results of the region are not among them."""
+        return list(dict.fromkeys(node for node, _ in self._uses.get(value, ()) if node))
+
+    def used(self, value: Value) -> bool:
+        """Whether a node reads `value` or the region returns it."""
+        return bool(self._uses.get(value))
+
+    def insert(self, op: Op, operands: Sequence[Value], before: Node) -> Node:
+        """Add an instruction in front of `before`; ProgramError if the operands do not fit."""
+        types = op.result_types([operand.type for operand in operands])
+        node = Node(op, list(operands), tuple(Value(type_) for type_ in types))
+        self._link(before.previous, node, before)
+        self._changed = True
+        return node
+
+    def replace(self, old: Value, new: Value) -> None:
+        """Let every use of `old` read `new`; ProgramError unless their types are equal."""
+        if old.type != new.type:
+            raise ProgramError(f"a value of `{old.type}` cannot be replaced by one of `{new.type}`")
+        if old is new:
+            return
+        uses = self._uses.pop(old, {})
+        for node, position in uses:
+            if node is None:
+                self._results[position] = new
+            else:
+                node.operands[position] = new
+                node.origin = None
+        self._uses.setdefault(new, {}).update(uses)
+        self._changed = True
+
+    def erase(self, node: Node) -> None:
+        """Remove a node whose results nothing reads; ProgramError if something does."""
+        if any(self.used(result) for result in node.results):
+            raise ProgramError(f"`{node.op.name}` cannot be erased: its result is still read")
+        for position, operand in enumerate(node.operands):
+            del self._uses[operand][node, position]
+        for result in node.results:
+            del self._definitions[result]
+            self._uses.pop(result, None)
+        self._join(node.previous, node.following)
+        node.erased = self._changed = True
+
+    def region(self) -> Region:
+        """The region as data: the one this was made from if nothing changed."""
+        if not self._changed:
+            return self._region
+        instructions = tuple(node.freeze() for node in self)
+        return Region(self._region.params, instructions, tuple(self._results))
+
+    def _link(self, previous: Node | None, node: Node, following: Node | None) -> None:
+        self._join(previous, node)
+        self._join(node, following)
+        for result in node.results:
+            self._definitions[result] = node
+        for position, operand in enumerate(node.operands):
+            self._uses.setdefault(operand, {})[node, position] = None
+
+    def _join(self, previous: Node | None, following: Node | None) -> None:
+        """Make two nodes neighbours; None is what lies before the first and after the last."""
+        if previous is None:
+            self._first = following
+        else:
+            previous.following = following
+        if following is not None:
+            following.previous = previous

@@ -1,0 +1,81 @@
+"""Random programs compute the same bits before and after each pass, and before and after all."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from gptrs.backend.protocol import Backend, InputRole
+from gptrs.ir import Program, print_program, verify
+from gptrs.optimizer import optimize, recording
+from gptrs.optimizer.pass_base import Pass
+from gptrs.optimizer.pipeline import CANONICALIZATION, FOLDINGS, PIPELINE
+from optimizer.program_generator import random_inputs, random_program
+
+reference = pytest.importorskip("gptrs_backend_ref.backend", reason="runs programs on it")
+
+SEEDS = range(400)
+FIRED_AT_LEAST = 100
+PASSES = (*PIPELINE, *FOLDINGS)
+
+
+@pytest.fixture(scope="module")
+def ref() -> Backend:
+    return reference.create(None)
+
+
+def run(program: Program, inputs: list[np.ndarray], ref: Backend) -> list[np.ndarray]:
+    executable = ref.compile(program, [InputRole.ARGUMENT] * len(inputs))
+    results = executable.run([ref.to_device(array) for array in inputs])
+    return [ref.to_host(result) for result in results]
+
+
+def size(program: Program) -> int:
+    return sum(len(function.body.instructions) for function in program.functions)
+
+
+def assert_same_bits(program: Program, optimized: Program, seed: int, ref: Backend) -> None:
+    inputs = random_inputs(program, seed)
+    before = run(program, inputs, ref)
+    after = run(optimized, inputs, ref)
+    for position, (old, new) in enumerate(zip(before, after, strict=True)):
+        same = old.dtype == new.dtype and old.shape == new.shape and old.tobytes() == new.tobytes()
+        where = f"result {position} of seed {seed}"
+        assert same, f"{where}:\n{print_program(program)}\n{print_program(optimized)}"
+
+
+def test_the_pipeline_keeps_every_bit_and_every_rewrite_fires(ref: Backend):
+    smaller: Counter[str] = Counter()
+    with recording() as journal:
+        for seed in SEEDS:
+            program = random_program(seed)
+            verify(program)
+            optimized = optimize(program, verify=True)
+            smaller["programs"] += size(optimized) < size(program)
+            assert size(optimized) <= size(program)
+            assert optimize(optimized) is optimized
+            assert_same_bits(program, optimized, seed, ref)
+    expected = {rewrite.name for rewrite in CANONICALIZATION.rewrites}
+    assert {name for name in expected if journal.fired[name] < FIRED_AT_LEAST} == set()
+    assert smaller["programs"] >= FIRED_AT_LEAST
+
+
+@pytest.mark.parametrize("pass_", PASSES, ids=lambda pass_: pass_.name)
+def test_each_pass_keeps_every_bit(pass_: Pass, ref: Backend):
+    changed = 0
+    for seed in SEEDS[:100]:
+        program = random_program(seed)
+        after = pass_.apply(program)
+        verify(after)
+        changed += after is not program
+        assert pass_.apply(after) is after
+        assert_same_bits(program, after, seed, ref)
+    assert changed >= 30
+
+
+@pytest.mark.parametrize("seed", SEEDS[:20])
+def test_the_same_program_is_optimized_in_the_same_way(seed: int):
+    first, second = (print_program(optimize(random_program(seed))) for _ in range(2))
+    assert first == second
