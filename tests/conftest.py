@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +10,6 @@ from gptrs.backend.protocol import Backend
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import PluginManager
 from gptrs.plugins.selection import Selection
-
-# Tests import what they share as `backends.op_runner`: there are no test packages.
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from models_support import save_gpt2
+
+from models.models_support import save_gpt2
 
 GPT2_VARIANTS: dict[str, dict[str, object]] = {
     "tiny": {},

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from models_support import greedy_tokens, save_gpt2, torch_logits
 
 import gptrs
 from gptrs.errors import ContextLengthError, ModelError, UsageError
+from models.models_support import greedy_tokens, save_gpt2, torch_logits
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")

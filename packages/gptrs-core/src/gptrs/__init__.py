@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from gptrs import nn as nn
     from gptrs.backend.protocol import Backend
     from gptrs.capture.backend_choice import use_backend as use_backend
-    from gptrs.capture.execute import run_program as run_program
     from gptrs.capture.jit import jit as jit
     from gptrs.capture.tensor import Tensor as Tensor
     from gptrs.capture.tensor import tensor as tensor
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from gptrs.runtime.generate import stream as stream
     from gptrs.runtime.load import LoadedModel as LoadedModel
     from gptrs.runtime.load import load_model as load_model
+    from gptrs.runtime.programs import run_program as run_program
     from gptrs.runtime.sampling import Sampling as Sampling
 
 __version__ = "0.1.0"
@@ -43,7 +43,7 @@ _MODULE_OF = {
     "jit": "capture.jit",
     "load_model": "runtime.load",
     "overrides": "functionals.registry",
-    "run_program": "capture.execute",
+    "run_program": "runtime.programs",
     "stream": "runtime.generate",
     "tensor": "capture.tensor",
     "use_backend": "capture.backend_choice",

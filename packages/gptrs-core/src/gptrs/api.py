@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from gptrs.backend.op_table import OpTable, require_supported
     from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
     from gptrs.capture import primitives
-    from gptrs.capture.execute import run_program
     from gptrs.capture.jit import jit
     from gptrs.capture.tensor import Tensor, tensor
     from gptrs.checkpoint.config_fields import ConfigFields
@@ -68,6 +67,7 @@ if TYPE_CHECKING:
     from gptrs.nn.kv_cache import KVCache, LayerCache
     from gptrs.nn.module import Module
     from gptrs.plugins.capabilities import CausalLM
+    from gptrs.runtime.programs import run_program
 
 __all__ = [
     "API_VERSION",
@@ -164,7 +164,7 @@ _LAZY = {
     "Builder": "gptrs.ir.builder:Builder",
     "parse_program": "gptrs.ir:parse_program",
     "print_program": "gptrs.ir:print_program",
-    "run_program": "gptrs.capture.execute:run_program",
+    "run_program": "gptrs.runtime.programs:run_program",
     "verify": "gptrs.ir:verify",
 }
 

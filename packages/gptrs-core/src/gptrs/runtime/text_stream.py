@@ -53,11 +53,12 @@ class StopFilter:
         if self.stopped:
             return ""
         text = self._held + piece
-        found = [at for stop in self._stops if (at := text.find(stop)) >= 0]
+        # The one that is complete first counts, so that the cut depends on no piece's length.
+        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
         if found:
             self.stopped = True
             self._held = ""
-            return text[: min(found)]
+            return text[: min(found)[1]]
         keep = self._longest_possible_start(text)
         self._held = text[len(text) - keep :]
         return text[: len(text) - keep]
