@@ -4,7 +4,7 @@
 
 The model is loaded, captured and optimized for real; only the backend computes nothing: its
 executables hand out ready-made results. What remains is the Python around a replay: reading the
-arguments, finding the compiled step, binding 148 weights and 24 cache buffers, wrapping the results.
+arguments, finding the step, binding 148 weights and 24 cache buffers, wrapping the results.
 """
 
 from __future__ import annotations
