@@ -82,7 +82,7 @@ def _params(source: ArraySource, **options: object) -> Params:
 
 
 def _parameter(params: Params, name: str, shape: Sequence[int] | None = None) -> Parameter:
-    parameter = params.tensor(name, shape).source
+    parameter = params.tensor(name, shape, floating=False).source
     assert isinstance(parameter, Parameter)
     return parameter
 
@@ -115,10 +115,10 @@ def test_keys_follow_the_namespace(source: ArraySource) -> None:
 
 def test_nothing_is_loaded_before_it_is_used_and_then_once(source: ArraySource) -> None:
     params = _params(source)
-    tensor = params.tensor("ids", (3,))
+    tensor = params.tensor("ids", (3,), floating=False)
     assert source.loads == []
     assert tensor.numpy().tolist() == [1, 2, 3]
-    assert params.tensor("ids").numpy().tolist() == [1, 2, 3]
+    assert params.tensor("ids", floating=False).numpy().tolist() == [1, 2, 3]
     assert source.loads == ["ids"]
 
 
@@ -143,7 +143,7 @@ def test_what_has_the_dtype_already_is_not_copied(source: ArraySource) -> None:
 def test_floats_are_converted_and_nothing_else(
     source: ArraySource, dtype: dtypes.DType | None, name: str, expected: np.ndarray
 ) -> None:
-    tensor = _params(source, dtype=dtype).tensor(name)
+    tensor = _params(source, dtype=dtype).tensor(name, floating=False)
     assert tensor.type == TensorType.of(expected)
     found = tensor.numpy()
     assert (found.dtype, found.tobytes()) == (expected.dtype, expected.tobytes())
@@ -199,10 +199,15 @@ def test_a_missing_tensor_of_nothing() -> None:
         _params(ArraySource({})).tensor("x")
 
 
+def test_integers_where_floats_are_needed(source):
+    with pytest.raises(CheckpointError, match=r"`ids` .* is `si64\[3\]`, the model needs floats"):
+        _params(source).tensor("ids")
+
+
 def test_unused_tensors(source: ArraySource) -> None:
     params = _params(source)
     assert params.unused() == list(ARRAYS)
-    params.tensor("ids")
+    params.tensor("ids", floating=False)
     (params / "transformer").tensor("wte.weight")
     assert "transformer.h.1.mask" in params
     with pytest.raises(CheckpointError):

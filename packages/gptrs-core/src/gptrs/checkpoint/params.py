@@ -67,12 +67,21 @@ class Params:
         """The backend that the weights are loaded to."""
         return self._loaded.backend
 
-    def tensor(self, name: str, shape: Sequence[int] | None = None) -> Tensor:
+    def tensor(
+        self, name: str, shape: Sequence[int] | None = None, *, floating: bool = True
+    ) -> Tensor:
         """The weight `name` of this scope, not loaded yet; of one name always the same parameter.
 
-        CheckpointError if the checkpoint lacks it or, where `shape` is given, has it in another.
+        CheckpointError if the checkpoint lacks it, has it in another shape than the given one, or,
+        unless `floating` is false, stores anything but floats.
         """
         parameter = self._loaded.parameter(self._prefix + name)
+        if floating and not parameter.type.dtype.is_float:
+            raise CheckpointError(
+                f"tensor {quoted(parameter.name)} in {quoted(self._loaded.origin, 200)} is"
+                f" `{parameter.type}`, the model needs floats",
+                hint="save the model in a floating-point type",
+            )
         if shape is not None and parameter.type.shape != tuple(shape):
             needed = parameter.type.with_shape(tuple(shape))
             raise CheckpointError(
