@@ -1,0 +1,148 @@
+"""What the headers of a checkpoint declare: its files, its tensors, and their totals."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from gptrs.checkpoint.hf_directory import HfDirectory
+from gptrs.checkpoint.param_source import SafetensorsSource
+from gptrs.checkpoint.parameter_ids import base_param_id
+from gptrs.errors import GptrsError
+from gptrs.plugins.manager import manager
+
+
+@dataclass(frozen=True)
+class TensorReport:
+    """One tensor: its type in IR syntax and its parts, its bytes, its file.
+
+    `id` is the stable 128-bit id of the name in hexadecimal, None for a name that can have none.
+    """
+
+    name: str
+    type: str
+    dtype: str
+    shape: tuple[int, ...]
+    nbytes: int
+    file: str
+    id: str | None
+
+
+@dataclass(frozen=True)
+class CheckpointReport:
+    """A checkpoint as its headers describe it.
+
+    `kind` is None for a single file, `support` says which plugin loads the kind, `files` maps the
+    name of each weights file to its bytes.
+    """
+
+    path: Path
+    kind: str | None
+    support: str
+    files: dict[str, int]
+    tensors: tuple[TensorReport, ...]
+
+    @property
+    def parameters(self) -> int:
+        """Elements of all tensors."""
+        return sum(math.prod(tensor.shape) for tensor in self.tensors)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors."""
+        return sum(tensor.nbytes for tensor in self.tensors)
+
+    def dtype_shares(self) -> dict[str, float]:
+        """The share of each dtype in the parameters, the most frequent first."""
+        return {
+            dtype: number / self.parameters
+            for dtype, number in self._by_dtype().most_common()
+            if self.parameters
+        }
+
+    def as_json(self) -> dict[str, object]:
+        """The object that `--json` prints."""
+        return {
+            "checkpoint": str(self.path),
+            "kind": self.kind,
+            "support": self.support,
+            "files": [{"name": name, "bytes": size} for name, size in self.files.items()],
+            "tensors": [_json_names(asdict(tensor)) for tensor in self.tensors],
+            "totals": {
+                "tensors": len(self.tensors),
+                "parameters": self.parameters,
+                "bytes": self.nbytes,
+                "parameters_by_dtype": dict(self._by_dtype().most_common()),
+            },
+        }
+
+    def _by_dtype(self) -> Counter[str]:
+        numbers: Counter[str] = Counter()
+        for tensor in self.tensors:
+            numbers[tensor.dtype] += math.prod(tensor.shape)
+        return numbers
+
+
+def read_report(path: Path) -> CheckpointReport:
+    """Read the headers of the model directory or safetensors file `path`.
+
+    ModelError or CheckpointError says what is wrong with it.
+    """
+    if path.is_file():
+        return _report(path, None, "", SafetensorsSource.of_file(path))
+    directory = HfDirectory.open(path)
+    kind = directory.model_type
+    return _report(path, kind, _support(kind), directory.weights)
+
+
+def count(number: int) -> str:
+    """A number of parameters for people, such as 124.4 M."""
+    for unit, size in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return str(number)
+
+
+def byte_size(number: int) -> str:
+    """A number of bytes for people, such as 1.2 MB, in powers of 1000."""
+    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if number >= size:
+            return f"{number / size:.1f} {unit}"
+    return f"{number} B"
+
+
+def _report(
+    path: Path, kind: str | None, support: str, source: SafetensorsSource
+) -> CheckpointReport:
+    files: dict[str, int] = {}
+    tensors: list[TensorReport] = []
+    for name in source.names():
+        file, entry = source.locate(name)
+        files[file.path.name] = file.size
+        tensors.append(
+            TensorReport(
+                name=name,
+                type=str(entry),
+                dtype=str(entry.dtype or entry.tag),
+                shape=entry.shape,
+                nbytes=entry.nbytes,
+                file=file.path.name,
+                id=f"{base_param_id(name):032x}" if name.isascii() else None,
+            )
+        )
+    return CheckpointReport(path, kind, support, files, tuple(tensors))
+
+
+def _support(kind: str) -> str:
+    try:
+        manager().model_plugin(kind)
+    except GptrsError:
+        return "no installed plugin loads this kind"
+    record = next(r for r in manager().records() if (r.kind, r.name) == ("model", kind))
+    return f"loaded by {record.distribution} {record.version}"
+
+
+def _json_names(fields: dict[str, object]) -> dict[str, object]:
+    return {"bytes" if name == "nbytes" else name: value for name, value in fields.items()}

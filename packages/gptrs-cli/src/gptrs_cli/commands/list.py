@@ -1,0 +1,132 @@
+"""`gptrs list`: the backends, kinds of models and plugins that are installed."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as json_format
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import typer
+
+from gptrs.plugins.descriptions import BackendPlugin, DemoModelPlugin, ModelPlugin
+from gptrs.plugins.manager import manager
+from gptrs.plugins.state import PluginRecord
+from gptrs_cli.settings import DebugOption, JsonOption, PluginsOption, settings_of
+
+app = typer.Typer(
+    help="List what is installed: backends, models or plugins.",
+    no_args_is_help=False,
+    rich_markup_mode=None,
+)
+
+
+@app.command("backends")
+def backends(
+    context: typer.Context,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+    plugins: PluginsOption = None,
+) -> None:
+    """List the backends; `*` marks the one that is used unless another is named."""
+    records = manager().records(BackendPlugin)
+    usable = {plugin.name: plugin for plugin in manager().descriptions(BackendPlugin)}
+    best = min(usable.values(), key=lambda plugin: (-plugin.priority, plugin.name), default=None)
+    default = os.environ.get("GPTRS_BACKEND") or (best.name if best else None)
+    if settings_of(context).json:
+        priority = {name: plugin.priority for name, plugin in usable.items()}
+        _print_json(
+            {
+                **_fields(record),
+                "priority": priority.get(record.name),
+                "default": record.state.usable and record.name == default,
+            }
+            for record in records
+        )
+        return
+    rows = [
+        [
+            record.name,
+            "*" if record.state.usable and record.name == default else "",
+            record.state,
+            str(usable[record.name].priority) if record.name in usable else "",
+            *_source_and_summary(record),
+        ]
+        for record in records
+    ]
+    columns = ["name", "default", "state", "priority", "distribution", "version", "summary"]
+    _print(columns, rows, records, "no backend is installed; `pip install gptrs` brings them")
+
+
+@app.command("models")
+def models(
+    context: typer.Context,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+    plugins: PluginsOption = None,
+) -> None:
+    """List the kinds of models that can be loaded, and the models that come with a package."""
+    records = [*manager().records(ModelPlugin), *manager().records(DemoModelPlugin)]
+    if settings_of(context).json:
+        _print_json(map(_fields, records))
+        return
+    kinds = {"model": "kind of model", "demo_model": "bundled model"}
+    rows = [
+        [record.name, kinds[record.kind], record.state, *_source_and_summary(record)]
+        for record in records
+    ]
+    columns = ["name", "what", "state", "distribution", "version", "summary"]
+    _print(columns, rows, records, "no model is installed; `pip install gptrs` brings some")
+
+
+@app.command("plugins")
+def plugins(
+    context: typer.Context,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+    plugins: PluginsOption = None,
+) -> None:
+    """List every plugin, also those that are broken, disabled or written for another version."""
+    records = manager().records()
+    if settings_of(context).json:
+        _print_json(map(_fields, records))
+        return
+    rows = [
+        [record.kind, record.name, record.state, record.api or "", *_source_and_summary(record)]
+        for record in records
+    ]
+    columns = ["kind", "name", "state", "api", "distribution", "version", "summary"]
+    _print(columns, rows, records, "no plugin is installed; `pip install gptrs` brings some")
+
+
+def _source_and_summary(record: PluginRecord) -> list[str]:
+    return [record.distribution or "", record.version or "", record.summary or ""]
+
+
+def _print(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    records: Sequence[PluginRecord],
+    none: str,
+) -> None:
+    from gptrs_cli.stderr import note, printable
+    from gptrs_cli.tables import print_table
+
+    if not rows:
+        note(none)
+        return
+    print_table(columns, rows)
+    unusable = [record for record in records if not record.state.usable]
+    for record in unusable:
+        hint = f"; {record.hint}" if record.hint else ""
+        reason = f"{record.reason}{hint}"
+        print(printable(f"\n{record.kind} `{record.name}` is {record.state}: {reason}"))
+
+
+def _print_json(rows: Any) -> None:
+    print(json_format.dumps(list(rows), indent=2))
+
+
+def _fields(record: PluginRecord) -> dict[str, object]:
+    return dataclasses.asdict(record)

@@ -1,0 +1,106 @@
+"""The one place that turns an exception into words for the user and an exit code."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+from dataclasses import dataclass
+from typing import cast
+
+import typer
+
+from gptrs.errors import GptrsError
+from gptrs_cli.settings import Settings
+from gptrs_cli.stderr import complain, note
+
+USAGE = 2
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+# typer does not export the base of its `BadParameter`, click's `UsageError`, which covers unknown
+# options, missing arguments and the like; where click itself lives depends on typer's version.
+_UsageError: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exit code, a machine-readable word for it, and what to tell the user."""
+
+    exit_code: int
+    code: str
+    message: str
+    hint: str | None
+
+
+class InputFileError(GptrsError):
+    """A file that the command line was pointed to cannot be read."""
+
+    exit_code = 3
+    code = "file"
+
+
+def report(error: BaseException, settings: Settings) -> int:
+    """Tell the user what went wrong, in the form that `settings` ask for; returns the exit code."""
+    if isinstance(error, BrokenPipeError):
+        _give_up_stdout()
+        return BROKEN_PIPE
+    failure = _failure(error)
+    if settings.debug:
+        traceback.print_exception(error)
+    fields = {"code": failure.code, "message": failure.message, "hint": failure.hint}
+    # Standard output may be what failed; then standard error has to do, for JSON, too.
+    if _written(f"{json.dumps(fields)}\n" if settings.json else "") and settings.json:
+        return failure.exit_code
+    if isinstance(error, KeyboardInterrupt):
+        note(failure.message)
+    else:
+        hint = f"; {failure.hint}" if failure.hint else ""
+        complain("error", f"{failure.message}{hint}")
+    return failure.exit_code
+
+
+def _failure(error: BaseException) -> Failure:
+    if isinstance(error, GptrsError):
+        return Failure(error.exit_code, error.code, error.message, error.hint)
+    if isinstance(error, _UsageError):
+        return _usage_failure(cast("typer.BadParameter", error))
+    if isinstance(error, KeyboardInterrupt):
+        return Failure(INTERRUPTED, "interrupted", "interrupted", None)
+    if isinstance(error, MemoryError):
+        return Failure(1, "memory", "out of memory", "close other programs or use a smaller model")
+    if isinstance(error, OSError):
+        where = f" `{error.filename}`" if error.filename else ""
+        return Failure(1, "system", f"{error.strerror or error}{where}", None)
+    kind, text = type(error).__name__, " ".join(str(error).split())
+    return Failure(
+        1,
+        "internal",
+        f"this is a bug in gptrs or a plugin: {kind}: {text}",
+        "run it again with --debug and report what that shows",
+    )
+
+
+def _usage_failure(error: typer.BadParameter) -> Failure:
+    """A mistake that typer found; its message is a sentence, ours is a clause."""
+    message = " ".join(error.format_message().split()).rstrip(".")
+    command = error.ctx.command_path if error.ctx else "gptrs"
+    clause = message[:1].lower() + message[1:]
+    return Failure(USAGE, "usage", clause, f"see `{command} --help`")
+
+
+def _written(text: str) -> bool:
+    """Whether standard output takes `text` and all that waits in its buffer."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError:
+        _give_up_stdout()
+        return False
+    return True
+
+
+def _give_up_stdout() -> None:
+    """Keep the interpreter from failing once more when it flushes standard output at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,164 @@
+"""The checks of `gptrs doctor`: what is installed, whether it works, how fast it starts."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import platformdirs
+
+from gptrs.checkpoint.hf_directory import HfDirectory
+from gptrs.errors import GptrsError
+from gptrs.plugins.descriptions import BackendPlugin
+from gptrs.plugins.manager import PluginManager
+from gptrs.plugins.state import PluginRecord, PluginState
+from gptrs_cli import machine
+from gptrs_cli.startup import measure_startup
+
+_STARTUP_GOAL_S = 0.25
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the report; `data` holds the same facts for machines."""
+
+    name: str
+    state: Literal["ok", "note", "broken"]
+    detail: str
+    hint: str | None = None
+    data: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+def run_checks(plugins: PluginManager) -> Iterator[Check]:
+    """Every check, one after another, so that each can be shown when it is done."""
+    yield from _machine_checks()
+    yield from _distributions(plugins.records())
+    yield from _plugin_checks(plugins)
+    yield _demo_model(plugins)
+    yield _cache_directory()
+    yield _environment()
+    yield _startup(plugins.records())
+
+
+def _machine_checks() -> Iterator[Check]:
+    yield Check(
+        "python", "ok", machine.python_version(), data={"version": platform.python_version()}
+    )
+    yield Check("platform", "ok", platform.platform())
+    name, features = machine.processor()
+    yield Check(
+        "processor",
+        "ok",
+        f"{name}: {' '.join(features) or 'no vector features known'}",
+        data={"name": name, "features": features},
+    )
+    cores = machine.cores()
+    quota = f", quota of {cores['quota']:g}" if cores["quota"] else ""
+    detail = f"{cores['affinity']} of {cores['machine']} usable{quota}"
+    yield Check("cores", "ok", detail, data=cores)
+    memory = machine.memory()
+    known = {name: number for name, number in memory.items() if number is not None}
+    detail = ", ".join(f"{name} {number / _GIB:.1f} GiB" for name, number in known.items())
+    yield Check("memory", "ok", detail or "unknown", data=memory)
+
+
+def _distributions(records: list[PluginRecord]) -> Iterator[Check]:
+    """Versions of gptrs and of every distribution with a plugin, then of what these require."""
+    own = {"gptrs-core", "gptrs-cli", *(r.distribution for r in records if r.distribution)}
+    yield _versions("packages", own)
+    yield _versions("libraries", {name for one in own for name in _requirements(one)} - own)
+
+
+def _versions(title: str, distributions: set[str]) -> Check:
+    versions = {name: _version(name) for name in sorted(distributions)}
+    missing = [name for name, version in versions.items() if version is None]
+    detail = ", ".join(f"{name} {version or 'is missing'}" for name, version in versions.items())
+    hint = f"`pip install {' '.join(missing)}`" if missing else None
+    return Check(title, "broken" if missing else "ok", detail, hint, versions)
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _requirements(distribution: str) -> list[str]:
+    try:
+        found = importlib.metadata.requires(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    # Those with a marker (";") are for extras or other systems.
+    return [re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in found if ";" not in text]
+
+
+def _plugin_checks(plugins: PluginManager) -> Iterator[Check]:
+    """Each plugin; backends are started, since that is where a missing library shows."""
+    for plugin in plugins.descriptions(BackendPlugin):
+        try:
+            plugins.get_backend(plugin.name)
+        except GptrsError:
+            continue  # its record says why from now on
+    for record in plugins.records():
+        state = "ok" if record.state.usable else "broken"
+        if record.state in (PluginState.DISABLED, PluginState.DUPLICATE):
+            state = "note"
+        detail = f"{record.name} ({record.distribution} {record.version}) is {record.state}"
+        detail += f": {record.reason}" if record.reason else ""
+        data = {"name": record.name, "kind": record.kind, "state": str(record.state)}
+        yield Check(record.kind.replace("_", " "), state, detail, record.hint, data)
+
+
+def _demo_model(plugins: PluginManager) -> Check:
+    try:
+        directory = HfDirectory.open(plugins.demo_model_path())
+        tensors = len(directory.weights.names())
+    except GptrsError as error:
+        return Check("bundled model", "note", error.message, error.hint)
+    detail = f"{tensors} tensors in {directory.path}"
+    return Check("bundled model", "ok", detail, data={"path": str(directory.path)})
+
+
+def _cache_directory() -> Check:
+    """Whether compiled kernels can be kept: a file is made in the directory and removed."""
+    folder = Path(os.environ.get("GPTRS_CACHE_DIR") or platformdirs.user_cache_dir("gptrs"))
+    data: dict[str, object] = {"path": str(folder), "writable": True}
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        detail = f"{folder} is not writable: {error.strerror}"
+        hint = "set `GPTRS_CACHE_DIR` to a directory of yours, or every start compiles anew"
+        return Check("cache", "note", detail, hint, {**data, "writable": False})
+    return Check("cache", "ok", f"{folder} is writable", data=data)
+
+
+def _environment() -> Check:
+    found = {name: value for name, value in sorted(os.environ.items()) if name[:6] == "GPTRS_"}
+    detail = ", ".join(f"{name}={value}" for name, value in found.items())
+    return Check("environment", "ok", detail or "no GPTRS_* variable is set", data=found)
+
+
+def _startup(records: list[PluginRecord]) -> Check:
+    try:
+        startup = measure_startup(records)
+    except (OSError, subprocess.SubprocessError, IndexError) as error:
+        return Check("startup", "broken", f"`gptrs --help` failed: {error}")
+    modules = ", ".join(startup.heavy_modules)
+    detail = f"`gptrs --help` takes {startup.seconds:.2f} s and imports"
+    detail += f" {modules}" if modules else " no heavy module"
+    data = {"seconds": startup.seconds, "heavy_modules": list(startup.heavy_modules)}
+    slow = startup.seconds > _STARTUP_GOAL_S
+    hint = f"the goal is {_STARTUP_GOAL_S} s; is the machine busy?" if slow else None
+    return Check("startup", "note" if modules or slow else "ok", detail, hint, data)

@@ -1,0 +1,99 @@
+"""The command `gptrs`: its list of commands, the options before them, and how a run ends."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from gptrs import __version__
+from gptrs_cli.commands import doctor, generate, inspect
+from gptrs_cli.commands import list as list_command
+from gptrs_cli.failures import report
+from gptrs_cli.interrupts import interrupts_arrive
+from gptrs_cli.plugin_commands import CommandGroup
+from gptrs_cli.settings import (
+    BackendOption,
+    DebugOption,
+    JsonOption,
+    PluginsOption,
+    Settings,
+    ThreadsOption,
+)
+from gptrs_cli.stderr import warnings_as_lines
+
+app = typer.Typer(
+    cls=CommandGroup,
+    help="Run models and programs on the backends that are installed.",
+    epilog="Exit codes: 0 ok, 1 failure, 2 usage, 3 model or file, 4 backend or plugin,"
+    " 5 unsupported op or dtype, 130 interrupted.",
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("generate")(generate.generate)
+app.add_typer(list_command.app, name="list")
+app.command("inspect")(inspect.inspect)
+app.command("doctor")(doctor.doctor)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        print(f"gptrs {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def root(
+    context: typer.Context,
+    backend: BackendOption = None,
+    threads: ThreadsOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+    plugins: PluginsOption = None,
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True),
+    ] = False,
+) -> None:
+    """Show the help when no command is named; the options keep their values themselves."""
+    if context.invoked_subcommand is None:
+        print(context.get_help())
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code; errors have been reported by then."""
+    settings = Settings()
+    arguments = sys.argv[1:] if arguments is None else arguments
+    command = typer.main.get_command(app)
+    if "_GPTRS_COMPLETE" in os.environ:
+        command.main(prog_name="gptrs")  # answers the shell and exits
+    _never_fail_to_encode(sys.stdout)
+    try:
+        with warnings_as_lines(), interrupts_arrive():
+            return _run(command, arguments, settings)
+    except (Exception, KeyboardInterrupt) as error:
+        # Options after the one that is wrong were not parsed, and so could not say this.
+        settings.json |= "--json" in arguments
+        settings.debug |= "--debug" in arguments
+        return report(error, settings)
+
+
+def _run(command: Any, arguments: Sequence[str], settings: Settings) -> int:
+    try:
+        with command.make_context("gptrs", list(arguments), obj=settings) as context:
+            command.invoke(context)
+    except typer.Exit as end:  # how --help and --version end, and commands with a code of their own
+        return end.exit_code
+    finally:
+        sys.stdout.flush()
+    return 0
+
+
+def _never_fail_to_encode(stream: object) -> None:
+    """Where the encoding of the terminal lacks a character, show a question mark instead."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="replace")

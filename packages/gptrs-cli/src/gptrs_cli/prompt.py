@@ -1,0 +1,66 @@
+"""The prompt of a generation: text, a file, tokens, or what suits the demo model."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from gptrs.errors import UsageError
+from gptrs_cli.failures import InputFileError
+
+DEMO_PROMPT = "def read_file(path):\n"
+_STDIN = "-"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """Text or tokens to continue; `is_default` when the user named neither."""
+
+    content: str | list[int]
+    is_default: bool = False
+
+
+def read_prompt(
+    text: str | None, ids: str | None, file: str | None, *, has_default: bool
+) -> Prompt:
+    """The prompt by the one option that is given, else the default if there is one.
+
+    UsageError for none, for several, and for malformed tokens; InputFileError for a file that
+    cannot be read as UTF-8.
+    """
+    options = {"--prompt": text, "--prompt-ids": ids, "--prompt-file": file}
+    given = [name for name, value in options.items() if value is not None]
+    if len(given) > 1:
+        raise UsageError(f"`{given[0]}` and `{given[1]}` exclude each other", hint="give one")
+    if text is not None:
+        return Prompt(text)
+    if ids is not None:
+        return Prompt(_parse_ids(ids))
+    if file is not None:
+        return Prompt(_read_text(file))
+    if has_default:
+        return Prompt(DEMO_PROMPT, is_default=True)
+    raise UsageError("there is no prompt", hint="give --prompt, --prompt-file or --prompt-ids")
+
+
+def _parse_ids(text: str) -> list[int]:
+    parts = re.split(r"[,\s]+", text.strip())
+    if not all(re.fullmatch(r"[0-9]{1,18}", part) for part in parts):
+        raise UsageError(f"`--prompt-ids` needs tokens such as 1,2,3, got `{text:.60}`")
+    return [int(part) for part in parts]
+
+
+def _read_text(file: str) -> str:
+    shown = "standard input" if file == _STDIN else f"`{file}`"
+    try:
+        data = sys.stdin.buffer.read() if file == _STDIN else Path(file).read_bytes()
+        return data.decode("utf-8")
+    except OSError as error:
+        raise InputFileError(f"cannot read the prompt from {shown}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise InputFileError(
+            f"the prompt from {shown} is not UTF-8: byte {error.start}",
+            hint="convert the file to UTF-8",
+        ) from error

@@ -1,0 +1,49 @@
+"""How long the command line takes to start, and whether it imports more than it should."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+
+from gptrs.plugins.state import PluginRecord
+
+_PROBE = """
+import sys
+before = set(sys.modules)
+from gptrs_cli.main import main
+code = main(["--help"])
+print(*{name.partition(".")[0] for name in set(sys.modules) - before}, file=sys.stderr)
+sys.exit(code)
+"""
+_OWN = frozenset({"gptrs", "gptrs_cli"})
+_NEEDED = frozenset(
+    {"annotated_doc", "click", "pluggy", "rich", "shellingham", "typer", "typing_extensions"}
+)
+"""What typer and plugin discovery import."""
+
+
+@dataclass(frozen=True)
+class Startup:
+    """Seconds that `gptrs --help` took, and the modules it imported without need."""
+
+    seconds: float
+    heavy_modules: tuple[str, ...]
+
+
+def measure_startup(plugins: list[PluginRecord], runs: int = 3) -> Startup:
+    """Run `gptrs --help` in processes of its own; the fastest run counts."""
+    light = _OWN | _NEEDED | set(sys.stdlib_module_names)
+    # A description is imported to list the plugin; its package is not heavy for that alone.
+    light |= {record.entry_point.partition(":")[0].partition(".")[0] for record in plugins}
+    fastest = float("inf")
+    imported: set[str] = set()
+    for _ in range(runs):
+        started = time.perf_counter()
+        result = subprocess.run(
+            [sys.executable, "-c", _PROBE], capture_output=True, text=True, check=True, timeout=60
+        )
+        fastest = min(fastest, time.perf_counter() - started)
+        imported |= set(result.stderr.splitlines()[-1].split())
+    return Startup(fastest, tuple(sorted(imported - light)))

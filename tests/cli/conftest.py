@@ -1,0 +1,82 @@
+"""Runs `gptrs` in this process or in one of its own, on a tiny model, in a plain environment."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gptrs.plugins.manager import configure
+from gptrs_cli.main import main
+from runtime.tiny_gpt2 import save_tiny_gpt2
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run of `gptrs` printed, and its exit code."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="session")
+def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_gpt2(tmp_path_factory.mktemp("cli") / "tiny")
+
+
+@pytest.fixture(autouse=True)
+def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in [name for name in os.environ if name.startswith("GPTRS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("GPTRS_BACKEND", "ref")
+    yield
+    configure()
+
+
+@pytest.fixture
+def gptrs(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command line in this process: `gptrs("list", "models").out`."""
+
+    def run(*arguments: object) -> Outcome:
+        capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        return Outcome(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def gptrs_process() -> Run:
+    """Run a command line in a process of its own, with `stdin` and more `environment`."""
+
+    def run(
+        *arguments: object,
+        stdin: bytes = b"",
+        environment: Mapping[str, str] | None = None,
+    ) -> Outcome:
+        result = subprocess.run(
+            [sys.executable, "-m", "gptrs_cli", *map(str, arguments)],
+            input=stdin,
+            capture_output=True,
+            env={**os.environ, **(environment or {})},
+            check=False,
+            timeout=120,
+        )
+        return Outcome(result.returncode, result.stdout.decode(), result.stderr.decode())
+
+    return run

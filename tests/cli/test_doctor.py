@@ -1,0 +1,118 @@
+"""`gptrs doctor`: facts about machine and installation, and what is wrong with them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from gptrs.plugins.manager import manager
+from gptrs_cli import health
+from gptrs_cli.startup import Startup
+
+
+@pytest.fixture
+def quick_startup(monkeypatch):
+    """Leave out the processes that measure the start, which has tests of its own."""
+    monkeypatch.setattr(health, "measure_startup", lambda _: Startup(0.1, ()))
+
+
+@pytest.fixture
+def checks(gptrs, quick_startup):
+    """Exit code and checks by name of a run with these arguments."""
+
+    def run(*arguments: object):
+        result = gptrs("doctor", "--json", *arguments)
+        report = result.json
+        assert report["ok"] is (result.code == 0)
+        found: dict[str, list[dict]] = {}
+        for check in report["checks"]:
+            found.setdefault(check["name"], []).append(check)
+        return result.code, found
+
+    return run
+
+
+def test_a_sound_installation_passes(checks):
+    code, found = checks()
+    assert code == 0
+    assert found["python"][0]["data"]["version"].startswith("3.")
+    assert found["cores"][0]["data"]["machine"] == os.cpu_count()
+    assert found["packages"][0]["data"]["gptrs-core"]
+    assert found["libraries"][0]["data"]["numpy"]
+    states = {check["data"]["name"]: check["data"]["state"] for check in found["backend"]}
+    assert states["ref"] == "loaded", "backends are started"
+    assert found["bundled model"][0]["state"] == "ok"
+    assert found["environment"][0]["data"] == {"GPTRS_BACKEND": "ref"}
+    assert found["startup"][0]["data"] == {"seconds": 0.1, "heavy_modules": []}
+
+
+def test_text_has_a_mark_for_each_check(gptrs, quick_startup):
+    result = gptrs("doctor")
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert lines[-1] == "Everything that gptrs needs is there."
+    assert all(line[0] in "✓! " for line in lines[:-2])
+
+
+def test_a_backend_that_cannot_start_is_broken(checks, monkeypatch):
+    factory = type(manager()).factory
+
+    def fail(self, point, name, *rest):
+        if name == "ref":
+            raise self.broken(point, name, ImportError("no such library"))
+        return factory(self, point, name, *rest)
+
+    monkeypatch.setattr("gptrs.plugins.manager.PluginManager.factory", fail)
+    code, found = checks()
+    assert code == 4
+    (broken,) = (check for check in found["backend"] if check["state"] == "broken")
+    assert "ImportError: no such library" in broken["detail"]
+    assert broken["hint"]
+
+
+def test_a_missing_library_is_broken(checks, monkeypatch):
+    version = health.importlib.metadata.version
+
+    def without_numpy(name: str) -> str:
+        if name == "numpy":
+            raise health.importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(health.importlib.metadata, "version", without_numpy)
+    code, found = checks()
+    assert code == 4
+    assert found["libraries"][0]["hint"] == "`pip install numpy`"
+
+
+def test_a_cache_that_cannot_be_written_is_a_note(checks, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("GPTRS_CACHE_DIR", str(tmp_path / "file" / "below"))
+    code, found = checks()
+    assert code == 0
+    assert found["cache"][0]["state"] == "note"
+    assert found["cache"][0]["data"]["writable"] is False
+    assert "GPTRS_CACHE_DIR" in found["cache"][0]["hint"]
+
+
+def test_without_a_bundled_model_there_is_a_note(checks):
+    code, found = checks("-p", "no:demo")
+    assert code == 0
+    assert found["bundled model"][0]["state"] == "note"
+    assert found["demo model"][0]["state"] == "note"
+
+
+@pytest.mark.parametrize(
+    ("startup", "state", "words"),
+    [
+        (Startup(0.2, ()), "ok", "takes 0.20 s and imports no heavy module"),
+        (Startup(0.2, ("numpy",)), "note", "imports numpy"),
+        (Startup(0.9, ()), "note", "takes 0.90 s"),
+    ],
+)
+def test_a_slow_start_is_a_note(checks, monkeypatch, startup, state, words):
+    monkeypatch.setattr(health, "measure_startup", lambda _: startup)
+    code, found = checks()
+    assert code == 0
+    assert found["startup"][0]["state"] == state
+    assert words in found["startup"][0]["detail"]

@@ -1,0 +1,169 @@
+"""`gptrs generate`: what it prints where, its JSON contract, prompts and sampling options."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
+
+import pytest
+
+from runtime.tiny_gpt2 import save_tiny_gpt2
+
+BACKENDS = sorted(entry.name for entry in entry_points(group="gptrs.backends"))
+TIMINGS = {"load_s", "first_token_s", "prompt_tokens_per_s", "decode_tokens_per_s"}
+FIELDS = {
+    *("text", "token_ids", "prompt", "prompt_token_ids", "finish_reason", "timings"),
+    *("model", "backend"),
+}
+
+
+@pytest.fixture
+def generated(gptrs, model_directory):
+    """The JSON of a generation of 6 tokens with more options."""
+
+    def run(*options: object):
+        result = gptrs(
+            *("generate", "--model", model_directory, "--max-tokens", 6, "--json"), *options
+        )
+        assert (result.code, result.err) == (0, "")
+        return result.json
+
+    return run
+
+
+def test_json_is_the_contract(generated, backend):
+    result = generated("--prompt-ids", "5,9,2", "--greedy", "--backend", backend.name)
+    assert result.keys() == FIELDS
+    assert result["prompt_token_ids"] == [5, 9, 2]
+    assert result["prompt"] is None
+    assert len(result["token_ids"]) == 6
+    assert result["finish_reason"] == "length"
+    assert result["timings"].keys() == TIMINGS
+    assert all(value > 0 for value in result["timings"].values())
+    assert (result["model"], result["backend"]) == ("tiny", backend.name)
+
+
+def test_every_backend_takes_the_same_greedy_tokens(generated):
+    results = [generated("--prompt-ids", "5,9,2", "--greedy", "--backend", b) for b in BACKENDS]
+    assert len({tuple(result["token_ids"]) for result in results}) == 1
+
+
+def test_text_goes_to_stdout_and_figures_to_stderr(gptrs, generated, model_directory):
+    asked = ("--prompt", "the cat", "--temperature", 1, "--seed", 4)
+    expected = generated(*asked)
+    assert expected["prompt"] == "the cat"
+    result = gptrs("generate", "--model", model_directory, "--max-tokens", 6, *asked)
+    assert result.code == 0
+    assert result.out.rstrip("\n") == expected["text"].rstrip("\n")
+    assert result.out.endswith("\n")
+    assert result.err.count("\n") == 1
+    for part in ("prompt ", "tok/s", "first token", "6 new tokens", "backend ref", "loaded in"):
+        assert part in result.err
+
+
+def test_echo_prints_the_prompt_first(gptrs, model_directory):
+    result = gptrs(
+        *("generate", "--model", model_directory, "--prompt", "the cat", "--echo"),
+        *("--max-tokens", 2, "--greedy"),
+    )
+    assert result.out.startswith("the cat")
+
+
+def test_without_a_model_and_a_prompt_the_bundled_one_speaks(gptrs):
+    result = gptrs("generate", "--max-tokens", 4, "--json", "--seed", 1)
+    assert result.code == 0
+    assert result.json["prompt"].startswith("def ")
+    assert len(result.json["token_ids"]) == 4
+
+
+def test_a_prompt_file_is_used_as_it_is(generated, tmp_path):
+    file = tmp_path / "prompt.txt"
+    file.write_bytes("the cat 你好\r\n".encode())
+    assert generated("--prompt-file", file)["prompt"] == "the cat 你好\r\n"
+
+
+def test_a_prompt_can_come_from_standard_input(gptrs_process, model_directory):
+    result = gptrs_process(
+        *("generate", "--model", model_directory, "--prompt-file", "-"),
+        *("--max-tokens", 2, "--json"),
+        stdin="smile 😀".encode(),
+    )
+    assert result.json["prompt"] == "smile 😀"
+
+
+def test_tokens_may_be_separated_by_spaces(generated):
+    assert generated("--prompt-ids", " 5, 9  2 ")["prompt_token_ids"] == [5, 9, 2]
+
+
+def test_a_seed_repeats_and_greedy_does_not_need_one(generated):
+    def tokens(*options: object) -> list[int]:
+        return generated("--prompt-ids", "1", "--ignore-eos", *options)["token_ids"]
+
+    assert tokens("--top-k", 50, "--seed", 1) == tokens("--top-k", 50, "--seed", 1)
+    assert tokens("--top-p", 0.99, "--seed", 1) != tokens("--top-p", 0.99, "--seed", 2)
+    assert tokens() == tokens("--greedy") == tokens("--temperature", 0) == tokens("--top-k", 1)
+
+
+def test_single_sampling_options_replace_those_of_the_model(gptrs, tmp_path):
+    settings = {"do_sample": True, "temperature": 5.0, "top_k": 200}
+    directory = save_tiny_gpt2(tmp_path / "sampled", generation_config=settings)
+
+    def tokens(*options: object) -> list[int]:
+        asked = ("generate", "--model", directory, "--prompt-ids", "1", "--max-tokens", 10)
+        return gptrs(*asked, "--seed", 3, "--ignore-eos", "--json", *options).json["token_ids"]
+
+    full = tokens("--temperature", 5, "--top-k", 200, "--top-p", 1)
+    assert tokens() == full, "the model's own settings are used"
+    assert tokens("--top-k", 200) == full, "its temperature stays when top-k is given"
+    assert tokens("--temperature", 0.1) != full
+    assert tokens("--top-k", 1) == tokens("--greedy") != full
+
+
+def test_a_stop_string_ends_the_text(generated):
+    asked = (
+        "--prompt-ids",
+        "1",
+        "--temperature",
+        1,
+        "--seed",
+        9,
+        "--ignore-eos",
+        "--max-tokens",
+        30,
+    )
+    whole = generated(*asked)["text"]
+    cut = generated(*asked, "--stop", "\u0000nowhere", "--stop", whole[8:11])
+    assert cut["finish_reason"] == "stop"
+    assert cut["text"] == whole[: whole.index(whole[8:11])]
+
+
+def test_an_uncached_generation_is_the_same(generated):
+    cached = generated("--prompt-ids", "1,2", "--greedy")
+    assert generated("--prompt-ids", "1,2", "--greedy", "--no-cache")["text"] == cached["text"]
+
+
+def test_a_model_without_tokenizer_prints_tokens(gptrs, tmp_path):
+    directory = save_tiny_gpt2(tmp_path / "bare", tokenizer=False)
+    asked = ("generate", "--model", directory, "--prompt-ids", "5,9", "--max-tokens", 5)
+    tokens = gptrs(*asked, "--json").json["token_ids"]
+    assert gptrs(*asked).out.split() == [str(token) for token in tokens]
+
+
+def test_options_may_stand_before_the_command(gptrs, model_directory):
+    result = gptrs(
+        *("--backend", "ref", "--threads", 1, "--json", "generate", "--model", model_directory),
+        *("--prompt-ids", "1", "--max-tokens", 1),
+    )
+    assert result.json["backend"] == "ref"
+
+
+def test_an_option_after_the_command_wins(gptrs, model_directory):
+    asked = ("generate", "--model", model_directory, "--prompt-ids", "1", "--max-tokens", 1)
+    result = gptrs("--backend", "abacus", *asked, "--backend", "ref", "--json")
+    assert result.json["backend"] == "ref"
+
+
+def test_an_option_wins_over_the_environment(gptrs, model_directory, monkeypatch):
+    monkeypatch.setenv("GPTRS_BACKEND", "abacus")
+    asked = ("generate", "--model", model_directory, "--prompt-ids", "1", "--max-tokens", 1)
+    assert gptrs(*asked).code == 4
+    assert gptrs(*asked, "--backend", "ref").code == 0

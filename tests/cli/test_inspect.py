@@ -1,0 +1,90 @@
+"""`gptrs inspect`: every tensor with type, size and id, from the headers alone."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from blake3 import blake3
+from safetensors.numpy import load_file, save_file
+
+from gptrs_cli.checkpoint_report import byte_size, count
+
+
+def test_json_describes_every_tensor(gptrs, model_directory):
+    report = gptrs("inspect", model_directory, "--json").json
+    tensors = load_file(model_directory / "model.safetensors")
+    assert report["kind"] == "gpt2"
+    assert report["support"].startswith("loaded by gptrs-models")
+    assert {tensor["name"] for tensor in report["tensors"]} == tensors.keys()
+    for tensor in report["tensors"]:
+        array = tensors[tensor["name"]]
+        assert (tensor["dtype"], tensor["shape"]) == ("f32", list(array.shape))
+        assert tensor["bytes"] == array.nbytes
+        assert tensor["file"] == "model.safetensors"
+        digest = blake3(tensor["name"].encode()).digest()[:16]
+        assert tensor["id"] == f"{int.from_bytes(digest, 'little'):032x}"
+    assert report["totals"] == {
+        "tensors": len(tensors),
+        "parameters": sum(array.size for array in tensors.values()),
+        "bytes": sum(array.nbytes for array in tensors.values()),
+        "parameters_by_dtype": {"f32": sum(array.size for array in tensors.values())},
+    }
+    size = (model_directory / "model.safetensors").stat().st_size
+    assert report["files"] == [{"name": "model.safetensors", "bytes": size}]
+
+
+def test_the_table_shows_types_as_programs_write_them(gptrs, model_directory):
+    result = gptrs("inspect", model_directory)
+    assert (result.code, result.err) == (0, "")
+    assert "transformer.wte.weight" in result.out
+    assert "f32[300, 32]" in result.out
+    assert "no values were read" in result.out
+
+
+def test_a_single_file_with_a_mix_of_dtypes(gptrs, tmp_path):
+    file = tmp_path / "mix.safetensors"
+    save_file({"a": np.zeros((3, 4), np.float16), "b": np.zeros(4, np.int64)}, file)
+    report = gptrs("inspect", file, "--json").json
+    assert report["kind"] is None
+    assert report["totals"]["parameters_by_dtype"] == {"f16": 12, "si64": 4}
+    assert "f16 75.0%, si64 25.0%" in gptrs("inspect", file).out
+
+
+def test_shards_are_told_apart(gptrs, tmp_path):
+    save_file({"a": np.zeros(3, np.float32)}, tmp_path / "one.safetensors")
+    save_file({"b": np.zeros(5, np.float32)}, tmp_path / "two.safetensors")
+    (tmp_path / "config.json").write_text('{"model_type": "hopfield"}', encoding="utf-8")
+    index = {"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    report = gptrs("inspect", tmp_path, "--json").json
+    assert [tensor["file"] for tensor in report["tensors"]] == [
+        "one.safetensors",
+        "two.safetensors",
+    ]
+    assert report["support"] == "no installed plugin loads this kind"
+
+
+def test_an_unknown_dtype_and_an_odd_name_can_be_listed(gptrs, tmp_path):
+    fields = {"dtype": "F4", "shape": [2], "data_offsets": [0, 1]}
+    header = json.dumps({"größe": fields}).encode()
+    file = tmp_path / "new.safetensors"
+    file.write_bytes(len(header).to_bytes(8, "little") + header + bytes(1))
+    (tensor,) = gptrs("inspect", file, "--json").json["tensors"]
+    assert (tensor["name"], tensor["dtype"], tensor["id"]) == ("größe", "F4", None)
+
+
+@pytest.mark.parametrize(
+    ("number", "parameters", "size"),
+    [
+        (0, "0", "0 B"),
+        (999, "999", "999 B"),
+        (1000, "1.0 k", "1.0 kB"),
+        (124_439_808, "124.4 M", "124.4 MB"),
+        (7_000_000_000, "7.0 G", "7.0 GB"),
+        (2 * 10**12, "2.0 T", "2.0 TB"),
+    ],
+)
+def test_numbers_for_people(number, parameters, size):
+    assert (count(number), byte_size(number)) == (parameters, size)

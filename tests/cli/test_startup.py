@@ -1,0 +1,74 @@
+"""Starting is quick: help and lists import nothing that computes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from gptrs import __version__
+from gptrs.plugins.manager import manager
+from gptrs_cli.startup import measure_startup
+
+HEAVY = ("numba", "llvmlite", "scipy", "torch", "transformers", "numpy", "tokenizers", "ml_dtypes")
+PROBE = """
+import sys
+from gptrs_cli.main import main
+code = main(sys.argv[1:])
+print(*sys.modules, file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["generate", "--help"],
+        ["doctor", "--help"],
+        ["list", "plugins"],
+        ["list", "backends", "--json"],
+        ["generate", "--no-such-option"],
+    ],
+)
+def test_nothing_heavy_is_imported(arguments):
+    result = subprocess.run(
+        [sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, timeout=60
+    )
+    imported = set(result.stderr.splitlines()[-1].split())
+    assert "gptrs_cli.main" in imported
+    assert imported.isdisjoint(HEAVY)
+
+
+def test_the_measurement_finds_no_heavy_module():
+    startup = measure_startup(manager().records(), runs=1)
+    assert startup.heavy_modules == ()
+    assert 0 < startup.seconds < 30
+
+
+def test_the_measurement_finds_a_heavy_module(monkeypatch, tmp_path):
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys, types\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'gptrs_cli.main':\n"
+        "            sys.modules['weighty'] = types.ModuleType('weighty')\n"
+        "sys.meta_path.insert(0, Finder())\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert measure_startup(manager().records(), runs=1).heavy_modules == ("weighty",)
+
+
+def test_help_names_every_command_and_the_exit_codes(gptrs):
+    result = gptrs("--help")
+    assert (result.code, result.err) == (0, "")
+    for word in ("generate", "list", "inspect", "doctor", "--backend", "130 interrupted"):
+        assert word in result.out
+    assert gptrs().out == result.out
+    assert gptrs("-h").out == result.out
+
+
+def test_the_version_is_that_of_the_package(gptrs):
+    assert gptrs("--version").out == f"gptrs {__version__}\n"

@@ -1,0 +1,155 @@
+"""Streams: text as it comes, colours on a terminal alone, interrupts, pipes that close."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from runtime.tiny_gpt2 import save_tiny_gpt2
+
+GPTRS = [sys.executable, "-m", "gptrs_cli"]
+ENDLESS = ("--prompt-ids", "1", "--max-tokens", "3000", "--ignore-eos", "--top-k", "100")
+
+
+@pytest.fixture(scope="module")
+def long_winded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model whose context leaves time to interrupt it."""
+    return save_tiny_gpt2(tmp_path_factory.mktemp("cli") / "long", n_positions=4096)
+
+
+def start(*arguments: object) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*GPTRS, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def on_a_terminal(*arguments: object, environment: Mapping[str, str] | None = None) -> str:
+    """What a terminal of 80 columns receives from stdout and stderr together."""
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [*GPTRS, *map(str, arguments)],
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "TERM": "xterm", "COLUMNS": "80", **(environment or {})},
+    ):
+        os.close(theirs)
+        received = b""
+        try:
+            while part := os.read(ours, 4096):
+                received += part
+        except OSError:  # how Linux tells that the other end was closed
+            pass
+    os.close(ours)
+    return received.decode()
+
+
+def test_text_is_there_before_the_end(long_winded):
+    with start("generate", "--model", long_winded, "--seed", 1, *ENDLESS) as process:
+        assert process.stdout.read(1)
+        assert process.poll() is None, "the first character came while it still generates"
+        process.kill()
+
+
+def test_an_interrupt_keeps_the_text(long_winded):
+    with start("generate", "--model", long_winded, "--seed", 1, *ENDLESS) as process:
+        first = process.stdout.read(1)
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate(timeout=60)
+    text = (first + rest).decode()
+    assert process.returncode == 130
+    assert len(text) > 1
+    assert text.endswith("\n")
+    assert err.decode().startswith("interrupted after ")
+    assert err.count(b"\n") == 1
+
+
+def test_an_interrupt_prints_the_partial_json(long_winded):
+    with start("generate", "--model", long_winded, *ENDLESS, "--no-cache", "--json") as process:
+        # Nothing tells when the first token is there: give it time.
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=5)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert err == b""
+    result = json.loads(out)
+    assert result["finish_reason"] == "interrupted"
+    assert 0 < len(result["token_ids"]) < 3000
+
+
+def test_a_pipe_that_closes_ends_it_quietly(long_winded):
+    with start("generate", "--model", long_winded, "--seed", 1, *ENDLESS) as process:
+        assert process.stdout.read(1)
+        process.stdout.close()
+        err = process.stderr.read()
+    assert process.returncode == 141
+    assert err == b""
+
+
+def test_a_full_disk_is_one_line(model_directory):
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full")
+    with Path("/dev/full").open("wb") as full:
+        result = subprocess.run(
+            [*GPTRS, "list", "plugins"], stdout=full, stderr=subprocess.PIPE, check=False
+        )
+    assert result.returncode == 1
+    assert result.stderr == b"error: No space left on device\n"
+
+
+def test_characters_that_the_encoding_lacks_become_question_marks(gptrs_process, model_directory):
+    asked = ("generate", "--model", model_directory, "--prompt", "你好", "--echo")
+    result = gptrs_process(
+        *asked, "--max-tokens", 1, environment={"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    )
+    assert result.code == 0
+    assert result.out.startswith("??")
+
+
+@pytest.mark.parametrize("arguments", [["list", "plugins"], ["doctor"], ["inspect", "/nowhere"]])
+def test_a_pipe_gets_no_escape_codes(gptrs_process, arguments):
+    result = gptrs_process(*arguments)
+    assert "\x1b" not in result.out + result.err
+
+
+def test_a_terminal_gets_colours_unless_told_otherwise():
+    assert "\x1b[32mavailable" in on_a_terminal("list", "plugins")
+    assert "\x1b[31m" in on_a_terminal("inspect", "/nowhere")
+    assert "\x1b" not in on_a_terminal("list", "plugins", environment={"NO_COLOR": "1"})
+    assert "\x1b" not in on_a_terminal("list", "plugins", environment={"TERM": "dumb"})
+
+
+def test_a_terminal_gets_lines_that_fit():
+    received = on_a_terminal("list", "models", environment={"NO_COLOR": "1"})
+    assert max(map(len, received.splitlines())) <= 80
+    # The summaries are there, broken into lines.
+    assert "trained on Python" in " ".join(received.split())
+
+
+def test_a_terminal_shows_the_default_prompt_before_its_text():
+    received = on_a_terminal("generate", "--max-tokens", "2", "--greedy")
+    assert "\x1b[2mdef " in received
+    assert "2 new tokens" in received
+
+
+def test_a_terminal_shows_what_is_waited_for(long_winded):
+    prompt = ",".join(["7"] * 4000)
+    asked = ("generate", "--model", long_winded, "--prompt-ids", prompt, "--max-tokens", "1")
+    received = on_a_terminal(*asked)
+    assert "reading the prompt" in received
+    shown, _, text = received.rpartition("\r\x1b[K")
+    assert "reading the prompt" in shown
+    assert "reading the prompt" not in text, "the line is erased before the text"
+
+
+def test_control_characters_of_a_model_cannot_steer_the_terminal(model_directory):
+    asked = ("generate", "--model", model_directory, "--prompt", "\x1b[2Jx\x07", "--echo")
+    assert r"\x1b[2Jx\x07" in on_a_terminal(*asked, "--max-tokens", "1")

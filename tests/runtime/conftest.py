@@ -1,0 +1,20 @@
+"""A tiny model, loaded once on the backend that defines what programs mean."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gptrs.runtime.load import LoadedModel, load_model
+from runtime.tiny_gpt2 import save_tiny_gpt2
+
+
+@pytest.fixture(scope="session")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_gpt2(tmp_path_factory.mktemp("runtime") / "tiny")
+
+
+@pytest.fixture(scope="session")
+def model(directory: Path) -> LoadedModel:
+    return load_model(directory, backend="ref")

@@ -1,0 +1,167 @@
+"""The choice of the next token: distribution, order of truncations, seeds, settings of a model."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from gptrs.errors import ExecutionError, ModelError, UsageError
+from gptrs.runtime.sampling import Sampler, Sampling, configured_sampling
+
+LOGITS = np.array([1.0, 3.0, -2.0, 2.0, 0.5, 3.0 - 1e-3], np.float32)
+
+
+def draws(sampling: Sampling, logits: np.ndarray, count: int = 4000) -> np.ndarray:
+    """Relative frequency of each token in `count` draws."""
+    sampler = Sampler(sampling)
+    tokens = [sampler.choose(logits) for _ in range(count)]
+    return np.bincount(tokens, minlength=len(logits)) / count
+
+
+def softmax(logits: np.ndarray) -> np.ndarray:
+    weights = np.exp(logits.astype(np.float64) - logits.max())
+    return weights / weights.sum()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
+def test_frequencies_follow_the_softmax(temperature):
+    sampling = Sampling(temperature=temperature, seed=1)
+    expected = softmax(LOGITS / temperature)
+    # Five standard deviations of a frequency among 4000 draws.
+    assert np.abs(draws(sampling, LOGITS) - expected).max() < 5 * 0.5 / math.sqrt(4000)
+
+
+def test_temperature_zero_takes_the_first_of_equal_logits():
+    logits = np.array([0, 7, 1, 7], np.float32)
+    assert Sampler(Sampling(temperature=0)).choose(logits) == 1
+
+
+def test_a_tiny_temperature_is_greedy():
+    assert draws(Sampling(temperature=1e-310, seed=0), LOGITS, 20)[1] == 1
+
+
+def test_top_k_one_is_greedy_at_any_temperature():
+    assert draws(Sampling(temperature=50, top_k=1, seed=0), LOGITS, 50)[1] == 1
+
+
+def test_ties_at_the_edge_of_top_k_fall_to_the_smaller_token():
+    frequencies = draws(Sampling(top_k=2, seed=0), np.array([1, 2, 1, 1], np.float32), 400)
+    assert set(np.flatnonzero(frequencies)) == {0, 1}
+
+
+def test_top_p_is_measured_on_what_top_k_left():
+    logits = np.log(np.array([0.5, 0.2, 0.2, 0.1]))
+    # Of the two that top-k keeps, the first has 5/7 > 0.6 of the probability.
+    frequencies = draws(Sampling(top_k=2, top_p=0.6, seed=0), logits, 200)
+    assert set(np.flatnonzero(frequencies)) == {0}
+
+
+def test_top_p_keeps_the_token_that_reaches_p():
+    logits = np.log(np.array([0.5, 0.3, 0.15, 0.05]))
+    frequencies = draws(Sampling(top_p=0.6, seed=0), logits, 400)
+    assert set(np.flatnonzero(frequencies)) == {0, 1}
+
+
+def test_a_logit_of_minus_infinity_is_never_drawn():
+    logits = np.array([0, -np.inf, 0], np.float32)
+    assert draws(Sampling(temperature=100, seed=0), logits, 300)[1] == 0
+
+
+def test_equal_seeds_give_equal_tokens_and_others_differ():
+    logits = np.random.default_rng(0).normal(size=500).astype(np.float32)
+
+    def tokens(seed: int | None) -> list[int]:
+        sampler = Sampler(Sampling(seed=seed))
+        return [sampler.choose(logits) for _ in range(20)]
+
+    assert tokens(3) == tokens(3)
+    assert tokens(3) != tokens(4)
+    assert tokens(None) != tokens(None)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_logits_that_are_not_finite_are_an_error(bad, temperature):
+    logits = np.array([0, bad, 1], np.float32)
+    with pytest.raises(ExecutionError, match="largest logit"):
+        Sampler(Sampling(temperature=temperature)).choose(logits)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": -1}, "temperature"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"top_k": 0}, "top-k"),
+        ({"top_p": 0}, "top-p"),
+        ({"top_p": 1.5}, "top-p"),
+        ({"seed": -1}, "seed"),
+    ],
+)
+def test_settings_out_of_range_are_refused(settings, message):
+    with pytest.raises(UsageError, match=message):
+        Sampling(**settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "given", "expected"),
+    [
+        ({}, {}, Sampling(temperature=0)),
+        ({"temperature": 0.7}, {}, Sampling(temperature=0)),
+        ({}, {"seed": 4}, Sampling(temperature=0, seed=4)),
+        ({"do_sample": True}, {}, Sampling(temperature=1, top_p=1)),
+        (
+            {"do_sample": True, "temperature": 0.7, "top_k": 50, "top_p": 0.9},
+            {"top_k": 3},
+            Sampling(temperature=0.7, top_k=3, top_p=0.9),
+        ),
+        ({"do_sample": True, "top_k": 50}, {"top_k": 0}, Sampling(top_p=1)),
+        ({"do_sample": True, "top_k": 0}, {}, Sampling(top_p=1)),
+        ({"temperature": 0.7}, {"top_p": 0.5}, Sampling(temperature=0.7, top_p=0.5)),
+        ({"do_sample": True}, {"temperature": 0.0}, Sampling(temperature=0, top_p=1)),
+    ],
+)
+def test_given_values_replace_single_fields_of_the_model(settings, given, expected):
+    assert configured_sampling(settings, **given) == expected
+
+
+@pytest.mark.parametrize(
+    "bad", [{"temperature": "hot"}, {"top_k": -3}, {"top_p": 2}, {"top_k": True}]
+)
+def test_bad_settings_of_the_model_name_its_file(bad):
+    with pytest.raises(ModelError, match=r"generation_config\.json"):
+        configured_sampling({"do_sample": True, **bad})
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"temperature": 0.7},
+        {"top_k": 5},
+        {"top_p": 0.8},
+        {"top_p": 0.05},
+        {"temperature": 1.7, "top_k": 20, "top_p": 0.9},
+    ],
+    ids=str,
+)
+def test_the_distribution_is_that_of_transformers(settings):
+    torch = pytest.importorskip("torch", reason="parity needs torch")
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+    warpers = {
+        "temperature": transformers.TemperatureLogitsWarper,
+        "top_k": transformers.TopKLogitsWarper,
+        "top_p": transformers.TopPLogitsWarper,
+    }
+    logits = np.random.default_rng(8).normal(0, 3, 60).astype(np.float32)
+    scores = torch.from_numpy(logits)[None]
+    for name in ("temperature", "top_k", "top_p"):  # the order in which `generate` applies them
+        if name in settings:
+            scores = warpers[name](settings[name])(None, scores)
+    expected = torch.softmax(scores, -1)[0].numpy()
+
+    frequencies = draws(Sampling(**settings, seed=2), logits)
+    # A token that transformers cuts off is never drawn; the others come as often as they should.
+    assert set(np.flatnonzero(frequencies)) <= set(np.flatnonzero(expected))
+    assert np.abs(frequencies - expected).max() < 5 * 0.5 / math.sqrt(4000)
