@@ -112,3 +112,8 @@ def test_the_process_has_one_manager_until_it_is_configured_anew(install):
     assert manager() is first
     assert configure(["x"]) is manager() is not first
     assert manager().selection.disabled == {"x"}
+
+
+def test_a_disabled_demo_model_is_not_called_missing(demos: Path):
+    with pytest.raises(PluginError, match=r"demo model `a` .*is disabled"):
+        configure(disabled=["a", "b"]).demo_model_path()

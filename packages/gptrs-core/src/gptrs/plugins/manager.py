@@ -54,6 +54,8 @@ class PluginManager(PluginCatalog):
         """
         if name is None:
             names = [plugin.name for plugin in self.descriptions(DemoModelPlugin)]
+            # One that cannot be used is looked up all the same, for the reason.
+            names = names or [record.name for record in self.records(DemoModelPlugin)]
             if not names:
                 raise PluginError(
                     "no demo model is installed",
