@@ -1,0 +1,57 @@
+"""The numba backend: programs become schedules of kernel calls, tensors are NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from gptrs.backend.op_table import require_supported
+from gptrs.backend.protocol import Buffer, InputRole
+from gptrs.ir.op import Op
+from gptrs.ir.program import Program
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.compiler import lower
+from gptrs_backend_numba.engine import ENGINE
+from gptrs_backend_numba.executable import NumbaExecutable
+from gptrs_backend_numba.lowering.table import TABLE
+from gptrs_backend_numba.threads import thread_count
+
+
+class NumbaBackend:
+    """See `gptrs.backend.protocol.Backend`. Results do not depend on `threads`, bit for bit."""
+
+    name = "numba"
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+
+    def refusal(
+        self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> str | None:
+        """Why there is no kernel for `op` on these types, None if there is one."""
+        return TABLE.refusal(op, operands, results)
+
+    def compile(self, program: Program, roles: Sequence[InputRole]) -> NumbaExecutable:
+        """Lower a verified program; kernels that are in no cache are compiled, which takes time."""
+        require_supported(self, program)
+        ENGINE.claim()
+        return NumbaExecutable(
+            lower(program, roles, self.threads), program.main.body.params, roles, self.threads
+        )
+
+    def to_device(self, array: np.ndarray) -> np.ndarray:
+        """A read-only view of `array` if kernels can work on its memory, else a copy of it."""
+        native = np.require(array, array.dtype.newbyteorder("="), ["C", "A"]).view()
+        native.flags.writeable = False
+        return native
+
+    def to_host(self, buffer: Buffer) -> np.ndarray:
+        """The buffer itself, which is a NumPy array."""
+        return cast("np.ndarray", buffer)
+
+
+def create(threads: int | None = None) -> NumbaBackend:
+    """The backend with `threads` threads (default: see `gptrs_backend_numba.threads`)."""
+    return NumbaBackend(thread_count(threads))

@@ -1,0 +1,215 @@
+"""Sources of elementwise kernels: a group of ops becomes one loop over strided operands."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gptrs.ir.dtypes import DType, Kind
+from gptrs.ir.op import Op
+from gptrs.ir.ops import elementwise as ops
+from gptrs_backend_numba.kernels.registers import (
+    cast,
+    is_narrow,
+    load,
+    register,
+    rounded,
+    store,
+    typed_pointer,
+)
+
+_FLOAT = {
+    "neg": "-{0}",
+    "abs": "absolute({0})",
+    "sign": "sign_{t}({0})",
+    "exp": "exp_{t}({0})",
+    "expm1": "expm1({0})",
+    "log": "log({0})",
+    "log1p": "log1p({0})",
+    "sqrt": "square_root({0})",
+    "rsqrt": "divide(convert(1.0, {r}), square_root({0}))",
+    "reciprocal": "divide(convert(1.0, {r}), {0})",
+    "sin": "sin({0})",
+    "cos": "cos({0})",
+    "tanh": "tanh_{t}({0})",
+    "logistic": "logistic_{t}({0})",
+    "erf": "erf_{t}({0})",
+    "floor": "floor({0})",
+    "ceil": "ceil({0})",
+    "round_nearest_even": "rint({0})",
+    "is_finite": "({0} - {0} == {0} - {0})",
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "div": "divide({0}, {1})",
+    "rem": "float_remainder({0}, {1})",
+    "pow": "power({0}, {1})",
+    "maximum": "float_maximum({0}, {1})",
+    "minimum": "float_minimum({0}, {1})",
+    "select": "choose({0}, {1}, {2})",
+    "clamp": "float_minimum(float_maximum({0}, {1}), {2})",
+}
+_INTEGER = {
+    "neg": "negated({0})",
+    "not": "complement({0})",
+    "add": "wrap_add({0}, {1})",
+    "sub": "wrap_sub({0}, {1})",
+    "mul": "wrap_mul({0}, {1})",
+    "div": "quotient({0}, {1})",
+    "rem": "remainder({0}, {1})",
+    "maximum": "integer_maximum({0}, {1})",
+    "minimum": "integer_minimum({0}, {1})",
+    "and": "bit_and({0}, {1})",
+    "or": "bit_or({0}, {1})",
+    "xor": "bit_xor({0}, {1})",
+    "shift_left": "shift_left({0}, {1})",
+    "shift_right_arithmetic": "shift_right_arithmetic({0}, {1})",
+    "shift_right_logical": "shift_right_logical({0}, {1})",
+    "select": "choose({0}, {1}, {2})",
+    "clamp": "integer_minimum(integer_maximum({0}, {1}), {2})",
+}
+_TEMPLATES: dict[Kind, dict[str, str]] = {
+    "float": _FLOAT,
+    "signed": {
+        **_INTEGER,
+        "abs": "integer_maximum({0}, negated({0}))",
+        "sign": "integer_minimum(integer_maximum({0}, {r}(-1)), {r}(1))",
+    },
+    "unsigned": {**_INTEGER, "abs": "{0}", "sign": "integer_minimum({0}, {r}(1))"},
+    "bool": {
+        "not": "complement({0})",
+        "and": "bit_and({0}, {1})",
+        "or": "bit_or({0}, {1})",
+        "xor": "bit_xor({0}, {1})",
+        "maximum": "bit_or({0}, {1})",
+        "minimum": "bit_and({0}, {1})",
+        "select": "choose({0}, {1}, {2})",
+    },
+}
+_COMPARISONS = {"lt": "<", "le": "<=", "eq": "==", "ge": ">=", "gt": ">", "ne": "!="}
+_SMALL_POWERS = {"1": "{0}", "2": "{0} * {0}", "3": "{0} * {0} * {0}"}
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One op of a group: operands and result are register names, with their element types.
+
+    `power` is the exponent of a `pow` whose exponent is a constant 1, 2 or 3, as text.
+    """
+
+    op: Op
+    operands: tuple[tuple[str, DType], ...]
+    result: tuple[str, DType]
+    power: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a kernel walks over one tensor: its register, element type, and innermost stride class.
+
+    `inner` is 0 or 1 where the innermost stride has that value, None for any other.
+    """
+
+    name: str
+    dtype: DType
+    inner: int | None
+    fixed: bool = False
+    """Whether the tensor has one element, which is then loaded before the loops."""
+
+
+def computes(op: type[Op], dtype: DType) -> bool:
+    """Whether `expression` knows the op on operands of type `dtype`; casts see `can_cast`."""
+    return op in (ops.Cast, ops.Compare) or op.name in _TEMPLATES.get(dtype.kind, {})
+
+
+def expression(operation: Operation) -> str:
+    """Source that computes the result of one op from register names."""
+    op = operation.op
+    names = [name for name, _ in operation.operands]
+    dtype = operation.operands[op.data_operand][1]
+    target = operation.result[1]
+    if isinstance(op, ops.Cast):
+        return cast(names[0], dtype, target)
+    if isinstance(op, ops.Compare):
+        sides = [f"convert({name}, np.uint8)" if dtype.is_bool else name for name in names]
+        return f"{sides[0]} {_COMPARISONS[op.direction]} {sides[1]}"
+    if operation.power is not None:
+        template = _SMALL_POWERS[operation.power]
+    else:
+        template = _TEMPLATES[dtype.kind][op.name]
+    narrow = is_narrow(dtype)
+    value = template.format(*names, t="f32" if narrow else dtype, r=register(dtype))
+    return value if op.name == "select" or target is not dtype else rounded(dtype, value)
+
+
+def can_fail(op: Op, dtype: DType) -> bool:
+    """Whether the op has an execution error: integer division."""
+    return isinstance(op, (ops.Div, ops.Rem)) and dtype.is_integer
+
+
+def source(
+    rank: int, inputs: Sequence[Access], output: Access, operations: Sequence[Operation]
+) -> str:
+    """A kernel of the addresses of the inputs, of the output, and of a geometry, `rank` >= 1 loops.
+
+    The geometry has the sizes of the axes, then the strides of each input that is not fixed, then
+    those of the output. Returns 1 when an integer was divided by zero.
+    """
+    lines = [f"def kernel({''.join(f'a_{x.name}, ' for x in inputs)}a_out, geometry):"]
+    lines += ["    G = pointer(geometry, np.int64)", "    failed = False"]
+    lines += [f"    n{axis} = G[{axis}]" for axis in range(rank)]
+    at = rank
+    for access in (*inputs, output):
+        lines.append(f"    p_{access.name} = {typed_pointer(f'a_{access.name}', access.dtype)}")
+        if access.fixed:
+            lines.append(f"    {access.name} = {load(access.dtype, f'p_{access.name}[0]')}")
+            continue
+        lines += [f"    s_{access.name}{axis} = G[{at + axis}]" for axis in range(rank)]
+        at += rank
+    for axis in range(rank - 1):
+        lines.append("    " * (axis + 1) + f"for i{axis} in range(n{axis}):")
+    lines += ["    " * rank + line for line in _row(rank, inputs, output, operations)]
+    lines.append("    return 1 if failed else 0")
+    return "\n".join(lines) + "\n"
+
+
+def _row(
+    rank: int, inputs: Sequence[Access], output: Access, operations: Sequence[Operation]
+) -> list[str]:
+    """The innermost loop and what is computed before it for each row."""
+    walked = [access for access in (*inputs, output) if not access.fixed]
+    lines: list[str] = []
+    for access in walked:
+        terms = [f"i{axis} * s_{access.name}{axis}" for axis in range(rank - 1)]
+        lines.append(f"o_{access.name} = {' + '.join(terms) or 'np.int64(0)'}")
+    for access in walked:
+        if access.inner == 0 and access is not output:
+            lines.append(
+                f"{access.name} = {load(access.dtype, f'p_{access.name}[o_{access.name}]')}"
+            )
+    lines.append(f"for i in range(n{rank - 1}):")
+    for access in inputs:
+        if not access.fixed and access.inner != 0:
+            lines.append(f"    {access.name} = {load(access.dtype, _element(access, rank))}")
+    for operation in operations:
+        lines += [f"    {line}" for line in _checked(operation)]
+    lines.append(f"    {_element(output, rank)} = {store(output.dtype, operations[-1].result[0])}")
+    return lines
+
+
+def _checked(operation: Operation) -> list[str]:
+    lines = [f"{operation.result[0]} = {expression(operation)}"]
+    name, dtype = operation.operands[-1]
+    if can_fail(operation.op, dtype):
+        lines.append(f"failed |= {name} == {register(dtype)}(0)")
+    return lines
+
+
+def _element(access: Access, rank: int) -> str:
+    step = "i" if access.inner == 1 else f"i * s_{access.name}{rank - 1}"
+    return f"p_{access.name}[o_{access.name} + {step}]"
+
+
+def cast_operation(name: str, dtype: DType, result: str, target: DType) -> Operation:
+    """The conversion of register `name`; to its own type it is a plain copy."""
+    return Operation(ops.Cast(target), ((name, dtype),), (result, target))

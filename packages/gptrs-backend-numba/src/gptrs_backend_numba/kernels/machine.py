@@ -1,0 +1,283 @@
+"""Intrinsics: typed memory behind an address, and scalar instructions without promotion."""
+
+from __future__ import annotations
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic, register_jitable
+
+
+def call_llvm(builder, name, result, arguments):
+    """Emit a call of the LLVM intrinsic `name`."""
+    function_type = ir.FunctionType(result, [argument.type for argument in arguments])
+    function = cgutils.get_or_insert_function(builder.module, function_type, name)
+    return builder.call(function, arguments)
+
+
+@intrinsic
+def pointer(typing_context, address, element):
+    """The memory at `address` as elements of the NumPy type `element`; indexing is unchecked."""
+    signature = types.CPointer(element.instance_type)(types.int64, element)
+
+    def generate(context, builder, signature, arguments):
+        return builder.inttoptr(arguments[0], context.get_value_type(signature.return_type))
+
+    return signature, generate
+
+
+def _unary(emit):
+    @intrinsic
+    def apply(typing_context, x):
+        def generate(context, builder, signature, arguments):
+            return emit(builder, signature.return_type, *arguments)
+
+        return types.unliteral(x)(types.unliteral(x)), generate
+
+    return apply
+
+
+def _binary(emit):
+    @intrinsic
+    def apply(typing_context, x, y):
+        if types.unliteral(x) != types.unliteral(y):
+            raise TypeError(f"operands of one type needed, got {x} and {y}")
+
+        def generate(context, builder, signature, arguments):
+            return emit(builder, signature.return_type, *arguments)
+
+        return types.unliteral(x)(types.unliteral(x), types.unliteral(y)), generate
+
+    return apply
+
+
+def _math(name):
+    """Emit the LLVM math intrinsic `name` on floats of any width."""
+
+    def emit(builder, type_, *arguments):
+        return call_llvm(
+            builder, f"llvm.{name}.f{type_.bitwidth}", arguments[0].type, list(arguments)
+        )
+
+    return emit
+
+
+@intrinsic
+def fma(typing_context, x, y, z):
+    """`x * y + z` rounded once."""
+
+    def generate(context, builder, signature, arguments):
+        return _math("fma")(builder, signature.return_type, *arguments)
+
+    return x(x, x, x), generate
+
+
+@intrinsic
+def choose(typing_context, condition, x, y):
+    """`x` where `condition` holds, else `y`, without a branch."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.select(*arguments)
+
+    return x(condition, x, y), generate
+
+
+def _divisor(builder, type_, y):
+    """`y` made safe to divide by, and whether the quotient is the negated dividend instead."""
+    zero = builder.icmp_unsigned("==", y, ir.Constant(y.type, 0))
+    minus_one = ir.Constant(ir.IntType(1), 0)
+    if type_.signed:
+        minus_one = builder.icmp_unsigned("==", y, ir.Constant(y.type, -1))
+    replaced = builder.or_(zero, minus_one)
+    return builder.select(replaced, ir.Constant(y.type, 1), y), minus_one
+
+
+def _quotient(builder, type_, x, y):
+    divisor, minus_one = _divisor(builder, type_, y)
+    divide = builder.sdiv if type_.signed else builder.udiv
+    return builder.select(minus_one, builder.neg(x), divide(x, divisor))
+
+
+def _remainder(builder, type_, x, y):
+    divisor, _ = _divisor(builder, type_, y)
+    return (builder.srem if type_.signed else builder.urem)(x, divisor)
+
+
+def _integer_extreme(direction):
+    def emit(builder, type_, x, y):
+        compare = builder.icmp_signed if type_.signed else builder.icmp_unsigned
+        return builder.select(compare(direction, x, y), x, y)
+
+    return emit
+
+
+def _shift(shift_of, beyond):
+    """A shift whose count may be anything: `beyond` gives the result for counts past the width."""
+
+    def emit(builder, type_, x, y):
+        width = ir.Constant(y.type, type_.bitwidth)
+        inside = builder.icmp_unsigned("<", y, width)  # a negative count is a huge unsigned one
+        count = builder.select(inside, y, ir.Constant(y.type, 0))
+        shifted = shift_of(builder, type_)(x, count)
+        return builder.select(inside, shifted, beyond(builder, type_, x))
+
+    return emit
+
+
+def _zero(builder, type_, x):
+    return ir.Constant(x.type, 0)
+
+
+def _sign_bits(builder, type_, x):
+    if not type_.signed:
+        return ir.Constant(x.type, 0)
+    return builder.ashr(x, ir.Constant(x.type, type_.bitwidth - 1))
+
+
+@intrinsic
+def bits_of(typing_context, x):
+    """The bits of a float32 as int32."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.IntType(32))
+
+    return types.int32(types.float32), generate
+
+
+@intrinsic
+def from_bits(typing_context, x):
+    """The float32 with the bits of an int32."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.bitcast(arguments[0], ir.FloatType())
+
+    return types.float32(types.int32), generate
+
+
+@intrinsic
+def truncated(typing_context, x):
+    """A float32 that is known to fit, as int32; unlike `convert` this is one vector instruction."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.fptosi(arguments[0], ir.IntType(32))
+
+    return types.int32(types.float32), generate
+
+
+@intrinsic
+def wrapped(typing_context, x, element):
+    """An integer as the integer type `element`: its low bits, or its value in a wider type."""
+    source, target = types.unliteral(x), element.instance_type
+
+    def generate(context, builder, signature, arguments):
+        target_type = context.get_value_type(target)
+        if target.bitwidth < source.bitwidth:
+            return builder.trunc(arguments[0], target_type)
+        if target.bitwidth == source.bitwidth:
+            return arguments[0]
+        return (builder.sext if source.signed else builder.zext)(arguments[0], target_type)
+
+    return target(source, element), generate
+
+
+@intrinsic
+def convert(typing_context, x, element):
+    """`x` as `element` by the rules of `cast`: integers saturate, NaN becomes 0, `i1` is x != 0."""
+    source, target = types.unliteral(x), element.instance_type
+
+    def generate(context, builder, signature, arguments):
+        return _converted(builder, source, target, context.get_value_type(target), arguments[0])
+
+    return target(source, element), generate
+
+
+def _converted(builder, source, target, target_type, value):
+    if source == target:
+        return value
+    if target == types.boolean:
+        zero = ir.Constant(value.type, 0)
+        if isinstance(source, types.Float):
+            return builder.fcmp_unordered("!=", value, zero)
+        return builder.icmp_unsigned("!=", value, zero)
+    if isinstance(target, types.Float):
+        if isinstance(source, types.Float):
+            wider = target.bitwidth > source.bitwidth
+            return (builder.fpext if wider else builder.fptrunc)(value, target_type)
+        signed = isinstance(source, types.Integer) and source.signed
+        return (builder.sitofp if signed else builder.uitofp)(value, target_type)
+    if source == types.boolean:
+        return builder.zext(value, target_type)
+    if isinstance(source, types.Float):
+        kind = "fptosi" if target.signed else "fptoui"
+        name = f"llvm.{kind}.sat.i{target.bitwidth}.f{source.bitwidth}"
+        return call_llvm(builder, name, target_type, [value])
+    return _saturated(builder, source, target, target_type, value)
+
+
+def _saturated(builder, source, target, target_type, value):
+    compare = builder.icmp_signed if source.signed else builder.icmp_unsigned
+    for bound, direction in ((target.minval, "<"), (target.maxval, ">")):
+        if source.minval <= bound <= source.maxval:
+            limit = ir.Constant(value.type, bound)
+            value = builder.select(compare(direction, value, limit), limit, value)
+    if target.bitwidth < source.bitwidth:
+        return builder.trunc(value, target_type)
+    if target.bitwidth == source.bitwidth:
+        return value
+    return (builder.sext if source.signed else builder.zext)(value, target_type)
+
+
+_divide_exact = _binary(lambda builder, type_, x, y: builder.udiv(x, y))
+
+
+@register_jitable
+def offset(geometry, at, rank, index):
+    """Element offset of row-major position `index`; (size, stride) of each axis begin at `at`."""
+    total = np.int64(0)
+    for axis in range(rank - 1, -1, -1):
+        size = geometry[at + 2 * axis]
+        rest = _divide_exact(index, size)
+        total += (index - rest * size) * geometry[at + 2 * axis + 1]
+        index = rest
+    return total
+
+
+EXPORTS = {
+    "np": np,
+    "pointer": pointer,
+    "offset": offset,
+    "convert": convert,
+    "wrapped": wrapped,
+    "choose": choose,
+    "fma": fma,
+    "absolute": _unary(_math("fabs")),
+    "floor": _unary(_math("floor")),
+    "ceil": _unary(_math("ceil")),
+    "rint": _unary(_math("rint")),
+    "square_root": _unary(_math("sqrt")),
+    "copysign": _binary(_math("copysign")),
+    "float_maximum": _binary(_math("maximum")),
+    "float_minimum": _binary(_math("minimum")),
+    "power": _binary(_math("pow")),
+    "divide": _binary(lambda builder, type_, x, y: builder.fdiv(x, y)),
+    "float_remainder": _binary(lambda builder, type_, x, y: builder.frem(x, y)),
+    "negated": _unary(lambda builder, type_, x: builder.neg(x)),
+    "complement": _unary(lambda builder, type_, x: builder.not_(x)),
+    "wrap_add": _binary(lambda builder, type_, x, y: builder.add(x, y)),
+    "wrap_sub": _binary(lambda builder, type_, x, y: builder.sub(x, y)),
+    "wrap_mul": _binary(lambda builder, type_, x, y: builder.mul(x, y)),
+    "bit_and": _binary(lambda builder, type_, x, y: builder.and_(x, y)),
+    "bit_or": _binary(lambda builder, type_, x, y: builder.or_(x, y)),
+    "bit_xor": _binary(lambda builder, type_, x, y: builder.xor(x, y)),
+    "integer_maximum": _binary(_integer_extreme(">")),
+    "integer_minimum": _binary(_integer_extreme("<")),
+    "quotient": _binary(_quotient),
+    "remainder": _binary(_remainder),
+    "shift_left": _binary(_shift(lambda builder, _: builder.shl, _zero)),
+    "shift_right_logical": _binary(_shift(lambda builder, _: builder.lshr, _zero)),
+    "shift_right_arithmetic": _binary(
+        _shift(lambda builder, type_: builder.ashr if type_.signed else builder.lshr, _sign_bits)
+    ),
+}
+"""The names that kernel sources use."""

@@ -1,0 +1,1 @@
+"""How each op becomes views and kernel calls, one module an op family."""

@@ -1,0 +1,81 @@
+"""Elementwise units become one generated kernel; `bitcast` and `stop_gradient` are views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gptrs.ir.op import OPS, Op
+from gptrs.ir.ops import elementwise as ops
+from gptrs.ir.program import Value
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.kernels import elementwise as kernels
+from gptrs_backend_numba.kernels.registers import COMPUTED, can_cast
+from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
+from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE, Unit
+from gptrs_backend_numba.schedule import Builder, Explain, Read, with_dtype
+from gptrs_backend_numba.views import Place, View
+
+
+@TABLE.register(ops.StopGradient, ops.Bitcast, dtypes=MOVABLE)
+def reinterpreted(builder: Builder, unit: Unit) -> None:
+    """The operand itself, its bits read as the result's element type."""
+    operand = builder.view(unit.last.operands[0])
+    builder.bind(unit.last.result, with_dtype(operand, unit.last.result.type.dtype))
+
+
+def computed(builder: Builder, unit: Unit) -> None:
+    """One kernel for all instructions of the unit."""
+    inputs = unit.inputs
+    registers = {value: f"x{place}" for place, value in enumerate(inputs)}
+    operations: list[kernels.Operation] = []
+    for place, instruction in enumerate(unit.instructions):
+        registers[instruction.result] = f"y{place}"
+        operands = tuple((registers[x], x.type.dtype) for x in instruction.operands)
+        result = (registers[instruction.result], instruction.result.type.dtype)
+        power = _small_power(builder, instruction.op, instruction.operands, inputs)
+        operations.append(kernels.Operation(instruction.op, operands, result, power))
+    views = [builder.view(value) for value in inputs]
+    builder.elementwise(views, builder.define(unit.last.result), operations, _explain(unit))
+
+
+def _explain(unit: Unit) -> Explain | None:
+    divisions = [
+        f"`{step.op.name}` of {', '.join(str(x.type) for x in step.operands)}"
+        for step in unit.instructions
+        if kernels.can_fail(step.op, step.result.type.dtype)
+    ]
+    message = f"{' or '.join(divisions)}: an integer was divided by zero"
+
+    def explain(read: Read) -> str:
+        return message
+
+    return explain if divisions else None
+
+
+def _small_power(
+    builder: Builder, op: Op, operands: Sequence[Value], inputs: Sequence[Value]
+) -> str | None:
+    """The exponent, if it is the same constant everywhere and one that products compute."""
+    if not isinstance(op, ops.Pow) or operands[1] not in inputs:
+        return None
+    value = _single_constant(builder, builder.view(operands[1]))
+    return str(int(value)) if value in (1.0, 2.0, 3.0) else None
+
+
+def _single_constant(builder: Builder, view: View) -> float | None:
+    if view.storage.place is not Place.CONSTANT or any(view.strides) or view.size == 0:
+        return None
+    array = builder.constants[view.storage.index].reshape(-1)
+    return float(array[view.offset].astype(np.float64))
+
+
+def _when(op: Op, operands: Sequence[TensorType]) -> bool:
+    return not isinstance(op, ops.Cast) or can_cast(operands[0].dtype, op.dtype)
+
+
+for _class in OPS.values():
+    if issubclass(_class, ELEMENTWISE):
+        _dtypes = [dtype for dtype in COMPUTED if kernels.computes(_class, dtype)]
+        TABLE.register(_class, dtypes=_dtypes, when=_when)(computed)

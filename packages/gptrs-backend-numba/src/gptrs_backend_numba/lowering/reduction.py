@@ -1,0 +1,106 @@
+"""Reductions: the axes are sorted into kept and reduced ones for a kernel per element type."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from gptrs.ir.dtypes import DType
+from gptrs.ir.op import Op
+from gptrs.ir.ops import reduction as ops
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.kernels import reduction as kernels
+from gptrs_backend_numba.kernels.compiled import compiled
+from gptrs_backend_numba.kernels.registers import COMPUTED, can_cast, constant
+from gptrs_backend_numba.lowering.table import TABLE
+from gptrs_backend_numba.passes.elementwise_groups import Unit
+from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.views import View, merged_axes
+
+Axes = list[tuple[int, tuple[int, ...]]]
+
+
+def _when(op: Op, operands: Sequence[TensorType]) -> bool:
+    assert isinstance(op, ops.Reduce)
+    x = operands[0]
+    accumulator = op.accumulator(x)
+    result = op.out_dtype or x.dtype
+    return can_cast(x.dtype, accumulator) and can_cast(accumulator, result)
+
+
+@TABLE.register(ops.Reduce, dtypes=COMPUTED, when=_when)
+def reduce(builder: Builder, unit: Unit) -> None:
+    """One kernel call; nothing at all for a result without elements."""
+    op = unit.last.op
+    assert isinstance(op, ops.Reduce)
+    x = builder.view(unit.last.operands[0])
+    out = builder.define(unit.last.result)
+    if out.size == 0:
+        return
+    kept, reduced = _split(x, op.axes)
+    *outer, (length, (stride,)) = reduced or [(1, (1,))]
+    rows = math.prod(size for size, _ in outer)
+    geometry = [out.size, len(kept), rows, len(outer), length, stride, *_flat(kept), *_flat(outer)]
+    accumulator = op.accumulator(unit.last.operands[0].type)
+    identity = _identity(op.kind, accumulator)
+    if op.kind == "sum" and accumulator.is_float and rows * length > 0:
+        identity = -0.0  # so that a sum of nothing but -0.0 keeps its sign
+    source = kernels.reduce_source(op.kind, identity, x.dtype, accumulator, out.dtype)
+    # Only sums of floats depend on their order, and PTIR leaves that open.
+    fastmath = ("reassoc",) if op.kind in ("sum", "prod") else ()
+    kernel = compiled(
+        source, fastmath=fastmath, constants={"IDENTITY": constant(identity, accumulator)}
+    )
+    builder.call(kernel, (x,), out, geometry)
+
+
+@TABLE.register(ops.Argmax, ops.Argmin, dtypes=COMPUTED)
+def extreme(builder: Builder, unit: Unit) -> None:
+    """One kernel call; nothing at all for a result without elements."""
+    op = unit.last.op
+    assert isinstance(op, ops.ArgExtreme)
+    x = builder.view(unit.last.operands[0])
+    out = builder.define(unit.last.result)
+    if out.size == 0:
+        return
+    kept, _ = _split(x, (op.axis,))
+    geometry = [out.size, len(kept), x.shape[op.axis], x.strides[op.axis], *_flat(kept)]
+    source = kernels.extreme_source(isinstance(op, ops.Argmax), x.dtype, out.dtype)
+    builder.call(compiled(source), (x,), out, geometry)
+
+
+def _split(x: View, axes: Sequence[int]) -> tuple[Axes, Axes]:
+    """Merged kept axes, and merged reduced ones (one of size 0 if there is nothing to reduce)."""
+    kept = [axis for axis in range(len(x.shape)) if axis not in axes]
+    if any(x.shape[axis] == 0 for axis in axes):
+        return [], [(0, (1,))]
+    return _merged(x, kept), _merged(x, axes)
+
+
+def _merged(x: View, axes: Sequence[int]) -> Axes:
+    shape = tuple(x.shape[axis] for axis in axes)
+    return merged_axes(shape, [[x.strides[axis] for axis in axes]])
+
+
+def _flat(axes: Axes) -> list[int]:
+    return [number for size, (stride,) in axes for number in (size, stride)]
+
+
+def _identity(kind: str, dtype: DType) -> float | int:
+    if kind in ("sum", "or"):
+        return 0
+    if kind == "prod":
+        return 1
+    if kind == "and":
+        return 1 if dtype.is_bool else _all_ones(dtype)
+    if dtype.is_float:
+        return -math.inf if kind == "max" else math.inf
+    return _least(dtype) if kind == "max" else _all_ones(dtype) ^ _least(dtype)
+
+
+def _least(dtype: DType) -> int:
+    return -(2 ** (dtype.bits - 1)) if dtype.kind == "signed" else 0
+
+
+def _all_ones(dtype: DType) -> int:
+    return -1 if dtype.kind == "signed" else 2**dtype.bits - 1

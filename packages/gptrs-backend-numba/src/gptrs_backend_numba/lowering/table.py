@@ -1,0 +1,25 @@
+"""The table of lowerings: what this backend can run, stated once for refusal and for compiling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gptrs.backend.op_table import OpTable
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.kernels.registers import INTEGERS
+from gptrs_backend_numba.passes.elementwise_groups import Unit
+from gptrs_backend_numba.schedule import Builder
+
+Lowering = Callable[[Builder, Unit], None]
+
+TABLE = OpTable[Lowering]("numba")
+"""Filled by the modules of this package when they are imported."""
+
+MOVABLE: tuple[DType, ...] = tuple(dtype for dtype in dtypes.ALL if dtype.itemsize <= 8)
+"""Element types that can be moved: kernels move 1, 2, 4 or 8 bytes at a time."""
+
+
+def is_index(dtype: DType) -> bool:
+    """Whether kernels take indices of this type."""
+    return dtype in INTEGERS

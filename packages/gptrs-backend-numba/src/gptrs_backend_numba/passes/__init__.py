@@ -1,0 +1,1 @@
+"""Decisions this backend makes about a whole program before it lowers it to kernel calls."""

@@ -1,0 +1,202 @@
+"""A program as a flat list of kernel calls, and the builder that lowerings add them to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.program import Value
+from gptrs.ir.shapes import Shape
+from gptrs_backend_numba.kernels import elementwise
+from gptrs_backend_numba.kernels.compiled import Kernel, compiled
+from gptrs_backend_numba.kernels.elementwise import Access, Operation
+from gptrs_backend_numba.pool import POOL, run_tasks
+from gptrs_backend_numba.views import Place, Storage, View, dense_strides, merged_axes
+
+Read = Callable[[View], np.ndarray]
+Explain = Callable[[Read], str]
+"""Says why a call failed; may read the tensors that it was given."""
+
+_BYTES = {1: dtypes.ui8, 2: dtypes.ui16, 4: dtypes.ui32, 8: dtypes.ui64}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One kernel call: the tensors whose addresses it takes, then the address of its geometry."""
+
+    kernel: Kernel
+    reads: tuple[View, ...]
+    write: View
+    geometry: np.ndarray
+    explain: Explain | None = None
+    leading: tuple[int, ...] = ()
+    """Arguments before the addresses."""
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        """The tensors in the order of the kernel's arguments."""
+        return (*self.reads, self.write)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """Where a result of the program is when all calls are done."""
+
+    view: View
+    donated: int | None
+    """The input whose buffer it is, None for a fresh one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A lowered program: calls in order, constants by index, results, bytes of scratch memory."""
+
+    calls: tuple[Call, ...]
+    constants: tuple[np.ndarray, ...]
+    results: tuple[Result, ...]
+    scratch: int
+
+
+class Builder:
+    """Collects calls; keeps the view that each value has become and how long it is needed."""
+
+    def __init__(self, donated: Sequence[bool], last_use: dict[Value, int], threads: int) -> None:
+        self.calls: list[Call] = []
+        self.constants: list[np.ndarray] = []
+        self.position = 0
+        """The unit that is being lowered."""
+        self._donated = donated
+        self._last_use = last_use
+        self._threads = threads
+        self._views: dict[Value, View] = {}
+        self._values: dict[Storage, list[Value]] = {}
+
+    def view(self, value: Value) -> View:
+        """The view that holds a value defined before."""
+        return self._views[value]
+
+    def bind(self, value: Value, view: View) -> None:
+        """Say where a value is."""
+        self._views[value] = view
+        self._values.setdefault(view.storage, []).append(value)
+
+    def fresh(self, dtype: DType, shape: Shape) -> View:
+        """A contiguous view of new scratch memory."""
+        storage = Storage(Place.SCRATCH, 0, math.prod(shape) * dtype.itemsize)
+        return View(storage, dtype, shape, dense_strides(shape))
+
+    def define(self, value: Value) -> View:
+        """New memory for a value."""
+        view = self.fresh(value.type.dtype, value.type.shape)
+        self.bind(value, view)
+        return view
+
+    def constant(self, array: np.ndarray) -> View:
+        """A contiguous view of an array that is kept with the schedule."""
+        kept = np.ascontiguousarray(array)
+        storage = Storage(Place.CONSTANT, len(self.constants), kept.nbytes)
+        self.constants.append(kept)
+        return View(storage, dtypes.from_numpy(kept.dtype), array.shape, dense_strides(array.shape))
+
+    def call(
+        self,
+        kernel: Kernel,
+        reads: Sequence[View],
+        write: View,
+        geometry: Sequence[int],
+        explain: Explain | None = None,
+    ) -> None:
+        """Add a kernel call."""
+        self.calls.append(Call(kernel, tuple(reads), write, np.array(geometry, np.int64), explain))
+
+    def call_tasks(
+        self,
+        function: int,
+        count: int,
+        reads: tuple[View, View],
+        write: View,
+        geometry: Sequence[int],
+        *,
+        parallel: bool,
+    ) -> None:
+        """Add a call that runs `count` tasks of a compiled task function, in parallel or not."""
+        threads = self._threads if parallel else 1
+        leading = (POOL.address, function, count, threads)
+        numbers = np.array(geometry, np.int64)
+        self.calls.append(Call(run_tasks(), reads, write, numbers, leading=leading))
+
+    def may_overwrite(self, view: View) -> bool:
+        """Whether no value needed later, and no caller, sees the whole storage behind `view`."""
+        storage = view.storage
+        ours = storage.place is Place.SCRATCH or (
+            storage.place is Place.INPUT and self._donated[storage.index]
+        )
+        needed = any(
+            self._last_use.get(value, -1) > self.position for value in self._values[storage]
+        )
+        return ours and not needed and view.fills_storage
+
+    def elementwise(
+        self,
+        inputs: Sequence[View],
+        output: View,
+        operations: Sequence[Operation] = (),
+        explain: Explain | None = None,
+    ) -> None:
+        """Add a call that computes `output` from `inputs` of its shape, registers x0, x1, ..."""
+        if output.size == 0:
+            return
+        strides = [view.strides for view in (*inputs, output)]
+        axes = merged_axes(output.shape, strides) or [(1, (1,) * len(strides))]
+        accesses = [
+            Access(
+                "out" if place == len(inputs) else f"x{place}",
+                view.dtype,
+                stride if (stride := axes[-1][1][place]) in (0, 1) else None,
+                fixed=place < len(inputs) and all(steps[place] == 0 for _, steps in axes),
+            )
+            for place, view in enumerate((*inputs, output))
+        ]
+        done = operations or [_move(accesses[0])]
+        source = elementwise.source(len(axes), accesses[:-1], accesses[-1], done)
+        geometry = [size for size, _ in axes]
+        for place, access in enumerate(accesses):
+            if not access.fixed:
+                geometry += [steps[place] for _, steps in axes]
+        self.call(compiled(source), inputs, output, geometry, explain)
+
+    def copy(self, source: View, target: View) -> None:
+        """Add a call that copies elements between views of one shape, as they are."""
+        bits = _BYTES[source.dtype.itemsize]
+        self.elementwise([with_dtype(source, bits)], with_dtype(target, bits))
+
+    def contiguous(self, view: View) -> View:
+        """The view itself, or a contiguous copy of it."""
+        if view.is_contiguous:
+            return view
+        dense = self.fresh(view.dtype, view.shape)
+        self.copy(view, dense)
+        return dense
+
+    def converted(self, view: View, dtype: DType) -> View:
+        """A contiguous view with the elements cast to `dtype`."""
+        if view.dtype is dtype:
+            return self.contiguous(view)
+        target = self.fresh(dtype, view.shape)
+        cast = elementwise.cast_operation("x0", view.dtype, "y0", dtype)
+        self.elementwise([view], target, [cast])
+        return target
+
+
+def with_dtype(view: View, dtype: DType) -> View:
+    """The same memory read as elements of another type of the same width."""
+    return View(view.storage, dtype, view.shape, view.strides, view.offset)
+
+
+def _move(access: Access) -> Operation:
+    return elementwise.cast_operation(access.name, access.dtype, "y0", access.dtype)

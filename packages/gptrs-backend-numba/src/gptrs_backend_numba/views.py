@@ -1,0 +1,131 @@
+"""Memory as the schedule sees it: storages, and strided views of them."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gptrs.ir.dtypes import DType
+from gptrs.ir.shapes import Shape
+
+
+class Place(enum.Enum):
+    """Where a storage lives; `Storage.index` counts within the place."""
+
+    INPUT = "input"
+    """The buffer of an input, found when the program runs."""
+    CONSTANT = "constant"
+    """An array that the schedule owns."""
+    SCRATCH = "scratch"
+    """A part of the scratch memory; `Storage.index` becomes its byte offset."""
+    RESULT = "result"
+    """A fresh buffer for a result, made when the program runs."""
+
+
+@dataclass(eq=False, slots=True)
+class Storage:
+    """A contiguous piece of memory; its place may still change while a schedule is being built."""
+
+    place: Place
+    index: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Elements of one storage: offset and strides count elements, strides are never negative."""
+
+    storage: Storage
+    dtype: DType
+    shape: Shape
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements follow one another in row-major order."""
+        dense = dense_strides(self.shape)
+        return self.size == 0 or all(
+            stride == want
+            for size, stride, want in zip(self.shape, self.strides, dense, strict=True)
+            if size > 1
+        )
+
+    @property
+    def fills_storage(self) -> bool:
+        """Whether this is the whole storage in row-major order."""
+        nbytes = self.size * self.dtype.itemsize
+        return self.is_contiguous and self.offset == 0 and nbytes == self.storage.nbytes
+
+    def transposed(self, permutation: Sequence[int]) -> View:
+        """Axis i of the result is axis `permutation[i]`."""
+        return replace(
+            self,
+            shape=tuple(self.shape[axis] for axis in permutation),
+            strides=tuple(self.strides[axis] for axis in permutation),
+        )
+
+    def broadcast(self, shape: Shape) -> View:
+        """Repeated to `shape` by strides of 0, axes aligned at the right."""
+        missing = len(shape) - len(self.shape)
+        kept = zip(self.shape, self.strides, shape[missing:], strict=True)
+        strides = tuple(stride if size == want else 0 for size, stride, want in kept)
+        return replace(self, shape=shape, strides=(0,) * missing + strides)
+
+    def sliced(self, starts: Shape, sizes: Shape, steps: Shape) -> View:
+        """`sizes[i]` elements of axis i from `starts[i]` on, every `steps[i]`-th."""
+        offset = sum(start * stride for start, stride in zip(starts, self.strides, strict=True))
+        strides = tuple(step * stride for step, stride in zip(steps, self.strides, strict=True))
+        start = self.offset + (offset if math.prod(sizes) else 0)
+        return replace(self, shape=sizes, strides=strides, offset=start)
+
+    def reshaped(self, shape: Shape) -> View | None:
+        """The same elements under `shape`, None if no strides express it."""
+        if self.size == 0:
+            return replace(self, shape=shape, strides=dense_strides(shape))
+        runs = merged_axes(self.shape, [self.strides])
+        strides: list[int] = []
+        axes = [size for size in reversed(shape) if size != 1]
+        for size, (step,) in reversed(runs):
+            left = size
+            while left > 1:
+                if not axes or left % axes[0]:
+                    return None
+                strides.append(step)
+                step *= axes[0]
+                left //= axes.pop(0)
+        found = iter(reversed(strides))
+        return replace(
+            self, shape=shape, strides=tuple(next(found) if size != 1 else 0 for size in shape)
+        )
+
+
+def dense_strides(shape: Shape) -> tuple[int, ...]:
+    """Row-major strides, in elements."""
+    return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def merged_axes(
+    shape: Shape, strides: Sequence[Sequence[int]]
+) -> list[tuple[int, tuple[int, ...]]]:
+    """The fewest axes that walk over all of several tensors of one shape in row-major order.
+
+    Each is its size and its stride in every tensor. Axes of size 1 vanish; neighbours that every
+    tensor crosses evenly become one. The shape must have no axis of size 0.
+    """
+    merged: list[tuple[int, tuple[int, ...]]] = []
+    for size, steps in zip(shape, zip(*strides, strict=True), strict=True):
+        if size == 1:
+            continue
+        if merged and merged[-1][1] == tuple(step * size for step in steps):
+            merged[-1] = (merged[-1][0] * size, steps)
+        else:
+            merged.append((size, steps))
+    return merged

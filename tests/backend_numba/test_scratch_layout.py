@@ -1,0 +1,53 @@
+"""Intermediates that are alive together never share scratch memory, and others do."""
+
+import numpy as np
+import pytest
+
+from gptrs.ir import dtypes
+from gptrs_backend_numba.passes.scratch_layout import place_scratch
+from gptrs_backend_numba.schedule import Call
+from gptrs_backend_numba.views import Place, Storage, View
+
+
+def storage(nbytes: int) -> Storage:
+    return Storage(Place.SCRATCH, 0, nbytes)
+
+
+def call(reads: list[Storage], write: Storage) -> Call:
+    views = [View(s, dtypes.ui8, (s.nbytes,), (1,)) for s in (*reads, write)]
+    return Call(lambda *_: 0, tuple(views[:-1]), views[-1], np.zeros(0, np.int64))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_alive_together_means_apart(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    storages = [storage(int(rng.integers(0, 500))) for _ in range(30)]
+    calls = [
+        call([storages[int(i)] for i in rng.integers(max(0, at - 6), at, 2)], storages[at])
+        for at in range(1, 30)
+    ]
+    needed = place_scratch(calls)
+    spans = {
+        s: [at for at, c in enumerate(calls) if s in [view.storage for view in c.views]]
+        for s in storages
+    }
+    for first in storages:
+        assert first.index + first.nbytes <= needed
+        assert first.index % 64 == 0
+        for second in storages:
+            if first is second or not spans[first] or not spans[second]:
+                continue
+            together = min(spans[first]) <= max(spans[second]) and (
+                min(spans[second]) <= max(spans[first])
+            )
+            apart = (
+                first.index + first.nbytes <= second.index
+                or second.index + second.nbytes <= first.index
+            )
+            assert apart or not together
+
+
+def test_a_chain_needs_two_places() -> None:
+    chain = [storage(100) for _ in range(10)]
+    calls = [call([chain[i]], chain[i + 1]) for i in range(9)]
+    assert place_scratch(calls) == 128 + 100

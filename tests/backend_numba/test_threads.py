@@ -1,0 +1,200 @@
+"""Results do not depend on threads: not on their number, not on who else runs, not on forks."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gptrs.backend.protocol import InputRole
+from gptrs.errors import UsageError
+from gptrs.ir.builder import Builder
+from gptrs.ir.ops.contraction import DotGeneral
+from gptrs.ir.ops.elementwise import Tanh
+from gptrs.ir.ops.layout import Transpose
+from gptrs.ir.program import Program
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.backend import create
+from gptrs_backend_numba.threads import cgroup_quota, granted_cpus, thread_count
+
+RNG = np.random.default_rng(7)
+SHAPES = [
+    pytest.param((1, 300), (300, 700), (0,), id="row times matrix"),
+    pytest.param((1, 300), (700, 300), (1,), id="row times transposed"),
+    pytest.param((37, 300), (300, 129), (0,), id="matrix times matrix"),
+    pytest.param((37, 300), (129, 300), (1,), id="matrix times transposed"),
+]
+
+
+def product(lhs: np.ndarray, rhs: np.ndarray, contract: tuple[int, ...]) -> Program:
+    builder = Builder()
+    x, w = (builder.param(TensorType.of(array)) for array in (lhs, rhs))
+    return builder.program(builder.emit(Tanh(), builder.emit(DotGeneral((1,), contract), x, w)))
+
+
+def run(threads: int, program: Program, *arrays: np.ndarray) -> np.ndarray:
+    backend = create(threads)
+    executable = backend.compile(program, [InputRole.ARGUMENT] * len(arrays))
+    (result,) = executable.run([backend.to_device(array) for array in arrays])
+    return backend.to_host(result)
+
+
+@pytest.mark.parametrize(("left", "right", "contract"), SHAPES)
+def test_the_number_of_threads_leaves_no_trace(
+    left: tuple[int, ...], right: tuple[int, ...], contract: tuple[int, ...]
+) -> None:
+    lhs, rhs = (RNG.standard_normal(shape, np.float32) / 9 for shape in (left, right))
+    program = product(lhs, rhs, contract)
+    one = run(1, program, lhs, rhs)
+    np.testing.assert_allclose(one, np.tanh(lhs @ (rhs if contract == (0,) else rhs.T)), 1e-5, 1e-5)
+    for threads in (2, 3, 8):
+        for _ in range(5):
+            assert run(threads, program, lhs, rhs).tobytes() == one.tobytes()
+
+
+def test_a_row_alone_equals_the_row_in_a_batch() -> None:
+    lhs, rhs = (RNG.standard_normal(s, np.float32) for s in ((13, 96), (96, 150)))
+    whole = run(2, product(lhs, rhs, (0,)), lhs, rhs)
+    for row in range(13):
+        one = lhs[row : row + 1]
+        assert run(2, product(one, rhs, (0,)), one, rhs).tobytes() == whole[row].tobytes()
+
+
+def test_python_threads_may_run_one_executable_at_once() -> None:
+    rhs = RNG.standard_normal((256, 512), np.float32)
+    inputs = [RNG.standard_normal((1, 256), np.float32) for _ in range(4)]
+    backend = create(2)
+    roles = [InputRole.ARGUMENT, InputRole.PARAMETER]
+    executable = backend.compile(product(inputs[0], rhs, (0,)), roles)
+    expected = [run(1, product(x, rhs, (0,)), x, rhs).tobytes() for x in inputs]
+    wrong: list[int] = []
+
+    def work(index: int) -> None:
+        for _ in range(100):
+            (found,) = executable.run([inputs[index], rhs])
+            if np.asarray(found).tobytes() != expected[index]:
+                wrong.append(index)
+
+    workers = [threading.Thread(target=work, args=(index,)) for index in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert wrong == []
+
+
+FORK = """
+import os, sys
+import numpy as np
+from gptrs.errors import ExecutionError
+from gptrs.backend.protocol import InputRole
+from gptrs.ir import parse_program
+from gptrs_backend_numba.backend import create
+text = '''ptir.v0.5
+func @main(%x: f32[1, 512], %w: f32[512, 512]) -> f32[1, 512] {
+  %0 = dot_general %x, %w {contract_lhs = [1], contract_rhs = [0]} : f32[1, 512]
+  return %0
+}
+'''
+backend = create(2)
+executable = backend.compile(parse_program(text), [InputRole.ARGUMENT] * 2)
+inputs = [np.ones((1, 512), np.float32), np.ones((512, 512), np.float32)]
+executable.run(inputs)
+child = os.fork()
+if child == 0:
+    try:
+        executable.run(inputs)
+    except ExecutionError as error:
+        print(error, flush=True)
+        os._exit(7)
+    os._exit(1)
+_, status = os.waitpid(child, 0)
+assert executable.run(inputs)[0][0, 0] == 512
+sys.exit(os.waitstatus_to_exitcode(status))
+"""
+
+
+def test_a_forked_child_gets_a_typed_error() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORK], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stderr) == (7, "")
+    assert '"spawn" method' in done.stdout
+
+
+def test_argument_then_variable_then_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPTRS_NUM_THREADS", " 3 ")
+    assert thread_count(5) == 5
+    assert thread_count(None) == 3
+    monkeypatch.setenv("GPTRS_NUM_THREADS", "")
+    assert thread_count(None) == granted_cpus() <= len(os.sched_getaffinity(0))
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", "257", "٣"])
+def test_a_bad_variable_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPTRS_NUM_THREADS", text)
+    with pytest.raises(UsageError, match="`GPTRS_NUM_THREADS` must be from 1 to 256, got"):
+        thread_count(None)
+
+
+@pytest.mark.parametrize("threads", [0, -1, 257, True])
+def test_a_bad_argument_is_refused(threads: int) -> None:
+    with pytest.raises(UsageError, match="`threads` must be from 1 to 256, got"):
+        create(threads)
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "150000 100000\n"}, 2),
+        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000\n"}, None),
+        (
+            {
+                "proc/self/cgroup": "0::/a/b\n",
+                "sys/fs/cgroup/a/b/cpu.max": "400000 100000\n",
+                "sys/fs/cgroup/cpu.max": "50000 100000\n",
+            },
+            1,
+        ),
+        (
+            {
+                "proc/self/cgroup": "3:memory:/m\n2:cpu,cpuacct:/c\n",
+                "sys/fs/cgroup/cpu/c/cpu.cfs_quota_us": "300000\n",
+                "sys/fs/cgroup/cpu/c/cpu.cfs_period_us": "100000\n",
+            },
+            3,
+        ),
+        ({"proc/self/cgroup": "nonsense\n"}, None),
+        ({}, None),
+    ],
+)
+def test_the_tightest_cgroup_quota_counts(
+    files: dict[str, str], expected: int | None, tmp_path: Path
+) -> None:
+    for name, text in files.items():
+        path = tmp_path / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    assert cgroup_quota(tmp_path) == expected
+
+
+def test_views_of_weights_need_no_copy() -> None:
+    weights = RNG.standard_normal((64, 96), np.float32)
+    row = RNG.standard_normal((1, 96), np.float32)
+    builder = Builder()
+    x, w = (builder.param(TensorType.of(array)) for array in (row, weights))
+    turned = builder.emit(Transpose((1, 0)), w)
+    program = builder.program(builder.emit(DotGeneral((1,), (0,)), x, turned))
+    assert (
+        run(1, program, row, weights).tobytes()
+        == run(1, _transposed_contraction(row, weights), row, weights).tobytes()
+    )
+
+
+def _transposed_contraction(row: np.ndarray, weights: np.ndarray) -> Program:
+    builder = Builder()
+    x, w = (builder.param(TensorType.of(array)) for array in (row, weights))
+    return builder.program(builder.emit(DotGeneral((1,), (1,)), x, w))
