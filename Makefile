@@ -19,7 +19,7 @@ help: ## list the targets
 
 demo: .venv/.installed-runtime ## generate text with the bundled demo model
 	@$(BIN)/gptrs generate --max-tokens 120
-	@printf '\n%s\n' 'That was the bundled demo model. To go on:' \
+	@printf '%s\n' '' 'That was the bundled demo model. To go on:' \
 	  '  $(BIN)/gptrs generate --prompt "def main():" --max-tokens 60' \
 	  '  $(BIN)/gptrs list backends' \
 	  '  $(BIN)/gptrs --help'
