@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextvars
+
 import numpy as np
 import pytest
 
@@ -131,3 +133,19 @@ def test_a_source_that_gives_another_type_is_refused(backend):
     )
     with pytest.raises(CheckpointError, match=r"`w` was declared as `f32\[3\]`.*`f32\[2\]`"):
         Tensor.of_parameter(parameter).numpy()
+
+
+def test_host_values_computed_by_the_default_backend_join_any_other():
+    from gptrs.plugins.manager import manager
+
+    one, other = (manager().get_backend(None, threads) for threads in (1, 2))
+    with gptrs.use_backend(other):
+        committed = gptrs.tensor([1.0]) + 1
+        committed.numpy()
+    set_aside = contextvars.Context()  # outside of every scope
+    free = set_aside.run(lambda: gptrs.tensor([1.0]) * 3)
+    set_aside.run(free.numpy)
+    assert committed.backend is other
+    assert free.backend is None
+    assert (committed + free).item() == 5
+    assert one is not other

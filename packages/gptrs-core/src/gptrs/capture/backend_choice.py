@@ -31,6 +31,11 @@ def use_backend(backend: Backend) -> Generator[Backend]:
         _scope.reset(token)
 
 
+def scoped_backend() -> Backend | None:
+    """The backend of the innermost scope, None outside of any."""
+    return _scope.get()
+
+
 def chosen_backend() -> Backend:
     """The backend of the innermost scope, else the default one."""
     backend = _scope.get()

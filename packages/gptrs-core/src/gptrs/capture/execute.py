@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
-from gptrs.capture.backend_choice import chosen_backend
+from gptrs.capture.backend_choice import chosen_backend, scoped_backend
 from gptrs.capture.graph import (
     Argument,
     Captured,
@@ -77,12 +77,17 @@ def _require_inputs(params: Mapping[str, TensorType], inputs: Mapping[str, np.nd
 
 
 def materialize(outputs: Sequence[Captured]) -> None:
-    """Run the graph below `outputs` as one program and store its results in their nodes."""
+    """Run the graph below `outputs` as one program and store its results in their nodes.
+
+    Results belong to the backend of the leaves, or to that of the scope. Where neither names one,
+    the default backend computes, and the results are host values, free to join any backend.
+    """
     pending = [output for output in outputs if resolve(output) is output]
     if not pending:
         return
     graph = GraphSlice(pending)
-    backend = common_backend(graph.leaves, "flush") or chosen_backend()
+    home = common_backend(graph.leaves, "flush") or scoped_backend()
+    backend = home or chosen_backend()
     executable = PROGRAM_CACHE.find_or_compile(
         (graph.key(), backend),
         lambda: compile_program(
@@ -91,7 +96,8 @@ def materialize(outputs: Sequence[Captured]) -> None:
     )
     results = executable.run([buffer_of(leaf, backend) for leaf in graph.leaves])
     for output, result in zip(pending, results, strict=True):
-        output.node.stored[output.index] = Stored(output.type, result, backend)
+        kept = result if home else backend.to_host(result)
+        output.node.stored[output.index] = Stored(output.type, kept, home)
 
 
 def host_value(leaf: Leaf) -> np.ndarray:
