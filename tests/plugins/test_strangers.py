@@ -63,6 +63,55 @@ try:
 except UnsupportedError as error:
     answer = error.exit_code, str(error)
 """
+DEMO = '''
+import numpy as np
+import gptrs
+from gptrs.api import Builder, Params
+from gptrs.checkpoint.hf_directory import HfDirectory
+from gptrs.plugins.manager import manager
+
+class Recorder:
+    """Keeps the optimized program that it is given and refuses to compile it."""
+    name = "recorder"
+    def compile(self, program, roles):
+        self.program = program
+        raise InterruptedError
+    def to_device(self, array):
+        return array
+
+def alone(instruction):
+    """The instruction as a program, and inputs for it; one value fed twice stays one input."""
+    builder, inputs, params = Builder(), {}, {}
+    for value in dict.fromkeys(instruction.operands):
+        params[value] = builder.param(value.type, f"x{len(params)}")
+        draw = rng.standard_normal(value.type.shape, np.float32)
+        inputs[f"x{len(params) - 1}"] = np.asarray(draw, value.type.dtype.numpy)
+    node = builder.emit_many(instruction.op, [params[value] for value in instruction.operands])
+    return builder.program(*node.results), inputs
+
+rng = np.random.default_rng(0)
+directory = HfDirectory.open(manager().demo_model_path())
+recorder, hello = Recorder(), gptrs.get_backend("hello")
+model = manager().model_factory(directory.model_type)(
+    directory.config, Params(directory.weights, backend=recorder)
+)
+try:
+    model.step(np.array([[1, 2, 3]]), model.new_cache(1))
+except InterruptedError:
+    pass
+ran, refused, wrong = set(), set(), set()
+for instruction in recorder.program.main.body.instructions:
+    types = [value.type for value in instruction.operands]
+    if hello.refusal(instruction.op, types, [instruction.result.type]) is not None:
+        refused.add(instruction.op.name)
+        continue
+    program, inputs = alone(instruction)
+    (ours,), (theirs,) = (gptrs.run_program(program, inputs, name) for name in ("hello", "ref"))
+    ran.add(instruction.op.name)
+    if not np.allclose(ours, theirs, rtol=1e-4, atol=1e-4):
+        wrong.add(instruction.op.name)
+answer = sorted(ran), sorted(refused), sorted(wrong)
+'''
 
 
 def test_each_is_listed_in_its_state_with_a_reason(probe):
@@ -193,3 +242,10 @@ def test_hello_passes_the_op_tests_of_every_backend_where_it_claims_the_op(stran
     passed = re.search(r"(\d+) passed", done.stdout)
     assert passed is not None
     assert int(passed[1]) >= 40
+
+
+def test_hello_runs_those_ops_of_the_demo_model_that_it_claims(probe):
+    ran, refused, wrong = probe(DEMO)["answer"]
+    assert ran == ["add", "constant", "dot_general", "mul", "reshape", "tanh"]
+    assert {"take", "transpose", "reduce", "dynamic_update_slice"} <= set(refused)
+    assert wrong == []
