@@ -51,8 +51,10 @@ def complain(kind: str, text: str) -> None:
 @contextmanager
 def warnings_as_lines() -> Generator[None]:
     """Scope in which what `warnings` and the logger `gptrs` report is shown as one line each."""
-    logger, handler = logging.getLogger("gptrs"), _LineHandler(logging.WARNING)
+    logger, handler = logging.getLogger("gptrs"), _LineHandler(logging.INFO)
     propagated, logger.propagate = logger.propagate, False
+    level = logger.level
+    logger.setLevel(logging.INFO)
     shown, warnings.showwarning = warnings.showwarning, _show_warning
     logger.addHandler(handler)
     try:
@@ -60,6 +62,7 @@ def warnings_as_lines() -> Generator[None]:
     finally:
         logger.removeHandler(handler)
         logger.propagate = propagated
+        logger.setLevel(level)
         warnings.showwarning = shown
 
 
@@ -69,8 +72,11 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 class _LineHandler(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
-        kind = "warning" if record.levelno < logging.ERROR else "error"
-        complain(kind, " ".join(record.getMessage().split()))
+        text = " ".join(record.getMessage().split())
+        if record.levelno < logging.WARNING:
+            note(text)
+        else:
+            complain("warning" if record.levelno < logging.ERROR else "error", text)
 
 
 class Waiting:
