@@ -27,12 +27,12 @@ VIEW = """%v = reshape %cache {shape = [2, 2]} : f32[2, 2]
 
 
 @pytest.fixture(scope="module")
-def backend() -> NumbaBackend:
+def numba() -> NumbaBackend:
     return create(1)
 
 
-def compiled(backend: NumbaBackend, text: str, *roles: InputRole) -> NumbaExecutable:
-    return backend.compile(parse_program(text), roles)
+def compiled(numba: NumbaBackend, text: str, *roles: InputRole) -> NumbaExecutable:
+    return numba.compile(parse_program(text), roles)
 
 
 def arrays() -> list[np.ndarray]:
@@ -44,32 +44,32 @@ def address(array: object) -> int:
     return np.asarray(array).__array_interface__["data"][0]
 
 
-def test_a_donated_operand_is_updated_in_place(backend: NumbaBackend) -> None:
+def test_a_donated_operand_is_updated_in_place(numba: NumbaBackend) -> None:
     inputs = arrays()
-    (result,) = compiled(backend, UPDATE, DONATED, ARGUMENT, ARGUMENT).run(inputs)
+    (result,) = compiled(numba, UPDATE, DONATED, ARGUMENT, ARGUMENT).run(inputs)
     assert address(result) == address(inputs[0])
     assert np.asarray(result).sum(1).tolist() == [0, 0, 3, 0]
 
 
 @pytest.mark.parametrize("role", [ARGUMENT, PARAMETER])
-def test_one_that_is_not_donated_is_left_alone(backend: NumbaBackend, role: InputRole) -> None:
+def test_one_that_is_not_donated_is_left_alone(numba: NumbaBackend, role: InputRole) -> None:
     inputs = arrays()
-    (result,) = compiled(backend, UPDATE, role, ARGUMENT, ARGUMENT).run(inputs)
+    (result,) = compiled(numba, UPDATE, role, ARGUMENT, ARGUMENT).run(inputs)
     assert not np.shares_memory(np.asarray(result), inputs[0])
     assert not inputs[0].any()
     assert np.asarray(result).sum(1).tolist() == [0, 0, 3, 0]
 
 
-def test_what_the_backend_shares_with_the_host_is_never_written(backend: NumbaBackend) -> None:
+def test_what_the_backend_shares_with_the_host_is_never_written(numba: NumbaBackend) -> None:
     inputs = arrays()
-    executable = compiled(backend, UPDATE, DONATED, ARGUMENT, ARGUMENT)
-    (result,) = executable.run([backend.to_device(array) for array in inputs])
+    executable = compiled(numba, UPDATE, DONATED, ARGUMENT, ARGUMENT)
+    (result,) = executable.run([numba.to_device(array) for array in inputs])
     assert not inputs[0].any()
     (again,) = executable.run([result, *inputs[1:]])
     assert address(again) == address(result)
 
 
-def test_a_buffer_given_twice_is_not_overwritten_under_the_other(backend: NumbaBackend) -> None:
+def test_a_buffer_given_twice_is_not_overwritten_under_the_other(numba: NumbaBackend) -> None:
     text = """ptir.v0.5
     func @main(%a: f32[4], %b: f32[4], %x: f32[1], %at: si32[1]) -> (f32[4], f32[4]) {
       %0 = dynamic_update_slice %a, %x, %at : f32[4]
@@ -78,7 +78,7 @@ def test_a_buffer_given_twice_is_not_overwritten_under_the_other(backend: NumbaB
     }
     """
     both = np.array([1, 2, 3, 4], np.float32)
-    executable = compiled(backend, text, DONATED, ARGUMENT, ARGUMENT, ARGUMENT)
+    executable = compiled(numba, text, DONATED, ARGUMENT, ARGUMENT, ARGUMENT)
     first, second = executable.run([both, both, np.zeros(1, np.float32), np.array([1], np.int32)])
     assert np.asarray(first).tolist() == [1, 0, 3, 4]
     assert np.asarray(second).tolist() == [-1, -2, -3, -4]
@@ -95,7 +95,7 @@ def test_a_buffer_given_twice_is_not_overwritten_under_the_other(backend: NumbaB
     ids=["computed", "view", "alias"],
 )
 def test_a_value_read_after_the_update_keeps_the_old_elements(
-    backend: NumbaBackend, use: str, expected: list[float]
+    numba: NumbaBackend, use: str, expected: list[float]
 ) -> None:
     text = f"""ptir.v0.5
     func @main(%cache: f32[4], %x: f32[1], %at: si32[1]) -> (f32[4], f32[4]) {{
@@ -104,7 +104,7 @@ def test_a_value_read_after_the_update_keeps_the_old_elements(
       return %0, %1
     }}
     """
-    executable = compiled(backend, text, DONATED, ARGUMENT, ARGUMENT)
+    executable = compiled(numba, text, DONATED, ARGUMENT, ARGUMENT)
     inputs = [np.arange(1, 5, dtype=np.float32), np.zeros(1, np.float32), np.array([0], np.int32)]
     updated, old = executable.run(inputs)
     assert np.asarray(updated).tolist() == [0, 2, 3, 4]
@@ -113,7 +113,7 @@ def test_a_value_read_after_the_update_keeps_the_old_elements(
 
 
 def test_an_elementwise_chain_reads_the_operand_before_it_is_overwritten(
-    backend: NumbaBackend,
+    numba: NumbaBackend,
 ) -> None:
     # `%0` joins the kernel of `%2`, which runs after the update of `%cache`.
     text = """ptir.v0.5
@@ -124,14 +124,14 @@ def test_an_elementwise_chain_reads_the_operand_before_it_is_overwritten(
       return %1, %2
     }
     """
-    executable = compiled(backend, text, DONATED, ARGUMENT, ARGUMENT)
+    executable = compiled(numba, text, DONATED, ARGUMENT, ARGUMENT)
     inputs = [np.arange(1, 5, dtype=np.float32), np.zeros(1, np.float32), np.array([0], np.int32)]
     updated, difference = executable.run(inputs)
     assert np.asarray(updated).tolist() == [0, 2, 3, 4]
     assert np.asarray(difference).tolist() == [-1, 0, 0, 0]
 
 
-def test_an_update_from_the_operand_itself(backend: NumbaBackend) -> None:
+def test_an_update_from_the_operand_itself(numba: NumbaBackend) -> None:
     text = """ptir.v0.5
     func @main(%x: si32[5], %at: si32[1]) -> si32[5] {
       %0 = slice %x {starts = [0], sizes = [4]} : si32[4]
@@ -139,12 +139,12 @@ def test_an_update_from_the_operand_itself(backend: NumbaBackend) -> None:
       return %1
     }
     """
-    executable = compiled(backend, text, DONATED, ARGUMENT)
+    executable = compiled(numba, text, DONATED, ARGUMENT)
     (result,) = executable.run([np.arange(5, dtype=np.int32), np.array([1], np.int32)])
     assert np.asarray(result).tolist() == [0, 0, 1, 2, 3]
 
 
-def test_an_intermediate_is_updated_without_a_copy(backend: NumbaBackend) -> None:
+def test_an_intermediate_is_updated_without_a_copy(numba: NumbaBackend) -> None:
     text = """ptir.v0.5
     func @main(%x: f32[4], %y: f32[1], %at: si32[1]) -> f32[4] {
       %0 = neg %x : f32[4]
@@ -153,14 +153,14 @@ def test_an_intermediate_is_updated_without_a_copy(backend: NumbaBackend) -> Non
       return %2
     }
     """
-    executable = compiled(backend, text, ARGUMENT, ARGUMENT, ARGUMENT)
+    executable = compiled(numba, text, ARGUMENT, ARGUMENT, ARGUMENT)
     calls = executable.schedule.calls
     assert len({id(call.write.storage) for call in calls if call.write.shape == (4,)}) == 1
     inputs = [np.ones(4, np.float32), np.zeros(1, np.float32), np.array([2], np.int32)]
     assert np.asarray(executable.run(inputs)[0]).tolist() == [-1, -1, 0, -1]
 
 
-def test_results_of_one_run_outlive_the_next(backend: NumbaBackend) -> None:
+def test_results_of_one_run_outlive_the_next(numba: NumbaBackend) -> None:
     text = """ptir.v0.5
     func @main(%x: f32[64]) -> (f32[64], f32[64], f32[8, 8]) {
       %0 = neg %x : f32[64]
@@ -168,7 +168,7 @@ def test_results_of_one_run_outlive_the_next(backend: NumbaBackend) -> None:
       return %0, %0, %1
     }
     """
-    executable = compiled(backend, text, ARGUMENT)
+    executable = compiled(numba, text, ARGUMENT)
     first = [np.asarray(r) for r in executable.run([np.ones(64, np.float32)])]
     second = [np.asarray(r) for r in executable.run([np.full(64, 2, np.float32)])]
     everything = [*first, *second]
@@ -178,8 +178,8 @@ def test_results_of_one_run_outlive_the_next(backend: NumbaBackend) -> None:
         assert not any(np.shares_memory(result, other) for other in everything[:index])
 
 
-def test_no_array_of_the_caller_is_kept_alive(backend: NumbaBackend) -> None:
-    executable = compiled(backend, UPDATE, DONATED, PARAMETER, ARGUMENT)
+def test_no_array_of_the_caller_is_kept_alive(numba: NumbaBackend) -> None:
+    executable = compiled(numba, UPDATE, DONATED, PARAMETER, ARGUMENT)
     inputs = arrays()
     watched = [weakref.ref(array) for array in inputs]
     result = executable.run(inputs)[0]
@@ -189,9 +189,9 @@ def test_no_array_of_the_caller_is_kept_alive(backend: NumbaBackend) -> None:
     assert [reference() for reference in watched] == [None] * 4
 
 
-def test_another_parameter_at_the_same_place_is_noticed(backend: NumbaBackend) -> None:
+def test_another_parameter_at_the_same_place_is_noticed(numba: NumbaBackend) -> None:
     text = "ptir.v0.5\nfunc @main(%w: f32[2]) -> f32[2] {\n  %0 = neg %w : f32[2]\n  return %0\n}\n"
-    executable = compiled(backend, text, PARAMETER)
+    executable = compiled(numba, text, PARAMETER)
     for value in range(20):
         weights = np.full(2, value, np.float32)
         for _ in range(2):
@@ -199,22 +199,22 @@ def test_another_parameter_at_the_same_place_is_noticed(backend: NumbaBackend) -
 
 
 @pytest.mark.parametrize("offset", [0, 1, 4])
-def test_strided_unaligned_and_big_endian_memory(backend: NumbaBackend, offset: int) -> None:
+def test_strided_unaligned_and_big_endian_memory(numba: NumbaBackend, offset: int) -> None:
     text = "ptir.v0.5\nfunc @main(%x: f32[3]) -> f32[3] {\n  %0 = neg %x : f32[3]\n  return %0\n}\n"
-    executable = compiled(backend, text, ARGUMENT)
+    executable = compiled(numba, text, ARGUMENT)
     raw = np.zeros(offset + 12, np.uint8)
     unaligned = raw[offset:].view(np.float32)
     unaligned[:] = [1, 2, 3]
     strided = np.array([1, 9, 2, 9, 3, 9], np.float32)[::2]
     for array in (unaligned, strided, unaligned.astype(">f4")):
-        (result,) = executable.run([backend.to_device(array)])
+        (result,) = executable.run([numba.to_device(array)])
         assert np.asarray(result).tolist() == [-1, -2, -3]
     (result,) = executable.run([strided])
     assert np.asarray(result).tolist() == [-1, -2, -3]
 
 
-def test_inputs_of_another_type_are_refused(backend: NumbaBackend) -> None:
-    executable = compiled(backend, UPDATE, ARGUMENT, ARGUMENT, ARGUMENT)
+def test_inputs_of_another_type_are_refused(numba: NumbaBackend) -> None:
+    executable = compiled(numba, UPDATE, ARGUMENT, ARGUMENT, ARGUMENT)
     inputs = arrays()
     inputs[0] = np.zeros((3, 4), np.float32)
     with pytest.raises(UsageError, match=r"input 0 must be `f32\[4, 3\]`, got `f32\[3, 4\]`"):
