@@ -116,6 +116,32 @@ print(kernel(6, 7))
 """
 
 
+COLLISION = """
+import sys
+from gptrs_backend_numba.kernels.compiled import compiled, compiled_task
+def source(body):
+    return f"def kernel(a, b, c, geometry, task):\\n    return {body}\\n"
+addresses = [compiled_task(source(body)) for body in sys.argv[1:]]
+assert [compiled_task(source(body)) for body in sys.argv[1:]] == addresses, addresses
+print(*(compiled(source(body))(6, 7, 8, 9, 10) for body in sys.argv[1:]))
+"""
+
+
+def test_kernels_stored_by_different_processes_keep_apart(root: Path) -> None:
+    runs = [["a * b"], ["a - b"], ["a * b", "a - b"]]
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", COLLISION, *bodies],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout.split()
+        for bodies in runs
+    ]
+    assert outputs == [["42"], ["-1"], ["42", "-1"]]
+
+
 def test_a_second_process_finds_what_the_first_compiled(root: Path) -> None:
     outputs = [
         subprocess.run(

@@ -66,6 +66,10 @@ def _result(source, fastmath, constants) -> CompileResult:
             namespace = {"__name__": __name__, **_NAMESPACE, **(constants or {})}
             exec(compile(source, "<gptrs kernel>", "exec"), namespace)
             function = namespace["kernel"]
+            # The linker knows functions by name only, and numba numbers them anew in each process:
+            # kernels that different processes have stored would take each other's place.
+            name = f"kernel_{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}"
+            function.__name__ = function.__qualname__ = name
             dispatcher = njit(nogil=True, error_model="numpy", fastmath=set(fastmath))(function)
             dispatcher._cache = _StoredCode(_store(), key)
             arguments = (types.int64,) * function.__code__.co_argcount
