@@ -196,6 +196,9 @@ def test_another_parameter_at_the_same_place_is_noticed(numba: NumbaBackend) -> 
         weights = np.full(2, value, np.float32)
         for _ in range(2):
             assert np.asarray(executable.run([weights])[0]).tolist() == [-value] * 2
+        strided = np.full(4, 100, np.float32)[::2]
+        assert np.asarray(executable.run([strided])[0]).tolist() == [-100] * 2
+        assert np.asarray(executable.run([weights])[0]).tolist() == [-value] * 2
 
 
 @pytest.mark.parametrize("offset", [0, 1, 4])

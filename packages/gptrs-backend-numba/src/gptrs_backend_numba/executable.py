@@ -92,8 +92,8 @@ class NumbaExecutable:
                 raise UsageError(f"input {index} must be `{self._types[index]}`, got `{found}`")
             flags = array.flags
             usable = array if flags.c_contiguous and flags.aligned else array.copy(order="C")
-            if usable is array and self._parameters[index]:
-                self._seen[index] = weakref.ref(array)
+            remember = usable is array and self._parameters[index]
+            self._seen[index] = weakref.ref(array) if remember else None
             arrays[index] = usable
             self._locate(Place.INPUT, index, address_of(usable))
         if self._overwritten:
