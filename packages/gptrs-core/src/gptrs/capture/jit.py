@@ -137,7 +137,9 @@ class Jitted(Generic[Parameters, Result]):
         program = graph.lower([*arguments, *bound])
         executable = execute.compile_program(program, engine, roles)
         types = [tensor.type for tensor in results]
-        return _Step(executable, engine, bound, _without_values(outputs), types)
+        # Empty tensors stand in for the results, so that a kept step does not keep its graph.
+        outputs = rebuild(outputs, iter([_PLACEHOLDER] * len(results)))
+        return _Step(executable, engine, bound, outputs, types)
 
 
 @overload
@@ -183,13 +185,6 @@ def _require_own_arguments(bound: Sequence[Leaf], name: str) -> None:
                 f"`{name}` uses a tensor that stood for an argument of another captured function",
                 hint="a captured function must return what others are to use, not store it aside",
             )
-
-
-def _without_values(outputs: Tree) -> Tree:
-    """The nesting of `outputs` with empty tensors, so that a kept step does not keep its graph."""
-    count: list[Tensor] = []
-    flatten(outputs, count)
-    return rebuild(outputs, iter([_PLACEHOLDER] * len(count)))
 
 
 _PLACEHOLDER = Tensor.of_array(0)

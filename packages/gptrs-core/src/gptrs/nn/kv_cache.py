@@ -32,7 +32,8 @@ class KVCache:
         self.capacity = 0
         self._row = (heads, depth)
         self._dtype = dtype
-        self.layers: list[LayerCache] = [(self._empty(0), self._empty(0)) for _ in range(layers)]
+        empty = Tensor.of_array(self._zeros())
+        self.layers: list[LayerCache] = [(empty, empty) for _ in range(layers)]
 
     def reserve(self, count: int) -> None:
         """Make room for `count` more positions; ContextLengthError beyond the limit."""
@@ -58,12 +59,11 @@ class KVCache:
         self.layers = [(self._moved(keys), self._moved(values)) for keys, values in self.layers]
 
     def _moved(self, old: Tensor) -> Tensor:
-        heads, depth = self._row
-        array = np.zeros((self.batch, heads, self.capacity, depth), self._dtype.numpy)
+        array = self._zeros()
         if self.length:
             array[:, :, : self.length] = old.numpy()[:, :, : self.length]
         return Tensor.of_array(array)
 
-    def _empty(self, capacity: int) -> Tensor:
+    def _zeros(self) -> np.ndarray:
         heads, depth = self._row
-        return Tensor.of_array(np.zeros((self.batch, heads, capacity, depth), self._dtype.numpy))
+        return np.zeros((self.batch, heads, self.capacity, depth), self._dtype.numpy)
