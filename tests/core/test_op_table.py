@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gptrs.backend.op_table import OpTable, key_dtype, require_supported
+from gptrs.backend.op_table import OpTable, require_supported
 from gptrs.errors import UnsupportedError
 from gptrs.ir import dtypes
 from gptrs.ir.builder import Builder
@@ -59,8 +59,8 @@ def test_find_by_op_and_element_type(table: OpTable[str]) -> None:
 
 
 def test_the_data_operand_decides(table: OpTable[str]) -> None:
-    assert key_dtype(Select(), [I1, F32, F32], [F32]) is dtypes.f32
-    assert key_dtype(Take(), [F32, SI32], [F32]) is dtypes.f32
+    assert Select().key_dtype([I1, F32, F32], [F32]) is dtypes.f32
+    assert Take().key_dtype([F32, SI32], [F32]) is dtypes.f32
     assert table.find(Select(), [I1, F32, F32], [F32]) == "moving"
 
 

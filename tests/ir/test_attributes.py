@@ -114,7 +114,7 @@ def test_wrong_texts(hint, texts, message):
         assert f": {message}" in str(caught.value)
 
 
-@pytest.mark.parametrize("hint", [str, list[int], tuple[int, int], int | str, int | str | None])
+@pytest.mark.parametrize("hint", [bytes, list[int], tuple[int, int], int | str, int | str | None])
 def test_types_outside_the_set(hint):
     with pytest.raises(TypeError, match=r"^an op attribute cannot have the type "):
         attribute_kind(hint)

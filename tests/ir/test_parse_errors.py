@@ -73,7 +73,7 @@ TEXTS = [
     (main("  %0, §= tanh"), "expected another result such as `%1`, found `=`"),
     (main("  %0 = §%x"), "expected the name of an op, found `%x`"),
     (main("  %0 = §tanhh %x : f32[2]"), "unknown op `tanhh`; did you mean `tanh`?"),
-    (main("  %0 = §reduce_sum %x : f32[2]"), "unknown op `reduce_sum`; did you mean `reduce`?"),
+    (main("  %0 = §reduce_sum %x : f32[2]"), "unknown op `reduce_sum`; did you mean `reduce"),
     (main(f"  %0 = §{'q' * 9999} %x : f32[2]"), f"unknown op `{'q' * 40}...`"),
     (main("  %0 = tanh §%y : f32[2]"), "value `%y` is not defined"),
     (main("  %0 = tanh §%0 : f32[2]\n  return %0"), "value `%0` is not defined"),
@@ -86,7 +86,7 @@ TEXTS = [
         main("  %0 = tanh §1.0 : f32[2]"),
         "expected an operand, `{` and attributes, or `:` and the result type, found `1.0`",
     ),
-    (main("  %0 = add %x, §: f32[2]"), "expected a value such as `%0`, found `:`"),
+    (main("  %0 = add %x, §: f32[2]"), "expected a value such as `%0`, or a literal such as `f32[] 1.0`, found `:`"),
     (
         main("  %0 = §add %x : f32[2]\n  return %0"),
         "`add` takes 2 operands (lhs, rhs), got 1",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -11,7 +11,7 @@ import numpy as np
 from gptrs.backend.memory_plan import dying_values
 from gptrs.backend.op_table import require_supported
 from gptrs.backend.protocol import Buffer, InputRole
-from gptrs.errors import ProgramError, UsageError
+from gptrs.errors import ExecutionError, ProgramError, UsageError
 from gptrs.ir.op import Op
 from gptrs.ir.program import Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
@@ -21,23 +21,61 @@ from gptrs_backend_ref.table import Kernel
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Step:
-    """An instruction with its kernel and the values that nothing needs after it."""
+    """An instruction with its kernel, what its regions and callees do, and what dies after it."""
 
     instruction: Instruction
     kernel: Kernel
+    bodies: tuple[RegionBody, ...]
     dying: tuple[Value, ...]
+
+    def run(self, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """The results of the instruction, one array each."""
+        op = self.instruction.op
+        bodies = {"bodies": self.bodies} if self.bodies else {}
+        try:
+            results = self.kernel(op, *operands, **bodies)
+        except MemoryError:
+            types = ", ".join(str(value.type) for value in self.instruction.results)
+            raise ExecutionError(
+                f"no memory is left for `{op.name}`, which gives {types}"
+            ) from None
+        return results if isinstance(results, tuple) else (np.asarray(results),)
+
+
+class RegionBody:
+    """A region whose kernels are found: runs one instruction after another."""
+
+    def __init__(self, region: Region, functions: Mapping[str, RegionBody]) -> None:
+        self.signature = region.signature
+        self._params = region.params
+        self._results = region.results
+        self._steps = [
+            _step(instruction, functions, dying)
+            for instruction, dying in zip(region.instructions, dying_values(region), strict=True)
+        ]
+
+    def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
+        """The results for these arguments; they may be views of one, or one array twice."""
+        environment = dict(zip(self._params, arrays, strict=True))
+        for step in self._steps:
+            results = step.run([environment[value] for value in step.instruction.operands])
+            environment.update(zip(step.instruction.results, results, strict=True))
+            del results
+            for value in step.dying:
+                del environment[value]
+        return tuple(environment[value] for value in self._results)
 
 
 class RefExecutable:
     """A program whose kernels are found; keeps nothing between runs, so threads may share it."""
 
-    def __init__(self, region: Region) -> None:
-        self._params = region.params
-        self._results = region.results
-        self._steps = [
-            Step(instruction, _kernel(instruction), dying)
-            for instruction, dying in zip(region.instructions, dying_values(region), strict=True)
-        ]
+    def __init__(self, program: Program) -> None:
+        self._params = program.main.body.params
+        # Callees come before those that refer to them.
+        functions: dict[str, RegionBody] = {}
+        for function in program.reachable():
+            functions[function.name] = RegionBody(function.body, functions)
+        self._body = functions["main"]
 
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
         """Results as arrays that share memory neither with an input nor with each other.
@@ -46,17 +84,10 @@ class RefExecutable:
         values. Donated inputs are treated as any other.
         """
         arrays = self._checked(inputs)
-        environment = dict(zip(self._params, arrays, strict=True))
         # PTIR defines what overflow and invalid operations give, so NumPy need not warn of them.
         with np.errstate(all="ignore"):
-            for step in self._steps:
-                operands = [environment[value] for value in step.instruction.operands]
-                result = step.kernel(step.instruction.op, *operands)
-                environment[step.instruction.result] = np.asarray(result)
-                del operands, result
-                for value in step.dying:
-                    del environment[value]
-        return _owned([environment[value] for value in self._results], arrays)
+            results = self._body(*arrays)
+        return _owned(list(results), arrays)
 
     def _checked(self, inputs: Sequence[Buffer]) -> list[np.ndarray]:
         if len(inputs) != len(self._params):
@@ -89,7 +120,7 @@ class RefBackend:
             raise UsageError(
                 f"a program of {expected} inputs needs {expected} roles, got {len(roles)}"
             )
-        return RefExecutable(program.main.body)
+        return RefExecutable(program)
 
     def to_device(self, array: np.ndarray) -> np.ndarray:
         """`array` itself, converted if its bytes are not in the order of this machine."""
@@ -109,12 +140,16 @@ def create(threads: int | None = None) -> RefBackend:
     return RefBackend()
 
 
-def _kernel(instruction: Instruction) -> Kernel:
+def _step(
+    instruction: Instruction, functions: Mapping[str, RegionBody], dying: tuple[Value, ...]
+) -> Step:
     operands = [value.type for value in instruction.operands]
     results = [value.type for value in instruction.results]
     kernel = TABLE.find(instruction.op, operands, results)
     assert kernel is not None, "`require_supported` has found one"
-    return kernel
+    regions = (RegionBody(region, functions) for region in instruction.regions)
+    callees = (functions[name] for name in instruction.op.callees())
+    return Step(instruction, kernel, (*regions, *callees), dying)
 
 
 def _checked_input(position: int, param: Value, buffer: Buffer) -> np.ndarray:

@@ -10,16 +10,12 @@ from gptrs.backend.protocol import Backend
 from gptrs.errors import UnsupportedError
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import OPS, Op
+from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
 
 Kernel = TypeVar("Kernel")
 Condition = Callable[[Op, Sequence[TensorType]], bool]
-
-
-def key_dtype(op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]) -> DType:
-    """The element type by which a kernel for `op` is chosen: its data operand, else its result."""
-    return operands[op.data_operand].dtype if operands else results[0].dtype
 
 
 @dataclass
@@ -51,7 +47,7 @@ class OpTable(Generic[Kernel]):
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> Kernel | None:
         """The kernel for `op` on these types, None if there is none."""
-        entry = self._entries.get((type(op), key_dtype(op, operands, results)))
+        entry = self._entries.get((type(op), op.key_dtype(operands, results)))
         if entry is None:
             return None
         kernel, when = entry
@@ -63,6 +59,8 @@ class OpTable(Generic[Kernel]):
         """Why there is no kernel for `op` on these types, None if there is one."""
         if self.find(op, operands, results) is not None:
             return None
+        if isinstance(op, CustomCall):
+            return f"`custom_call` with target `{op.target}` (not one of its kernels)"
         taken = self.coverage().get(op.name)
         of = ", ".join(map(str, operands)) or str(results[0])
         if taken is None:
@@ -78,10 +76,10 @@ class OpTable(Generic[Kernel]):
 
 
 def require_supported(backend: Backend, program: Program) -> None:
-    """UnsupportedError that lists each op and dtype of `program` that `backend` refuses."""
+    """UnsupportedError that lists each op and dtype that `@main` reaches and `backend` refuses."""
     refusals: dict[str, None] = {}
-    for function in program.functions:
-        for instruction in function.body.instructions:
+    for function in program.reachable():
+        for instruction in function.body.walk():
             operands = [value.type for value in instruction.operands]
             results = [value.type for value in instruction.results]
             reason = backend.refusal(instruction.op, operands, results)

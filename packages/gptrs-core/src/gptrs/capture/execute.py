@@ -23,8 +23,10 @@ from gptrs.capture.parameter import Parameter
 from gptrs.capture.program_cache import ProgramCache
 from gptrs.errors import ConsumedTensorError, UsageError
 from gptrs.ir import verify
+from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
+from gptrs.optimizer.passes.inlining import Inlining
 from gptrs.optimizer.pipeline import optimize
 
 PROGRAM_CACHE = ProgramCache()
@@ -39,9 +41,19 @@ def eager() -> bool:
 def compile_program(
     program: Program, backend: Backend, roles: Sequence[InputRole] | None = None
 ) -> Executable:
-    """Optimize `program` and compile it on `backend`; without `roles` all inputs are arguments."""
+    """Optimize `program` and compile it on `backend`; without `roles` all inputs are arguments.
+
+    The backend sees `@main` alone: calls are inlined, and so are the decompositions of custom calls
+    that it does not know.
+    """
     chosen = roles or [InputRole.ARGUMENT] * len(program.main.body.params)
-    return backend.compile(optimize(program), chosen)
+
+    def knows(
+        op: CustomCall, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> bool:
+        return backend.refusal(op, operands, results) is None
+
+    return backend.compile(optimize(Inlining(knows).apply(program)), chosen)
 
 
 def run_program(

@@ -9,10 +9,12 @@ Importing this package registers every op of `gptrs.ir.ops`; a new op is a class
 """
 
 from gptrs.ir import dtypes, ops
+from gptrs.ir.attributes import FunctionName
 from gptrs.ir.builder import Builder
+from gptrs.ir.dictionary import Dictionary
 from gptrs.ir.dtypes import DType
-from gptrs.ir.literal import Literal
-from gptrs.ir.op import OPS, Op
+from gptrs.ir.literal import Literal, Scalar
+from gptrs.ir.op import OPS, Op, Signature
 from gptrs.ir.parser import parse_program
 from gptrs.ir.printer import print_program
 from gptrs.ir.program import VERSION, Function, Instruction, Program, Region, Value
@@ -24,9 +26,13 @@ __all__ = [
     "DType",
     "TensorType",
     "Literal",
+    "Scalar",
+    "Dictionary",
+    "FunctionName",
     "ops",
     "OPS",
     "Op",
+    "Signature",
     "VERSION",
     "Value",
     "Instruction",

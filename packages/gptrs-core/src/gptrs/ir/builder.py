@@ -1,4 +1,4 @@
-"""Builds a one-function program instruction by instruction, checking each as it is added."""
+"""Builds a region or program instruction by instruction, checking each as it is added."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from gptrs.ir.tensor_type import TensorType
 
 
 class Builder:
-    """Collects parameters and instructions of `@main`, then makes the program.
+    """Collects parameters and instructions of a region, mostly of `@main`, then makes the program.
+
+    `functions` are those that instructions may refer to; they come first in the program.
 
     >>> builder = Builder()
     >>> x = builder.param(TensorType(dtypes.f32, (2,)), "x")
     >>> program = builder.program(builder.emit(Tanh(), x))
     """
 
-    def __init__(self) -> None:
+    def __init__(self, functions: Sequence[Function] = ()) -> None:
+        self._functions = tuple(functions)
         self._params: list[Value] = []
         self._instructions: list[Instruction] = []
         self._defined: set[Value] = set()
@@ -32,24 +35,38 @@ class Builder:
         self._defined.add(value)
         return value
 
-    def emit(self, op: Op, *operands: Value) -> Value:
+    def emit(self, op: Op, *operands: Value, regions: Sequence[Region] = ()) -> Value:
         """Add an instruction with one result and return that result."""
-        return self.emit_many(op, operands).result
+        return self.emit_many(op, operands, regions).result
 
-    def emit_many(self, op: Op, operands: Sequence[Value]) -> Instruction:
+    def emit_many(
+        self, op: Op, operands: Sequence[Value], regions: Sequence[Region] = ()
+    ) -> Instruction:
         """Add an instruction with any number of results; ProgramError if operands do not fit."""
         self._require_defined(operands)
-        types = op.result_types([operand.type for operand in operands])
-        instruction = Instruction(op, tuple(operands), tuple(Value(type_) for type_ in types))
+        bodies = (*regions, *(self._function(name).body for name in op.callees()))
+        signatures = [body.signature for body in bodies]
+        types = op.result_types([operand.type for operand in operands], signatures)
+        results = tuple(Value(type_) for type_ in types)
+        instruction = Instruction(op, tuple(operands), results, tuple(regions))
         self._instructions.append(instruction)
         self._defined.update(instruction.results)
         return instruction
 
     def program(self, *results: Value) -> Program:
         """The program that returns `results`."""
+        return Program((*self._functions, Function("main", self.region(*results))))
+
+    def region(self, *results: Value) -> Region:
+        """What was built, as a region that returns `results`."""
         self._require_defined(results)
-        region = Region(tuple(self._params), tuple(self._instructions), results)
-        return Program((Function("main", region),))
+        return Region(tuple(self._params), tuple(self._instructions), results)
+
+    def _function(self, name: str) -> Function:
+        for function in self._functions:
+            if function.name == name:
+                return function
+        raise ProgramError(f"no function given to the builder is called `@{name}`")
 
     def _require_defined(self, values: Sequence[Value]) -> None:
         for value in values:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NewType
 
 import numpy as np
 
@@ -54,3 +55,7 @@ class Literal:
         size = self.type.dtype.itemsize
         first = self.data[:size]
         return first if first and first * self.type.size == self.data else None
+
+
+Scalar = NewType("Scalar", Literal)
+"""A literal of rank 0, as an attribute: its element type is that of the first result."""

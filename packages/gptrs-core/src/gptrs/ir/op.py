@@ -6,11 +6,18 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from gptrs.errors import ProgramError
-from gptrs.ir.attributes import AttributeKind, attribute_kind, check_attributes, same_attribute
-from gptrs.ir.dtypes import Kind
+from gptrs.ir.attribute_kind import AttributeKind
+from gptrs.ir.attributes import (
+    attribute_kind,
+    check_attributes,
+    is_function_name,
+    same_attribute,
+)
+from gptrs.ir.dtypes import DType, Kind
 from gptrs.ir.tensor_type import TensorType
 
 Inferred = TensorType | tuple[TensorType, ...]
@@ -20,6 +27,18 @@ OPS: dict[str, type[Op]] = {}
 """Every op class by its text name, filled by the `@op` decorator."""
 
 
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The parameter and result types of a region or function: all that an op sees of one."""
+
+    params: tuple[TensorType, ...]
+    results: tuple[TensorType, ...]
+
+    def __str__(self) -> str:
+        params, results = (", ".join(map(str, types)) for types in (self.params, self.results))
+        return f"({params}) -> ({results})"
+
+
 class Op:
     """One kind of instruction. Subclasses are decorated with `@op(name)`; fields are attributes.
 
@@ -27,23 +46,36 @@ class Op:
     parameter takes any number), and returns the result type, or a tuple of several. `infer` raises
     ProgramError, best made by `self.error`, for operands or attributes that PTIR does not allow.
     Its docstring is the definition of the op.
+
+    An op with regions lists their names in `region_names`; one that refers to functions has
+    attributes of the type `FunctionName`. Either sees the signatures, of its regions first, as
+    the keyword `bodies` of `infer`.
     """
 
     name: ClassVar[str]
+    region_names: ClassVar[tuple[str, ...]] = ()
+    """The regions that an instruction with this op carries, in their order."""
     operand_names: ClassVar[tuple[str, ...]]
     variadic: ClassVar[bool]
     attribute_types: ClassVar[dict[str, Any]]
+    function_attributes: ClassVar[tuple[str, ...]] = ()
+    """The attributes of the type `FunctionName`."""
     attribute_kinds: ClassVar[dict[str, AttributeKind]]
     """How each attribute is checked, printed and read: what its type in `attribute_types` means."""
     data_operand: ClassVar[int] = 0
     """The operand whose element type a kernel is chosen by (`select`: the first branch)."""
 
-    def infer(self, *operands: Any, **_: Any) -> Inferred:
+    def infer(self, *operands: Any, **bodies: Any) -> Inferred:
         """Result type(s) for operands of these types."""
         raise NotImplementedError
 
-    def result_types(self, operands: Sequence[TensorType]) -> tuple[TensorType, ...]:
-        """Check attributes and number of operands, infer; the result types as a tuple."""
+    def result_types(
+        self, operands: Sequence[TensorType], bodies: Sequence[Signature] = ()
+    ) -> tuple[TensorType, ...]:
+        """Check attributes and number of operands, infer; the result types as a tuple.
+
+        `bodies` holds the signature of each region, then of each function that `callees` names.
+        """
         check_attributes(self.name, self.attribute_kinds, self)
         expected = len(self.operand_names)
         fits = len(operands) >= expected if self.variadic else len(operands) == expected
@@ -54,8 +86,28 @@ class Op:
             raise ProgramError(
                 f"`{self.name}` takes {at_least}{expected} {noun}{listed}, got {len(operands)}"
             )
-        inferred = self.infer(*operands)
+        callees = self.callees()
+        if len(bodies) != len(self.region_names) + len(callees):
+            wanted = [*self.region_names, *(f"@{name}" for name in callees)]
+            bracketed = f" ({', '.join(wanted)})" if wanted else ""
+            raise ProgramError(
+                f"`{self.name}` needs {len(self.region_names)} regions and {len(callees)} "
+                f"functions{bracketed}, got {len(bodies)} in all"
+            )
+        takes_bodies = self.region_names or self.function_attributes
+        inferred = self.infer(*operands, **({"bodies": tuple(bodies)} if takes_bodies else {}))
         return inferred if isinstance(inferred, tuple) else (inferred,)
+
+    def callees(self) -> tuple[str, ...]:
+        """The functions that the attributes refer to, without `@`, in the order of the fields."""
+        if not self.function_attributes:
+            return ()
+        names = (getattr(self, name) for name in self.function_attributes)
+        return tuple(name for name in names if name is not None)
+
+    def key_dtype(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> DType:
+        """The element type by which a kernel is chosen: of the data operand, else the result."""
+        return operands[self.data_operand].dtype if operands else results[0].dtype
 
     def error(self, reason: str, *operands: TensorType) -> ProgramError:
         """A ProgramError that reads `` `name` of TYPES REASON ``."""
@@ -86,6 +138,20 @@ class Op:
             if not same_attribute(value := getattr(self, field.name), field.default)
         }
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both are the same op with indistinguishable attributes (-0.0 is not 0.0)."""
+        return type(self) is type(other) and all(
+            same_attribute(getattr(self, name), getattr(other, name))
+            for name in self.attribute_types
+        )
+
+    def __hash__(self) -> int:
+        values = (getattr(self, name) for name in self.attribute_types)
+        # NaN hashes by identity, and equal ones must not.
+        return hash(
+            (self.name, *(repr(value) if isinstance(value, float) else value for value in values))
+        )
+
 
 @dataclass_transform(frozen_default=True)
 def op(name: str) -> Callable[[OpType], OpType]:
@@ -94,8 +160,9 @@ def op(name: str) -> Callable[[OpType], OpType]:
     def register(cls: OpType) -> OpType:
         if name in OPS:
             raise ValueError(f"op `{name}` is already defined by {OPS[name].__qualname__}")
-        decorated = dataclasses.dataclass(frozen=True)(cls)
+        decorated = dataclasses.dataclass(frozen=True, eq=False)(cls)
         parameters = list(inspect.signature(decorated.infer).parameters.values())[1:]
+        parameters = [p for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
         starred = [p for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL]
         decorated.name = name
         decorated.variadic = bool(starred)
@@ -106,6 +173,9 @@ def op(name: str) -> Callable[[OpType], OpType]:
         decorated.attribute_kinds = {
             name: attribute_kind(hint) for name, hint in decorated.attribute_types.items()
         }
+        decorated.function_attributes = tuple(
+            name for name, hint in decorated.attribute_types.items() if is_function_name(hint)
+        )
         OPS[name] = decorated
         return decorated
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from gptrs.errors import ParseError, ProgramError
 from gptrs.ir.lexer import Token
-from gptrs.ir.op import OPS, Op
+from gptrs.ir.op import OPS, Op, Signature
 from gptrs.ir.tensor_type import TensorType
+from gptrs.ir.type_text import Annotation
 from gptrs.ir.value_tree import Call, Node
-
-Annotation = tuple[Token, TensorType]
-"""A written type and the token that it begins with."""
 
 _LONGEST_GUESS = 64
 
@@ -29,6 +27,11 @@ class OpText:
         self.attributes: dict[str, tuple[Token, Node]] = {}
         self._class = OPS[name.text]
 
+    @property
+    def region_names(self) -> tuple[str, ...]:
+        """The regions that the op carries."""
+        return self._class.region_names
+
     def splat_bytes(self, annotated: Sequence[Annotation]) -> int:
         """How many bytes its `splat(x)` literals, if any, unfold to."""
         splats = [
@@ -38,13 +41,26 @@ class OpText:
         ]
         return len(splats) * annotated[0][1].nbytes if annotated else 0
 
-    def resolve(self, annotated: Sequence[Annotation], operands: Sequence[TensorType]) -> Op:
+    def resolve(
+        self,
+        annotated: Sequence[Annotation],
+        operands: Sequence[TensorType],
+        regions: Sequence[Signature],
+        functions: Mapping[str, Signature],
+    ) -> Op:
         """The op with these attributes; ParseError if it does not infer the annotated types."""
         if not annotated:
             raise self.name.error(f"{self.name} has at least one result, `()` is none")
         op = self._make(annotated[0][1])
+        for name in op.callees():
+            if name not in functions:
+                raise self.name.error(
+                    f"{self.name} needs `@{name}`, no function above has the name"
+                )
         try:
-            inferred = op.result_types(operands)
+            inferred = op.result_types(
+                operands, (*regions, *(functions[name] for name in op.callees()))
+            )
         except ProgramError as error:
             raise self.name.error(str(error)) from None
         if len(inferred) != len(annotated):

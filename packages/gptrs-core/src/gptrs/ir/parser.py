@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from gptrs.errors import ProgramError
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
 from gptrs.ir import dtypes
+from gptrs.ir.bounds import MAX_NESTING
 from gptrs.ir.lexer import Lexer, Token
-from gptrs.ir.op_text import Annotation, OpText
+from gptrs.ir.literal_text import parse_literal
+from gptrs.ir.op import Signature
+from gptrs.ir.op_text import OpText
+from gptrs.ir.ops.creation import Constant
 from gptrs.ir.program import VERSION, Function, Instruction, Program, Region, Value
-from gptrs.ir.tensor_type import MAX_RANK, TensorType
-from gptrs.ir.value_tree import Node, read_value
-from gptrs.ir.verifier import require_bounded
+from gptrs.ir.tensor_type import TensorType
+from gptrs.ir.type_text import Annotation, read_type, read_types
+from gptrs.ir.value_tree import Call, Node, read_names, read_value
 
 MAX_SPLAT_BYTES = 2**28
 """Most bytes that the `splat` literals of one text may unfold to, so that a short text stays cheap.
 """
+_DTYPE_NAMES = frozenset(dtype.name for dtype in dtypes.ALL)
 
 
 def parse_program(text: str) -> Program:
@@ -26,27 +33,45 @@ def parse_program(text: str) -> Program:
     return _Reader(text).program()
 
 
+@dataclass
+class _Scope:
+    """The region being read: what its names stand for, and its instructions so far."""
+
+    names: dict[str, Value] = field(default_factory=dict[str, Value])
+    instructions: list[Instruction] = field(default_factory=list[Instruction])
+
+    def define(self, token: Token, value: Value) -> None:
+        if token.text in self.names:
+            raise token.error(f"value {token} is defined twice")
+        self.names[token.text] = value
+
+
 class _Reader:
     def __init__(self, text: str) -> None:
         self._lexer = Lexer(text)
-        self._scope: dict[str, Value] = {}
+        self._scope = _Scope()
+        self._nesting = 0
+        self._signatures: dict[str, Signature] = {}
         self._splat_bytes_left = MAX_SPLAT_BYTES
 
     def program(self) -> Program:
         self._version()
-        functions: dict[str, Function] = {}
+        functions: list[Function] = []
         while self._lexer.token.kind != "end":
             word = self._lexer.token
             if word.text != "func":
                 raise self._lexer.expected("`func`")
             self._lexer.advance()
-            name = self._lexer.take("symbol", "a function name such as `@main`")
-            if name.text in functions:
-                raise name.error(f"function {name} is defined twice")
-            functions[name.text] = self._function(name)
-        if "@main" not in functions:
+            token = self._lexer.take("symbol", "a function name such as `@main`")
+            name = token.text.removeprefix("@")
+            if name in self._signatures:
+                raise token.error(f"function {token} is defined twice")
+            function = Function(name, self._function(token))
+            self._signatures[name] = function.body.signature
+            functions.append(function)
+        if "main" not in self._signatures:
             raise self._lexer.token.error("a program needs a function called `@main`")
-        return Program(tuple(functions.values()))
+        return Program(tuple(functions))
 
     def _version(self) -> None:
         token = self._lexer.token
@@ -56,21 +81,39 @@ class _Reader:
             raise token.error(f"version {token} is not supported, this release reads `{VERSION}`")
         self._lexer.advance()
 
-    def _function(self, name: Token) -> Function:
-        self._scope = {}
+    def _function(self, name: Token) -> Region:
+        self._scope = _Scope()
         params = self._params()
         self._lexer.take("->", "`->` and the result type")
-        declared = self._types()
-        self._lexer.take("{", "`{`")
-        instructions: list[Instruction] = []
-        while self._lexer.token.kind == "value":
-            instructions.append(self._instruction())
-        if self._lexer.token.text != "return":
-            raise self._lexer.expected("an instruction `%name = op ...` or `return`")
-        results = self._return(name, declared)
-        self._lexer.take("}", "`}`")
-        region = Region(params, tuple(instructions), results)
-        return Function(name.text.removeprefix("@"), region)
+        declared = read_types(self._lexer)
+        keyword, results = self._block()
+        if len(results) != len(declared):
+            raise keyword.error(f"{name} returns {len(declared)} values, got {len(results)}")
+        for index, ((token, value), (_, type_)) in enumerate(zip(results, declared, strict=True)):
+            if value.type != type_:
+                what = f"result {index} of {name} is declared as `{type_}`"
+                raise token.error(f"{what}, got `{value.type}`")
+        return self._finished(params, results)
+
+    def _region(self, name: str) -> Region:
+        """A region of an instruction, which sees nothing of the one around it."""
+        token = self._lexer.take("word", f"the region `{name}(...)`")
+        if token.text != name:
+            raise token.error(f"expected the region `{name}(...)`, found {token}")
+        if self._nesting == MAX_NESTING:
+            raise token.error(f"regions are nested deeper than {MAX_NESTING}")
+        outer, self._scope = self._scope, _Scope()
+        self._nesting += 1
+        params = self._params()
+        _, results = self._block()
+        region = self._finished(params, results)
+        self._nesting -= 1
+        self._scope = outer
+        return region
+
+    def _finished(self, params: Sequence[Value], results: Sequence[tuple[Token, Value]]) -> Region:
+        values = tuple(value for _, value in results)
+        return Region(tuple(params), tuple(self._scope.instructions), values)
 
     def _params(self) -> tuple[Value, ...]:
         self._lexer.take("(", "`(`")
@@ -81,23 +124,24 @@ class _Reader:
             token = self._lexer.take("value", "a parameter such as `%x: f32[2]`")
             self._lexer.take(":", "`:` and a type")
             name = token.text.removeprefix("%")
-            value = Value(self._type(), None if name.isdigit() else name)
-            self._define(token, value)
+            value = Value(read_type(self._lexer), None if name.isdigit() else name)
+            self._scope.define(token, value)
             params.append(value)
         return tuple(params)
 
-    def _return(self, function: Token, declared: tuple[Annotation, ...]) -> tuple[Value, ...]:
+    def _block(self) -> tuple[Token, list[tuple[Token, Value]]]:
+        """`{`, instructions, `return` and what is returned, `}`."""
+        self._lexer.take("{", "`{`")
+        while self._lexer.token.kind == "value":
+            self._instruction()
+        if self._lexer.token.text != "return":
+            raise self._lexer.expected("an instruction `%name = op ...` or `return`")
         keyword = self._lexer.advance()
-        operands = self._operands()
-        if len(operands) != len(declared):
-            raise keyword.error(f"{function} returns {len(declared)} values, got {len(operands)}")
-        for index, ((token, value), (_, type_)) in enumerate(zip(operands, declared, strict=True)):
-            if value.type != type_:
-                what = f"result {index} of {function} is declared as `{type_}`"
-                raise token.error(f"{what}, got `{value.type}`")
-        return tuple(value for _, value in operands)
+        results = self._operands()
+        self._lexer.take("}", "`}`")
+        return keyword, results
 
-    def _instruction(self) -> Instruction:
+    def _instruction(self) -> None:
         targets = [self._lexer.advance()]
         while self._lexer.skip(","):
             targets.append(self._lexer.take("value", "another result such as `%1`"))
@@ -105,87 +149,61 @@ class _Reader:
         text = OpText(self._lexer.take("word", "the name of an op"))
         operands = self._operands()
         if self._lexer.token.kind == "{":
-            text.attributes = self._attributes()
-        self._lexer.take(":", "an operand, `{` and attributes, or `:` and the result type")
-        annotated = self._types()
-        self._splat_bytes_left -= text.splat_bytes(annotated)
-        if self._splat_bytes_left < 0:
-            raise text.name.error(f"the splats of the text exceed {MAX_SPLAT_BYTES} bytes")
-        op = text.resolve(annotated, [value.type for _, value in operands])
+            text.attributes = read_names(self._lexer).items
+        regions = tuple(self._region(name) for name in text.region_names)
+        wanted = "an operand, `{` and attributes, or `:` and the result type"
+        self._lexer.take(":", "`:` and the result type" if regions else wanted)
+        annotated = read_types(self._lexer)
+        self._unfold(text.name, text.splat_bytes(annotated))
+        types = [value.type for _, value in operands]
+        signatures = [region.signature for region in regions]
+        op = text.resolve(annotated, types, signatures, self._signatures)
+        results = self._results(targets, text.name, annotated)
+        values = tuple(value for _, value in operands)
+        self._scope.instructions.append(Instruction(op, values, results, regions))
+
+    def _results(
+        self, targets: Sequence[Token], op: Token, annotated: Sequence[Annotation]
+    ) -> tuple[Value, ...]:
         if len(targets) != len(annotated):
-            what = f"{text.name} has {len(annotated)} results"
+            what = f"{op} has {len(annotated)} results"
             raise targets[0].error(f"{what}, got names for {len(targets)}")
         results = tuple(Value(type_) for _, type_ in annotated)
         for token, value in zip(targets, results, strict=True):
-            self._define(token, value)
-        return Instruction(op, tuple(value for _, value in operands), results)
-
-    def _attributes(self) -> dict[str, tuple[Token, Node]]:
-        self._lexer.take("{", "`{`")
-        found: dict[str, tuple[Token, Node]] = {}
-        while not self._lexer.skip("}"):
-            if found:
-                self._lexer.take(",", "`,` or `}`")
-            name = self._lexer.take("word", "the name of an attribute")
-            if name.text in found:
-                raise name.error(f"attribute {name} is given twice")
-            self._lexer.take("=", "`=`")
-            found[name.text] = (name, read_value(self._lexer))
-        return found
+            self._scope.define(token, value)
+        return results
 
     def _operands(self) -> list[tuple[Token, Value]]:
         operands: list[tuple[Token, Value]] = []
-        if self._lexer.token.kind != "value":
+        token = self._lexer.token
+        if token.kind != "value" and token.text not in _DTYPE_NAMES:
             return operands
         while True:
-            token = self._lexer.take("value", "a value such as `%0`")
-            if token.text not in self._scope:
-                raise token.error(f"value {token} is not defined")
-            operands.append((token, self._scope[token.text]))
+            operands.append(self._operand())
             if not self._lexer.skip(","):
                 return operands
 
-    def _define(self, token: Token, value: Value) -> None:
-        if token.text in self._scope:
-            raise token.error(f"value {token} is defined twice")
-        self._scope[token.text] = value
-
-    def _types(self) -> tuple[Annotation, ...]:
-        if not self._lexer.skip("("):
-            return ((self._lexer.token, self._type()),)
-        types: list[Annotation] = []
-        while not self._lexer.skip(")"):
-            if types:
-                self._lexer.take(",", "`,` or `)`")
-            types.append((self._lexer.token, self._type()))
-        return tuple(types)
-
-    def _type(self) -> TensorType:
-        name = self._lexer.take("word", "a type such as `f32[2, 3]`")
-        try:
-            dtype = dtypes.by_name(name.text)
-        except ProgramError as error:
-            raise name.error(f"unknown dtype {name}; {error.hint}") from None
-        self._lexer.take("[", "`[` and the dims of the type")
-        dims: list[int] = []
-        while not self._lexer.skip("]"):
-            if dims:
-                self._lexer.take(",", "`,` or `]`")
-            if len(dims) == MAX_RANK:
-                raise self._lexer.token.error(f"a type has at most {MAX_RANK} dims")
-            dims.append(self._dim())
-        try:
-            type_ = TensorType(dtype, tuple(dims))
-            require_bounded(type_)
-        except ProgramError as error:
-            raise name.error(str(error)) from None
-        return type_
-
-    def _dim(self) -> int:
+    def _operand(self) -> tuple[Token, Value]:
         token = self._lexer.token
-        if token.kind == "?":
-            raise token.error("symbolic dims (`?N`) are not read; write the size as a number")
-        if not token.text.isdigit() or len(token.text) > 20:
-            raise self._lexer.expected("a dim, a whole number of at most 20 digits")
-        self._lexer.advance()
-        return int(token.text)
+        if token.kind == "word":
+            return token, self._inline_literal()
+        self._lexer.take("value", "a value such as `%0`, or a literal such as `f32[] 1.0`")
+        if token.text not in self._scope.names:
+            raise token.error(f"value {token} is not defined")
+        return token, self._scope.names[token.text]
+
+    def _inline_literal(self) -> Value:
+        """`f32[2] splat(1.0)` for an operand: a `constant` in front of the instruction."""
+        type_: TensorType = read_type(self._lexer)
+        node: Node = read_value(self._lexer)
+        if isinstance(node, Call) and node.word.text == "splat":
+            self._unfold(node.word, type_.nbytes)
+        value = Value(type_)
+        op = Constant(parse_literal(node, type_))
+        self._scope.instructions.append(Instruction(op, (), (value,)))
+        return value
+
+    def _unfold(self, place: Token, splat_bytes: int) -> None:
+        self._splat_bytes_left -= splat_bytes
+        if self._splat_bytes_left < 0:
+            raise place.error(f"the splats of the text exceed {MAX_SPLAT_BYTES} bytes")

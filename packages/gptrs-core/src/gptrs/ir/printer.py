@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gptrs.errors import ProgramError
 from gptrs.ir.lexer import IDENTIFIER
 from gptrs.ir.op import Op
-from gptrs.ir.program import VERSION, Function, Instruction, Program, Value
+from gptrs.ir.program import VERSION, Function, Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
 
 
@@ -18,44 +18,64 @@ def print_program(program: Program) -> str:
     Parameters keep their names as far as those are identifiers and unlike each other; all other
     values are numbered from `%0` on in each function. Attributes at their default are left out.
     """
-    functions = "\n".join(_Printer(function).text() for function in program.functions)
+    functions = "\n".join(print_function(function) for function in program.functions)
     return f"{VERSION}\n{functions}"
 
 
+def print_function(function: Function) -> str:
+    """The text of one function, as `print_program` gives it."""
+    return _Printer(f"`@{function.name}`").function(function)
+
+
+def print_region(region: Region) -> str:
+    """The text of a region on its own: equal texts mean equal regions, bit for bit."""
+    return "\n".join(_Printer("a region").block("region", region, ""))
+
+
 class _Printer:
-    def __init__(self, function: Function) -> None:
-        self._function = function
+    def __init__(self, where: str) -> None:
+        self._where = where
         self._names: dict[Value, str] = {}
         self._numbered = 0
 
-    def text(self) -> str:
-        body = self._function.body
-        wishes = Counter(param.name for param in body.params)
-        for param in body.params:
+    def function(self, function: Function) -> str:
+        types = _print_types([value.type for value in function.body.results])
+        first, *rest = self.block(f"func @{function.name}", function.body, "", f" -> {types}")
+        return "\n".join([first, *rest, ""])
+
+    def block(self, head: str, region: Region, indent: str, tail: str = "") -> list[str]:
+        """`head(params)tail {`, the instructions, `return` and `}`, a line each."""
+        wishes = Counter(param.name for param in region.params)
+        for param in region.params:
             name = param.name
             keep = name is not None and wishes[name] == 1 and IDENTIFIER.fullmatch(name)
             self._define(param, name if keep else None)
-        params = ", ".join(f"{self._names[param]}: {param.type}" for param in body.params)
-        lines = [self._instruction(instruction) for instruction in body.instructions]
-        types = _print_types([result.type for result in body.results])
-        results = ", ".join(self._name(value) for value in body.results)
-        return "\n".join(
-            [
-                f"func @{self._function.name}({params}) -> {types} {{",
-                *lines,
-                f"  return {results}" if results else "  return",
-                "}\n",
-            ]
-        )
+        params = ", ".join(f"{self._names[param]}: {param.type}" for param in region.params)
+        inner = f"{indent}  "
+        lines = [f"{indent}{head}({params}){tail} {{"]
+        for instruction in region.instructions:
+            lines.extend(self._instruction(instruction, inner))
+        results = ", ".join(self._name(value) for value in region.results)
+        lines.append(f"{inner}return {results}" if results else f"{inner}return")
+        lines.append(f"{indent}}}")
+        return lines
 
-    def _instruction(self, instruction: Instruction) -> str:
+    def _instruction(self, instruction: Instruction, indent: str) -> list[str]:
         operands = ", ".join(self._name(value) for value in instruction.operands)
+        op = instruction.op
+        before = " ".join(filter(None, [op.name, operands, _print_attributes(op)]))
+        bodies: list[str] = []
+        visible, self._names = self._names, {}
+        for name, region in zip(op.region_names, instruction.regions, strict=True):
+            bodies.extend(self.block(name, region, f"{indent}  "))
+        self._names = visible
         for result in instruction.results:
             self._define(result, None)
         results = ", ".join(self._names[result] for result in instruction.results)
         types = _print_types([result.type for result in instruction.results])
-        parts = [instruction.op.name, operands, _print_attributes(instruction.op), f": {types}"]
-        return f"  {results} = {' '.join(filter(None, parts))}"
+        lines = [f"{indent}{results} = {before}", *bodies]
+        lines[-1] += f" : {types}"
+        return lines
 
     def _define(self, value: Value, name: str | None) -> None:
         if name is None:
@@ -67,9 +87,8 @@ class _Printer:
         try:
             return self._names[value]
         except KeyError:
-            where = f"`@{self._function.name}`"
             raise ProgramError(
-                f"{where} reads a value of type `{value.type}` before it is defined"
+                f"{self._where} reads a value of type `{value.type}` before it is defined"
             ) from None
 
 

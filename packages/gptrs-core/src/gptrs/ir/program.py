@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from gptrs.errors import ProgramError
-from gptrs.ir.op import Op
+from gptrs.ir.op import Op, Signature
 from gptrs.ir.tensor_type import TensorType
 
 VERSION = "ptir.v0.5"
@@ -22,11 +23,16 @@ class Value:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Instruction:
-    """One application of an op: operands defined earlier, results defined here."""
+    """One application of an op: operands defined earlier, results defined here.
+
+    `regions` are those that `op.region_names` asks for. They see nothing of the region around
+    them, so that the operands are all that an instruction reads.
+    """
 
     op: Op
     operands: tuple[Value, ...]
     results: tuple[Value, ...]
+    regions: tuple[Region, ...] = ()
 
     @property
     def result(self) -> Value:
@@ -38,11 +44,30 @@ class Instruction:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Region:
-    """A list of instructions with parameters and results: the body of a function."""
+    """Instructions with parameters and results: the body of a function, or part of an instruction.
+
+    A region is isolated: it reads its parameters and what it defines, nothing else.
+    """
 
     params: tuple[Value, ...]
     instructions: tuple[Instruction, ...]
     results: tuple[Value, ...]
+
+    @property
+    def signature(self) -> Signature:
+        """The types of the parameters and results."""
+        return Signature(
+            tuple(param.type for param in self.params), tuple(value.type for value in self.results)
+        )
+
+    def walk(self) -> Iterator[Instruction]:
+        """Every instruction, each before those of its own regions."""
+        pending = list(reversed(self.instructions))
+        while pending:
+            instruction = pending.pop()
+            yield instruction
+            for region in reversed(instruction.regions):
+                pending.extend(reversed(region.instructions))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -55,7 +80,10 @@ class Function:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Program:
-    """One or more functions; execution enters at `main`, the one called `@main`."""
+    """One or more functions; execution enters at `main`, the one called `@main`.
+
+    A function is defined before those that refer to it, so that none can reach itself.
+    """
 
     functions: tuple[Function, ...]
 
@@ -66,3 +94,25 @@ class Program:
             if function.name == "main":
                 return function
         raise ProgramError("a program needs a function called `@main`")
+
+    def function(self, name: str) -> Function:
+        """The function called `@name`; ProgramError if the program has none."""
+        for function in self.functions:
+            if function.name == name:
+                return function
+        raise ProgramError(f"the program has no function called `@{name}`")
+
+    def reachable(self) -> tuple[Function, ...]:
+        """`@main` and every function that it refers to, at any depth, in program order."""
+        reached = {"main"}
+        # A function comes after those that it refers to.
+        for function in reversed(self.functions):
+            if function.name in reached:
+                for instruction in function.body.walk():
+                    reached.update(instruction.op.callees())
+        return tuple(function for function in self.functions if function.name in reached)
+
+    def bodies(self, instruction: Instruction) -> tuple[Signature, ...]:
+        """What `op.result_types` wants to know of the regions and callees of an instruction."""
+        callees = (self.function(name).body for name in instruction.op.callees())
+        return tuple(region.signature for region in (*instruction.regions, *callees))

@@ -1,4 +1,4 @@
-"""The values of attributes as written: words, numbers, lists and calls, not yet given a meaning."""
+"""The values of attributes as written, not yet given a meaning: words, lists, calls, types."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from gptrs.errors import ParseError
 from gptrs.ir.lexer import Lexer, Token
+from gptrs.ir.tensor_type import TensorType
+from gptrs.ir.type_text import read_type_after
 
 MAX_DEPTH = 64
 """Deepest nesting of brackets: no type has that many axes, and recursion stays shallow."""
@@ -48,7 +50,38 @@ class Call:
         return f"`{self.word.text}(...)`"
 
 
-Node = Token | Sequence | Call
+@dataclass(frozen=True, slots=True, eq=False)
+class WrittenType:
+    """`f32[2, 3]`, a type where a value is expected."""
+
+    word: Token
+    type: TensorType
+
+    def error(self, message: str) -> ParseError:
+        """A ParseError that points at the dtype."""
+        return self.word.error(message)
+
+    def __str__(self) -> str:
+        return f"the type `{self.type}`"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Names:
+    """`{name = value, ...}`; `opening` is the bracket, each name comes with its token."""
+
+    opening: Token
+    items: dict[str, tuple[Token, Node]]
+
+    def error(self, message: str) -> ParseError:
+        """A ParseError that points at the opening bracket."""
+        return self.opening.error(message)
+
+    def __str__(self) -> str:
+        return f"a group of {len(self.items)} names in braces"
+
+
+Node = Token | Sequence | Call | WrittenType | Names
+_ATOMS = ("word", "number", "string", "symbol")
 
 
 def read_value(lexer: Lexer, depth: int = 0) -> Node:
@@ -58,14 +91,33 @@ def read_value(lexer: Lexer, depth: int = 0) -> Node:
         raise token.error(f"brackets are nested deeper than {MAX_DEPTH}")
     if token.kind in ("[", "("):
         return _read_sequence(lexer, depth)
-    if token.kind not in ("word", "number", "string"):
+    if token.kind == "{":
+        return read_names(lexer, depth + 1)
+    if token.kind not in _ATOMS:
         raise lexer.expected("a value such as `1`, `true`, `f32` or `[0, 1]`")
     lexer.advance()
     if token.kind == "word" and lexer.skip("("):
         argument = read_value(lexer, depth + 1)
         lexer.take(")", "`)`")
         return Call(token, argument)
+    if token.kind == "word" and lexer.token.kind == "[":
+        return WrittenType(token, read_type_after(token, lexer))
     return token
+
+
+def read_names(lexer: Lexer, depth: int = 0) -> Names:
+    """`{name = value, ...}`, each name once."""
+    opening = lexer.take("{", "`{`")
+    found: dict[str, tuple[Token, Node]] = {}
+    while not lexer.skip("}"):
+        if found:
+            lexer.take(",", "`,` or `}`")
+        name = lexer.take("word", "the name of an attribute")
+        if name.text in found:
+            raise name.error(f"attribute {name} is given twice")
+        lexer.take("=", "`=`")
+        found[name.text] = (name, read_value(lexer, depth))
+    return Names(opening, found)
 
 
 def _read_sequence(lexer: Lexer, depth: int) -> Sequence:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gptrs.ir.program import Function, Program, Region
+from gptrs.ir.program import Function, Instruction, Program, Region
 from gptrs.optimizer.rewrite.driver import rewrite_region
 from gptrs.optimizer.rewrite.rewrite import Rewrite
 
@@ -32,7 +32,7 @@ class RegionPass:
     change: Callable[[Region], Region]
 
     def apply(self, program: Program) -> Program:
-        """`program` with `change` applied to the body of every function."""
+        """`program` with `change` applied to every region, inner ones first."""
         return change_regions(program, self.change)
 
 
@@ -44,13 +44,13 @@ class RewritePass:
     rewrites: tuple[Rewrite, ...]
 
     def apply(self, program: Program) -> Program:
-        """`program` with the rewrites applied to the body of every function."""
+        """`program` with the rewrites applied to every region, inner ones first."""
         return change_regions(program, lambda region: rewrite_region(region, self.rewrites))
 
 
 def change_regions(program: Program, change: Callable[[Region], Region]) -> Program:
-    """`program` with `change` applied to the body of every function; itself if nothing changed."""
-    bodies = [change(function.body) for function in program.functions]
+    """`program` with `change` applied to every region, inner first; itself if nothing changed."""
+    bodies = [_changed(function.body, change) for function in program.functions]
     if all(body is old.body for body, old in zip(bodies, program.functions, strict=True)):
         return program
     return Program(
@@ -59,3 +59,19 @@ def change_regions(program: Program, change: Callable[[Region], Region]) -> Prog
             for function, body in zip(program.functions, bodies, strict=True)
         )
     )
+
+
+def _changed(region: Region, change: Callable[[Region], Region]) -> Region:
+    instructions = [_with_changed_regions(inner, change) for inner in region.instructions]
+    if any(new is not old for new, old in zip(instructions, region.instructions, strict=True)):
+        region = Region(region.params, tuple(instructions), region.results)
+    return change(region)
+
+
+def _with_changed_regions(
+    instruction: Instruction, change: Callable[[Region], Region]
+) -> Instruction:
+    regions = tuple(_changed(region, change) for region in instruction.regions)
+    if all(new is old for new, old in zip(regions, instruction.regions, strict=True)):
+        return instruction
+    return replace(instruction, regions=regions)

@@ -17,6 +17,7 @@ class Node:
     op: Op
     operands: list[Value]
     results: tuple[Value, ...]
+    regions: tuple[Region, ...] = ()
     origin: Instruction | None = None
     """The instruction this node still equals, None when it is new or an operand was exchanged."""
     erased: bool = False
@@ -25,7 +26,7 @@ class Node:
 
     def freeze(self) -> Instruction:
         """The node as an instruction: the one it was made from if nothing changed."""
-        return self.origin or Instruction(self.op, tuple(self.operands), self.results)
+        return self.origin or Instruction(self.op, tuple(self.operands), self.results, self.regions)
 
 
 Use = tuple[Node | None, int]
@@ -50,7 +51,7 @@ class Rewriter:
         last: Node | None = None
         for instruction in region.instructions:
             operands, results = list(instruction.operands), instruction.results
-            node = Node(instruction.op, operands, results, instruction)
+            node = Node(instruction.op, operands, results, instruction.regions, instruction)
             self._link(last, node, None)
             last = node
         for position, value in enumerate(self._results):

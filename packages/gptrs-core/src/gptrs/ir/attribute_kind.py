@@ -1,0 +1,74 @@
+"""What a kind of op attribute does: check a value, print it, read it, as text and as JSON."""
+
+from __future__ import annotations
+
+import typing
+from typing import Protocol
+
+from gptrs.errors import ProgramError
+from gptrs.ir.json_node import JsonNode
+from gptrs.ir.tensor_type import TensorType
+from gptrs.ir.value_tree import Node
+
+MAX_LENGTH = 1024
+"""Longest tuple: the entries are one an axis, and products of them must stay cheap."""
+
+
+class AttributeKind(Protocol):
+    """What one attribute takes: checks a Python value, prints it, and reads it."""
+
+    @property
+    def wanted(self) -> str:
+        """What a Python value must be, after the words "must be"."""
+        ...
+
+    @property
+    def written(self) -> str:
+        """What must be written in text, after the word "expected"."""
+        ...
+
+    def accepts(self, value: object) -> bool:
+        """Whether `value` has exactly the right Python type and is in range."""
+        ...
+
+    def print(self, value: typing.Any) -> str:
+        """The text of an accepted value."""
+        ...
+
+    def parse(self, node: Node, result: TensorType) -> object:
+        """What `node` stands for in an op with that result; ParseError if it is not `written`."""
+        ...
+
+    @property
+    def schema(self) -> dict[str, object]:
+        """The JSON Schema of the attribute, which may refer to the `$defs` of a program."""
+        ...
+
+    def to_json(self, value: typing.Any) -> object:
+        """The JSON value of an accepted value."""
+        ...
+
+    def from_json(self, node: JsonNode) -> object:
+        """What `node` stands for; ProgramError, at its path, if it is none of this kind."""
+        ...
+
+
+class SameInJson:
+    """The part of a kind whose values are JSON values as they are."""
+
+    __slots__ = ()
+
+    def to_json(self, value: object) -> object:
+        """As in AttributeKind."""
+        return value
+
+    def from_json(self: AttributeKind, node: JsonNode) -> object:
+        """As in AttributeKind."""
+        if not self.accepts(node.value):
+            raise misfit(self, node)
+        return node.value
+
+
+def misfit(kind: AttributeKind, node: Node | JsonNode) -> ProgramError:
+    """The error for a `node` that `kind` does not take."""
+    return node.error(f"expected {kind.written}, found {node}")

@@ -1,0 +1,29 @@
+"""How large a value and how deep a program may be: checked before anything is made of it."""
+
+from __future__ import annotations
+
+import math
+
+from gptrs.errors import ProgramError
+from gptrs.ir import dtypes
+from gptrs.ir.tensor_type import TensorType
+
+MAX_BYTES = 2**47
+"""Most bytes a value may take: what a process can address."""
+
+MAX_NESTING = 32
+"""Deepest nesting of regions in regions, and of calls in functions that are called."""
+
+MAX_EXPANDED = 2**18
+"""Most instructions of a function that calls others, each call counted as what it calls."""
+
+
+def require_bounded(type_: TensorType) -> None:
+    """ProgramError unless `type_` is made of the right parts and a value of it can exist."""
+    if type(type_.shape) is not tuple or any(type(dim) is not int for dim in type_.shape):
+        raise ProgramError(f"a shape is a tuple of integers, got `{type_.shape!r}`")
+    if not any(type_.dtype is dtype for dtype in dtypes.ALL):
+        raise ProgramError(f"`{type_.dtype}` is not one of the dtypes of PTIR")
+    # As in TensorType: strides are computed from the other dims even where one is 0.
+    if math.prod(dim for dim in type_.shape if dim) * type_.dtype.itemsize > MAX_BYTES:
+        raise ProgramError(f"`{type_}` takes more than 2^47 bytes")

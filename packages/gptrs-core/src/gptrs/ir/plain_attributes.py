@@ -1,0 +1,238 @@
+"""The kinds of attributes that need no context: flags, numbers, strings, dtypes, integer lists."""
+
+from __future__ import annotations
+
+import math
+import typing
+from dataclasses import dataclass
+
+from gptrs.ir import dtypes
+from gptrs.ir.attribute_kind import MAX_LENGTH, SameInJson, misfit
+from gptrs.ir.dtypes import DType
+from gptrs.ir.json_node import JsonNode
+from gptrs.ir.lexer import Token
+from gptrs.ir.tensor_type import TensorType
+from gptrs.ir.value_tree import Node, Sequence
+
+_INTEGER_LIMIT = 2**63
+_EXACT_INTEGERS = 2**53
+
+
+@dataclass(frozen=True, slots=True)
+class Flag(SameInJson):
+    """true or false."""
+
+    wanted: str = "true or false"
+    written: str = "`true` or `false`"
+
+    def accepts(self, value: object) -> bool:
+        """As in AttributeKind."""
+        return type(value) is bool
+
+    def print(self, value: bool) -> str:
+        """As in AttributeKind."""
+        return "true" if value else "false"
+
+    def parse(self, node: Node, result: TensorType) -> object:
+        """As in AttributeKind."""
+        if not isinstance(node, Token) or node.text not in ("true", "false"):
+            raise misfit(self, node)
+        return node.text == "true"
+
+    @property
+    def schema(self) -> dict[str, object]:
+        """As in AttributeKind."""
+        return {"type": "boolean"}
+
+
+@dataclass(frozen=True, slots=True)
+class Integer(SameInJson):
+    """An integer of 64 bits."""
+
+    wanted: str = "an integer of 64 bits"
+    written: str = "an integer of 64 bits"
+
+    def accepts(self, value: object) -> bool:
+        """As in AttributeKind."""
+        return type(value) is int and -_INTEGER_LIMIT <= value < _INTEGER_LIMIT
+
+    def print(self, value: int) -> str:
+        """As in AttributeKind."""
+        return str(value)
+
+    def parse(self, node: Node, result: TensorType) -> object:
+        """As in AttributeKind."""
+        # 20 characters hold every integer in range; int() itself refuses thousands of digits.
+        if (
+            not isinstance(node, Token)
+            or not node.text.removeprefix("-").isdigit()
+            or len(node.text) > 20
+            or not self.accepts(value := int(node.text))
+        ):
+            raise misfit(self, node)
+        return value
+
+    @property
+    def schema(self) -> dict[str, object]:
+        """As in AttributeKind."""
+        return {"type": "integer", "minimum": -_INTEGER_LIMIT, "maximum": _INTEGER_LIMIT - 1}
+
+
+INTEGER = Integer()
+
+
+@dataclass(frozen=True, slots=True)
+class Float:
+    """A Python float, printed so that it reads back the same."""
+
+    wanted: str = "a float"
+    written: str = "a number, `inf`, `-inf` or `nan`"
+
+    def accepts(self, value: object) -> bool:
+        """As in AttributeKind."""
+        return type(value) is float
+
+    def print(self, value: float) -> str:
+        """As in AttributeKind."""
+        return repr(value)
+
+    def parse(self, node: Node, result: TensorType) -> object:
+        """As in AttributeKind."""
+        if not isinstance(node, Token) or node.kind != "number":
+            raise misfit(self, node)
+        return float(node.text)
+
+    @property
+    def schema(self) -> dict[str, object]:
+        """As in AttributeKind."""
+        return {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
+
+    def to_json(self, value: float) -> object:
+        """As in AttributeKind."""
+        return value if math.isfinite(value) else repr(value)
+
+    def from_json(self, node: JsonNode) -> object:
+        """As in AttributeKind."""
+        value = node.value
+        if isinstance(value, float) or (type(value) is int and abs(value) <= _EXACT_INTEGERS):
+            return float(value)
+        if isinstance(value, str) and value in ("nan", "inf", "-inf"):
+            return float(value)
+        raise misfit(self, node)
+
+
+@dataclass(frozen=True, slots=True)
+class Text(SameInJson):
+    """A string of printable characters without double quotes, written in double quotes."""
+
+    wanted: str = f'a string of at most {MAX_LENGTH} printable characters without `"`'
+    written: str = 'a string in double quotes such as `"name"`'
+
+    def accepts(self, value: object) -> bool:
+        """As in AttributeKind."""
+        return (
+            type(value) is str
+            and len(value) <= MAX_LENGTH
+            and value.isprintable()
+            and '"' not in value
+        )
+
+    def print(self, value: str) -> str:
+        """As in AttributeKind."""
+        return f'"{value}"'
+
+    def parse(self, node: Node, result: TensorType) -> object:
+        """As in AttributeKind."""
+        if (
+            not isinstance(node, Token)
+            or node.kind != "string"
+            or not self.accepts(node.text[1:-1])
+        ):
+            raise misfit(self, node)
+        return node.text[1:-1]
+
+    @property
+    def schema(self) -> dict[str, object]:
+        """As in AttributeKind."""
+        return {"type": "string", "maxLength": MAX_LENGTH, "pattern": '^[^"]*$'}
+
+
+@dataclass(frozen=True, slots=True)
+class ElementType:
+    """A dtype."""
+
+    wanted: str = "a dtype"
+    written: str = f"one of the dtypes {', '.join(str(dtype) for dtype in dtypes.ALL)}"
+
+    def accepts(self, value: object) -> bool:
+        """As in AttributeKind."""
+        return any(value is dtype for dtype in dtypes.ALL)
+
+    def print(self, value: DType) -> str:
+        """As in AttributeKind."""
+        return value.name
+
+    def parse(self, node: Node, result: TensorType) -> object:
+        """As in AttributeKind."""
+        for dtype in dtypes.ALL:
+            if isinstance(node, Token) and node.text == dtype.name:
+                return dtype
+        raise misfit(self, node)
+
+    @property
+    def schema(self) -> dict[str, object]:
+        """As in AttributeKind."""
+        return {"$ref": "#/$defs/dtype"}
+
+    def to_json(self, value: DType) -> object:
+        """As in AttributeKind."""
+        return value.name
+
+    def from_json(self, node: JsonNode) -> object:
+        """As in AttributeKind."""
+        name = node.dtype_name()
+        for dtype in dtypes.ALL:
+            if dtype.name == name:
+                return dtype
+        raise misfit(self, node)
+
+
+@dataclass(frozen=True, slots=True)
+class Integers:
+    """A tuple of integers, one an axis as a rule."""
+
+    wanted: str = f"a tuple of at most {MAX_LENGTH} integers of 64 bits"
+    written: str = f"a list of at most {MAX_LENGTH} integers such as `[0, 1]`"
+
+    def accepts(self, value: object) -> bool:
+        """As in AttributeKind."""
+        if type(value) is not tuple:
+            return False
+        items = typing.cast("tuple[object, ...]", value)
+        return len(items) <= MAX_LENGTH and all(map(INTEGER.accepts, items))
+
+    def print(self, value: tuple[int, ...]) -> str:
+        """As in AttributeKind."""
+        return f"[{', '.join(map(str, value))}]"
+
+    def parse(self, node: Node, result: TensorType) -> object:
+        """As in AttributeKind."""
+        if not isinstance(node, Sequence) or not node.is_list or len(node.items) > MAX_LENGTH:
+            raise misfit(self, node)
+        return tuple(INTEGER.parse(item, result) for item in node.items)
+
+    @property
+    def schema(self) -> dict[str, object]:
+        """As in AttributeKind."""
+        return {"type": "array", "maxItems": MAX_LENGTH, "items": INTEGER.schema}
+
+    def to_json(self, value: tuple[int, ...]) -> object:
+        """As in AttributeKind."""
+        return [INTEGER.to_json(item) for item in value]
+
+    def from_json(self, node: JsonNode) -> object:
+        """As in AttributeKind."""
+        items = node.items()
+        if len(items) > MAX_LENGTH:
+            raise misfit(self, node)
+        return tuple(INTEGER.from_json(item) for item in items)

@@ -1,0 +1,61 @@
+"""Reads types as written, `f32[2, 3]`, bounded before anything is made of them."""
+
+from __future__ import annotations
+
+from gptrs.errors import ProgramError
+from gptrs.ir import dtypes
+from gptrs.ir.bounds import require_bounded
+from gptrs.ir.lexer import Lexer, Token
+from gptrs.ir.tensor_type import MAX_RANK, TensorType
+
+Annotation = tuple[Token, TensorType]
+"""A written type and the token that it begins with."""
+
+
+def read_types(lexer: Lexer) -> tuple[Annotation, ...]:
+    """One type, or several in parentheses."""
+    if not lexer.skip("("):
+        return ((lexer.token, read_type(lexer)),)
+    types: list[Annotation] = []
+    while not lexer.skip(")"):
+        if types:
+            lexer.take(",", "`,` or `)`")
+        types.append((lexer.token, read_type(lexer)))
+    return tuple(types)
+
+
+def read_type(lexer: Lexer) -> TensorType:
+    """The type that comes next; ParseError at the part that is none."""
+    return read_type_after(lexer.take("word", "a type such as `f32[2, 3]`"), lexer)
+
+
+def read_type_after(name: Token, lexer: Lexer) -> TensorType:
+    """The type whose dtype `name` has been passed and whose dims come next."""
+    try:
+        dtype = dtypes.by_name(name.text)
+    except ProgramError as error:
+        raise name.error(f"unknown dtype {name}; {error.hint}") from None
+    lexer.take("[", "`[` and the dims of the type")
+    dims: list[int] = []
+    while not lexer.skip("]"):
+        if dims:
+            lexer.take(",", "`,` or `]`")
+        if len(dims) == MAX_RANK:
+            raise lexer.token.error(f"a type has at most {MAX_RANK} dims")
+        dims.append(_read_dim(lexer))
+    try:
+        type_ = TensorType(dtype, tuple(dims))
+        require_bounded(type_)
+    except ProgramError as error:
+        raise name.error(str(error)) from None
+    return type_
+
+
+def _read_dim(lexer: Lexer) -> int:
+    token = lexer.token
+    if token.kind == "?":
+        raise token.error("symbolic dims (`?N`) are not read; write the size as a number")
+    if not token.text.isdigit() or len(token.text) > 20:
+        raise lexer.expected("a dim, a whole number of at most 20 digits")
+    lexer.advance()
+    return int(token.text)

@@ -1,0 +1,106 @@
+"""Puts functions in the place of their calls, so that a backend need not know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gptrs.ir.ops.control_flow import Call
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.program import Function, Instruction, Program, Region, Value
+from gptrs.ir.tensor_type import TensorType
+
+Knows = Callable[[CustomCall, Sequence[TensorType], Sequence[TensorType]], bool]
+"""Whether a backend has a kernel for a custom call of operands and results of these types."""
+
+
+@dataclass(frozen=True)
+class Inlining:
+    """`call x {function = @f} -> f(x)`, and the same for `custom_call`s that `knows` denies.
+
+    A program of `@main` alone comes out. A custom call that is known loses its decomposition; one
+    that is not known and has none stays, for the backend to refuse.
+    """
+
+    knows: Knows
+    name: str = "inlining"
+
+    def apply(self, program: Program) -> Program:
+        """`program` without calls; itself if there is nothing to change."""
+        bodies: dict[str, Region] = {}
+        for function in program.reachable():
+            bodies[function.name] = _Inliner(self.knows, bodies).region(function.body)
+        if len(program.functions) == 1 and bodies["main"] is program.main.body:
+            return program
+        return Program((Function("main", bodies["main"]),))
+
+
+class _Inliner:
+    """Rebuilds regions; `bodies` holds the callees, in which nothing is left to inline."""
+
+    def __init__(self, knows: Knows, bodies: Mapping[str, Region]) -> None:
+        self._knows = knows
+        self._bodies = bodies
+
+    def region(self, region: Region) -> Region:
+        """`region` with the calls in it, at any depth, inlined; itself if there are none."""
+        known: dict[Value, Value] = {}
+        kept: list[Instruction] = []
+        for instruction in region.instructions:
+            plain = self._without_calls_inside(instruction)
+            if any(operand in known for operand in plain.operands):
+                operands = tuple(known.get(operand, operand) for operand in plain.operands)
+                plain = replace(plain, operands=operands)
+            callee = self._callee(plain)
+            if callee is None:
+                kept.append(plain)
+                continue
+            results = splice(callee, plain.operands, kept)
+            known.update(zip(plain.results, results, strict=True))
+        if len(kept) == len(region.instructions) and all(map(_is, kept, region.instructions)):
+            return region
+        return Region(region.params, tuple(kept), tuple(known.get(v, v) for v in region.results))
+
+    def _without_calls_inside(self, instruction: Instruction) -> Instruction:
+        regions = tuple(self.region(region) for region in instruction.regions)
+        if any(new is not old for new, old in zip(regions, instruction.regions, strict=True)):
+            instruction = replace(instruction, regions=regions)
+        op = instruction.op
+        if isinstance(op, CustomCall) and op.decomposition and self._is_known(op, instruction):
+            return replace(instruction, op=replace(op, decomposition=None))
+        return instruction
+
+    def _callee(self, instruction: Instruction) -> Region | None:
+        op = instruction.op
+        if isinstance(op, Call | CustomCall) and op.callees():
+            return self._bodies[op.callees()[0]]
+        return None
+
+    def _is_known(self, op: CustomCall, instruction: Instruction) -> bool:
+        operands = [value.type for value in instruction.operands]
+        results = [value.type for value in instruction.results]
+        return self._knows(replace(op, decomposition=None), operands, results)
+
+
+def _is(a: Instruction, b: Instruction) -> bool:
+    return a is b
+
+
+def splice(region: Region, arguments: Sequence[Value], into: list[Instruction]) -> list[Value]:
+    """Append a copy of `region` for `arguments` to `into`; the values that it returns there."""
+    copies = dict(zip(region.params, arguments, strict=True))
+    for instruction in region.instructions:
+        results = tuple(Value(value.type, value.name) for value in instruction.results)
+        operands = tuple(copies[operand] for operand in instruction.operands)
+        regions = tuple(copy_region(inner) for inner in instruction.regions)
+        copies.update(zip(instruction.results, results, strict=True))
+        into.append(Instruction(instruction.op, operands, results, regions))
+    return [copies[value] for value in region.results]
+
+
+def copy_region(region: Region) -> Region:
+    """The same region with values of its own."""
+    params = tuple(Value(param.type, param.name) for param in region.params)
+    instructions: list[Instruction] = []
+    results = splice(region, params, instructions)
+    return Region(params, tuple(instructions), tuple(results))

@@ -1,0 +1,94 @@
+"""Inlining: what a backend sees of calls and custom calls."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gptrs.backend.protocol import InputRole
+from gptrs.capture.execute import compile_program
+from gptrs.errors import UnsupportedError
+from gptrs.ir import Program, parse_program, print_program, verify
+from gptrs.optimizer.passes.inlining import Inlining
+
+TEXT = """\
+ptir.v0.5
+func @unused(%a: f32[2]) -> f32[2] {
+  return %a
+}
+func @negated(%a: f32[2]) -> (f32[2], f32[2]) {
+  %0 = neg %a : f32[2]
+  return %0, %a
+}
+func @inner(%a: f32[2]) -> f32[2] {
+  %0, %1 = call %a {function = @negated} : (f32[2], f32[2])
+  %2 = sub %0, %1 : f32[2]
+  return %2
+}
+func @main(%p: i1[], %x: f32[2]) -> (f32[2], f32[2], f32[2]) {
+  %0 = custom_call %x {target = "test.kernel.v1", results = [f32[2]], decomposition = @inner} : f32[2]
+  %1 = cond %p, %0
+    then(%a: f32[2]) {
+      %0, %1 = call %a {function = @negated} : (f32[2], f32[2])
+      return %0
+    }
+    else(%a: f32[2]) {
+      return %a
+    } : f32[2]
+  %2, %3 = call %1 {function = @negated} : (f32[2], f32[2])
+  return %1, %2, %3
+}
+"""  # noqa: E501
+
+
+def inlined(text: str, knows: bool) -> Program:
+    program = Inlining(lambda op, operands, results: knows).apply(parse_program(text))
+    verify(program)
+    return program
+
+
+def test_everything_is_inlined_where_nothing_is_known() -> None:
+    program = inlined(TEXT, knows=False)
+    assert [function.name for function in program.functions] == ["main"]
+    names = [step.op.name for step in program.main.body.walk()]
+    assert names == ["neg", "sub", "cond", "neg", "neg"]
+
+
+def test_a_known_custom_call_stays_without_its_decomposition() -> None:
+    text = print_program(inlined(TEXT, knows=True))
+    assert '%0 = custom_call %x {target = "test.kernel.v1", results = [f32[2]]} : f32[2]' in text
+    assert "call %1" not in text
+
+
+def test_nothing_to_inline_gives_the_same_program() -> None:
+    text = """ptir.v0.5
+func @main(%x: f32[2]) -> f32[2] {
+  %0 = custom_call %x {target = "test.kernel.v1", results = [f32[2]]} : f32[2]
+  return %0
+}
+"""
+    program = parse_program(text)
+    assert Inlining(lambda op, operands, results: True).apply(program) is program
+    assert Inlining(lambda op, operands, results: False).apply(program) is program
+
+
+@pytest.mark.parametrize("predicate", [True, False])
+def test_calls_mean_the_same_when_they_are_inlined(backend, predicate) -> None:
+    program = parse_program(TEXT)
+    roles = [InputRole.ARGUMENT] * 2
+    inputs = [np.array(predicate), np.array([1.0, -2.0], np.float32)]
+    expected = np.array([-2.0, 4.0], np.float32) * (-1 if predicate else 1)
+    try:
+        executable = compile_program(program, backend, roles)
+    except UnsupportedError as error:
+        assert "`cond` of i1[], f32[2] (no kernel for this op)" in str(error)
+        pytest.skip(f"`{backend.name}` has no control flow")
+    results = [np.asarray(backend.to_host(x)) for x in executable.run(inputs)]
+    for found, wanted in zip(results, (expected, -expected, expected), strict=True):
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_an_unknown_target_without_decomposition_is_refused_by_name(backend) -> None:
+    text = TEXT.replace(", decomposition = @inner", "")
+    with pytest.raises(UnsupportedError, match=r"with target `test\.kernel\.v1`"):
+        compile_program(parse_program(text), backend)
