@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextvars
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -149,3 +151,9 @@ def test_host_values_computed_by_the_default_backend_join_any_other():
     assert free.backend is None
     assert (committed + free).item() == 5
     assert one is not other
+
+
+def test_operators_need_no_other_import():
+    code = "import gptrs; print((gptrs.tensor([1.0]) + gptrs.tensor([2.0])).item())"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout == "3.0\n"

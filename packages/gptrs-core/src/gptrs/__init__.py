@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from gptrs.capture.backend_choice import set_default_backend
+from gptrs.capture.operators import set_loader
 
 if TYPE_CHECKING:
     from gptrs import functionals as functionals
@@ -72,3 +73,4 @@ def _default_backend() -> Backend:
 
 
 set_default_backend(_default_backend)
+set_loader(lambda: importlib.import_module("gptrs.functionals"))

@@ -10,8 +10,10 @@ from gptrs.backend.protocol import Backend, Buffer, InputRole
 from gptrs.capture.parameter import Parameter
 from gptrs.errors import UsageError
 from gptrs.ir.builder import Builder
+from gptrs.ir.copying import copy_region
 from gptrs.ir.op import Op
-from gptrs.ir.program import Program, Value
+from gptrs.ir.printer import print_function, print_region
+from gptrs.ir.program import Function, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
 
 
@@ -50,6 +52,14 @@ class Node:
     traced: bool
     """Whether it depends on an argument of a function that is being captured."""
     stored: list[Stored | None]
+    regions: tuple[Region, ...] = ()
+    functions: tuple[Function, ...] = ()
+    """What the op or its regions refer to, each after those it needs itself."""
+
+    def structure(self) -> Hashable:
+        """The op with its regions and functions as text: equal for equal computations."""
+        regions = tuple(print_region(region) for region in self.regions)
+        return self.op, regions, tuple(print_function(function) for function in self.functions)
 
 
 @dataclass(eq=False, slots=True)
@@ -86,13 +96,29 @@ def resolve(source: Source) -> Source:
     return source
 
 
-def make_node(op: Op, operands: Sequence[Source]) -> Node:
+def make_node(
+    op: Op,
+    operands: Sequence[Source],
+    regions: Sequence[Region] = (),
+    functions: Sequence[Function] = (),
+) -> Node:
     """Check `op` on these operands and add it to the graph; UsageError when backends mix."""
     sources = tuple(resolve(operand) for operand in operands)
-    types = op.result_types([source.type for source in sources])
+    by_name = {function.name: function.body for function in functions}
+    bodies = (*regions, *(by_name[name] for name in op.callees()))
+    types = op.result_types(
+        [source.type for source in sources], [body.signature for body in bodies]
+    )
     traced = any(source.traced for source in sources)
     backend = common_backend(sources, op.name)
-    return Node(op, sources, types, backend, traced, [None] * len(types))
+    stored: list[Stored | None] = [None] * len(types)
+    return Node(op, sources, types, backend, traced, stored, tuple(regions), tuple(functions))
+
+
+def emit_node(builder: Builder, node: Node, operands: Sequence[Value]) -> tuple[Value, ...]:
+    """Add a node to a program under construction, with a copy of its regions; its results."""
+    regions = tuple(copy_region(region) for region in node.regions)
+    return builder.emit_many(node.op, operands, regions).results
 
 
 def common_backend(sources: Sequence[Source], what: str) -> Backend | None:
@@ -146,13 +172,13 @@ class GraphSlice:
     def key(self) -> Hashable:
         """The whole structure as a value: equal keys describe the same program, bit for bit.
 
-        It holds each op with its attributes, which result or input each operand is, the type and
-        role of each input, and the outputs. Inputs are numbered by identity, so `f(a, a)` and
-        `f(a, b)` differ.
+        It holds each op with its attributes and regions, which result or input each operand is, the
+        type and role of each input, and the outputs. Inputs are numbered by identity, so `f(a, a)`
+        and `f(a, b)` differ.
         """
         return (
             tuple(
-                (node.op, tuple(self._reference(operand) for operand in node.operands))
+                (node.structure(), tuple(self._reference(operand) for operand in node.operands))
                 for node in self.nodes
             ),
             tuple((leaf.type, isinstance(leaf, Parameter)) for leaf in self.leaves),
@@ -169,7 +195,7 @@ class GraphSlice:
 
     def lower(self, order: Sequence[Leaf]) -> Program:
         """The program over `order`, a list that holds each leaf once and may hold unused ones."""
-        builder = Builder()
+        builder = Builder(tuple(dict.fromkeys(f for node in self.nodes for f in node.functions)))
         values: dict[tuple[int, int], Value] = {}
         for position, leaf in enumerate(order):
             value = builder.param(leaf.type, _input_name(leaf, position))
@@ -177,8 +203,8 @@ class GraphSlice:
                 values[-1, self._leaf_numbers[leaf]] = value
         for number, node in enumerate(self.nodes):
             operands = [values[self._reference(operand)] for operand in node.operands]
-            instruction = builder.emit_many(node.op, operands)
-            values.update({(number, i): value for i, value in enumerate(instruction.results)})
+            results = emit_node(builder, node, operands)
+            values.update({(number, i): value for i, value in enumerate(results)})
         return builder.program(*(values[self._reference(output)] for output in self.outputs))
 
 

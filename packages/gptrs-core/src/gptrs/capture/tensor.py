@@ -15,6 +15,7 @@ from gptrs.capture.parameter import Parameter
 from gptrs.errors import UsageError
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
+from gptrs.ir.program import Function, Region
 from gptrs.ir.tensor_type import TensorType
 
 
@@ -129,11 +130,16 @@ def apply(op: Op, *operands: Tensor) -> Tensor:
     return result
 
 
-def apply_many(op: Op, *operands: Tensor) -> tuple[Tensor, ...]:
+def apply_many(
+    op: Op,
+    *operands: Tensor,
+    regions: Sequence[Region] = (),
+    functions: Sequence[Function] = (),
+) -> tuple[Tensor, ...]:
     """Capture one application of `op` with any number of results."""
-    node = make_node(op, [operand.source for operand in operands])
+    node = make_node(op, [operand.source for operand in operands], regions, functions)
     captured = [Captured(node, index) for index in range(len(node.types))]
-    if execute.eager():
+    if execute.eager() and not node.traced:
         execute.materialize(captured)
     return tuple(Tensor(source) for source in captured)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from gptrs.ir.copying import splice
 from gptrs.ir.ops.control_flow import Call
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
@@ -84,23 +85,3 @@ class _Inliner:
 
 def _is(a: Instruction, b: Instruction) -> bool:
     return a is b
-
-
-def splice(region: Region, arguments: Sequence[Value], into: list[Instruction]) -> list[Value]:
-    """Append a copy of `region` for `arguments` to `into`; the values that it returns there."""
-    copies = dict(zip(region.params, arguments, strict=True))
-    for instruction in region.instructions:
-        results = tuple(Value(value.type, value.name) for value in instruction.results)
-        operands = tuple(copies[operand] for operand in instruction.operands)
-        regions = tuple(copy_region(inner) for inner in instruction.regions)
-        copies.update(zip(instruction.results, results, strict=True))
-        into.append(Instruction(instruction.op, operands, results, regions))
-    return [copies[value] for value in region.results]
-
-
-def copy_region(region: Region) -> Region:
-    """The same region with values of its own."""
-    params = tuple(Value(param.type, param.name) for param in region.params)
-    instructions: list[Instruction] = []
-    results = splice(region, params, instructions)
-    return Region(params, tuple(instructions), tuple(results))

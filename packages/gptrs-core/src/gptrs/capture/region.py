@@ -1,0 +1,180 @@
+"""Turns a Python function of tensors into a region: what a loop or branch of a program runs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from gptrs.capture.graph import (
+    Argument,
+    Captured,
+    Node,
+    Source,
+    common_backend,
+    emit_node,
+    resolve,
+)
+from gptrs.capture.tensor import Tensor
+from gptrs.errors import UsageError
+from gptrs.ir.builder import Builder
+from gptrs.ir.printer import print_region
+from gptrs.ir.program import Function, Region, Value
+from gptrs.ir.tensor_type import TensorType
+
+Body = Callable[..., Tensor | Sequence[Tensor]]
+"""A function of tensors that returns one or several."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """A function that was called with stand-ins for its arguments, and what it returned."""
+
+    name: str
+    arguments: tuple[Argument, ...]
+    results: tuple[Source, ...]
+    nodes: tuple[Node, ...]
+    """What the results need and the region computes itself, in an order in which it can run."""
+    outside: tuple[Source, ...]
+    """What the function reads of its surroundings; an instruction must pass it in."""
+
+    @property
+    def functions(self) -> tuple[Function, ...]:
+        """The functions that the region refers to, each after those it needs itself."""
+        return tuple(dict.fromkeys(f for node in self.nodes for f in node.functions))
+
+    def region(
+        self,
+        outside: Sequence[Source],
+        after: int | None = None,
+        returned: Sequence[Source] = (),
+    ) -> Region:
+        """The region, with parameters for the arguments and for `outside`, which holds its own.
+
+        Those for `outside` follow the first `after` arguments (default: all). `returned`, a part
+        of `outside`, is returned too, after as many results.
+        """
+        place = len(self.arguments) if after is None else after
+        params: list[Source] = [*self.arguments[:place], *outside, *self.arguments[place:]]
+        builder = Builder(self.functions)
+        values: dict[Source | tuple[Node, int], Value] = {
+            _key(source): builder.param(source.type) for source in params
+        }
+        for node in self.nodes:
+            operands = [values[_key(operand)] for operand in node.operands]
+            for index, value in enumerate(emit_node(builder, node, operands)):
+                values[node, index] = value
+        results = [*self.results[:place], *returned, *self.results[place:]]
+        return builder.region(*(values[_key(source)] for source in results))
+
+
+def trace(name: str, function: Body, types: Sequence[TensorType]) -> Trace:
+    """Call `function` with stand-ins of `types`; UsageError if it does not return tensors.
+
+    `name` says in errors what the function is for.
+    """
+    arguments = tuple(Argument(type_, position, None) for position, type_ in enumerate(types))
+    returned = function(*map(Tensor, arguments))
+    results = tuple(resolve(tensor.source) for tensor in _tensors(name, returned))
+    return _Tracer(name, arguments, results).trace()
+
+
+def _tensors(name: str, returned: object) -> list[Tensor]:
+    several = isinstance(returned, tuple | list)
+    values = list(cast("Sequence[object]", returned)) if several else [returned]
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    for value in values:
+        if not isinstance(value, Tensor):
+            kind = type(value).__name__
+            raise UsageError(f"`{name}` must return tensors, got a value of type `{kind}`")
+    return tensors
+
+
+def as_function(trace: Trace) -> Function:
+    """A traced function as one of the program, named by its content; the outside comes last."""
+    region = trace.region(trace.outside)
+    digest = hashlib.blake2b(print_region(region).encode(), digest_size=8).hexdigest()
+    return Function(f"{_identifier(trace.name)}_{digest}", region)
+
+
+def _identifier(name: str) -> str:
+    kept = "".join(char if char.isalnum() and char.isascii() else "_" for char in name)
+    return kept if kept[:1].isalpha() else f"f{kept}"
+
+
+def outside_of(traces: Sequence[Trace]) -> tuple[Source, ...]:
+    """What several traces read of their surroundings, each source once."""
+    found = {_key(source): source for trace in traces for source in trace.outside}
+    return tuple(found.values())
+
+
+def _key(source: Source) -> Source | tuple[Node, int]:
+    """A captured result is the same wherever it is handed around."""
+    return (source.node, source.index) if isinstance(source, Captured) else source
+
+
+_Kind = Literal["constant", "varying", "outside"]
+
+
+class _Tracer:
+    """Decides for each node below the results whether the region computes it or gets it passed.
+
+    The region computes what varies with its arguments, and the constants that it needs: what
+    depends on nothing at all. What depends on the surroundings alone is computed there, once.
+    """
+
+    def __init__(
+        self, name: str, arguments: tuple[Argument, ...], results: tuple[Source, ...]
+    ) -> None:
+        self._name = name
+        self._arguments = arguments
+        self._results = results
+        self._own = set[Source](arguments)
+        self._kinds: dict[Node, _Kind] = {}
+
+    def trace(self) -> Trace:
+        """The nodes and the outside of the region."""
+        for result in self._results:
+            self._visit(result)
+        nodes = self._needed()
+        read = (*(operand for node in nodes for operand in node.operands), *self._results)
+        outside = {_key(source): source for source in read if self._kind(source) == "outside"}
+        sources = tuple(outside.values())
+        common_backend(sources, self._name)
+        return Trace(self._name, self._arguments, self._results, tuple(nodes), sources)
+
+    def _kind(self, source: Source) -> _Kind:
+        if isinstance(source, Captured):
+            return self._kinds[source.node]
+        return "varying" if source in self._own else "outside"
+
+    def _visit(self, root: Source) -> None:
+        pending: list[tuple[Source, bool]] = [(root, False)]
+        while pending:
+            source, operands_done = pending.pop()
+            if not isinstance(source, Captured) or source.node in self._kinds:
+                continue
+            node = source.node
+            if not operands_done:
+                pending.append((source, True))
+                pending.extend((operand, False) for operand in reversed(node.operands))
+                continue
+            kinds = {self._kind(operand) for operand in node.operands}
+            # dicts keep the order in which the nodes can run
+            self._kinds[node] = (
+                "varying"
+                if "varying" in kinds
+                else "outside"
+                if kinds - {"constant"}
+                else "constant"
+            )
+
+    def _needed(self) -> list[Node]:
+        """The nodes of the region that a result needs, in an order in which they can run."""
+        needed = {source.node for source in self._results if isinstance(source, Captured)}
+        for node in reversed(self._kinds):
+            if node in needed and self._kinds[node] != "outside":
+                captured = (operand for operand in node.operands if isinstance(operand, Captured))
+                needed.update(operand.node for operand in captured)
+        return [node for node in self._kinds if node in needed and self._kinds[node] != "outside"]
