@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
-from backends.oracle import (
+from gptrs.testing.numerics import (
     PRECISION,
     assert_same_floats,
     decode,
@@ -18,7 +18,7 @@ from backends.oracle import (
     rounded,
     rounded_exactly,
 )
-from backends.samples import SHAPES, edge_floats, edge_integers, integers, sample
+from gptrs.testing.samples import SHAPES, edge_floats, edge_integers, integers, sample
 from gptrs.backend.protocol import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
-from backends.oracle import assert_close, decode, integer_range, wrapped
-from backends.samples import sample
+from gptrs.testing.numerics import assert_close, decode, integer_range, wrapped
+from gptrs.testing.samples import sample
 from gptrs.backend.protocol import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

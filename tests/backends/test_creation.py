@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
-from backends.oracle import decode
-from backends.samples import sample
+from gptrs.testing.numerics import decode
+from gptrs.testing.samples import sample
 from gptrs.backend.protocol import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
-from backends.oracle import assert_close, decode, rounded
-from backends.samples import SHAPES, edge_floats, pairs, sample
+from gptrs.testing.numerics import assert_close, decode, rounded
+from gptrs.testing.samples import SHAPES, edge_floats, pairs, sample
 from gptrs.backend.protocol import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
-from backends.oracle import every_value, integer_range, wrapped
-from backends.samples import SHAPES, edge_integers, integers, pairs, sample
+from gptrs.testing.numerics import every_value, integer_range, wrapped
+from gptrs.testing.samples import SHAPES, edge_integers, integers, pairs, sample
 from gptrs.backend.protocol import Backend
 from gptrs.errors import ExecutionError
 from gptrs.ir import dtypes

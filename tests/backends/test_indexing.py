@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
-from backends.oracle import integer_range
-from backends.samples import integers, sample
+from gptrs.testing.numerics import integer_range
+from gptrs.testing.samples import integers, sample
 from gptrs.backend.protocol import Backend
 from gptrs.errors import ExecutionError
 from gptrs.ir import dtypes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
-from backends.samples import sample
+from gptrs.testing.samples import sample
 from gptrs.backend.protocol import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
-from backends.oracle import GREATEST, assert_close, decode, integer_range, wrapped
-from backends.samples import edge_floats, edge_integers, integers, sample
+from gptrs.testing.numerics import GREATEST, assert_close, decode, integer_range, wrapped
+from gptrs.testing.samples import edge_floats, edge_integers, integers, sample
 from gptrs.backend.protocol import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

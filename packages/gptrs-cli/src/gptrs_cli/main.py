@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from gptrs import __version__
-from gptrs_cli.commands import doctor, generate, inspect
+from gptrs_cli.commands import conformance, doctor, generate, inspect
 from gptrs_cli.commands import list as list_command
 from gptrs_cli.failures import report
 from gptrs_cli.interrupts import interrupts_arrive
@@ -38,6 +38,7 @@ app.command("generate")(generate.generate)
 app.add_typer(list_command.app, name="list")
 app.command("inspect")(inspect.inspect)
 app.command("doctor")(doctor.doctor)
+app.add_typer(conformance.app, name="conformance")
 
 
 def _show_version(value: bool) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from backends.oracle import GREATEST, LEAST_EXPONENT, PRECISION, integer_range, rounded
 from gptrs.ir.dtypes import DType
+from gptrs.testing.numerics import GREATEST, LEAST_EXPONENT, PRECISION, integer_range, rounded
 
 SHAPES = [(), (0,), (1,), (3, 0, 2), (5,), (3, 5, 7), (129, 65)]
 """Rank 0, no elements, one, odd sizes, and more than one block of anything."""

@@ -1,0 +1,106 @@
+"""`gptrs conformance`: whether a backend does what PTIR and the backend contract say."""
+
+from __future__ import annotations
+
+import json as json_format
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gptrs_cli.settings import (
+    BackendOption,
+    DebugOption,
+    JsonOption,
+    PluginsOption,
+    ThreadsOption,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from gptrs.testing.report import Report
+
+app = typer.Typer(
+    help="Check a backend against the definition of PTIR.",
+    no_args_is_help=False,
+    rich_markup_mode=None,
+)
+
+
+class LevelChoice(StrEnum):
+    """How much of the kit runs."""
+
+    smoke = "smoke"
+    core = "core"
+    full = "full"
+
+
+@app.command("run")
+def run(
+    context: typer.Context,
+    backend: BackendOption = None,
+    level: Annotated[
+        LevelChoice,
+        typer.Option(
+            "--level",
+            help="smoke: a case of each op and type; core: all cases, whole graphs, the runtime"
+            " contract; full: functionals, tiny models and generated programs too.",
+        ),
+    ] = LevelChoice.core,
+    op: Annotated[
+        list[str] | None,
+        typer.Option("--op", metavar="NAME", help="Run this op alone; can be repeated."),
+    ] = None,
+    threads: ThreadsOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+    plugins: PluginsOption = None,
+) -> None:
+    """Run the conformance kit on a backend: what it claims must pass, the rest it must refuse.
+
+    Exits with 1 when anything failed.
+    """
+    from gptrs.plugins.manager import manager
+    from gptrs.testing.kit import run_conformance
+    from gptrs_cli.progress import progress_bar
+
+    settings = settings_of(context)
+    engine = manager().get_backend(settings.backend, threads=settings.threads)
+    with progress_bar(f"conformance of `{engine.name}`") as step:
+        report = run_conformance(engine, level.value, ops=op or (), progress=step)
+    if settings.json:
+        print(json_format.dumps(report.as_json(), indent=2))
+    else:
+        _print_report(report)
+    if report.failed:
+        raise typer.Exit(1)
+
+
+def _print_report(report: Report) -> None:
+    from gptrs_cli.stderr import printable
+    from gptrs_cli.tables import print_table
+
+    rows = [[name, *_by_status(types)] for name, types in report.coverage.items()]
+    print_table(["op", "pass", "fail", "refused"], rows)
+    if report.checks:
+        print()
+        print_table(["check", "result"], [[name, found] for name, found in report.checks.items()])
+    if report.failures:
+        print(f"\n{len(report.failures)} failures:")
+        for failure in report.failures:
+            print(printable(f"  {failure}"))
+    print(
+        f"\nbackend `{report.backend}`, level {report.level}: {report.passed} passed,"
+        f" {report.failed} failed, {report.refused} refused in {report.seconds:.1f} s;"
+        f" {report.share_covered():.1%} of all ops on all their types"
+    )
+
+
+def _by_status(types: Mapping[str, str]) -> list[str]:
+    """The element types that passed, failed and were refused."""
+    columns: list[str] = []
+    for status in ("pass", "fail", "refused"):
+        names = [dtype for dtype, found in types.items() if found == status]
+        columns.append("all" if len(names) == len(types) and len(names) > 1 else " ".join(names))
+    return columns

@@ -1,0 +1,29 @@
+"""What a check of the kit is: a name, the level it belongs to, and a function that may fail."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from gptrs.backend.protocol import Backend
+
+Level = Literal["smoke", "core", "full"]
+"""How much of the kit runs; each level includes those before it."""
+
+
+class CheckFailure(Exception):  # noqa: N818 - what fails is the backend, not the kit
+    """A backend did not do what PTIR or its contract says; the text says what it did instead."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One property of a backend, above the level of single ops.
+
+    `run` raises CheckFailure if the backend lacks the property, and lets UnsupportedError pass
+    where the backend refuses what the check needs.
+    """
+
+    name: str
+    level: Level
+    run: Callable[[Backend], None]
