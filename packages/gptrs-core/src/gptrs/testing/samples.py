@@ -26,6 +26,11 @@ def sample(dtype: DType, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
     return np.asarray(values).astype(dtype.numpy)
 
 
+def next_seed(rng: np.random.Generator) -> int:
+    """A seed for `sample`, another one each time."""
+    return int(rng.integers(2**31))
+
+
 def edge_floats(dtype: DType) -> np.ndarray:
     """Zeros, halves, infinities, NaN, the largest, the least normal and the least of all."""
     tiny = 2.0 ** LEAST_EXPONENT[dtype.name]

@@ -229,14 +229,20 @@ class Pow(Binary):
 
 @op("maximum")
 class Maximum(Binary):
-    """The larger operand; NaN if either is NaN; of `i1` the logical or."""
+    """The larger operand; NaN if either is NaN; of `i1` the logical or.
+
+    Of two zeros with different signs either may come out.
+    """
 
     kinds = ("bool", *REAL)
 
 
 @op("minimum")
 class Minimum(Binary):
-    """The smaller operand; NaN if either is NaN; of `i1` the logical and."""
+    """The smaller operand; NaN if either is NaN; of `i1` the logical and.
+
+    Of two zeros with different signs either may come out.
+    """
 
     kinds = ("bool", *REAL)
 
@@ -318,7 +324,7 @@ class Select(Op):
 
 @op("clamp")
 class Clamp(Op):
-    """`minimum(maximum(x, low), high)`; NaN in any operand gives NaN."""
+    """`minimum(maximum(x, low), high)`; NaN in any operand gives NaN; `high` wins over `low`."""
 
     def infer(self, x: TensorType, low: TensorType, high: TensorType) -> TensorType:
         """The common type of the three operands."""

@@ -1,0 +1,107 @@
+"""Every case of the kit on every backend, and that the cases cover all of PTIR."""
+
+from __future__ import annotations
+
+import pytest
+
+from gptrs.backend.protocol import Backend
+from gptrs.errors import ProgramError
+from gptrs.ir import OPS, TensorType, dtypes
+from gptrs.ir.op import Op
+from gptrs.testing.kit import run_conformance
+from gptrs.testing.op_case import ROWS, cases
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_every_case_passes_or_is_refused(backend: Backend, name: str) -> None:
+    report = run_conformance(backend, "core", ops=[name])
+    assert not report.failures, "\n".join(map(str, report.failures))
+    assert report.passed + report.refused > 0
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_the_reference_claims_everything(name: str, reference: Backend) -> None:
+    report = run_conformance(reference, "smoke", ops=[name])
+    assert set(report.coverage[name].values()) == {"pass"}
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_each_case_is_of_its_op_and_type(name: str) -> None:
+    for dtype in ROWS[OPS[name]]:
+        made = cases(OPS[name], dtype)
+        assert made
+        labels = [case.label for case in made]
+        assert len(set(labels)) == len(labels), "two cases have one label"
+        for case in made:
+            operands = [TensorType.of(array) for array in case.inputs]
+            bodies = [region.signature for region in case.regions]
+            bodies += [
+                function.body.signature
+                for name in case.op.callees()
+                for function in case.functions
+                if function.name == name
+            ]
+            results = case.op.result_types(operands, bodies)
+            assert type(case.op) is OPS[name]
+            assert case.op.key_dtype(operands, results) is dtype
+            assert len(case.expected) == (0 if case.error else len(results))
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_cases_are_the_same_every_time(name: str) -> None:
+    for dtype in ROWS[OPS[name]]:
+        first, second = cases(OPS[name], dtype), cases(OPS[name], dtype)
+        for one, other in zip(first, second, strict=True):
+            assert (one.op, one.label, one.error) == (other.op, other.label, other.error)
+            pairs = zip(one.inputs, other.inputs, strict=True)
+            assert all(a.tobytes() == b.tobytes() for a, b in pairs)
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_attributes_take_several_values(name: str) -> None:
+    """Each flag and choice of an op occurs with every value that it can have."""
+    made = [case.op for dtype in ROWS[OPS[name]] for case in cases(OPS[name], dtype)]
+    for attribute, kind in OPS[name].attribute_kinds.items():
+        seen = {getattr(op, attribute) for op in made}
+        if kind.wanted == "true or false":
+            assert seen == {True, False}, attribute
+        words = getattr(kind, "words", None)
+        if words is not None:
+            assert seen == set(words), attribute
+        if attribute in ("accum_dtype", "out_dtype"):
+            assert len(seen) > 1, attribute
+
+
+def infers(op: Op, operands: list[TensorType]) -> bool:
+    try:
+        op.result_types(operands)
+    except ProgramError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_element_types_without_cases_are_illegal(name: str) -> None:
+    """Cases of a legal type, carried over to a type that has none, are refused by the op."""
+    covered = ROWS[OPS[name]]
+    if OPS[name].region_names or "functions" in name or name in ("call", "custom_call"):
+        pytest.skip("chosen by i1 whatever the types are")
+    for dtype in set(dtypes.ALL) - set(covered):
+        for other in covered:
+            for case in cases(OPS[name], other)[:3]:
+                op = _retyped(case.op, other, dtype)
+                if not case.inputs:
+                    continue
+                operands = [
+                    type_.with_dtype(dtype) if type_.dtype is other else type_
+                    for type_ in map(TensorType.of, case.inputs)
+                ]
+                key = OPS[name].data_operand
+                if operands[key].dtype is dtype:
+                    assert not infers(op, operands), f"`{name}` takes {dtype}, but has no case"
+
+
+def _retyped(op: Op, before: object, after: object) -> Op:
+    """`op` with attributes that are the type `before` made the type `after`."""
+    values = {name: getattr(op, name) for name in op.attribute_types}
+    return type(op)(**{k: after if v is before else v for k, v in values.items()})
