@@ -117,6 +117,11 @@ def test_the_sum_is_of_unbounded_integers(backend: Backend) -> None:
         assert found.tolist() == expected
 
 
+def test_groups_of_nothing_may_be_of_any_size(backend: Backend) -> None:
+    x, zero_point = np.zeros((0, 3), np.float32), np.zeros((0, 3), np.int32)
+    assert run_op(backend, Quantize(dtypes.si8, 0, 2**62), x, x, zero_point).shape == (0, 3)
+
+
 @pytest.mark.parametrize("dtype", [dtypes.si4, dtypes.ui4], ids=str)
 def test_packed_weights_dequantize_as_they_were(backend: Backend, dtype: DType) -> None:
     x = sample(dtypes.f32, (5, 9))

@@ -72,6 +72,28 @@ def test_patches_of_far_padding_are_not_materialized(backend: Backend) -> None:
     assert run_op(backend, op, x).reshape(-1).tolist() == [0, 1, 0]
 
 
+@pytest.mark.parametrize(
+    "op",
+    [
+        ReduceWindow("min", (1, 1, 1), padding=(2**40, 0, 0, 0, 0, 0)),
+        ExtractPatches((2**40,), padding=(2**41, 0)),
+    ],
+)
+def test_nothing_is_done_for_no_elements(backend: Backend, op: ReduceWindow | ExtractPatches):
+    found = run_op(backend, op, np.zeros((1, 3, 0), np.float32))
+    assert found.size == 0
+    assert max(found.shape) > 2**40
+
+
+@pytest.mark.parametrize("rank", [31, 32])
+def test_the_greatest_rank(backend: Backend, rank: int) -> None:
+    x = np.arange(4, dtype=np.float32).reshape((2, *(1,) * (rank - 2), 2))
+    op = ReduceWindow("sum", (*(1,) * (rank - 1), 2))
+    assert run_op(backend, op, x).reshape(-1).tolist() == [1, 5]
+    patches = ExtractPatches((2, *(1,) * (rank - 3)), padding=(1, 0, *(0,) * (2 * rank - 6)))
+    assert run_op(backend, patches, x).reshape(-1).tolist() == [0, 0, 0, 1, 0, 0, 2, 3]
+
+
 def test_long_axes_shrink_before_short_ones_grow(backend: Backend) -> None:
     op = ReduceWindow("sum", (1, 2**16), padding=(2**16 - 1, 0, 0, 0))
     x = np.ones((1, 2**16), np.int32)

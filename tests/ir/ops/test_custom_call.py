@@ -27,7 +27,7 @@ def test_results_are_as_stated() -> None:
     assert decomposed.result_types([F32], [Signature((F32,), (I1,))]) == (I1,)
 
 
-@pytest.mark.parametrize("target", ["", "kernel", "kernel.v1.", "v.k.v", "V.k.v1", "v k.v1", "v.v1"])
+@pytest.mark.parametrize("target", ["", "kernel", "a.b.v1.", "v.k.v", "V.k.v1", "v k.v1", "v.v1"])
 def test_targets_are_namespaced_and_versioned(target: str) -> None:
     with pytest.raises(ProgramError, match="needs a target of dotted words and a version"):
         CustomCall(target, (F32,)).result_types([])
@@ -94,8 +94,8 @@ def test_parse_errors(old: str, new: str, message: str) -> None:
 
 def test_dictionaries_must_be_in_order_and_plain() -> None:
     unordered = Dictionary((("b", 1), ("a", 2)))
-    with pytest.raises(ProgramError, match="`attrs` must be a gptrs.ir.Dictionary"):
+    with pytest.raises(ProgramError, match=r"`attrs` must be a gptrs\.ir\.Dictionary"):
         CustomCall("a.b.v1", (F32,), unordered).result_types([])
     unfit = Dictionary((("a", 'say "x"'),))
-    with pytest.raises(ProgramError, match="`attrs` must be a gptrs.ir.Dictionary"):
+    with pytest.raises(ProgramError, match=r"`attrs` must be a gptrs\.ir\.Dictionary"):
         CustomCall("a.b.v1", (F32,), unfit).result_types([])

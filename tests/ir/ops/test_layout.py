@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import pytest
 
+from gptrs.ir import dtypes
+from gptrs.ir.literal import Literal, Scalar
 from gptrs.ir.ops import layout
-from gptrs.ir.ops.layout import BroadcastTo, Concat, Reshape, Slice, Transpose
+from gptrs.ir.ops.layout import (
+    BroadcastTo,
+    Concat,
+    Pad,
+    Reshape,
+    Reverse,
+    Slice,
+    Tile,
+    Transpose,
+)
+
+NAN = Scalar(Literal.full(float("nan"), dtypes.f32))
+TRUE = Scalar(Literal.full(True, dtypes.i1))
 
 GOOD = [
     (Reshape((6,)), "f32[2, 3]", "f32[6]"),
@@ -29,6 +43,25 @@ GOOD = [
     (Slice((0,), (2,), (1,)), "f32[2]", "f32[2]"),
     (Concat(0), "f32[2, 3]", "f32[2, 3]"),
     (Concat(1), "f32[2, 3] f32[2, 0] f32[2, 4]", "f32[2, 7]"),
+    (Pad((1, 0), (2, 0)), "f32[2, 3]", "f32[5, 3]"),
+    (Pad((0,), (0,), (2,)), "f32[4]", "f32[10]"),
+    (Pad((1,), (1,), (9,)), "f32[1]", "f32[3]"),
+    (Pad((1,), (1,), (9,)), "f32[0]", "f32[2]"),
+    (Pad((-1,), (-2,), (1,)), "f32[3]", "f32[2]"),
+    (Pad((-3,), (0,)), "f32[3]", "f32[0]"),
+    (Pad((-5,), (9,)), "f32[3]", "f32[7]"),
+    (Pad((-(2**62),), (2**62,)), "f32[3]", "f32[3]"),
+    (Pad((), ()), "f32[]", "f32[]"),
+    (Pad((0,), (0,), (0,)), "f32[2]", "f32[2]"),
+    (Pad((1,), (1,), value=NAN), "f32[2]", "f32[4]"),
+    (Pad((1,), (1,), value=TRUE), "i1[2]", "i1[4]"),
+    (Tile((2, 3)), "f32[2, 3]", "f32[4, 9]"),
+    (Tile((0, 1)), "cf32[2, 3]", "cf32[0, 3]"),
+    (Tile((7,)), "f32[0]", "f32[0]"),
+    (Tile(()), "f32[]", "f32[]"),
+    (Reverse((0, 2)), "f32[2, 3, 4]", "f32[2, 3, 4]"),
+    (Reverse(()), "f32[]", "f32[]"),
+    (Reverse((1,)), "si4[2, 0]", "si4[2, 0]"),
 ]
 
 BAD = [
@@ -81,6 +114,35 @@ BAD = [
         "`concat` of f32[2, 3], f32[2, 4] needs equal dims on every axis but 0",
     ),
     (Concat(0), "f32[2] f32[2, 1]", "`concat` of f32[2], f32[2, 1] needs equal dims on every"),
+    (
+        Pad((1,), (1,)),
+        "f32[2, 3]",
+        "`pad` of f32[2, 3] needs 2 integers in `low`, `high` and `interior`",
+    ),
+    (Pad((1,), (1, 1)), "f32[2]", "`pad` of f32[2] needs 1 integers in `low`, `high` and `int"),
+    (Pad((1,), (1,), (0, 0)), "f32[2]", "`pad` of f32[2] needs 1 integers in `low`, `high`"),
+    (
+        Pad((1, 1), (1, 1), (0, -1)),
+        "f32[2, 2]",
+        "`pad` of f32[2, 2] needs `interior` >= 0 on axis 1, got -1",
+    ),
+    (
+        Pad((0, -3), (0, -1), (0, 1)),
+        "f32[2, 2]",
+        "`pad` of f32[2, 2] trims axis 1 by 4, but has 3 elements there",
+    ),
+    (Pad((-1,), (0,)), "f32[0]", "`pad` of f32[0] trims axis 0 by 1, but has 0 elements there"),
+    (Pad((1,), (1,), value=NAN), "f16[2]", "`pad` of f16[2] needs a value of its own type, got"),
+    (Pad((2**47,), (2**47 + 1,)), "f32[0]", "`f32[281474976710657]` has more than 2^48 elements"),
+    (Pad((0,), (0,), (2**62,)), "f32[9]", "`f32[36893488147419103241]` has more than 2^48"),
+    (Tile((2,)), "f32[2, 3]", "`tile` of f32[2, 3] needs 2 integers >= 0 in `repeats`, got [2]"),
+    (Tile((1, -1)), "f32[2, 3]", "`tile` of f32[2, 3] needs 2 integers >= 0 in `repeats`, got"),
+    (Tile((1,)), "f32[]", "`tile` of f32[] needs 0 integers >= 0 in `repeats`, got [1]"),
+    (Tile((2**48,)), "f32[2]", "`f32[562949953421312]` has more than 2^48 elements"),
+    (Reverse((1, 0)), "f32[2, 3]", "`reverse` of f32[2, 3] needs ascending axes in [0, 2), got [1"),
+    (Reverse((0, 0)), "f32[2]", "`reverse` of f32[2] needs ascending axes in [0, 1), got [0, 0]"),
+    (Reverse((-1,)), "f32[2]", "`reverse` of f32[2] needs ascending axes in [0, 1), got [-1]"),
+    (Reverse((0,)), "f32[]", "`reverse` of f32[] needs ascending axes in [0, 0), got [0]"),
 ]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from gptrs.ir import dtypes
 from gptrs.ir.ops import reduction
-from gptrs.ir.ops.reduction import Argmax, Argmin, Reduce
+from gptrs.ir.ops.reduction import Argmax, Argmin, Cumulative, Reduce
 from gptrs.ir.tensor_type import TensorType
 
 GOOD = [
@@ -26,6 +26,17 @@ GOOD = [
     (Argmax(0, keepdims=True, dtype=dtypes.si32), "i1[2, 3]", "si32[1, 3]"),
     (Argmin(0), "ui4[1]", "si64[]"),
     (Argmin(1), "f32[0, 3]", "si64[0]"),
+    (Argmax(0, dtype=dtypes.si32), "i1[2147483648]", "si32[]"),
+    (Cumulative("sum", 0), "f32[2, 3]", "f32[2, 3]"),
+    (Cumulative("sum", 1, reverse=True, exclusive=True), "cf32[2, 0]", "cf32[2, 0]"),
+    (Cumulative("prod", 0, accum_dtype=dtypes.f64), "bf16[1]", "bf16[1]"),
+    (
+        Cumulative("prod", 0, accum_dtype=dtypes.ui4, out_dtype=dtypes.si64),
+        "si8[3]",
+        "si64[3]",
+    ),
+    (Cumulative("max", 2), "ui4[2, 3, 4]", "ui4[2, 3, 4]"),
+    (Cumulative("min", 0, out_dtype=dtypes.f32), "f8e5m2[2]", "f32[2]"),
 ]
 
 BAD = [
@@ -83,7 +94,7 @@ BAD = [
     (
         Argmax(0, dtype=dtypes.si8),
         "f32[2]",
-        "`argmax` of f32[2] needs dtype si32 or si64, got si8",
+        "`argmax` of f32[2] needs indices of si32 or si64, got si8",
     ),
     (
         Argmax(0),
@@ -91,6 +102,44 @@ BAD = [
         "`argmax` of cf32[2] needs a bool or signed or unsigned or float element type",
     ),
     (Argmin(0), "f32[2] f32[2]", "`argmin` takes 1 operand (x), got 2"),
+    (
+        Argmax(0, dtype=dtypes.si32),
+        "i1[2147483649]",
+        "`argmax` of i1[2147483649] needs indices of si64 for the size of axis 0",
+    ),
+    (
+        Cumulative("or", 0),
+        "si8[2]",
+        "`cumulative` attribute `kind` must be one of sum, prod, max, min, got `or`",
+    ),
+    (
+        Cumulative("sum", 0),
+        "i1[2]",
+        "`cumulative` of i1[2] needs a signed or unsigned or float or complex element type",
+    ),
+    (
+        Cumulative("min", 0),
+        "cf32[2]",
+        "`cumulative` of cf32[2] needs a signed or unsigned or float element type",
+    ),
+    (Cumulative("sum", 1), "f32[2]", "`cumulative` of f32[2] has no axis 1"),
+    (Cumulative("sum", -1), "f32[2]", "`cumulative` of f32[2] has no axis -1"),
+    (Cumulative("sum", 0), "f32[]", "`cumulative` of f32[] has no axis 0"),
+    (
+        Cumulative("max", 0, accum_dtype=dtypes.f32),
+        "f32[2]",
+        "`cumulative` of f32[2] of kind max takes no accum_dtype",
+    ),
+    (
+        Cumulative("sum", 0, accum_dtype=dtypes.f32),
+        "si32[2]",
+        "`cumulative` of si32[2] cannot accumulate in or return f32",
+    ),
+    (
+        Cumulative("max", 0, out_dtype=dtypes.i1),
+        "si32[2]",
+        "`cumulative` of si32[2] cannot accumulate in or return i1",
+    ),
 ]
 
 
@@ -111,6 +160,9 @@ def test_refusal(op, operands, message, refusal):
         (Reduce("prod", ()), dtypes.si8, dtypes.si8),
         (Reduce("sum", (), accum_dtype=dtypes.f64), dtypes.f16, dtypes.f64),
         (Reduce("max", ()), dtypes.f16, dtypes.f16),
+        (Cumulative("sum", 0), dtypes.f8e4m3, dtypes.f32),
+        (Cumulative("prod", 0, accum_dtype=dtypes.si64), dtypes.ui4, dtypes.si64),
+        (Cumulative("min", 0), dtypes.bf16, dtypes.bf16),
     ],
 )
 def test_accumulator(op, dtype, accumulator):

@@ -22,7 +22,7 @@ Read = Callable[[View], np.ndarray]
 Explain = Callable[[Read], str]
 """Says why a call failed; may read the tensors that it was given."""
 
-_BYTES = {1: dtypes.ui8, 2: dtypes.ui16, 4: dtypes.ui32, 8: dtypes.ui64}
+_BYTES = {1: dtypes.ui8, 2: dtypes.ui16, 4: dtypes.ui32, 8: dtypes.ui64, 16: dtypes.cf64}
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,20 +2,34 @@
 
 from gptrs_backend_ref.kernels import (
     contraction,
+    control_flow,
     creation,
+    custom_call,
     elementwise,
     indexing,
     layout,
+    normalization,
+    quantization,
+    random,
     reduction,
+    sorting,
+    window,
 )
 from gptrs_backend_ref.table import TABLE
 
 __all__ = [
     "TABLE",
     "contraction",
+    "control_flow",
     "creation",
+    "custom_call",
     "elementwise",
     "indexing",
     "layout",
+    "normalization",
+    "quantization",
+    "random",
     "reduction",
+    "sorting",
+    "window",
 ]

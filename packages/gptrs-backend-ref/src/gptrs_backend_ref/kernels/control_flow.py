@@ -38,7 +38,7 @@ def scan(op: Scan, *operands: np.ndarray, bodies: tuple[Body]) -> Arrays:
     ys_types = body.signature.results[op.carry_count :]
     stacked = [np.empty((length, *type_.shape), type_.dtype.numpy) for type_ in ys_types]
     for i in reversed(range(length)) if op.reverse else range(length):
-        results = body(*carried, *(x[i] for x in scanned))
+        results = body(*carried, *(x[i, ...] for x in scanned))
         carried, ys = results[: op.carry_count], results[op.carry_count :]
         for stack, y in zip(stacked, ys, strict=True):
             stack[i] = y

@@ -10,8 +10,11 @@ from gptrs.errors import ExecutionError
 from gptrs.ir import dtypes
 from gptrs.ir.op import Op
 from gptrs.ir.ops import indexing as ops
-from gptrs_backend_ref.numerics import widen
+from gptrs_backend_ref.kernels.reduction import COMBINE, identity
+from gptrs_backend_ref.numerics import narrow, widen
 from gptrs_backend_ref.table import TABLE
+
+NUMBERS = tuple(dtype for dtype in dtypes.ALL if not dtype.is_bool)
 
 
 @TABLE.register(ops.Take, dtypes=dtypes.ALL)
@@ -26,7 +29,14 @@ def gather(op: ops.Gather, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
     positions = _checked(op, indices, x.shape[op.axis], op.axis)
     # Of the other axes only as much as `indices` has takes part.
     read = [slice(None) if axis == op.axis else slice(n) for axis, n in enumerate(indices.shape)]
-    return np.take_along_axis(x[tuple(read)], positions, axis=op.axis)
+    return along_axis(x[tuple(read)], positions, op.axis)
+
+
+def along_axis(x: np.ndarray, positions: np.ndarray, axis: int) -> np.ndarray:
+    """`x[.., positions[.., i, ..], ..]`; all dims but that of `axis` are equal."""
+    if positions.size == 0:  # NumPy would number the other dims, which may be too many for that
+        return np.empty(positions.shape, x.dtype)
+    return np.take_along_axis(x, positions, axis)
 
 
 @TABLE.register(ops.DynamicSlice, dtypes=dtypes.ALL)
@@ -45,13 +55,54 @@ def dynamic_update_slice(
     return result
 
 
-def _checked(op: Op, indices: np.ndarray, size: int, axis: int) -> np.ndarray:
+@TABLE.register(ops.ScatterReduce, dtypes=dtypes.ALL)
+def scatter_reduce(
+    op: ops.ScatterReduce, x: np.ndarray, indices: np.ndarray, updates: np.ndarray
+) -> np.ndarray:
+    """A copy with the updates combined into it, one after another."""
+    along = _checked(op, indices, x.shape[op.axis], op.axis, does="writes")
+    if updates.size == 0:
+        return x
+    places: list[np.ndarray] = list(np.indices(indices.shape, sparse=True))
+    places[op.axis] = along
+    if op.kind == "replace":
+        return _replaced(x, tuple(places), updates)
+    total = np.array(widen(x), order="C", copy=True)
+    COMBINE[SCATTERED[op.kind]].at(total, tuple(places), widen(updates))
+    return narrow(total, dtypes.from_numpy(x.dtype))
+
+
+SCATTERED = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
+"""The reduction that each kind of `scatter_reduce` but `replace` is a part of."""
+
+
+def _replaced(x: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray) -> np.ndarray:
+    """A copy with the last update of each place; NumPy does not say which of several stays."""
+    numbers = np.ravel_multi_index(places, x.shape).ravel()
+    written, from_the_end = np.unique(numbers[::-1], return_index=True)
+    result = np.array(x, order="C", copy=True)
+    np.put(result, written, updates.reshape(-1)[::-1][from_the_end])
+    return result
+
+
+@TABLE.register(ops.SegmentReduce, dtypes=NUMBERS)
+def segment_reduce(op: ops.SegmentReduce, x: np.ndarray, segment_ids: np.ndarray) -> np.ndarray:
+    """Every row combined into that of its segment."""
+    dtype = dtypes.from_numpy(x.dtype)
+    rows = _checked(op, segment_ids, op.num_segments, axis=0, does="writes")
+    wide = widen(x)
+    total = np.full((op.num_segments, *x.shape[1:]), identity(op.kind, dtype), wide.dtype)
+    COMBINE[op.kind].at(total, rows, wide)
+    return narrow(total, dtype)
+
+
+def _checked(op: Op, indices: np.ndarray, size: int, axis: int, does: str = "reads") -> np.ndarray:
     """The indices as si64; ExecutionError if one is outside [0, size)."""
     wide = widen(indices)
     outside = wide[(wide < 0) | (wide >= size)]
     if outside.size:
         raise ExecutionError(
-            f"`{op.name}` reads index {int(outside[0])} of axis {axis}, which has size {size}",
+            f"`{op.name}` {does} index {int(outside[0])} of axis {axis}, which has size {size}",
             hint=f"indices must lie in [0, {size})",
         )
     return wide.astype(np.int64)

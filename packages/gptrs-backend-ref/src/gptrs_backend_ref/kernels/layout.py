@@ -6,6 +6,7 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.ops import layout as ops
+from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_ref.table import TABLE
 
 
@@ -39,3 +40,39 @@ def slice_(op: ops.Slice, x: np.ndarray) -> np.ndarray:
 def concat(op: ops.Concat, *parts: np.ndarray) -> np.ndarray:
     """The operands one after another."""
     return np.concatenate(parts, axis=op.axis)
+
+
+@TABLE.register(ops.Pad, dtypes=dtypes.ALL)
+def pad(op: ops.Pad, x: np.ndarray) -> np.ndarray:
+    """The elements that are not trimmed, copied to their places in a tensor of `value`."""
+    shape = op.infer(TensorType.of(x)).shape
+    result = np.zeros(shape, x.dtype)
+    if op.value is not None:
+        result[...] = op.value.array
+    sources: list[slice] = []
+    places: list[slice] = []
+    for dim, size, low, between in zip(x.shape, shape, op.low, op.between(x.ndim), strict=True):
+        step = between + 1
+        # Element `i` goes to `low + i * step`: the first at or past 0, the first at or past `size`.
+        first = max(-(low // step), 0)
+        last = max(min(dim, -((low - size) // step)), first)
+        place = low + first * step
+        sources.append(slice(first, last))
+        places.append(slice(place, place + (last - first) * step, step))
+    result[tuple(places)] = x[tuple(sources)]
+    return result
+
+
+@TABLE.register(ops.Tile, dtypes=dtypes.ALL)
+def tile(op: ops.Tile, x: np.ndarray) -> np.ndarray:
+    """The tensor side by side with itself."""
+    pairs = list(zip(op.repeats, x.shape, strict=True))
+    split = x.reshape([size for dim in x.shape for size in (1, dim)])
+    repeated = np.broadcast_to(split, [size for pair in pairs for size in pair])
+    return repeated.reshape([repeats * dim for repeats, dim in pairs])
+
+
+@TABLE.register(ops.Reverse, dtypes=dtypes.ALL)
+def reverse(op: ops.Reverse, x: np.ndarray) -> np.ndarray:
+    """The elements from the last to the first."""
+    return np.flip(x, op.axes)

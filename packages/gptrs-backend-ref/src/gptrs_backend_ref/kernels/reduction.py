@@ -1,4 +1,4 @@
-"""Kernels of the ops that combine the elements along some axes into one."""
+"""Kernels of the ops that combine the elements along some axes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gptrs_backend_ref.numerics import integer_limits, widen
 from gptrs_backend_ref.table import TABLE
 
 ORDERED = tuple(dtype for dtype in dtypes.ALL if not dtype.is_complex)
+NUMBERS = tuple(dtype for dtype in dtypes.ALL if not dtype.is_bool)
 
 F8E4M3_GREATEST = 448.0
 """The greatest value of the one float type without infinities."""
@@ -76,3 +77,18 @@ def argmax(op: ops.Argmax, x: np.ndarray) -> np.ndarray:
 def argmin(op: ops.Argmin, x: np.ndarray) -> np.ndarray:
     """The first NaN, else the first of the least."""
     return np.argmin(widen(x), axis=op.axis, keepdims=op.keepdims).astype(op.dtype.numpy)
+
+
+@TABLE.register(ops.Cumulative, dtypes=NUMBERS)
+def cumulative(op: ops.Cumulative, x: np.ndarray) -> np.ndarray:
+    """Totals up to each element along the axis, moved to the front."""
+    type_ = TensorType.of(x)
+    result, accum = op.infer(type_), op.accumulator(type_)
+    along = np.moveaxis(to_accumulator(x, accum), op.axis, 0)
+    ahead = along[::-1] if op.reverse else along
+    total = COMBINE[op.kind].accumulate(ahead, axis=0, dtype=ahead.dtype)
+    if op.exclusive and len(total):
+        start = np.full((1, *total.shape[1:]), identity(op.kind, accum), total.dtype)
+        total = np.concatenate([start, total[:-1]])
+    ordered = total[::-1] if op.reverse else total
+    return from_accumulator(np.moveaxis(ordered, 0, op.axis), accum, result.dtype)

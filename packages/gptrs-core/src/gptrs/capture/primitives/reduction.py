@@ -12,6 +12,7 @@ from gptrs.ir.ops import reduction
 from gptrs.ir.shapes import normalize_axes, normalize_axis
 
 ReduceKind = OneOf["sum", "prod", "max", "min", "and", "or"]
+CumulativeKind = OneOf["sum", "prod", "max", "min"]
 
 
 def reduce(
@@ -35,3 +36,18 @@ def argmax(x: Tensor, axis: int, keepdims: bool = False, dtype: DType = dtypes.s
 def argmin(x: Tensor, axis: int, keepdims: bool = False, dtype: DType = dtypes.si64) -> Tensor:
     """Index of the first least element along axis."""
     return apply(reduction.Argmin(normalize_axis(axis, x.rank, "`argmin`"), keepdims, dtype), x)
+
+
+def cumulative(
+    x: Tensor,
+    kind: CumulativeKind,
+    axis: int,
+    reverse: bool = False,
+    exclusive: bool = False,
+    accum_dtype: DType | None = None,
+    out_dtype: DType | None = None,
+) -> Tensor:
+    """x combined along axis up to each element."""
+    normal = normalize_axis(axis, x.rank, "`cumulative`")
+    op = reduction.Cumulative(kind, normal, reverse, exclusive, accum_dtype, out_dtype)
+    return apply(op, x)

@@ -6,6 +6,7 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.literal import Literal
 from gptrs.ir.op import Op, op
 from gptrs.ir.shapes import Shape
+from gptrs.ir.symbolic_dim import exceeds
 from gptrs.ir.tensor_type import TensorType
 
 
@@ -38,7 +39,7 @@ class Iota(Op):
         if not 0 <= self.axis < result.rank:
             raise self.error(f"has no axis {self.axis}", result)
         limit = _count_of_exact_indices(self.dtype)
-        if self.shape[self.axis] > limit:
+        if exceeds(self.shape[self.axis], limit):
             raise self.error(f"counts past {limit - 1}, the last index exact in the type", result)
         return result
 

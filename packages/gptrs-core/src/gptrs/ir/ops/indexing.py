@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from gptrs.ir.op import Op, op
 from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
@@ -11,7 +13,10 @@ from gptrs.ir.tensor_type import TensorType
 class Take(Op):
     """Rows by number: `out[i.., j..] = x[indices[i..], j..]`.
 
-    An index outside [0, x.shape[0]) is an execution error, raised before any row is read.
+    `x` is of any element type and `indices` of any integer type and shape, rank 0 included. An
+    index outside [0, x.shape[0]), negative ones too, is an ExecutionError that says `index N`, the
+    axis and its size, raised before any row is read. Refused: `x` of rank 0, `indices` of other
+    types.
     """
 
     def infer(self, x: TensorType, indices: TensorType) -> TensorType:
@@ -26,8 +31,11 @@ class Take(Op):
 class Gather(Op):
     """Elements by index along `axis`: `out[.., i, ..] = x[.., indices[.., i, ..], ..]`.
 
-    `indices` has the rank of `x` and is no larger on any other axis. An index outside
-    [0, x.shape[axis]) is an execution error, raised before any element is read.
+    `x` is of any element type. `indices`, of any integer type, has the rank of `x`, along `axis`
+    any size, and is no larger on the other axes, where only as much of `x` is read. An index
+    outside [0, x.shape[axis]), negative ones too, is an ExecutionError that says `index N`, the
+    axis and its size, raised before any element is read. Refused: operands of rank 0 or of two
+    ranks, an `axis` that they do not have, `indices` larger on another axis or not of integers.
     """
 
     axis: int
@@ -47,7 +55,10 @@ class Gather(Op):
 class DynamicSlice(Op):
     """A block of `sizes` that begins at `starts`, an integer vector with one entry an axis.
 
-    Each start is clamped to [0, dim - size], so that the block always lies inside `x`.
+    `out[i..] = x[start + i ..]`. Each start is clamped to [0, dim - size], so that the block always
+    lies inside `x` and no value is an error. `x` is of any element type, `starts` of any integer
+    type; of a tensor of rank 0 it is empty. Refused: another number of starts or sizes than axes,
+    sizes that are negative or larger than the dim, starts that are no integers.
     """
 
     sizes: Shape
@@ -64,7 +75,13 @@ class DynamicSlice(Op):
 
 @op("dynamic_update_slice")
 class DynamicUpdateSlice(Op):
-    """`x` with the block at `starts` replaced by `update`; starts clamp as in dynamic_slice."""
+    """`x` with the block at `starts` replaced by `update`.
+
+    `out[start + i ..] = update[i..]`, and `x` elsewhere; `starts` are what they are for
+    `dynamic_slice` and clamp in the same way, to [0, dim - update dim]. Both are of one element
+    type, any. Refused: an `update` of another type or rank or larger than `x` on an axis, another
+    number of starts than axes, starts that are no integers.
+    """
 
     def infer(self, x: TensorType, update: TensorType, starts: TensorType) -> TensorType:
         """The type of `x`."""
@@ -75,6 +92,84 @@ class DynamicUpdateSlice(Op):
         ):
             raise self.error("needs an update of the same rank, no larger on any axis", x, update)
         return x
+
+
+@op("scatter_reduce")
+class ScatterReduce(Op):
+    """`x` with each of `updates` combined into the element that `indices` names along `axis`.
+
+    For every position `p.., i, q..` of `updates`, with `j = indices[p.., i, q..]`:
+    `out[p.., j, q..] = kind(out[p.., j, q..], updates[p.., i, q..])`, where `out` starts as `x`.
+    Elements that no index names are those of `x`.
+
+    `indices`, of any integer type, and `updates`, of the element type of `x`, have one shape: the
+    rank of `x`, any size along `axis`, no larger than `x` on the other axes. `replace` takes every
+    element type, and of updates to one element the last in row-major order wins. add and mul take
+    numbers: integers wrap; floats may be combined in any order, those of 8 and 16 bits in f32 from
+    `x` on, rounded once at the end. max and min take reals; NaN propagates, and of zeros of both
+    signs either may win.
+
+    An index outside [0, x.shape[axis]), negative ones too, is an ExecutionError that says
+    `index N`, the axis and its size, raised before anything is written. Refused: operands of rank
+    0, an `axis` that they do not have, and shapes or element types that do not fit.
+    """
+
+    axis: int
+    kind: Literal["add", "mul", "max", "min", "replace"]
+
+    def infer(self, x: TensorType, indices: TensorType, updates: TensorType) -> TensorType:
+        """The type of `x`."""
+        self.require_kind(indices, "signed", "unsigned")
+        self.require_same_dtype(x, updates)
+        if self.kind in ("max", "min"):
+            self.require_kind(x, "signed", "unsigned", "float")
+        elif self.kind in ("add", "mul"):
+            self.require_kind(x, "signed", "unsigned", "float", "complex")
+        if indices.shape != updates.shape:
+            raise self.error("needs indices and updates of one shape", x, indices, updates)
+        if x.rank != indices.rank or not 0 <= self.axis < x.rank:
+            reason = f"needs operands of one rank that have axis {self.axis}"
+            raise self.error(reason, x, indices, updates)
+        for axis, (have, want) in enumerate(zip(x.shape, indices.shape, strict=True)):
+            if axis != self.axis and want > have:
+                reason = f"writes {want} of {have} on axis {axis}"
+                raise self.error(reason, x, indices, updates)
+        return x
+
+
+@op("segment_reduce")
+class SegmentReduce(Op):
+    """Rows of `x` with the same id combined: `out[s, j..] = kind of x[i, j..], segment_ids[i] = s`.
+
+    `segment_ids` is a vector of `x.shape[0]` integers of any integer type, in any order; the result
+    has `num_segments` rows, at least 0. A segment that no row belongs to is the identity: 0 (sum),
+    1 (prod), the least value or -inf (max), the greatest value or inf (min); f8e4m3, which has no
+    infinities, has -448 and 448 there.
+
+    sum and prod take numbers, max and min reals; NaN propagates, and of zeros of both signs either
+    may be the result. Integers wrap in their own type. Floats may be combined in any order, those
+    of 8 and 16 bits in f32, rounded once at the end.
+
+    An id outside [0, num_segments), negative ones too, is an ExecutionError that says `index N`,
+    axis 0 and its size, raised before anything is written. Refused: `x` of rank 0, ids of another
+    shape or not of integers, a negative `num_segments`.
+    """
+
+    kind: Literal["sum", "prod", "max", "min"]
+    num_segments: int
+
+    def infer(self, x: TensorType, segment_ids: TensorType) -> TensorType:
+        """`num_segments` rows like those of `x`."""
+        self.require_kind(segment_ids, "signed", "unsigned")
+        if self.kind in ("max", "min"):
+            self.require_kind(x, "signed", "unsigned", "float")
+        else:
+            self.require_kind(x, "signed", "unsigned", "float", "complex")
+        if x.rank == 0 or segment_ids.shape != x.shape[:1]:
+            raise self.error("needs a vector with one id a row", x, segment_ids)
+        if self.num_segments < 0:
+            raise self.error(f"needs num_segments >= 0, got {self.num_segments}", x, segment_ids)
+        return x.with_shape((self.num_segments, *x.shape[1:]))
 
 
 def _require_starts(op: Op, x: TensorType, starts: TensorType) -> None:

@@ -1,10 +1,12 @@
-"""Ops that move elements without computing on them."""
+"""Ops that move elements without computing on them: of every element type, bit for bit."""
 
 from __future__ import annotations
 
 import math
 
+from gptrs.ir.literal import Scalar
 from gptrs.ir.op import Op, op
+from gptrs.ir.ops.reduction import require_ascending_axes
 from gptrs.ir.shapes import Shape, broadcastable_to
 from gptrs.ir.tensor_type import TensorType
 
@@ -13,7 +15,8 @@ from gptrs.ir.tensor_type import TensorType
 class Reshape(Op):
     """The elements in row-major order under another `shape`; one dim may be -1 and is inferred.
 
-    -1 is refused where the other dims multiply to 0, since any value would fit.
+    `x` is of any element type. Refused: a `shape` of another number of elements, a second -1, and
+    -1 where the other dims multiply to 0, since any value would fit.
     """
 
     shape: Shape
@@ -23,9 +26,9 @@ class Reshape(Op):
         wild = self.shape.count(-1)
         known = math.prod(dim for dim in self.shape if dim != -1)
         shape = self.shape
-        if wild == 1 and known and x.size % known == 0:
+        if wild == 1 and known != 0 and x.size % known == 0:
             shape = tuple(x.size // known if dim == -1 else dim for dim in shape)
-        if min(shape, default=0) < 0 or math.prod(shape) != x.size:
+        if any(dim < 0 for dim in shape) or math.prod(shape) != x.size:
             reason = f"to {list(self.shape)} does not keep the number of elements, {x.size}"
             raise self.error(reason, x)
         return x.with_shape(shape)
@@ -33,7 +36,10 @@ class Reshape(Op):
 
 @op("transpose")
 class Transpose(Op):
-    """Axis `i` of the result is axis `permutation[i]` of `x`."""
+    """Axis `i` of the result is axis `permutation[i]` of `x`.
+
+    `x` is of any element type. Refused: a `permutation` that does not hold each axis of `x` once.
+    """
 
     permutation: tuple[int, ...]
 
@@ -47,7 +53,12 @@ class Transpose(Op):
 
 @op("broadcast_to")
 class BroadcastTo(Op):
-    """`x` repeated to `shape`: axes align at the right, each dim of `x` is 1 or that of `shape`."""
+    """`x` repeated to `shape`: axes align at the right, each dim of `x` is 1 or that of `shape`.
+
+    `out[.., i..] = x[j..]` with `j = 0` on an axis where `x` has 1 and `j = i` elsewhere. `x` is of
+    any element type. 1 becomes 0 where `shape` has 0. Refused: a `shape` of lower rank, and dims
+    that differ where `x` does not have 1.
+    """
 
     shape: Shape
 
@@ -61,7 +72,12 @@ class BroadcastTo(Op):
 
 @op("slice")
 class Slice(Op):
-    """`sizes[i]` elements of axis `i` from `starts[i]` on, in steps of `strides[i]` (default 1)."""
+    """`sizes[i]` elements of axis `i` from `starts[i]` on, in steps of `strides[i]` (default 1).
+
+    `out[i..] = x[starts + i * strides ..]`, `0 <= i < sizes`, for `x` of any element type. Refused:
+    lists of another length than `x` has axes, negative starts or sizes, strides below 1, and a
+    block that ends past its axis; an empty block may start where the axis ends.
+    """
 
     starts: tuple[int, ...]
     sizes: tuple[int, ...]
@@ -78,7 +94,7 @@ class Slice(Op):
             if step < 1 or size < 0 or start < 0:
                 reason = f"needs start >= 0, size >= 0, stride >= 1 on axis {axis}"
                 raise self.error(f"{reason}, got {start}, {size}, {step}", x)
-            end = start + (size - 1) * step + 1 if size else start
+            end = start if size == 0 else start + (size - 1) * step + 1
             if end > x.shape[axis]:
                 raise self.error(f"reads up to {end} on axis {axis}, past its size", x)
         return x.with_shape(self.sizes)
@@ -90,7 +106,11 @@ class Slice(Op):
 
 @op("concat")
 class Concat(Op):
-    """The operands one after another along `axis`; all other dims are equal."""
+    """The operands, at least one, one after another along `axis`.
+
+    They have one element type, any, and equal dims on every other axis; along `axis` they may be
+    empty. Refused: operands of rank 0, and an `axis` that they do not have.
+    """
 
     axis: int
 
@@ -105,6 +125,88 @@ class Concat(Op):
                 raise self.error(reason, x, *more)
         total = sum(part.shape[self.axis] for part in (x, *more))
         return x.with_shape((*x.shape[: self.axis], total, *x.shape[self.axis + 1 :]))
+
+
+@op("pad")
+class Pad(Op):
+    """`value` put between the elements of `x` and around them, or elements trimmed from its ends.
+
+    `out[o..] = x[i..]` where `o = low + i * (interior + 1)` on every axis for some `0 <= i < dim`,
+    else `value`. Each result dim is `low + dim + interior * max(dim - 1, 0) + high`: first
+    `interior` values go between neighbours, then `low` and `high` to the ends, where a negative one
+    takes as many elements away, of `x` or put in between. A side may trim all there is and more if
+    the other adds enough: what comes out is then `value` alone.
+
+    The lists have one integer an axis, `interior` none below 0 (default: 0 on each). `x` is of any
+    element type, `value` of the same (default: 0, false for `i1`); bits are kept, NaN included.
+    Refused: lists of another length, a negative `interior`, a `value` of another type, and a result
+    dim below 0, which is trimming more than there is.
+    """
+
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    interior: tuple[int, ...] | None = None
+    value: Scalar | None = None
+
+    def infer(self, x: TensorType) -> TensorType:
+        """The padded dims in the element type of `x`."""
+        interior = self.between(x.rank)
+        if not len(self.low) == len(self.high) == len(interior) == x.rank:
+            raise self.error(f"needs {x.rank} integers in `low`, `high` and `interior`", x)
+        if self.value is not None and self.value.type.dtype is not x.dtype:
+            raise self.error(f"needs a value of its own type, got {self.value.type.dtype}", x)
+        sides = zip(self.low, self.high, interior, x.shape, strict=True)
+        return x.with_shape(tuple(self._padded(x, axis, *side) for axis, side in enumerate(sides)))
+
+    def _padded(
+        self, x: TensorType, axis: int, low: int, high: int, interior: int, dim: int
+    ) -> int:
+        if interior < 0:
+            raise self.error(f"needs `interior` >= 0 on axis {axis}, got {interior}", x)
+        spread = dim + interior * (dim - 1) if interior and dim else dim
+        if low + spread + high < 0:
+            reason = f"trims axis {axis} by {-low - high}, but has {spread} elements there"
+            raise self.error(reason, x)
+        return low + spread + high
+
+    def between(self, rank: int) -> tuple[int, ...]:
+        """How many values go between neighbours on each axis, with the default written out."""
+        return (0,) * rank if self.interior is None else self.interior
+
+
+@op("tile")
+class Tile(Op):
+    """`x` side by side with itself, `repeats[i]` times along axis `i`.
+
+    `out[o..] = x[o mod dim ..]`; each result dim is `dim * repeats`. `x` is of any element type,
+    and 0 repeats give an empty axis. Refused: another number of repeats than axes, and negative
+    ones.
+    """
+
+    repeats: tuple[int, ...]
+
+    def infer(self, x: TensorType) -> TensorType:
+        """The dims multiplied by `repeats`."""
+        if len(self.repeats) != x.rank or any(repeat < 0 for repeat in self.repeats):
+            reason = f"needs {x.rank} integers >= 0 in `repeats`, got {list(self.repeats)}"
+            raise self.error(reason, x)
+        return x.with_shape(tuple(d * n for d, n in zip(x.shape, self.repeats, strict=True)))
+
+
+@op("reverse")
+class Reverse(Op):
+    """The elements in reverse order along each of `axes`: `out[.., i, ..] = x[.., dim-1-i, ..]`.
+
+    `x` is of any element type; no axes at all is legal and gives `x`. Refused: axes that do not
+    ascend, are repeated, or that `x` does not have.
+    """
+
+    axes: tuple[int, ...]
+
+    def infer(self, x: TensorType) -> TensorType:
+        """The type of `x`."""
+        require_ascending_axes(self, self.axes, x)
+        return x
 
 
 def _equal_but(axis: int, a: Shape, b: Shape) -> bool:

@@ -1,4 +1,4 @@
-"""Ops that combine the elements along some axes into one."""
+"""Ops that combine the elements along some axes: into one, or into running totals."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op, op
 from gptrs.ir.shapes import Shape
+from gptrs.ir.symbolic_dim import exceeds
 from gptrs.ir.tensor_type import TensorType
 
 
@@ -22,12 +23,20 @@ def reduced_shape(shape: Shape, axes: tuple[int, ...], keepdims: bool) -> Shape:
 class Reduce(Op):
     """`kind` over `axes`: sum, prod (numbers), max, min (reals), and, or (`i1`, integers).
 
-    Over no elements the result is the identity: 0, 1, the least value (-inf), the greatest value
-    (inf), all ones, 0. max and min propagate NaN. Sums and products are kept in `accum_dtype`
-    (default: f32 for 8- and 16-bit floats, else the type of `x`; integers wrap in it) and
-    converted as by `cast` to `out_dtype` (default: the type of `x`). Both must be of the kind of
-    the type of `x`; `accum_dtype` is for sum and prod only. `axes` ascend without repetition; none
-    at all is legal and only converts.
+    Over no elements the result is the identity: 0, 1, the least value or -inf, the greatest value
+    or inf, all ones (`i1`: true), 0; f8e4m3, which has no infinities, has -448 and 448 there. max
+    and min propagate NaN; of zeros of both signs either may be the result.
+
+    Sums and products are kept in `accum_dtype` (default: f32 for 8- and 16-bit floats, else the
+    type of `x`): each element is converted to it, integers wrap in it, floats may be combined in
+    any order, and where it is a float of 8 or 16 bits, partial totals may be kept in f32. The total
+    is converted as by `cast` to `out_dtype` (default: the type of `x`), which for the other kinds
+    is a conversion of the result. Both must be of the kind of the type of `x`, integers of any
+    width and sign counting as one kind. `axes` ascend without repetition; none at all is legal and
+    only converts. `keepdims` leaves 1 in place of each.
+
+    Refused: an element type that `kind` does not take, axes that `x` does not have, are repeated
+    or do not ascend, `accum_dtype` for another kind than sum and prod, and types of another kind.
     """
 
     kind: Literal["sum", "prod", "max", "min", "and", "or"]
@@ -72,14 +81,18 @@ class ArgExtreme(Op):
             raise self.error(f"has no axis {self.axis}", x)
         if x.shape[self.axis] == 0:
             raise self.error(f"has no extreme: axis {self.axis} is empty", x)
-        if self.dtype not in (dtypes.si32, dtypes.si64):
-            raise self.error(f"needs dtype si32 or si64, got {self.dtype}", x)
+        require_position_dtype(self, self.dtype, x, self.axis)
         return TensorType(self.dtype, reduced_shape(x.shape, (self.axis,), self.keepdims))
 
 
 @op("argmax")
 class Argmax(ArgExtreme):
-    """Index of the largest element along `axis`: the first of equals; a NaN counts as largest."""
+    """Index of the largest element along `axis`: the first of equals; a NaN counts as largest.
+
+    Reals and `i1` (true is larger); -0.0 equals 0.0, and the first NaN wins. `keepdims` leaves 1 in
+    place of `axis`. `dtype` is si32 or si64. Refused: an `axis` that `x` does not have or that is
+    empty (other dims may be 0), and one of more than 2^31 elements with si32.
+    """
 
     axis: int
     keepdims: bool = False
@@ -88,11 +101,56 @@ class Argmax(ArgExtreme):
 
 @op("argmin")
 class Argmin(ArgExtreme):
-    """Index of the least element along `axis`: the first of equals; a NaN counts as the least."""
+    """Index of the least element along `axis`: the first of equals; a NaN counts as the least.
+
+    Element types, `keepdims`, `dtype` and what is refused are those of `argmax`.
+    """
 
     axis: int
     keepdims: bool = False
     dtype: DType = dtypes.si64
+
+
+@op("cumulative")
+class Cumulative(Op):
+    """`kind` over the elements along `axis` up to each: sum, prod (numbers), max, min (reals).
+
+    `out[.., i, ..] = kind of x[.., j, ..]` over `j <= i`; with `reverse` over `j >= i`. `exclusive`
+    leaves `j = i` out, so that the first (with `reverse` the last) is the identity: 0, 1, the least
+    value or -inf, the greatest value or inf; f8e4m3, which has no infinities, has -448 and 448
+    there. max and min propagate NaN; of zeros of both signs either may be the result.
+
+    Sums and products are kept in `accum_dtype` and each result is converted to `out_dtype`, by the
+    rules and with the defaults of `reduce`; the result has the shape of `x`, which may be empty.
+    Refused: an element type that `kind` does not take, an `axis` that `x` does not have,
+    `accum_dtype` for max and min, and types of another kind.
+    """
+
+    kind: Literal["sum", "prod", "max", "min"]
+    axis: int
+    reverse: bool = False
+    exclusive: bool = False
+    accum_dtype: DType | None = None
+    out_dtype: DType | None = None
+
+    def infer(self, x: TensorType) -> TensorType:
+        """The shape of `x` in `out_dtype`."""
+        if self.kind in ("max", "min"):
+            self.require_kind(x, "signed", "unsigned", "float")
+            if self.accum_dtype is not None:
+                raise self.error(f"of kind {self.kind} takes no accum_dtype", x)
+        else:
+            self.require_kind(x, "signed", "unsigned", "float", "complex")
+        if not 0 <= self.axis < x.rank:
+            raise self.error(f"has no axis {self.axis}", x)
+        require_kindred(self, x, self.accum_dtype, self.out_dtype)
+        return x.with_dtype(self.out_dtype or x.dtype)
+
+    def accumulator(self, x: TensorType) -> DType:
+        """The type in which the running value is kept for an operand of type `x`."""
+        if self.kind in ("sum", "prod"):
+            return self.accum_dtype or x.dtype.accumulator
+        return x.dtype
 
 
 def require_ascending_axes(op: Op, axes: tuple[int, ...], x: TensorType) -> None:
@@ -108,6 +166,14 @@ def require_kindred(op: Op, x: TensorType, *chosen: DType | None) -> None:
             continue
         if not _kindred(x.dtype, dtype):
             raise op.error(f"cannot accumulate in or return {dtype}", x)
+
+
+def require_position_dtype(op: Op, dtype: DType, x: TensorType, axis: int) -> None:
+    """ProgramError unless `dtype` is si32 or si64 and holds every position along `axis` of `x`."""
+    if dtype not in (dtypes.si32, dtypes.si64):
+        raise op.error(f"needs indices of si32 or si64, got {dtype}", x)
+    if dtype is dtypes.si32 and exceeds(x.shape[axis], 2**31):
+        raise op.error(f"needs indices of si64 for the size of axis {axis}", x)
 
 
 def _kindred(a: DType, b: DType) -> bool:

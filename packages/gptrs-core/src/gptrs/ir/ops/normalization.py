@@ -1,0 +1,38 @@
+"""Ops that shift and scale the elements along an axis by their own statistics."""
+
+from __future__ import annotations
+
+import math
+
+from gptrs.ir.op import Op, op
+from gptrs.ir.tensor_type import TensorType
+
+
+@op("layer_norm")
+class LayerNorm(Op):
+    """`(x - mean) / sqrt(var + epsilon) * scale + bias` along `axis`, of float tensors.
+
+    `scale` and `bias` are vectors of `x.shape[axis]` elements and of the type of `x`. Everything
+    is computed in f32 (f64 for f64) and rounded once to the type of `x`, in two passes:
+    `mean = sum(x) / n`, `d = x - mean`, `var = sum(d * d) / n` (the biased variance, never
+    `mean(x * x) - mean * mean`), `out = d / sqrt(var + epsilon) * scale + bias`, where
+    `n = x.shape[axis]`. A NaN or an infinity makes every element along its axis NaN. `epsilon` is
+    finite, not negative, and rounded to the computing type; with 0, elements that are all equal
+    give NaN. An empty axis is legal.
+    """
+
+    epsilon: float
+    axis: int
+
+    def infer(self, x: TensorType, scale: TensorType, bias: TensorType) -> TensorType:
+        """The type of `x`."""
+        self.require_same_dtype(x, scale, bias)
+        self.require_kind(x, "float")
+        if not 0 <= self.axis < x.rank:
+            raise self.error(f"has no axis {self.axis}", x)
+        if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
+            raise self.error(f"needs a finite epsilon >= 0, got {self.epsilon}", x)
+        size = x.shape[self.axis]
+        if not scale.shape == bias.shape == (size,):
+            raise self.error(f"needs a scale and a bias of [{size}]", x, scale, bias)
+        return x

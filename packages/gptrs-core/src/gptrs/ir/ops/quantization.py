@@ -1,0 +1,150 @@
+"""Ops that map floats to integers of few bits and back, affinely and bit for bit."""
+
+from __future__ import annotations
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.op import Op, op
+from gptrs.ir.shapes import Shape
+from gptrs.ir.tensor_type import TensorType
+
+QUANTIZED = tuple(dtype for dtype in dtypes.INTEGERS if dtype.bits <= 32)
+"""The element types of quantized tensors."""
+
+
+class Quantization(Op):
+    """What the quantization ops share: where each scale and each zero point applies."""
+
+    dtype: DType
+    axis: int | None
+    group_size: int | None
+
+    def require_float(self, dtype: DType, *operands: TensorType) -> None:
+        """ProgramError unless `dtype` is a float type."""
+        if not dtype.is_float:
+            raise self.error(f"needs a float type in place of {dtype}", *operands)
+
+    def require_quantized(self, dtype: DType, *operands: TensorType) -> None:
+        """ProgramError unless `dtype` is an integer type of at most 32 bits."""
+        if dtype not in QUANTIZED:
+            reason = f"needs an integer type of at most 32 bits in place of {dtype}"
+            raise self.error(reason, *operands)
+
+    def require_parameters(
+        self, x: TensorType, scale: TensorType, zero_point: TensorType, *, tensor_wide: bool = False
+    ) -> None:
+        """ProgramError unless a scale and a zero point of these types fit `x`.
+
+        With `tensor_wide`, one of each for the whole tensor does in any case.
+        """
+        self.require_float(scale.dtype, x, scale, zero_point)
+        if zero_point.dtype is not dtypes.si32:
+            raise self.error("needs a zero point of si32", x, scale, zero_point)
+        wanted = self.parameter_shape(x)
+        if tensor_wide and scale.shape == zero_point.shape == ():
+            return
+        if not scale.shape == zero_point.shape == wanted:
+            reason = f"needs a scale and a zero point of {list(wanted)}"
+            raise self.error(reason, x, scale, zero_point)
+
+    def parameter_shape(self, x: TensorType) -> Shape:
+        """The shape of the scale and of the zero point for `x`; ProgramError if none fits."""
+        if self.axis is None:
+            if self.group_size is not None:
+                raise self.error("needs an axis for its groups", x)
+            return ()
+        if not 0 <= self.axis < x.rank:
+            raise self.error(f"has no axis {self.axis}", x)
+        size = x.shape[self.axis]
+        if self.group_size is None:
+            return (size,)
+        if self.group_size < 1 or size % self.group_size != 0:
+            reason = f"cannot divide axis {self.axis} of {size} into groups of {self.group_size}"
+            raise self.error(reason, x)
+        return (*x.shape[: self.axis], size // self.group_size, *x.shape[self.axis + 1 :])
+
+
+@op("quantize")
+class Quantize(Quantization):
+    """`clamp(round_nearest_even(x / scale) + zero_point, least, greatest)` as `dtype`.
+
+    `x` and `scale` are floats, each of any float type, `zero_point` is `si32`, and `dtype` is an
+    integer type of at most 32 bits, whose limits are `least` and `greatest`. Which scale and zero
+    point apply to an element: with no `axis` the only one (rank 0); with `axis` that at its index
+    along it (vectors of `x.shape[axis]`); with `axis` and `group_size` that of its group (the shape
+    of `x` with `axis` divided by `group_size`, which must divide it, and
+    index `i // group_size` along it).
+
+    The division is done in f32, in f64 if `x` or `scale` is f64, and rounded to nearest even; so
+    is the quotient to an integer. NaN counts as 0 there, as in `cast`. The sum is exact, as of
+    unbounded integers, so that infinities and large quotients saturate. `scale` may be negative or
+    0: `x / 0` is an infinity or, of 0, NaN.
+    """
+
+    dtype: DType
+    axis: int | None = None
+    group_size: int | None = None
+
+    def infer(self, x: TensorType, scale: TensorType, zero_point: TensorType) -> TensorType:
+        """`dtype` of the shape of `x`."""
+        self.require_kind(x, "float")
+        self.require_quantized(self.dtype, x)
+        self.require_parameters(x, scale, zero_point)
+        return x.with_dtype(self.dtype)
+
+
+@op("dequantize")
+class Dequantize(Quantization):
+    """`(q - zero_point) * scale` as the float type `dtype`.
+
+    `q` is an integer tensor of at most 32 bits; scale and zero point are as in `quantize`. The
+    difference is exact, as of unbounded integers, and then rounded to nearest even to f32, to f64
+    if `scale` or `dtype` is f64 (up to 2^24 and 2^53 that changes nothing). The product is computed
+    in the same type and then cast to `dtype`, each step rounded to nearest even.
+    """
+
+    dtype: DType
+    axis: int | None = None
+    group_size: int | None = None
+
+    def infer(self, q: TensorType, scale: TensorType, zero_point: TensorType) -> TensorType:
+        """`dtype` of the shape of `q`."""
+        self.require_quantized(q.dtype, q)
+        self.require_float(self.dtype, q)
+        self.require_parameters(q, scale, zero_point)
+        return q.with_dtype(self.dtype)
+
+
+@op("requantize")
+class Requantize(Quantization):
+    """`quantize(dequantize(q, scale_in, zero_point_in), scale_out, zero_point_out)`.
+
+    The value in between is f32, f64 if one of the scales is f64, and the steps are those of the
+    two ops. `q` and `dtype` are integers of at most 32 bits. `axis` and `group_size` apply to both
+    pairs of scale and zero point; a pair of rank 0 may take the place of either and is then for the
+    whole tensor.
+    """
+
+    dtype: DType
+    axis: int | None = None
+    group_size: int | None = None
+
+    def infer(
+        self,
+        q: TensorType,
+        scale_in: TensorType,
+        zero_point_in: TensorType,
+        scale_out: TensorType,
+        zero_point_out: TensorType,
+    ) -> TensorType:
+        """`dtype` of the shape of `q`."""
+        self.require_quantized(q.dtype, q)
+        self.require_quantized(self.dtype, q)
+        self.require_parameters(q, scale_in, zero_point_in, tensor_wide=True)
+        self.require_parameters(q, scale_out, zero_point_out, tensor_wide=True)
+        return q.with_dtype(self.dtype)
+
+
+def computing_dtype(*floats: DType) -> DType:
+    """The type that the quantization ops compute in: f64 if one of `floats` is, else f32."""
+    return dtypes.f64 if dtypes.f64 in floats else dtypes.f32
