@@ -14,11 +14,11 @@ from typing import cast
 
 from gptrs.checkpoint.model_folder import ModelFolder, is_plain
 from gptrs.checkpoint.param_source import SafetensorsSource
-from gptrs.checkpoint.quoting import listed, quoted, shown_value
 from gptrs.checkpoint.regular_file import read_whole
 from gptrs.checkpoint.safetensors import SafetensorsFile
-from gptrs.checkpoint.strict_json import parse_object
 from gptrs.errors import CheckpointError, ModelError
+from gptrs.quoting import listed, quoted, shown_value
+from gptrs.strict_json import parse_object
 
 CONFIG = "config.json"
 GENERATION_CONFIG = "generation_config.json"

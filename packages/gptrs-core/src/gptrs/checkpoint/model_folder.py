@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from gptrs.checkpoint.quoting import listed, quoted
 from gptrs.errors import ModelError
+from gptrs.quoting import listed, quoted
 
 
 class ModelFolder:

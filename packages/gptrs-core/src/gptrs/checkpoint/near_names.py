@@ -6,7 +6,7 @@ import difflib
 import itertools
 from collections.abc import Sequence
 
-from gptrs.checkpoint.quoting import listed, quoted
+from gptrs.quoting import listed, quoted
 
 _MOST_COMPARED = 2000
 _LONGEST_COMPARED = 200

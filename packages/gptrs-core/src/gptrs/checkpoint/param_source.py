@@ -12,11 +12,11 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from gptrs.checkpoint.parameter_ids import base_param_id
-from gptrs.checkpoint.quoting import quoted
 from gptrs.checkpoint.safetensors import SafetensorsFile
 from gptrs.checkpoint.safetensors_header import TensorEntry
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quoting import quoted
 
 
 class ParamSource(Protocol):

@@ -7,8 +7,8 @@ import threading
 
 from blake3 import blake3
 
-from gptrs.checkpoint.quoting import quoted
 from gptrs.errors import CheckpointError, UsageError
+from gptrs.quoting import quoted
 
 _KEY_DOMAIN = b"gpt-rs:param-key:v1"
 _namespaces = itertools.count(1)

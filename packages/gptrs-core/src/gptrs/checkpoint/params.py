@@ -14,11 +14,11 @@ from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.near_names import suggest
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.checkpoint.parameter_ids import base_param_id, new_namespace, param_key
-from gptrs.checkpoint.quoting import quoted
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quoting import quoted
 
 
 class Params:

@@ -6,16 +6,16 @@ import os
 import stat
 from pathlib import Path
 
-from gptrs.checkpoint.quoting import quoted
-from gptrs.errors import ModelError
+from gptrs.errors import GptrsError, ModelError
+from gptrs.quoting import quoted
 
 
-def open_regular(path: Path, error: type[ModelError] = ModelError) -> int:
+def open_regular(path: Path, error: type[GptrsError] = ModelError) -> int:
     """A descriptor of the regular file at the resolved `path`; `error` says why there is none."""
     try:
         mode = os.stat(path, follow_symlinks=False).st_mode
         if not stat.S_ISREG(mode):
-            raise error(f"{quoted(str(path), 200)} is {_kind(mode)}, a regular file is needed")
+            raise error(f"{quoted(str(path), 200)} is {kind_of(mode)}, a regular file is needed")
         # The file may have been swapped since: never follow a link, never wait for a pipe.
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as problem:
@@ -40,7 +40,7 @@ def read_at(descriptor: int, size: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
-def read_whole(path: Path, limit: int, error: type[ModelError] = ModelError) -> bytes:
+def read_whole(path: Path, limit: int, error: type[GptrsError] = ModelError) -> bytes:
     """The bytes of a regular file of at most `limit` bytes."""
     descriptor = open_regular(path, error)
     try:
@@ -55,7 +55,8 @@ def read_whole(path: Path, limit: int, error: type[ModelError] = ModelError) -> 
     return data
 
 
-def _kind(mode: int) -> str:
+def kind_of(mode: int) -> str:
+    """What a file of this mode is, in words, where it is no regular file."""
     if stat.S_ISDIR(mode):
         return "a folder"
     if stat.S_ISLNK(mode):

@@ -11,7 +11,6 @@ from typing import Self
 
 import numpy as np
 
-from gptrs.checkpoint.quoting import quoted
 from gptrs.checkpoint.regular_file import open_regular, read_at
 from gptrs.checkpoint.safetensors_header import (
     DAMAGED,
@@ -24,6 +23,7 @@ from gptrs.checkpoint.safetensors_header import (
 )
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quoting import quoted
 
 
 class SafetensorsFile:

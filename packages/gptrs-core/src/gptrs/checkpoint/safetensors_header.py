@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from gptrs.checkpoint.quoting import clipped, quoted, shown_value
-from gptrs.checkpoint.strict_json import parse_object
 from gptrs.errors import CheckpointError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import MAX_ELEMENTS
+from gptrs.quoting import clipped, quoted, shown_value
+from gptrs.strict_json import parse_object
 
 MAX_HEADER_BYTES = 100_000_000
 """Largest header, a limit of the format itself."""
@@ -25,7 +25,7 @@ DTYPES: Mapping[str, DType] = {
     "F8_E4M3": dtypes.f8e4m3, "F8_E5M2": dtypes.f8e5m2,
     "I64": dtypes.si64, "I32": dtypes.si32, "I16": dtypes.si16, "I8": dtypes.si8,
     "U64": dtypes.ui64, "U32": dtypes.ui32, "U16": dtypes.ui16, "U8": dtypes.ui8,
-    "BOOL": dtypes.i1,
+    "BOOL": dtypes.i1, "C64": dtypes.cf32,
 }  # fmt: skip
 """The dtype tags of the format that can be read."""
 

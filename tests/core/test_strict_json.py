@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from gptrs.checkpoint.strict_json import MAX_DEPTH, MAX_DIGITS, MAX_VALUES, parse_object
 from gptrs.errors import CheckpointError, ModelError
+from gptrs.strict_json import MAX_DEPTH, MAX_DIGITS, MAX_VALUES, parse_object
 
 
 def test_reads_what_json_reads() -> None:

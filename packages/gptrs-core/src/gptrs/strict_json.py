@@ -10,11 +10,11 @@ from typing import NoReturn, cast
 
 import numpy as np
 
-from gptrs.checkpoint.quoting import quoted, shown_value
-from gptrs.errors import ModelError
+from gptrs.errors import GptrsError, ModelError
+from gptrs.quoting import quoted, shown_value
 
 MAX_DEPTH = 64
-"""Deepest nesting of lists and objects: far beyond any real model file."""
+"""Deepest nesting of lists and objects, unless the caller says otherwise."""
 MAX_VALUES = 4_000_000
 """Most lists, objects and commas in one text, which bounds the memory of the parsed values."""
 MAX_DIGITS = 400
@@ -27,16 +27,21 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
 def parse_object(
-    data: bytes, where: str, error: type[ModelError] = ModelError
+    data: bytes,
+    where: str,
+    error: type[GptrsError] = ModelError,
+    *,
+    hint: str = "download or save it again",
+    max_depth: int = MAX_DEPTH,
 ) -> dict[str, object]:
     """The one JSON object in UTF-8 `data`; `where` names the file in errors, raised as `error`.
 
     Refused: anything but an object, a key that occurs twice in one object, NaN, Infinity, numbers
-    beyond the range of a double, unpaired surrogates, more than MAX_DEPTH levels, MAX_VALUES values
-    or MAX_DIGITS digits.
+    beyond the range of a double, unpaired surrogates, more than `max_depth` levels, MAX_VALUES
+    values or MAX_DIGITS digits.
     """
     try:
-        _check_bounds(data)
+        _check_bounds(data, max_depth)
         value: object = json.loads(
             data.decode("utf-8"),
             object_pairs_hook=_without_duplicates,
@@ -55,9 +60,7 @@ def parse_object(
         problem = str(found)
     else:
         return cast("dict[str, object]", value)
-    raise error(
-        f"{quoted(where, 200)} is not usable JSON: {problem}", hint="download or save it again"
-    )
+    raise error(f"{quoted(where, 200)} is not usable JSON: {problem}", hint=hint)
 
 
 class _RefusedError(ValueError):
@@ -84,7 +87,7 @@ def _no_constant(text: str) -> NoReturn:
     raise _RefusedError(f"{quoted(text)} is no JSON number")
 
 
-def _check_bounds(data: bytes) -> None:
+def _check_bounds(data: bytes, max_depth: int) -> None:
     """Refuse text that is too big to parse in bounded memory and stack."""
     bare = _STRING.sub(b"", data)
     if sum(bare.count(char) for char in (b",", b"[", b"{")) > MAX_VALUES:
@@ -94,5 +97,5 @@ def _check_bounds(data: bytes) -> None:
     brackets = np.frombuffer(bare.translate(None, _NOT_BRACKETS), np.uint8)
     opening = (brackets == ord("[")) | (brackets == ord("{"))
     depth = np.cumsum(np.where(opening, 1, -1))
-    if depth.size and int(depth.max()) > MAX_DEPTH:
-        raise _RefusedError(f"it is nested more than {MAX_DEPTH} levels deep")
+    if depth.size and int(depth.max()) > max_depth:
+        raise _RefusedError(f"it is nested more than {max_depth} levels deep")
