@@ -22,7 +22,7 @@ TEXTS = [
     ("§", "expected the version line `ptir.v0.5`, found the end of the text"),
     ("// nothing\n§", "expected the version line `ptir.v0.5`, found the end of the text"),
     ("§func @main() -> () {}", "expected the version line `ptir.v0.5`, found `func`"),
-    ("§ptir.v0.4\n", "version `ptir.v0.4` is not supported, this release reads `ptir.v0.5`"),
+    ("§ptir.v0.3\n", "version `ptir.v0.3` is not supported, this release reads `ptir.v0.5`"),
     ("\n\n §ptir.v1\n", "version `ptir.v1` is not supported, this release reads `ptir.v0.5`"),
     # functions
     ("ptir.v0.5\n§", "a program needs a function called `@main`"),
@@ -57,7 +57,7 @@ TEXTS = [
     ("ptir.v0.5 func @main(%x: f32[2§ 3])", "expected `,` or `]`, found `3`"),
     (
         "ptir.v0.5 func @main(%x: f32[§?N])",
-        "symbolic dims (`?N`) are not read; write the size as a number",
+        "expected a dim, a whole number of at most 20 digits or symbols as in `2*?0+1`, found `?`",
     ),
     (f"ptir.v0.5 func @main(%x: f32[{'1,' * 32}§1])", "a type has at most 32 dims"),
     (
@@ -86,7 +86,10 @@ TEXTS = [
         main("  %0 = tanh §1.0 : f32[2]"),
         "expected an operand, `{` and attributes, or `:` and the result type, found `1.0`",
     ),
-    (main("  %0 = add %x, §: f32[2]"), "expected a value such as `%0`, or a literal such as `f32[] 1.0`, found `:`"),
+    (
+        main("  %0 = add %x, §: f32[2]"),
+        "expected a value such as `%0`, or a literal such as `f32[] 1.0`, found `:`",
+    ),
     (
         main("  %0 = §add %x : f32[2]\n  return %0"),
         "`add` takes 2 operands (lhs, rhs), got 1",

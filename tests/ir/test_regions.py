@@ -103,7 +103,7 @@ func @main(%x: f32[2]) -> (f32[2], f32[2], si32[2]) {
         ("@twice}", "@thrice}", 9, "`call` needs `@thrice`, no function above has the name"),
         ("@twice}", "@main}", 9, "`call` needs `@main`, no function above has the name"),
         ("tanh %a : f32[2]", "tanh %a : f32[3]", 12, "`tanh` gives `f32[2]` here, not `f32[3]`"),
-        ("%0, %1 = call %x", "%0, %1 = call %xs", 9, "`call` needs arguments for `@twice` (f32[2])"),
+        ("%0, %1 = call %x", "%0, %1 = call %xs", 9, "`call` needs arguments for `@twice`"),
         ("then(%a: f32[2])", "then(%a: f32[2], %b: i1[])", 10, "`cond` needs parameters of `then`"),
     ],
 )  # fmt: skip

@@ -13,7 +13,8 @@ the module an entry point names stays light.
 - For models: `Tensor`, `tensor`, `jit`, `Module`, `Params`, `ConfigFields`, `KVCache`,
   `LayerCache`, `CausalLM`; the modules `nn` and `functionals`.
 - For functionals: `functional`, `implement`, and the module `primitives`.
-- For programs and tests: `Builder`, `parse_program`, `print_program`, `verify`, `run_program`.
+- For programs and tests: `Builder`, `parse_program`, `print_program`, `parse_json`, `print_json`,
+  `verify`, `run_program`.
 - Errors: `GptrsError` and its subclasses, each saying when it is raised.
 """
 
@@ -57,7 +58,15 @@ if TYPE_CHECKING:
     from gptrs.checkpoint.config_fields import ConfigFields
     from gptrs.checkpoint.params import Params
     from gptrs.functionals.registry import functional, implement
-    from gptrs.ir import dtypes, ops, parse_program, print_program, verify
+    from gptrs.ir import (
+        dtypes,
+        ops,
+        parse_json,
+        parse_program,
+        print_json,
+        print_program,
+        verify,
+    )
     from gptrs.ir.builder import Builder
     from gptrs.ir.dtypes import DType
     from gptrs.ir.literal import Literal
@@ -110,7 +119,9 @@ __all__ = [
     "implement",
     "primitives",
     "Builder",
+    "parse_json",
     "parse_program",
+    "print_json",
     "print_program",
     "run_program",
     "verify",
@@ -162,7 +173,9 @@ _LAZY = {
     "implement": "gptrs.functionals.registry:implement",
     "primitives": "gptrs.capture.primitives",
     "Builder": "gptrs.ir.builder:Builder",
+    "parse_json": "gptrs.ir:parse_json",
     "parse_program": "gptrs.ir:parse_program",
+    "print_json": "gptrs.ir:print_json",
     "print_program": "gptrs.ir:print_program",
     "run_program": "gptrs.runtime.programs:run_program",
     "verify": "gptrs.ir:verify",

@@ -12,6 +12,7 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.op import OPS, Op
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Program
+from gptrs.ir.specialize import symbols
 from gptrs.ir.tensor_type import TensorType
 
 Kernel = TypeVar("Kernel")
@@ -76,8 +77,17 @@ class OpTable(Generic[Kernel]):
 
 
 def require_supported(backend: Backend, program: Program) -> None:
-    """UnsupportedError that lists each op and dtype that `@main` reaches and `backend` refuses."""
+    """UnsupportedError that lists each op and dtype that `@main` reaches and `backend` refuses.
+
+    A program with symbolic dims is refused too, whatever its ops are.
+    """
     refusals: dict[str, None] = {}
+    open_dims = [f"?{number}" for number in symbols(program)]
+    if open_dims:
+        raise UnsupportedError(
+            f"backend `{backend.name}` runs no program with symbolic dims, {', '.join(open_dims)}",
+            hint="give them sizes with `gptrs.ir.specialize`",
+        )
     for function in program.reachable():
         for instruction in function.body.walk():
             operands = [value.type for value in instruction.operands]

@@ -24,7 +24,8 @@ from gptrs.capture.program_cache import ProgramCache
 from gptrs.errors import ConsumedTensorError, UsageError
 from gptrs.ir import verify
 from gptrs.ir.ops.custom_call import CustomCall
-from gptrs.ir.program import Program
+from gptrs.ir.program import Program, Value
+from gptrs.ir.specialize import bind, specialize
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.passes.inlining import Inlining
 from gptrs.optimizer.pipeline import optimize
@@ -61,31 +62,39 @@ def run_program(
 ) -> list[np.ndarray]:
     """Verify, compile and run `program` on arrays given by parameter name.
 
-    Returns the results in order. UsageError when an input is missing, unknown, or of another type
-    than the parameter; ProgramError when the program is malformed.
+    Returns the results in order. Symbolic dims take the sizes of the inputs. UsageError when an
+    input is missing, unknown, or of another type than the parameter; ProgramError when the program
+    is malformed.
     """
     verify(program)
     params = program.main.body.params
     names = [param.name or f"arg{position}" for position, param in enumerate(params)]
     arrays = {name: np.asarray(array) for name, array in inputs.items()}
-    _require_inputs(dict(zip(names, (param.type for param in params), strict=True)), arrays)
+    listed = dict(zip(names, (param.type for param in params), strict=True))
+    _require_names(listed, arrays)
+    types = {name: TensorType.of(array) for name, array in arrays.items()}
+    special = specialize(program, bind(program, types))
+    _require_types(dict(zip(names, special.main.body.params, strict=True)), types)
     engine = backend or chosen_backend()
-    executable = compile_program(program, engine)
+    executable = compile_program(special, engine)
     results = executable.run([engine.to_device(arrays[name]) for name in names])
     return [engine.to_host(result) for result in results]
 
 
-def _require_inputs(params: Mapping[str, TensorType], inputs: Mapping[str, np.ndarray]) -> None:
+def _require_names(params: Mapping[str, TensorType], inputs: Mapping[str, np.ndarray]) -> None:
     listed = ", ".join(f"`{name}: {type_}`" for name, type_ in params.items()) or "none"
     for name in inputs:
         if name not in params:
             raise UsageError(f"the program has no parameter `{name}`", hint=f"it takes {listed}")
-    for name, type_ in params.items():
+    for name in params:
         if name not in inputs:
             raise UsageError(f"input `{name}` is missing", hint=f"the program takes {listed}")
-        found = TensorType.of(inputs[name])
-        if found != type_:
-            raise UsageError(f"input `{name}` must be `{type_}`, got `{found}`")
+
+
+def _require_types(params: Mapping[str, Value], found: Mapping[str, TensorType]) -> None:
+    for name, param in params.items():
+        if found[name] != param.type:
+            raise UsageError(f"input `{name}` must be `{param.type}`, got `{found[name]}`")
 
 
 def materialize(outputs: Sequence[Captured]) -> None:

@@ -6,6 +6,7 @@ import math
 
 from gptrs.errors import ProgramError
 from gptrs.ir import dtypes
+from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 
 MAX_BYTES = 2**47
@@ -20,10 +21,13 @@ MAX_EXPANDED = 2**18
 
 def require_bounded(type_: TensorType) -> None:
     """ProgramError unless `type_` is made of the right parts and a value of it can exist."""
-    if type(type_.shape) is not tuple or any(type(dim) is not int for dim in type_.shape):
+    if type(type_.shape) is not tuple or any(
+        type(dim) not in (int, SymbolicDim) for dim in type_.shape
+    ):
         raise ProgramError(f"a shape is a tuple of integers, got `{type_.shape!r}`")
     if not any(type_.dtype is dtype for dtype in dtypes.ALL):
         raise ProgramError(f"`{type_.dtype}` is not one of the dtypes of PTIR")
     # As in TensorType: strides are computed from the other dims even where one is 0.
-    if math.prod(dim for dim in type_.shape if dim) * type_.dtype.itemsize > MAX_BYTES:
+    static = (dim for dim in type_.shape if not isinstance(dim, SymbolicDim) and dim)
+    if math.prod(static) * type_.dtype.itemsize > MAX_BYTES:
         raise ProgramError(f"`{type_}` takes more than 2^47 bytes")

@@ -12,7 +12,7 @@ DictionaryValue = bool | int | float | str | DType | tuple[int, ...]
 """What a name may stand for: the types of attributes that need no context to be read."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Dictionary:
     """Names and values in the order of the names; `{k = 1, name = "x"}` in text.
 
@@ -41,3 +41,17 @@ class Dictionary:
 
     def __len__(self) -> int:
         return len(self.items)
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both have the same names with indistinguishable values: 1 is not True."""
+        return isinstance(other, Dictionary) and self._exact() == other._exact()
+
+    def __hash__(self) -> int:
+        return hash(self._exact())
+
+    def _exact(self) -> tuple[object, ...]:
+        """Values with their types; floats as text, so that -0.0 is not 0.0, but NaN is NaN."""
+        return tuple(
+            (name, type(value), repr(value) if isinstance(value, float) else value)
+            for name, value in self.items
+        )

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from gptrs.errors import ParseError
+from gptrs.ir.symbolic_dim import PATTERN
 
 TokenKind = Literal[
-    "word", "number", "string", "value", "symbol", "end",
+    "word", "number", "dim", "string", "value", "symbol", "end",
     "->", "=", ":", ",", "(", ")", "{", "}", "[", "]", "?",
 ]  # fmt: skip
 
@@ -20,7 +22,8 @@ IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _BLANK = re.compile(r"(?:[ \t\r\n]++|//[^\n]*+)*+")
 _TOKEN = re.compile(
     rf"""
-      (?P<number>-?(?:[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|inf\b)|nan\b)
+      (?P<dim>{PATTERN})
+    | (?P<number>-?(?:[0-9]++(?:\.[0-9]*+)?(?:[eE][+-]?[0-9]++)?|inf\b)|nan\b)
     | (?P<word>{IDENTIFIER.pattern})
     | (?P<value>%(?:[0-9]++|{IDENTIFIER.pattern}))
     | (?P<symbol>@{IDENTIFIER.pattern})
@@ -66,10 +69,14 @@ class Token(NamedTuple):
 
 
 class Lexer:
-    """Reads tokens one at a time; `token` is the one that comes next."""
+    """Reads tokens one at a time; `token` is the one that comes next.
 
-    def __init__(self, text: str) -> None:
+    `words` gives the words of another version that are spelled differently here.
+    """
+
+    def __init__(self, text: str, words: Mapping[str, str] | None = None) -> None:
         self._source = Source(text)
+        self.words = words or {}
         self._position = 0
         self.token = self._read()
 
@@ -109,8 +116,10 @@ class Lexer:
             raise self._source.error(at, f"unexpected character {_visible(text[at])}")
         self._position = match.end()
         group = match.lastgroup
-        kind = match.group() if group == "punctuation" else group
-        return Token(kind, match.group(), at, self._source)  # pyright: ignore[reportArgumentType]
+        found = match.group()
+        kind = found if group == "punctuation" else group
+        spelled = self.words.get(found, found) if kind == "word" else found
+        return Token(kind, spelled, at, self._source)  # pyright: ignore[reportArgumentType]
 
 
 def _visible(character: str) -> str:

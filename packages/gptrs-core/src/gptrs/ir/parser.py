@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from gptrs.errors import ParseError, ProgramError
 from gptrs.ir import dtypes
+from gptrs.ir.attribute_kind import AttributeKind
 from gptrs.ir.bounds import MAX_NESTING
 from gptrs.ir.lexer import Lexer, Token
 from gptrs.ir.literal_text import parse_literal
 from gptrs.ir.op import Signature
-from gptrs.ir.op_text import OpText
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.program import VERSION, Function, Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import Annotation, read_type, read_types
 from gptrs.ir.value_tree import Call, Node, read_names, read_value
+from gptrs.ir.verifier import verify
+from gptrs.ir.versions import VERSIONS, unknown_version
+from gptrs.ir.written_op import WrittenOp
 
 MAX_SPLAT_BYTES = 2**28
 """Most bytes that the `splat` literals of one text may unfold to, so that a short text stays cheap.
@@ -46,16 +50,30 @@ class _Scope:
         self.names[token.text] = value
 
 
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What is written for an attribute."""
+
+    node: Node
+
+    def read(self, kind: AttributeKind, result: TensorType) -> object:
+        return kind.parse(self.node, result)
+
+    def error(self, message: str) -> ParseError:
+        return self.node.error(message)
+
+
 class _Reader:
     def __init__(self, text: str) -> None:
         self._lexer = Lexer(text)
         self._scope = _Scope()
         self._nesting = 0
         self._signatures: dict[str, Signature] = {}
+        self._version = VERSIONS[VERSION]
         self._splat_bytes_left = MAX_SPLAT_BYTES
 
     def program(self) -> Program:
-        self._version()
+        self._version_line()
         functions: list[Function] = []
         while self._lexer.token.kind != "end":
             word = self._lexer.token
@@ -71,14 +89,21 @@ class _Reader:
             functions.append(function)
         if "main" not in self._signatures:
             raise self._lexer.token.error("a program needs a function called `@main`")
-        return Program(tuple(functions))
+        program = Program(tuple(functions))
+        try:
+            verify(program)
+        except ProgramError as error:
+            raise self._lexer.token.error(str(error)) from None
+        return program
 
-    def _version(self) -> None:
+    def _version_line(self) -> None:
         token = self._lexer.token
         if not token.text.startswith("ptir."):
             raise self._lexer.expected(f"the version line `{VERSION}`")
-        if token.text != VERSION:
-            raise token.error(f"version {token} is not supported, this release reads `{VERSION}`")
+        if token.text not in VERSIONS:
+            raise token.error(unknown_version(token.text))
+        self._version = VERSIONS[token.text]
+        self._lexer.words = self._version.dtype_names
         self._lexer.advance()
 
     def _function(self, name: Token) -> Region:
@@ -146,19 +171,22 @@ class _Reader:
         while self._lexer.skip(","):
             targets.append(self._lexer.take("value", "another result such as `%1`"))
         self._lexer.take("=", "`=` or `,`")
-        text = OpText(self._lexer.take("word", "the name of an op"))
+        name = self._lexer.take("word", "the name of an op")
+        text = WrittenOp(name.text, name, self._version.change(name.text))
         operands = self._operands()
-        if self._lexer.token.kind == "{":
-            text.attributes = read_names(self._lexer).items
+        nodes = read_names(self._lexer).items if self._lexer.token.kind == "{" else {}
+        text.attributes = {key: (token, _Written(node)) for key, (token, node) in nodes.items()}
         regions = tuple(self._region(name) for name in text.region_names)
         wanted = "an operand, `{` and attributes, or `:` and the result type"
         self._lexer.take(":", "`:` and the result type" if regions else wanted)
         annotated = read_types(self._lexer)
-        self._unfold(text.name, text.splat_bytes(annotated))
+        if annotated:
+            self._unfold(name, _count_splats(nodes) * annotated[0][1].nbytes)
+        regions = text.upgraded(regions)
         types = [value.type for _, value in operands]
         signatures = [region.signature for region in regions]
         op = text.resolve(annotated, types, signatures, self._signatures)
-        results = self._results(targets, text.name, annotated)
+        results = self._results(targets, name, annotated)
         values = tuple(value for _, value in operands)
         self._scope.instructions.append(Instruction(op, values, results, regions))
 
@@ -207,3 +235,8 @@ class _Reader:
         self._splat_bytes_left -= splat_bytes
         if self._splat_bytes_left < 0:
             raise place.error(f"the splats of the text exceed {MAX_SPLAT_BYTES} bytes")
+
+
+def _count_splats(attributes: dict[str, tuple[Token, Node]]) -> int:
+    nodes = (node for _, node in attributes.values())
+    return sum(isinstance(node, Call) and node.word.text == "splat" for node in nodes)

@@ -11,7 +11,9 @@ from gptrs.ir.attribute_kind import MAX_LENGTH, SameInJson, misfit
 from gptrs.ir.dtypes import DType
 from gptrs.ir.json_node import JsonNode
 from gptrs.ir.lexer import Token
+from gptrs.ir.symbolic_dim import JSON_PATTERN, MAX_TEXT, SymbolicDim
 from gptrs.ir.tensor_type import TensorType
+from gptrs.ir.type_text import read_symbolic
 from gptrs.ir.value_tree import Node, Sequence
 
 _INTEGER_LIMIT = 2**63
@@ -79,6 +81,45 @@ class Integer(SameInJson):
 
 
 INTEGER = Integer()
+
+
+@dataclass(frozen=True, slots=True)
+class Dim:
+    """An integer of 64 bits, or a symbolic dim; in JSON the latter is a string."""
+
+    wanted: str = "an integer of 64 bits or a symbolic dim"
+    written: str = "an integer of 64 bits or symbols as in `2*?0+1`"
+
+    def accepts(self, value: object) -> bool:
+        """As in AttributeKind."""
+        return type(value) is SymbolicDim or INTEGER.accepts(value)
+
+    def print(self, value: int) -> str:
+        """As in AttributeKind."""
+        return str(value)
+
+    def parse(self, node: Node, result: TensorType) -> object:
+        """As in AttributeKind."""
+        if isinstance(node, Token) and node.kind == "dim":
+            return read_symbolic(node)
+        return INTEGER.parse(node, result)
+
+    @property
+    def schema(self) -> dict[str, object]:
+        """As in AttributeKind."""
+        symbolic = {"type": "string", "pattern": rf"^{JSON_PATTERN}$", "maxLength": MAX_TEXT}
+        return {"anyOf": [INTEGER.schema, symbolic]}
+
+    def to_json(self, value: int) -> object:
+        """As in AttributeKind."""
+        return str(value) if isinstance(value, SymbolicDim) else value
+
+    def from_json(self, node: JsonNode) -> object:
+        """As in AttributeKind."""
+        return node.dim() if isinstance(node.value, str) else INTEGER.from_json(node)
+
+
+DIM = Dim()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +250,7 @@ class Integers:
         if type(value) is not tuple:
             return False
         items = typing.cast("tuple[object, ...]", value)
-        return len(items) <= MAX_LENGTH and all(map(INTEGER.accepts, items))
+        return len(items) <= MAX_LENGTH and all(map(DIM.accepts, items))
 
     def print(self, value: tuple[int, ...]) -> str:
         """As in AttributeKind."""
@@ -219,20 +260,19 @@ class Integers:
         """As in AttributeKind."""
         if not isinstance(node, Sequence) or not node.is_list or len(node.items) > MAX_LENGTH:
             raise misfit(self, node)
-        return tuple(INTEGER.parse(item, result) for item in node.items)
+        return tuple(DIM.parse(item, result) for item in node.items)
 
     @property
     def schema(self) -> dict[str, object]:
         """As in AttributeKind."""
-        return {"type": "array", "maxItems": MAX_LENGTH, "items": INTEGER.schema}
+        return {"type": "array", "maxItems": MAX_LENGTH, "items": DIM.schema}
 
     def to_json(self, value: tuple[int, ...]) -> object:
         """As in AttributeKind."""
-        return [INTEGER.to_json(item) for item in value]
+        return [DIM.to_json(item) for item in value]
 
     def from_json(self, node: JsonNode) -> object:
         """As in AttributeKind."""
-        items = node.items()
-        if len(items) > MAX_LENGTH:
+        if len(node.list()) > MAX_LENGTH:
             raise misfit(self, node)
-        return tuple(INTEGER.from_json(item) for item in items)
+        return tuple(DIM.from_json(item) for item in node.items())

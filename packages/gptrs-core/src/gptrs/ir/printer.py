@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
-from gptrs.errors import ProgramError
-from gptrs.ir.lexer import IDENTIFIER
 from gptrs.ir.op import Op
-from gptrs.ir.program import VERSION, Function, Instruction, Program, Region, Value
+from gptrs.ir.program import VERSION, Function, Instruction, Program, Region
 from gptrs.ir.tensor_type import TensorType
+from gptrs.ir.value_names import ValueNames
 
 
 def print_program(program: Program) -> str:
@@ -34,9 +32,7 @@ def print_region(region: Region) -> str:
 
 class _Printer:
     def __init__(self, where: str) -> None:
-        self._where = where
-        self._names: dict[Value, str] = {}
-        self._numbered = 0
+        self._names = ValueNames(where)
 
     def function(self, function: Function) -> str:
         types = _print_types([value.type for value in function.body.results])
@@ -45,51 +41,35 @@ class _Printer:
 
     def block(self, head: str, region: Region, indent: str, tail: str = "") -> list[str]:
         """`head(params)tail {`, the instructions, `return` and `}`, a line each."""
-        wishes = Counter(param.name for param in region.params)
-        for param in region.params:
-            name = param.name
-            keep = name is not None and wishes[name] == 1 and IDENTIFIER.fullmatch(name)
-            self._define(param, name if keep else None)
-        params = ", ".join(f"{self._names[param]}: {param.type}" for param in region.params)
+        names = self._names.define_params(region.params)
+        pairs = zip(names, region.params, strict=True)
+        params = ", ".join(f"%{name}: {param.type}" for name, param in pairs)
         inner = f"{indent}  "
         lines = [f"{indent}{head}({params}){tail} {{"]
         for instruction in region.instructions:
             lines.extend(self._instruction(instruction, inner))
-        results = ", ".join(self._name(value) for value in region.results)
+        results = _listed(self._names.of(region.results))
         lines.append(f"{inner}return {results}" if results else f"{inner}return")
         lines.append(f"{indent}}}")
         return lines
 
     def _instruction(self, instruction: Instruction, indent: str) -> list[str]:
-        operands = ", ".join(self._name(value) for value in instruction.operands)
+        operands = _listed(self._names.of(instruction.operands))
         op = instruction.op
         before = " ".join(filter(None, [op.name, operands, _print_attributes(op)]))
         bodies: list[str] = []
-        visible, self._names = self._names, {}
         for name, region in zip(op.region_names, instruction.regions, strict=True):
-            bodies.extend(self.block(name, region, f"{indent}  "))
-        self._names = visible
-        for result in instruction.results:
-            self._define(result, None)
-        results = ", ".join(self._names[result] for result in instruction.results)
+            with self._names.inner_region():
+                bodies.extend(self.block(name, region, f"{indent}  "))
+        results = _listed(self._names.define_results(instruction.results))
         types = _print_types([result.type for result in instruction.results])
         lines = [f"{indent}{results} = {before}", *bodies]
         lines[-1] += f" : {types}"
         return lines
 
-    def _define(self, value: Value, name: str | None) -> None:
-        if name is None:
-            name = str(self._numbered)
-            self._numbered += 1
-        self._names[value] = f"%{name}"
 
-    def _name(self, value: Value) -> str:
-        try:
-            return self._names[value]
-        except KeyError:
-            raise ProgramError(
-                f"{self._where} reads a value of type `{value.type}` before it is defined"
-            ) from None
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(f"%{name}" for name in names)
 
 
 def _print_attributes(op: Op) -> str:

@@ -160,7 +160,6 @@ class Types:
 
     def from_json(self, node: JsonNode) -> object:
         """As in AttributeKind."""
-        items = node.items()
-        if len(items) > MAX_LENGTH:
+        if len(node.list()) > MAX_LENGTH:
             raise misfit(self, node)
-        return tuple(item.type() for item in items)
+        return tuple(item.type() for item in node.items())

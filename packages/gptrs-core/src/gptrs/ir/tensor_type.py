@@ -1,4 +1,4 @@
-"""The type of a tensor: an element type and a static row-major shape."""
+"""The type of a tensor: an element type and a row-major shape."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gptrs.errors import ProgramError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.shapes import Shape
+from gptrs.ir.symbolic_dim import SymbolicDim, symbols_of
 
 MAX_ELEMENTS = 2**48
 """Most elements a tensor may have: larger products are refused before anything is allocated."""
@@ -21,7 +22,10 @@ MAX_RANK = 32
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """`dtype[shape]`, written `f32[2, 3]`; rank 0 is `f32[]`, zero-sized dims are legal."""
+    """`dtype[shape]`, written `f32[2, 3]`; rank 0 is `f32[]`, zero-sized dims are legal.
+
+    A dim may be a SymbolicDim, `f32[?0, 2*?0+1]`, until the program is specialized.
+    """
 
     dtype: DType
     shape: Shape
@@ -29,11 +33,11 @@ class TensorType:
     def __post_init__(self) -> None:
         if len(self.shape) > MAX_RANK:
             raise ProgramError(f"a tensor type has at most {MAX_RANK} axes, got {len(self.shape)}")
-        for dim in self.shape:
-            if dim < 0:
-                raise ProgramError(f"a tensor type needs dims >= 0, got `{self}`")
+        static = [dim for dim in self.shape if not isinstance(dim, SymbolicDim)]
+        if any(dim < 0 for dim in static):
+            raise ProgramError(f"a tensor type needs dims >= 0, got `{self}`")
         # A zero-sized dim must not hide an overflow in the others: strides are computed from them.
-        if math.prod(dim for dim in self.shape if dim) > MAX_ELEMENTS:
+        if math.prod(dim for dim in static if dim) > MAX_ELEMENTS:
             raise ProgramError(f"`{self}` has more than 2^48 elements")
 
     def __str__(self) -> str:
@@ -43,6 +47,16 @@ class TensorType:
     def rank(self) -> int:
         """Number of axes."""
         return len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every dim is a number."""
+        return not any(isinstance(dim, SymbolicDim) for dim in self.shape)
+
+    @property
+    def symbols(self) -> frozenset[int]:
+        """The numbers of the symbols in the dims: `{0, 1}` for `f32[?0, ?1+2]`."""
+        return symbols_of(self.shape)
 
     @property
     def size(self) -> int:

@@ -6,6 +6,7 @@ from gptrs.errors import ProgramError
 from gptrs.ir import dtypes
 from gptrs.ir.bounds import require_bounded
 from gptrs.ir.lexer import Lexer, Token
+from gptrs.ir.symbolic_dim import parse_dim
 from gptrs.ir.tensor_type import MAX_RANK, TensorType
 
 Annotation = tuple[Token, TensorType]
@@ -53,9 +54,18 @@ def read_type_after(name: Token, lexer: Lexer) -> TensorType:
 
 def _read_dim(lexer: Lexer) -> int:
     token = lexer.token
-    if token.kind == "?":
-        raise token.error("symbolic dims (`?N`) are not read; write the size as a number")
+    if token.kind == "dim":
+        lexer.advance()
+        return read_symbolic(token)
     if not token.text.isdigit() or len(token.text) > 20:
-        raise lexer.expected("a dim, a whole number of at most 20 digits")
+        raise lexer.expected("a dim, a whole number of at most 20 digits or symbols as in `2*?0+1`")
     lexer.advance()
     return int(token.text)
+
+
+def read_symbolic(token: Token) -> int:
+    """The dim that a token of the kind `dim` stands for."""
+    try:
+        return parse_dim(token.text)
+    except ProgramError as error:
+        raise token.error(str(error)) from None

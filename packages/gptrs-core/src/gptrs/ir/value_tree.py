@@ -81,7 +81,7 @@ class Names:
 
 
 Node = Token | Sequence | Call | WrittenType | Names
-_ATOMS = ("word", "number", "string", "symbol")
+_ATOMS = ("word", "number", "dim", "string", "symbol")
 
 
 def read_value(lexer: Lexer, depth: int = 0) -> Node:

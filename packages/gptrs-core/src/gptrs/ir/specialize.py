@@ -1,0 +1,170 @@
+"""Turns a program with symbolic dims into one for sizes that are known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from gptrs.errors import ProgramError, UsageError
+from gptrs.ir.op import Op
+from gptrs.ir.program import Function, Instruction, Program, Region, Value
+from gptrs.ir.symbolic_dim import SymbolicDim, substituted, symbols_of
+from gptrs.ir.tensor_type import TensorType
+from gptrs.ir.verifier import verify
+
+
+def symbols(program: Program) -> list[int]:
+    """The numbers of the symbols in the types and attributes of `program`, ascending."""
+    found: set[int] = set()
+    for function in program.functions:
+        for region in _regions(function.body):
+            values = [*region.params, *(v for step in region.instructions for v in step.results)]
+            found.update(number for value in values for number in value.type.symbols)
+            for step in region.instructions:
+                found.update(_symbols_of_op(step.op))
+    return sorted(found)
+
+
+def bind(program: Program, types: Mapping[str, TensorType]) -> dict[int, int]:
+    """The sizes of the symbols for inputs of these types, by the names of the parameters.
+
+    A symbol is found where a parameter of `@main` has it alone as a dim, `f32[?0]`; every other
+    dim is checked against what was found. UsageError that names parameter, axis, what was wanted
+    and what was found.
+    """
+    found: dict[int, tuple[int, str]] = {}
+    params = [param for param in program.main.body.params if param.name in types]
+    for param in params:
+        for axis, (dim, size) in enumerate(_dims(param, types[str(param.name)])):
+            number = _lone_symbol(dim)
+            if number is None:
+                continue
+            place = f"axis {axis} of `{param.name}`"
+            known, where = found.setdefault(number, (size, place))
+            if known != size:
+                raise UsageError(
+                    f"`?{number}` is {known} by {where} and {size} by {place}",
+                    hint="dims with one symbol must be of one size",
+                )
+    values = {number: size for number, (size, _) in found.items()}
+    for param in params:
+        _require_fits(param, types[str(param.name)], values)
+    return values
+
+
+def specialize(program: Program, sizes: Mapping[int, int]) -> Program:
+    """`program` with `sizes[n]` in the place of each `?n`, verified; itself if it has no symbols.
+
+    ProgramError for a symbol without a size, a size below 0, or a program that is malformed with
+    these sizes.
+    """
+    wanted = symbols(program)
+    if not wanted:
+        return program
+    missing = [f"?{number}" for number in wanted if number not in sizes]
+    if missing:
+        raise ProgramError(
+            f"no size is given for {', '.join(missing)}",
+            hint="give one, or an input that has the symbol alone as a dim",
+        )
+    for number in wanted:
+        if sizes[number] < 0:
+            raise ProgramError(f"`?{number}` is a size, which cannot be {sizes[number]}")
+    functions = [
+        Function(function.name, _specialized(function.body, sizes))
+        for function in program.functions
+    ]
+    special = Program(tuple(functions))
+    try:
+        verify(special)
+    except ProgramError as error:
+        given = ", ".join(f"?{number} = {sizes[number]}" for number in wanted)
+        raise ProgramError(f"with {given}: {error}") from error
+    return special
+
+
+def _regions(region: Region) -> list[Region]:
+    return [region, *(inner for step in region.walk() for inner in step.regions)]
+
+
+def _symbols_of_op(op: Op) -> frozenset[int]:
+    numbers: set[int] = set()
+    for name in op.attribute_types:
+        for part in _parts(getattr(op, name)):
+            numbers |= part.symbols if isinstance(part, TensorType) else symbols_of([part])
+    return frozenset(numbers)
+
+
+def _parts(value: object) -> Sequence[object]:
+    return cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+
+
+def _dims(param: Value, found: TensorType) -> list[tuple[int, int]]:
+    wanted = param.type
+    if wanted.dtype is not found.dtype or wanted.rank != found.rank:
+        raise UsageError(f"input `{param.name}` must be `{wanted}`, got `{found}`")
+    return list(zip(wanted.shape, found.shape, strict=True))
+
+
+def _lone_symbol(dim: int) -> int | None:
+    if isinstance(dim, SymbolicDim) and len(dim.terms) == 1:
+        ((monomial, factor),) = dim.terms
+        if factor == 1 and len(monomial) == 1:
+            return monomial[0]
+    return None
+
+
+def _require_fits(param: Value, found: TensorType, values: Mapping[int, int]) -> None:
+    for axis, (dim, size) in enumerate(_dims(param, found)):
+        wanted = substituted(dim, values)
+        if not isinstance(wanted, SymbolicDim) and wanted != size:
+            reason = f" (`{dim}`)" if isinstance(dim, SymbolicDim) else ""
+            raise UsageError(
+                f"input `{param.name}` must be `{param.type}`, got `{found}`: "
+                f"axis {axis} must be {wanted}{reason}"
+            )
+
+
+def _specialized(region: Region, sizes: Mapping[int, int]) -> Region:
+    values: dict[Value, Value] = {}
+
+    def define(old: Sequence[Value]) -> tuple[Value, ...]:
+        new = tuple(Value(_sized(value.type, sizes), value.name) for value in old)
+        values.update(zip(old, new, strict=True))
+        return new
+
+    params = define(region.params)
+    instructions: list[Instruction] = []
+    for step in region.instructions:
+        operands = tuple(values[operand] for operand in step.operands)
+        regions = tuple(_specialized(inner, sizes) for inner in step.regions)
+        op = _sized_op(step.op, sizes)
+        instructions.append(Instruction(op, operands, define(step.results), regions))
+    return Region(params, tuple(instructions), tuple(values[value] for value in region.results))
+
+
+def _sized(type_: TensorType, sizes: Mapping[int, int]) -> TensorType:
+    if type_.is_static:
+        return type_
+    return type_.with_shape(tuple(substituted(dim, sizes) for dim in type_.shape))
+
+
+def _sized_op(op: Op, sizes: Mapping[int, int]) -> Op:
+    if not _symbols_of_op(op):
+        return op
+    values = {name: getattr(op, name) for name in op.attribute_types}
+    sized = {
+        name: _sized_value(cast("tuple[object, ...]", value), sizes)
+        for name, value in values.items()
+        if isinstance(value, tuple)
+    }
+    return cast("Callable[..., Op]", type(op))(**(values | sized))
+
+
+def _sized_value(value: tuple[object, ...], sizes: Mapping[int, int]) -> tuple[object, ...]:
+    return tuple(
+        _sized(part, sizes)
+        if isinstance(part, TensorType)
+        else substituted(cast("int", part), sizes)
+        for part in value
+    )

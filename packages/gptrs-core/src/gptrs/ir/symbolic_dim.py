@@ -1,0 +1,252 @@
+"""Sizes that are not known yet: polynomials over the symbols `?0`, `?1`, ... of a program.
+
+A symbol stands for any size, an integer >= 0. Such dims live in shapes, where a type checker takes
+them for integers: they add, multiply and compare like integers as far as the answer is the same
+for all values of the symbols, and raise ProgramError where it is not.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from gptrs.errors import ProgramError
+
+Monomial = tuple[int, ...]
+"""The numbers of the symbols that are multiplied, in ascending order: () is the constant term."""
+
+MAX_TEXT = 200
+"""Most characters of a dim in text."""
+MAX_TERMS = 16
+"""Most terms of a polynomial, and most symbols of one term: far more than a program needs."""
+_MAX_COEFFICIENT = 2**63
+
+_SYMBOLS = r"\?[0-9]{1,6}(?:\*\?[0-9]{1,6})*+"
+_TERM = rf"(?:(?:[0-9]{{1,19}}\*)?{_SYMBOLS}|[0-9]{{1,19}})"
+PATTERN = rf"-?(?:[0-9]{{1,19}}\*)?{_SYMBOLS}(?:[+-]{_TERM})*+"
+"""How a dim is written; the first term has a symbol."""
+JSON_PATTERN = PATTERN.replace("*+", "*")
+"""The same for readers of regular expressions that have no possessive repeats."""
+_SIGNED_TERM = re.compile(rf"[+-]?{_TERM}")
+
+
+class SymbolicDim:
+    """A polynomial with integer coefficients in which at least one symbol occurs.
+
+    >>> n = symbol(0)
+    >>> 2 * n + 1
+    2*?0+1
+    """
+
+    __slots__ = ("terms",)
+
+    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
+        self.terms = terms
+        """Monomials with their coefficients, none of which is 0: high degree first."""
+
+    def __repr__(self) -> str:
+        text = "".join(_signed(*term) for term in self.terms)
+        return text.removeprefix("+")
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SymbolicDim) and self.terms == other.terms
+
+    def __hash__(self) -> int:
+        return hash(self.terms)
+
+    def __add__(self, other: int) -> int:
+        return _made((*self.terms, *_terms(other)))
+
+    __radd__ = __add__
+
+    def __neg__(self) -> int:
+        return _made((monomial, -factor) for monomial, factor in self.terms)
+
+    def __sub__(self, other: int) -> int:
+        return self + -other
+
+    def __rsub__(self, other: int) -> int:
+        return -self + other
+
+    def __mul__(self, other: int) -> int:
+        return _made(
+            (tuple(sorted((*a, *b))), x * y) for a, x in self.terms for b, y in _terms(other)
+        )
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: int) -> int:
+        quotient = _quotient(cast("int", self), other)
+        if quotient is None:
+            raise ProgramError(f"cannot divide the dim `{self}` by `{other}` {_UNTIL}")
+        return quotient
+
+    def __rfloordiv__(self, other: int) -> int:
+        if other == 0:
+            return 0
+        raise ProgramError(f"cannot divide {other} by the dim `{self}` {_UNTIL}")
+
+    def __mod__(self, other: int) -> int:
+        if _quotient(cast("int", self), other) is None:
+            raise ProgramError(f"cannot tell whether `{other}` divides the dim `{self}` {_UNTIL}")
+        return 0
+
+    def __rmod__(self, other: int) -> int:
+        if other == 0:
+            return 0
+        raise ProgramError(f"cannot tell whether the dim `{self}` divides {other} {_UNTIL}")
+
+    def __lt__(self, other: int) -> bool:
+        low, high = _bounds(self - other)
+        return self._decided(
+            "<", other, high is not None and high < 0, low is not None and low >= 0
+        )
+
+    def __ge__(self, other: int) -> bool:
+        low, high = _bounds(self - other)
+        return self._decided(
+            ">=", other, low is not None and low >= 0, high is not None and high < 0
+        )
+
+    def __gt__(self, other: int) -> bool:
+        low, high = _bounds(self - other)
+        return self._decided(
+            ">", other, low is not None and low > 0, high is not None and high <= 0
+        )
+
+    def __le__(self, other: int) -> bool:
+        low, high = _bounds(self - other)
+        return self._decided(
+            "<=", other, high is not None and high <= 0, low is not None and low > 0
+        )
+
+    def _decided(self, sign: str, other: int, yes: bool, no: bool) -> bool:
+        if yes or no:
+            return yes
+        raise ProgramError(f"cannot tell whether `{self}` {sign} {other} {_UNTIL}")
+
+    def __bool__(self) -> bool:
+        return self > 0
+
+    def __index__(self) -> int:
+        raise ProgramError(f"the dim `{self}` has no value {_UNTIL}")
+
+    __int__ = __index__
+
+    def symbols(self) -> frozenset[int]:
+        """The numbers of the symbols that occur."""
+        return frozenset(number for monomial, _ in self.terms for number in monomial)
+
+    def substitute(self, values: Mapping[int, int]) -> int:
+        """The dim with these values in the place of symbols; an int if none is left."""
+        total = 0
+        for monomial, factor in self.terms:
+            product = factor
+            for number in monomial:
+                product = product * values.get(number, symbol(number))
+            total = total + product
+        return total
+
+
+_UNTIL = "for all values of its symbols; specialize the program first"
+
+
+def symbol(number: int) -> int:
+    """The dim `?number`; typed as the integer that it stands for."""
+    return cast("int", SymbolicDim((((number,), 1),)))
+
+
+def parse_dim(text: str) -> int:
+    """The dim that `text`, which matches PATTERN, stands for; ProgramError if it is too long."""
+    if len(text) > MAX_TEXT:
+        raise ProgramError(f"a dim of more than {MAX_TEXT} characters")
+    return _made(map(_parsed, _SIGNED_TERM.findall(text)))
+
+
+def symbols_of(dims: Iterable[object]) -> frozenset[int]:
+    """The numbers of the symbols in any of `dims`."""
+    found = (dim.symbols() for dim in dims if isinstance(dim, SymbolicDim))
+    return frozenset(number for numbers in found for number in numbers)
+
+
+def substituted(dim: int, values: Mapping[int, int]) -> int:
+    """`dim` with values in the place of symbols; an integer is itself."""
+    return dim.substitute(values) if isinstance(dim, SymbolicDim) else dim
+
+
+def exceeds(dim: int, limit: int) -> bool:
+    """Whether `dim` is a number above `limit`; a symbolic one is judged when it is specialized."""
+    return not isinstance(dim, SymbolicDim) and dim > limit
+
+
+def _parsed(term: str) -> tuple[Monomial, int]:
+    sign = -1 if term.startswith("-") else 1
+    factors = term.lstrip("+-").split("*")
+    numbers = [factor for factor in factors if not factor.startswith("?")]
+    monomial = tuple(sorted(int(factor[1:]) for factor in factors if factor.startswith("?")))
+    return monomial, sign * (int(numbers[0]) if numbers else 1)
+
+
+def _signed(monomial: Monomial, factor: int) -> str:
+    sign = "-" if factor < 0 else "+"
+    symbols = [f"?{number}" for number in monomial]
+    shown = [] if abs(factor) == 1 and symbols else [str(abs(factor))]
+    return sign + "*".join([*shown, *symbols])
+
+
+def _terms(dim: int) -> tuple[tuple[Monomial, int], ...]:
+    return dim.terms if isinstance(dim, SymbolicDim) else (((), dim),)
+
+
+def _made(terms: Iterable[tuple[Monomial, int]]) -> int:
+    """The sum of terms: an int where no symbol is left."""
+    total: dict[Monomial, int] = {}
+    for monomial, factor in terms:
+        total[monomial] = total.get(monomial, 0) + factor
+    kept = {monomial: factor for monomial, factor in total.items() if factor}
+    if not any(kept):
+        return kept.get((), 0)
+    _require_small(kept)
+    # High degrees come first, so that a dim in text never begins like a number.
+    order = sorted(kept.items(), key=lambda term: (-len(term[0]), term[0]))
+    return cast("int", SymbolicDim(tuple(order)))
+
+
+def _require_small(terms: Mapping[Monomial, int]) -> None:
+    if len(terms) > MAX_TERMS or any(len(monomial) > MAX_TERMS for monomial in terms):
+        raise ProgramError(f"a dim of more than {MAX_TERMS} terms or symbols in a term")
+    if any(abs(factor) >= _MAX_COEFFICIENT for factor in terms.values()):
+        raise ProgramError("a dim with a coefficient of more than 63 bits")
+
+
+def _quotient(dim: int, divisor: int) -> int | None:
+    """`dim / divisor` if that is a polynomial whatever the symbols are; for one-term divisors."""
+    if isinstance(dim, SymbolicDim) and dim == divisor:
+        return 1
+    terms = _terms(divisor)
+    ((below, factor),) = terms if len(terms) == 1 else (((), 0),)
+    if not factor:
+        return None
+    parts: list[tuple[Monomial, int]] = []
+    for monomial, coefficient in _terms(dim):
+        left = list(monomial)
+        for number in below:
+            if number not in left:
+                return None
+            left.remove(number)
+        if coefficient % factor:
+            return None
+        parts.append((tuple(left), coefficient // factor))
+    return _made(parts)
+
+
+def _bounds(dim: int) -> tuple[int | None, int | None]:
+    """The least and the greatest value over all symbols >= 0, None where it is not known."""
+    if not isinstance(dim, SymbolicDim):
+        return dim, dim
+    constant = dict(dim.terms).get((), 0)
+    factors = [factor for monomial, factor in dim.terms if monomial]
+    low = constant if all(factor > 0 for factor in factors) else None
+    high = constant if all(factor < 0 for factor in factors) else None
+    return low, high

@@ -1,0 +1,38 @@
+"""The versions of PTIR that are read, and how each is upgraded to the one that is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from gptrs.ir.program import VERSION
+from gptrs.ir.upgrade_v04 import DTYPE_NAMES_04, VERSION_04, change_since_v04
+from gptrs.ir.version_change import UNCHANGED, OpChange
+from gptrs.quoting import quoted
+
+
+def _unchanged(name: str) -> OpChange:
+    return UNCHANGED
+
+
+@dataclass(frozen=True)
+class Version:
+    """What has changed since a version."""
+
+    change: Callable[[str], OpChange] = _unchanged
+    """What has become of the op of this name."""
+    dtype_names: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Today's names of the dtypes that were called otherwise."""
+
+
+VERSIONS: Mapping[str, Version] = {
+    VERSION: Version(),
+    VERSION_04: Version(change_since_v04, DTYPE_NAMES_04),
+}
+"""By version line, today's first."""
+
+
+def unknown_version(name: str) -> str:
+    """The message that refuses a program with this version line."""
+    known = " and ".join(f"`{version}`" for version in VERSIONS)
+    return f"version {quoted(name)} is not supported, this release reads {known}"

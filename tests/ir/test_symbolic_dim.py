@@ -1,0 +1,164 @@
+"""Symbolic dims: arithmetic, comparisons, text."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gptrs.errors import ParseError, ProgramError
+from gptrs.ir import SymbolicDim, TensorType, dtypes
+from gptrs.ir.lexer import Lexer
+from gptrs.ir.symbolic_dim import JSON_PATTERN, PATTERN, exceeds, parse_dim, substituted, symbol
+from gptrs.ir.type_text import read_type
+
+N, M = symbol(0), symbol(1)
+SIZES = (0, 1, 2, 3, 7)
+
+
+@st.composite
+def dims(draw, depth=3):
+    """A polynomial over three symbols, made by arithmetic."""
+    if depth == 0 or draw(st.booleans()):
+        return draw(st.one_of(st.integers(-5, 5), st.sampled_from([symbol(i) for i in range(3)])))
+    apply = draw(st.sampled_from([operator.add, operator.sub, operator.mul]))
+    return apply(draw(dims(depth=depth - 1)), draw(dims(depth=depth - 1)))
+
+
+def value(dim, sizes):
+    return substituted(dim, dict(enumerate(sizes)))
+
+
+@given(dims(), dims(), st.tuples(*[st.integers(0, 9)] * 3))
+def test_arithmetic_commutes_with_evaluation(a, b, sizes):
+    x, y = value(a, sizes), value(b, sizes)
+    assert value(a + b, sizes) == x + y
+    assert value(a - b, sizes) == x - y
+    assert value(a * b, sizes) == x * y
+    assert value(-a, sizes) == -x
+
+
+@given(dims(), dims(), dims())
+def test_equal_polynomials_are_equal(a, b, c):
+    assert (a + b) * c == a * c + b * c
+    assert hash((a + b) * c) == hash(a * c + b * c)
+    assert a - a == 0
+    assert type(a - a) is int
+
+
+@given(dims(), dims())
+def test_comparisons_hold_for_all_sizes(a, b):
+    """Brute force: what was answered is true everywhere that was looked."""
+    points = list(itertools.product(SIZES, repeat=3))
+    for compare in (operator.lt, operator.le, operator.gt, operator.ge):
+        try:
+            answer = compare(a, b)
+        except ProgramError:
+            continue
+        assert all(compare(value(a, at), value(b, at)) == answer for at in points)
+
+
+@pytest.mark.parametrize(
+    ("compare", "answer"),
+    [
+        (lambda: N >= 0, True),
+        (lambda: N < 0, False),
+        (lambda: N + 1 > 0, True),
+        (lambda: 2 * N + 3 >= N, True),
+        (lambda: N <= N, True),
+        (lambda: N * M + 5 < 5, False),
+        (lambda: bool(N + 1), True),
+        (lambda: N == 3, False),
+        (lambda: symbol(0) == N, True),
+        (lambda: exceeds(N, 5), False),
+    ],
+)
+def test_what_is_known(compare, answer):
+    assert compare() is answer
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda: N > 4, "cannot tell whether `?0` > 4 for all values of its symbols; specialize"),
+        (lambda: N < M, "cannot tell whether `?0` < ?1"),
+        (lambda: bool(N), "cannot tell whether `?0` > 0"),
+        (lambda: int(N), "the dim `?0` has no value"),
+        (lambda: range(N), "the dim `?0` has no value"),
+        (lambda: N // 2, "cannot divide the dim `?0` by `2`"),
+        (lambda: N % 2, "cannot tell whether `2` divides the dim `?0`"),
+        (lambda: 6 // N, "cannot divide 6 by the dim `?0`"),
+        (lambda: 6 % N, "cannot tell whether the dim `?0` divides 6"),
+        (lambda: N // 0, "cannot divide the dim `?0` by `0`"),
+    ],
+)
+def test_what_is_not_known_is_an_error(use, message):
+    with pytest.raises(ProgramError, match=re.escape(message)):
+        use()
+
+
+@given(dims(), dims())
+def test_exact_division_undoes_multiplication(a, b):
+    try:
+        quotient = (a * b) // b
+    except (ProgramError, ZeroDivisionError):
+        return
+    assert quotient * b == a * b
+    assert (a * b) % b == 0
+
+
+def test_division_by_a_term():
+    assert (4 * N * M + 2 * N) // (2 * N) == 2 * M + 1
+    assert (N + M) // (N + M) == 1
+    assert (6 * N) % 3 == 0
+
+
+@given(dims())
+def test_text_round_trip(dim):
+    if not isinstance(dim, SymbolicDim):
+        return
+    text = str(dim)
+    assert parse_dim(text) == dim
+    assert Lexer(text).token.kind == "dim"
+    assert re.fullmatch(PATTERN, text)
+    assert re.fullmatch(JSON_PATTERN, text)
+    assert str(TensorType(dtypes.f32, (symbol(0), 3))) == "f32[?0, 3]"
+
+
+@pytest.mark.parametrize(
+    ("text", "canonical"),
+    [("?1+?0", "?0+?1"), ("3*?0-1*?0", "2*?0"), ("?1*?0+2-5", "?0*?1-3"), ("-?0+4", "-?0+4")],
+)
+def test_other_spellings(text, canonical):
+    assert str(parse_dim(text)) == canonical
+
+
+def test_types_in_text():
+    type_ = read_type(Lexer("f32[?0, 2*?0+1, 4, ?1*?1]"))
+    assert type_.shape == (N, 2 * N + 1, 4, M * M)
+    assert not type_.is_static
+    assert type_.symbols == {0, 1}
+    assert type_.size == 4 * N * (2 * N + 1) * M * M
+    assert str(read_type(Lexer("f32[?0-?0]"))) == "f32[0]"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("f32[?]", "expected a dim"),
+        ("f32[?x]", "expected a dim"),
+        ("f32[?0 + 1]", "unexpected character `+`"),
+        ("f32[2*3]", "unexpected character `*`"),
+        ("f32[" + "+".join(["?0"] * 100) + "]", "a dim of more than 200 characters"),
+        ("f32[" + "+".join(f"?{i}" for i in range(17)) + "]", "more than 16 terms"),
+        ("f32[" + "*".join(["?0"] * 17) + "]", "more than 16 terms or symbols"),
+        ("f32[9999999999999999999*?0]", "a coefficient of more than 63 bits"),
+    ],
+)
+def test_bad_text(text, message):
+    with pytest.raises(ParseError, match=re.escape(message)):
+        read_type(Lexer(text))
