@@ -9,6 +9,7 @@ import pytest
 from blake3 import blake3
 from safetensors.numpy import load_file, save_file
 
+from gptrs.checkpoint.tensor_archive import write_archive
 from gptrs_cli.checkpoint_report import byte_size, count
 
 
@@ -88,3 +89,16 @@ def test_an_unknown_dtype_and_an_odd_name_can_be_listed(gptrs, tmp_path):
 )
 def test_numbers_for_people(number, parameters, size):
     assert (count(number), byte_size(number)) == (parameters, size)
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".npy", ".gptrsten"])
+def test_other_files_of_tensors_are_described_as_well(gptrs, tmp_path, suffix):
+    file = tmp_path / f"a{suffix}"
+    write_archive(file, {"a": np.zeros((3, 4), np.float16)})
+    report = gptrs("inspect", file, "--json").json
+    [tensor] = report["tensors"]
+    assert (tensor["name"], tensor["type"], tensor["bytes"]) == ("a", "f16[3, 4]", 24)
+    assert report["files"] == [{"name": file.name, "bytes": file.stat().st_size}]
+    assert "f16 100.0%" in gptrs("inspect", file).out
+    file.write_bytes(file.read_bytes()[:40])
+    assert gptrs("inspect", file).code == 3

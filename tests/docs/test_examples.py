@@ -1,5 +1,6 @@
 """The examples of the README and of the documentation run as they are printed."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -17,4 +18,5 @@ def test_the_readme_has_examples():
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_examples_run(path: Path, tmp_path: Path):
+    shutil.copytree(ROOT / "docs" / "examples", tmp_path, dirs_exist_ok=True)
     assert doc_examples.run_file(path, cwd=tmp_path) > 0

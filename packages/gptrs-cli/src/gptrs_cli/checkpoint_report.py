@@ -10,6 +10,7 @@ from pathlib import Path
 from gptrs.checkpoint.hf_directory import HfDirectory
 from gptrs.checkpoint.param_source import SafetensorsSource
 from gptrs.checkpoint.parameter_ids import base_param_id
+from gptrs.checkpoint.tensor_archive import is_other_archive, open_archive
 from gptrs.errors import GptrsError
 from gptrs.plugins.manager import manager
 
@@ -86,10 +87,12 @@ class CheckpointReport:
 
 
 def read_report(path: Path) -> CheckpointReport:
-    """Read the headers of the model directory or safetensors file `path`.
+    """Read the headers of the model directory or file of tensors `path`.
 
     ModelError or CheckpointError says what is wrong with it.
     """
+    if is_other_archive(path):
+        return _archive_report(path)
     if path.is_file():
         return _report(path, None, "", SafetensorsSource.of_file(path))
     directory = HfDirectory.open(path)
@@ -129,10 +132,35 @@ def _report(
                 shape=entry.shape,
                 nbytes=entry.nbytes,
                 file=file.path.name,
-                id=f"{base_param_id(name):032x}" if name.isascii() else None,
+                id=_id(name),
             )
         )
     return CheckpointReport(path, kind, support, files, tuple(tensors))
+
+
+def _archive_report(path: Path) -> CheckpointReport:
+    archive = open_archive(path)
+    try:
+        types = {name: archive.type_of(name) for name in archive.names()}
+    finally:
+        archive.close()
+    tensors = tuple(
+        TensorReport(
+            name=name,
+            type=str(type),
+            dtype=str(type.dtype),
+            shape=type.shape,
+            nbytes=type.nbytes,
+            file=path.name,
+            id=_id(name),
+        )
+        for name, type in types.items()
+    )
+    return CheckpointReport(path, None, "", {path.name: path.stat().st_size}, tensors)
+
+
+def _id(name: str) -> str | None:
+    return f"{base_param_id(name):032x}" if name.isascii() else None
 
 
 def _support(kind: str) -> str:

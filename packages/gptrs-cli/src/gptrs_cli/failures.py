@@ -41,6 +41,13 @@ class InputFileError(GptrsError):
     code = "file"
 
 
+class OutputFileError(GptrsError):
+    """A file that the command line was asked for cannot be written."""
+
+    exit_code = 3
+    code = "file"
+
+
 def report(error: BaseException, settings: Settings) -> int:
     """Tell the user what went wrong, in the form that `settings` ask for; returns the exit code."""
     if isinstance(error, BrokenPipeError):

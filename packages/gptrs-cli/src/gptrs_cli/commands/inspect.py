@@ -1,8 +1,9 @@
-"""`gptrs inspect`: what a checkpoint holds, as the headers of its files declare it."""
+"""`gptrs inspect`: what a checkpoint holds, or what a program is and asks for."""
 
 from __future__ import annotations
 
 import json as json_format
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,24 +15,76 @@ if TYPE_CHECKING:
     from gptrs_cli.checkpoint_report import CheckpointReport
 
 
+class ProgramForm(StrEnum):
+    """The forms in which a program can be printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 def inspect(
     context: typer.Context,
-    checkpoint: Annotated[
+    path: Annotated[
         Path,
-        typer.Argument(help="A model directory, or a .safetensors file.", show_default=False),
+        typer.Argument(
+            metavar="PATH",
+            help="A model directory, a file of tensors (.safetensors, .npz, .npy, .gptrsten),"
+            " or a program (.ptir, or as JSON).",
+            show_default=False,
+        ),
     ],
+    form: Annotated[
+        ProgramForm | None,
+        typer.Option("--print", help="Print the program itself, as text or as JSON, instead."),
+    ] = None,
+    svg: Annotated[
+        Path | None, typer.Option("--svg", metavar="FILE", help="Draw the program in an SVG file.")
+    ] = None,
+    dot: Annotated[
+        Path | None,
+        typer.Option("--dot", metavar="FILE", help="Describe that picture for Graphviz."),
+    ] = None,
+    symbols: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--symbol",
+            metavar="N=SIZE",
+            help="Take the program with this size of the dim `?N`; can be repeated.",
+        ),
+    ] = None,
     json: JsonOption = False,
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """Show the tensors of a checkpoint: types, sizes and ids.
+    """Show the tensors of a checkpoint, or verify a program and show what it asks for.
 
-    Only the headers of its files are read and checked, never the values.
+    Of a checkpoint, only the headers of its files are read and checked, never the values.
     """
+    from gptrs.errors import UsageError
+    from gptrs.runtime.program_file import is_program
+
+    as_json = settings_of(context).json
+    if form is not None and as_json:
+        raise UsageError(
+            "`--json` and `--print` exclude each other", hint="`--print json` prints the program"
+        )
+    if is_program(path):
+        from gptrs.runtime.program_sizes import parse_sizes
+        from gptrs_cli.program_inspection import Request, inspect_program
+
+        printed = None if form is None else form.value
+        sizes = parse_sizes(symbols or ())
+        inspect_program(path, Request(printed, svg, dot, sizes, as_json))
+        return
+    if any(option is not None for option in (form, svg, dot, symbols)):
+        raise UsageError(
+            f"`--print`, `--svg`, `--dot` and `--symbol` are for programs, `{path}` is none",
+            hint="a program begins with its version, `ptir.v0.5`, or with `{` in JSON",
+        )
     from gptrs_cli.checkpoint_report import read_report
 
-    report = read_report(checkpoint)
-    if settings_of(context).json:
+    report = read_report(path)
+    if as_json:
         print(json_format.dumps(report.as_json(), indent=2))
     else:
         _print_report(report)

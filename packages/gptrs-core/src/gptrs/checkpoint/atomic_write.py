@@ -1,0 +1,167 @@
+"""Writing a file whole or not at all: whatever happens meanwhile, the old file or the new is there.
+
+The bytes go to a file without a name in the same folder, are brought to the disk, and only then get
+a name. A process that dies before that leaves nothing behind. An existing file is replaced by
+`rename`, for which the new one needs a name of its own for an instant; a writer that dies in that
+very instant leaves a file `.gptrs-*.partial`, which the next write to the same name removes. Where
+the file system has no nameless files, that name is used all along.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from gptrs.checkpoint.regular_file import kind_of
+from gptrs.errors import CheckpointError, GptrsError
+from gptrs.quoting import quoted
+
+_UNABLE = frozenset({errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT})
+"""How file systems and old kernels answer that they have no nameless files."""
+
+
+@contextmanager
+def atomic_file(
+    path: str | os.PathLike[str], error: type[GptrsError] = CheckpointError
+) -> Generator[BinaryIO]:
+    """Scope in which the new content of the file `path` is written; it appears at the end, at once.
+
+    An exception in the scope, a full disk or a killed process leave what was there before. A link
+    stays and the file it leads to is replaced, with its permissions. Of two writers the one that
+    ends last wins. `error` says why the file cannot be written.
+    """
+    shown = quoted(str(path), 200)
+    try:
+        target = Path(os.path.realpath(path))
+    except ValueError as problem:
+        raise error(f"cannot write {shown}: {problem}") from problem
+    try:
+        mode = _mode(target)
+        if mode is not None and not stat.S_ISREG(mode):
+            raise error(f"cannot write {shown}: it is {kind_of(mode)}, a regular file is needed")
+        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        with contextlib.ExitStack() as stack:
+            stack.callback(os.close, folder)
+            staged = stack.enter_context(_Staged(folder, target.name))
+            yield staged.file
+            staged.publish(mode)
+            os.fsync(folder)
+    except OSError as problem:
+        raise error(f"cannot write {shown}: {problem.strerror or problem}") from problem
+
+
+class _Staged:
+    """The new file while it is written: locked, and without its final name in the open `folder`."""
+
+    def __init__(self, folder: int, name: str) -> None:
+        self._folder = folder
+        self._name = name
+        self._partial = f".gptrs-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}.partial"
+        unnamed = _open_unnamed(folder)
+        self._is_named = unnamed is None
+        self._descriptor = self._open_partial() if unnamed is None else unnamed
+        self.file: BinaryIO = os.fdopen(self._descriptor, "wb")
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+
+    def __enter__(self) -> _Staged:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        try:
+            if self._is_named:
+                os.unlink(self._partial, dir_fd=self._folder)
+        finally:
+            with contextlib.suppress(OSError):  # what could not be written was reported by `flush`
+                self.file.close()
+
+    def publish(self, mode: int | None) -> None:
+        """Give the file its name, and the permissions `mode` of the one that it replaces."""
+        self.file.flush()
+        if mode is not None:
+            os.fchmod(self._descriptor, stat.S_IMODE(mode))
+        os.fsync(self._descriptor)
+        if not self._is_named:
+            try:
+                self._link(self._name)
+            except FileExistsError:
+                self._claim_partial()
+            else:
+                return
+        os.rename(self._partial, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        self._is_named = False
+
+    def _link(self, name: str) -> None:
+        source = f"/proc/self/fd/{self._descriptor}"
+        os.link(source, name, dst_dir_fd=self._folder, follow_symlinks=True)
+
+    def _claim_partial(self) -> None:
+        while True:
+            try:
+                self._link(self._partial)
+            except FileExistsError:
+                self._remove_stale()
+            else:
+                self._is_named = True
+                return
+
+    def _open_partial(self) -> int:
+        """A new file called `partial`, locked."""
+        while True:
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+            try:
+                descriptor = os.open(self._partial, flags, 0o666, dir_fd=self._folder)
+            except FileExistsError:
+                self._remove_stale()
+                continue
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if self._is_partial(descriptor):
+                return descriptor
+            os.close(descriptor)  # another writer took it for stale before it was locked
+
+    def _remove_stale(self) -> None:
+        """Wait until the file called `partial` has no writer; remove it if it is still there."""
+        try:
+            other = os.open(self._partial, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self._folder)
+        except FileNotFoundError:
+            return
+        try:
+            fcntl.flock(other, fcntl.LOCK_EX)
+            if self._is_partial(other):
+                os.unlink(self._partial, dir_fd=self._folder)
+        finally:
+            os.close(other)
+
+    def _is_partial(self, descriptor: int) -> bool:
+        try:
+            found = os.stat(self._partial, dir_fd=self._folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return False
+        return os.path.samestat(found, os.fstat(descriptor))
+
+
+def _open_unnamed(folder: int) -> int | None:
+    """A new file without a name in the open `folder`, None where there are none."""
+    if not hasattr(os, "O_TMPFILE") or not os.path.isdir("/proc/self/fd"):
+        return None
+    try:
+        return os.open(".", os.O_TMPFILE | os.O_RDWR, 0o666, dir_fd=folder)
+    except OSError as problem:
+        if problem.errno in _UNABLE:
+            return None
+        raise
+
+
+def _mode(path: Path) -> int | None:
+    """The type and permissions of the file, None if there is none."""
+    try:
+        return os.stat(path, follow_symlinks=False).st_mode
+    except FileNotFoundError:
+        return None

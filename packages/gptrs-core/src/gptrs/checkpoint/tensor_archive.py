@@ -1,0 +1,188 @@
+"""Files of named tensors in any of the formats that are read: `.safetensors`, NumPy's, GPTRSTEN."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from gptrs.checkpoint import gptrsten, numpy_archive
+from gptrs.checkpoint.atomic_write import atomic_file
+from gptrs.checkpoint.regular_file import open_regular, read_at
+from gptrs.checkpoint.safetensors import SafetensorsFile
+from gptrs.checkpoint.safetensors_header import DTYPES
+from gptrs.errors import CheckpointError, UsageError
+from gptrs.ir.tensor_type import TensorType
+from gptrs.quoting import quoted
+
+_MAGIC_BYTES = 9
+_MAGICS = (gptrsten.MAGIC, numpy_archive.NPY_MAGIC, *numpy_archive.ZIP_MAGICS)
+
+
+class TensorArchive(Protocol):
+    """An open file of named tensors, which are read when they are asked for."""
+
+    def names(self) -> Sequence[str]:
+        """Every tensor, in the order of the file."""
+        ...
+
+    def type_of(self, name: str) -> TensorType:
+        """Its dtype and shape; CheckpointError if it is absent or not readable. Reads no data."""
+        ...
+
+    def read(self, name: str) -> np.ndarray:
+        """The tensor, which may be read-only; CheckpointError if it is absent or damaged."""
+        ...
+
+    def close(self) -> None:
+        """Close the file; arrays that were read stay valid."""
+        ...
+
+
+def open_archive(path: str | os.PathLike[str]) -> TensorArchive:
+    """Open a tensor archive, whose format its first bytes tell, and check what it declares.
+
+    CheckpointError if there is no such file, if it is of another format, or if it is damaged.
+    The array of an `.npy` file is called as the file is, without the suffix.
+    """
+    named = Path(path)
+    try:
+        resolved = Path(os.path.realpath(path))
+    except ValueError as problem:
+        raise CheckpointError(f"cannot open {quoted(str(named), 200)}: {problem}") from problem
+    descriptor = open_regular(resolved, CheckpointError)
+    try:
+        archive = _opened(named, descriptor)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    if archive is None:
+        os.close(descriptor)
+        return _Safetensors(SafetensorsFile.open(resolved, shown_as=named))
+    return archive
+
+
+def is_other_archive(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins as a NumPy or GPTRSTEN file does, and not as safetensors."""
+    try:
+        descriptor = open_regular(Path(os.path.realpath(path)), CheckpointError)
+    except (CheckpointError, ValueError):
+        return False
+    try:
+        return read_at(descriptor, _MAGIC_BYTES, 0).startswith(_MAGICS)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def write_archive(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write named arrays to a file, whole or not at all; the suffix of `path` says in what format.
+
+    UsageError for an unknown suffix and for names, dtypes or numbers of arrays that the format does
+    not have: `.safetensors` lacks `si4`, `ui4` and `cf64`, `.npz` and `.npy` lack `si4`, `ui4`,
+    `f8e4m3`, `f8e5m2` and `bf16`, `.gptrsten` has all. CheckpointError if the file cannot be
+    written.
+    """
+    write = require_writable(path)
+    for name in arrays:
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            reason = f"a tensor cannot be called {quoted(name)}: it has no UTF-8"
+            raise UsageError(reason) from None
+    with atomic_file(path) as file:
+        write(file, arrays)
+
+
+def require_writable(
+    path: str | os.PathLike[str],
+) -> Callable[[BinaryIO, Mapping[str, np.ndarray]], None]:
+    """What writes the format that the suffix of `path` names.
+
+    UsageError if it names none, CheckpointError if there is no folder for the file: what can be
+    said before there is anything to write.
+    """
+    if not Path(path).parent.is_dir():
+        raise CheckpointError(f"cannot write {quoted(str(path), 200)}: its folder does not exist")
+    try:
+        return _WRITERS[Path(path).suffix.lower()]
+    except KeyError:
+        raise UsageError(
+            f"the suffix of {quoted(str(path), 200)} names no format of tensors",
+            hint=f"use one of {' '.join(_WRITERS)}",
+        ) from None
+
+
+class _Safetensors:
+    """A safetensors file as an archive."""
+
+    def __init__(self, file: SafetensorsFile) -> None:
+        self._file = file
+        self.type_of = file.type_of
+        self.read = file.read
+        self.close = file.close
+
+    def names(self) -> Sequence[str]:
+        return tuple(self._file.entries)
+
+
+def _opened(path: Path, descriptor: int) -> TensorArchive | None:
+    """The archive that owns `descriptor` from now on; None for a safetensors file."""
+    try:
+        start = read_at(descriptor, _MAGIC_BYTES, 0)
+    except OSError as problem:
+        shown = quoted(str(path), 200)
+        raise CheckpointError(f"cannot read {shown}: {problem.strerror}") from problem
+    if start.startswith(gptrsten.MAGIC):
+        return gptrsten.GptrstenArchive(path, descriptor)
+    is_zip = start.startswith(numpy_archive.ZIP_MAGICS)
+    if is_zip or start.startswith(numpy_archive.NPY_MAGIC):
+        return numpy_archive.NumpyArchive(path, descriptor, is_zip=is_zip)
+    if start[8:9] == b"{":
+        return None
+    raise CheckpointError(
+        f"{quoted(str(path), 200)} is no file of tensors: it starts with {start[:8]!r}",
+        hint="`.safetensors`, `.npz`, `.npy` and `.gptrsten` files are read",
+    )
+
+
+def _write_safetensors(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
+    dense: dict[str, np.ndarray] = {}
+    for name, array in arrays.items():
+        type_ = TensorType.of(array)
+        if name == "__metadata__":
+            raise UsageError("a tensor in a `.safetensors` file cannot be called `__metadata__`")
+        if type_.dtype not in _STORED:
+            raise UsageError(
+                f"a `.safetensors` file cannot hold `{type_}`: it has no dtype {type_.dtype}",
+                hint="write a `.gptrsten` file, which holds every dtype",
+            )
+        dense[name] = np.ascontiguousarray(array, type_.dtype.numpy).reshape(type_.shape)
+    try:
+        file.write(safetensors.numpy.save(dense))
+    except safetensors.SafetensorError as problem:
+        raise UsageError(f"cannot write `.safetensors`: {problem}") from problem
+
+
+def _write_npy(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
+    if len(arrays) != 1:
+        raise UsageError(
+            f"a `.npy` file holds one array, got {len(arrays)}", hint="write a `.npz` file"
+        )
+    for array in arrays.values():
+        numpy_archive.write_npy(file, array)
+
+
+_WRITERS: dict[str, Callable[[BinaryIO, Mapping[str, np.ndarray]], None]] = {
+    ".safetensors": _write_safetensors,
+    ".npz": numpy_archive.write_npz,
+    ".npy": _write_npy,
+    ".gptrsten": gptrsten.write_gptrsten,
+}
+_STORED = frozenset(DTYPES.values())
