@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from gptrs.backend.memory_limit import require_memory
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.capture.backend_choice import chosen_backend, scoped_backend
 from gptrs.capture.graph import (
@@ -45,7 +46,7 @@ def compile_program(
     """Optimize `program` and compile it on `backend`; without `roles` all inputs are arguments.
 
     The backend sees `@main` alone: calls are inlined, and so are the decompositions of custom calls
-    that it does not know.
+    that it does not know. ExecutionError for one that needs more memory than there is.
     """
     chosen = roles or [InputRole.ARGUMENT] * len(program.main.body.params)
 
@@ -54,7 +55,9 @@ def compile_program(
     ) -> bool:
         return backend.refusal(op, operands, results) is None
 
-    return backend.compile(optimize(Inlining(knows).apply(program)), chosen)
+    optimized = optimize(Inlining(knows).apply(program))
+    require_memory(optimized)
+    return backend.compile(optimized, chosen)
 
 
 def run_program(

@@ -1,0 +1,55 @@
+"""Refuses a program that this machine has not the memory for, before any of it is allocated."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+from gptrs.backend.memory_plan import program_peak_bytes
+from gptrs.errors import ExecutionError
+from gptrs.ir.program import Program
+
+_CGROUP_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
+
+
+def memory_bytes() -> int | None:
+    """The memory that this process may use: of the machine or its container; None if unknown."""
+    limits = [limit for limit in map(_cgroup_limit, _CGROUP_LIMITS) if limit]
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # a system without these names
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    return min(limits, default=None)
+
+
+def require_memory(program: Program) -> None:
+    """ExecutionError if the values of `program` need more at one time than there is.
+
+    The parameters of `@main` are not counted: the caller has them, or they are mapped from files.
+    """
+    available = memory_bytes()
+    if available is None:
+        return
+    given = sum(param.type.nbytes for param in program.main.body.params)
+    needed = program_peak_bytes(program) - given
+    if needed > available:
+        raise ExecutionError(
+            f"the program needs {_size(needed)} at one time, this machine has {_size(available)}",
+            hint="use smaller tensors; `gptrs inspect PROGRAM` shows what is live at the peak",
+        )
+
+
+def _cgroup_limit(path: Path) -> int | None:
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+    return int(text) if text.isdigit() else None
+
+
+def _size(count: int) -> str:
+    power = min((max(count, 1).bit_length() - 1) // 10, len(_UNITS) - 1)
+    return f"{count / 1024**power:.4g} {_UNITS[power]}"
