@@ -81,7 +81,7 @@ func @main(%x: f32[2, 6], %s: f32[6], %seed: ui64[2]) -> \
 (f32[2, 6], f8e4m3[3], f32[2, 2], si32[2, 2]) {
   %0 = layer_norm %x, %s, %s {epsilon = 1e-05, axis = 1} : f32[2, 6]
   %1 = rng_normal %seed {shape = [3], dtype = f8e4m3} : f8e4m3[3]
-  %2, %3 = top_k %x {k = 2, axis = 1, indices_dtype = si32} : (f32[2, 2], si32[2, 2])
+  %2, %3 = top_k %x {k = 2, axis = 1} : (f32[2, 2], si32[2, 2])
   return %0, %1, %2, %3
 }
 """

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+import types
+import typing
+
+import pytest
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gptrs.errors import ParseError, ProgramError
 from gptrs.ir import (
     OPS,
-    Builder,
+    Dictionary,
+    DType,
+    FunctionName,
     Literal,
     Op,
     Program,
+    Scalar,
+    Signature,
     TensorType,
     dtypes,
+    parse_json,
     parse_program,
+    print_json,
     print_program,
     verify,
 )
+from gptrs.ir.program import Region, Value
+from gptrs.testing.program_generator import programs_covering, random_program
 
 SHAPES = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 DTYPES = st.sampled_from(dtypes.ALL)
-
+TYPES = st.builds(TensorType, DTYPES, SHAPES)
+INTEGERS = st.one_of(st.integers(-1, 3), st.integers(-(2**63), 2**63 - 1))
 
 EXAMPLE = """\
 ptir.v0.5
@@ -32,101 +45,96 @@ func @main(%x: f32[2, 3], %w: f32[3, 4]) -> f32[2, 4] {
 }
 """
 
-
-def fitting_attributes(shape: tuple[int, ...]) -> dict[str, st.SearchStrategy[object]]:
-    """For each attribute name, values that mostly suit an operand of this shape."""
-    rank = len(shape)
-    axis = st.integers(0, max(rank - 1, 0))
-    paired = st.sampled_from([(), (0,)])
-    shapes = st.sampled_from([shape[::-1], (2, *shape), (-1,), (1, -1)])
-    return {
-        "axis": axis,
-        "axes": st.sets(axis, max_size=rank).map(sorted).map(tuple),
-        "permutation": st.permutations(range(rank)).map(tuple),
-        "shape": st.one_of(shapes, SHAPES),
-        "sizes": st.tuples(*(st.integers(0, dim) for dim in shape)),
-        "starts": st.just((0,) * rank),
-        "strides": st.sampled_from([None, (1,) * rank]),
-        "value": st.builds(Literal.full, st.integers(0, 1), DTYPES, SHAPES),
-        "direction": st.sampled_from(["lt", "le", "eq", "ge", "gt", "ne"]),
-        "kind": st.sampled_from(["sum", "prod", "max", "min", "and", "or"]),
-        "keepdims": st.booleans(),
-        "dtype": DTYPES,
-        "accum_dtype": st.one_of(st.none(), DTYPES),
-        "out_dtype": st.one_of(st.none(), DTYPES),
-        "contract_lhs": paired,
-        "contract_rhs": paired,
-        "batch_lhs": st.just(()),
-        "batch_rhs": st.just(()),
-    }
+PLAIN: dict[object, st.SearchStrategy[object]] = {
+    bool: st.booleans(),
+    int: INTEGERS,
+    float: st.floats(),
+    str: st.text(max_size=5),
+    DType: DTYPES,
+    tuple[int, ...]: st.one_of(
+        st.lists(st.integers(0, 2), max_size=4).map(tuple),
+        st.lists(INTEGERS, max_size=5).map(tuple),
+    ),
+    tuple[TensorType, ...]: st.lists(TYPES, max_size=3).map(tuple),
+    Literal: st.builds(Literal.full, st.integers(0, 1), DTYPES, SHAPES),
+    Scalar: st.builds(Literal.full, st.integers(0, 1), DTYPES),
+    FunctionName: st.just("f"),
+    Dictionary: st.just(Dictionary.of(k=1)),
+}
 
 
-def draw_op(draw: st.DrawFn, name: str, shape: tuple[int, ...]) -> Op:
-    cls = OPS[name]
-    strategies = fitting_attributes(shape)
-    return cls(**{key: draw(strategies[key]) for key in cls.attribute_types})
+def values_of(hint: object) -> st.SearchStrategy[object]:
+    """Values of the type that an attribute is declared with."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is typing.Literal:
+        return st.sampled_from(args)
+    if origin in (typing.Union, types.UnionType):
+        return st.one_of(*(values_of(member) for member in args))
+    return st.none() if hint is types.NoneType else PLAIN[hint]
 
 
-@st.composite
-def programs(draw: st.DrawFn) -> Program:
-    """A program of the random ops that fit the values at hand."""
-    builder = Builder()
-    dtype, shape = draw(DTYPES), draw(SHAPES)
-    types = [TensorType(dtype, shape), TensorType(dtypes.i1, shape), TensorType(dtype, (2, 3))]
-    types.append(TensorType(draw(st.sampled_from(dtypes.INTEGERS)), (len(shape),)))
-    names = [draw(st.sampled_from([None, f"p.{index}"])) for index in range(len(types))]
-    values = [builder.param(*pair) for pair in zip(types, names, strict=True)]
-    for name in draw(st.lists(st.sampled_from(sorted(OPS)), min_size=4, max_size=25)):
-        first = draw(st.sampled_from(values))
-        op = draw_op(draw, name, first.type.shape)
-        count = len(op.operand_names) + (draw(st.integers(0, 2)) if op.variadic else 0)
-        alike = [value for value in values if value.type == first.type]
-        others = [draw(st.sampled_from(draw(st.sampled_from([alike, values]))))
-                  for _ in range(count - 1)]  # fmt: skip
-        try:
-            values.extend(builder.emit_many(op, [first, *others][:count]).results)
-        except ProgramError:
-            continue
-    return builder.program(*draw(st.lists(st.sampled_from(values), max_size=3)))
+def draw_op(draw: st.DrawFn) -> Op:
+    cls = OPS[draw(st.sampled_from(sorted(OPS)))]
+    return cls(**{name: draw(values_of(hint)) for name, hint in cls.attribute_types.items()})
 
 
 def outline(program: Program) -> list[object]:
     """All that a program says, with values replaced by the order of their definition."""
-    body = program.main.body
-    numbers = {value: index for index, value in enumerate(body.params)}
-    lines: list[object] = [[(param.type, param.name) for param in body.params]]
-    for instruction in body.instructions:
+    return [(function.name, outline_of(function.body)) for function in program.functions]
+
+
+def outline_of(region: Region) -> list[object]:
+    numbers: dict[Value, int] = {}
+    lines: list[object] = [[(param.type, param.name) for param in region.params]]
+    numbers.update({param: index for index, param in enumerate(region.params)})
+    for instruction in region.instructions:
         operands = [numbers[value] for value in instruction.operands]
-        types = [result.type for result in instruction.results]
-        lines.append((instruction.op, operands, types))
-        numbers.update({result: len(numbers) for result in instruction.results})
-    return [*lines, [numbers[value] for value in body.results]]
+        result_types = [result.type for result in instruction.results]
+        inner = [outline_of(body) for body in instruction.regions]
+        lines.append((instruction.op, operands, inner, result_types))
+        for result in instruction.results:
+            numbers[result] = len(numbers)
+    return [*lines, [numbers[value] for value in region.results]]
 
 
-@given(programs())
-@settings(deadline=None, max_examples=150)
-def test_generated_programs_are_valid_and_round_trip(program):
+def assert_round_trip(program: Program) -> None:
     verify(program)
     text = print_program(program)
     again = parse_program(text)
     verify(again)
     assert outline(again) == outline(program)
     assert print_program(again) == text
+    read = parse_json(print_json(program))
+    assert outline(read) == outline(parse_program(text))
+    assert print_program(read) == text
+
+
+@given(st.integers(0, 2**63), st.integers(0, 60))
+@settings(deadline=None, max_examples=150)
+@example(0, 0)
+def test_generated_programs_are_valid_and_round_trip(seed, size):
+    assert_round_trip(random_program(seed, size=size))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_every_op_on_every_type_round_trips(seed):
+    for program in programs_covering(seed):
+        assert_round_trip(program)
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=800)
 def test_inference_answers_or_refuses(data):
     """Any attributes and any operand types: a type comes out, or a ProgramError."""
-    op = draw_op(data.draw, data.draw(st.sampled_from(sorted(OPS))), data.draw(SHAPES))
-    wild = st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3).map(tuple)
-    for name, hint in op.attribute_types.items():
-        if hint == tuple[int, ...] and data.draw(st.booleans()):
-            object.__setattr__(op, name, data.draw(wild))
-    count = len(op.operand_names) + data.draw(st.integers(0, 1))
-    operands = [TensorType(data.draw(DTYPES), data.draw(SHAPES)) for _ in range(count)]
+    op = draw_op(data.draw)
+    shape = data.draw(SHAPES)
+    near = st.builds(TensorType, st.sampled_from([dtypes.f32, dtypes.si32]), st.just(shape))
+    count = len(op.operand_names) + data.draw(st.integers(0, 1 + op.variadic))
+    operands = [data.draw(st.one_of(near, TYPES)) for _ in range(count)]
+    signatures = st.builds(Signature, st.just(tuple(operands)), st.lists(TYPES).map(tuple))
+    bodies = [data.draw(signatures) for _ in (*op.region_names, *op.callees())]
     try:
-        results = op.result_types(operands)
+        results = op.result_types(operands, bodies)
     except ProgramError:
         return
     assert results

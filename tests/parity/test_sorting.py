@@ -75,7 +75,7 @@ def test_top_k_indices_of_distinct_elements(backend, dtype, largest, indices_dty
 
 def test_top_k_is_the_beginning_of_a_stable_sort(backend):
     x = edge_values(dtypes.f32, (50,), seed=3)
-    values, indices = computed(backend, lambda t: P.top_k(t, 17, 0), x)
+    values, indices = computed(backend, lambda t: P.top_k(t, 17, indices_dtype=dtypes.si64), x)
     expected = torch.sort(to_torch(x), stable=True, descending=True)
     assert_same_bits(values, expected.values[:17])
     assert_same_bits(indices, expected.indices[:17])

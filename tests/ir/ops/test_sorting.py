@@ -12,10 +12,10 @@ GOOD = [
     (Sort(0), "f32[5]", "f32[5]"),
     (Sort(1, descending=True, stable=False), "i1[2, 3] cf64[2, 3]", "i1[2, 3] cf64[2, 3]"),
     (Sort(0), "si4[0, 2] i1[0, 2] f32[0, 2]", "si4[0, 2] i1[0, 2] f32[0, 2]"),
-    (TopK(2, 0), "f32[5]", "f32[2] si64[2]"),
-    (TopK(5, 0, largest=False, indices_dtype=dtypes.si32), "ui64[5]", "ui64[5] si32[5]"),
-    (TopK(0, 1), "i1[2, 3, 4]", "i1[2, 0, 4] si64[2, 0, 4]"),
-    (TopK(0, 0), "bf16[0, 4]", "bf16[0, 4] si64[0, 4]"),
+    (TopK(2, 0), "f32[5]", "f32[2] si32[2]"),
+    (TopK(5, 0, largest=False, indices_dtype=dtypes.si64), "ui64[5]", "ui64[5] si64[5]"),
+    (TopK(0, 1), "i1[2, 3, 4]", "i1[2, 0, 4] si32[2, 0, 4]"),
+    (TopK(0, 0), "bf16[0, 4]", "bf16[0, 4] si32[0, 4]"),
     (TopK(3, 0, indices_dtype=dtypes.si32), "i1[2147483648]", "i1[3] si32[3]"),
 ]
 

@@ -21,7 +21,7 @@ def sort(
 
 
 def top_k(
-    x: Tensor, k: int, axis: int, largest: bool = True, indices_dtype: DType = dtypes.si64
+    x: Tensor, k: int, axis: int = 0, largest: bool = True, indices_dtype: DType = dtypes.si32
 ) -> tuple[Tensor, Tensor]:
     """The k largest (or least) elements along axis in their order, and their indices."""
     normal = normalize_axis(axis, x.rank, "`top_k`")

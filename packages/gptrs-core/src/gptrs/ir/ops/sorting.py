@@ -57,9 +57,9 @@ class TopK(Op):
     """
 
     k: int
-    axis: int
+    axis: int = 0
     largest: bool = True
-    indices_dtype: DType = dtypes.si64
+    indices_dtype: DType = dtypes.si32
 
     def infer(self, x: TensorType) -> tuple[TensorType, TensorType]:
         """`k` values, and as many indices in `indices_dtype`."""
