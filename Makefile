@@ -1,6 +1,7 @@
 # Every target works on a machine with Python >= 3.11 and make; `make` alone lists them.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2
+FUZZ_SECONDS ?= 60
 
 BIN := .venv/bin
 PROJECTS := pyproject.toml $(wildcard packages/*/pyproject.toml)
@@ -12,7 +13,7 @@ INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/py
 BUILD := --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types format clean
+.PHONY: help demo test check lint types format fuzz clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,9 +44,12 @@ format: .venv/.installed-check ## rewrite the sources in the house format
 	@$(BIN)/ruff check --quiet --fix-only
 	@$(BIN)/ruff format --quiet
 
+fuzz: .venv/.installed-test ## feed mutated programs to gptrs for FUZZ_SECONDS, save what breaks it
+	@$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
+
 clean: ## remove .venv, caches and build products
 	@rm -rf .venv .coverage htmlcov build dist packages/*/build packages/*/dist \
-	  .pytest_cache .ruff_cache .import_linter_cache .hypothesis
+	  .pytest_cache .ruff_cache .import_linter_cache .hypothesis fuzz-failures
 	@find packages tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A stamp is older than a pyproject.toml that changed, and so the install is repeated.

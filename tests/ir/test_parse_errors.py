@@ -52,7 +52,8 @@ TEXTS = [
     ("ptir.v0.5 func @main(%x: f32[§1.5])", "expected a dim, a whole number of at most 20 digits"),
     (
         f"ptir.v0.5 func @main(%x: f32[§{'1' * 5000}])",
-        f"expected a dim, a whole number of at most 20 digits, found `{'1' * 40}...`",
+        "expected a dim, a whole number of at most 20 digits or symbols as in `2*?0+1`,"
+        f" found `{'1' * 40}...`",
     ),
     ("ptir.v0.5 func @main(%x: f32[2§ 3])", "expected `,` or `]`, found `3`"),
     (

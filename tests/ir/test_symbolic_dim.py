@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import itertools
+import math
 import operator
+import pickle
 import re
+import time
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from gptrs.errors import ParseError, ProgramError
@@ -42,7 +47,7 @@ def test_arithmetic_commutes_with_evaluation(a, b, sizes):
     assert value(-a, sizes) == -x
 
 
-@given(dims(), dims(), dims())
+@given(dims(2), dims(2), dims(2))
 def test_equal_polynomials_are_equal(a, b, c):
     assert (a + b) * c == a * c + b * c
     assert hash((a + b) * c) == hash(a * c + b * c)
@@ -72,6 +77,10 @@ def test_comparisons_hold_for_all_sizes(a, b):
         (lambda: N <= N, True),
         (lambda: N * M + 5 < 5, False),
         (lambda: bool(N + 1), True),
+        (lambda: bool(-N - 1), True),
+        (lambda: (2 * N + 3) // 2 == N + 1, True),
+        (lambda: (2 * N + 3) % 2 == 1, True),
+        (lambda: (2 * N - 3) // 2 == N - 2, True),
         (lambda: N == 3, False),
         (lambda: symbol(0) == N, True),
         (lambda: exceeds(N, 5), False),
@@ -86,10 +95,24 @@ def test_what_is_known(compare, answer):
     [
         (lambda: N > 4, "cannot tell whether `?0` > 4 for all values of its symbols; specialize"),
         (lambda: N < M, "cannot tell whether `?0` < ?1"),
-        (lambda: bool(N), "cannot tell whether `?0` > 0"),
+        (lambda: bool(N), "cannot tell whether `?0` is 0"),
+        (lambda: bool(-N), "cannot tell whether `-?0` is 0"),
         (lambda: int(N), "the dim `?0` has no value"),
         (lambda: range(N), "the dim `?0` has no value"),
         (lambda: N // 2, "cannot divide the dim `?0` by `2`"),
+        (lambda: (N + M) // (N - M), "cannot divide the dim `?0+?1` by `?0-?1`"),
+        (lambda: (2 * N) // (3 * N), "cannot divide the dim `2*?0` by `3*?0`"),
+        (lambda: N // M, "cannot divide the dim `?0` by `?1`"),
+        (lambda: symbol(10**6), "the number of a symbol is in [0, 1000000), got 1000000"),
+        (lambda: symbol(-1), "the number of a symbol is in [0, 1000000), got -1"),
+        (lambda: N * 2**63, "a dim with a coefficient of more than 63 bits"),
+        (lambda: (N + 1) * (N * 2**62) * 2, "more than 63 bits"),
+        (lambda: math.prod(symbol(i) + 1 for i in range(5)), "a dim of more than 16 terms"),
+        (lambda: math.prod([N] * 17), "more than 16 terms or symbols in a term"),
+        (
+            lambda: sum(math.prod(symbol(10**5 + i + j) for j in range(9)) for i in range(4)),
+            "a dim of more than 200 characters",
+        ),
         (lambda: N % 2, "cannot tell whether `2` divides the dim `?0`"),
         (lambda: 6 // N, "cannot divide 6 by the dim `?0`"),
         (lambda: 6 % N, "cannot tell whether the dim `?0` divides 6"),
@@ -102,19 +125,40 @@ def test_what_is_not_known_is_an_error(use, message):
 
 
 @given(dims(), dims())
-def test_exact_division_undoes_multiplication(a, b):
+def test_division_undoes_multiplication(a, b):
+    product = a * b
+    assume(b != 0 and isinstance(product, SymbolicDim))
+    assert product // b == a
+    assert product % b == 0
+
+
+@given(dims(), dims(), st.tuples(*[st.integers(0, 9)] * 3))
+def test_division_is_that_of_integers(a, b, sizes):
+    assume(isinstance(a, SymbolicDim) and value(b, sizes) != 0)
     try:
-        quotient = (a * b) // b
-    except (ProgramError, ZeroDivisionError):
+        quotient, rest = a // b, a % b
+    except ProgramError:
         return
-    assert quotient * b == a * b
-    assert (a * b) % b == 0
+    assert (value(quotient, sizes), value(rest, sizes)) == divmod(value(a, sizes), value(b, sizes))
 
 
-def test_division_by_a_term():
+def test_division_needs_no_numbers():
     assert (4 * N * M + 2 * N) // (2 * N) == 2 * M + 1
-    assert (N + M) // (N + M) == 1
-    assert (6 * N) % 3 == 0
+    assert (N * N - M * M) // (N - M) == N + M
+    assert 0 // N == 0 % N == 0
+
+
+@pytest.mark.parametrize("other", [1.5, None, "2"])
+def test_other_types_are_no_dims(other):
+    for apply in (operator.add, operator.mul, operator.lt):
+        with pytest.raises(TypeError):
+            apply(N, other)
+
+
+def test_a_dim_cannot_be_changed():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        N.terms = ()
+    assert pickle.loads(pickle.dumps(2 * N + 1)) == copy.deepcopy(2 * N + 1) == 2 * N + 1
 
 
 @given(dims())
@@ -126,7 +170,6 @@ def test_text_round_trip(dim):
     assert Lexer(text).token.kind == "dim"
     assert re.fullmatch(PATTERN, text)
     assert re.fullmatch(JSON_PATTERN, text)
-    assert str(TensorType(dtypes.f32, (symbol(0), 3))) == "f32[?0, 3]"
 
 
 @pytest.mark.parametrize(
@@ -144,6 +187,22 @@ def test_types_in_text():
     assert type_.symbols == {0, 1}
     assert type_.size == 4 * N * (2 * N + 1) * M * M
     assert str(read_type(Lexer("f32[?0-?0]"))) == "f32[0]"
+    assert str(TensorType(dtypes.f32, (N, 3))) == "f32[?0, 3]"
+
+
+def test_a_dim_that_is_always_negative_is_refused():
+    with pytest.raises(ProgramError, match=re.escape("needs dims >= 0, got `f32[2, -?0-1]`")):
+        TensorType(dtypes.f32, (2, -N - 1))
+    assert TensorType(dtypes.f32, (-N,)).with_shape((N - 5,)).symbols == {0}
+
+
+def test_long_text_is_refused_in_linear_time():
+    for unit in ("?0*", "?0+", "9*?0-", "-", "?", "9999*", "?0*?1+2"):
+        text = "f32[" + unit * (2_000_000 // len(unit))
+        start = time.monotonic()
+        with pytest.raises(ParseError):
+            read_type(Lexer(text))
+        assert time.monotonic() - start < 2
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ class Literal:
     data: bytes
 
     def __post_init__(self) -> None:
+        if not self.type.is_static:
+            raise ProgramError(f"a literal has no symbolic dims, got `{self.type}`")
         if len(self.data) != self.type.nbytes:
             raise ProgramError(
                 f"a literal of `{self.type}` needs {self.type.nbytes} bytes, got {len(self.data)}"

@@ -45,6 +45,8 @@ def parse_literal(node: Node, type_: TensorType) -> Literal:
 
     >>> parse_literal(read_value(Lexer("[1.0, -inf]")), TensorType(f32, (2,)))
     """
+    if not type_.is_static:
+        raise node.error(f"a literal has no symbolic dims, got `{type_}`")
     if isinstance(node, Call) and node.word.text == "splat":
         element = _parse_elements([node.argument], type_.dtype)
         return Literal(type_, element * type_.size)

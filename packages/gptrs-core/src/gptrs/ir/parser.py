@@ -181,7 +181,7 @@ class _Reader:
         self._lexer.take(":", "`:` and the result type" if regions else wanted)
         annotated = read_types(self._lexer)
         if annotated:
-            self._unfold(name, _count_splats(nodes) * annotated[0][1].nbytes)
+            self._unfold(name, _count_splats(nodes), annotated[0][1])
         regions = text.upgraded(regions)
         types = [value.type for _, value in operands]
         signatures = [region.signature for region in regions]
@@ -225,14 +225,16 @@ class _Reader:
         type_: TensorType = read_type(self._lexer)
         node: Node = read_value(self._lexer)
         if isinstance(node, Call) and node.word.text == "splat":
-            self._unfold(node.word, type_.nbytes)
+            self._unfold(node.word, 1, type_)
         value = Value(type_)
         op = Constant(parse_literal(node, type_))
         self._scope.instructions.append(Instruction(op, (), (value,)))
         return value
 
-    def _unfold(self, place: Token, splat_bytes: int) -> None:
-        self._splat_bytes_left -= splat_bytes
+    def _unfold(self, place: Token, splats: int, type_: TensorType) -> None:
+        if not type_.is_static:  # refused where the literal is read
+            return
+        self._splat_bytes_left -= splats * type_.nbytes
         if self._splat_bytes_left < 0:
             raise place.error(f"the splats of the text exceed {MAX_SPLAT_BYTES} bytes")
 

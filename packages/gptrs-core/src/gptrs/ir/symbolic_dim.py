@@ -7,8 +7,10 @@ for all values of the symbols, and raise ProgramError where it is not.
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import cast
 
 from gptrs.errors import ProgramError
@@ -17,9 +19,11 @@ Monomial = tuple[int, ...]
 """The numbers of the symbols that are multiplied, in ascending order: () is the constant term."""
 
 MAX_TEXT = 200
-"""Most characters of a dim in text."""
+"""Most characters of a dim in text: no dim is longer, so that all that is written can be read."""
 MAX_TERMS = 16
 """Most terms of a polynomial, and most symbols of one term: far more than a program needs."""
+MAX_SYMBOLS = 10**6
+"""One more than the greatest number of a symbol."""
 _MAX_COEFFICIENT = 2**63
 
 _SYMBOLS = r"\?[0-9]{1,6}(?:\*\?[0-9]{1,6})*+"
@@ -31,29 +35,24 @@ JSON_PATTERN = PATTERN.replace("*+", "*")
 _SIGNED_TERM = re.compile(rf"[+-]?{_TERM}")
 
 
+@dataclass(frozen=True, slots=True, repr=False)
 class SymbolicDim:
     """A polynomial with integer coefficients in which at least one symbol occurs.
+
+    It equals the same polynomial and no integer. Arithmetic gives an int where no symbol is left,
+    and rounds down like that of integers; ProgramError where the result depends on the symbols in
+    another way than a polynomial does.
 
     >>> n = symbol(0)
     >>> 2 * n + 1
     2*?0+1
     """
 
-    __slots__ = ("terms",)
-
-    def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
-        self.terms = terms
-        """Monomials with their coefficients, none of which is 0: high degree first."""
+    terms: tuple[tuple[Monomial, int], ...]
+    """Monomials with their coefficients, none of which is 0: high degree first."""
 
     def __repr__(self) -> str:
-        text = "".join(_signed(*term) for term in self.terms)
-        return text.removeprefix("+")
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, SymbolicDim) and self.terms == other.terms
-
-    def __hash__(self) -> int:
-        return hash(self.terms)
+        return _written(self.terms)
 
     def __add__(self, other: int) -> int:
         return _made((*self.terms, *_terms(other)))
@@ -77,10 +76,10 @@ class SymbolicDim:
     __rmul__ = __mul__
 
     def __floordiv__(self, other: int) -> int:
-        quotient = _quotient(cast("int", self), other)
-        if quotient is None:
+        divided = _divided(self, other)
+        if divided is None:
             raise ProgramError(f"cannot divide the dim `{self}` by `{other}` {_UNTIL}")
-        return quotient
+        return divided[0]
 
     def __rfloordiv__(self, other: int) -> int:
         if other == 0:
@@ -88,9 +87,10 @@ class SymbolicDim:
         raise ProgramError(f"cannot divide {other} by the dim `{self}` {_UNTIL}")
 
     def __mod__(self, other: int) -> int:
-        if _quotient(cast("int", self), other) is None:
+        divided = _divided(self, other)
+        if divided is None:
             raise ProgramError(f"cannot tell whether `{other}` divides the dim `{self}` {_UNTIL}")
-        return 0
+        return divided[1]
 
     def __rmod__(self, other: int) -> int:
         if other == 0:
@@ -127,7 +127,10 @@ class SymbolicDim:
         raise ProgramError(f"cannot tell whether `{self}` {sign} {other} {_UNTIL}")
 
     def __bool__(self) -> bool:
-        return self > 0
+        low, high = _bounds(cast("int", self))
+        if (low is not None and low > 0) or (high is not None and high < 0):
+            return True
+        raise ProgramError(f"cannot tell whether `{self}` is 0 {_UNTIL}")
 
     def __index__(self) -> int:
         raise ProgramError(f"the dim `{self}` has no value {_UNTIL}")
@@ -154,11 +157,16 @@ _UNTIL = "for all values of its symbols; specialize the program first"
 
 def symbol(number: int) -> int:
     """The dim `?number`; typed as the integer that it stands for."""
+    if not 0 <= number < MAX_SYMBOLS:
+        raise ProgramError(f"the number of a symbol is in [0, {MAX_SYMBOLS}), got {number}")
     return cast("int", SymbolicDim((((number,), 1),)))
 
 
 def parse_dim(text: str) -> int:
-    """The dim that `text`, which matches PATTERN, stands for; ProgramError if it is too long."""
+    """The dim that `text`, which matches PATTERN, stands for; an int if the symbols cancel.
+
+    ProgramError if it is too long or has too many terms.
+    """
     if len(text) > MAX_TEXT:
         raise ProgramError(f"a dim of more than {MAX_TEXT} characters")
     return _made(map(_parsed, _SIGNED_TERM.findall(text)))
@@ -180,6 +188,14 @@ def exceeds(dim: int, limit: int) -> bool:
     return not isinstance(dim, SymbolicDim) and dim > limit
 
 
+def is_negative(dim: int) -> bool:
+    """Whether `dim` is below 0 whatever its symbols are."""
+    if not isinstance(dim, SymbolicDim):
+        return dim < 0
+    high = _bounds(dim)[1]
+    return high is not None and high < 0
+
+
 def _parsed(term: str) -> tuple[Monomial, int]:
     sign = -1 if term.startswith("-") else 1
     factors = term.lstrip("+-").split("*")
@@ -195,8 +211,12 @@ def _signed(monomial: Monomial, factor: int) -> str:
     return sign + "*".join([*shown, *symbols])
 
 
+def _written(terms: Iterable[tuple[Monomial, int]]) -> str:
+    return "".join(_signed(*term) for term in terms).removeprefix("+")
+
+
 def _terms(dim: int) -> tuple[tuple[Monomial, int], ...]:
-    return dim.terms if isinstance(dim, SymbolicDim) else (((), dim),)
+    return dim.terms if isinstance(dim, SymbolicDim) else (((), operator.index(dim)),)
 
 
 def _made(terms: Iterable[tuple[Monomial, int]]) -> int:
@@ -207,38 +227,57 @@ def _made(terms: Iterable[tuple[Monomial, int]]) -> int:
     kept = {monomial: factor for monomial, factor in total.items() if factor}
     if not any(kept):
         return kept.get((), 0)
-    _require_small(kept)
-    # High degrees come first, so that a dim in text never begins like a number.
+    # High degrees come first, so that a dim in text never begins like a number; then the order of
+    # the symbols. This order is kept by multiplication, on which division relies.
     order = sorted(kept.items(), key=lambda term: (-len(term[0]), term[0]))
+    _require_small(order)
     return cast("int", SymbolicDim(tuple(order)))
 
 
-def _require_small(terms: Mapping[Monomial, int]) -> None:
-    if len(terms) > MAX_TERMS or any(len(monomial) > MAX_TERMS for monomial in terms):
+def _require_small(terms: Sequence[tuple[Monomial, int]]) -> None:
+    if len(terms) > MAX_TERMS or any(len(monomial) > MAX_TERMS for monomial, _ in terms):
         raise ProgramError(f"a dim of more than {MAX_TERMS} terms or symbols in a term")
-    if any(abs(factor) >= _MAX_COEFFICIENT for factor in terms.values()):
+    if any(abs(factor) >= _MAX_COEFFICIENT for _, factor in terms):
         raise ProgramError("a dim with a coefficient of more than 63 bits")
+    if len(_written(terms)) > MAX_TEXT:
+        raise ProgramError(f"a dim of more than {MAX_TEXT} characters")
 
 
-def _quotient(dim: int, divisor: int) -> int | None:
-    """`dim / divisor` if that is a polynomial whatever the symbols are; for one-term divisors."""
-    if isinstance(dim, SymbolicDim) and dim == divisor:
-        return 1
-    terms = _terms(divisor)
-    ((below, factor),) = terms if len(terms) == 1 else (((), 0),)
-    if not factor:
+def _divided(dim: SymbolicDim, divisor: int) -> tuple[int, int] | None:
+    """Quotient and remainder if they are the same polynomials whatever the symbols are.
+
+    By an integer the constant term alone may leave a remainder, which is that of the whole.
+    """
+    if isinstance(divisor, SymbolicDim):
+        quotient = _quotient(dim, divisor)
+        return None if quotient is None else (quotient, 0)
+    if divisor == 0 or any(factor % divisor for monomial, factor in dim.terms if monomial):
         return None
-    parts: list[tuple[Monomial, int]] = []
-    for monomial, coefficient in _terms(dim):
-        left = list(monomial)
-        for number in below:
-            if number not in left:
-                return None
-            left.remove(number)
-        if coefficient % factor:
+    parts = [(monomial, factor // divisor) for monomial, factor in dim.terms]
+    return _made(parts), dict(dim.terms).get((), 0) % divisor
+
+
+def _quotient(dim: SymbolicDim, divisor: SymbolicDim) -> int | None:
+    """`dim / divisor` if that is a polynomial: long division, leading term by leading term."""
+    (below, factor), *_ = divisor.terms
+    quotient, rest = 0, cast("int", dim)
+    while isinstance(rest, SymbolicDim):
+        (above, coefficient), *_ = rest.terms
+        left = _without(above, below)
+        if left is None or coefficient % factor:
             return None
-        parts.append((tuple(left), coefficient // factor))
-    return _made(parts)
+        part = _made([(left, coefficient // factor)])
+        quotient, rest = quotient + part, rest - part * divisor
+    return quotient if rest == 0 else None
+
+
+def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
+    left = list(monomial)
+    for number in factors:
+        if number not in left:
+            return None
+        left.remove(number)
+    return tuple(left)
 
 
 def _bounds(dim: int) -> tuple[int | None, int | None]:

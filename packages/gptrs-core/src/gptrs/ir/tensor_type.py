@@ -11,7 +11,7 @@ from gptrs.errors import ProgramError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.shapes import Shape
-from gptrs.ir.symbolic_dim import SymbolicDim, symbols_of
+from gptrs.ir.symbolic_dim import SymbolicDim, is_negative, symbols_of
 
 MAX_ELEMENTS = 2**48
 """Most elements a tensor may have: larger products are refused before anything is allocated."""
@@ -34,7 +34,7 @@ class TensorType:
         if len(self.shape) > MAX_RANK:
             raise ProgramError(f"a tensor type has at most {MAX_RANK} axes, got {len(self.shape)}")
         static = [dim for dim in self.shape if not isinstance(dim, SymbolicDim)]
-        if any(dim < 0 for dim in static):
+        if any(map(is_negative, self.shape)):
             raise ProgramError(f"a tensor type needs dims >= 0, got `{self}`")
         # A zero-sized dim must not hide an overflow in the others: strides are computed from them.
         if math.prod(dim for dim in static if dim) > MAX_ELEMENTS:

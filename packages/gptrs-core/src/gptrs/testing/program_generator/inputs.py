@@ -1,0 +1,26 @@
+"""Random inputs for a program, special values among them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gptrs.ir.program import Program
+from gptrs.testing.program_generator.dice import Dice
+from gptrs.testing.program_generator.elements import Style, random_literal
+
+STYLES: tuple[Style, ...] = ("ordinary", "special", "special", "mild")
+
+
+def random_inputs(program: Program, seed: int) -> dict[str, np.ndarray]:
+    """An array for each parameter of `@main` by its name, `argN` for the N-th if it has none.
+
+    Floats include NaN, infinities, -0.0 and the largest and smallest numbers, integers their
+    extremes. The same for the same seed on every platform.
+    """
+    dice = Dice(seed)
+    return {
+        param.name or f"arg{position}": random_literal(
+            dice, param.type, dice.pick(STYLES)
+        ).array.copy()
+        for position, param in enumerate(program.main.body.params)
+    }

@@ -1,0 +1,1 @@
+"""Mutated programs, and the judge of what becomes of them."""
