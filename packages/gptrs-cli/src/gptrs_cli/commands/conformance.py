@@ -102,5 +102,19 @@ def _by_status(types: Mapping[str, str]) -> list[str]:
     columns: list[str] = []
     for status in ("pass", "fail", "refused"):
         names = [dtype for dtype, found in types.items() if found == status]
-        columns.append("all" if len(names) == len(types) and len(names) > 1 else " ".join(names))
+        whole = len(names) == len(types) and len(names) > 1
+        columns.append("all" if whole else " ".join(_grouped(names)))
     return columns
+
+
+def _grouped(names: list[str]) -> list[str]:
+    """`names` with one word for all integers and one for all floats, where all are there."""
+    from gptrs.api import dtypes
+
+    words: list[str] = []
+    for word, members in (("integers", dtypes.INTEGERS), ("floats", dtypes.FLOATS)):
+        group = [dtype.name for dtype in members]
+        if set(group) <= set(names):
+            names = [name for name in names if name not in group]
+            words.append(word)
+    return [*words, *names]

@@ -107,8 +107,8 @@ def rounded_exactly(value: Fraction, dtype: DType) -> float:
     unit = Fraction(2) ** (exponent - (PRECISION[dtype.name] - 1))
     nearest = round(magnitude / unit) * unit  # halves go to the even integer
     if nearest > Fraction(GREATEST[dtype.name]):
-        return math.copysign(overflow(dtype), value)
-    return math.copysign(float(nearest), value)
+        return -overflow(dtype) if value < 0 else overflow(dtype)
+    return -float(nearest) if value < 0 else float(nearest)
 
 
 def assert_same_floats(found: np.ndarray, expected: np.ndarray) -> None:

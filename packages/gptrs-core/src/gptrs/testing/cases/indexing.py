@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import cycle
+from itertools import chain, cycle
 
 import numpy as np
 
@@ -71,9 +71,9 @@ def positions(rng: np.random.Generator, shape: Index, size: int, dtype: DType) -
 
 
 def index_types(dtype: DType) -> Iterator[DType]:
-    """The integer types, a different one first for each element type."""
+    """si64, then the integer types over and over, another one first for each element type."""
     start = dtypes.ALL.index(dtype) % len(dtypes.INTEGERS)
-    return cycle(dtypes.INTEGERS[start:] + dtypes.INTEGERS[:start])
+    return chain((dtypes.si64,), cycle(dtypes.INTEGERS[start:] + dtypes.INTEGERS[:start]))
 
 
 @rows(ops.Take, dtypes=dtypes.ALL)

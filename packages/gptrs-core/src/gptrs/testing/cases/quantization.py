@@ -139,6 +139,11 @@ def quantize(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iter
         yield _quantize_case(op, (x, *parameters(op, shape, scale_dtype, rng)), label)
     ties = as_float(np.arange(-9, 10) / 2, dtype)
     yield _quantize_case(Quantize(dtypes.si4), (ties, *_pair(1, 0, dtype)), "ties")
+    # Quotients around halves, which the product with a rounded reciprocal misses.
+    precise = dtypes.f64 if dtype is dtypes.f64 else dtypes.f32
+    near = as_float(3 / (np.arange(64) + 0.5), precise)
+    x, zero_point = as_float(np.full(64, 3.0), dtype), np.zeros(64, np.int32)
+    yield _quantize_case(Quantize(dtypes.si8, axis=0), (x, near, zero_point), "near ties")
     edges = edge_floats(dtype)
     for result, zero_point in ((dtypes.ui8, 3), (dtypes.si32, 2**31 - 1), (dtypes.ui32, -(2**31))):
         label = f"edge values as {result}"
@@ -177,7 +182,8 @@ def dequantize(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> It
     ):
         scale_dtype = dtypes.f64 if result is dtypes.f64 else dtypes.f32
         pair = _pair(scale, zero_point, scale_dtype)
-        yield _dequantize_case(Dequantize(result), (edges, *pair), f"edge values as {result}")
+        label = f"edge values as {result}, zero point {zero_point}"
+        yield _dequantize_case(Dequantize(result), (edges, *pair), label)
     q = integers([1, 1, 1, 1, 0, 0, 0, 0], dtype).reshape(2, 4)
     scale = as_float(np.array([0.0, -0.0, np.inf, np.nan]), dtypes.f32)
     zero_point = np.zeros(4, np.int32)

@@ -23,6 +23,9 @@ DRAWS: tuple[tuple[str, tuple[int, ...], tuple[int, int]], ...] = (
     ("empty", (0, 3), (3, 4)),
     ("rank 4, not a whole block", (2, 1, 3, 5), (2**63 + 1, 2**40)),
     ("counter past 2^32", (9,), (WORD - 1, WORD - 1)),
+    ("tails", (401,), (99, 3)),
+    # The second f64 lies beyond 6.66 standard deviations, as one in 3.6e10 does.
+    ("far tail", (4,), (1, 44407670663)),
     ("counter past 2^64", (3, 7), (2**64 - 1, 2**64 - 2)),
 )
 """Label, shape and seed."""
