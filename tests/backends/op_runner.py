@@ -29,7 +29,8 @@ def run_op(backend: Backend, op: Op, *arrays: np.ndarray) -> np.ndarray:
     if reason is not None:
         with pytest.raises(UnsupportedError, match=re.escape(f"`{op.name}`")):
             backend.compile(program, roles)
-        pytest.skip(f"`{backend.name}` refuses {reason}")
+        dtype = op.key_dtype([operand.type for operand in operands], [result.type])
+        pytest.skip(f"`{backend.name}` refuses `{op.name}` on {dtype}")
     before = [array.tobytes() for array in arrays]
     executable = backend.compile(program, roles)
     (output,) = executable.run([backend.to_device(array) for array in arrays])

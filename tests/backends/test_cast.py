@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
+from gptrs.backend.protocol import Backend
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.ops.elementwise import Bitcast, Cast
 from gptrs.testing.numerics import (
     PRECISION,
     assert_same_floats,
@@ -19,10 +23,6 @@ from gptrs.testing.numerics import (
     rounded_exactly,
 )
 from gptrs.testing.samples import SHAPES, edge_floats, edge_integers, integers, sample
-from gptrs.backend.protocol import Backend
-from gptrs.ir import dtypes
-from gptrs.ir.dtypes import DType
-from gptrs.ir.ops.elementwise import Bitcast, Cast
 
 SMALL = [dtype for dtype in dtypes.ALL if dtype.bits <= 16]
 WIDE = [dtype for dtype in dtypes.ALL if dtype.bits > 16 and not dtype.is_complex]

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
-from gptrs.testing.numerics import assert_same_floats, decode
-from gptrs.testing.samples import SHAPES, edge_floats, edge_integers, integers, pairs, sample
 from gptrs.backend.protocol import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.elementwise import Clamp, Compare, IsFinite, Select, StopGradient
+from gptrs.testing.numerics import assert_same_floats, decode
+from gptrs.testing.samples import SHAPES, edge_floats, edge_integers, integers, pairs, sample
 
 DIRECTIONS = {
     "lt": operator.lt,

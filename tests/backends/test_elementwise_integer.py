@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
-from gptrs.testing.numerics import every_value, integer_range, wrapped
-from gptrs.testing.samples import SHAPES, edge_integers, integers, pairs, sample
 from gptrs.backend.protocol import Backend
 from gptrs.errors import ExecutionError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise as ops
+from gptrs.testing.numerics import every_value, integer_range, wrapped
+from gptrs.testing.samples import SHAPES, edge_integers, integers, pairs, sample
 
 Exact = Callable[..., int]
 

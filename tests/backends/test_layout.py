@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
-from gptrs.testing.samples import sample
 from gptrs.backend.protocol import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.layout import BroadcastTo, Concat, Reshape, Slice, Transpose
+from gptrs.testing.samples import sample
 
 Shape = tuple[int, ...]
 

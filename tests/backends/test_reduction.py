@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
-from gptrs.testing.numerics import GREATEST, assert_close, decode, integer_range, wrapped
-from gptrs.testing.samples import edge_floats, edge_integers, integers, sample
 from gptrs.backend.protocol import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.reduction import Argmax, Argmin, Reduce
+from gptrs.testing.numerics import GREATEST, assert_close, decode, integer_range, wrapped
+from gptrs.testing.samples import edge_floats, edge_integers, integers, sample
 
 REALS = dtypes.INTEGERS + dtypes.FLOATS
 SHAPES_AND_AXES = [

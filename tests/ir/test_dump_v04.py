@@ -143,7 +143,7 @@ func @main(%0: f32[2, 3], %1: f32[3, 4], %2: f8e4m3[3]) -> \
   %7 = constant {value = splat(1.0)} : f32[2, 3]
   %8 = compare %6, %7 {direction = le} : i1[2, 3]
   %9 = select %8, %6, %7 : f32[2, 3]
-  %10, %11 = top_k %9 {k = 2, axis = 1, indices_dtype = si32} : (f32[2, 2], si32[2, 2])
+  %10, %11 = top_k %9 {k = 2, axis = 1} : (f32[2, 2], si32[2, 2])
   %12 = reduce_window %10 {kind = max, window = [1, 2], strides = [1, 1], padding = [0, 0, 1, 0], \
 dilation = [1, 1]} : f32[2, 2]
   %13 = reshape %12 {shape = [4, -1]} : f32[4, 1]

@@ -81,7 +81,9 @@ func @main(%x: f32[2]) -> (f32[2], f32[2], si32[2]) {
 }
 """
     printed = print_program(parse_program(text))
-    assert printed == """ptir.v0.5
+    assert (
+        printed
+        == """ptir.v0.5
 func @main(%x: f32[2]) -> (f32[2], f32[2], si32[2]) {
   %0 = constant {value = splat(-0.0)} : f32[2]
   %1 = add %x, %0 : f32[2]
@@ -91,6 +93,7 @@ func @main(%x: f32[2]) -> (f32[2], f32[2], si32[2]) {
   return %1, %3, %4
 }
 """
+    )
     assert print_program(parse_program(printed)) == printed
 
 
