@@ -1,4 +1,4 @@
-"""Find and run the examples of a Markdown file: its `python` blocks and its `console` blocks."""
+"""Find and run the examples of a Markdown file: its `python`, `console` and `ptir` blocks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 
-RUN_BLOCKS = ("python", "console")
+from gptrs.errors import GptrsError
+from gptrs.ir import parse_program, print_program
+
+RUN_BLOCKS = ("python", "console", "ptir")
 OPT_OUT = "no-run"
 TIMEOUT_S = 120
 _FENCE = re.compile(r"^(?P<indent> *)(?P<fence>`{3,})(?P<info>[^`]*)$")
@@ -59,7 +62,7 @@ def run_file(path: Path, cwd: Path) -> int:
 
     The `python` blocks of a file share one namespace, as if typed one after another. Each command
     of a `console` block must exit with 0 and print what the block shows below it, if it shows
-    anything; a `...` there stands for any text.
+    anything; a `...` there stands for any text. A `ptir` block is a program as gptrs prints it.
     """
     namespace: dict[str, object] = {"__name__": "__main__"}
     blocks = find_blocks(path.read_text(encoding="utf-8"))
@@ -71,8 +74,10 @@ def run_file(path: Path, cwd: Path) -> int:
                 # Blank lines in front make a traceback name the line of the Markdown file.
                 source = "\n" * (block.start - 1) + "\n".join(block.lines)
                 exec(compile(source, str(path), "exec"), namespace)
-            else:
+            elif block.language == "console":
                 run_console(block)
+            else:
+                read_program(block)
     finally:
         os.chdir(before)
     return len(blocks)
@@ -99,6 +104,17 @@ def run_console(block: Block) -> None:
             raise ExampleError(
                 f"line {number}: `{command}` prints\n{done.stdout}\nbut the block shows\n{expected}"
             )
+
+
+def read_program(block: Block) -> None:
+    """Parse a `ptir` block; raise `ExampleError` where it is none, or not the canonical text."""
+    text = "".join(f"{line}\n" for line in block.lines)
+    try:
+        printed = print_program(parse_program(text))
+    except GptrsError as error:
+        raise ExampleError(f"line {block.start}: the program is refused:\n{error}") from error
+    if printed != text:
+        raise ExampleError(f"line {block.start}: the program is printed as\n{printed}")
 
 
 def console_commands(block: Block) -> list[tuple[int, str, str]]:

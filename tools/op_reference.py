@@ -120,7 +120,8 @@ def allowance(op: type[Op]) -> str:
     """How far a float result may be off, where the op states units in the last place."""
     if op.name not in ULPS:
         return ""
-    return f" Floats may be off by {ULPS[op.name]:g} units in the last place."
+    noun = "unit" if ULPS[op.name] == 1 else "units"
+    return f" Floats may be off by {ULPS[op.name]:g} {noun} in the last place."
 
 
 def _listed(words: Sequence[str]) -> str:

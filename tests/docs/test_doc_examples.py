@@ -98,6 +98,28 @@ def test_a_console_block_that_is_as_shown_passes():
     doc_examples.run_console(block)
 
 
+PROGRAM = ("ptir.v0.5", "func @main(%x: f32[?0]) -> f32[?0] {", "  return %x", "}")
+
+
+def test_a_ptir_block_is_a_program(document: Path, tmp_path: Path):
+    text = "\n".join(PROGRAM)
+    document.write_text(f"```ptir\n{text}\n```\n", encoding="utf-8")
+    assert doc_examples.run_file(document, cwd=tmp_path) == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (PROGRAM[:3], "line 3: the program is refused:\nline 4, column 1: expected"),
+        ((*PROGRAM[:2], "  return %x // x", "}"), "line 3: the program is printed as\nptir.v0.5"),
+    ],
+)
+def test_a_ptir_block_that_is_not_as_printed_is_an_error(lines: tuple[str, ...], message: str):
+    with pytest.raises(doc_examples.ExampleError) as caught:
+        doc_examples.read_program(doc_examples.Block("ptir", lines, 3))
+    assert str(caught.value).startswith(message)
+
+
 @pytest.mark.parametrize(
     ("expected", "output", "shown"),
     [

@@ -8,10 +8,17 @@ import numpy as np
 import pytest
 
 import gptrs
+from gptrs.backend.protocol import InputRole
 from gptrs.capture.execute import compile_program
 from gptrs.errors import ProgramError, UnsupportedError, UsageError
 from gptrs.ir import (
+    OPS,
+    Function,
+    Instruction,
+    Program,
+    Region,
     TensorType,
+    Value,
     bind,
     dtypes,
     parse_json,
@@ -22,6 +29,7 @@ from gptrs.ir import (
     symbols,
     verify,
 )
+from gptrs.ir.symbolic_dim import symbol
 
 TEXT = """\
 ptir.v0.5
@@ -142,6 +150,88 @@ def test_a_symbol_that_no_input_gives() -> None:
         gptrs.run_program(parse_program(text), {"x": np.zeros(4, np.float32)}, backend="ref")
 
 
+def test_inputs_without_a_name_go_by_their_position() -> None:
+    text = "ptir.v0.5\nfunc @main(%0: f32[?0], %x: f32[?0]) -> f32[2*?0] {\n"
+    text += "  %1 = concat %0, %x {axis = 0} : f32[2*?0]\n  return %1\n}\n"
+    program = parse_program(text)
+    given = {"arg0": np.ones(3, np.float32), "x": np.zeros(3, np.float32)}
+    (result,) = gptrs.run_program(program, given, backend="ref")
+    assert result.tolist() == [1, 1, 1, 0, 0, 0]
+    with pytest.raises(UsageError, match=re.escape("`?0` is 2 by axis 0 of `arg0` and 3 by")):
+        gptrs.run_program(program, given | {"arg0": np.ones(2, np.float32)}, backend="ref")
+
+
+def test_two_inputs_of_one_name_are_refused() -> None:
+    text = "ptir.v0.5\nfunc @main(%0: f32[2], %arg0: f32[2]) -> f32[2] {\n  return %0\n}\n"
+    with pytest.raises(ProgramError, match="two parameters of `@main` have one name"):
+        gptrs.run_program(parse_program(text), {"arg0": np.ones(2, np.float32)}, backend="ref")
+
+
+LOOPS = """\
+ptir.v0.5
+func @double(%x: f32[?0]) -> f32[?0] {
+  %0 = add %x, %x : f32[?0]
+  return %0
+}
+
+func @main(%x: f32[?0], %xs: f32[?1, ?0]) -> (f32[?0], f32[?0], f32[?1, ?0]) {
+  %0 = call %x {function = @double} : f32[?0]
+  %3 = while %0
+    condition(%a: f32[?0]) {
+      %1 = constant {value = false} : i1[]
+      return %1
+    }
+    body(%a: f32[?0]) {
+      %2 = neg %a : f32[?0]
+      return %2
+    } : f32[?0]
+  %5, %6 = scan %3, %xs {carry_count = 1}
+    body(%a: f32[?0], %b: f32[?0]) {
+      %4 = add %a, %b : f32[?0]
+      return %4, %4
+    } : (f32[?0], f32[?1, ?0])
+  return %3, %5, %6
+}
+"""
+
+
+@pytest.mark.parametrize(("n", "m"), [(2, 3), (4, 1), (0, 2), (3, 0)])
+def test_loops_and_calls(n: int, m: int) -> None:
+    program = parse_program(LOOPS)
+    assert print_program(program) == LOOPS
+    rng = np.random.default_rng(n)
+    x, xs = (rng.integers(-9, 9, shape).astype(np.float32) for shape in ((n,), (m, n)))
+    doubled, last, steps = gptrs.run_program(program, {"x": x, "xs": xs}, backend="ref")
+    np.testing.assert_array_equal(doubled, 2 * x)
+    np.testing.assert_array_equal(last, 2 * x + xs.sum(axis=0))
+    np.testing.assert_array_equal(steps, 2 * x + xs.cumsum(axis=0))
+
+
+def test_the_attributes_of_a_custom_call_are_specialized() -> None:
+    text = """ptir.v0.5
+func @main(%x: f32[?0]) -> f32[?0, 2] {
+  %0 = custom_call %x {target = "test.pairs.v1", results = [f32[?0, 2]], attrs = {k = 1, \
+shape = [?0, 2]}} : f32[?0, 2]
+  return %0
+}
+"""
+    program = parse_program(text)
+    assert print_program(program) == text
+    assert print_program(parse_json(print_json(program))) == text
+    assert print_program(specialize(program, {0: 3})) == text.replace("?0", "3")
+
+
+def test_a_malformed_program_is_an_error() -> None:
+    stray = Value(TensorType(dtypes.f32, (symbol(0),)))
+    instruction = Instruction(OPS["tanh"](), (stray,), (Value(stray.type),))
+    other = Value(stray.type)
+    for region in (Region((), (instruction,), ()), Region((other,), (), (stray,))):
+        with pytest.raises(ProgramError, match=r"with \?0 = 2: .* is read before it is defined"):
+            specialize(Program((Function("main", region),)), {0: 2})
+
+
 def test_backends_refuse_symbolic_programs(backend) -> None:
     with pytest.raises(UnsupportedError, match=re.escape("symbolic dims, ?0")):
         compile_program(parse_program(TEXT), backend)
+    with pytest.raises(UnsupportedError, match=re.escape("symbolic dims, ?0")):
+        backend.compile(parse_program(TEXT), [InputRole.ARGUMENT] * 4)

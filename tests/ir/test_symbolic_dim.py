@@ -26,8 +26,8 @@ SIZES = (0, 1, 2, 3, 7)
 
 
 @st.composite
-def dims(draw, depth=3):
-    """A polynomial over three symbols, made by arithmetic."""
+def dims(draw, depth=2):
+    """A polynomial over three symbols, made by arithmetic: of at most 4 terms for depth 2."""
     if depth == 0 or draw(st.booleans()):
         return draw(st.one_of(st.integers(-5, 5), st.sampled_from([symbol(i) for i in range(3)])))
     apply = draw(st.sampled_from([operator.add, operator.sub, operator.mul]))
@@ -47,7 +47,7 @@ def test_arithmetic_commutes_with_evaluation(a, b, sizes):
     assert value(-a, sizes) == -x
 
 
-@given(dims(2), dims(2), dims(2))
+@given(dims(), dims(), dims(1))
 def test_equal_polynomials_are_equal(a, b, c):
     assert (a + b) * c == a * c + b * c
     assert hash((a + b) * c) == hash(a * c + b * c)
@@ -55,7 +55,7 @@ def test_equal_polynomials_are_equal(a, b, c):
     assert type(a - a) is int
 
 
-@given(dims(), dims())
+@given(dims(3), dims(3))
 def test_comparisons_hold_for_all_sizes(a, b):
     """Brute force: what was answered is true everywhere that was looked."""
     points = list(itertools.product(SIZES, repeat=3))
@@ -124,7 +124,7 @@ def test_what_is_not_known_is_an_error(use, message):
         use()
 
 
-@given(dims(), dims())
+@given(dims(), dims(1))
 def test_division_undoes_multiplication(a, b):
     product = a * b
     assume(b != 0 and isinstance(product, SymbolicDim))

@@ -11,7 +11,6 @@ from gptrs.ir import dtypes, parse_program
 from gptrs.ir.program import Program
 from gptrs.runtime.program_inputs import (
     InputFiles,
-    parameters,
     random_inputs,
     require_complete,
 )
@@ -28,7 +27,7 @@ TWO = _program("%a: f32[2], %b: si32[]")
 
 
 def test_parameters_without_a_name_go_by_their_position():
-    assert list(parameters(_program("%x: f32[1], %0: f32[2]", results="%0"))) == ["x", "arg1"]
+    assert list(_program("%x: f32[1], %0: f32[2]", results="%0").inputs) == ["x", "arg1"]
 
 
 def test_inputs_come_from_several_files_in_any_format(tmp_path):

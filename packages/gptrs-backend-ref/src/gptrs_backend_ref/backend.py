@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from gptrs.backend.memory_plan import dying_values
-from gptrs.backend.op_table import require_supported
+from gptrs.backend.op_table import OpTable, require_supported
 from gptrs.backend.protocol import Buffer, InputRole
 from gptrs.errors import ExecutionError, ProgramError, UsageError
 from gptrs.ir.op import Op
@@ -45,12 +45,14 @@ class Step:
 class RegionBody:
     """A region whose kernels are found: runs one instruction after another."""
 
-    def __init__(self, region: Region, functions: Mapping[str, RegionBody]) -> None:
+    def __init__(
+        self, region: Region, functions: Mapping[str, RegionBody], table: OpTable[Kernel]
+    ) -> None:
         self.signature = region.signature
         self._params = region.params
         self._results = region.results
         self._steps = [
-            _step(instruction, functions, dying)
+            _step(instruction, functions, table, dying)
             for instruction, dying in zip(region.instructions, dying_values(region), strict=True)
         ]
 
@@ -69,12 +71,12 @@ class RegionBody:
 class RefExecutable:
     """A program whose kernels are found; keeps nothing between runs, so threads may share it."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, table: OpTable[Kernel]) -> None:
         self._params = program.main.body.params
         # Callees come before those that refer to them.
         functions: dict[str, RegionBody] = {}
         for function in program.reachable():
-            functions[function.name] = RegionBody(function.body, functions)
+            functions[function.name] = RegionBody(function.body, functions, table)
         self._body = functions["main"]
 
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
@@ -103,11 +105,14 @@ class RefBackend:
 
     name = "ref"
 
+    def __init__(self, table: OpTable[Kernel] = TABLE) -> None:
+        self._table = table
+
     def refusal(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> str | None:
         """Why there is no kernel for `op` on these types, None if there is one."""
-        return TABLE.refusal(op, operands, results)
+        return self._table.refusal(op, operands, results)
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> RefExecutable:
         """Find the kernel of each instruction; the roles of the inputs change nothing here.
@@ -120,7 +125,7 @@ class RefBackend:
             raise UsageError(
                 f"a program of {expected} inputs needs {expected} roles, got {len(roles)}"
             )
-        return RefExecutable(program)
+        return RefExecutable(program, self._table)
 
     def to_device(self, array: np.ndarray) -> np.ndarray:
         """`array` itself, converted if its bytes are not in the order of this machine."""
@@ -141,13 +146,16 @@ def create(threads: int | None = None) -> RefBackend:
 
 
 def _step(
-    instruction: Instruction, functions: Mapping[str, RegionBody], dying: tuple[Value, ...]
+    instruction: Instruction,
+    functions: Mapping[str, RegionBody],
+    table: OpTable[Kernel],
+    dying: tuple[Value, ...],
 ) -> Step:
     operands = [value.type for value in instruction.operands]
     results = [value.type for value in instruction.results]
-    kernel = TABLE.find(instruction.op, operands, results)
+    kernel = table.find(instruction.op, operands, results)
     assert kernel is not None, "`require_supported` has found one"
-    regions = (RegionBody(region, functions) for region in instruction.regions)
+    regions = (RegionBody(region, functions, table) for region in instruction.regions)
     callees = (functions[name] for name in instruction.op.callees())
     return Step(instruction, kernel, (*regions, *callees), dying)
 

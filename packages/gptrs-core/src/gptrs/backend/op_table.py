@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -44,6 +44,14 @@ class OpTable(Generic[Kernel]):
         dtypes_ = tuple(dtypes)
         return add
 
+    def changed(self, changes: Mapping[type[Op], Callable[[Kernel], Kernel]]) -> OpTable[Kernel]:
+        """A table in which the kernels of some ops are what a function makes of those here."""
+        entries = {
+            (op, dtype): (changes[op](kernel) if op in changes else kernel, when)
+            for (op, dtype), (kernel, when) in self._entries.items()
+        }
+        return OpTable(self.backend, entries)
+
     def find(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> Kernel | None:
@@ -76,18 +84,23 @@ class OpTable(Generic[Kernel]):
         return {name: tuple(found[name]) for name in OPS if name in found}
 
 
-def require_supported(backend: Backend, program: Program) -> None:
-    """UnsupportedError that lists each op and dtype that `@main` reaches and `backend` refuses.
-
-    A program with symbolic dims is refused too, whatever its ops are.
-    """
-    refusals: dict[str, None] = {}
+def require_static(backend: Backend, program: Program) -> None:
+    """UnsupportedError if `program` has symbolic dims, of which no backend knows anything."""
     open_dims = [f"?{number}" for number in symbols(program)]
     if open_dims:
         raise UnsupportedError(
             f"backend `{backend.name}` runs no program with symbolic dims, {', '.join(open_dims)}",
             hint="give them sizes with `gptrs.ir.specialize`",
         )
+
+
+def require_supported(backend: Backend, program: Program) -> None:
+    """UnsupportedError that lists each op and dtype that `@main` reaches and `backend` refuses.
+
+    A program with symbolic dims is refused too, whatever its ops are.
+    """
+    require_static(backend, program)
+    refusals: dict[str, None] = {}
     for function in program.reachable():
         for instruction in function.body.walk():
             operands = [value.type for value in instruction.operands]

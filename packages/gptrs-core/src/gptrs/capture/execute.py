@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from gptrs.backend.memory_limit import require_memory
+from gptrs.backend.op_table import require_static
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.capture.backend_choice import chosen_backend, scoped_backend
 from gptrs.capture.graph import (
@@ -46,8 +47,10 @@ def compile_program(
     """Optimize `program` and compile it on `backend`; without `roles` all inputs are arguments.
 
     The backend sees `@main` alone: calls are inlined, and so are the decompositions of custom calls
-    that it does not know. ExecutionError for one that needs more memory than there is.
+    that it does not know. ExecutionError for one that needs more memory than there is,
+    UnsupportedError for one with symbolic dims.
     """
+    require_static(backend, program)
     chosen = roles or [InputRole.ARGUMENT] * len(program.main.body.params)
 
     def knows(
@@ -70,34 +73,24 @@ def run_program(
     is malformed.
     """
     verify(program)
-    params = program.main.body.params
-    names = [param.name or f"arg{position}" for position, param in enumerate(params)]
     arrays = {name: np.asarray(array) for name, array in inputs.items()}
-    listed = dict(zip(names, (param.type for param in params), strict=True))
-    _require_names(listed, arrays)
+    _require_names(program.inputs, arrays)
     types = {name: TensorType.of(array) for name, array in arrays.items()}
     special = specialize(program, bind(program, types))
-    _require_types(dict(zip(names, special.main.body.params, strict=True)), types)
     engine = backend or chosen_backend()
     executable = compile_program(special, engine)
-    results = executable.run([engine.to_device(arrays[name]) for name in names])
+    results = executable.run([engine.to_device(arrays[name]) for name in program.inputs])
     return [engine.to_host(result) for result in results]
 
 
-def _require_names(params: Mapping[str, TensorType], inputs: Mapping[str, np.ndarray]) -> None:
-    listed = ", ".join(f"`{name}: {type_}`" for name, type_ in params.items()) or "none"
+def _require_names(params: Mapping[str, Value], inputs: Mapping[str, np.ndarray]) -> None:
+    listed = ", ".join(f"`{name}: {param.type}`" for name, param in params.items()) or "none"
     for name in inputs:
         if name not in params:
             raise UsageError(f"the program has no parameter `{name}`", hint=f"it takes {listed}")
     for name in params:
         if name not in inputs:
             raise UsageError(f"input `{name}` is missing", hint=f"the program takes {listed}")
-
-
-def _require_types(params: Mapping[str, Value], found: Mapping[str, TensorType]) -> None:
-    for name, param in params.items():
-        if found[name] != param.type:
-            raise UsageError(f"input `{name}` must be `{param.type}`, got `{found[name]}`")
 
 
 def materialize(outputs: Sequence[Captured]) -> None:

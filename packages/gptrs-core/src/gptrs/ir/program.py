@@ -95,6 +95,18 @@ class Program:
                 return function
         raise ProgramError("a program needs a function called `@main`")
 
+    @property
+    def inputs(self) -> dict[str, Value]:
+        """The parameters of `@main` by name; one without a name is `arg0`, `arg1`, ... by position.
+
+        ProgramError if two inputs have one name.
+        """
+        params = self.main.body.params
+        named = {param.name or f"arg{position}": param for position, param in enumerate(params)}
+        if len(named) != len(params):
+            raise ProgramError("two parameters of `@main` have one name; give each its own")
+        return named
+
     def function(self, name: str) -> Function:
         """The function called `@name`; ProgramError if the program has none."""
         for function in self.functions:

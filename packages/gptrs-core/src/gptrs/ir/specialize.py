@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from gptrs.errors import ProgramError, UsageError
+from gptrs.ir.dictionary import Dictionary, DictionaryValue
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.ir.symbolic_dim import SymbolicDim, substituted, symbols_of
@@ -28,18 +29,19 @@ def symbols(program: Program) -> list[int]:
 def bind(program: Program, types: Mapping[str, TensorType]) -> dict[int, int]:
     """The sizes of the symbols for inputs of these types, by the names of the parameters.
 
-    A symbol is found where a parameter of `@main` has it alone as a dim, `f32[?0]`; every other
-    dim is checked against what was found. UsageError that names parameter, axis, what was wanted
-    and what was found.
+    The names are those of `program.inputs`, of which some may be missing; other names are ignored.
+    A symbol is found where a parameter of `@main` has it alone as a dim, `f32[?0]`; every other dim
+    is checked against what was found, if its symbols were. UsageError that names parameter, axis,
+    what was wanted and what was found.
     """
     found: dict[int, tuple[int, str]] = {}
-    params = [param for param in program.main.body.params if param.name in types]
-    for param in params:
-        for axis, (dim, size) in enumerate(_dims(param, types[str(param.name)])):
+    given = {name: param.type for name, param in program.inputs.items() if name in types}
+    for name, wanted in given.items():
+        for axis, (dim, size) in enumerate(_dims(name, wanted, types[name])):
             number = _lone_symbol(dim)
             if number is None:
                 continue
-            place = f"axis {axis} of `{param.name}`"
+            place = f"axis {axis} of `{name}`"
             known, where = found.setdefault(number, (size, place))
             if known != size:
                 raise UsageError(
@@ -47,8 +49,8 @@ def bind(program: Program, types: Mapping[str, TensorType]) -> dict[int, int]:
                     hint="dims with one symbol must be of one size",
                 )
     values = {number: size for number, (size, _) in found.items()}
-    for param in params:
-        _require_fits(param, types[str(param.name)], values)
+    for name, wanted in given.items():
+        _require_fits(name, wanted, types[name], values)
     return values
 
 
@@ -90,19 +92,24 @@ def _regions(region: Region) -> list[Region]:
 def _symbols_of_op(op: Op) -> frozenset[int]:
     numbers: set[int] = set()
     for name in op.attribute_types:
-        for part in _parts(getattr(op, name)):
-            numbers |= part.symbols if isinstance(part, TensorType) else symbols_of([part])
+        numbers |= _symbols_of(getattr(op, name))
     return frozenset(numbers)
 
 
-def _parts(value: object) -> Sequence[object]:
-    return cast("tuple[object, ...]", value) if isinstance(value, tuple) else (value,)
+def _symbols_of(value: object) -> frozenset[int]:
+    if isinstance(value, TensorType):
+        return value.symbols
+    if isinstance(value, Dictionary):
+        value = tuple(entry for _, entry in value.items)
+    if isinstance(value, tuple):
+        parts = cast("tuple[object, ...]", value)
+        return frozenset(number for part in parts for number in _symbols_of(part))
+    return symbols_of([value])
 
 
-def _dims(param: Value, found: TensorType) -> list[tuple[int, int]]:
-    wanted = param.type
+def _dims(name: str, wanted: TensorType, found: TensorType) -> list[tuple[int, int]]:
     if wanted.dtype is not found.dtype or wanted.rank != found.rank:
-        raise UsageError(f"input `{param.name}` must be `{wanted}`, got `{found}`")
+        raise UsageError(f"input `{name}` must be `{wanted}`, got `{found}`")
     return list(zip(wanted.shape, found.shape, strict=True))
 
 
@@ -114,13 +121,15 @@ def _lone_symbol(dim: int) -> int | None:
     return None
 
 
-def _require_fits(param: Value, found: TensorType, values: Mapping[int, int]) -> None:
-    for axis, (dim, size) in enumerate(_dims(param, found)):
+def _require_fits(
+    name: str, type_: TensorType, found: TensorType, values: Mapping[int, int]
+) -> None:
+    for axis, (dim, size) in enumerate(_dims(name, type_, found)):
         wanted = substituted(dim, values)
         if not isinstance(wanted, SymbolicDim) and wanted != size:
             reason = f" (`{dim}`)" if isinstance(dim, SymbolicDim) else ""
             raise UsageError(
-                f"input `{param.name}` must be `{param.type}`, got `{found}`: "
+                f"input `{name}` must be `{type_}`, got `{found}`: "
                 f"axis {axis} must be {wanted}{reason}"
             )
 
@@ -128,6 +137,7 @@ def _require_fits(param: Value, found: TensorType, values: Mapping[int, int]) ->
 def _specialized(region: Region, sizes: Mapping[int, int]) -> Region:
     values: dict[Value, Value] = {}
 
+    # What the region does not define stays as it is, for the verifier to name.
     def define(old: Sequence[Value]) -> tuple[Value, ...]:
         new = tuple(Value(_sized(value.type, sizes), value.name) for value in old)
         values.update(zip(old, new, strict=True))
@@ -136,11 +146,12 @@ def _specialized(region: Region, sizes: Mapping[int, int]) -> Region:
     params = define(region.params)
     instructions: list[Instruction] = []
     for step in region.instructions:
-        operands = tuple(values[operand] for operand in step.operands)
+        operands = tuple(values.get(operand, operand) for operand in step.operands)
         regions = tuple(_specialized(inner, sizes) for inner in step.regions)
         op = _sized_op(step.op, sizes)
         instructions.append(Instruction(op, operands, define(step.results), regions))
-    return Region(params, tuple(instructions), tuple(values[value] for value in region.results))
+    results = tuple(values.get(value, value) for value in region.results)
+    return Region(params, tuple(instructions), results)
 
 
 def _sized(type_: TensorType, sizes: Mapping[int, int]) -> TensorType:
@@ -152,19 +163,19 @@ def _sized(type_: TensorType, sizes: Mapping[int, int]) -> TensorType:
 def _sized_op(op: Op, sizes: Mapping[int, int]) -> Op:
     if not _symbols_of_op(op):
         return op
-    values = {name: getattr(op, name) for name in op.attribute_types}
-    sized = {
-        name: _sized_value(cast("tuple[object, ...]", value), sizes)
-        for name, value in values.items()
-        if isinstance(value, tuple)
-    }
-    return cast("Callable[..., Op]", type(op))(**(values | sized))
+    values = {name: _sized_value(getattr(op, name), sizes) for name in op.attribute_types}
+    return cast("Callable[..., Op]", type(op))(**values)
 
 
-def _sized_value(value: tuple[object, ...], sizes: Mapping[int, int]) -> tuple[object, ...]:
-    return tuple(
-        _sized(part, sizes)
-        if isinstance(part, TensorType)
-        else substituted(cast("int", part), sizes)
-        for part in value
-    )
+def _sized_value(value: object, sizes: Mapping[int, int]) -> object:
+    if isinstance(value, TensorType):
+        return _sized(value, sizes)
+    if isinstance(value, SymbolicDim):
+        return value.substitute(sizes)
+    if isinstance(value, Dictionary):
+        entries = {name: _sized_value(entry, sizes) for name, entry in value.items}
+        return Dictionary.of(cast("dict[str, DictionaryValue]", entries))
+    if isinstance(value, tuple):
+        parts = cast("tuple[object, ...]", value)
+        return tuple(_sized_value(part, sizes) for part in parts)
+    return value

@@ -22,12 +22,6 @@ _SMALLEST, _BEYOND = 1, 8
 """The range of made-up integers: no zero to divide by, and within 4 bits."""
 
 
-def parameters(program: Program) -> dict[str, Value]:
-    """The parameters of `@main` by the name that inputs go by: those without one are `arg0`, ..."""
-    params = program.main.body.params
-    return {param.name or f"arg{position}": param for position, param in enumerate(params)}
-
-
 class InputFiles:
     """Archives that hold the inputs of a program, each under the name of its parameter.
 
@@ -57,7 +51,7 @@ class InputFiles:
 
     def require_known(self, program: Program) -> None:
         """UsageError for a tensor that is no parameter of `program`."""
-        wanted = {name: param.type for name, param in parameters(program).items()}
+        wanted = {name: param.type for name, param in program.inputs.items()}
         for name in self._archives:
             if name not in wanted:
                 hint = f"it takes {_listed(wanted)}"
@@ -69,7 +63,7 @@ class InputFiles:
         UsageError, before any is read, for a tensor that is no parameter or of another type.
         """
         self.require_known(program)
-        wanted = parameters(program)
+        wanted = program.inputs
         for name, found in self.types().items():
             if found != wanted[name].type:
                 raise UsageError(
@@ -90,7 +84,7 @@ class InputFiles:
 
 def require_complete(program: Program, inputs: Mapping[str, object]) -> None:
     """UsageError unless there is an input for each parameter."""
-    wanted = {name: param.type for name, param in parameters(program).items()}
+    wanted = {name: param.type for name, param in program.inputs.items()}
     missing = [name for name in wanted if name not in inputs]
     if missing:
         listed = _listed({name: wanted[name] for name in missing})
@@ -116,7 +110,7 @@ def random_inputs(
     limits = _index_limits(program.main.body.instructions)
     return {
         name: _random(param.type, _generator(seed, name), limits.get(param))
-        for name, param in parameters(program).items()
+        for name, param in program.inputs.items()
         if name not in (given or {})
     }
 

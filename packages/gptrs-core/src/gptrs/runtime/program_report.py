@@ -11,7 +11,6 @@ from gptrs.ir.ops.creation import Constant
 from gptrs.ir.program import Instruction, Program, Region
 from gptrs.ir.specialize import symbols
 from gptrs.runtime.op_work import Work, op_work
-from gptrs.runtime.program_inputs import parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +102,7 @@ def report_program(program: Program) -> ProgramReport:
     reached = program.reachable()
     unknown = tuple(f"?{number}" for number in symbols(program))
     return ProgramReport(
-        inputs=tuple(
-            NamedType(name, str(param.type)) for name, param in parameters(program).items()
-        ),
+        inputs=tuple(NamedType(name, str(param.type)) for name, param in program.inputs.items()),
         results=tuple(NamedType(name, type_) for name, type_ in result_types(program).items()),
         symbols=unknown,
         functions={f.name: sum(1 for _ in f.body.walk()) for f in reached},

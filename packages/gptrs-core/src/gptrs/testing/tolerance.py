@@ -17,8 +17,9 @@ class Tolerance:
 
     Equality is bit for bit, but that any NaN equals any other. Floats within an allowance must
     have the NaN and infinities of the expected value. `ulps` counts units in the last place of the
-    expected value, rounded to the type of the result; `rtol` is relative to its magnitude, `atol`
-    absolute, a number or an array of the shape of the result.
+    expected value, rounded to the type of the result, and if it is alone, zeros must have the right
+    sign; `rtol` is relative to the magnitude of the expected value, `atol` absolute, a number or an
+    array of the shape of the result.
     """
 
     ulps: float = 0.0
@@ -74,7 +75,11 @@ class Tolerance:
             allowed = np.maximum(self.ulps * unit, self.rtol * np.abs(wanted))
             allowed = np.maximum(allowed, self.atol)
             near = np.abs(wide - wanted) <= allowed
-        return near & np.isfinite(wide) & np.isfinite(wanted)
+        near &= np.isfinite(wide) & np.isfinite(wanted)
+        if self.rtol or np.any(self.atol):
+            return near
+        opposite_zeros = (wide == 0) & (wanted == 0) & (np.signbit(wide) != np.signbit(wanted))
+        return near & ~opposite_zeros
 
 
 EXACT = Tolerance()

@@ -12,15 +12,13 @@ STYLES: tuple[Style, ...] = ("ordinary", "special", "special", "mild")
 
 
 def random_inputs(program: Program, seed: int) -> dict[str, np.ndarray]:
-    """An array for each parameter of `@main` by its name, `argN` for the N-th if it has none.
+    """An array for each parameter of `@main` by the names of `program.inputs`.
 
     Floats include NaN, infinities, -0.0 and the largest and smallest numbers, integers their
     extremes. The same for the same seed on every platform.
     """
     dice = Dice(seed)
     return {
-        param.name or f"arg{position}": random_literal(
-            dice, param.type, dice.pick(STYLES)
-        ).array.copy()
-        for position, param in enumerate(program.main.body.params)
+        name: random_literal(dice, param.type, dice.pick(STYLES)).array.copy()
+        for name, param in program.inputs.items()
     }
