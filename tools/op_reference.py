@@ -15,7 +15,7 @@ from typing import Any, cast
 import gptrs.testing.cases  # noqa: F401 - registers the legal element types of every op
 from gptrs.ir import OPS, DType, Op, dtypes
 from gptrs.testing.allowances import ULPS
-from gptrs.testing.op_case import ROWS
+from gptrs.testing.op_case import legal_dtypes
 
 PATH = Path(__file__).parents[1] / "docs" / "ptir.md"
 BEGIN = "<!-- op reference: written by tools/op_reference.py -->"
@@ -90,7 +90,7 @@ def attribute_row(op: type[Op], field: dataclasses.Field[Any]) -> str:
 
 def element_types(op: type[Op]) -> str:
     """The legal element types in words, by the operand or result that a kernel is chosen by."""
-    legal = list(ROWS[op])
+    legal = legal_dtypes(op)
     if op.region_names or op.__module__.endswith(("control_flow", "custom_call")):
         return "any; a backend lists the op under `i1`"
     words: list[str] = []

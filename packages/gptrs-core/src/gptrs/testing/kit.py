@@ -16,8 +16,8 @@ from gptrs.ir.op import OPS
 from gptrs.testing import cases as cases  # registers the rows
 from gptrs.testing.check import Check, CheckFailure, Level
 from gptrs.testing.checks import ALL_CHECKS
-from gptrs.testing.op_case import ROWS
 from gptrs.testing.op_case import cases as cases_of
+from gptrs.testing.op_case import legal_dtypes
 from gptrs.testing.op_runner import Outcome, run_case
 from gptrs.testing.report import Report
 
@@ -44,7 +44,7 @@ def run_conformance(
     for name in ops:
         if name not in OPS:
             raise UsageError(f"PTIR has no op `{name}`", hint=f"it has {', '.join(sorted(OPS))}")
-    names = [name for name in OPS if name in ops] if ops else list(OPS)
+    names = sorted(set(ops) or OPS)
     checks = [] if ops else checks_of(level)
     report = Report(backend.name, level)
     start = time.perf_counter()
@@ -85,6 +85,6 @@ def run_check(backend: Backend, check: Check) -> Outcome:
 
 def _run_op(backend: Backend, name: str, level: Level, report: Report) -> None:
     op_class = OPS[name]
-    for dtype in ROWS[op_class]:
+    for dtype in legal_dtypes(op_class):
         for case in cases_of(op_class, dtype, level):
             report.add_case(name, dtype.name, case.label, run_case(backend, case))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gptrs.ir.dtypes import DType
+from gptrs.ir.dtypes import ALL, DType
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Region
 from gptrs.testing.check import Level
@@ -55,6 +55,11 @@ def rows(*op_classes: type[Op], dtypes: Iterable[DType]) -> Callable[[CaseMaker]
         return make
 
     return register
+
+
+def legal_dtypes(op_class: type[Op]) -> list[DType]:
+    """The element types that an op has rows for, in the order of `gptrs.ir.dtypes`."""
+    return [dtype for dtype in ALL if dtype in ROWS[op_class]]
 
 
 def cases(op_class: type[Op], dtype: DType, level: Level = "full") -> list[OpCase]:

@@ -19,7 +19,7 @@ from gptrs.ir.op import OPS
 from gptrs.plugins.manager import manager
 from gptrs.testing.check import Level
 from gptrs.testing.kit import checks_of, run_check
-from gptrs.testing.op_case import ROWS, cases
+from gptrs.testing.op_case import cases, legal_dtypes
 from gptrs.testing.op_runner import Outcome, run_case
 
 
@@ -38,12 +38,12 @@ class ConformanceSuite:
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
         """One test an op, one a check."""
         if "op_name" in metafunc.fixturenames:
-            metafunc.parametrize("op_name", list(OPS))
+            metafunc.parametrize("op_name", sorted(OPS))
         if "check_name" in metafunc.fixturenames:
             names = [] if self.level == "smoke" else [c.name for c in checks_of(self.level)]
             metafunc.parametrize("check_name", names)
 
-    @pytest.fixture(scope="class")
+    @pytest.fixture
     def conformance_backend(self) -> Backend:
         """The backend as its plugin creates it; override to test one that is not installed."""
         return manager().get_backend(self.backend_name)
@@ -54,7 +54,7 @@ class ConformanceSuite:
         failures: list[str] = []
         refused: list[str] = []
         passed = 0
-        for dtype in ROWS[op_class]:
+        for dtype in legal_dtypes(op_class):
             name = f"{op_name} {dtype}"
             outcomes = [
                 (case.label, run_case(conformance_backend, case))

@@ -1,0 +1,79 @@
+"""`gptrs conformance run`: the report for people and for scripts, and how the command ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from gptrs.ir import OPS
+from gptrs.testing import kit
+from gptrs.testing.check import Check, CheckFailure
+
+
+def broken(backend: object) -> None:
+    raise CheckFailure("it is broken")
+
+
+@pytest.fixture
+def with_a_failing_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kit, "ALL_CHECKS", [Check("something", "core", broken)])
+
+
+def test_json_is_the_contract(gptrs) -> None:
+    found = gptrs("conformance", "run", "--backend", "ref", "--level", "smoke", "--json")
+    assert (found.code, found.err) == (0, "")
+    report = found.json
+    wanted = ["backend", "level", "passed", "failed", "refused", "seconds", "coverage"]
+    assert list(report)[:7] == wanted
+    assert (report["backend"], report["level"]) == ("ref", "smoke")
+    assert (report["failed"], report["refused"], report["failures"]) == (0, 0, [])
+    assert set(report["coverage"]) == set(OPS)
+    assert {s for types in report["coverage"].values() for s in types.values()} == {"pass"}
+    assert report["passed"] == sum(map(len, report["coverage"].values()))
+    assert report["checks"] == {}
+
+
+def test_the_table_says_what_is_claimed(gptrs) -> None:
+    found = gptrs("conformance", "run", "--backend", "numba", "--level", "smoke", "--op", "neg")
+    lines = found.out.splitlines()
+    assert lines[0].split() == ["OP", "PASS", "FAIL", "REFUSED"]
+    assert "si32" in lines[1]
+    assert lines[1].endswith("si4 ui4 f8e4m3 f8e5m2 cf32 cf64")
+    assert "backend `numba`, level smoke:" in lines[-1]
+    assert lines[-1].endswith("% of all ops on all their types")
+    assert found.err == ""
+
+
+def test_one_op(gptrs) -> None:
+    words = ["conformance", "run", "--backend", "ref", "--json", "--op", "neg", "--op", "while"]
+    report = gptrs(*words).json
+    assert list(report["coverage"]) == ["neg", "while"]
+    assert len(report["coverage"]["neg"]) == 18
+    assert report["coverage"]["while"] == {"i1": "pass"}
+
+
+def test_failures_end_with_1(gptrs, with_a_failing_check) -> None:
+    words = ["conformance", "run", "--backend", "ref", "--level", "core"]
+    found = gptrs(*words)
+    assert found.code == 1
+    assert "something  fail" in found.out
+    assert "1 failures:\n  something: it is broken" in found.out
+    as_json = gptrs(*words, "--json")
+    assert as_json.code == 1
+    failure = {"name": "something", "dtype": "", "case": "", "reason": "it is broken"}
+    assert as_json.json["failures"] == [failure]
+    assert as_json.json["checks"] == {"something": "fail"}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--backend", "nobody"], 4, "nobody"),
+        (["--backend", "ref", "--op", "hypot"], 2, "PTIR has no op `hypot`"),
+        (["--backend", "ref", "--level", "gentle"], 2, "gentle"),
+    ],
+)
+def test_what_cannot_be_run(gptrs, words: list[str], code: int, message: str) -> None:
+    found = gptrs("conformance", "run", *words)
+    assert found.code == code
+    assert message in found.err
+    assert found.out == ""
