@@ -1,0 +1,54 @@
+"""The checks above single ops pass on every backend, and leave nothing out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gptrs.backend.protocol import Backend
+from gptrs.functionals import implementations
+from gptrs.ir import OPS, parse_program
+from gptrs.testing.checks import graphs, models, programs
+from gptrs.testing.checks.functionals import USES
+from gptrs.testing.graph import Graph
+from gptrs.testing.kit import checks_of, run_check
+
+NAMES = [check.name for check in checks_of("full")]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_check_passes_or_is_refused(backend: Backend, name: str) -> None:
+    (check,) = [check for check in checks_of("full") if check.name == name]
+    outcome = run_check(backend, check)
+    assert outcome.status != "fail", outcome.reason
+    if outcome.status == "refused":
+        assert backend.name != "ref"
+        pytest.skip(f"`{backend.name}` refuses an op of it")
+
+
+def test_every_functional_is_checked() -> None:
+    assert {use.functional for use in USES} == set(implementations())
+
+
+def test_the_graphs_have_what_models_and_the_ir_have() -> None:
+    """Regions, calls, and ops of every family that a model uses."""
+    found: set[str] = set()
+    for module in (graphs, programs):
+        for graph in vars(module).values():
+            if isinstance(graph, Graph):
+                program = parse_program(graph.text)
+                for function in program.functions:
+                    found.update(step.op.name for step in function.body.walk())
+    wanted = "dot_general reduce take extract_patches reduce_window quantize dequantize scan while"
+    wanted += " cond call dynamic_update_slice dynamic_slice top_k cumulative concat transpose"
+    assert set(wanted.split()) <= found <= set(OPS)
+
+
+def test_the_model_has_clear_choices() -> None:
+    """No two logits of a greedy choice are so close that rounding could decide."""
+    ids = models.PROMPT
+    for _ in range(32):
+        last = np.sort(models.reference(ids)[0, -1])
+        assert last[-1] - last[-2] > 1e-2
+        ids = np.concatenate([ids, models.reference(ids)[:, -1].argmax(-1)[:, None]], axis=1)
+    assert len(set(ids[0, 6:].tolist())) > 3
