@@ -9,7 +9,6 @@ from pathlib import Path
 from gptrs.backend.memory_plan import program_peak_bytes
 from gptrs.errors import ExecutionError
 from gptrs.ir.program import Program
-from gptrs.ir.specialize import symbols
 
 _CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
@@ -30,10 +29,10 @@ def require_memory(program: Program) -> None:
     """ExecutionError if the values of `program` need more at one time than there is.
 
     The parameters of `@main` are not counted: the caller has them, or they are mapped from files.
-    A program with symbolic dims passes: a backend refuses it anyway.
+    The program must have no symbolic dims.
     """
     available = memory_bytes()
-    if available is None or symbols(program):
+    if available is None:
         return
     given = sum(param.type.nbytes for param in program.main.body.params)
     needed = program_peak_bytes(program) - given
