@@ -8,13 +8,14 @@ the module an entry point names stays light.
   `DemoModelPlugin`, `hookimpl`, `API_VERSION`.
 - For backends: `Backend`, `Executable`, `Buffer`, `InputRole`, `OpTable`, `require_supported`,
   `dying_values`, and the program they are given: `Program`, `Function`, `Region`, `Instruction`,
-  `Value`, `Op`, `TensorType`, `DType`, `Literal`; the modules `ops` (one module a family) and
-  `dtypes`.
+  `Value`, `Op`, `Signature`, `TensorType`, `DType`, `Literal`, `Scalar`, `Dictionary`,
+  `FunctionName`; the modules `ops` (one module a family) and `dtypes`. `run_conformance` checks a
+  backend; its pytest class is `gptrs.testing.suite.ConformanceSuite`.
 - For models: `Tensor`, `tensor`, `jit`, `Module`, `Params`, `ConfigFields`, `KVCache`,
   `LayerCache`, `CausalLM`; the modules `nn` and `functionals`.
 - For functionals: `functional`, `implement`, and the module `primitives`.
 - For programs and tests: `Builder`, `parse_program`, `print_program`, `parse_json`, `print_json`,
-  `verify`, `run_program`.
+  `verify`, `symbols`, `bind`, `specialize`, `run_program`.
 - Errors: `GptrsError` and its subclasses, each saying when it is raised.
 """
 
@@ -67,16 +68,20 @@ if TYPE_CHECKING:
         print_program,
         verify,
     )
+    from gptrs.ir.attributes import FunctionName
     from gptrs.ir.builder import Builder
+    from gptrs.ir.dictionary import Dictionary
     from gptrs.ir.dtypes import DType
-    from gptrs.ir.literal import Literal
-    from gptrs.ir.op import Op
+    from gptrs.ir.literal import Literal, Scalar
+    from gptrs.ir.op import Op, Signature
     from gptrs.ir.program import Function, Instruction, Program, Region, Value
+    from gptrs.ir.specialize import bind, specialize, symbols
     from gptrs.ir.tensor_type import TensorType
     from gptrs.nn.kv_cache import KVCache, LayerCache
     from gptrs.nn.module import Module
     from gptrs.plugins.capabilities import CausalLM
     from gptrs.runtime.programs import run_program
+    from gptrs.testing.kit import run_conformance
 
 __all__ = [
     "API_VERSION",
@@ -97,7 +102,11 @@ __all__ = [
     "Function",
     "Instruction",
     "Literal",
+    "Scalar",
+    "Dictionary",
+    "FunctionName",
     "Op",
+    "Signature",
     "Program",
     "Region",
     "TensorType",
@@ -124,7 +133,11 @@ __all__ = [
     "print_json",
     "print_program",
     "run_program",
+    "symbols",
+    "bind",
+    "specialize",
     "verify",
+    "run_conformance",
     "BackendError",
     "CheckpointError",
     "ConsumedTensorError",
@@ -151,7 +164,11 @@ _LAZY = {
     "Function": "gptrs.ir.program:Function",
     "Instruction": "gptrs.ir.program:Instruction",
     "Literal": "gptrs.ir.literal:Literal",
+    "Scalar": "gptrs.ir.literal:Scalar",
+    "Dictionary": "gptrs.ir.dictionary:Dictionary",
+    "FunctionName": "gptrs.ir.attributes:FunctionName",
     "Op": "gptrs.ir.op:Op",
+    "Signature": "gptrs.ir.op:Signature",
     "Program": "gptrs.ir.program:Program",
     "Region": "gptrs.ir.program:Region",
     "TensorType": "gptrs.ir.tensor_type:TensorType",
@@ -178,7 +195,11 @@ _LAZY = {
     "print_json": "gptrs.ir:print_json",
     "print_program": "gptrs.ir:print_program",
     "run_program": "gptrs.runtime.programs:run_program",
+    "symbols": "gptrs.ir.specialize:symbols",
+    "bind": "gptrs.ir.specialize:bind",
+    "specialize": "gptrs.ir.specialize:specialize",
     "verify": "gptrs.ir:verify",
+    "run_conformance": "gptrs.testing.kit:run_conformance",
 }
 
 
