@@ -45,3 +45,9 @@ def test_iota_up_to_the_last_exact_index(backend: Backend, dtype: DType) -> None
 def test_iota_along_an_axis(backend: Backend, shape: tuple[int, ...], axis: int) -> None:
     found = run_op(backend, Iota(shape, axis, dtypes.si32))
     np.testing.assert_array_equal(found, np.indices(shape)[axis])
+
+
+@pytest.mark.parametrize("shape", [(0, 2**40), (2**40, 0)], ids=str)
+def test_iota_without_elements_along_a_long_axis(backend: Backend, shape: tuple[int, int]) -> None:
+    for axis in (0, 1):
+        assert run_op(backend, Iota(shape, axis, dtypes.si64)).shape == shape

@@ -19,6 +19,8 @@ def constant(op: ops.Constant) -> np.ndarray:
 @TABLE.register(ops.Iota, dtypes=dtypes.INTEGERS + dtypes.FLOATS)
 def iota(op: ops.Iota) -> np.ndarray:
     """0, 1, ... along the axis."""
+    if 0 in op.shape:  # another axis may be too long to count
+        return np.empty(op.shape, op.dtype.numpy)
     count = op.shape[op.axis]
     aligned = [count if axis == op.axis else 1 for axis in range(len(op.shape))]
     indices = convert(np.arange(count, dtype=np.int64), op.dtype)
