@@ -31,6 +31,8 @@ def iota(builder: Builder, unit: Unit) -> None:
     """One line of indices, repeated over the other axes by strides of 0."""
     op = unit.last.op
     assert isinstance(op, ops.Iota)
-    line = builder.constant(np.arange(op.shape[op.axis]).astype(op.dtype.numpy))
+    # Without elements nothing is read, and another axis may be too long to count.
+    count = 0 if 0 in op.shape else op.shape[op.axis]
+    line = builder.constant(np.arange(count).astype(op.dtype.numpy))
     strides = tuple(int(axis == op.axis) for axis in range(len(op.shape)))
     builder.bind(unit.last.result, replace(line, shape=op.shape, strides=strides))
