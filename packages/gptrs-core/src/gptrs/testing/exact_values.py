@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -100,7 +100,7 @@ def converted(value: complex, out: DType) -> complex:
     return min(max(int(value.real), low), high)
 
 
-def kinds_of(dtype: DType) -> tuple[str, ...]:
+def kinds_of(dtype: DType) -> tuple[Literal["sum", "prod", "max", "min"], ...]:
     """The kinds of reductions of numbers that take a type."""
     return ("sum", "prod") if dtype.is_complex else ("sum", "prod", "max", "min")
 

@@ -12,7 +12,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
-from gptrs.testing.cases.elementwise_choices import wide
+from gptrs.testing.exact_values import plain
 from gptrs.testing.numerics import PRECISION, integer_range, wrapped
 from gptrs.testing.op_case import OpCase, rows
 from gptrs.testing.samples import next_seed, sample
@@ -106,8 +106,8 @@ def _summed(op: DotGeneral, x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, n
     """The sums of products, and of their magnitudes, over Python numbers."""
     free_x = [a for a in range(x.ndim) if a not in op.batch_lhs + op.contract_lhs]
     free_y = [a for a in range(y.ndim) if a not in op.batch_rhs + op.contract_rhs]
-    left = wide(x).transpose(*op.batch_lhs, *free_x, *op.contract_lhs)
-    right = wide(y).transpose(*op.batch_rhs, *free_y, *op.contract_rhs)
+    left = plain(x).transpose(*op.batch_lhs, *free_x, *op.contract_lhs)
+    right = plain(y).transpose(*op.batch_rhs, *free_y, *op.contract_rhs)
     batch = tuple(x.shape[a] for a in op.batch_lhs)
     rows_, columns = (tuple(z.shape[a] for a in axes) for z, axes in ((x, free_x), (y, free_y)))
     terms = prod(x.shape[a] for a in op.contract_lhs)

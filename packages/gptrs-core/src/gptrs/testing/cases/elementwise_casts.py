@@ -12,7 +12,8 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise as ops
-from gptrs.testing.cases.elementwise_choices import edges, wide
+from gptrs.testing.cases.elementwise_choices import edges
+from gptrs.testing.exact_values import plain
 from gptrs.testing.numerics import integer_range, rounded_exactly
 from gptrs.testing.op_case import OpCase, rows
 from gptrs.testing.samples import next_seed, sample
@@ -34,7 +35,7 @@ def cast(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator
 
 
 def _cast_case(x: np.ndarray, target: DType, label: str) -> OpCase:
-    values = [_converted(value, target) for value in wide(x).ravel().tolist()]
+    values = [_converted(value, target) for value in plain(x).ravel().tolist()]
     kind = {"float": np.float64, "complex": np.complex128, "bool": np.bool_}.get(target.kind)
     expected = np.empty(len(values), kind or object)
     expected[:] = values
@@ -90,7 +91,7 @@ def _bitcast_case(x: np.ndarray, target: DType, label: str) -> OpCase:
         codes = np.frombuffer(x.tobytes(), np.uint8).astype(np.int64) & 15
         expected = np.where((low < 0) & (codes > 7), codes - 16, codes).reshape(x.shape)
     elif target.is_float or target.is_complex:
-        expected = wide(bits).astype(np.complex128 if target.is_complex else np.float64)
+        expected = plain(bits).astype(np.complex128 if target.is_complex else np.float64)
     else:
         expected = bits
     return OpCase(ops.Bitcast(target), (x,), (expected,), label=label)

@@ -13,6 +13,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise as ops
+from gptrs.testing.exact_values import plain, wide
 from gptrs.testing.numerics import decode
 from gptrs.testing.op_case import OpCase, rows
 from gptrs.testing.samples import edge_floats, edge_integers, integers, sample
@@ -44,26 +45,9 @@ def edges(dtype: DType) -> np.ndarray:
     return integers(edge_integers(dtype), dtype)
 
 
-def wide(array: np.ndarray) -> np.ndarray:
-    """The elements as Python computes them: objects of int, bool, float or complex."""
-    dtype = dtypes.from_numpy(array.dtype)
-    if dtype.is_float:
-        return np.asarray(decode(array), object)
-    if dtype.is_integer:
-        flat = np.empty(array.size, object)
-        flat[:] = [int(value) for value in array.ravel()]
-        return flat.reshape(array.shape)
-    return np.asarray(array, object)
-
-
 def storage(array: np.ndarray) -> np.ndarray:
-    """`array` as an expected value: floats as f64, complex as complex128, the rest as it is."""
-    dtype = dtypes.from_numpy(array.dtype)
-    if dtype.is_float:
-        return np.asarray(decode(array))
-    if dtype.is_complex:
-        return array.astype(np.complex128)
-    return wide(array) if dtype.is_integer else array
+    """`array` as the kit takes expected values: floats as f64, complex as complex128."""
+    return wide(plain(array), dtypes.from_numpy(array.dtype))
 
 
 def _samples(
@@ -88,7 +72,7 @@ def compare(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Itera
 
 def _compare_case(direction: Direction, x: np.ndarray, y: np.ndarray, label: str) -> OpCase:
     holds = DIRECTIONS[direction]
-    pairs = zip(wide(x).ravel().tolist(), wide(y).ravel().tolist(), strict=True)
+    pairs = zip(plain(x).ravel().tolist(), plain(y).ravel().tolist(), strict=True)
     expected = np.array([bool(holds(a, b)) for a, b in pairs], bool).reshape(x.shape)
     return OpCase(ops.Compare(direction), (x, y), (expected,), label=label)
 
@@ -122,7 +106,7 @@ def clamp(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterato
 
 
 def _clamp_case(arrays: list[np.ndarray], label: str) -> OpCase:
-    triples = zip(*(wide(array).ravel().tolist() for array in arrays), strict=True)
+    triples = zip(*(plain(array).ravel().tolist() for array in arrays), strict=True)
     found = [
         math.nan if any(value != value for value in (x, low, high)) else _clamped(x, low, high)
         for x, low, high in triples
@@ -142,7 +126,9 @@ def is_finite(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Ite
     """Every edge, where infinities and NaN are, and every kind of shape."""
     arrays = [("edges", edges(dtype)), *((label, x) for label, (x,) in _samples(dtype, 1, rng))]
     for label, x in arrays:
-        finite = [math.isfinite(z.real) and math.isfinite(z.imag) for z in wide(x).ravel().tolist()]
+        finite = [
+            math.isfinite(z.real) and math.isfinite(z.imag) for z in plain(x).ravel().tolist()
+        ]
         yield OpCase(ops.IsFinite(), (x,), (np.array(finite, bool).reshape(x.shape),), label=label)
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
-import operator
-from collections.abc import Callable, Iterator
-from typing import Literal, TypeAlias
+from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,11 +13,18 @@ from gptrs.ir import dtypes, literal
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops.window import AxisWindow, ExtractPatches, ReduceWindow
-from gptrs.testing.numerics import GREATEST, PRECISION, integer_range, wrapped
+from gptrs.testing.exact_values import (
+    combined,
+    converted,
+    exact_operand,
+    kinds_of,
+    plain,
+    wide,
+)
+from gptrs.testing.numerics import PRECISION, integer_range
 from gptrs.testing.op_case import OpCase, rows
-from gptrs.testing.samples import as_float, edge_integers, integers, sample
+from gptrs.testing.samples import as_float, integers, sample
 
-Reduction: TypeAlias = Literal["sum", "prod", "max", "min"]
 Index: TypeAlias = tuple[int, ...]
 Geometry: TypeAlias = tuple[Index, Index | None, Index | None, Index | None]
 """Window, strides, padding, dilation."""
@@ -70,28 +75,6 @@ def windows(
         yield place, read
 
 
-def identity(kind: str, dtype: DType) -> float:
-    """What a window that meets nothing gives."""
-    if kind in ("sum", "prod"):
-        return 0 if kind == "sum" else 1
-    if dtype.is_integer:
-        return integer_range(dtype)[kind == "min"]
-    greatest = GREATEST["f8e4m3"] if dtype is dtypes.f8e4m3 else math.inf
-    return -greatest if kind == "max" else greatest
-
-
-def combined(kind: str, values: list[complex], dtype: DType) -> complex:
-    """The elements of one window combined; integers wrap in `dtype`."""
-    everything = [identity(kind, dtype), *values]
-    if kind in ("max", "min"):
-        reals = [value for value in everything if isinstance(value, int | float)]
-        has_nan = any(math.isnan(value) for value in reals)
-        return math.nan if has_nan else (max if kind == "max" else min)(reals)
-    combine: Callable[[complex, complex], complex] = operator.add if kind == "sum" else operator.mul
-    total = functools.reduce(combine, everything)
-    return wrapped(total, dtype) if isinstance(total, int) else total
-
-
 def expected_reduction(op: ReduceWindow, x: np.ndarray) -> np.ndarray:
     """What `reduce_window` must give, before floats are rounded to the type of the result."""
     dtype = dtypes.from_numpy(x.dtype)
@@ -101,10 +84,7 @@ def expected_reduction(op: ReduceWindow, x: np.ndarray) -> np.ndarray:
     result = np.zeros(shape, object)
     for place, read in windows(op.axes(), x.shape):
         total = combined(op.kind, [values[source] for source in read if source is not None], accum)
-        if isinstance(total, int) and out.is_integer:
-            low, high = integer_range(out)
-            total = min(max(total, low), high)
-        result[place] = total
+        result[place] = converted(total, out)
     return wide(result, out)
 
 
@@ -125,40 +105,6 @@ def expected_patches(op: ExtractPatches, x: np.ndarray) -> np.ndarray:
     return wide(result, dtype)
 
 
-def plain(x: np.ndarray) -> np.ndarray:
-    """The elements as Python numbers, each exact."""
-    dtype = dtypes.from_numpy(x.dtype)
-    convert = complex if dtype.is_complex else float if dtype.is_float else int
-    result = np.zeros(x.shape, object)
-    for index in np.ndindex(*x.shape):
-        result[index] = convert(x[index])
-    return result
-
-
-def wide(values: np.ndarray, dtype: DType) -> np.ndarray:
-    """Python numbers as the kit takes expected values of `dtype`."""
-    if dtype.is_integer:
-        return values
-    storage = np.bool_ if dtype.is_bool else np.complex128 if dtype.is_complex else np.float64
-    return values.astype(storage)
-
-
-def kinds_of(dtype: DType) -> tuple[Reduction, ...]:
-    """The kinds that `reduce_window` takes for a type."""
-    return ("sum", "prod") if dtype.is_complex else ("sum", "prod", "max", "min")
-
-
-def operand(dtype: DType, shape: Index, rng: np.random.Generator) -> np.ndarray:
-    """Integers of the whole range, else halves so few that sums and products are exact in f32."""
-    if dtype.is_integer:
-        values = rng.choice(np.array(edge_integers(dtype), object), shape)
-        return integers(np.asarray(values).tolist(), dtype).reshape(shape)
-    halves = rng.choice([-2.0, -1.5, -1.0, -0.5, 0.5, 1.0, 1.5, 2.0], (2, *shape))
-    if dtype.is_complex:
-        return np.asarray(halves[0] + 1j * halves[1]).astype(dtype.numpy)
-    return as_float(halves[0], dtype)
-
-
 @rows(ReduceWindow, dtypes=tuple(dtype for dtype in dtypes.ALL if not dtype.is_bool))
 def reduce_window(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
     """Every kind with every attribute, the edge shapes, accumulators, results of other types."""
@@ -166,11 +112,11 @@ def reduce_window(op_class: type[Op], dtype: DType, rng: np.random.Generator) ->
     kinds = kinds_of(dtype)
     label, shape, geometry = REDUCTIONS[1]
     for kind in kinds:
-        x = operand(dtype, shape, rng)
+        x = exact_operand(dtype, shape, rng)
         yield _reduction(ReduceWindow(kind, *geometry), x, f"{label}, {kind}")
     for number, (label, shape, geometry) in enumerate(REDUCTIONS[:1] + REDUCTIONS[2:]):
         kind = kinds[number % len(kinds)]
-        yield _reduction(ReduceWindow(kind, *geometry), operand(dtype, shape, rng), label)
+        yield _reduction(ReduceWindow(kind, *geometry), exact_operand(dtype, shape, rng), label)
     if dtype.is_integer:
         yield from _integer_accumulators(dtype)
     if dtype.is_float:
