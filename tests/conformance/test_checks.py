@@ -9,9 +9,9 @@ from gptrs.backend.protocol import Backend
 from gptrs.functionals import implementations
 from gptrs.ir import OPS, parse_program
 from gptrs.testing.checks import graphs, models, programs
-from gptrs.testing.checks.functionals import USES
 from gptrs.testing.graph import Graph
 from gptrs.testing.kit import checks_of, run_check
+from gptrs.testing.uses import ALL_USES
 
 NAMES = [check.name for check in checks_of("full")]
 
@@ -27,7 +27,7 @@ def test_every_check_passes_or_is_refused(backend: Backend, name: str) -> None:
 
 
 def test_every_functional_is_checked() -> None:
-    assert {use.functional for use in USES} == set(implementations())
+    assert {use.functional for use in ALL_USES} == set(implementations())
 
 
 def test_the_graphs_have_what_models_and_the_ir_have() -> None:

@@ -7,6 +7,8 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
+from gptrs.testing.functional_use import Use
+from gptrs.testing.uses import ALL_USES
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
 
@@ -28,6 +30,21 @@ def _random(*shape: int, seed: int = 0) -> np.ndarray:
 def _check(ours: gptrs.Tensor, theirs: torch.Tensor, atol: float = ATOL, rtol: float = RTOL):
     assert ours.shape == tuple(theirs.shape)
     np.testing.assert_allclose(ours.numpy(), theirs.numpy(), atol=atol, rtol=rtol)
+
+
+WITH_TORCH = [use for use in ALL_USES if use.torch]
+
+
+@pytest.mark.parametrize("use", WITH_TORCH, ids=lambda use: use.name)
+def test_use(use: Use):
+    ours = use.call(*map(gptrs.tensor, use.inputs))
+    assert use.torch is not None
+    theirs = use.torch(torch, *(torch.from_numpy(array.copy()) for array in use.inputs))
+    several = isinstance(ours, tuple | list)
+    for found, wanted in zip(
+        ours if several else [ours], theirs if several else [theirs], strict=True
+    ):
+        _check(found, wanted)
 
 
 SHAPES = [(), (1,), (5,), (0, 3), (2, 3, 4), (1, 17, 33)]
