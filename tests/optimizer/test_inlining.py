@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from gptrs.backend.protocol import InputRole
-from gptrs.capture.execute import compile_program
+from gptrs.capture.compilation import compile_program
 from gptrs.errors import UnsupportedError
 from gptrs.ir import Program, TensorType, dtypes, parse_program, print_program, verify
 from gptrs.ir.ops.control_flow import Cond

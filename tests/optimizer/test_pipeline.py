@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from gptrs.errors import ProgramError
-from gptrs.ir import Builder, Program, Region, TensorType, dtypes, parse_program, print_program
+from gptrs.errors import ProgramError, UsageError
+from gptrs.ir import (
+    Builder,
+    Program,
+    Region,
+    TensorType,
+    dtypes,
+    parse_program,
+    print_program,
+)
 from gptrs.ir.ops.elementwise import Add, Neg, Tanh
 from gptrs.ir.ops.layout import Reshape, Transpose
+from gptrs.ir.program import Instruction, Value
 from gptrs.optimizer import optimize, pipeline
 from gptrs.optimizer.pass_base import RegionPass
+from gptrs.optimizer.pipeline import Pipeline
+from gptrs.optimizer.stage import PassRun
 from optimizer.ops_of_two_results import SumAndDifference
 
 F32 = TensorType(dtypes.f32, (2, 3))
@@ -116,7 +127,61 @@ def test_the_rounds_are_bounded(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(pipeline, "PIPELINE", (RegionPass("restless", restless),))
     optimize(Builder().program())
-    assert rounds == pipeline.MAX_ROUNDS
+    assert rounds == 2 * pipeline.MAX_ROUNDS, "to canonicalize, and to clean up"
+
+
+def test_the_environment_bounds_the_rounds(monkeypatch: pytest.MonkeyPatch):
+    program = parse_program("""ptir.v0.5
+func @main(%x: f32[2]) -> f32[2] {
+  %0 = reshape %x {shape = [2]} : f32[2]
+  return %0
+}
+""")
+    monkeypatch.setenv("GPTRS_OPT_PRE_ITERS", "0")
+    assert optimize(program) is not program
+    monkeypatch.setenv("GPTRS_OPT_POST_ITERS", "0")
+    assert optimize(program) is program
+    monkeypatch.setenv("GPTRS_OPT_POST_ITERS", "many")
+    with pytest.raises(UsageError, match=r"`GPTRS_OPT_POST_ITERS` must be a number .* 'many'"):
+        optimize(program)
+
+
+def test_passes_are_observed():
+    program = parse_program("""ptir.v0.5
+func @main(%x: f32[2]) -> f32[2] {
+  %0 = reshape %x {shape = [2]} : f32[2]
+  return %0
+}
+""")
+    runs: list[PassRun] = []
+    Pipeline(observe=runs.append).run(program)
+    (changed,) = [run for run in runs if run.changed]
+    assert (changed.stage, changed.name, changed.round) == ("canonicalize", "canonicalization", 0)
+    assert (changed.before, changed.after) == (1, 0)
+    assert [run.round for run in runs if run.name == "dead-code"] == [0, 1, 0]
+
+
+def test_a_backend_takes_part():
+    def negated_twice(region: Region) -> Region:
+        if any(isinstance(made.op, Neg) for made in region.instructions):
+            return region
+        made = [Instruction(Neg(), (v,), (Value(v.type),)) for v in region.results]
+        back = [Instruction(Neg(), one.results, (Value(one.result.type),)) for one in made]
+        results = tuple(one.result for one in back)
+        return Region(region.params, (*region.instructions, *made, *back), results)
+
+    own = RegionPass("own", negated_twice)
+    program = parse_program("""ptir.v0.5
+func @main(%x: f32[2]) -> f32[2] {
+  %0 = tanh %x : f32[2]
+  return %0
+}
+""")
+    runs: list[PassRun] = []
+    Pipeline(legalize=(own,), fuse=(own,), observe=runs.append).run(program)
+    assert [run.stage for run in runs if run.name == "own"] == ["legalize", "fuse"]
+    stages = list(dict.fromkeys(run.stage for run in runs))
+    assert stages == ["canonicalize", "legalize", "fuse", "clean up"]
 
 
 def test_a_long_chain_does_not_exhaust_the_stack():

@@ -1,21 +1,30 @@
-"""Which passes run on a program, and in which order."""
+"""Which passes run on a program, in which stages, and in which order."""
 
 from __future__ import annotations
 
-from gptrs.errors import ProgramError, UsageError
-from gptrs.ir import verify as verify_program
+import os
+from dataclasses import dataclass
+
+from gptrs.errors import UsageError
 from gptrs.ir.program import Program
+from gptrs.optimizer.evaluation import Evaluator
 from gptrs.optimizer.pass_base import Pass, RewritePass
 from gptrs.optimizer.passes.broadcast_folding import BROADCAST_FOLDING
 from gptrs.optimizer.passes.common_subexpressions import COMMON_SUBEXPRESSIONS
+from gptrs.optimizer.passes.constant_folding import ConstantFolding
 from gptrs.optimizer.passes.dead_code import DEAD_CODE
+from gptrs.optimizer.passes.dot_general_folding import DOT_GENERAL_FOLDING
+from gptrs.optimizer.passes.loop_invariants import LOOP_INVARIANTS
+from gptrs.optimizer.passes.region_simplification import REGION_SIMPLIFICATION
 from gptrs.optimizer.passes.reshape_folding import RESHAPE_FOLDING
 from gptrs.optimizer.passes.transpose_folding import TRANSPOSE_FOLDING
+from gptrs.optimizer.stage import Observer, Stage
 
 FOLDINGS: tuple[RewritePass, ...] = (
     RESHAPE_FOLDING,
     TRANSPOSE_FOLDING,
     BROADCAST_FOLDING,
+    DOT_GENERAL_FOLDING,
 )
 """Rewrites that make a program smaller and are always worth it."""
 
@@ -28,40 +37,99 @@ PIPELINE: tuple[Pass, ...] = (
     DEAD_CODE,
     CANONICALIZATION,
     COMMON_SUBEXPRESSIONS,
+    REGION_SIMPLIFICATION,
+    LOOP_INVARIANTS,
 )
-"""The passes in the order in which `optimize` runs them."""
+"""What the first and the last stage run, in this order; where there is an evaluator, constants are
+folded after it."""
 
 MAX_ROUNDS = 8
-"""How often the pipeline runs at most; it stops as soon as a round changes nothing."""
+"""How often those stages run at most; each stops as soon as a round changes nothing."""
 
 
-def optimize(program: Program, *, verify: bool = False) -> Program:
+@dataclass(frozen=True)
+class Pipeline:
+    """The optimization of a program for one backend, in two halves.
+
+    Between them the caller may cut out what depends on parameters alone (see
+    `gptrs.optimizer.parameter_folding`). The first half brings a program into its canonical form, in
+    which equal computations look alike, and lets the backend replace what it does not take
+    (`legalize`). In the second half the backend puts instructions together (`fuse`), and what that
+    left behind is cleaned up. Every stage keeps what the program computes, bit for bit, and its
+    signature. `GPTRS_OPT_PRE_ITERS` and `GPTRS_OPT_POST_ITERS` bound the rounds of the first and the
+    last stage; with 0 it does not run.
+    """
+
+    legalize: tuple[Pass, ...] = ()
+    fuse: tuple[Pass, ...] = ()
+    evaluate: Evaluator | None = None
+    """What computes constants; without it they stay as they are."""
+    verify: bool = False
+    """Whether the program is checked after every pass."""
+    observe: Observer | None = None
+    """Called after every pass."""
+
+    def before_folding(self, program: Program) -> Program:
+        """`program` in canonical form, and as the backend wants it."""
+        return self._run(
+            program,
+            Stage("canonicalize", self._canonical(), _rounds("GPTRS_OPT_PRE_ITERS")),
+            Stage("legalize", self.legalize),
+        )
+
+    def after_folding(self, program: Program) -> Program:
+        """`program` with the instructions that the backend puts together, and without remains."""
+        return self._run(
+            program,
+            Stage("fuse", self.fuse),
+            Stage("clean up", self._canonical(), _rounds("GPTRS_OPT_POST_ITERS")),
+        )
+
+    def run(self, program: Program) -> Program:
+        """Both halves, one after the other."""
+        return self.after_folding(self.before_folding(program))
+
+    def _canonical(self) -> tuple[Pass, ...]:
+        return PIPELINE if self.evaluate is None else (*PIPELINE, ConstantFolding(self.evaluate))
+
+    def _run(self, program: Program, *stages: Stage) -> Program:
+        for stage in stages:
+            program = stage.run(program, verify=self.verify, observe=self.observe)
+        return program
+
+
+def optimize(
+    program: Program, *, verify: bool = False, evaluate: Evaluator | None = None
+) -> Program:
     """A program that computes the same, bit for bit, with less; `program` itself if it is minimal.
 
     Functions, their parameters, and the number and types of their results stay as they are. With
     `verify`, the program is checked after every pass, and ProgramError says which one broke what.
+    With `evaluate`, constants are folded.
     """
-    for _ in range(MAX_ROUNDS):
-        before = program
-        for pass_ in PIPELINE:
-            program = pass_.apply(program)
-            if verify:
-                _verify_after(pass_, program)
-        if program is before:
-            break
-    return program
+    return Pipeline(verify=verify, evaluate=evaluate).run(program)
 
 
-def _verify_after(pass_: Pass, program: Program) -> None:
-    try:
-        verify_program(program)
-    except ProgramError as error:
-        raise ProgramError(f"after the pass `{pass_.name}`: {error}") from error
-
-
-def find_pass(name: str) -> Pass:
+def find_pass(name: str, evaluate: Evaluator | None = None) -> Pass:
     """The pass called `name`, one of the pipeline or of the foldings; UsageError lists them all."""
-    known = {pass_.name: pass_ for pass_ in (*PIPELINE, *FOLDINGS)}
+    passes = known_passes(evaluate)
+    known = {pass_.name: pass_ for pass_ in passes}
     if name not in known:
         raise UsageError(f"there is no pass `{name}`", hint=f"known passes: {', '.join(known)}")
     return known[name]
+
+
+def known_passes(evaluate: Evaluator | None = None) -> tuple[Pass, ...]:
+    """Every pass of gptrs itself; that for constants only with something to evaluate them."""
+    folding = () if evaluate is None else (ConstantFolding(evaluate),)
+    return (*PIPELINE, *folding, *FOLDINGS)
+
+
+def _rounds(variable: str) -> int:
+    """The rounds that an environment variable asks for; UsageError unless it is a number >= 0."""
+    text = os.environ.get(variable, "")
+    if not text:
+        return MAX_ROUNDS
+    if not (text.isascii() and text.isdigit()):
+        raise UsageError(f"`{variable}` must be a number of rounds, 0 or more, got {text!r}")
+    return int(text)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gptrs.ir.op import Op
+from gptrs.ir.ops.elementwise import Add, And, Mul, Or, Xor
 from gptrs.ir.printer import print_region
 from gptrs.ir.program import Instruction, Region, Value
 from gptrs.optimizer.pass_base import RegionPass
@@ -12,21 +13,27 @@ from gptrs.optimizer.pass_base import RegionPass
 Key = tuple[Op, tuple[Value, ...], tuple[str, ...]]
 """What an instruction computes: the op, its operands, and its regions as text."""
 
+COMMUTATIVE: tuple[type[Op], ...] = (Add, Mul, And, Or, Xor)
+"""Ops whose operands may change places. `maximum` and `minimum` may not: of two NaNs or two zeros
+they are free to give either, and of complex numbers PTIR has none; which of two NaNs an addition
+hands on is not said, so that these qualify."""
+
 
 def with_common_subexpressions(region: Region) -> Region:
     """`let y = f(x), z = f(x) in g(y, z) -> let y = f(x) in g(y, y)`.
 
     Two instructions are the same if op, attributes, operands and regions are; literals compare by
-    their bits. Every op is a function of these alone (random numbers come from an operand), so
-    that the first of them serves for all.
+    their bits, and operands of commutative ops in any order. Every op is a function of these alone
+    (random numbers come from an operand), so that the first of them serves for all.
     """
     first: dict[Key, Instruction] = {}
     known: dict[Value, Value] = {}
     kept: list[Instruction] = []
+    numbers: dict[Value, int] = {}
     for instruction in region.instructions:
         operands = tuple(known.get(operand, operand) for operand in instruction.operands)
         regions = tuple(print_region(region) for region in instruction.regions)
-        key = (instruction.op, operands, regions)
+        key = (instruction.op, _in_order(instruction.op, operands, numbers), regions)
         earlier = first.get(key)
         if earlier is not None:
             known.update(zip(instruction.results, earlier.results, strict=True))
@@ -38,6 +45,15 @@ def with_common_subexpressions(region: Region) -> Region:
     if len(kept) == len(region.instructions):
         return region
     return Region(region.params, tuple(kept), tuple(known.get(v, v) for v in region.results))
+
+
+def _in_order(
+    op: Op, operands: tuple[Value, ...], numbers: dict[Value, int]
+) -> tuple[Value, ...]:
+    """Operands of a commutative op in the order in which the region first read them."""
+    if not isinstance(op, COMMUTATIVE):
+        return operands
+    return tuple(sorted(operands, key=lambda value: numbers.setdefault(value, len(numbers))))
 
 
 COMMON_SUBEXPRESSIONS = RegionPass("common-subexpressions", with_common_subexpressions)

@@ -1,0 +1,60 @@
+"""What rewrites know of values that hold one number in every element, and how they make such."""
+
+from __future__ import annotations
+
+from gptrs.ir.literal import Literal
+from gptrs.ir.ops.creation import Constant
+from gptrs.ir.ops.layout import BroadcastTo, Reshape, Reverse, Slice, Tile, Transpose
+from gptrs.ir.program import Value
+from gptrs.ir.tensor_type import TensorType
+from gptrs.optimizer.rewrite.pattern import Match
+from gptrs.optimizer.rewrite.rewrite import Emitter
+from gptrs.optimizer.rewrite.rewriter import Node
+
+MOVES = (BroadcastTo, Reshape, Transpose, Slice, Tile, Reverse)
+"""Ops every element of whose result is one of their operand."""
+
+_MAX_MOVES = 8
+"""How far back a constant is looked for, so that long chains take no more than linear time."""
+
+
+def definition(match: Match, value: Value) -> Node | None:
+    """The node that defines `value`, None for a parameter of the region of `match`."""
+    return match._rewriter.definition(value)  # pyright: ignore[reportPrivateUsage]
+
+
+def splat_value(match: Match, value: Value) -> Literal | None:
+    """The element, as a literal of rank 0, that `value` holds everywhere, as far as one can see.
+
+    It is seen through ops that move elements. None if there is no constant behind them, or one of
+    several elements, or of none.
+    """
+    for _ in range(_MAX_MOVES):
+        node = definition(match, value)
+        if node is None:
+            return None
+        if isinstance(node.op, Constant):
+            return _single(node.op.value)
+        if not isinstance(node.op, MOVES):
+            return None
+        (value,) = node.operands
+    return None
+
+
+def is_splat(match: Match, value: Value, number: complex) -> bool:
+    """Whether `value` holds `number`, of which it can hold the very bits, in every element."""
+    return splat_value(match, value) == Literal.full(number, value.type.dtype)
+
+
+def emit_splat(emit: Emitter, element: Literal, type_: TensorType) -> Value:
+    """A value of `type_` that holds `element`, a literal of rank 0, in every element."""
+    constant = emit(Constant(element))
+    return emit(BroadcastTo(type_.shape), constant) if type_.shape else constant
+
+
+def _single(literal: Literal) -> Literal | None:
+    size, data = literal.type.dtype.itemsize, literal.data
+    # The ends are compared first: the whole of a large literal is read only if it looks like one.
+    if data[:size] != data[-size:] or literal.splat is None:
+        return None
+    return Literal(literal.type.with_shape(()), literal.splat)

@@ -1,0 +1,75 @@
+"""Parts of a region that depend on constants or on parameters alone, cut out as programs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from gptrs.ir.ops.control_flow import While
+from gptrs.ir.ops.creation import Constant, Iota
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.layout import BroadcastTo
+from gptrs.ir.ops.random import Random
+from gptrs.ir.program import Function, Instruction, Program, Region, Value
+
+Evaluator = Callable[[Program], Sequence[np.ndarray]]
+"""Runs a program without parameters. It raises GptrsError where the program fails."""
+
+Definitions = dict[Value, Instruction]
+
+CHEAP = (Constant, Iota, BroadcastTo)
+"""Made anew by a backend for next to nothing, while their values take memory."""
+
+
+def definitions(region: Region) -> Definitions:
+    """The instruction behind each value that `region` defines."""
+    return {value: made for made in region.instructions for value in made.results}
+
+
+def known_instructions(region: Region, given: Iterable[Value]) -> dict[Instruction, bool]:
+    """The instructions that read nothing but `given` and each other, in order.
+
+    The value says whether one of `given` is among what it depends on. Random ops are left out,
+    since a program that draws numbers shall draw them each time; so are custom calls, calls, ops of
+    symbolic dims, and `while`, which may never end.
+    """
+    from_given = dict.fromkeys(given, True)
+    known: dict[Instruction, bool] = {}
+    for instruction in region.instructions:
+        if not all(operand in from_given for operand in instruction.operands):
+            continue
+        if not _may_be_evaluated(instruction):
+            continue
+        depends = any(from_given[operand] for operand in instruction.operands)
+        known[instruction] = depends
+        from_given.update(dict.fromkeys(instruction.results, depends))
+    return known
+
+
+def _may_be_evaluated(instruction: Instruction) -> bool:
+    inner = (made for region in instruction.regions for made in region.walk())
+    return all(
+        not isinstance(made.op, Random | CustomCall | While)
+        and not made.op.callees()
+        and all(value.type.is_static for value in made.results)
+        for made in (instruction, *inner)
+    )
+
+
+def cut(values: Sequence[Value], params: Sequence[Value], defined: Definitions) -> Program:
+    """The program from `params` to `values`, made of the instructions that they need."""
+    needed: dict[Instruction, None] = {}
+    pending = [(value, False) for value in reversed(values)]
+    while pending:
+        value, operands_done = pending.pop()
+        made = defined.get(value)
+        if made is None or made in needed:
+            continue
+        if operands_done:
+            needed[made] = None
+            continue
+        pending.append((value, True))
+        pending.extend((operand, False) for operand in reversed(made.operands))
+    body = Region(tuple(params), tuple(needed), tuple(values))
+    return Program((Function("main", body),))

@@ -1,0 +1,116 @@
+"""Cuts out of a program what depends on its parameters alone, to be computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from gptrs.ir.ops.layout import Reshape
+from gptrs.ir.program import Function, Instruction, Program, Region, Value
+from gptrs.optimizer.evaluation import CHEAP, cut, definitions, known_instructions
+
+GROWTH_ALLOWED = 4_096
+"""Bytes by which a derived parameter may exceed those that it is made of."""
+_VIEWS = (*CHEAP, Reshape)
+"""Not worth to be kept for themselves."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a derived parameter is made: a program over parameters of the whole one."""
+
+    program: Program
+    """It gives one result."""
+    inputs: tuple[int, ...]
+    """Which parameters of the whole program it takes, by position."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """A program that takes derived parameters, and how to make them."""
+
+    program: Program
+    inputs: tuple[int | Recipe, ...]
+    """What each parameter of `@main` is: one of the whole program, by position, or derived."""
+
+
+def fold_parameters(program: Program, constant: Sequence[bool]) -> Split:
+    """Compute what reads nothing but parameters of which `constant` says so, and constants, once.
+
+    The largest such parts of `@main` become recipes, but for what a backend makes at no cost
+    (reshapes, broadcasts), what is larger than its parameters are (a wider type, a repetition), and
+    what must not be computed ahead (see `known_instructions`). A recipe that fails does so when it
+    is first needed. Parameters that only recipes read, or nothing, are left out of the program;
+    those that are not constant stay.
+    """
+    region = program.main.body
+    given = [param for param, flag in zip(region.params, constant, strict=True) if flag]
+    known = known_instructions(region, given)
+    foldable = {made for made, depends in known.items() if depends} if given else set()
+    wanted = _frontier(region, foldable, set(given))
+    recipes = {value: _recipe(value, region) for value in wanted}
+    derived = {value: Value(value.type) for value in recipes}
+    body = _reading(region, derived)
+    numbers = {param: position for position, param in enumerate(region.params)}
+    read = {operand for made in body.instructions for operand in made.operands} | set(body.results)
+    params = [p for p in region.params if p in read or not constant[numbers[p]]]
+    inputs = (*(numbers[param] for param in params), *recipes.values())
+    if inputs == tuple(range(len(region.params))):
+        return Split(program, inputs)
+    main = Region((*params, *derived.values()), body.instructions, body.results)
+    others = (f for f in program.functions if f.name != "main")
+    return Split(Program((*others, Function("main", main))), inputs)
+
+
+def _frontier(region: Region, foldable: set[Instruction], given: set[Value]) -> list[Value]:
+    """What to derive: values that instructions outside read and that are worth it."""
+    sources: dict[Value, frozenset[Value]] = {param: frozenset([param]) for param in given}
+    worth: dict[Value, bool] = {}
+    for made in region.instructions:
+        if made not in foldable:
+            continue
+        below = frozenset[Value]().union(*(sources.get(x, frozenset()) for x in made.operands))
+        for value in made.results:
+            sources[value] = below
+            room = sum(param.type.nbytes for param in below) + GROWTH_ALLOWED
+            worth[value] = value.type.nbytes <= room and not isinstance(made.op, _VIEWS)
+    # What is not worth it stays in the program, and so what it reads is read from there.
+    defined = definitions(region)
+    wanted: dict[Value, None] = {}
+    outside = [made for made in region.instructions if made not in foldable]
+    pending = [value for made in outside for value in made.operands] + list(region.results)
+    seen: set[Value] = set()
+    while pending:
+        value = pending.pop()
+        if value not in worth or value in seen:
+            continue
+        seen.add(value)
+        if worth[value]:
+            wanted[value] = None
+        else:
+            pending.extend(defined[value].operands)
+    return [value for value in worth if value in wanted]
+
+
+def _recipe(value: Value, region: Region) -> Recipe:
+    program = cut([value], region.params, definitions(region))
+    body = program.main.body
+    read = {operand for made in body.instructions for operand in made.operands}
+    inputs = tuple(number for number, param in enumerate(region.params) if param in read)
+    params = tuple(region.params[number] for number in inputs)
+    main = Function("main", Region(params, body.instructions, body.results))
+    return Recipe(Program((main,)), inputs)
+
+
+def _reading(region: Region, derived: dict[Value, Value]) -> Region:
+    """`region` that reads `derived` values instead of computing them."""
+    results = tuple(derived.get(value, value) for value in region.results)
+    live = set(results)
+    kept: list[Instruction] = []
+    for made in reversed(region.instructions):
+        if live.isdisjoint(made.results):
+            continue
+        operands = tuple(derived.get(operand, operand) for operand in made.operands)
+        kept.append(made if operands == made.operands else replace(made, operands=operands))
+        live.update(operands)
+    return Region(region.params, tuple(reversed(kept)), results)

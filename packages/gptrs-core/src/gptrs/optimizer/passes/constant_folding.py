@@ -1,0 +1,117 @@
+"""Computes what depends on constants alone, once, when the program is compiled."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gptrs.errors import GptrsError
+from gptrs.ir.literal import Literal
+from gptrs.ir.ops.creation import Constant
+from gptrs.ir.ops.layout import BroadcastTo
+from gptrs.ir.program import Instruction, Program, Region, Value
+from gptrs.optimizer.evaluation import CHEAP, Evaluator, cut, definitions, known_instructions
+from gptrs.optimizer.pass_base import change_regions
+
+MAX_BYTES = 65_536
+"""The most that a value may take, so that a program does not outgrow what it computes."""
+
+
+@dataclass(frozen=True)
+class ConstantFolding:
+    """`f(c) -> constant` where c are constants, and f is no random op, call, or endless loop.
+
+    Values of more than `MAX_BYTES` are not computed, nor what depends on them. What the evaluator
+    refuses, such as a division of integers by zero, stays and fails when it runs.
+    """
+
+    evaluate: Evaluator
+    name: str = "constant-folding"
+
+    def apply(self, program: Program) -> Program:
+        """`program` with the constants of every region folded; itself if there are none."""
+        return change_regions(program, self._fold)
+
+    def _fold(self, region: Region) -> Region:
+        foldable = _foldable(region)
+        if not foldable:
+            return region
+        found = self._values(_frontier(region, foldable), region)
+        if not found:
+            return region
+        known: dict[Value, Value] = {}
+        kept: list[Instruction] = []
+        for instruction in region.instructions:
+            for value in instruction.results:
+                if value in found:
+                    known[value] = _constant(found[value], kept)
+            if not all(value in found for value in instruction.results):
+                operands = tuple(known.get(operand, operand) for operand in instruction.operands)
+                kept.append(
+                    instruction
+                    if operands == instruction.operands
+                    else replace(instruction, operands=operands)
+                )
+        return Region(region.params, tuple(kept), tuple(known.get(v, v) for v in region.results))
+
+    def _values(self, wanted: Sequence[Value], region: Region) -> dict[Value, np.ndarray]:
+        """What each of `wanted` is; without those that fail."""
+        defined = definitions(region)
+        try:
+            return dict(zip(wanted, self.evaluate(cut(wanted, (), defined)), strict=True))
+        except GptrsError:
+            pass
+        found: dict[Value, np.ndarray] = {}
+        for value in wanted:
+            try:
+                (found[value],) = self.evaluate(cut([value], (), defined))
+            except GptrsError:
+                continue
+        return found
+
+
+def _foldable(region: Region) -> set[Instruction]:
+    """Instructions to put constants in the place of, or to keep for nothing where they are read."""
+    small: set[Instruction] = set()
+    made_by_small: set[Value] = set()
+    for instruction in known_instructions(region, ()):
+        fits = all(value.type.nbytes <= MAX_BYTES for value in instruction.results)
+        if fits and all(operand in made_by_small for operand in instruction.operands):
+            small.add(instruction)
+            made_by_small.update(instruction.results)
+    return {made for made in small if not isinstance(made.op, CHEAP)}
+
+
+def _frontier(region: Region, foldable: set[Instruction]) -> list[Value]:
+    """Results of `foldable` that others read."""
+    read = set(region.results)
+    for instruction in region.instructions:
+        if instruction not in foldable:
+            read.update(instruction.operands)
+    return [
+        value
+        for instruction in region.instructions
+        if instruction in foldable
+        for value in instruction.results
+        if value in read
+    ]
+
+
+def _constant(array: np.ndarray, into: list[Instruction]) -> Value:
+    """Append the constant to `into`, as a broadcast of one element where all are the same."""
+    literal = Literal.of(array)
+    shape = literal.type.shape
+    if shape and math.prod(shape) > 1 and literal.splat is not None:
+        one = _append(Constant(Literal(literal.type.with_shape(()), literal.splat)), (), into)
+        return _append(BroadcastTo(shape), (one,), into)
+    return _append(Constant(literal), (), into)
+
+
+def _append(op: Constant | BroadcastTo, operands: tuple[Value, ...], into: list[Instruction]) -> Value:
+    (type_,) = op.result_types([operand.type for operand in operands])
+    result = Value(type_)
+    into.append(Instruction(op, operands, (result,)))
+    return result
