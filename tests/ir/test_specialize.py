@@ -9,7 +9,7 @@ import pytest
 
 import gptrs
 from gptrs.backend.protocol import InputRole
-from gptrs.capture.execute import compile_program
+from gptrs.capture.compilation import compile_program
 from gptrs.errors import ProgramError, UnsupportedError, UsageError
 from gptrs.ir import (
     OPS,

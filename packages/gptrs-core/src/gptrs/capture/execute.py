@@ -1,4 +1,4 @@
-"""The one place that knows both the optimizer and the backend: it runs graphs and programs."""
+"""Runs graphs and programs: values are read, so what they depend on is computed."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from gptrs.backend.memory_limit import require_memory
-from gptrs.backend.op_table import require_static
-from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
+from gptrs.backend.protocol import Backend, Buffer, InputRole
 from gptrs.capture.backend_choice import chosen_backend, scoped_backend
+from gptrs.capture.compilation import compile_program as compile_program
+from gptrs.capture.compilation import Prepared, prepare
 from gptrs.capture.graph import (
     Argument,
     Captured,
@@ -25,42 +25,17 @@ from gptrs.capture.parameter import Parameter
 from gptrs.capture.program_cache import ProgramCache
 from gptrs.errors import ConsumedTensorError, UsageError
 from gptrs.ir import verify
-from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Program, Value
 from gptrs.ir.specialize import bind, specialize
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.passes.inlining import Inlining
-from gptrs.optimizer.pipeline import optimize
 
-PROGRAM_CACHE = ProgramCache()
+PROGRAM_CACHE = ProgramCache[Prepared]()
 """Executables of flushed graphs, shared by the whole process."""
 
 
 def eager() -> bool:
     """Whether `GPTRS_EAGER` asks for each op to run as soon as it is captured."""
     return os.environ.get("GPTRS_EAGER", "") not in ("", "0")
-
-
-def compile_program(
-    program: Program, backend: Backend, roles: Sequence[InputRole] | None = None
-) -> Executable:
-    """Optimize `program` and compile it on `backend`; without `roles` all inputs are arguments.
-
-    The backend sees `@main` alone: calls are inlined, and so are the decompositions of custom calls
-    that it does not know. ExecutionError for one that needs more memory than there is,
-    UnsupportedError for one with symbolic dims.
-    """
-    require_static(backend, program)
-    chosen = roles or [InputRole.ARGUMENT] * len(program.main.body.params)
-
-    def knows(
-        op: CustomCall, operands: Sequence[TensorType], results: Sequence[TensorType]
-    ) -> bool:
-        return backend.refusal(op, operands, results) is None
-
-    optimized = optimize(Inlining(knows).apply(program))
-    require_memory(optimized)
-    return backend.compile(optimized, chosen)
 
 
 def run_program(
@@ -78,8 +53,10 @@ def run_program(
     types = {name: TensorType.of(array) for name, array in arrays.items()}
     special = specialize(program, bind(program, types))
     engine = backend or chosen_backend()
-    executable = compile_program(special, engine)
-    results = executable.run([engine.to_device(arrays[name]) for name in program.inputs])
+    roles = [InputRole.ARGUMENT] * len(program.inputs)
+    prepared = prepare(special, engine, roles, origin="run_program")
+    buffers = [engine.to_device(arrays[name]) for name in program.inputs]
+    results = prepared.run(buffers, cached=False)
     return [engine.to_host(result) for result in results]
 
 
@@ -105,13 +82,14 @@ def materialize(outputs: Sequence[Captured]) -> None:
     graph = GraphSlice(pending)
     home = common_backend(graph.leaves, "flush") or scoped_backend()
     backend = home or chosen_backend()
-    executable = PROGRAM_CACHE.find_or_compile(
-        (graph.key(), backend),
-        lambda: compile_program(
-            graph.lower(graph.leaves), backend, [role_of(leaf) for leaf in graph.leaves]
-        ),
+    roles = [role_of(leaf) for leaf in graph.leaves]
+    lookup = PROGRAM_CACHE.find_or_compile(
+        graph.key(graph.leaves, roles, backend),
+        lambda reason: prepare(graph.lower(graph.leaves), backend, roles, "flush", reason),
     )
-    results = executable.run([buffer_of(leaf, backend) for leaf in graph.leaves])
+    prepared = lookup.value
+    leaves = prepared.leaves(graph.leaves)
+    results = prepared.run([buffer_of(leaf, backend) for leaf in leaves], cached=lookup.hit)
     for output, result in zip(pending, results, strict=True):
         kept = result if home else backend.to_host(result)
         output.node.stored[output.index] = Stored(output.type, kept, home)

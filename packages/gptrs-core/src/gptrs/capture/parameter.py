@@ -35,6 +35,7 @@ class Parameter:
         self.backend = backend
         self._load = load
         self._buffer: Buffer | None = None
+        self._derived: dict[int, Parameter] = {}
         self._lock = threading.Lock()
 
     @property
@@ -47,12 +48,29 @@ class Parameter:
         if self._buffer is None:
             with self._lock:
                 if self._buffer is None:
-                    array = self._load()
-                    found = TensorType.of(array)
-                    if found != self.type:
-                        raise CheckpointError(
-                            f"parameter `{self.name}` was declared as `{self.type}`,"
-                            f" its source gave `{found}`"
-                        )
-                    self._buffer = self.backend.to_device(array)
+                    self._buffer = self._loaded()
         return self._buffer
+
+    def borrow(self) -> Buffer:
+        """The weight for one use: what is not in memory yet is loaded and not kept."""
+        return self._loaded() if self._buffer is None else self._buffer
+
+    def derived(self, key: int, make: Callable[[], Parameter]) -> Parameter:
+        """The parameter kept here under `key`, which `make` makes if there is none.
+
+        Something computed of this weight lives as long as the weight does.
+        """
+        with self._lock:
+            found = self._derived.get(key)
+            if found is None:
+                found = self._derived[key] = make()
+            return found
+
+    def _loaded(self) -> Buffer:
+        array = self._load()
+        found = TensorType.of(array)
+        if found != self.type:
+            raise CheckpointError(
+                f"parameter `{self.name}` was declared as `{self.type}`, its source gave `{found}`"
+            )
+        return self.backend.to_device(array)

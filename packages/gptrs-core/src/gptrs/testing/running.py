@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
-from gptrs.capture.execute import compile_program
+from gptrs.capture.compilation import compile_program
 from gptrs.errors import GptrsError
 from gptrs.ir.parser import parse_program
 from gptrs.testing.check import CheckFailure

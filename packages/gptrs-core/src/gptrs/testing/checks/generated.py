@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 
 from gptrs.backend.protocol import Backend, Executable, InputRole
-from gptrs.capture.execute import compile_program
+from gptrs.capture.compilation import compile_program
 from gptrs.ir import print_program
 from gptrs.ir.op import Op
 from gptrs.ir.program import Program

@@ -1,0 +1,254 @@
+"""From a captured program to an executable: the one place that knows optimizer and backend."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from gptrs.backend.memory_limit import require_memory
+from gptrs.backend.op_table import require_static
+from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
+from gptrs.capture import pass_statistics, trace
+from gptrs.capture.graph import Leaf
+from gptrs.capture.parameter import Parameter
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.printer import print_program
+from gptrs.ir.program import Program
+from gptrs.ir.tensor_type import TensorType
+from gptrs.optimizer.parameter_folding import Recipe, Split, fold_parameters
+from gptrs.optimizer.pass_base import Pass
+from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.pipeline import Pipeline
+from gptrs.optimizer.stage import PassRun
+
+
+@runtime_checkable
+class BackendWithPasses(Protocol):
+    """A backend that takes part in the pipeline; both are stages of it, see `Pipeline`."""
+
+    @property
+    def legalize(self) -> tuple[Pass, ...]:
+        """Passes that replace what the backend does not take."""
+        ...
+
+    @property
+    def fuse(self) -> tuple[Pass, ...]:
+        """Passes that put instructions together into `custom_call`s that the backend knows."""
+        ...
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """A recipe of a derived parameter on a backend, compiled when it is first needed."""
+
+    recipe: Recipe
+    backend: Backend
+
+    @cached_property
+    def digest(self) -> bytes:
+        """Tells recipes apart by their content."""
+        text = print_program(self.recipe.program)
+        return hashlib.blake2b(text.encode(), digest_size=16).digest()
+
+    @cached_property
+    def _executable(self) -> Executable:
+        roles = [InputRole.ARGUMENT] * len(self.recipe.inputs)
+        return compile_program(self.recipe.program, self.backend, roles, origin="parameter")
+
+    def derive(self, leaves: Sequence[Leaf]) -> Parameter:
+        """The parameter made of those among `leaves` that the recipe names, computed on first use.
+
+        It is kept by the first of them, under the content of the recipe and of them all, so that
+        every program that wants it finds it.
+        """
+        sources = [leaves[number] for number in self.recipe.inputs]
+        parents = [source for source in sources if isinstance(source, Parameter)]
+        assert len(parents) == len(sources), "only parameters are folded"
+        content = b"".join(parent.key.to_bytes(16, "little") for parent in parents)
+        key = int.from_bytes(
+            hashlib.blake2b(self.digest + content, digest_size=16).digest(), "little"
+        )
+        return parents[0].derived(key, lambda: self._made(key, parents))
+
+    def _made(self, key: int, parents: Sequence[Parameter]) -> Parameter:
+        def load() -> np.ndarray:
+            (result,) = self._executable.run([parent.borrow() for parent in parents])
+            return self.backend.to_host(result)
+
+        (result,) = self.recipe.program.main.body.results
+        name = "_".join(("derived", *(parent.name for parent in parents)))
+        return Parameter(result.type, key, name, load, self.backend)
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A compiled program and where its inputs come from."""
+
+    number: int
+    executable: Executable
+    inputs: tuple[int | Derivation, ...]
+    """What each input is: a leaf of the captured graph, by position, or derived of some."""
+
+    def leaves(self, captured: Sequence[Leaf]) -> list[Leaf]:
+        """The leaves that the executable takes, made of those of the captured graph."""
+        return [
+            captured[source] if isinstance(source, int) else source.derive(captured)
+            for source in self.inputs
+        ]
+
+    def run(self, buffers: Sequence[Buffer], cached: bool = True) -> list[Buffer]:
+        """Run it; who traces executions is told, and whether an earlier call had `cached` it."""
+        if not trace.sinks():
+            return self.executable.run(buffers)
+        return _run_traced(self, buffers, cached)
+
+
+def prepare(
+    program: Program,
+    backend: Backend,
+    roles: Sequence[InputRole],
+    origin: str = "program",
+    reason: str = "not cached",
+) -> Prepared:
+    """Optimize `program`, fold its parameters, and compile what is left on `backend`.
+
+    The backend sees `@main` alone: calls are inlined, and so are the decompositions of custom calls
+    that it does not know. ExecutionError for a program that needs more memory than there is,
+    UnsupportedError for one with symbolic dims. `origin` and `reason` are for those who trace.
+    """
+    return _compile(program, backend, tuple(roles), _Request(origin, reason, fold=True))
+
+
+def compile_program(
+    program: Program,
+    backend: Backend,
+    roles: Sequence[InputRole] | None = None,
+    origin: str = "program",
+) -> Executable:
+    """`prepare` without folding: the executable takes the inputs that `program` has.
+
+    Without `roles` all inputs are arguments.
+    """
+    given = tuple(roles or [InputRole.ARGUMENT] * len(program.main.body.params))
+    return _compile(program, backend, given, _Request(origin, "not cached", fold=False)).executable
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    origin: str
+    reason: str
+    fold: bool
+    number: int = field(default_factory=trace.next_number)
+
+
+def _compile(
+    program: Program, backend: Backend, roles: tuple[InputRole, ...], request: _Request
+) -> Prepared:
+    pass_statistics.install_if_asked()
+    sinks = trace.sinks()
+    if not sinks:
+        return _Compiler(backend, roles, request).compile(program)
+    number = request.number
+    start = trace.CompileStart(
+        number, request.origin, program, roles, backend.name, request.reason
+    )
+    for sink in sinks:
+        sink.before_program(start)
+    compiler = _Compiler(backend, roles, request, _teller(number, sinks))
+    started, failure = time.perf_counter(), None
+    try:
+        return compiler.compile(program)
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        seconds = time.perf_counter() - started
+        end = trace.CompileEnd(number, compiler.optimized, seconds, failure)
+        for sink in sinks:
+            sink.after_program(end)
+
+
+def _teller(
+    number: int, sinks: Sequence[trace.ExecutionTraceSink]
+) -> Callable[[PassRun], None]:
+    def tell(run: PassRun) -> None:
+        event = trace.PassEvent(
+            number, run.stage, run.name, run.round, run.changed, run.before, run.after, run.seconds
+        )
+        for sink in sinks:
+            sink.after_pass(event)
+
+    return tell
+
+
+@dataclass
+class _Compiler:
+    backend: Backend
+    roles: tuple[InputRole, ...]
+    request: _Request
+    observe: Callable[[PassRun], None] | None = None
+    optimized: Program | None = None
+    """What the backend is given, once that is settled."""
+
+    def compile(self, program: Program) -> Prepared:
+        require_static(self.backend, program)
+        pipeline = self._pipeline()
+        canonical = pipeline.before_folding(Inlining(self._knows).apply(program))
+        split = self._fold(canonical)
+        self.optimized = pipeline.after_folding(split.program)
+        require_memory(self.optimized)
+        inputs = tuple(
+            Derivation(source, self.backend) if isinstance(source, Recipe) else source
+            for source in split.inputs
+        )
+        roles = [
+            self.roles[source] if isinstance(source, int) else InputRole.PARAMETER
+            for source in inputs
+        ]
+        executable = self.backend.compile(self.optimized, roles)
+        return Prepared(self.request.number, executable, inputs)
+
+    def _pipeline(self) -> Pipeline:
+        own = self.backend if isinstance(self.backend, BackendWithPasses) else None
+        return Pipeline(
+            legalize=own.legalize if own else (),
+            fuse=own.fuse if own else (),
+            evaluate=self._evaluate,
+            observe=self.observe,
+        )
+
+    def _fold(self, program: Program) -> Split:
+        if not self.request.fold:
+            return Split(program, tuple(range(len(program.main.body.params))))
+        return fold_parameters(program, [role is InputRole.PARAMETER for role in self.roles])
+
+    def _evaluate(self, program: Program) -> list[np.ndarray]:
+        executable = self.backend.compile(program, ())
+        return [self.backend.to_host(result) for result in executable.run(())]
+
+    def _knows(
+        self, op: CustomCall, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> bool:
+        return self.backend.refusal(op, operands, results) is None
+
+
+def _run_traced(prepared: Prepared, buffers: Sequence[Buffer], cached: bool) -> list[Buffer]:
+    sinks = trace.sinks()
+    for sink in sinks:
+        sink.before_run(trace.RunStart(prepared.number, cached))
+    started, failure = time.perf_counter(), None
+    try:
+        return prepared.executable.run(buffers)
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        seconds = time.perf_counter() - started
+        for sink in sinks:
+            sink.after_run(trace.RunEnd(prepared.number, seconds, failure))
