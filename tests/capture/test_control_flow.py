@@ -160,5 +160,5 @@ def test_refusals():
         P.cond(number(True, bool), lambda a: 1.0, lambda a: a, x)
     with pytest.raises(ProgramError, match="results of `else`"):
         P.cond(number(True, bool), lambda a: a, lambda a: (a, a), x)
-    with pytest.raises(UsageError, match="the value of a tensor is not known"):
+    with pytest.raises(UsageError, match="not known while the body of a loop or branch"):
         P.cond(number(True, bool), lambda a: a if a.item() else -a, lambda a: a, x)

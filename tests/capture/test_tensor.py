@@ -55,14 +55,14 @@ def test_values_are_computed_when_read_and_kept():
 
 
 def test_a_computed_intermediate_is_a_leaf_of_later_graphs():
-    execute.PROGRAM_CACHE.clear()
+    execute.program_cache.clear()
     y = primitives.exp(gptrs.tensor(np.ones(4, np.float32)))
     y.numpy()
     z = primitives.neg(y)
     z.numpy()
     primitives.neg(gptrs.tensor(np.ones(4, np.float32))).numpy()
     # Had `exp` been captured again, the last graph would not be the one before it.
-    assert execute.PROGRAM_CACHE.statistics.hits == 1
+    assert execute.program_cache.statistics.hits == 1
 
 
 def test_the_array_read_is_read_only():

@@ -7,6 +7,7 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
+from gptrs.errors import UnsupportedError
 from gptrs.testing.functional_use import Use
 from gptrs.testing.uses import ALL_USES
 
@@ -37,13 +38,17 @@ WITH_TORCH = [use for use in ALL_USES if use.torch]
 
 @pytest.mark.parametrize("use", WITH_TORCH, ids=lambda use: use.name)
 def test_use(use: Use):
-    ours = use.call(*map(gptrs.tensor, use.inputs))
     assert use.torch is not None
-    theirs = use.torch(torch, *(torch.from_numpy(array.copy()) for array in use.inputs))
+    theirs = use.torch(torch, *(torch.from_numpy(np.array(array)) for array in use.inputs))
+    ours = use.call(*map(gptrs.tensor, use.inputs))
     several = isinstance(ours, tuple | list)
     for found, wanted in zip(
         ours if several else [ours], theirs if several else [theirs], strict=True
     ):
+        try:
+            found.numpy()
+        except UnsupportedError as refusal:
+            pytest.skip(str(refusal))
         _check(found, wanted)
 
 

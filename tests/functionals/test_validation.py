@@ -22,7 +22,10 @@ def _int(*shape: int) -> gptrs.Tensor:
 REFUSALS = [
     (lambda: F.softmax(_int(3)), r"`softmax` needs a floating-point `x`, got `si64\[3\]`"),
     (lambda: F.softmax(_f32()), r"`softmax` got axis -1 for `f32\[\]`, which has 0 axes"),
-    (lambda: F.gelu(_f32(2), "erf"), r"knows approximate=\"none\" and \"tanh\", got 'erf'"),
+    (
+        lambda: F.gelu(_f32(2), "erf"),
+        r"knows approximate=\"none\", \"tanh\" and \"quick\", got 'erf'",
+    ),
     (lambda: F.layer_norm(_f32(2, 3), _f32(2)), r"needs `weight` of shape \[3\], got `f32\[2\]`"),
     (lambda: F.layer_norm(_f32(2, 0), _f32(0)), r"last axis with elements, got `f32\[2, 0\]`"),
     (lambda: F.embedding(_f32(2), _f32(3, 4)), r"needs an integer `indices`, got `f32\[2\]`"),
@@ -38,8 +41,8 @@ REFUSALS = [
         r"needs `key` of shape \[1, 2, 3, 4\]",
     ),
     (
-        lambda: F.attention(*[_f32(1, 2, 3, 4)] * 3, mask=_f32(3, 3)),
-        r"needs an i1 mask, got `f32\[3, 3\]`",
+        lambda: F.attention(*[_f32(1, 2, 3, 4)] * 3, mask=_int(3, 3)),
+        r"needs an i1 or f32 mask, got `si64\[3, 3\]`",
     ),
     (lambda: F.attention(*[_int(1, 2, 3, 4)] * 3), r"needs f16, bf16, f32 or f64"),
     (lambda: F.add(1, 2), r"`add` needs at least one tensor"),

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
+import numpy as np
 import pytest
 
-from gptrs.ir import Program, print_program, verify
+from gptrs.ir import Literal, Program, dtypes, print_program, verify
 from gptrs.optimizer import optimize, recording
+from gptrs.optimizer.evaluation import CHEAP
 from gptrs.optimizer.pass_base import Pass
 from gptrs.optimizer.pipeline import CANONICALIZATION, known_passes
 from gptrs.testing.program_generator import random_inputs, random_program
@@ -15,11 +17,27 @@ from optimizer.reference import evaluate, run
 
 SEEDS = range(400)
 FIRED_AT_LEAST = 100
+BAIT = 200
+"""The weight of left-hand sides of rewrites in the generated programs, against 19 of all else."""
 PASSES = known_passes(evaluate)
 
 
 def size(program: Program) -> int:
-    return sum(1 for function in program.functions for _ in function.body.walk())
+    """How many instructions there are that take time: not those that a backend makes on the way."""
+    walked = (step for function in program.functions for step in function.body.walk())
+    return sum(not isinstance(step.op, CHEAP) for step in walked)
+
+
+def bits(array: np.ndarray) -> Literal:
+    """The bits of `array`, but for those of NaNs, which PTIR leaves open."""
+    dtype = dtypes.from_numpy(array.dtype)
+    if dtype.is_complex:
+        array = np.stack([array.real, array.imag])
+    if not (dtype.is_float or dtype.is_complex):
+        return Literal.of(array)
+    with np.errstate(invalid="ignore"):
+        number = array == array
+    return Literal.of(np.where(number, array, np.array(np.nan, array.dtype)))
 
 
 def assert_same_bits(program: Program, optimized: Program, seed: int) -> None:
@@ -27,16 +45,17 @@ def assert_same_bits(program: Program, optimized: Program, seed: int) -> None:
     before = run(program, inputs)
     after = run(optimized, inputs)
     for position, (old, new) in enumerate(zip(before, after, strict=True)):
-        same = old.dtype == new.dtype and old.shape == new.shape and old.tobytes() == new.tobytes()
         where = f"result {position} of seed {seed}"
-        assert same, f"{where}:\n{print_program(program)}\n{print_program(optimized)}"
+        assert bits(old) == bits(new), (
+            f"{where}:\n{print_program(program)}\n{print_program(optimized)}"
+        )
 
 
 def test_the_pipeline_keeps_every_bit_and_every_rewrite_fires():
     smaller: Counter[str] = Counter()
     with recording() as journal:
         for seed in SEEDS:
-            program = random_program(seed, size=40)
+            program = random_program(seed, size=100, bait=BAIT)
             verify(program)
             optimized = optimize(program, verify=True, evaluate=evaluate)
             smaller["programs"] += size(optimized) < size(program)
@@ -51,14 +70,15 @@ def test_the_pipeline_keeps_every_bit_and_every_rewrite_fires():
 @pytest.mark.parametrize("pass_", PASSES, ids=lambda pass_: pass_.name)
 def test_each_pass_keeps_every_bit(pass_: Pass):
     changed = 0
-    for seed in SEEDS[:100]:
-        program = random_program(seed, size=40)
+    plain = (random_program(seed, size=40) for seed in SEEDS[:100])
+    baited = (random_program(seed, size=80, bait=BAIT) for seed in SEEDS[:50])
+    for seed, program in enumerate((*plain, *baited)):
         after = pass_.apply(program)
         verify(after)
         changed += after is not program
         assert pass_.apply(after) is after
         assert_same_bits(program, after, seed)
-    assert changed >= 30
+    assert changed >= 20
 
 
 @pytest.mark.parametrize("seed", SEEDS[:20])

@@ -214,9 +214,8 @@ def test_the_journal_tells_what_was_refused_and_why():
     assert journal.steps == 1
     assert not journal.fired
     reasons = {refusal.rewrite: str(refusal) for refusal in journal.refused}
-    assert reasons["TransposeOfUnitDims"] == (
-        "TransposeOfUnitDims at `transpose` of f32[2, 3]: "
-        "axes other than those of size 1 move by [1, 0]"
+    assert reasons["TransposeInPlace"] == (
+        "TransposeInPlace at `transpose` of f32[2, 3]: axes move by [1, 0]"
     )
     assert all(isinstance(refusal, Refusal) for refusal in journal.refused)
 

@@ -7,7 +7,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -86,16 +86,21 @@ def _entry_points_text(groups: Mapping[str, Mapping[str, str]]) -> str:
 
 @pytest.fixture(scope="session")
 def strangers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which pip has installed the distributions beside this file, once a session."""
-    root = tmp_path_factory.getbasetemp()
+    """A folder into which pip has installed `STRANGERS`."""
+    return installed(tmp_path_factory, "strangers", STRANGERS)
+
+
+def installed(factory: pytest.TempPathFactory, folder: str, names: Sequence[str]) -> Path:
+    """A folder into which pip has installed distributions beside this file, once a session."""
+    root = factory.getbasetemp()
     if os.environ.get("PYTEST_XDIST_WORKER"):
         root = root.parent  # what the workers have in common
-    target, done = root / "strangers", root / "strangers.installed"
-    with FileLock(root / "strangers.lock"):
+    target, done = root / folder, root / f"{folder}.installed"
+    with FileLock(root / f"{folder}.lock"):
         if not done.exists():
             pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
             offline = ["--no-index", "--no-deps", "--no-build-isolation"]
-            sources = [str(HERE / name) for name in STRANGERS]
+            sources = [str(HERE / name) for name in names]
             subprocess.run(
                 [*pip, "install", *offline, "--target", str(target), *sources],
                 check=True,
@@ -108,12 +113,17 @@ def strangers(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def probe(strangers: Path) -> Probe:
     """Run code in a process that sees the strangers; returns its `answer`, and `stderr`."""
+    return probe_of(strangers)
+
+
+def probe_of(folder: Path) -> Probe:
+    """What runs code in a process that sees the distributions in `folder`."""
 
     def run(code: str, **variables: str) -> dict[str, Any]:
         script = f"import json\n{code}\nprint(json.dumps(answer, default=str))"
         done = subprocess.run(
             [sys.executable, "-c", script],
-            env={**os.environ, "PYTHONPATH": str(strangers), **variables},
+            env={**os.environ, "PYTHONPATH": str(folder), **variables},
             capture_output=True,
             text=True,
             timeout=120,

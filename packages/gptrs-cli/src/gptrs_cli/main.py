@@ -19,10 +19,14 @@ from gptrs_cli.plugin_commands import CommandGroup
 from gptrs_cli.settings import (
     BackendOption,
     DebugOption,
+    DumpDirOption,
+    DumpModeOption,
     JsonOption,
+    OverrideOption,
     PluginsOption,
     Settings,
     ThreadsOption,
+    TraceSinkOption,
 )
 from gptrs_cli.stderr import warnings_as_lines
 
@@ -53,6 +57,10 @@ def root(
     context: typer.Context,
     backend: BackendOption = None,
     threads: ThreadsOption = None,
+    override: OverrideOption = None,
+    dump_dir: DumpDirOption = None,
+    dump_mode: DumpModeOption = None,
+    trace_sinks: TraceSinkOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
     plugins: PluginsOption = None,

@@ -10,12 +10,14 @@ from pathlib import Path
 from gptrs.api import print_json, print_program
 from gptrs.checkpoint.atomic_write import atomic_file
 from gptrs.errors import UsageError
+from gptrs.runtime.pass_report import explain_pass
 from gptrs.runtime.program_diagram import Diagram, diagrams_of
 from gptrs.runtime.program_file import read_program
 from gptrs.runtime.program_report import NamedType, ProgramReport, ProgramWork, report_program
 from gptrs.runtime.program_sizes import with_sizes
 from gptrs_cli.checkpoint_report import byte_size, count
 from gptrs_cli.failures import OutputFileError
+from gptrs_cli.pass_printing import print_pass
 from gptrs_cli.picture.dot import to_dot
 from gptrs_cli.picture.svg import to_svg
 from gptrs_cli.stderr import note, printable
@@ -27,13 +29,15 @@ MAX_DRAWN = 1000
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asked for: the form to print, the files to write, the sizes of symbols."""
+    """What the user asked for: what to print, the files to write, the sizes of symbols."""
 
     form: str | None
     svg: Path | None
     dot: Path | None
     sizes: dict[int, int]
     as_json: bool
+    why: str | None = None
+    """The pass to explain instead."""
 
 
 def inspect_program(path: Path, request: Request) -> None:
@@ -43,7 +47,9 @@ def inspect_program(path: Path, request: Request) -> None:
         program = with_sizes(program, request.sizes)
     if request.svg is not None or request.dot is not None:
         _draw(diagrams_of(program), request)
-    if request.form == "text":
+    if request.why is not None:
+        print_pass(explain_pass(program, request.why), as_json=request.as_json)
+    elif request.form == "text":
         print(print_program(program), end="")
     elif request.form == "json":
         print(print_json(program, indent=2))

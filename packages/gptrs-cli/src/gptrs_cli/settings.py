@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
@@ -10,6 +12,13 @@ import typer
 from gptrs.plugins.manager import configure
 
 Value = TypeVar("Value")
+
+
+class DumpModeChoice(StrEnum):
+    """What an execution dump holds."""
+
+    all = "all"
+    compile = "compile"
 
 
 @dataclass
@@ -21,6 +30,10 @@ class Settings:
     json: bool = False
     debug: bool = False
     disabled: list[str] = field(default_factory=list[str])
+    overrides: list[str] = field(default_factory=list[str])
+    dump_dir: Path | None = None
+    dump_mode: DumpModeChoice | None = None
+    trace_sinks: list[str] = field(default_factory=list[str])
 
 
 def settings_of(context: typer.Context) -> Settings:
@@ -61,6 +74,28 @@ def _plugins(context: typer.Context, value: list[str] | None) -> list[str] | Non
     return value
 
 
+def _dump_dir(context: typer.Context, value: Path | None) -> Path | None:
+    settings = settings_of(context)
+    settings.dump_dir = value or settings.dump_dir
+    return value
+
+
+def _dump_mode(context: typer.Context, value: DumpModeChoice | None) -> DumpModeChoice | None:
+    settings = settings_of(context)
+    settings.dump_mode = value or settings.dump_mode
+    return value
+
+
+def _trace_sinks(context: typer.Context, value: list[str] | None) -> list[str] | None:
+    settings_of(context).trace_sinks.extend(value or [])
+    return value
+
+
+def _overrides(context: typer.Context, value: list[str] | None) -> list[str] | None:
+    settings_of(context).overrides.extend(value or [])
+    return value
+
+
 BackendOption = Annotated[
     str | None,
     typer.Option(
@@ -79,6 +114,16 @@ ThreadsOption = Annotated[
         callback=_threads,
     ),
 ]
+OverrideOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--override",
+        metavar="FUNCTIONAL=POLICY",
+        help="Compute a functional another way: gelu=NAME, gelu=prefer=NAME, gelu=benchmark; can be"
+        " repeated. `gptrs list functionals` shows the names.  [env: GPTRS_OVERRIDES]",
+        callback=_overrides,
+    ),
+]
 JsonOption = Annotated[
     bool, typer.Option("--json", help="Print the result, or the error, as JSON.", callback=_json)
 ]
@@ -93,5 +138,32 @@ PluginsOption = Annotated[
         help="Do without a plugin, by its name, KIND:NAME or distribution; can be repeated.",
         callback=_plugins,
         is_eager=True,  # before --help, which lists the commands of plugins
+    ),
+]
+DumpDirOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--dump-dir",
+        metavar="DIR",
+        help="Write each program, as captured and optimized, and its runs to this folder.",
+        callback=_dump_dir,
+    ),
+]
+DumpModeOption = Annotated[
+    DumpModeChoice | None,
+    typer.Option(
+        "--dump-mode",
+        help="all: each run as well; compile: programs and what the optimizer did.  [default: all]",
+        callback=_dump_mode,
+    ),
+]
+TraceSinkOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--trace-sink",
+        metavar="NAME",
+        help="Let this plugin listen to the programs that run; can be repeated."
+        "  [env: GPTRS_TRACE_SINKS]",
+        callback=_trace_sinks,
     ),
 ]

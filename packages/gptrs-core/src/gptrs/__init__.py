@@ -6,9 +6,15 @@ Names are imported when they are first used, so that `import gptrs` stays light.
 from __future__ import annotations
 
 import importlib
+import os
 from typing import TYPE_CHECKING
 
 from gptrs.capture.backend_choice import set_default_backend
+from gptrs.capture.implementation_source import (
+    ImplementationSource,
+    set_implementation_source,
+)
+from gptrs.capture.late_binding import set_sink_loader
 from gptrs.capture.operators import set_loader
 
 if TYPE_CHECKING:
@@ -17,11 +23,14 @@ if TYPE_CHECKING:
     from gptrs import nn as nn
     from gptrs.backend.protocol import Backend
     from gptrs.capture.backend_choice import use_backend as use_backend
+    from gptrs.capture.execute import program_cache as program_cache
     from gptrs.capture.jit import jit as jit
+    from gptrs.capture.pytree import register_pytree as register_pytree
     from gptrs.capture.tensor import Tensor as Tensor
     from gptrs.capture.tensor import tensor as tensor
-    from gptrs.functionals.registry import overrides as overrides
+    from gptrs.functionals.override_scope import overrides as overrides
     from gptrs.plugins.manager import get_backend as get_backend
+    from gptrs.runtime.dump import dumping as dumping
     from gptrs.runtime.generate import Generation as Generation
     from gptrs.runtime.generate import GenerationOptions as GenerationOptions
     from gptrs.runtime.generate import generate as generate
@@ -39,11 +48,14 @@ _MODULE_OF = {
     "LoadedModel": "runtime.load",
     "Sampling": "runtime.sampling",
     "Tensor": "capture.tensor",
+    "dumping": "runtime.dump",
     "generate": "runtime.generate",
     "get_backend": "plugins.manager",
     "jit": "capture.jit",
     "load_model": "runtime.load",
-    "overrides": "functionals.registry",
+    "overrides": "functionals.override_scope",
+    "program_cache": "capture.execute",
+    "register_pytree": "capture.pytree",
     "run_program": "runtime.programs",
     "stream": "runtime.generate",
     "tensor": "capture.tensor",
@@ -72,5 +84,16 @@ def _default_backend() -> Backend:
     return importlib.import_module("gptrs.plugins.manager").manager().get_backend()
 
 
+def _plugin_implementations() -> ImplementationSource:
+    return importlib.import_module("gptrs.plugins.functionals").PluginImplementations()
+
+
+def _load_trace_sinks() -> None:
+    if os.environ.get("GPTRS_TRACE_SINKS"):
+        importlib.import_module("gptrs.plugins.trace_sinks").install_from_environment()
+
+
 set_default_backend(_default_backend)
+set_sink_loader(_load_trace_sinks)
+set_implementation_source(_plugin_implementations)
 set_loader(lambda: importlib.import_module("gptrs.functionals"))

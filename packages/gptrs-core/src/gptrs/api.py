@@ -5,14 +5,16 @@ their meaning. The descriptions are here at once, all other names are imported o
 the module an entry point names stays light.
 
 - Descriptions: `BackendPlugin`, `ModelPlugin`, `FunctionalPlugin`, `CommandPlugin`,
-  `DemoModelPlugin`, `hookimpl`, `API_VERSION`.
+  `DemoModelPlugin`, `TraceSinkPlugin`, `hookimpl`, `API_VERSION`.
 - For backends: `Backend`, `Executable`, `Buffer`, `InputRole`, `OpTable`, `require_supported`,
   `dying_values`, and the program they are given: `Program`, `Function`, `Region`, `Instruction`,
   `Value`, `Op`, `Signature`, `TensorType`, `DType`, `Literal`, `Scalar`, `Dictionary`,
   `FunctionName`; the modules `ops` (one module a family) and `dtypes`. `run_conformance` checks a
   backend; its pytest class is `gptrs.testing.suite.ConformanceSuite`.
-- For models: `Tensor`, `tensor`, `jit`, `Module`, `Params`, `ConfigFields`, `KVCache`,
-  `LayerCache`, `CausalLM`; the modules `nn` and `functionals`.
+- For models: `Tensor`, `tensor`, `jit`, `register_pytree`, `Module`, `Params`, `ConfigFields`,
+  `KVCache`, `LayerCache`, `CausalLM`; the modules `nn` and `functionals`.
+- For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
+  `RunStart`, `RunEnd`.
 - For functionals: `functional`, `implement`, and the module `primitives`.
 - For programs and tests: `Builder`, `parse_program`, `print_program`, `parse_json`, `print_json`,
   `verify`, `symbols`, `bind`, `specialize`, `run_program`.
@@ -44,6 +46,7 @@ from gptrs.plugins.descriptions import (
     DemoModelPlugin,
     FunctionalPlugin,
     ModelPlugin,
+    TraceSinkPlugin,
 )
 from gptrs.plugins.hookspecs import hookimpl
 from gptrs.plugins.references import load_reference
@@ -55,7 +58,16 @@ if TYPE_CHECKING:
     from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
     from gptrs.capture import primitives
     from gptrs.capture.jit import jit
+    from gptrs.capture.pytree import register_pytree
     from gptrs.capture.tensor import Tensor, tensor
+    from gptrs.capture.trace import (
+        CompileEnd,
+        CompileStart,
+        ExecutionTraceSink,
+        PassEvent,
+        RunEnd,
+        RunStart,
+    )
     from gptrs.checkpoint.config_fields import ConfigFields
     from gptrs.checkpoint.params import Params
     from gptrs.functionals.registry import functional, implement
@@ -90,6 +102,7 @@ __all__ = [
     "DemoModelPlugin",
     "FunctionalPlugin",
     "ModelPlugin",
+    "TraceSinkPlugin",
     "hookimpl",
     "Backend",
     "Buffer",
@@ -123,7 +136,14 @@ __all__ = [
     "functionals",
     "jit",
     "nn",
+    "register_pytree",
     "tensor",
+    "ExecutionTraceSink",
+    "CompileStart",
+    "PassEvent",
+    "CompileEnd",
+    "RunStart",
+    "RunEnd",
     "functional",
     "implement",
     "primitives",
@@ -185,7 +205,14 @@ _LAZY = {
     "functionals": "gptrs.functionals",
     "jit": "gptrs.capture.jit:jit",
     "nn": "gptrs.nn",
+    "register_pytree": "gptrs.capture.pytree:register_pytree",
     "tensor": "gptrs.capture.tensor:tensor",
+    "ExecutionTraceSink": "gptrs.capture.trace:ExecutionTraceSink",
+    "CompileStart": "gptrs.capture.trace:CompileStart",
+    "PassEvent": "gptrs.capture.trace:PassEvent",
+    "CompileEnd": "gptrs.capture.trace:CompileEnd",
+    "RunStart": "gptrs.capture.trace:RunStart",
+    "RunEnd": "gptrs.capture.trace:RunEnd",
     "functional": "gptrs.functionals.registry:functional",
     "implement": "gptrs.functionals.registry:implement",
     "primitives": "gptrs.capture.primitives",

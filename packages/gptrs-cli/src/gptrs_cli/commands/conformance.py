@@ -12,9 +12,12 @@ import typer
 from gptrs_cli.settings import (
     BackendOption,
     DebugOption,
+    DumpDirOption,
+    DumpModeOption,
     JsonOption,
     PluginsOption,
     ThreadsOption,
+    TraceSinkOption,
     settings_of,
 )
 
@@ -53,6 +56,9 @@ def run(
         typer.Option("--op", metavar="NAME", help="Run this op alone; can be repeated."),
     ] = None,
     threads: ThreadsOption = None,
+    dump_dir: DumpDirOption = None,
+    dump_mode: DumpModeOption = None,
+    trace_sinks: TraceSinkOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
     plugins: PluginsOption = None,
@@ -63,11 +69,12 @@ def run(
     """
     from gptrs.plugins.manager import manager
     from gptrs.testing.kit import run_conformance
+    from gptrs_cli.observation import observed
     from gptrs_cli.progress import progress_bar
 
     settings = settings_of(context)
     engine = manager().get_backend(settings.backend, threads=settings.threads)
-    with progress_bar(f"conformance of `{engine.name}`") as step:
+    with observed(settings), progress_bar(f"conformance of `{engine.name}`") as step:
         report = run_conformance(engine, level.value, ops=op or (), progress=step)
     if settings.json:
         print(json_format.dumps(report.as_json(), indent=2))

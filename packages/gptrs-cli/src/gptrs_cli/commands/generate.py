@@ -10,9 +10,13 @@ import typer
 from gptrs_cli.settings import (
     BackendOption,
     DebugOption,
+    DumpDirOption,
+    DumpModeOption,
     JsonOption,
+    OverrideOption,
     PluginsOption,
     ThreadsOption,
+    TraceSinkOption,
     settings_of,
 )
 
@@ -89,6 +93,10 @@ def generate(
     echo: Annotated[bool, typer.Option("--echo", help="Print the prompt before its text.")] = False,
     backend: BackendOption = None,
     threads: ThreadsOption = None,
+    override: OverrideOption = None,
+    dump_dir: DumpDirOption = None,
+    dump_mode: DumpModeOption = None,
+    trace_sinks: TraceSinkOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
     plugins: PluginsOption = None,
@@ -98,7 +106,9 @@ def generate(
     Sampling options replace single fields of what the model's generation_config.json asks for.
     """
     from gptrs.errors import UsageError
+    from gptrs.runtime.functional_overrides import command_line_overrides
     from gptrs_cli.generation import Request, run
+    from gptrs_cli.observation import observed
     from gptrs_cli.prompt import read_prompt
 
     sampling = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p}
@@ -121,6 +131,7 @@ def generate(
         use_cache=not no_cache,
         echo=echo,
     )
-    exit_code = run(request, settings)
+    with observed(settings), command_line_overrides(settings.overrides):
+        exit_code = run(request, settings)
     if exit_code:
         raise typer.Exit(exit_code)

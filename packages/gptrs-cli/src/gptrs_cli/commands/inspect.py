@@ -52,6 +52,15 @@ def inspect(
             help="Take the program with this size of the dim `?N`; can be repeated.",
         ),
     ] = None,
+    why: Annotated[
+        str | None,
+        typer.Option(
+            "--why",
+            metavar="PASS",
+            help="Apply a pass of the optimizer to the program and say what its rewrites do, what"
+            " they decline, and why, instead; `--why canonicalization` has most of them.",
+        ),
+    ] = None,
     json: JsonOption = False,
     debug: DebugOption = False,
     plugins: PluginsOption = None,
@@ -64,6 +73,8 @@ def inspect(
     from gptrs.runtime.program_file import is_program
 
     as_json = settings_of(context).json
+    if form is not None and why is not None:
+        raise UsageError("`--print` and `--why` exclude each other", hint="leave out one of them")
     if form is not None and as_json:
         raise UsageError(
             "`--json` and `--print` exclude each other", hint="`--print json` prints the program"
@@ -74,11 +85,12 @@ def inspect(
 
         printed = None if form is None else form.value
         sizes = parse_sizes(symbols or ())
-        inspect_program(path, Request(printed, svg, dot, sizes, as_json))
+        inspect_program(path, Request(printed, svg, dot, sizes, as_json, why))
         return
-    if any(option is not None for option in (form, svg, dot, symbols)):
+    if any(option is not None for option in (form, svg, dot, symbols, why)):
         raise UsageError(
-            f"`--print`, `--svg`, `--dot` and `--symbol` are for programs, `{path}` is none",
+            "`--print`, `--svg`, `--dot`, `--symbol` and `--why` are for programs,"
+            f" `{path}` is none",
             hint="a program begins with its version, `ptir.v0.5`, or with `{` in JSON",
         )
     from gptrs_cli.checkpoint_report import read_report

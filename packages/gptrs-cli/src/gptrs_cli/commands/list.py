@@ -1,4 +1,4 @@
-"""`gptrs list`: the backends, kinds of models and plugins that are installed."""
+"""`gptrs list`: what is installed, what models call, and what a backend runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ import typer
 from gptrs.plugins.descriptions import BackendPlugin, DemoModelPlugin, ModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs.plugins.state import PluginRecord
+from gptrs_cli.commands.list_functionals import functionals
+from gptrs_cli.commands.list_ops import ops
+from gptrs_cli.commands.list_patterns import patterns
 from gptrs_cli.settings import DebugOption, JsonOption, PluginsOption, settings_of
 
 app = typer.Typer(
-    help="List what is installed: backends, models or plugins.",
+    help="List what is there: backends, models, functionals, ops, patterns or plugins.",
     no_args_is_help=False,
     rich_markup_mode=None,
 )
@@ -80,6 +83,11 @@ def models(
     _print(columns, rows, records, "no model is installed; `pip install gptrs` brings some")
 
 
+app.command("functionals")(functionals)
+app.command("ops")(ops)
+app.command("patterns")(patterns)
+
+
 @app.command("plugins")
 def plugins(
     context: typer.Context,
@@ -110,18 +118,15 @@ def _print(
     records: Sequence[PluginRecord],
     none: str,
 ) -> None:
-    from gptrs_cli.stderr import note, printable
+    from gptrs_cli.stderr import note
     from gptrs_cli.tables import print_table
+    from gptrs_cli.unusable_plugins import explain_unusable
 
     if not rows:
         note(none)
         return
     print_table(columns, rows)
-    unusable = [record for record in records if not record.state.usable]
-    for record in unusable:
-        hint = f"; {record.hint}" if record.hint else ""
-        reason = f"{record.reason}{hint}"
-        print(printable(f"\n{record.kind} `{record.name}` is {record.state}: {reason}"))
+    explain_unusable(records)
 
 
 def _print_json(rows: Any) -> None:

@@ -10,9 +10,13 @@ import typer
 from gptrs_cli.settings import (
     BackendOption,
     DebugOption,
+    DumpDirOption,
+    DumpModeOption,
     JsonOption,
+    OverrideOption,
     PluginsOption,
     ThreadsOption,
+    TraceSinkOption,
     settings_of,
 )
 
@@ -57,6 +61,10 @@ def run(
     ] = None,
     backend: BackendOption = None,
     threads: ThreadsOption = None,
+    override: OverrideOption = None,
+    dump_dir: DumpDirOption = None,
+    dump_mode: DumpModeOption = None,
+    trace_sinks: TraceSinkOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
     plugins: PluginsOption = None,
@@ -65,9 +73,16 @@ def run(
 
     Parameters without a name are called arg0, arg1 and so on, by their position.
     """
+    from gptrs.runtime.functional_overrides import command_line_overrides
     from gptrs.runtime.program_sizes import parse_sizes
+    from gptrs_cli.observation import observed
     from gptrs_cli.program_run import Request, run_and_print
+    from gptrs_cli.stderr import note
 
     sizes = parse_sizes(symbols or ())
     request = Request(program, tuple(inputs or ()), out, random_seed, sizes)
-    run_and_print(request, settings_of(context))
+    settings = settings_of(context)
+    if settings.overrides:
+        note("a program is made of ops: what overrides functionals changes nothing in it")
+    with observed(settings), command_line_overrides(settings.overrides):
+        run_and_print(request, settings)

@@ -39,7 +39,11 @@ class InputRole(enum.Enum):
 
 
 class Executable(Protocol):
-    """A compiled program."""
+    """A compiled program.
+
+    It may have an attribute `nbytes: int`, the bytes that it holds of its own, such as weights in
+    another format: the program cache keeps to its budget by it.
+    """
 
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
         """Run on inputs in the order of the parameters of `@main`; results in the order of return.

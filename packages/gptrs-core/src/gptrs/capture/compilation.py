@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, runtime_checkable
@@ -16,6 +16,7 @@ from gptrs.backend.op_table import require_static
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.capture import pass_statistics, trace
 from gptrs.capture.graph import Leaf
+from gptrs.capture.late_binding import load_sinks
 from gptrs.capture.parameter import Parameter
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.printer import print_program
@@ -61,11 +62,12 @@ class Derivation:
         roles = [InputRole.ARGUMENT] * len(self.recipe.inputs)
         return compile_program(self.recipe.program, self.backend, roles, origin="parameter")
 
-    def derive(self, leaves: Sequence[Leaf]) -> Parameter:
+    def derive(self, leaves: Sequence[Leaf], held: Collection[Leaf]) -> Parameter:
         """The parameter made of those among `leaves` that the recipe names, computed on first use.
 
         It is kept by the first of them, under the content of the recipe and of them all, so that
-        every program that wants it finds it.
+        every program that wants it finds it. Of its sources, those that are not in `held` anyway
+        are let go once it is computed.
         """
         sources = [leaves[number] for number in self.recipe.inputs]
         parents = [source for source in sources if isinstance(source, Parameter)]
@@ -74,11 +76,12 @@ class Derivation:
         key = int.from_bytes(
             hashlib.blake2b(self.digest + content, digest_size=16).digest(), "little"
         )
-        return parents[0].derived(key, lambda: self._made(key, parents))
+        return parents[0].derived(key, lambda: self._made(key, parents, held))
 
-    def _made(self, key: int, parents: Sequence[Parameter]) -> Parameter:
+    def _made(self, key: int, parents: Sequence[Parameter], held: Collection[Leaf]) -> Parameter:
         def load() -> np.ndarray:
-            (result,) = self._executable.run([parent.borrow() for parent in parents])
+            buffers = [p.buffer() if p in held else p.borrow() for p in parents]
+            (result,) = self._executable.run(buffers)
             return self.backend.to_host(result)
 
         (result,) = self.recipe.program.main.body.results
@@ -97,10 +100,16 @@ class Prepared:
 
     def leaves(self, captured: Sequence[Leaf]) -> list[Leaf]:
         """The leaves that the executable takes, made of those of the captured graph."""
+        held = {captured[source] for source in self.inputs if isinstance(source, int)}
         return [
-            captured[source] if isinstance(source, int) else source.derive(captured)
+            captured[source] if isinstance(source, int) else source.derive(captured, held)
             for source in self.inputs
         ]
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the executable says it holds of its own."""
+        return getattr(self.executable, "nbytes", 0)
 
     def run(self, buffers: Sequence[Buffer], cached: bool = True) -> list[Buffer]:
         """Run it; who traces executions is told, and whether an earlier call had `cached` it."""
@@ -151,13 +160,12 @@ def _compile(
     program: Program, backend: Backend, roles: tuple[InputRole, ...], request: _Request
 ) -> Prepared:
     pass_statistics.install_if_asked()
+    load_sinks()
     sinks = trace.sinks()
     if not sinks:
         return _Compiler(backend, roles, request).compile(program)
     number = request.number
-    start = trace.CompileStart(
-        number, request.origin, program, roles, backend.name, request.reason
-    )
+    start = trace.CompileStart(number, request.origin, program, roles, backend.name, request.reason)
     for sink in sinks:
         sink.before_program(start)
     compiler = _Compiler(backend, roles, request, _teller(number, sinks))
@@ -174,9 +182,7 @@ def _compile(
             sink.after_program(end)
 
 
-def _teller(
-    number: int, sinks: Sequence[trace.ExecutionTraceSink]
-) -> Callable[[PassRun], None]:
+def _teller(number: int, sinks: Sequence[trace.ExecutionTraceSink]) -> Callable[[PassRun], None]:
     def tell(run: PassRun) -> None:
         event = trace.PassEvent(
             number, run.stage, run.name, run.round, run.changed, run.before, run.after, run.seconds

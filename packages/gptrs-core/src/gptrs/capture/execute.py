@@ -9,7 +9,6 @@ import numpy as np
 
 from gptrs.backend.protocol import Backend, Buffer, InputRole
 from gptrs.capture.backend_choice import chosen_backend, scoped_backend
-from gptrs.capture.compilation import compile_program as compile_program
 from gptrs.capture.compilation import Prepared, prepare
 from gptrs.capture.graph import (
     Argument,
@@ -29,7 +28,7 @@ from gptrs.ir.program import Program, Value
 from gptrs.ir.specialize import bind, specialize
 from gptrs.ir.tensor_type import TensorType
 
-PROGRAM_CACHE = ProgramCache[Prepared]()
+program_cache = ProgramCache[Prepared]()
 """Executables of flushed graphs, shared by the whole process."""
 
 
@@ -83,7 +82,7 @@ def materialize(outputs: Sequence[Captured]) -> None:
     home = common_backend(graph.leaves, "flush") or scoped_backend()
     backend = home or chosen_backend()
     roles = [role_of(leaf) for leaf in graph.leaves]
-    lookup = PROGRAM_CACHE.find_or_compile(
+    lookup = program_cache.find_or_compile(
         graph.key(graph.leaves, roles, backend),
         lambda reason: prepare(graph.lower(graph.leaves), backend, roles, "flush", reason),
     )

@@ -8,11 +8,11 @@ from typing import ClassVar
 
 from gptrs.backend.protocol import Backend, Buffer, InputRole
 from gptrs.capture.parameter import Parameter
+from gptrs.capture.program_key import KeyBuilder, ProgramKey
 from gptrs.errors import UsageError
 from gptrs.ir.builder import Builder
 from gptrs.ir.copying import copy_region
 from gptrs.ir.op import Op
-from gptrs.ir.printer import print_function, print_region
 from gptrs.ir.program import Function, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
 
@@ -55,11 +55,6 @@ class Node:
     regions: tuple[Region, ...] = ()
     functions: tuple[Function, ...] = ()
     """What the op or its regions refer to, each after those it needs itself."""
-
-    def structure(self) -> Hashable:
-        """The op with its regions and functions as text: equal for equal computations."""
-        regions = tuple(print_region(region) for region in self.regions)
-        return self.op, regions, tuple(print_function(function) for function in self.functions)
 
 
 @dataclass(eq=False, slots=True)
@@ -169,21 +164,40 @@ class GraphSlice:
                 pending.append((source, True))
                 pending.extend((operand, False) for operand in reversed(node.operands))
 
-    def key(self) -> Hashable:
-        """The whole structure as a value: equal keys describe the same program, bit for bit.
+    def key(
+        self,
+        order: Sequence[Leaf],
+        roles: Sequence[InputRole],
+        backend: Backend,
+        context: Hashable = (),
+    ) -> ProgramKey:
+        """The key of the program that `lower(order)` gives, compiled with `roles` on `backend`.
 
-        It holds each op with its attributes and regions, which result or input each operand is, the
-        type and role of each input, and the outputs. Inputs are numbered by identity, so `f(a, a)`
-        and `f(a, b)` differ.
+        `context` is whatever else decides how it is compiled. Inputs are numbered by identity, so
+        `f(a, a)` and `f(a, b)` differ.
         """
-        return (
-            tuple(
-                (node.structure(), tuple(self._reference(operand) for operand in node.operands))
-                for node in self.nodes
-            ),
-            tuple((leaf.type, isinstance(leaf, Parameter)) for leaf in self.leaves),
-            tuple(self._reference(output) for output in self.outputs),
-        )
+        builder = KeyBuilder()
+        for leaf, role in zip(order, roles, strict=True):
+            weight = leaf.key if isinstance(leaf, Parameter) else None
+            builder.add_input(leaf.type, role, weight)
+        numbers = self._input_numbers(order)
+        for number, node in enumerate(self.nodes):
+            operands = [numbers[self._reference(operand)] for operand in node.operands]
+            builder.add_instruction(node.op, operands, node.regions)
+            for index in range(len(node.types)):
+                numbers[number, index] = len(order) + len(numbers)
+        for function in self._functions():
+            builder.add_function(function)
+        outputs = [numbers[self._reference(output)] for output in self.outputs]
+        return builder.key(outputs, backend, context)
+
+    def _input_numbers(self, order: Sequence[Leaf]) -> dict[tuple[int, int], int]:
+        """The reference of each leaf, and its position in `order`."""
+        known = self._leaf_numbers
+        return {(-1, known[leaf]): place for place, leaf in enumerate(order) if leaf in known}
+
+    def _functions(self) -> tuple[Function, ...]:
+        return tuple(dict.fromkeys(f for node in self.nodes for f in node.functions))
 
     def _reference(self, source: Source) -> tuple[int, int]:
         # What was a node when it was visited stays one, though another thread may have computed it.
@@ -195,7 +209,7 @@ class GraphSlice:
 
     def lower(self, order: Sequence[Leaf]) -> Program:
         """The program over `order`, a list that holds each leaf once and may hold unused ones."""
-        builder = Builder(tuple(dict.fromkeys(f for node in self.nodes for f in node.functions)))
+        builder = Builder(self._functions())
         values: dict[tuple[int, int], Value] = {}
         for position, leaf in enumerate(order):
             value = builder.param(leaf.type, _input_name(leaf, position))

@@ -4,32 +4,43 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypeVar, cast, overload
+from types import MethodType
+from typing import Generic, ParamSpec, TypeVar, cast, overload
 
-from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
+from gptrs.backend.protocol import Backend, InputRole
 from gptrs.capture import execute
 from gptrs.capture.backend_choice import chosen_backend
+from gptrs.capture.call_signature import CallShape, CallSignature, Names, refused
+from gptrs.capture.compilation import prepare
+from gptrs.capture.compiled_steps import CompiledSteps, JitSignature, StepKey
 from gptrs.capture.graph import (
-    Argument,
     Captured,
     GraphSlice,
     Leaf,
-    Stored,
+    Source,
     common_backend,
     role_of,
 )
-from gptrs.capture.structure import Tree, flatten, rebuild
+from gptrs.capture.pytree import AS_GIVEN, Structure, count_tensors, flatten, rebuild
+from gptrs.capture.pytree_nodes import Refusal, Tree
+from gptrs.capture.replay import Step, replay
 from gptrs.capture.tensor import Tensor, flush
+from gptrs.capture.traced import StandIn, require_own
 from gptrs.errors import UsageError
+from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 _contexts: list[Callable[[], Hashable]] = []
+_open_captures: ContextVar[tuple[tuple[object, StepKey], ...]] = ContextVar(
+    "gptrs_open_captures", default=()
+)
+"""The functions that are being captured, outermost first, each with the key of its call."""
 
 
 def add_signature_context(value: Callable[[], Hashable]) -> None:
@@ -37,186 +48,246 @@ def add_signature_context(value: Callable[[], Hashable]) -> None:
     _contexts.append(value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A compiled capture: what to run, the inputs it brings along, and the shape of its result."""
+@dataclass(eq=False, slots=True)
+class _Call:
+    """The arguments of one call, taken apart."""
 
-    executable: Executable
-    backend: Backend
+    shape: CallShape
+    structures: tuple[Structure, ...]
+    tensors: Sequence[Tensor]
+    context: tuple[Hashable, ...]
+
+    def key(self, types: tuple[TensorType, ...], backend: Backend | None) -> StepKey:
+        return StepKey(self.shape.labels, self.structures, types, self.context, backend)
+
+    def donated(self) -> dict[int, str]:
+        """The positions of the donated tensors, with the names of their arguments."""
+        names: list[str | None] = []
+        for slot, structure in zip(self.shape.slots, self.structures, strict=True):
+            names += [slot.label if slot.donated else None] * count_tensors(structure)
+        return {position: name for position, name in enumerate(names) if name is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class _Capture:
+    """What a function did with stand-ins for its arguments."""
+
+    graph: GraphSlice
+    arguments: Sequence[StandIn]
     bound: Sequence[Leaf]
-    outputs: Tree
+    outputs: Structure
     output_types: Sequence[TensorType]
+
+    def program(self) -> Program:
+        return self.graph.lower([*self.arguments, *self.bound])
 
 
 class Jitted(Generic[Parameters, Result]):
     """What `gptrs.jit` returns: call it like the function."""
 
     def __init__(
-        self, function: Callable[Parameters, Result], donate: Sequence[int | str] = ()
+        self, function: Callable[Parameters, Result], donate: Names = (), static: Names = ()
     ) -> None:
         functools.update_wrapper(self, function)
-        self._function = function
-        self._donate = frozenset(donate)
-        self._steps: dict[Hashable, _Step] = {}
+        self._function = cast("Callable[..., object]", function)
+        self._name = str(getattr(function, "__name__", type(function).__name__))
+        self._signature = CallSignature(self._function, self._name, donate, static)
+        self._steps = CompiledSteps[Step](self._name)
         self._home: Backend | None = None
         """The backend of the tensors that the function brings along, once that is known."""
         self._lock = threading.RLock()
 
     @property
     def compiled(self) -> int:
-        """How many signatures have been compiled so far."""
+        """For how many signatures a compiled program is kept; at most 512 are."""
         return len(self._steps)
+
+    @property
+    def signatures(self) -> list[JitSignature]:
+        """These signatures, with the types, the static values, and how often each was called."""
+        return self._steps.signatures()
+
+    def clear(self) -> None:
+        """Forget all compiled programs; the next call of each signature captures anew."""
+        with self._lock:
+            self._steps.clear()
+            self._home = None
+
+    def lower(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Program:
+        """Capture the function for these arguments: the program before it is optimized.
+
+        Its parameters are the tensors of the arguments, in order, and then those that the function
+        uses without taking them. Nothing is compiled, run, or donated.
+        """
+        call = self._taken_apart(args, kwargs)
+        return self._capture(call, [tensor.source for tensor in call.tensors]).program()
+
+    def __get__(self, instance: object, owner: type | None = None) -> object:
+        """A method, where the function is one: `self` is its first argument."""
+        return self if instance is None else MethodType(self, instance)
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """Replay the step compiled for this signature, capturing it first if there is none."""
-        if execute.eager():
-            return self._function(*args, **kwargs)
-        leaves: list[Tensor] = []
-        donated: list[bool] = []
-        structure = (
-            self._flatten(args, kwargs, leaves, donated),
-            *(value() for value in _contexts),
-        )
-        if any(leaf.source.traced for leaf in leaves):
-            return self._function(*args, **kwargs)
-        flush(leaves)
-        inputs = [_leaf_of(tensor) for tensor in leaves]
-        given = common_backend(inputs, self._function.__name__)
-        signature = (structure, tuple(leaf.type for leaf in inputs))
-        step = self._find(signature, given)
-        if step is None:
-            with self._lock:
-                step = self._find(signature, given)
-                if step is None:
-                    step = self._capture(args, kwargs, inputs, donated, given)
-                    self._steps[signature, step.backend] = step
-        return cast("Result", _replay(step, inputs, donated))
+        call = self._taken_apart(args, kwargs)
+        if _open_captures.get() or execute.eager():
+            return cast("Result", self._inline(call))
+        inputs: list[Leaf] = []
+        for tensor in call.tensors:
+            source = tensor.source
+            if source.traced:  # in the body of a loop or branch
+                return cast("Result", self._inline(call))
+            if isinstance(source, Captured):
+                flush(call.tensors)
+                source = tensor.source
+                assert not isinstance(source, Captured), "flushed"
+            inputs.append(source)
+        step, cached = self._step(call, inputs)
+        return cast("Result", replay(step, inputs, cached))
 
-    def _find(self, signature: Hashable, given: Backend | None) -> _Step | None:
+    def _taken_apart(self, args: tuple[object, ...], kwargs: dict[str, object]) -> _Call:
+        shape = self._signature.shape(args, kwargs)
+        tensors: list[Tensor] = []
+        structures = shape.flatten(args, kwargs, tensors)
+        return _Call(shape, structures, tensors, tuple([value() for value in _contexts]))
+
+    def _step(self, call: _Call, inputs: Sequence[Leaf]) -> tuple[Step, bool]:
+        """The step of a call, and whether an earlier one had compiled it."""
+        given = common_backend(inputs, self._name)
+        types = tuple([leaf.type for leaf in inputs])
+        step = self._find(call, types, given)
+        if step is not None:
+            return step, True
+        with self._lock:
+            step = self._find(call, types, given)
+            if step is not None:
+                return step, True
+            step = self._compiled_step(call, inputs)
+            self._steps.keep(call.key(types, step.backend), step)
+            return step, False
+
+    def _find(
+        self, call: _Call, types: tuple[TensorType, ...], given: Backend | None
+    ) -> Step | None:
         backend = given or self._home
         if backend is None and self._steps:  # it binds nothing: the default backend decides
             backend = chosen_backend()
-        return self._steps.get((signature, backend)) if backend else None
+        return self._steps.find(call.key(types, backend)) if backend else None
 
-    def _flatten(
-        self,
-        args: tuple[object, ...],
-        kwargs: dict[str, object],
-        leaves: list[Tensor],
-        donated: list[bool],
-    ) -> Hashable:
-        parts: list[Hashable] = []
-        for name, value in (*enumerate(args), *kwargs.items()):
-            parts.append((name, flatten(value, leaves)))
-            donated.extend([name in self._donate] * (len(leaves) - len(donated)))
-        return tuple(parts)
+    def _compiled_step(self, call: _Call, inputs: Sequence[Leaf]) -> Step:
+        capture = self._capture(call, inputs)
+        self._home = self._home or common_backend(capture.bound, self._name)
+        engine = common_backend([*inputs, *capture.bound], self._name) or chosen_backend()
+        donated = call.donated()
+        roles = [
+            InputRole.DONATED if position in donated else InputRole.ARGUMENT
+            for position in range(len(inputs))
+        ]
+        roles += [role_of(leaf) for leaf in capture.bound]
+        prepared = prepare(capture.program(), engine, roles, origin=f"jit {self._name}")
+        # The arguments come first and stay; of what is bound, some parameters may be folded.
+        bound = prepared.leaves([*inputs, *capture.bound])[len(inputs) :]
+        return Step(
+            self._name,
+            prepared,
+            engine,
+            bound,
+            frozenset(bound),
+            donated,
+            capture.outputs,
+            capture.output_types,
+        )
 
-    def _capture(
-        self,
-        args: Any,
-        kwargs: Any,
-        inputs: Sequence[Leaf],
-        donated: Sequence[bool],
-        backend: Backend | None,
-    ) -> _Step:
-        arguments = [Argument(leaf.type, position, backend) for position, leaf in enumerate(inputs)]
-        stand_ins = iter([Tensor(argument) for argument in arguments])
-        given, named = cast("tuple[Any, Any]", rebuild((args, kwargs), stand_ins))
-        outputs = cast("Callable[..., object]", self._function)(*given, **named)
-        results: list[Tensor] = []
-        flatten(outputs, results)
+    def _capture(self, call: _Call, inputs: Sequence[Source]) -> _Capture:
+        """Call the function with stand-ins for `inputs`."""
+        arguments = [
+            StandIn(source.type, position, source.backend, self._name)
+            for position, source in enumerate(inputs)
+        ]
+        try:
+            returned = self._traced_call(call, [Tensor(argument) for argument in arguments])
+            results: list[Tensor] = []
+            outputs = self._result_structure(returned, results)
+        finally:
+            for argument in arguments:
+                argument.ended = True
         graph = GraphSlice([tensor.source for tensor in results])
         own = set[Leaf](arguments)
         bound = [leaf for leaf in graph.leaves if leaf not in own]
-        _require_own_arguments(bound, self._function.__name__)
-        self._home = self._home or common_backend(bound, self._function.__name__)
-        engine = common_backend([*arguments, *bound], self._function.__name__) or chosen_backend()
-        roles = [
-            InputRole.DONATED if given_away else InputRole.ARGUMENT for given_away in donated
-        ] + [role_of(leaf) for leaf in bound]
-        program = graph.lower([*arguments, *bound])
-        executable = execute.compile_program(program, engine, roles)
-        types = [tensor.type for tensor in results]
-        # Empty tensors stand in for the results, so that a kept step does not keep its graph.
-        outputs = rebuild(outputs, iter([_PLACEHOLDER] * len(results)))
-        return _Step(executable, engine, bound, outputs, types)
+        require_own(bound, self._name)
+        return _Capture(graph, arguments, bound, outputs, [tensor.type for tensor in results])
+
+    def _traced_call(self, call: _Call, tensors: Sequence[Tensor]) -> object:
+        """Call the function; UsageError if that very call is being captured already."""
+        key = call.key(tuple([tensor.type for tensor in tensors]), None)
+        opened = _open_captures.get()
+        if (self, key) in opened:
+            raise UsageError(
+                f"`{self._name}` calls itself with arguments of the same types and static values,"
+                " so its capture would never end",
+                hint="stop at a static argument that changes, or use a loop functional",
+            )
+        token = _open_captures.set((*opened, (self, key)))
+        try:
+            return call.shape.call(self._function, call.structures, iter(tensors))
+        finally:
+            _open_captures.reset(token)
+
+    def _inline(self, call: _Call) -> Tree:
+        """The result of the function itself: in eager mode, and as part of another capture."""
+        if execute.eager() and not _open_captures.get():
+            returned = call.shape.call(self._function, call.structures, iter(call.tensors))
+        else:
+            returned = self._traced_call(call, call.tensors)
+        results: list[Tensor] = []
+        structure = self._result_structure(returned, results)
+        return rebuild(structure, iter(results))
+
+    def _result_structure(self, returned: Tree, results: list[Tensor]) -> Structure:
+        try:
+            return flatten(returned, results, AS_GIVEN)
+        except Refusal as refusal:
+            refusal.hint = "return tensors, arrays, static values, and containers of them"
+            raise refused(refusal, f"`{self._name}` cannot return", returned, "result") from None
 
 
 @overload
 def jit(
-    function: Callable[Parameters, Result], *, donate: Sequence[int | str] = ()
+    function: Callable[Parameters, Result], *, donate: Names = (), static: Names = ()
 ) -> Jitted[Parameters, Result]: ...
 @overload
 def jit(
-    function: None = None, *, donate: Sequence[int | str] = ()
+    function: None = None, *, donate: Names = (), static: Names = ()
 ) -> Callable[[Callable[Parameters, Result]], Jitted[Parameters, Result]]: ...
 def jit(
-    function: Callable[Parameters, Result] | None = None, *, donate: Sequence[int | str] = ()
+    function: Callable[Parameters, Result] | None = None,
+    *,
+    donate: Names = (),
+    static: Names = (),
 ) -> (
     Jitted[Parameters, Result]
     | Callable[[Callable[Parameters, Result]], Jitted[Parameters, Result]]
 ):
     """Compile `function` from tensors to tensors once for each signature, and replay it after that.
 
+    Arguments and results are tensors, static values (None, bool, int, float, str, bytes, an Enum, a
+    DType), and tuples, lists, dicts, named tuples, dataclasses and classes of
+    `gptrs.register_pytree` that hold them. NumPy arrays are passed as tensors with a copy of them.
+
     The signature is the nesting of the arguments, the types of their tensors, the values of all
-    other arguments, the backend, and the active overrides. The function runs in Python once per
-    signature, so its side effects happen then only, and it must not read the value of a tensor.
-    Tensors that it uses without taking them as arguments are bound when it is captured.
+    other arguments, the backend, and the active overrides; it does not matter which arguments are
+    given by position, by keyword, or by default, nor in which order a dict was filled. The function
+    runs in Python once per signature, so its side effects happen then only, and it must not read
+    the value of a tensor. Tensors that it uses without taking them as arguments are bound when it
+    is captured.
 
     `donate` names arguments, by position or keyword, whose tensors the caller gives up: their
     memory may be reused for results, and reading them afterwards raises ConsumedTensorError.
-    A jitted function called while another one is being captured becomes part of that one.
+    `static` names arguments that are part of the signature as they are: any hashable value.
+    UsageError if the function has no such argument.
+
+    A jitted function called while another one is being captured becomes part of that one, and
+    donates nothing.
     """
     if function is None:
-        return lambda function: Jitted(function, donate)
-    return Jitted(function, donate)
-
-
-def _leaf_of(tensor: Tensor) -> Leaf:
-    source = tensor.source
-    assert not isinstance(source, Captured), "flushed above"
-    return source
-
-
-def _require_own_arguments(bound: Sequence[Leaf], name: str) -> None:
-    for leaf in bound:
-        if isinstance(leaf, Argument):
-            raise UsageError(
-                f"`{name}` uses a tensor that stood for an argument of another captured function",
-                hint="a captured function must return what others are to use, not store it aside",
-            )
-
-
-_PLACEHOLDER = Tensor.of_array(0)
-
-
-def _replay(step: _Step, inputs: Sequence[Leaf], donated: Sequence[bool]) -> Tree:
-    backend = step.backend
-    buffers = [execute.buffer_of(leaf, backend) for leaf in inputs]
-    if any(donated):
-        _prepare_donation(step, inputs, donated, buffers)
-    buffers += [execute.buffer_of(leaf, backend) for leaf in step.bound]
-    results = step.executable.run(buffers)
-    made = [
-        Tensor(Stored(type_, result, backend))
-        for type_, result in zip(step.output_types, results, strict=True)
-    ]
-    return rebuild(step.outputs, iter(made))
-
-
-def _prepare_donation(
-    step: _Step, inputs: Sequence[Leaf], donated: Sequence[bool], buffers: list[Buffer]
-) -> None:
-    """Mark what is given away; copy first where somebody else can still see the memory."""
-    uses = Counter[Leaf]((*inputs, *step.bound))
-    given_away = [position for position, donate in enumerate(donated) if donate]
-    for position in given_away:
-        if uses[inputs[position]] > 1:
-            raise UsageError(f"a donated `{inputs[position].type}` is used twice in one call")
-    for position in given_away:
-        leaf = inputs[position]
-        if not isinstance(leaf, Stored) or leaf.viewed:
-            host = step.backend.to_host(buffers[position])
-            buffers[position] = step.backend.to_device(host.copy())
-        if isinstance(leaf, Stored):
-            leaf.consumed = True
+        return lambda function: Jitted(function, donate, static)
+    return Jitted(function, donate, static)

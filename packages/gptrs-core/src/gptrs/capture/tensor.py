@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -10,16 +10,23 @@ import numpy.typing as npt
 from gptrs.backend.protocol import Backend
 from gptrs.capture import execute
 from gptrs.capture.graph import Argument, Captured, Source, Stored, make_node, resolve
+from gptrs.capture.methods import Methods
 from gptrs.capture.operators import Operators
 from gptrs.capture.parameter import Parameter
+from gptrs.capture.traced import require_known
 from gptrs.errors import UsageError
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Region
 from gptrs.ir.tensor_type import TensorType
 
+_KEEP = "compute with functionals, or return the tensor and read it outside"
+_CHOOSE = "choose with `F.where` or a branch functional, or decide by an argument named in `static`"
+_STATIC = "compute with the tensor itself, or pass a Python number, which is part of the signature"
+_LOOP = "loop over `range(x.shape[0])` and slice, or compute with whole tensors"
 
-class Tensor(Operators):
+
+class Tensor(Operators, Methods):
     """An immutable tensor with a known type and a value that is computed when it is read.
 
     Make one with `gptrs.tensor`; functionals take and return them. `numpy()` runs what the value
@@ -79,6 +86,45 @@ class Tensor(Operators):
         UsageError inside a function that `gptrs.jit` is capturing, ConsumedTensorError for a tensor
         that was donated.
         """
+        return self._read("`numpy()`", _KEEP)
+
+    def item(self) -> bool | int | float | complex:
+        """The only element as a Python number; UsageError if there are more."""
+        return self._item("`item()`", _KEEP)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
+        view = self._read("`np.asarray`", _KEEP)
+        return np.array(view, dtype, copy=copy)
+
+    def __bool__(self) -> bool:
+        return bool(self._item("`if` or `bool()`", _CHOOSE))
+
+    def __int__(self) -> int:
+        return int(self._real_item("`int()`"))
+
+    def __float__(self) -> float:
+        return float(self._real_item("`float()`"))
+
+    def __index__(self) -> int:
+        asked = "an index or `range`"
+        require_known(asked, self.source, _STATIC)
+        if self.dtype.is_integer and self.rank == 0:
+            return int(self.numpy())
+        raise UsageError(f"{asked} needs an integer tensor of rank 0, got `{self.type}`")
+
+    def __len__(self) -> int:
+        return self._leading_dim("`len()`")
+
+    def __iter__(self) -> Iterator[Tensor]:
+        require_known("iterating", self.source, _LOOP)
+        self._leading_dim("iterating")
+        return map(Tensor.of_array, self.numpy())
+
+    def __contains__(self, value: object) -> bool:
+        return bool(np.any(self._read("`in`", _CHOOSE) == value))
+
+    def _read(self, asked: str, hint: str) -> np.ndarray:
+        require_known(asked, self.source, hint)
         flush([self])
         leaf = self.source
         assert not isinstance(leaf, Captured)
@@ -86,26 +132,22 @@ class Tensor(Operators):
         view.flags.writeable = False
         return view
 
-    def item(self) -> bool | int | float | complex:
-        """The only element as a Python number; UsageError if there are more."""
+    def _item(self, asked: str, hint: str) -> bool | int | float | complex:
+        require_known(asked, self.source, hint)
         if self.type.size != 1:
-            raise UsageError(f"`item` needs a tensor of one element, got `{self.type}`")
+            raise UsageError(f"{asked} needs a tensor of one element, got `{self.type}`")
         return self.numpy().reshape(()).item()
 
-    def __bool__(self) -> bool:
-        return bool(self.item())
-
-    def __int__(self) -> int:
-        return int(self._real_item())
-
-    def __float__(self) -> float:
-        return float(self._real_item())
-
-    def _real_item(self) -> float:
-        value = self.item()
+    def _real_item(self, asked: str) -> float:
+        value = self._item(asked, _STATIC)
         if isinstance(value, complex):
-            raise UsageError(f"a real number was asked of `{self.type}`")
+            raise UsageError(f"{asked} needs a real number, got `{self.type}`")
         return value
+
+    def _leading_dim(self, asked: str) -> int:
+        if not self.rank:
+            raise UsageError(f"{asked} needs a tensor with axes, got `{self.type}`")
+        return self.shape[0]
 
     def __repr__(self) -> str:
         source = self.source

@@ -50,7 +50,7 @@ def atomic_file(
         folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, folder)
-            staged = stack.enter_context(_Staged(folder, target.name))
+            staged = stack.enter_context(StagedFile(folder, target.name))
             yield staged.file
             staged.publish(mode)
             os.fsync(folder)
@@ -58,7 +58,7 @@ def atomic_file(
         raise error(f"cannot write {shown}: {problem.strerror or problem}") from problem
 
 
-class _Staged:
+class StagedFile:
     """The new file while it is written: locked, and without its final name in the open `folder`."""
 
     def __init__(self, folder: int, name: str) -> None:
@@ -71,7 +71,7 @@ class _Staged:
         self.file: BinaryIO = os.fdopen(self._descriptor, "wb")
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
 
-    def __enter__(self) -> _Staged:
+    def __enter__(self) -> StagedFile:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -1,20 +1,37 @@
 """The math that models call: each functional validates, then captures, and can be overridden."""
 
+from gptrs.functionals import compositions as compositions
 from gptrs.functionals.activation import *  # noqa: F403
 from gptrs.functionals.arithmetic import *  # noqa: F403
 from gptrs.functionals.attention import *  # noqa: F403
+from gptrs.functionals.comparison import *  # noqa: F403
+from gptrs.functionals.convolution import *  # noqa: F403
+from gptrs.functionals.creation import *  # noqa: F403
+from gptrs.functionals.dropout import *  # noqa: F403
+from gptrs.functionals.elementary import *  # noqa: F403
 from gptrs.functionals.embedding import *  # noqa: F403
+from gptrs.functionals.indexing import *  # noqa: F403
+from gptrs.functionals.joining import *  # noqa: F403
 from gptrs.functionals.layout import *  # noqa: F403
 from gptrs.functionals.linear import *  # noqa: F403
+from gptrs.functionals.masks import *  # noqa: F403
 from gptrs.functionals.normalization import *  # noqa: F403
+from gptrs.functionals.ordering import *  # noqa: F403
+from gptrs.functionals.override_scope import overrides as overrides
+from gptrs.functionals.padding import *  # noqa: F403
+from gptrs.functionals.pooling import *  # noqa: F403
+from gptrs.functionals.reduction import *  # noqa: F403
 from gptrs.functionals.registry import functional as functional
+from gptrs.functionals.registry import functional_names
 from gptrs.functionals.registry import implement as implement
-from gptrs.functionals.registry import implementations
-from gptrs.functionals.registry import overrides as overrides
+from gptrs.functionals.registry import implementations as implementations
+from gptrs.functionals.rotary import *  # noqa: F403
+from gptrs.functionals.rotary_scaling import *  # noqa: F403
+from gptrs.functionals.sampling import *  # noqa: F403
 
 # A functional is listed by being one.
 __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]
-    {*implementations(), "functional", "implement", "implementations", "overrides"}
+    {*functional_names(), "functional", "implement", "implementations", "overrides"}
 )
 
 

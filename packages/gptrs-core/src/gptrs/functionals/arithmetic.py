@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from gptrs.capture import primitives
-from gptrs.capture.operators import bind
 from gptrs.capture.tensor import Tensor
-from gptrs.functionals.operands import Operand, broadcast_pair
+from gptrs.errors import UsageError
+from gptrs.functionals.operands import (
+    INEXACT,
+    NUMBERS,
+    ORDERED,
+    REALS,
+    Operand,
+    broadcast,
+    broadcast_pair,
+    require_dtype,
+    splat,
+)
 from gptrs.functionals.registry import functional
 
 
 @functional
 def add(lhs: Operand, rhs: Operand) -> Tensor:
-    """`lhs + rhs` over their broadcast shape; both of one element type, integers wrap."""
-    return primitives.add(*broadcast_pair("add", lhs, rhs))
+    """`lhs + rhs` over their broadcast shape; numbers of one element type, integers wrap."""
+    return primitives.add(*broadcast_pair("add", lhs, rhs, NUMBERS))
 
 
 @functional
 def sub(lhs: Operand, rhs: Operand) -> Tensor:
-    """`lhs - rhs` over their broadcast shape; both of one element type, integers wrap."""
-    return primitives.sub(*broadcast_pair("sub", lhs, rhs))
+    """`lhs - rhs` over their broadcast shape; numbers of one element type, integers wrap."""
+    return primitives.sub(*broadcast_pair("sub", lhs, rhs, NUMBERS))
 
 
 @functional
 def mul(lhs: Operand, rhs: Operand) -> Tensor:
-    """`lhs * rhs` over their broadcast shape; both of one element type, integers wrap."""
-    return primitives.mul(*broadcast_pair("mul", lhs, rhs))
+    """`lhs * rhs` over their broadcast shape; numbers of one element type, integers wrap."""
+    return primitives.mul(*broadcast_pair("mul", lhs, rhs, NUMBERS))
 
 
 @functional
@@ -33,17 +43,116 @@ def div(lhs: Operand, rhs: Operand) -> Tensor:
 
     Integer division by zero raises ExecutionError when it runs.
     """
-    return primitives.div(*broadcast_pair("div", lhs, rhs))
+    return primitives.div(*broadcast_pair("div", lhs, rhs, NUMBERS))
 
 
 @functional
 def neg(x: Tensor) -> Tensor:
-    """`-x`; integers wrap."""
+    """`-x` of numbers; integers wrap."""
+    require_dtype("neg", NUMBERS, x=x)
     return primitives.neg(x)
 
 
-bind("+", add)
-bind("-", sub)
-bind("*", mul)
-bind("/", div)
-bind("neg", neg)
+@functional
+def fmod(lhs: Operand, rhs: Operand) -> Tensor:
+    """`lhs - rhs * trunc(lhs / rhs)` of reals: the remainder with the sign of `lhs` (C, `np.fmod`).
+
+    NaN where a float is divided by zero; for integers that raises ExecutionError when it runs.
+    """
+    return primitives.rem(*broadcast_pair("fmod", lhs, rhs, REALS))
+
+
+@functional
+def remainder(lhs: Operand, rhs: Operand) -> Tensor:
+    """`lhs - rhs * floor(lhs / rhs)` of reals: the remainder with the sign of `rhs`.
+
+    What `%` means in Python, NumPy (`np.remainder`) and torch, but that a remainder of zero may
+    have either sign. Division by zero is as for `fmod`.
+    """
+    left, right = broadcast_pair("remainder", lhs, rhs, REALS)
+    rest = primitives.rem(left, right)
+    wrong = _has_other_sign(rest, right)
+    return primitives.select(wrong, primitives.add(rest, right), rest)
+
+
+@functional
+def floor_divide(lhs: Operand, rhs: Operand) -> Tensor:
+    """`floor(lhs / rhs)` of reals, so that it fits `remainder`: what `//` means in Python.
+
+    A float divided by zero gives inf or NaN as `/` does; for integers that raises ExecutionError
+    when it runs.
+    """
+    left, right = broadcast_pair("floor_divide", lhs, rhs, REALS)
+    rest = primitives.rem(left, right)
+    whole = primitives.div(primitives.sub(left, rest), right)
+    lower = primitives.sub(whole, splat(1, left.dtype, left.shape))
+    quotient = primitives.select(_has_other_sign(rest, right), lower, whole)
+    if left.dtype.is_integer:
+        return quotient
+    # The division may be off by a rounding; what it stands for is integral.
+    zero = primitives.compare(right, splat(0, right.dtype, right.shape), "eq")
+    rounded = primitives.round_nearest_even(quotient)
+    return primitives.select(zero, primitives.div(left, right), rounded)
+
+
+@functional
+def pow(lhs: Operand, rhs: Operand) -> Tensor:
+    """`lhs ^ rhs` over their broadcast shape, as IEEE 754 `pow`, of floats or complex numbers.
+
+    An integer tensor takes a Python int >= 0 on the right; the result is exact but for wrapping.
+    """
+    if isinstance(lhs, Tensor) and lhs.dtype.is_integer and isinstance(rhs, int):
+        return _integer_power(lhs, rhs)
+    return primitives.pow(*broadcast_pair("pow", lhs, rhs, INEXACT))
+
+
+@functional
+def maximum(lhs: Operand, rhs: Operand) -> Tensor:
+    """The larger of reals or i1 over their broadcast shape; NaN if either is (`np.maximum`)."""
+    return primitives.maximum(*broadcast_pair("maximum", lhs, rhs, ORDERED))
+
+
+@functional
+def minimum(lhs: Operand, rhs: Operand) -> Tensor:
+    """The smaller of reals or i1 over their broadcast shape; NaN if either is (`np.minimum`)."""
+    return primitives.minimum(*broadcast_pair("minimum", lhs, rhs, ORDERED))
+
+
+@functional
+def clamp(x: Tensor, low: Operand | None = None, high: Operand | None = None) -> Tensor:
+    """`min(max(x, low), high)` of reals over their broadcast shape; None leaves a side open.
+
+    NaN anywhere gives NaN, and `high` wins over a larger `low` (`torch.clamp`). UsageError without
+    any bound.
+    """
+    require_dtype("clamp", REALS, x=x)
+    if low is not None and high is not None:
+        return primitives.clamp(*broadcast("clamp", x, low, high))
+    if low is not None:
+        return primitives.maximum(*broadcast_pair("clamp", x, low))
+    if high is not None:
+        return primitives.minimum(*broadcast_pair("clamp", x, high))
+    raise UsageError("`clamp` needs `low`, `high`, or both")
+
+
+def _has_other_sign(rest: Tensor, divisor: Tensor) -> Tensor:
+    """i1: `rest` is not zero and lies on the other side of it than `divisor`."""
+    zero = splat(0, rest.dtype, rest.shape)
+    below = primitives.compare(rest, zero, "lt")
+    apart = primitives.compare(below, primitives.compare(divisor, zero, "lt"), "ne")
+    return primitives.bit_and(primitives.compare(rest, zero, "ne"), apart)
+
+
+def _integer_power(base: Tensor, exponent: int) -> Tensor:
+    if exponent < 0:
+        raise UsageError(
+            f"`pow` of `{base.type}` needs an exponent >= 0, got {exponent}",
+            hint="`cast` the base to a floating-point type",
+        )
+    result: Tensor | None = None
+    while exponent:
+        if exponent & 1:
+            result = base if result is None else primitives.mul(result, base)
+        exponent >>= 1
+        base = primitives.mul(base, base) if exponent else base
+    return splat(1, base.dtype, base.shape) if result is None else result

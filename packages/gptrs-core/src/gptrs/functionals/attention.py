@@ -8,6 +8,8 @@ from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.activation import softmax
+from gptrs.functionals.layout import cast
+from gptrs.functionals.masks import causal_mask, sliding_window_mask
 from gptrs.functionals.operands import (
     expand,
     require_integer,
@@ -15,10 +17,26 @@ from gptrs.functionals.operands import (
     require_shape,
     splat,
 )
+from gptrs.functionals.patterns import pattern_examples
 from gptrs.functionals.registry import functional
 from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.shapes import broadcast_shapes, broadcastable_to
+
+_KEYS = {"key": "f32[2, 3, 6, 5]", "value": "f32[2, 3, 6, 7]"}
 
 
+@pattern_examples(
+    {"query": query, **_KEYS, **seen, "scale": scale}
+    for query in ("f32[2, 3, 4, 5]", "f32[2, 6, 4, 5]")
+    for seen in (
+        {},
+        {"mask": "i1[4, 6]"},
+        {"causal": True},
+        {"causal": True, "offset": "si64[]"},
+    )
+    for scale in (0.25, 0.75)
+)
 @functional
 def attention(
     query: Tensor,
@@ -26,63 +44,187 @@ def attention(
     value: Tensor,
     mask: Tensor | None = None,
     scale: float | None = None,
+    causal: bool = False,
+    window: int | None = None,
+    offset: Tensor | int | None = None,
+    softcap: float | None = None,
 ) -> Tensor:
-    """`softmax(scale * Q K^T, where mask) V` (Vaswani et al. 2017).
+    """`softmax(cap(scale * Q K^T) + mask) V` (Vaswani et al. 2017).
 
-    query [B, H, T, D], key [B, H, S, D], value [B, H, S, E] -> [B, H, T, E], of one float type.
-    `mask` is i1, broadcast to [B, H, T, S]: false hides a key from a query. `scale` is 1/sqrt(D)
-    unless given. A query that sees no key gives NaN.
+    query [B, H, T, D], key [B, K, S, D], value [B, K, S, E] -> [B, H, T, E], all of one type: f16,
+    bf16, f32 or f64. H is a multiple of K: query head h reads key head h // (H / K), which is
+    multi-query (Shazeer 2019) and grouped-query attention (Ainslie et al. 2023); keys and values
+    are not repeated for it. `scale` is 1/sqrt(D) unless given. `cap(x)` is x, or with `softcap` c
+    `c * tanh(x / c)` (Gemma 2).
+
+    What a query does not see gets the weight 0, so its value must be finite. `mask` broadcasts to
+    [B, H, T, S]: false in an i1 mask hides the key, a mask of the element type is added to the
+    scores. With `causal` the query at position p sees no key after p, and with `window` only the
+    last `window` keys up to its own. Query i is at position `offset + i`, where `offset`, a number
+    or a rank-0 integer tensor, is the number of positions before these queries: what a cached
+    decode has in its cache. Without it the queries are the last T of the S positions, `offset` is
+    S - T (torch's `is_causal` is `offset=0`). A query that sees none of the keys gives NaN; without
+    any keys, S = 0, the result is 0.
+
+    16-bit operands are multiplied, scored and weighed in f32, and the result is rounded once.
+    UsageError for operands, masks and settings that do not fit.
     """
-    if not query.dtype.is_float or query.dtype.bits < 16:
-        raise UsageError(f"`attention` needs f16, bf16, f32 or f64, got `{query.type}`")
-    require_same_dtype("attention", query, key, value)
-    if not query.rank == key.rank == value.rank == 4:
-        raise UsageError("`attention` needs query, key and value of rank 4 [B, H, T, D]")
-    batch, heads, _, depth = query.shape
-    require_shape("attention", "key", key, (batch, heads, key.shape[2], depth))
-    require_shape("attention", "value", value, (batch, heads, key.shape[2], value.shape[3]))
-    factor = 1 / math.sqrt(depth) if scale is None else scale
-    scores = primitives.dot_general(query, key, ([3], [3]), ([0, 1], [0, 1]))  # (B, H, T, S)
-    scores = primitives.mul(scores, splat(factor, scores.dtype, scores.shape))
+    _require_operands(query, key, value)
+    _require_settings(query.shape[3], scale, softcap)
+    _require_position_settings(causal, window, offset)
+    shape = (*query.shape[:3], key.shape[2])
     if mask is not None:
-        if mask.dtype is not dtypes.i1:
-            raise UsageError(f"`attention` needs an i1 mask, got `{mask.type}`")
-        hidden = splat(-math.inf, scores.dtype, scores.shape)
-        scores = primitives.select(expand(mask, scores.shape), scores, hidden)
-    weights = softmax(scores, axis=-1)
-    return primitives.dot_general(weights, value, ([3], [2]), ([0, 1], [0, 1]))  # (B, H, T, E)
+        _require_mask(mask, query.dtype, shape)
+    factor = 1 / math.sqrt(query.shape[3]) if scale is None else scale
+    scores = _scores(query, key, factor, softcap)  # (B, H, T, S)
+    if mask is not None and not mask.dtype.is_bool:
+        scores = primitives.add(scores, expand(cast(mask, scores.dtype), shape))
+    visible = mask if mask is not None and mask.dtype.is_bool else None
+    if causal:
+        ahead = shape[3] - shape[2] if offset is None else offset
+        visible = _both(visible, _causal(shape[2], shape[3], window, ahead))
+    if visible is not None:
+        hidden = splat(-math.inf, scores.dtype, shape)
+        scores = primitives.select(expand(visible, shape), scores, hidden)
+    return _mix(softmax(scores, axis=-1), value, query.dtype)
 
 
 @functional
-def causal_mask(queries: int, keys: int, offset: Tensor | int = 0) -> Tensor:
-    """i1 [queries, keys]: query i, at position `offset + i`, sees the keys 0 .. offset + i.
+def update_cache(cache: Tensor, new: Tensor, position: Tensor | int) -> Tensor:
+    """`cache` [B, K, S, D] with `new` [B, K, T, D] written at `position` of axis 2.
 
-    `offset` is a number or a rank-0 si64 tensor, so that one compiled step serves all positions.
+    `position` is a number or a rank-0 integer tensor. The caller of a tensor keeps
+    0 <= position <= S - T, since the op clamps; a number outside is refused. Reading goes with
+    `attention(query, cache_k, cache_v, causal=True, offset=position)`, which hides what lies behind
+    the new entries. Backends write in place where the cache is donated and not read afterwards.
+    UsageError for tensors that do not fit.
     """
-    shape = (queries, keys)
-    if isinstance(offset, int):
-        offset = splat(offset, dtypes.si64)
-    require_integer("causal_mask", offset=offset)
-    require_shape("causal_mask", "offset", offset, ())
-    column = primitives.iota(shape, 1, dtypes.si64)
-    row = primitives.iota(shape, 0, dtypes.si64)
-    last = primitives.add(row, expand(primitives.cast(offset, dtypes.si64), shape))
-    return primitives.compare(column, last, "le")
-
-
-@functional
-def update_cache(cache: Tensor, new: Tensor, position: Tensor) -> Tensor:
-    """`cache` [B, H, S, D] with `new` [B, H, T, D] written at `position` of axis 2.
-
-    `position` is a rank-0 si64 tensor; the caller keeps position + T <= S, since the op clamps.
-    Backends write in place where the cache is donated and not read afterwards.
-    """
-    require_same_dtype("update_cache", cache, new)
+    _require_cache(cache, new)
+    if isinstance(position, int):
+        if not 0 <= position <= cache.shape[2] - new.shape[2]:
+            raise UsageError(
+                f"`update_cache` cannot write `{new.type}` at {position} of `{cache.type}`"
+            )
+        position = splat(position, dtypes.si64)
     require_integer("update_cache", position=position)
     require_shape("update_cache", "position", position, ())
-    if cache.rank != 4 or new.rank != 4:
-        raise UsageError("`update_cache` needs a cache and new entries of rank 4 [B, H, S, D]")
     zero = splat(0, dtypes.si64, (1,))
     place = primitives.reshape(primitives.cast(position, dtypes.si64), (1,))
     starts = primitives.concat([zero, zero, place, zero], 0)
     return primitives.dynamic_update_slice(cache, new, starts)
+
+
+def _scores(query: Tensor, key: Tensor, factor: float, softcap: float | None) -> Tensor:
+    """Scaled and capped products of queries and keys, in at least f32: [B, H, T, S]."""
+    batch, heads, length, _ = query.shape
+    shape = (batch, heads, length, key.shape[2])
+    wide = query.dtype.accumulator
+    scores = _by_head(_grouped(query, key.shape[1]), key, 3, wide)  # (B, K, H / K * T, S)
+    scores = _reshape(scores, shape)
+    scores = primitives.mul(scores, splat(factor, wide, shape))
+    if softcap is None:
+        return scores
+    cap = splat(softcap, wide, shape)
+    return primitives.mul(primitives.tanh(primitives.div(scores, cap)), cap)
+
+
+def _mix(weights: Tensor, value: Tensor, dtype: DType) -> Tensor:
+    """The values weighed: [B, H, T, S], [B, K, S, E] -> [B, H, T, E] of `dtype`."""
+    grouped = _grouped(weights, value.shape[1])
+    mixed = _by_head(grouped, cast(value, weights.dtype), 2, dtype)  # (B, K, H / K * T, E)
+    return _reshape(mixed, (*weights.shape[:3], value.shape[3]))
+
+
+def _grouped(x: Tensor, groups: int) -> Tensor:
+    """[B, H, T, D] -> [B, K, H / K * T, D]: the heads that share a key head one after another."""
+    batch, heads, length, depth = x.shape
+    return _reshape(x, (batch, groups, heads // groups * length if groups else 0, depth))
+
+
+def _by_head(lhs: Tensor, rhs: Tensor, contracted: int, dtype: DType) -> Tensor:
+    """The product over the last axis of `lhs` in each head, summed in at least f32."""
+    out = None if dtype is lhs.dtype else dtype
+    heads = ([0, 1], [0, 1])
+    return primitives.dot_general(lhs, rhs, ([3], [contracted]), heads, out_dtype=out)
+
+
+def _causal(queries: int, keys: int, window: int | None, offset: Tensor | int) -> Tensor:
+    if window is None:
+        return causal_mask(queries, keys, offset)
+    return sliding_window_mask(queries, keys, window, offset)
+
+
+def _both(one: Tensor | None, other: Tensor) -> Tensor:
+    """The places where both masks hold, of the shape that they broadcast to."""
+    if one is None:
+        return other
+    shape = broadcast_shapes([one.shape, other.shape], "`attention`")
+    return primitives.bit_and(expand(one, shape), expand(other, shape))
+
+
+def _reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return x if x.shape == shape else primitives.reshape(x, shape)
+
+
+def _require_operands(query: Tensor, key: Tensor, value: Tensor) -> None:
+    if not query.dtype.is_float or query.dtype.bits < 16:
+        raise UsageError(f"`attention` needs f16, bf16, f32 or f64, got `{query.type}`")
+    require_same_dtype("attention", query, key, value)
+    if not query.rank == key.rank == value.rank == 4:
+        listed = ", ".join(f"`{x.type}`" for x in (query, key, value))
+        raise UsageError(
+            f"`attention` needs query, key and value of rank 4 [B, H, T, D], got {listed}"
+        )
+    batch, heads, _, depth = query.shape
+    shared, keys = key.shape[1:3]
+    require_shape("attention", "key", key, (batch, shared, keys, depth))
+    require_shape("attention", "value", value, (batch, shared, keys, value.shape[3]))
+    if heads % shared if shared else heads:
+        raise UsageError(
+            f"`attention` needs the heads of the query to be a multiple of those of the key,"
+            f" got {heads} and {shared}"
+        )
+
+
+def _require_settings(depth: int, scale: float | None, softcap: float | None) -> None:
+    if scale is None and depth == 0:
+        raise UsageError("`attention` of depth 0 has no default scale", hint="give it a `scale`")
+    if scale is not None and not math.isfinite(scale):
+        raise UsageError(f"`attention` needs a finite scale, got {scale}")
+    if softcap is not None and not (math.isfinite(softcap) and softcap > 0):
+        raise UsageError(f"`attention` needs a finite softcap above 0, got {softcap}")
+
+
+def _require_position_settings(
+    causal: bool, window: int | None, offset: Tensor | int | None
+) -> None:
+    for label, given in (("window", window), ("offset", offset)):
+        if given is not None and not causal:
+            raise UsageError(f"`attention` takes `{label}` only with `causal=True`")
+    if window is not None and window < 1:
+        raise UsageError(f"`attention` needs a window of at least 1 key, got {window}")
+    if isinstance(offset, Tensor):
+        require_integer("attention", offset=offset)
+        require_shape("attention", "offset", offset, ())
+
+
+def _require_mask(mask: Tensor, dtype: DType, shape: tuple[int, ...]) -> None:
+    if not mask.dtype.is_bool and mask.dtype is not dtype:
+        raise UsageError(f"`attention` of {dtype} needs an i1 or {dtype} mask, got `{mask.type}`")
+    if not broadcastable_to(mask.shape, shape):
+        raise UsageError(
+            f"`attention` needs a mask that broadcasts to {list(shape)}, got `{mask.type}`"
+        )
+
+
+def _require_cache(cache: Tensor, new: Tensor) -> None:
+    require_same_dtype("update_cache", cache, new)
+    if cache.rank != 4 or new.rank != 4:
+        raise UsageError(
+            "`update_cache` needs a cache and new entries of rank 4 [B, K, S, D],"
+            f" got `{cache.type}` and `{new.type}`"
+        )
+    batch, heads, size, depth = cache.shape
+    require_shape("update_cache", "new", new, (batch, heads, new.shape[2], depth))
+    if new.shape[2] > size:
+        raise UsageError(f"`update_cache` cannot write `{new.type}` into `{cache.type}`")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Literal
 
 from gptrs.capture import primitives
-from gptrs.capture.operators import bind
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.operands import expand, require_same_dtype, require_shape
+from gptrs.functionals.patterns import pattern_example
 from gptrs.functionals.registry import functional
 from gptrs.ir.shapes import broadcast_shapes
 
@@ -39,6 +39,10 @@ def matmul(lhs: Tensor, rhs: Tensor) -> Tensor:
     return primitives.dot_general(lhs, rhs, ([-1], [-2]), (axes, axes))
 
 
+@pattern_example(x="f32[2, 3]", weight="f32[4, 3]", bias="f32[4]", layout="out_in")
+@pattern_example(x="f32[2, 3]", weight="f32[3, 4]", bias="f32[4]", layout="in_out")
+@pattern_example(x="f32[2, 3]", weight="f32[4, 3]", layout="out_in")
+@pattern_example(x="f32[2, 3]", weight="f32[3, 4]", layout="in_out")
 @functional
 def linear(
     x: Tensor,
@@ -64,6 +68,3 @@ def linear(
         return product
     require_shape("linear", "bias", bias, product.shape[-1:])
     return primitives.add(product, expand(bias, product.shape))
-
-
-bind("@", matmul)

@@ -1,51 +1,262 @@
-"""Normalization of activations."""
+"""Normalization of activations.
+
+8- and 16-bit floats are computed in f32 and rounded at the end. Weights and biases have the element
+type of `x`.
+"""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Sequence
 
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.operands import (
+    axis_of,
     expand,
     require_float,
     require_same_dtype,
     require_shape,
     splat,
 )
+from gptrs.functionals.patterns import pattern_example
 from gptrs.functionals.registry import functional
 
 
+@pattern_example(x="f32[2, 3]", weight="f32[3]", bias="f32[3]", epsilon=1e-5)
+@pattern_example(x="f32[2, 3]", weight="f32[3]", bias="f32[3]", epsilon=1e-3)
+@pattern_example(x="f32[2, 3]", epsilon=1e-5)
+@pattern_example(x="f32[2, 3]", epsilon=1e-3)
 @functional
 def layer_norm(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, epsilon: float = 1e-5
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    epsilon: float = 1e-5,
+    axes: Sequence[int] = (-1,),
 ) -> Tensor:
-    """`(x - mean) / sqrt(var + epsilon) * weight + bias` over the last axis (Ba et al. 2016).
+    """`(x - mean) / sqrt(var + epsilon) * weight + bias` over the last axes (Ba et al. 2016).
 
-    `x` is float [..., C] with C >= 1, `weight` and `bias` are [C] of the same element type; the
-    variance is the biased one. 8- and 16-bit floats are computed in f32 and rounded at the end.
+    `x` is float [.., D..] with elements on the last axes D.. that `axes` names, `weight` and `bias`
+    are [D..]; the variance is the biased one. UsageError for other types and shapes, and for
+    `axes` that are not the last ones.
     """
     require_float("layer_norm", x=x)
-    if x.rank == 0 or x.shape[-1] == 0:
-        raise UsageError(f"`layer_norm` needs a last axis with elements, got `{x.type}`")
-    vectors = [weight] if bias is None else [weight, bias]
-    require_same_dtype("layer_norm", x, *vectors)
-    for label, vector in zip(("weight", "bias"), vectors, strict=False):
-        require_shape("layer_norm", label, vector, x.shape[-1:])
-    wide = x.dtype.accumulator
-    if wide is not x.dtype:
-        widened = [primitives.cast(vector, wide) for vector in vectors]
-        normal = _normalize(primitives.cast(x, wide), widened, epsilon)
-        return primitives.cast(normal, x.dtype)
-    return _normalize(x, vectors, epsilon)
+    normalized = _last_axes("layer_norm", x, axes)
+    _require_vectors("layer_norm", x, x.shape[-len(normalized) :], weight, bias)
+    _require_epsilon("layer_norm", epsilon)
+    normal = _standardized(_widened(x), normalized, epsilon)
+    return _narrowed(_affine(normal, weight, bias), x)
 
 
-def _normalize(x: Tensor, vectors: list[Tensor], epsilon: float) -> Tensor:
-    count = splat(x.shape[-1], x.dtype, (*x.shape[:-1], 1))
-    mean = primitives.div(primitives.reduce(x, "sum", [-1], keepdims=True), count)
+@pattern_example(x="f32[2, 3]", weight="f32[3]", epsilon=1e-6)
+@pattern_example(x="f32[2, 3]", weight="f32[3]", epsilon=1e-3)
+@pattern_example(x="f32[2, 3]", epsilon=1e-6)
+@pattern_example(x="f32[2, 3]", epsilon=1e-3)
+@functional
+def rms_norm(
+    x: Tensor, weight: Tensor | None = None, epsilon: float = 1e-6, weight_offset: float = 0
+) -> Tensor:
+    """`x / sqrt(mean(x^2) + epsilon) * (weight + weight_offset)` over the last axis.
+
+    Zhang and Sennrich 2019. `x` is float [.., C] with C >= 1, `weight` is [C]; Gemma stores weights
+    less 1, so that `weight_offset` is 1. UsageError for other types and shapes.
+    """
+    require_float("rms_norm", x=x)
+    (axis,) = _last_axes("rms_norm", x, (-1,))
+    _require_vectors("rms_norm", x, x.shape[-1:], weight)
+    _require_epsilon("rms_norm", epsilon)
+    wide = _widened(x)
+    mean = _mean(primitives.mul(wide, wide), [axis])
+    inverse = primitives.rsqrt(primitives.add(mean, splat(epsilon, mean.dtype, mean.shape)))
+    normal = primitives.mul(wide, expand(inverse, wide.shape))
+    if weight is not None and weight_offset:
+        weight = _widened(weight)
+        weight = primitives.add(weight, splat(weight_offset, weight.dtype, weight.shape))
+    return _narrowed(_affine(normal, weight), x)
+
+
+@pattern_example(
+    x="f32[2, 3]", mean="f32[3]", variance="f32[3]", weight="f32[3]", bias="f32[3]", epsilon=1e-5
+)
+@pattern_example(
+    x="f32[2, 3]", mean="f32[3]", variance="f32[3]", weight="f32[3]", bias="f32[3]", epsilon=1e-3
+)
+@functional
+def batch_norm(
+    x: Tensor,
+    mean: Tensor,
+    variance: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    epsilon: float = 1e-5,
+    axis: int = -1,
+) -> Tensor:
+    """`(x - mean) / sqrt(variance + epsilon) * weight + bias` with statistics of the training.
+
+    Ioffe and Szegedy 2015, for inference. `x` is float [.., C, ..] with the channels on `axis`, the
+    other tensors are [C]. Captured as `x * scale + shift`, with `scale = weight * rsqrt(variance +
+    epsilon)` and `shift = bias - mean * scale` from the parameters alone. UsageError for other
+    types and shapes.
+    """
+    require_float("batch_norm", x=x)
+    along = axis_of("batch_norm", axis, x)
+    channels = (x.shape[along],)
+    require_same_dtype("batch_norm", x, mean, variance)
+    require_shape("batch_norm", "mean", mean, channels)
+    require_shape("batch_norm", "variance", variance, channels)
+    _require_vectors("batch_norm", x, channels, weight, bias)
+    _require_epsilon("batch_norm", epsilon)
+    scale = _widened(variance)
+    scale = primitives.rsqrt(primitives.add(scale, splat(epsilon, scale.dtype, scale.shape)))
+    if weight is not None:
+        scale = primitives.mul(_widened(weight), scale)
+    shift = primitives.mul(_widened(mean), scale)
+    shift = primitives.neg(shift) if bias is None else primitives.sub(_widened(bias), shift)
+    if along < x.rank - 1:
+        shape = (*channels, *(1,) * (x.rank - along - 1))
+        scale, shift = primitives.reshape(scale, shape), primitives.reshape(shift, shape)
+    return _narrowed(_affine(_widened(x), scale, shift), x)
+
+
+@functional
+def group_norm(
+    x: Tensor,
+    groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    epsilon: float = 1e-5,
+) -> Tensor:
+    """Each sample normalized over its positions and each of `groups` runs of channels.
+
+    Wu and He 2018; `(x - mean) / sqrt(var + epsilon) * weight + bias` with the biased variance. `x`
+    is float [N, .., C], channels last, `weight` and `bias` are [C]; `groups` divides C. With 1
+    group all of a sample is one, with C groups this is `instance_norm`. UsageError for other types
+    and shapes, groups that do not divide, and samples without elements.
+    """
+    require_float("group_norm", x=x)
+    _require_samples("group_norm", x, rank=2)
+    _require_vectors("group_norm", x, x.shape[-1:], weight, bias)
+    _require_epsilon("group_norm", epsilon)
+    channels = x.shape[-1]
+    if groups < 1 or channels % groups:
+        raise UsageError(
+            f"`group_norm` needs `groups` that divide the {channels} channels of `{x.type}`,"
+            f" got {groups}"
+        )
+    shape = (x.shape[0], math.prod(x.shape[1:-1]), groups, channels // groups)
+    normal = _standardized(primitives.reshape(_widened(x), shape), [1, 3], epsilon)
+    normal = primitives.reshape(normal, x.shape)
+    return _narrowed(_affine(normal, weight, bias), x)
+
+
+@functional
+def instance_norm(
+    x: Tensor,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    epsilon: float = 1e-5,
+) -> Tensor:
+    """Each channel of each sample normalized over its positions (Ulyanov et al. 2016).
+
+    `(x - mean) / sqrt(var + epsilon) * weight + bias` with the biased variance. `x` is float
+    [N, spatial.., C], channels last, `weight` and `bias` are [C]. UsageError for other types and
+    shapes, and for samples without elements.
+    """
+    require_float("instance_norm", x=x)
+    _require_samples("instance_norm", x, rank=3)
+    _require_vectors("instance_norm", x, x.shape[-1:], weight, bias)
+    _require_epsilon("instance_norm", epsilon)
+    normal = _standardized(_widened(x), range(1, x.rank - 1), epsilon)
+    return _narrowed(_affine(normal, weight, bias), x)
+
+
+@functional
+def l2_normalize(x: Tensor, axis: int = -1, epsilon: float = 1e-12) -> Tensor:
+    """`x / maximum(sqrt(sum(x^2)), epsilon)` along `axis`: vectors of length 1, zeros stay zeros.
+
+    `x` is float with an axis `axis`; as torch's `normalize`. UsageError for other types.
+    """
+    require_float("l2_normalize", x=x)
+    along = axis_of("l2_normalize", axis, x)
+    _require_epsilon("l2_normalize", epsilon)
+    wide = _widened(x)
+    squares = primitives.reduce(primitives.mul(wide, wide), "sum", [along], keepdims=True)
+    length = primitives.sqrt(squares)
+    length = primitives.maximum(length, splat(epsilon, length.dtype, length.shape))
+    return _narrowed(primitives.div(wide, expand(length, wide.shape)), x)
+
+
+def _last_axes(name: str, x: Tensor, axes: Sequence[int]) -> list[int]:
+    """`axes` counted from the front; UsageError unless they are the last ones, with elements."""
+    count = len(axes)
+    found = sorted(axis_of(name, axis, x) for axis in axes)
+    if not found or found != list(range(x.rank - count, x.rank)):
+        raise UsageError(
+            f"`{name}` needs `axes` that are the last ones of `{x.type}`, got {tuple(axes)}"
+        )
+    if 0 in x.shape[-count:]:
+        last = "a last axis" if count == 1 else f"last {count} axes"
+        raise UsageError(f"`{name}` needs {last} with elements, got `{x.type}`")
+    return found
+
+
+def _require_samples(name: str, x: Tensor, rank: int) -> None:
+    if x.rank < rank or 0 in x.shape[1:]:
+        raise UsageError(
+            f"`{name}` needs `x` [N, .., C] of rank {rank} or more, with elements in each sample,"
+            f" got `{x.type}`"
+        )
+
+
+def _require_vectors(
+    name: str,
+    x: Tensor,
+    shape: tuple[int, ...],
+    weight: Tensor | None,
+    bias: Tensor | None = None,
+) -> None:
+    for label, vector in (("weight", weight), ("bias", bias)):
+        if vector is not None:
+            require_same_dtype(name, x, vector)
+            require_shape(name, label, vector, shape)
+
+
+def _require_epsilon(name: str, epsilon: float) -> None:
+    if not (math.isfinite(epsilon) and epsilon >= 0):
+        raise UsageError(f"`{name}` needs a finite `epsilon` >= 0, got {epsilon!r}")
+
+
+def _standardized(x: Tensor, axes: Sequence[int], epsilon: float) -> Tensor:
+    mean = _mean(x, axes)
     centered = primitives.sub(x, expand(mean, x.shape))
-    squares = primitives.mul(centered, centered)
-    variance = primitives.div(primitives.reduce(squares, "sum", [-1], keepdims=True), count)
+    variance = _mean(primitives.mul(centered, centered), axes)
     inverse = primitives.rsqrt(primitives.add(variance, splat(epsilon, x.dtype, variance.shape)))
-    normal = primitives.mul(centered, expand(inverse, x.shape))
-    scaled = primitives.mul(normal, expand(vectors[0], x.shape))
-    return primitives.add(scaled, expand(vectors[1], x.shape)) if vectors[1:] else scaled
+    return primitives.mul(centered, expand(inverse, x.shape))
+
+
+def _mean(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """Over `axes`, which stay as 1."""
+    total = primitives.reduce(x, "sum", axes, keepdims=True)
+    count = math.prod(x.shape[axis] for axis in axes)
+    return primitives.div(total, splat(count, x.dtype, total.shape))
+
+
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Tensor:
+    """`x * weight + bias` with what is given, in the type of `x`."""
+    if weight is not None:
+        x = primitives.mul(x, expand(_widened(weight), x.shape))
+    if bias is not None:
+        x = primitives.add(x, expand(_widened(bias), x.shape))
+    return x
+
+
+def _widened(x: Tensor) -> Tensor:
+    """In the type in which sums of its elements are kept."""
+    wide = x.dtype.accumulator
+    return x if wide is x.dtype else primitives.cast(x, wide)
+
+
+def _narrowed(x: Tensor, like: Tensor) -> Tensor:
+    return x if x.dtype is like.dtype else primitives.cast(x, like.dtype)

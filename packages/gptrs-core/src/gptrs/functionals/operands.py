@@ -2,28 +2,70 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
-from gptrs.ir.dtypes import DType
+from gptrs.ir.dtypes import ALL, FLOATS, INTEGERS, DType, i1
 from gptrs.ir.shapes import broadcast_shapes, normalize_axis
 
-Number = bool | int | float
+Number = bool | int | float | complex
 Operand = Tensor | Number
+"""A tensor, or a Python number that takes the element type of the tensors beside it."""
+
+Axes = int | Sequence[int] | None
+"""One axis, several, or all of them."""
+
+COMPLEX: tuple[DType, ...] = tuple(dtype for dtype in ALL if dtype.is_complex)
+REALS: tuple[DType, ...] = (*INTEGERS, *FLOATS)
+NUMBERS: tuple[DType, ...] = (*REALS, *COMPLEX)
+INEXACT: tuple[DType, ...] = (*FLOATS, *COMPLEX)
+BITS: tuple[DType, ...] = (i1, *INTEGERS)
+ORDERED: tuple[DType, ...] = (i1, *REALS)
+_FAMILIES = {"integer": INTEGERS, "floating-point": FLOATS, "complex": COMPLEX}
 
 
 def splat(value: Number, dtype: DType, shape: tuple[int, ...] = ()) -> Tensor:
-    """`value` as a tensor of `dtype` and `shape`; UsageError if an integer type cannot hold it."""
-    if dtype.is_integer and (isinstance(value, float) or not _fits(value, dtype)):
-        raise UsageError(
-            f"the number {value!r} is not a value of {dtype}",
-            hint="cast the tensor to a type that holds it",
-        )
+    """`value` as a tensor of `dtype` and `shape`; UsageError if the type cannot hold it.
+
+    Integers hold integers in their range, `i1` holds False and True. Floats round, but hold nothing
+    that would become infinite or NaN by that.
+    """
+    require_held(dtype, value)
     scalar = primitives.constant(value, dtype)
     return primitives.broadcast_to(scalar, shape) if shape else scalar
 
 
-def _fits(value: int, dtype: DType) -> bool:
+def require_held(dtype: DType, value: Number) -> None:
+    """UsageError unless `value` is one of `dtype`, or rounds to one."""
+    if not _holds(dtype, value):
+        raise UsageError(
+            f"the number {value!r} is not a value of {dtype}",
+            hint="cast the tensor to a type that holds it",
+        )
+
+
+def _holds(dtype: DType, value: Number) -> bool:
+    if dtype.is_bool:
+        return isinstance(value, bool)
+    if dtype.is_integer:
+        return isinstance(value, int) and _in_range(value, dtype)
+    if isinstance(value, complex):
+        return dtype.is_complex
+    try:
+        with np.errstate(over="ignore"):
+            held = complex(np.asarray(value, dtype.numpy)).real
+    except OverflowError:  # an int beyond every float
+        return False
+    return math.isfinite(held) or math.isnan(value) or held == value
+
+
+def _in_range(value: int, dtype: DType) -> bool:
     low = -(2 ** (dtype.bits - 1)) if dtype.kind == "signed" else 0
     high = 2 ** (dtype.bits - (dtype.kind == "signed")) - 1
     return low <= value <= high
@@ -34,44 +76,110 @@ def expand(x: Tensor, shape: tuple[int, ...]) -> Tensor:
     return x if x.shape == shape else primitives.broadcast_to(x, shape)
 
 
-def broadcast_pair(name: str, lhs: Operand, rhs: Operand) -> tuple[Tensor, Tensor]:
-    """Both operands as tensors of one element type, expanded to their common shape (NumPy rules).
+def widened(x: Tensor) -> Tensor:
+    """`x` in the type in which it accumulates: 8- and 16-bit floats as f32, others unchanged."""
+    return converted(x, x.dtype.accumulator)
 
-    A Python number takes the element type of the other side. UsageError when neither is a tensor
-    or the element types differ, ProgramError when the shapes do not broadcast.
+
+def converted(x: Tensor, dtype: DType) -> Tensor:
+    """`x` as `dtype`, nothing captured where it has that type already."""
+    return x if x.dtype is dtype else primitives.cast(x, dtype)
+
+
+def broadcast(name: str, *operands: Operand) -> tuple[Tensor, ...]:
+    """The operands as tensors of one element type, expanded to their common shape (NumPy rules).
+
+    A number takes the element type of the tensors. UsageError when none is a tensor or the element
+    types differ, ProgramError when the shapes do not broadcast.
     """
-    if isinstance(lhs, Tensor) and not isinstance(rhs, Tensor):
-        return lhs, splat(_number(name, rhs), lhs.dtype, lhs.shape)
-    if isinstance(rhs, Tensor) and not isinstance(lhs, Tensor):
-        return splat(_number(name, lhs), rhs.dtype, rhs.shape), rhs
-    if not (isinstance(lhs, Tensor) and isinstance(rhs, Tensor)):
-        raise UsageError(f"`{name}` needs at least one tensor")
-    require_same_dtype(name, lhs, rhs)
-    shape = broadcast_shapes([lhs.shape, rhs.shape], f"`{name}`")
-    return expand(lhs, shape), expand(rhs, shape)
+    tensors = [operand for operand in operands if isinstance(operand, Tensor)]
+    numbers = [_number(name, operand) for operand in operands if not isinstance(operand, Tensor)]
+    if not tensors:
+        raise UsageError(f"`{name}` needs at least one tensor, got {_listed(numbers)}")
+    require_same_dtype(name, *tensors)
+    shape = broadcast_shapes([x.shape for x in tensors], f"`{name}`")
+    dtype = tensors[0].dtype
+    return tuple(
+        expand(operand, shape)
+        if isinstance(operand, Tensor)
+        else splat(_number(name, operand), dtype, shape)
+        for operand in operands
+    )
+
+
+def broadcast_pair(
+    name: str, lhs: Operand, rhs: Operand, dtypes: Sequence[DType] = ALL
+) -> tuple[Tensor, Tensor]:
+    """`broadcast` of two operands, of one of `dtypes`."""
+    for label, operand in (("lhs", lhs), ("rhs", rhs)):
+        if isinstance(operand, Tensor):
+            require_dtype(name, dtypes, **{label: operand})
+    left, right = broadcast(name, lhs, rhs)
+    return left, right
 
 
 def _number(name: str, value: object) -> Number:
-    if isinstance(value, bool | int | float):
-        return value
-    kind = type(value).__name__
+    plain = _plain(value)
+    if isinstance(plain, bool | int | float | complex):
+        return plain
+    kind = type(plain).__name__
     raise UsageError(
         f"`{name}` takes tensors and numbers, got `{kind}`", hint="wrap it with `gptrs.tensor`"
     )
 
 
+def _plain(value: object) -> object:
+    """A NumPy scalar as what Python has for it."""
+    return cast("np.generic[object]", value).item() if isinstance(value, np.generic) else value
+
+
+def _listed(numbers: Sequence[Number]) -> str:
+    return " and ".join(repr(number) for number in numbers)
+
+
+def require_dtype(name: str, dtypes: Sequence[DType], /, **tensors: Tensor) -> None:
+    """UsageError unless every tensor has one of `dtypes`, which are what functional `name` takes.
+
+    The message lists them, whole families by their names.
+    """
+    for label, x in tensors.items():
+        if x.dtype not in dtypes:
+            wanted = _described(dtypes)
+            raise UsageError(
+                f"`{name}` needs {wanted} `{label}`, got `{x.type}`",
+                hint=f"`cast` `{label}` to a type that `{name}` takes",
+            )
+
+
+def require_made_dtype(name: str, dtypes: Sequence[DType], dtype: DType) -> None:
+    """UsageError unless functional `name` makes tensors of `dtype`."""
+    if dtype not in dtypes:
+        raise UsageError(f"`{name}` needs {_described(dtypes)} `dtype`, got `{dtype}`")
+
+
+def _described(dtypes: Sequence[DType]) -> str:
+    """`an integer or floating-point`, `an f16 or f32`."""
+    whole = {word: family for word, family in _FAMILIES.items() if set(family) <= set(dtypes)}
+    named = {dtype for family in whole.values() for dtype in family}
+    words = [dtype.name for dtype in dtypes if dtype not in named] + list(whole)
+    # Types are spelled when said: an eff-32, an ess-i-8, but a bee-eff-16, a you-i-8.
+    vowel = words[0] == "integer" or (words[0] not in _FAMILIES and words[0][0] in "fis")
+    article = "an" if vowel else "a"
+    return f"{article} {_or(words)}"
+
+
+def _or(words: Sequence[str]) -> str:
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
 def require_float(name: str, **tensors: Tensor) -> None:
     """UsageError unless every tensor has a real floating-point element type."""
-    for label, x in tensors.items():
-        if not x.dtype.is_float:
-            raise UsageError(f"`{name}` needs a floating-point `{label}`, got `{x.type}`")
+    require_dtype(name, FLOATS, **tensors)
 
 
 def require_integer(name: str, **tensors: Tensor) -> None:
     """UsageError unless every tensor has an integer element type."""
-    for label, x in tensors.items():
-        if not x.dtype.is_integer:
-            raise UsageError(f"`{name}` needs an integer `{label}`, got `{x.type}`")
+    require_dtype(name, INTEGERS, **tensors)
 
 
 def require_same_dtype(name: str, *tensors: Tensor) -> None:
@@ -89,8 +197,27 @@ def require_shape(name: str, label: str, x: Tensor, shape: tuple[int, ...]) -> N
         raise UsageError(f"`{name}` needs `{label}` of shape {list(shape)}, got `{x.type}`")
 
 
+def require_one_of(name: str, label: str, value: str, known: Sequence[str]) -> None:
+    """UsageError unless `value` is one of the words that the functional knows."""
+    if value not in known:
+        words = [f'"{word}"' for word in known]
+        listed = " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+        raise UsageError(f"`{name}` knows {label}={listed}, got {value!r}")
+
+
 def axis_of(name: str, axis: int, x: Tensor) -> int:
     """`axis` counted from the front; UsageError when `x` has no such axis."""
     if not -x.rank <= axis < x.rank:
         raise UsageError(f"`{name}` got axis {axis} for `{x.type}`, which has {x.rank} axes")
     return normalize_axis(axis, x.rank, name)
+
+
+def axes_of(name: str, axes: Axes, x: Tensor) -> tuple[int, ...]:
+    """`axes` counted from the front, ascending; UsageError when one is missing or named twice."""
+    if axes is None:
+        return tuple(range(x.rank))
+    several = [axes] if isinstance(axes, int) else axes
+    found = sorted(axis_of(name, axis, x) for axis in several)
+    if len(set(found)) != len(found):
+        raise UsageError(f"`{name}` of `{x.type}` got axes {list(several)}, which name one twice")
+    return tuple(found)

@@ -62,6 +62,8 @@ class Op:
     """The attributes of the type `FunctionName`."""
     attribute_kinds: ClassVar[dict[str, AttributeKind]]
     """How each attribute is checked, printed and read: what its type in `attribute_types` means."""
+    commutative: ClassVar[bool] = False
+    """Whether the two operands may change places without any bit of the result changing."""
     data_operand: ClassVar[int] = 0
     """The operand whose element type a kernel is chosen by (`select`: the first branch)."""
 

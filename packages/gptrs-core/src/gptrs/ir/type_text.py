@@ -13,6 +13,14 @@ Annotation = tuple[Token, TensorType]
 """A written type and the token that it begins with."""
 
 
+def parse_type(text: str) -> TensorType:
+    """The type that `text` writes, `f32[2, 3]`; ParseError if it does not."""
+    lexer = Lexer(text)
+    found = read_type(lexer)
+    lexer.take("end", "nothing after the type")
+    return found
+
+
 def read_types(lexer: Lexer) -> tuple[Annotation, ...]:
     """One type, or several in parentheses."""
     if not lexer.skip("("):

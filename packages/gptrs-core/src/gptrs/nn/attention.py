@@ -33,9 +33,8 @@ def cached_attention(
     the whole sequence. Returns [B, H, T, D] and the cache with the new keys and values.
     """
     if cache is None:
-        mask = F.causal_mask(query.shape[2], key.shape[2])
-        return F.attention(query, key, value, mask, scale), None
+        return F.attention(query, key, value, scale=scale, causal=True), None
     keys = F.update_cache(cache[0], key, position)
     values = F.update_cache(cache[1], value, position)
-    mask = F.causal_mask(query.shape[2], keys.shape[2], position)
-    return F.attention(query, keys, values, mask, scale), (keys, values)
+    mixed = F.attention(query, keys, values, scale=scale, causal=True, offset=position)
+    return mixed, (keys, values)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gptrs.capture.shape_buckets import bucket
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import ContextLengthError
 from gptrs.ir.dtypes import DType
@@ -14,6 +15,7 @@ LayerCache = tuple[Tensor, Tensor]
 """Keys and values of one layer, each [batch, heads, capacity, depth]."""
 
 FIRST_BUCKET = 64
+"""Positions that the first buffers have room for; see `gptrs.capture.shape_buckets`."""
 
 
 class KVCache:
@@ -44,10 +46,7 @@ class KVCache:
                 hint="shorten the prompt or ask for fewer tokens",
             )
         if needed > self.capacity:
-            capacity = max(FIRST_BUCKET, self.capacity)
-            while capacity < needed:
-                capacity *= 2
-            self._grow(min(capacity, self.limit))
+            self._grow(bucket(needed, FIRST_BUCKET, self.limit))
 
     def advance(self, count: int, layers: Sequence[LayerCache]) -> None:
         """Take over the buffers that a step returned after it appended `count` positions."""

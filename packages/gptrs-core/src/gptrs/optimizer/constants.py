@@ -9,18 +9,12 @@ from gptrs.ir.program import Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.rewrite.pattern import Match
 from gptrs.optimizer.rewrite.rewrite import Emitter
-from gptrs.optimizer.rewrite.rewriter import Node
 
 MOVES = (BroadcastTo, Reshape, Transpose, Slice, Tile, Reverse)
 """Ops every element of whose result is one of their operand."""
 
 _MAX_MOVES = 8
 """How far back a constant is looked for, so that long chains take no more than linear time."""
-
-
-def definition(match: Match, value: Value) -> Node | None:
-    """The node that defines `value`, None for a parameter of the region of `match`."""
-    return match._rewriter.definition(value)  # pyright: ignore[reportPrivateUsage]
 
 
 def splat_value(match: Match, value: Value) -> Literal | None:
@@ -30,7 +24,7 @@ def splat_value(match: Match, value: Value) -> Literal | None:
     several elements, or of none.
     """
     for _ in range(_MAX_MOVES):
-        node = definition(match, value)
+        node = match.definition(value)
         if node is None:
             return None
         if isinstance(node.op, Constant):

@@ -39,14 +39,15 @@ def fold_parameters(program: Program, constant: Sequence[bool]) -> Split:
 
     The largest such parts of `@main` become recipes, but for what a backend makes at no cost
     (reshapes, broadcasts), what is larger than its parameters are (a wider type, a repetition), and
-    what must not be computed ahead (see `known_instructions`). A recipe that fails does so when it
+    what must not be computed ahead (see `known_instructions`). What is only returned is not kept
+    either: who asks for it has it then. A recipe that fails does so when it
     is first needed. Parameters that only recipes read, or nothing, are left out of the program;
     those that are not constant stay.
     """
     region = program.main.body
     given = [param for param, flag in zip(region.params, constant, strict=True) if flag]
     known = known_instructions(region, given)
-    foldable = {made for made, depends in known.items() if depends} if given else set()
+    foldable = {made for made, depends in known.items() if depends}
     wanted = _frontier(region, foldable, set(given))
     recipes = {value: _recipe(value, region) for value in wanted}
     derived = {value: Value(value.type) for value in recipes}
@@ -78,7 +79,7 @@ def _frontier(region: Region, foldable: set[Instruction], given: set[Value]) -> 
     defined = definitions(region)
     wanted: dict[Value, None] = {}
     outside = [made for made in region.instructions if made not in foldable]
-    pending = [value for made in outside for value in made.operands] + list(region.results)
+    pending = [value for made in outside for value in made.operands]
     seen: set[Value] = set()
     while pending:
         value = pending.pop()

@@ -50,6 +50,14 @@ class PluginCatalog:
         records = [plugin.record for plugin in self._discovered()]
         return [r for r in records if point is None or r.kind == _KINDS[point]]
 
+    def described(self, point: type[Description]) -> list[tuple[PluginRecord, Description | None]]:
+        """All plugins of a kind, also unusable ones, and what those that could be read describe."""
+        return [
+            (plugin.record, cast("Description | None", plugin.description))
+            for plugin in self._discovered()
+            if plugin.record.kind == _KINDS[point]
+        ]
+
     def descriptions(self, point: type[Description]) -> list[Description]:
         """The usable plugins described by `point`, by name."""
         usable = {record.name for record in self.records(point) if record.state.usable}

@@ -18,6 +18,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _DIRECTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:(?!(.*/)?\.\.(/|$))[^/\\][^\\]*")
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
+_RESERVED = ("", "portable", "benchmark")
+"""What no implementation of a functional can be called."""
 
 
 def is_compatible(api: str) -> bool:
@@ -91,21 +93,43 @@ class ModelPlugin(FactoryPlugin):
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionalPlugin(FactoryPlugin):
-    """An implementation, called `name`, of the functional called `functional`.
+    """An implementation of the functional called `functional`.
 
-    `factory` is the implementation itself: the parameters and the meaning of the functional.
+    Users choose it by `name`. A package that implements several functionals under one name calls
+    its plugins `gelu.fast`, `softmax.fast`, and users still write `gelu=fast`. `factory` is the
+    implementation itself: the parameters and the meaning of the functional. `supports`, also
+    "module:callable", gets the arguments of a call and returns None, or why the implementation does
+    not take them; without it everything is taken that the functional takes.
     """
 
     functional: str
+    supports: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _require_match(self, "functional", self.functional, _NAME, "the name of a functional")
+        if self.supports is not None:
+            _require_match(self, "supports", self.supports, _REFERENCE, '"module:callable"')
+        if self.implementation in _RESERVED:
+            raise _malformed(self, "name", "another word than a policy has", self.name)
+
+    @property
+    def implementation(self) -> str:
+        """What users call it: the name, without the functional in front."""
+        return self.name.removeprefix(f"{self.functional}.")
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandPlugin(FactoryPlugin):
     """A command `gptrs NAME`; `factory` is the function that the command line runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TraceSinkPlugin(FactoryPlugin):
+    """What listens to programs; `factory() -> gptrs.api.ExecutionTraceSink`.
+
+    It is made when `GPTRS_TRACE_SINKS` or `--trace-sink` names it, and only then.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ The modules of the entry point are imported to list plugins, and so must be ligh
 | `gptrs.models` | `ModelPlugin` | the settings of config.json, `Params` | a model |
 | `gptrs.functionals` | `FunctionalPlugin` | what the functional is called with | its result |
 | `gptrs.commands` | `CommandPlugin` | the arguments of the command line | the work of the command |
+| `gptrs.trace_sinks` | `TraceSinkPlugin` | nothing | an `ExecutionTraceSink` |
 | `gptrs.demo_models` | `DemoModelPlugin` | (no factory: a directory in a package) | |
 """
 
@@ -32,6 +33,7 @@ from gptrs.plugins.descriptions import (
     FunctionalPlugin,
     ModelPlugin,
     PluginDescription,
+    TraceSinkPlugin,
 )
 
 PROJECT: Final = "gptrs"
@@ -55,6 +57,7 @@ EXTENSION_POINTS: Final = (
     ExtensionPoint("gptrs.models", "model", ModelPlugin),
     ExtensionPoint("gptrs.functionals", "functional", FunctionalPlugin),
     ExtensionPoint("gptrs.commands", "command", CommandPlugin),
+    ExtensionPoint("gptrs.trace_sinks", "trace_sink", TraceSinkPlugin),
     ExtensionPoint("gptrs.demo_models", "demo_model", DemoModelPlugin),
 )
 

@@ -10,11 +10,13 @@ from typing import cast
 import numpy as np
 
 from gptrs.backend.protocol import Backend
-from gptrs.checkpoint.hf_directory import HfDirectory
+from gptrs.checkpoint.hf_directory import CONFIG, HfDirectory
 from gptrs.checkpoint.params import Params
 from gptrs.errors import ModelError, UsageError
+from gptrs.functionals.active_overrides import Choice, entered
 from gptrs.plugins.capabilities import CausalLM, capabilities_of
 from gptrs.plugins.manager import manager
+from gptrs.runtime.functional_overrides import OverriddenModel, model_choices
 from gptrs.runtime.tokenizer import TextTokenizer
 
 
@@ -23,7 +25,8 @@ class LoadedModel:
 
     `kind` is the `model_type` of its config, `config` the whole of config.json, `capabilities` what
     it can do (`causal_lm`: generate text), `load_seconds` the time that loading took. Weights are
-    read from the memory-mapped checkpoint when a run first needs them.
+    read from the memory-mapped checkpoint when a run first needs them. The model runs with the
+    overrides of functionals in `overrides`.
     """
 
     def __init__(
@@ -33,6 +36,7 @@ class LoadedModel:
         module: object,
         backend: Backend,
         load_seconds: float,
+        overrides: Mapping[str, Choice],
     ) -> None:
         self.name = name
         self.kind = directory.model_type
@@ -41,7 +45,7 @@ class LoadedModel:
         self.capabilities = capabilities_of(module)
         self.backend = backend
         self.load_seconds = load_seconds
-        self._module = module
+        self._module = OverriddenModel(module, overrides) if overrides else module
         self._tokenizer_path = directory.tokenizer
         self._tokenizer: TextTokenizer | None = None
 
@@ -127,6 +131,10 @@ def load_model(
     Without `backend` the one in `GPTRS_BACKEND` or the installed one of highest priority is taken;
     `threads` None leaves their number to it. Raises ModelError (no such directory, unknown kind,
     unsupported setting), CheckpointError (damaged or missing weights) or PluginError (backend).
+
+    All that the model computes follows `runtime.functional_overrides` of its config.json, an object
+    of policies as `gptrs.overrides` takes them, where the variable `GPTRS_OVERRIDES`, a comma list
+    of FUNCTIONAL=POLICY, or an override in force says nothing else.
     """
     started = time.perf_counter()
     plugins = manager()
@@ -135,6 +143,8 @@ def load_model(
     factory = plugins.model_factory(directory.model_type)
     engine = plugins.get_backend(backend, threads)
     params = Params(directory.weights, backend=engine, origin=str(folder))
-    module = factory(directory.config, params)
+    choices = model_choices(directory.config, str(directory.path / CONFIG))
+    with entered(choices):
+        module = factory(directory.config, params)
     elapsed = time.perf_counter() - started
-    return LoadedModel(folder.resolve().name, directory, module, engine, elapsed)
+    return LoadedModel(folder.resolve().name, directory, module, engine, elapsed, choices)

@@ -187,6 +187,7 @@ class Add(Binary):
     """`lhs + rhs`; integers wrap."""
 
     kinds = NUMBER
+    commutative = True
 
 
 @op("sub")
@@ -201,6 +202,7 @@ class Mul(Binary):
     """`lhs * rhs`; integers wrap."""
 
     kinds = NUMBER
+    commutative = True
 
 
 @op("div")
@@ -252,6 +254,7 @@ class And(Binary):
     """Logical and of `i1`, bitwise and of integers."""
 
     kinds = BITS
+    commutative = True
 
 
 @op("or")
@@ -259,6 +262,7 @@ class Or(Binary):
     """Logical or of `i1`, bitwise or of integers."""
 
     kinds = BITS
+    commutative = True
 
 
 @op("xor")
@@ -266,6 +270,7 @@ class Xor(Binary):
     """Logical exclusive or of `i1`, bitwise of integers."""
 
     kinds = BITS
+    commutative = True
 
 
 @op("shift_left")

@@ -5,18 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gptrs.ir.op import Op
-from gptrs.ir.ops.elementwise import Add, And, Mul, Or, Xor
 from gptrs.ir.printer import print_region
 from gptrs.ir.program import Instruction, Region, Value
 from gptrs.optimizer.pass_base import RegionPass
 
 Key = tuple[Op, tuple[Value, ...], tuple[str, ...]]
 """What an instruction computes: the op, its operands, and its regions as text."""
-
-COMMUTATIVE: tuple[type[Op], ...] = (Add, Mul, And, Or, Xor)
-"""Ops whose operands may change places. `maximum` and `minimum` may not: of two NaNs or two zeros
-they are free to give either, and of complex numbers PTIR has none; which of two NaNs an addition
-hands on is not said, so that these qualify."""
 
 
 def with_common_subexpressions(region: Region) -> Region:
@@ -47,11 +41,9 @@ def with_common_subexpressions(region: Region) -> Region:
     return Region(region.params, tuple(kept), tuple(known.get(v, v) for v in region.results))
 
 
-def _in_order(
-    op: Op, operands: tuple[Value, ...], numbers: dict[Value, int]
-) -> tuple[Value, ...]:
+def _in_order(op: Op, operands: tuple[Value, ...], numbers: dict[Value, int]) -> tuple[Value, ...]:
     """Operands of a commutative op in the order in which the region first read them."""
-    if not isinstance(op, COMMUTATIVE):
+    if not op.commutative:
         return operands
     return tuple(sorted(operands, key=lambda value: numbers.setdefault(value, len(numbers))))
 

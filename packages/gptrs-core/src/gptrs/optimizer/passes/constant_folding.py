@@ -110,7 +110,9 @@ def _constant(array: np.ndarray, into: list[Instruction]) -> Value:
     return _append(Constant(literal), (), into)
 
 
-def _append(op: Constant | BroadcastTo, operands: tuple[Value, ...], into: list[Instruction]) -> Value:
+def _append(
+    op: Constant | BroadcastTo, operands: tuple[Value, ...], into: list[Instruction]
+) -> Value:
     (type_,) = op.result_types([operand.type for operand in operands])
     result = Value(type_)
     into.append(Instruction(op, operands, (result,)))

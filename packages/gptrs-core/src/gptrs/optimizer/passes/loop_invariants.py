@@ -27,8 +27,8 @@ def without_loop_invariants(region: Region) -> Region:
     """`while(s, c): (f(c) + s, c) -> let y = f(c) in while(s, c, y): (y + s, c, y)`.
 
     A carried value is invariant where the body hands it on as it came. What the body computes of
-    such values and of constants alone, by ops that cannot fail, is computed in front of the loop and
-    carried as one more invariant.
+    such values and of constants alone, by ops that cannot fail, is computed in front of the loop
+    and carried as one more invariant.
     """
     kept: list[Instruction] = []
     known: dict[Value, Value] = {}
@@ -99,7 +99,9 @@ def _hoist(
     values = [v for made in hoisted if not isinstance(made.op, CHEAP) for v in made.results]
     values = [value for value in values if value in read]
     ahead = splice(
-        Region(body.params[:count], tuple(hoisted), tuple(values)), instruction.operands[:count], into
+        Region(body.params[:count], tuple(hoisted), tuple(values)),
+        instruction.operands[:count],
+        into,
     )
     params = tuple(Value(value.type) for value in values)
     inner = dict(zip(values, params, strict=True))

@@ -5,13 +5,15 @@ from __future__ import annotations
 from gptrs.ir.literal import Literal
 from gptrs.ir.ops.layout import Pad, Slice
 from gptrs.ir.program import Value
-from gptrs.optimizer.constants import definition
+from gptrs.ir.symbolic_dim import symbols_of
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.rewrite.pattern import Match, Operand, OpPattern, calls
 from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
 
 pad = calls(Pad)
 x = Operand("x")
+
+SYMBOLIC = "its dims are symbolic"
 
 
 def _outer(match: Match) -> Pad:
@@ -21,7 +23,7 @@ def _outer(match: Match) -> Pad:
 
 
 def _inner(match: Match) -> Pad:
-    node = definition(match, match.root.operands[0])
+    node = match.definition(match.root.operands[0])
     assert node is not None
     assert isinstance(node.op, Pad)
     return node.op
@@ -30,7 +32,11 @@ def _inner(match: Match) -> Pad:
 def _spreads(op: Pad, shape: tuple[int, ...]) -> bool:
     """Whether `op` may put values between the elements."""
     between = zip(op.between(len(shape)), shape, strict=True)
-    return any(interior and dim not in (0, 1) for interior, dim in between)
+    return any(interior != 0 and dim not in (0, 1) for interior, dim in between)
+
+
+def _is_symbolic(op: Pad) -> bool:
+    return bool(symbols_of((*op.low, *op.high, *(op.interior or ()))))
 
 
 class PadOfNothing(Rewrite):
@@ -43,7 +49,7 @@ class PadOfNothing(Rewrite):
     def check(self, match: Match) -> str | None:
         """Refuse if something is put in or trimmed."""
         op = _outer(match)
-        if any((*op.low, *op.high)) or _spreads(op, match[x].type.shape):
+        if any(side != 0 for side in (*op.low, *op.high)) or _spreads(op, match[x].type.shape):
             return f"{list(match[x].type.shape)} is padded to {list(match.type.shape)}"
         return None
 
@@ -68,6 +74,8 @@ class PadOfPad(Rewrite):
         zero = Literal.full(0, match.type.dtype)
         if (inner.value or zero) != (outer.value or zero):
             return "the pads put in different values"
+        if _is_symbolic(inner) or _is_symbolic(outer):
+            return SYMBOLIC
         if any((*(inner.interior or ()), *(outer.interior or ()))):
             return "values are put between the elements"
         if any(side < 0 for side in (*inner.low, *inner.high)):
@@ -94,8 +102,8 @@ class PadThatTrims(Rewrite):
     def check(self, match: Match) -> str | None:
         """Refuse if a value is put in."""
         op = _outer(match)
-        if not match[x].type.is_static:
-            return "its dims are symbolic"
+        if not match[x].type.is_static or _is_symbolic(op):
+            return SYMBOLIC
         if any(side > 0 for side in (*op.low, *op.high)) or _spreads(op, match[x].type.shape):
             return f"values are put into {list(match[x].type.shape)}"
         return None

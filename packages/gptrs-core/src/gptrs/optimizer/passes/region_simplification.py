@@ -95,7 +95,7 @@ def _while(instruction: Instruction, read: set[Value]) -> Instruction:
         operands=_pick(instruction.operands, carried),
         results=_pick(instruction.results, carried),
         regions=(
-            _with_params(condition, carried),
+            _with_params(_with_results(condition, [0]), carried),
             _with_params(_with_results(body, carried), carried),
         ),
     )
@@ -137,7 +137,7 @@ def _some(numbers: list[int]) -> list[int]:
 
 
 def _needed(body: Region, wanted: set[int], count: int | None = None) -> list[int]:
-    """The carried values, of the first `count`, that the `wanted` ones need, themselves included."""
+    """Of the first `count` values carried, those that the `wanted` ones need, with themselves."""
     limit = len(body.results) if count is None else count
     needed, new = set(wanted), set(wanted)
     while new:

@@ -7,7 +7,7 @@ from itertools import accumulate
 
 from gptrs.ir.ops.layout import Concat, Pad, Reverse, Slice
 from gptrs.ir.program import Value
-from gptrs.optimizer.constants import definition
+from gptrs.ir.symbolic_dim import symbols_of
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, OpPattern, calls
 from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
@@ -50,7 +50,7 @@ def spans_of(op: Slice) -> list[Span]:
 
 
 def slice_op(spans: list[Span]) -> Slice:
-    """The slice that reads `spans`: no step where there is but one element, no steps if all are 1."""
+    """The slice that reads `spans`; steps are 1 where one element is read, left out if all are."""
     steps = tuple(1 if span.size in (0, 1) else span.step for span in spans)
     starts, sizes = tuple(span.start for span in spans), tuple(span.size for span in spans)
     return Slice(starts, sizes, None if all(step == 1 for step in steps) else steps)
@@ -112,7 +112,7 @@ class SliceOfSlice(Rewrite):
 
     def rewrite(self, match: Match, emit: Emitter) -> Value:
         """One slice; where nothing is read, it is read from 0 on, which is never past the end."""
-        inner = definition(match, match.root.operands[0])
+        inner = match.definition(match.root.operands[0])
         assert inner is not None
         assert isinstance(inner.op, Slice)
         spans = [
@@ -134,7 +134,7 @@ class SliceOfConcat(Rewrite):
 
     def check(self, match: Match) -> str | None:
         """Refuse if it reads parts of several operands."""
-        node = definition(match, match[x])
+        node = match.definition(match[x])
         if node is None or not isinstance(node.op, Concat):
             return "its operand is no concatenation"
         if not all(value.type.is_static for value in (match[x], *node.operands)):
@@ -156,7 +156,7 @@ class SliceOfConcat(Rewrite):
 
     def _concat(self, match: Match) -> tuple[Concat, list[tuple[Value, int]]]:
         """The concatenation, and its operands with the positions where they begin."""
-        node = definition(match, match[x])
+        node = match.definition(match[x])
         assert node is not None
         assert isinstance(node.op, Concat)
         axis = node.op.axis
@@ -197,9 +197,9 @@ class SliceOfPad(Rewrite):
 
     def check(self, match: Match) -> str | None:
         """Refuse if there are values between the elements, or if padding is read."""
-        if not match[x].type.is_static:
+        if not match[x].type.is_static or symbols_of(match[low]):
             return SYMBOLIC
-        if any(match[interior] or ()):
+        if any(between != 0 for between in match[interior] or ()):
             return f"values are put between the elements, {list(match[interior] or ())}"
         sides = zip(root_spans(match), match[low], match[x].type.shape, strict=True)
         for axis, (span, before, dim) in enumerate(sides):

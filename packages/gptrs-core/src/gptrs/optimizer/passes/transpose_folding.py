@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from gptrs.ir.ops.layout import Reshape, Transpose
+from gptrs.ir.op import Op
+from gptrs.ir.ops.layout import Transpose
 from gptrs.ir.program import Value
+from gptrs.optimizer.exact_ops import EXACT_UNARY
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, OpPattern, calls
 from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
@@ -45,32 +47,38 @@ class TransposeOfTranspose(Rewrite):
         return emit(Transpose(tuple(inner[axis] for axis in match[q])), match[x])
 
 
-class TransposeOfUnitDims(Rewrite):
-    """transpose(x, p) -> reshape(x, shape(x)[p]) where p keeps the order of all dims but 1s
+class TransposeBackOfUnary(Rewrite):
+    """transpose(f(transpose(x, p)), q) -> f(x) where p[q] = (0, 1, ..) and f is exact"""
 
-    Elements stay where they are. A reshape costs nothing on a row-major buffer and folds with its
-    neighbours, as in the heads of attention over a single token.
-    """
+    def __init__(self, op: type[Op]) -> None:
+        self._op = op
 
     def pattern(self) -> OpPattern:
-        """A transpose."""
-        return transpose(x, permutation=p)
+        """A transpose of an elementwise op of a transpose."""
+        inner = transpose(x, permutation=p)
+        return transpose(calls(self._op)(inner), permutation=q)
 
     def check(self, match: Match) -> str | None:
-        """Refuse if elements move, or if the result is transposed again and folds into that."""
-        shape = match[x].type.shape
-        moved = [axis for axis in match[p] if shape[axis] != 1]
-        if moved != sorted(moved):
-            return f"axes other than those of size 1 move by {list(match[p])}"
-        if any(isinstance(user.op, Transpose) for user in match.users()):
-            return "its result is transposed again"
+        """Refuse if the axes do not come back to their places, or if elements are complex."""
+        inner = match[p]
+        if [inner[axis] for axis in match[q]] != list(range(len(inner))):
+            return f"{list(match[q])} does not undo {list(inner)}"
+        if match[x].type.dtype.is_complex:
+            return "operations on complex numbers may be rounded in other ways elsewhere"
         return None
 
     def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """A reshape to the type of the result."""
-        return emit(Reshape(match.type.shape), match[x])
+        """The op on x itself."""
+        unary = match.definition(match.root.operands[0])
+        assert unary is not None
+        return emit(unary.op, match[x])
 
 
 TRANSPOSE_FOLDING = RewritePass(
-    "transpose-folding", (TransposeInPlace(), TransposeOfTranspose(), TransposeOfUnitDims())
+    "transpose-folding",
+    (
+        TransposeInPlace(),
+        TransposeOfTranspose(),
+        *(TransposeBackOfUnary(op) for op in EXACT_UNARY),
+    ),
 )

@@ -30,6 +30,13 @@ class Operand:
 
 
 @dataclass(frozen=True, eq=False)
+class Operands:
+    """A symbol for all operands from its place on, any number of them: the last in its pattern."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
 class Attribute(Generic[T]):
     """A symbol for any attribute of type T; used twice, it stands for equal attributes."""
 
@@ -43,6 +50,8 @@ class OpPattern:
     op: type[Op]
     operands: tuple[Operand | OpPattern, ...]
     attributes: Mapping[str, object]
+    rest: Operands | None = None
+    """What stands for the operands after those."""
     index: int = 0
 
     @property
@@ -62,15 +71,21 @@ def calls(op: type[Op]) -> Callable[..., OpPattern]:
     It raises ValueError when the number of operands or the name of an attribute does not fit `op`.
     """
 
-    def call(*operands: Operand | OpPattern, **attributes: object) -> OpPattern:
+    def call(*operands: Operand | Operands | OpPattern, **attributes: object) -> OpPattern:
+        first = tuple(operand for operand in operands if not isinstance(operand, Operands))
+        rest = operands[-1] if operands and isinstance(operands[-1], Operands) else None
         least = len(op.operand_names)
-        if len(operands) < least or (len(operands) > least and not op.variadic):
-            raise ValueError(f"`{op.name}` takes {least} operands, the pattern has {len(operands)}")
+        if rest and not op.variadic:
+            raise ValueError(f"`{op.name}` takes {least} operands, not any number of them")
+        if len(first) + bool(rest) != len(operands):
+            raise ValueError(f"`{op.name}`: only the last operand can stand for all that follow")
+        if len(first) < least - bool(rest) or (len(first) > least and not op.variadic):
+            raise ValueError(f"`{op.name}` takes {least} operands, the pattern has {len(first)}")
         for name in attributes:
             if name not in op.attribute_types:
                 known = ", ".join(op.attribute_types) or "none"
                 raise ValueError(f"`{op.name}` has no attribute `{name}`; it has {known}")
-        return OpPattern(op, operands, attributes)
+        return OpPattern(op, first, attributes, rest)
 
     return call
 
@@ -86,8 +101,10 @@ class Match:
     @overload
     def __getitem__(self, symbol: Operand) -> Value: ...
     @overload
+    def __getitem__(self, symbol: Operands) -> tuple[Value, ...]: ...
+    @overload
     def __getitem__(self, symbol: Attribute[T]) -> T: ...
-    def __getitem__(self, symbol: Operand | Attribute[T]) -> object:
+    def __getitem__(self, symbol: Operand | Operands | Attribute[T]) -> object:
         """What `symbol` stands for; KeyError if the pattern does not contain it."""
         return self._bindings[symbol]
 
@@ -99,6 +116,10 @@ class Match:
     def users(self) -> list[Node]:
         """The nodes that read a result of the instruction that the whole pattern matched."""
         return [user for result in self.root.results for user in self._rewriter.users(result)]
+
+    def definition(self, value: Value) -> Node | None:
+        """The node that defines `value`, None for a parameter of the region."""
+        return self._rewriter.definition(value)
 
     def bind(self, symbol: object, found: object) -> bool:
         """Let `symbol` stand for `found`; False when it already stands for something else."""
@@ -115,7 +136,7 @@ def find_match(pattern: OpPattern, root: Node, rewriter: Rewriter) -> Match | No
 
 
 def _matches_node(pattern: OpPattern, node: Node, match: Match, rewriter: Rewriter) -> bool:
-    if type(node.op) is not pattern.op or len(node.operands) != len(pattern.operands):
+    if type(node.op) is not pattern.op or not _matches_count(pattern, node, match):
         return False
     for name, wanted in pattern.attributes.items():
         found: object = getattr(node.op, name)
@@ -126,8 +147,15 @@ def _matches_node(pattern: OpPattern, node: Node, match: Match, rewriter: Rewrit
             return False
     return all(
         _matches_value(part, value, match, rewriter)
-        for part, value in zip(pattern.operands, node.operands, strict=True)
+        for part, value in zip(pattern.operands, node.operands, strict=False)
     )
+
+
+def _matches_count(pattern: OpPattern, node: Node, match: Match) -> bool:
+    first = len(pattern.operands)
+    if pattern.rest is None:
+        return len(node.operands) == first
+    return len(node.operands) >= first and match.bind(pattern.rest, tuple(node.operands[first:]))
 
 
 def _matches_value(

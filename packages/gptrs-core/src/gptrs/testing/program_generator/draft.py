@@ -41,6 +41,8 @@ class Rules:
     dtypes: Sequence[DType] = dtypes.ALL
     accepts: Accepts | None = None
     control_flow: bool = True
+    bait: int = 0
+    """How often a step is bait for a rewrite: its weight where that of all others is 19."""
 
     def allow(self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]) -> bool:
         """Whether this instruction may be in the program."""

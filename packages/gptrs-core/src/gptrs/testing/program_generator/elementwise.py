@@ -240,7 +240,7 @@ def bitcasts(draft: Draft, op: type[Op], dtype: DType) -> None:
     same = [other for other in dtypes.ALL if other.bits == dtype.bits and not other.is_bool]
     target = draft.dice.pick(same)
     x = draft.operand(dtype, exact=True)
-    if (dtype.is_float or dtype.is_complex) and not target.is_float:
+    if (dtype.is_float or dtype.is_complex) and target is not dtype:
         number = draft.emit(ops.Compare("eq"), x, x)
         x = draft.emit(ops.Select(), number, x, draft.splat(1, x.type), facts=draft.facts[x])
     draft.emit(ops.Bitcast(target), x)

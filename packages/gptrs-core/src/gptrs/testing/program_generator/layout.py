@@ -89,8 +89,12 @@ def broadcast(draft: Draft, x: Value) -> Value:
 
 @emits(ops.Slice, dtypes=dtypes.ALL, weight=2)
 def slices(draft: Draft, op: type[Op], dtype: DType) -> None:
+    """Of any value."""
+    slice_(draft, draft.operand(dtype))
+
+
+def slice_(draft: Draft, x: Value) -> Value:
     """Any part, in steps or not."""
-    x = draft.operand(dtype)
     starts = [draft.dice.between(0, dim) for dim in x.type.shape]
     steps = [draft.dice.pick((1, 1, 2, 3)) for _ in starts]
     sizes = [
@@ -98,7 +102,7 @@ def slices(draft: Draft, op: type[Op], dtype: DType) -> None:
         for dim, start, step in zip(x.type.shape, starts, steps, strict=True)
     ]
     strides = None if max(steps, default=1) == 1 and draft.dice.chance(0.8) else tuple(steps)
-    draft.emit(ops.Slice(tuple(starts), tuple(sizes), strides), x, facts=draft.facts[x])
+    return draft.emit(ops.Slice(tuple(starts), tuple(sizes), strides), x, facts=draft.facts[x])
 
 
 @emits(ops.Concat, dtypes=dtypes.ALL, weight=2)
@@ -121,8 +125,12 @@ def concats(draft: Draft, op: type[Op], dtype: DType) -> None:
 
 @emits(ops.Pad, dtypes=dtypes.ALL)
 def pads(draft: Draft, op: type[Op], dtype: DType) -> None:
+    """Of any value."""
+    pad(draft, draft.operand(dtype))
+
+
+def pad(draft: Draft, x: Value) -> Value:
     """Around, between, and the other way: trimmed."""
-    x = draft.operand(dtype)
     interior = [draft.dice.pick((0, 0, 1, 2)) for _ in x.type.shape]
     low: list[int] = []
     high: list[int] = []
@@ -130,29 +138,37 @@ def pads(draft: Draft, op: type[Op], dtype: DType) -> None:
         spread = dim + between * max(dim - 1, 0)
         low.append(draft.dice.between(-min(spread, 2), 2))
         high.append(draft.dice.between(-min(spread + min(low[-1], 0), 2), 2))
-    value = random_literal(draft.dice, TensorType(dtype, ()), "special")
+    value = random_literal(draft.dice, TensorType(x.type.dtype, ()), "special")
     given = draft.dice.chance(0.7)
-    op_ = ops.Pad(
+    op = ops.Pad(
         tuple(low),
         tuple(high),
         tuple(interior) if any(interior) or draft.dice.chance(0.2) else None,
         Scalar(value) if given else None,
     )
     border = Facts(magnitude(value) if given else 0.0)
-    draft.emit(op_, x, facts=joined(draft.facts[x], border))
+    return draft.emit(op, x, facts=joined(draft.facts[x], border))
 
 
 @emits(ops.Tile, dtypes=dtypes.ALL)
 def tiles(draft: Draft, op: type[Op], dtype: DType) -> None:
+    """Of any value."""
+    tile(draft, draft.operand(dtype))
+
+
+def tile(draft: Draft, x: Value) -> Value:
     """Up to three times along each axis."""
-    x = draft.operand(dtype)
     repeats = tuple(draft.dice.weighted(range(4), (1, 8, 5, 2)) for _ in x.type.shape)
-    draft.emit(ops.Tile(repeats), x, facts=draft.facts[x])
+    return draft.emit(ops.Tile(repeats), x, facts=draft.facts[x])
 
 
 @emits(ops.Reverse, dtypes=dtypes.ALL)
 def reverses(draft: Draft, op: type[Op], dtype: DType) -> None:
+    """Of any value."""
+    reverse(draft, draft.operand(dtype))
+
+
+def reverse(draft: Draft, x: Value) -> Value:
     """Along any axes, none at all included."""
-    x = draft.operand(dtype)
     axes = tuple(draft.dice.some(range(x.type.rank)))
-    draft.emit(ops.Reverse(axes), x, facts=draft.facts[x])
+    return draft.emit(ops.Reverse(axes), x, facts=draft.facts[x])

@@ -26,6 +26,7 @@ def random_program(
     dtypes: Collection[DType] | None = None,
     control_flow: bool = True,
     accepts: Accepts | None = None,
+    bait: int = 0,
 ) -> Program:
     """A well-typed program of about `size` instructions in `@main`; the same one for the same seed.
 
@@ -33,10 +34,11 @@ def random_program(
     integer divisors not 0, loops end. Its results are those of any backend that follows PTIR, to
     the bit for integers and `i1`, else within `error_limit`. What may be in it: ops called `ops`,
     values of `dtypes`, regions and calls only with `control_flow`, and only instructions that
-    `accepts` returns True for; by default everything.
+    `accepts` returns True for; by default everything. With `bait`, the weight of such steps where
+    that of all others is 19, it has many instances of what rewrites look for, and near misses.
     """
     chosen = all_dtypes.ALL if dtypes is None else [d for d in all_dtypes.ALL if d in dtypes]
-    rules = Rules(ops, chosen, accepts, control_flow)
+    rules = Rules(ops, chosen, accepts, control_flow, bait)
     draft = _empty(Dice(seed), rules)
     for _ in range(draft.dice.between(1, 3)):
         draft.param(TensorType(draft.dice.pick(draft.palette), draft.shape()))
@@ -85,14 +87,15 @@ def _empty(dice: Dice, rules: Rules) -> Draft:
 def _results(draft: Draft) -> list[Value]:
     """Any values: parameters, some in the middle, one more than once; half of them unread so far.
 
-    What they leave out is dead.
+    What they leave out is dead. Bait is kept alive: there, all that is unread is a result.
     """
     read = {operand for step in draft.instructions for operand in step.operands}
     unread = [value for value in draft.values if value not in read]
-    return [
+    picked = [
         draft.dice.pick(unread if unread and draft.dice.chance(0.5) else draft.values)
         for _ in range(draft.dice.between(1, 12))
     ]
+    return [*unread, *picked] if draft.rules.bait else picked
 
 
 def _finished(draft: Draft, results: Sequence[Value]) -> Program:

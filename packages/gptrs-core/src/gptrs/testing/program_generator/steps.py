@@ -1,4 +1,4 @@
-"""What happens next in a draft: an instruction, a chain of layout ops, or a repetition."""
+"""What happens next in a draft: an instruction, a chain, a repetition, or bait for a rewrite."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ from gptrs.testing.program_generator.draft import Declined, Draft, Rules
 from gptrs.testing.program_generator.emitters import EMITTERS, Emitter
 from gptrs.testing.program_generator.facts import Facts
 from gptrs.testing.program_generator.from_cases import case_emitter
+from gptrs.testing.program_generator.rewrite_bait import bait
 
 _ATTEMPTS = 8
 
@@ -64,12 +65,15 @@ def random_palette(dice: Dice, rules: Rules) -> list[DType]:
 
 
 def _step(draft: Draft, table: Sequence[tuple[type[Op], Emitter]]) -> None:
-    kind = draft.dice.weighted(("op", "chain", "repeat"), (12, 5, 2))
+    weights = (12, 5, 2, draft.rules.bait)
+    kind = draft.dice.weighted(("op", "chain", "repeat", "bait"), weights)
     if kind == "chain":
         value = draft.operand(draft.dice.pick(draft.palette))
         layout.chain(draft, value)
     elif kind == "repeat":
         _repeat(draft)
+    elif kind == "bait":
+        bait(draft)
     else:
         op, emitter = draft.dice.weighted(table, [emitter.weight for _, emitter in table])
         allowed = [dtype for dtype in emitter.dtypes if dtype in draft.rules.dtypes]

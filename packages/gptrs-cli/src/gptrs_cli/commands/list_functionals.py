@@ -1,0 +1,94 @@
+"""`gptrs list functionals`: what models call, what implements it, and which one is used."""
+
+from __future__ import annotations
+
+import dataclasses
+import json as json_format
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gptrs_cli.settings import (
+    DebugOption,
+    JsonOption,
+    OverrideOption,
+    PluginsOption,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from gptrs.runtime.functional_listing import ListedFunctional, ListedImplementation
+
+
+def functionals(
+    context: typer.Context,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model", metavar="DIR", help="List what this model uses, as its config.json says."
+        ),
+    ] = None,
+    override: OverrideOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+    plugins: PluginsOption = None,
+) -> None:
+    """List the functionals that models call, with the implementation that each uses and why."""
+    from gptrs.checkpoint.hf_directory import HfDirectory
+    from gptrs.runtime.functional_listing import list_functionals
+    from gptrs.runtime.functional_overrides import command_line_overrides
+
+    settings = settings_of(context)
+    config = HfDirectory.open(model).config if model else None
+    with command_line_overrides(settings.overrides):
+        listed = list_functionals(config, str(model))
+    if settings.json:
+        print(json_format.dumps([_as_json(functional) for functional in listed], indent=2))
+    else:
+        _print(listed)
+
+
+def _as_json(functional: ListedFunctional) -> dict[str, object]:
+    fields = dataclasses.asdict(functional)
+    return {**fields, "implementations": [_source(i) for i in functional.implementations]}
+
+
+def _source(implementation: ListedImplementation) -> dict[str, object]:
+    plugin = implementation.plugin
+    return {
+        "name": implementation.name,
+        "state": implementation.state,
+        "plugin": plugin.name if plugin else None,
+        "distribution": plugin.distribution if plugin else None,
+        "version": plugin.version if plugin else None,
+        "reason": plugin.reason if plugin else None,
+        "hint": plugin.hint if plugin else None,
+    }
+
+
+def _print(listed: list[ListedFunctional]) -> None:
+    from gptrs.plugins.descriptions import FunctionalPlugin
+    from gptrs.plugins.manager import manager
+    from gptrs_cli.tables import print_table
+    from gptrs_cli.unusable_plugins import explain_unusable
+
+    rows = [
+        [
+            functional.name,
+            functional.active,
+            functional.because if functional.because != "portable" else "",
+            ", ".join(map(_shown, functional.implementations[1:])),
+        ]
+        for functional in listed
+    ]
+    print_table(["functional", "active", "because of", "besides portable"], rows)
+    explain_unusable(manager().records(FunctionalPlugin))
+
+
+def _shown(implementation: ListedImplementation) -> str:
+    plugin = implementation.plugin
+    if plugin is None:
+        return implementation.name
+    state = "" if plugin.state.usable else f", {plugin.state}"
+    return f"{implementation.name} ({plugin.distribution} {plugin.version}{state})"

@@ -1,0 +1,46 @@
+"""`gptrs list ops`: which ops a backend runs, on which element types."""
+
+from __future__ import annotations
+
+import json as json_format
+
+import typer
+
+from gptrs_cli.settings import (
+    BackendOption,
+    DebugOption,
+    JsonOption,
+    PluginsOption,
+    settings_of,
+)
+
+
+def ops(
+    context: typer.Context,
+    backend: BackendOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+    plugins: PluginsOption = None,
+) -> None:
+    """List what a backend says it runs: ops by element types. Nothing is run to find out.
+
+    Some forms: it depends on other types, attributes or shapes. Whether what it runs is right is
+    what `gptrs conformance run` tells.
+    """
+    from gptrs.plugins.manager import get_backend
+    from gptrs.testing.op_support import op_support
+    from gptrs_cli.op_matrix import LEGEND, print_op_matrix
+    from gptrs_cli.stderr import Waiting
+
+    settings = settings_of(context)
+    engine = get_backend(settings.backend)
+    with Waiting(f"asking {engine.name}"):
+        support = op_support(engine)
+    if settings.json:
+        print(json_format.dumps({"backend": engine.name, "ops": support}, indent=2))
+        return
+    print_op_matrix(support)
+    states = [state for types in support.values() for state in types.values()]
+    taken = sum(state != "none" for state in states)
+    print(f"\n{LEGEND}")
+    print(f"backend `{engine.name}` takes {taken} of {len(states)} pairs of op and element type")

@@ -1,0 +1,49 @@
+"""A lock around data that must be in order on both sides of a fork."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from types import TracebackType
+
+
+class ForkSafeLock:
+    """Use it in `with`, for moments only, since forks wait until nobody holds it.
+
+    A fork copies memory as it is and one thread of many. What another thread was changing would
+    stay half changed in the child, behind a lock that nobody opens again.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        _locks.add(self)
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._lock.release()
+
+
+_locks = weakref.WeakSet[ForkSafeLock]()
+_held: list[ForkSafeLock] = []
+
+
+def _hold_all() -> None:
+    for lock in list(_locks):
+        lock.__enter__()
+        _held.append(lock)
+
+
+def _release_all() -> None:
+    while _held:
+        _held.pop().__exit__(None, None, None)
+
+
+os.register_at_fork(before=_hold_all, after_in_parent=_release_all, after_in_child=_release_all)

@@ -1,0 +1,268 @@
+"""The methods of tensors, each of which goes to the functional of its name."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Self
+
+from gptrs.capture.operators import functional
+from gptrs.ir.dtypes import DType
+
+Axes = int | Sequence[int] | None
+Number = bool | int | float | complex
+
+
+class Methods:
+    """Mixin: `x.sum(0)` is `functionals.sum(x, 0)`; the functionals say what each means."""
+
+    __slots__ = ()
+
+    def __getitem__(self, key: object) -> Self:
+        return functional("index")(self, key)
+
+    @property
+    def T(self) -> Self:  # noqa: N802
+        """The axes reversed."""
+        return functional("transpose")(self)
+
+    def abs(self) -> Self:
+        """`|x|`."""
+        return functional("abs")(self)
+
+    def sign(self) -> Self:
+        """-1, 0 or 1."""
+        return functional("sign")(self)
+
+    def square(self) -> Self:
+        """`x * x`."""
+        return functional("square")(self)
+
+    def reciprocal(self) -> Self:
+        """`1 / x`."""
+        return functional("reciprocal")(self)
+
+    def exp(self) -> Self:
+        """`e^x`."""
+        return functional("exp")(self)
+
+    def log(self) -> Self:
+        """The natural logarithm."""
+        return functional("log")(self)
+
+    def log1p(self) -> Self:
+        """`log(1 + x)`."""
+        return functional("log1p")(self)
+
+    def expm1(self) -> Self:
+        """`e^x - 1`."""
+        return functional("expm1")(self)
+
+    def sqrt(self) -> Self:
+        """The square root."""
+        return functional("sqrt")(self)
+
+    def rsqrt(self) -> Self:
+        """`1 / sqrt(x)`."""
+        return functional("rsqrt")(self)
+
+    def sin(self) -> Self:
+        """The sine."""
+        return functional("sin")(self)
+
+    def cos(self) -> Self:
+        """The cosine."""
+        return functional("cos")(self)
+
+    def erf(self) -> Self:
+        """The error function."""
+        return functional("erf")(self)
+
+    def floor(self) -> Self:
+        """The largest integral value not above x."""
+        return functional("floor")(self)
+
+    def ceil(self) -> Self:
+        """The smallest integral value not below x."""
+        return functional("ceil")(self)
+
+    def round(self) -> Self:
+        """The nearest integral value, halves to even."""
+        return functional("round")(self)
+
+    def tanh(self) -> Self:
+        """The hyperbolic tangent."""
+        return functional("tanh")(self)
+
+    def sigmoid(self) -> Self:
+        """`1 / (1 + e^-x)`."""
+        return functional("sigmoid")(self)
+
+    def relu(self) -> Self:
+        """`max(x, 0)`."""
+        return functional("relu")(self)
+
+    def silu(self) -> Self:
+        """`x * sigmoid(x)`."""
+        return functional("silu")(self)
+
+    def is_finite(self) -> Self:
+        """i1: neither infinite nor NaN."""
+        return functional("is_finite")(self)
+
+    def is_nan(self) -> Self:
+        """i1: NaN."""
+        return functional("is_nan")(self)
+
+    def gelu(self, approximate: Literal["none", "tanh", "quick"] = "none") -> Self:
+        """The Gaussian error linear unit."""
+        return functional("gelu")(self, approximate)
+
+    def softmax(self, axis: int = -1) -> Self:
+        """`exp(x)` over its sum along `axis`."""
+        return functional("softmax")(self, axis)
+
+    def log_softmax(self, axis: int = -1) -> Self:
+        """The logarithm of `softmax`."""
+        return functional("log_softmax")(self, axis)
+
+    def pow(self, exponent: Self | Number) -> Self:
+        """`x ^ exponent`."""
+        return functional("pow")(self, exponent)
+
+    def maximum(self, other: Self | Number) -> Self:
+        """The larger of both."""
+        return functional("maximum")(self, other)
+
+    def minimum(self, other: Self | Number) -> Self:
+        """The smaller of both."""
+        return functional("minimum")(self, other)
+
+    def clamp(self, low: Self | Number | None = None, high: Self | Number | None = None) -> Self:
+        """Not below `low`, not above `high`."""
+        return functional("clamp")(self, low, high)
+
+    def sum(self, axis: Axes = None, keepdims: bool = False) -> Self:
+        """The sum along axes, None for all."""
+        return functional("sum")(self, axis, keepdims)
+
+    def prod(self, axis: Axes = None, keepdims: bool = False) -> Self:
+        """The product along axes, None for all."""
+        return functional("prod")(self, axis, keepdims)
+
+    def mean(self, axis: Axes = None, keepdims: bool = False) -> Self:
+        """The mean along axes, None for all."""
+        return functional("mean")(self, axis, keepdims)
+
+    def max(self, axis: Axes = None, keepdims: bool = False) -> Self:
+        """The largest along axes, None for all."""
+        return functional("max")(self, axis, keepdims)
+
+    def min(self, axis: Axes = None, keepdims: bool = False) -> Self:
+        """The smallest along axes, None for all."""
+        return functional("min")(self, axis, keepdims)
+
+    def any(self, axis: Axes = None, keepdims: bool = False) -> Self:
+        """Whether any along axes is true, None for all."""
+        return functional("any")(self, axis, keepdims)
+
+    def all(self, axis: Axes = None, keepdims: bool = False) -> Self:
+        """Whether all along axes are true, None for all."""
+        return functional("all")(self, axis, keepdims)
+
+    def variance(self, axis: Axes = None, correction: int = 0, keepdims: bool = False) -> Self:
+        """The variance along axes, None for all."""
+        return functional("variance")(self, axis, correction, keepdims)
+
+    def std(self, axis: Axes = None, correction: int = 0, keepdims: bool = False) -> Self:
+        """The standard deviation along axes, None for all."""
+        return functional("std")(self, axis, correction, keepdims)
+
+    def logsumexp(self, axis: Axes = None, keepdims: bool = False) -> Self:
+        """`log(sum(exp(x)))` along axes, None for all."""
+        return functional("logsumexp")(self, axis, keepdims)
+
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Self:
+        """si64: the index of the largest along `axis`, None for all."""
+        return functional("argmax")(self, axis, keepdims)
+
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Self:
+        """si64: the index of the smallest along `axis`, None for all."""
+        return functional("argmin")(self, axis, keepdims)
+
+    def cumsum(self, axis: int) -> Self:
+        """The sums along `axis` up to each element."""
+        return functional("cumsum")(self, axis)
+
+    def cumprod(self, axis: int) -> Self:
+        """The products along `axis` up to each element."""
+        return functional("cumprod")(self, axis)
+
+    def sort(self, axis: int = -1, descending: bool = False) -> Self:
+        """In ascending order along `axis`."""
+        return functional("sort")(self, axis, descending)
+
+    def argsort(self, axis: int = -1, descending: bool = False) -> Self:
+        """si64: where the elements of `sort` were."""
+        return functional("argsort")(self, axis, descending)
+
+    def top_k(self, k: int, axis: int = -1, largest: bool = True) -> tuple[Self, Self]:
+        """The `k` largest along `axis`, and their indices."""
+        return functional("top_k")(self, k, axis, largest)
+
+    def reshape(self, *shape: int | Sequence[int]) -> Self:
+        """The elements under another shape, `x.reshape(2, -1)` or `x.reshape((2, -1))`."""
+        return functional("reshape")(self, _flat(shape))
+
+    def transpose(self, *permutation: int | Sequence[int]) -> Self:
+        """Axis i of the result is axis `permutation[i]` of x; without one all are reversed."""
+        return functional("transpose")(self, _flat(permutation) if permutation else None)
+
+    def broadcast_to(self, *shape: int | Sequence[int]) -> Self:
+        """Repeated to `shape`, aligned at the right."""
+        return functional("broadcast_to")(self, _flat(shape))
+
+    def flatten(self, start_axis: int = 0, end_axis: int = -1) -> Self:
+        """The axes from `start_axis` to `end_axis` as one."""
+        return functional("flatten")(self, start_axis, end_axis)
+
+    def squeeze(self, axis: Axes = None) -> Self:
+        """Without axes of size 1."""
+        return functional("squeeze")(self, axis)
+
+    def expand_dims(self, axis: int | Sequence[int]) -> Self:
+        """With new axes of size 1."""
+        return functional("expand_dims")(self, axis)
+
+    def swap_axes(self, first: int, second: int) -> Self:
+        """With two axes in each other's place."""
+        return functional("swap_axes")(self, first, second)
+
+    def split(self, parts: int | Sequence[int], axis: int = -1) -> tuple[Self, ...]:
+        """Equal pieces along `axis`, or pieces of the sizes listed."""
+        return functional("split")(self, parts, axis)
+
+    def flip(self, axis: Axes = None) -> Self:
+        """In reverse order along axes, None for all."""
+        return functional("flip")(self, axis)
+
+    def repeat_interleave(self, repeats: int, axis: int) -> Self:
+        """Each element along `axis` several times, side by side."""
+        return functional("repeat_interleave")(self, repeats, axis)
+
+    def cast(self, dtype: DType) -> Self:
+        """Converted to `dtype`."""
+        return functional("cast")(self, dtype)
+
+    def take(self, indices: Self, axis: int = 0) -> Self:
+        """The slices along `axis` with these numbers."""
+        return functional("take")(self, indices, axis)
+
+    def gather(self, indices: Self, axis: int) -> Self:
+        """Elements by their index along `axis`."""
+        return functional("gather")(self, indices, axis)
+
+
+def _flat(arguments: Sequence[int | Sequence[int]]) -> list[int]:
+    """`2, 3` as well as `(2, 3)`."""
+    parts = ([part] if isinstance(part, int) else part for part in arguments)
+    return [number for part in parts for number in part]

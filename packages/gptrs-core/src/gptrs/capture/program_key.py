@@ -1,0 +1,178 @@
+"""The key of a program in the cache: its whole structure, with a digest to find it by."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from gptrs.backend.protocol import Backend, InputRole
+from gptrs.ir import literal
+from gptrs.ir.attribute_kind import AttributeKind
+from gptrs.ir.op import Op
+from gptrs.ir.program import Function, Region, Value
+from gptrs.ir.tensor_type import TensorType
+
+Aspect = Literal[
+    "structure", "binding", "dtype", "shape", "attribute", "literal", "role", "backend"
+]
+"""A part of what makes two programs different; see `ASPECTS`."""
+
+ASPECTS: tuple[Aspect, ...] = get_args(Aspect)
+"""All aspects, the most structural one first. Together they are the whole key.
+
+- structure: the ops in their order, how many operands each has, regions and functions;
+- binding: which input or result each operand and each output is, and which weight an input is;
+- dtype, shape: of the inputs, of literals, and of the parameters of regions;
+- attribute: the attributes that are not literals;
+- literal: the bits of literals, and the names of functions (they end in a digest of the body, so
+  that they change with any literal there);
+- role: how the caller treats each input;
+- backend: the backend, its name, and whatever else decides how the program is compiled.
+
+What follows from these, such as the types of results, is not part of a key.
+"""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ProgramKey:
+    """What a compiled program is kept under: equal keys mean the same program, bit for bit.
+
+    `parts` holds one value for each of `ASPECTS`. Equality compares all of them; `digest` only
+    finds candidates, so that two programs with one digest stay two. Digests are of this process.
+    """
+
+    parts: tuple[Hashable, ...]
+    hashes: tuple[int, ...]
+    """The hash of each part."""
+    digest: int
+    instructions: int
+    """Ops of the program, those in regions and functions included."""
+    literal_bytes: int
+    """Bytes of all its literals."""
+
+    def __hash__(self) -> int:
+        return self.digest
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, ProgramKey)
+            and self.hashes == other.hashes
+            and self.parts == other.parts
+        )
+
+
+class KeyBuilder:
+    """Collects what a program is made of, in the order in which it runs, then makes its key.
+
+    There is a column for each aspect; it holds the entries of one op after another. The structure
+    tells how many entries of the other columns belong to it: equal columns are equal programs.
+    """
+
+    def __init__(self) -> None:
+        self._structure: list[Hashable] = []
+        self._binding: list[Hashable] = []
+        self._dtypes: list[Hashable] = []
+        self._shapes: list[Hashable] = []
+        self._attributes: list[Hashable] = []
+        self._literals: list[Hashable] = []
+        self._roles: list[Hashable] = []
+        self._instructions = 0
+        self._literal_bytes = 0
+
+    def add_input(self, type_: TensorType, role: InputRole, weight: int | None = None) -> None:
+        """An input of the program. `weight` is the ParamKey of one that is a parameter.
+
+        A backend may remember work on a parameter, since it is the same in every run of a program:
+        hence programs over different weights are different programs.
+        """
+        self._add_type(type_)
+        self._binding.append(weight)
+        self._roles.append(role)
+
+    def add_instruction(
+        self, op: Op, operands: Sequence[int], regions: Sequence[Region] = ()
+    ) -> None:
+        """An instruction; inputs and results have numbers, which whoever calls gives."""
+        self._structure += (type(op), len(operands))
+        self._binding += operands
+        self._instructions += 1
+        for name, kind in op.attribute_kinds.items():
+            self._add_attribute(op, name, kind)
+        for region in regions:
+            self._add_region(region)
+
+    def add_function(self, function: Function) -> None:
+        """A function that instructions refer to."""
+        self._structure.append("function")
+        self._literals.append(function.name)
+        self._add_region(function.body)
+
+    def key(self, outputs: Sequence[int], backend: Backend, context: Hashable = ()) -> ProgramKey:
+        """The key of the program that returns `outputs`, compiled by `backend`.
+
+        `context` is whatever else decides how: programs compiled under different ones differ.
+        """
+        parts: tuple[Hashable, ...] = (
+            tuple(self._structure),
+            (*self._binding, "outputs", *outputs),
+            tuple(self._dtypes),
+            tuple(self._shapes),
+            tuple(self._attributes),
+            tuple(self._literals),
+            tuple(self._roles),
+            (_Identity(backend), backend.name, context),
+        )
+        hashes = tuple(map(hash, parts))
+        digest = digest_of(hashes)
+        return ProgramKey(parts, hashes, digest, self._instructions, self._literal_bytes)
+
+    def _add_type(self, type_: TensorType) -> None:
+        self._dtypes.append(type_.dtype)
+        self._shapes.append(type_.shape)
+
+    def _add_attribute(self, op: Op, name: str, kind: AttributeKind) -> None:
+        value: object = getattr(op, name)
+        if isinstance(value, literal.Literal):
+            self._add_type(value.type)
+            self._attributes.append(None)
+            self._literals.append(value.data)
+            self._literal_bytes += len(value.data)
+        elif value is not None and name in op.function_attributes:
+            self._attributes.append(None)
+            self._literals.append(value)
+        else:  # the text tells -0.0 from 0.0, and NaN is NaN in it
+            self._attributes.append(kind.print(value))
+
+    def _add_region(self, region: Region) -> None:
+        numbers = dict[Value, int]()
+        self._structure += (len(region.params), len(region.instructions), len(region.results))
+        for param in region.params:
+            numbers[param] = len(numbers)
+            self._add_type(param.type)
+        for instruction in region.instructions:
+            operands = [numbers[operand] for operand in instruction.operands]
+            self.add_instruction(instruction.op, operands, instruction.regions)
+            for result in instruction.results:
+                numbers[result] = len(numbers)
+        self._binding += [numbers[result] for result in region.results]
+
+
+def digest_of(hashes: tuple[int, ...]) -> int:
+    """One number for the hashes of all parts; a collision costs a comparison, nothing else."""
+    return hash(hashes)
+
+
+class _Identity:
+    """An object as a value that equals itself alone, whatever its class says about equality."""
+
+    __slots__ = ("_object",)
+
+    def __init__(self, object: object) -> None:
+        self._object = object
+
+    def __hash__(self) -> int:
+        return id(self._object)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Identity) and self._object is other._object

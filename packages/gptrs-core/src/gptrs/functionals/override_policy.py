@@ -1,0 +1,106 @@
+"""What to do at calls of a functional, as users write it: `fast`, `prefer=fast`, `benchmark`."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gptrs.errors import UsageError
+from gptrs.quoting import quoted
+
+BENCHMARK = "benchmark"
+"""The policy, and therefore the name of no implementation."""
+
+DEFAULT_ENTRIES = 64
+"""How many decisions `benchmark` remembers for a functional unless it is told."""
+
+FORMS = "NAME, force=NAME, prefer=NAME, benchmark, benchmark(cache=N)"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_BENCHMARK = re.compile(r"benchmark(\( *cache *= *([1-9][0-9]{0,5}) *\))?")
+_WORD = re.compile(r"[^=(]*")
+
+
+@dataclass(frozen=True)
+class Force:
+    """Use this implementation; a call with operands that it does not take is an error."""
+
+    implementation: str
+
+    def __str__(self) -> str:
+        return self.implementation
+
+
+@dataclass(frozen=True)
+class Prefer:
+    """Use this implementation where it takes the operands, the portable one elsewhere."""
+
+    implementation: str
+
+    def __str__(self) -> str:
+        return f"prefer={self.implementation}"
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Use the fastest on operands like these, and remember that of the last `entries` kinds."""
+
+    entries: int = DEFAULT_ENTRIES
+
+    def __str__(self) -> str:
+        cache = "" if self.entries == DEFAULT_ENTRIES else f"(cache={self.entries})"
+        return BENCHMARK + cache
+
+
+Policy: TypeAlias = Force | Prefer | Benchmark
+
+
+def is_implementation_name(name: str) -> bool:
+    """Whether an implementation may be called `name`."""
+    return _NAME.fullmatch(name) is not None and name != BENCHMARK
+
+
+def parse_policy(functional: str, text: object) -> Policy:
+    """The policy that `text` states for a functional; UsageError when it states none."""
+    if not isinstance(text, str):
+        raise _no_policy(functional, repr(text), "")
+    stripped = text.strip()
+    timed = _BENCHMARK.fullmatch(stripped)
+    if timed is not None:
+        return Benchmark(int(timed[2]) if timed[2] else DEFAULT_ENTRIES)
+    word, equals, name = stripped.partition("=")
+    kinds = {"force": Force, "prefer": Prefer}
+    if equals and word in kinds and is_implementation_name(name):
+        return kinds[word](name)
+    if is_implementation_name(stripped):
+        return Force(stripped)
+    raise _no_policy(functional, text, stripped)
+
+
+def _no_policy(functional: str, shown: str, text: str) -> UsageError:
+    word = _WORD.match(text)
+    close = difflib.get_close_matches(word[0] if word else "", ["force", "prefer", BENCHMARK], n=1)
+    guess = f"did you mean `{close[0]}`? " if close and close[0] != text.strip() else ""
+    return UsageError(
+        f"{quoted(shown)} is no policy for the functional {quoted(functional)}",
+        hint=f"{guess}a policy is one of {FORMS}",
+    )
+
+
+def parse_choices(items: Iterable[str], where: str) -> dict[str, str]:
+    """Policies by functional out of `FUNCTIONAL=POLICY` items; of several for one, the last holds.
+
+    UsageError that names `where` they stand for an item of another form.
+    """
+    choices: dict[str, str] = {}
+    for item in items:
+        functional, equals, policy = item.partition("=")
+        if not (functional.strip() and equals and policy.strip()):
+            raise UsageError(
+                f"{where} needs `FUNCTIONAL=POLICY`, got {quoted(item)}",
+                hint=f"for example `gelu=portable`; a policy is one of {FORMS}",
+            )
+        choices[functional.strip()] = policy.strip()
+    return choices

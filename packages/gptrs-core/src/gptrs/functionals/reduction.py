@@ -1,0 +1,179 @@
+"""Functionals that combine the elements along axes into one each.
+
+`axis` is one axis, several, or None for all; negative ones count from the end, and `keepdims`
+leaves 1 in place of each.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gptrs.capture import primitives
+from gptrs.capture.tensor import Tensor
+from gptrs.errors import UsageError
+from gptrs.functionals.operands import (
+    INEXACT,
+    NUMBERS,
+    ORDERED,
+    REALS,
+    Axes,
+    axes_of,
+    axis_of,
+    converted,
+    expand,
+    require_dtype,
+    require_float,
+    require_made_dtype,
+    splat,
+    widened,
+)
+from gptrs.functionals.registry import functional
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType, i1
+
+
+@functional
+def sum(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The sum of numbers, 0 over no elements; 8- and 16-bit floats are added in f32, integers wrap.
+
+    The result has the element type of `x`: `cast` first for a wider one, or to count i1.
+    """
+    require_dtype("sum", NUMBERS, x=x)
+    return primitives.reduce(x, "sum", axes_of("sum", axis, x), keepdims)
+
+
+@functional
+def prod(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The product of numbers, 1 over no elements; kept and typed as by `sum`."""
+    require_dtype("prod", NUMBERS, x=x)
+    return primitives.reduce(x, "prod", axes_of("prod", axis, x), keepdims)
+
+
+@functional
+def max(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The largest of reals, NaN if any is; over no elements -inf or the least value."""
+    require_dtype("max", REALS, x=x)
+    return primitives.reduce(x, "max", axes_of("max", axis, x), keepdims)
+
+
+@functional
+def min(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """The smallest of reals, NaN if any is; over no elements inf or the greatest value."""
+    require_dtype("min", REALS, x=x)
+    return primitives.reduce(x, "min", axes_of("min", axis, x), keepdims)
+
+
+@functional
+def any(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Whether any of the i1 is true; false over no elements."""
+    require_dtype("any", (i1,), x=x)
+    return primitives.reduce(x, "or", axes_of("any", axis, x), keepdims)
+
+
+@functional
+def all(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """Whether all of the i1 are true; true over no elements."""
+    require_dtype("all", (i1,), x=x)
+    return primitives.reduce(x, "and", axes_of("all", axis, x), keepdims)
+
+
+@functional
+def mean(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """`sum(x) / count` of floats or complex numbers; NaN over no elements.
+
+    8- and 16-bit floats are added and divided in f32 and rounded once.
+    """
+    require_dtype("mean", INEXACT, x=x)
+    wide = _mean(x, axes_of("mean", axis, x), keepdims, 0)
+    return converted(wide, x.dtype)
+
+
+@functional
+def variance(x: Tensor, axis: Axes = None, correction: int = 0, keepdims: bool = False) -> Tensor:
+    """`sum((x - mean(x))^2) / max(count - correction, 0)` of floats, computed in that order.
+
+    Correction 0 is NumPy's default, 1 (Bessel) that of `torch.var`. NaN where nothing is left to
+    divide by, or no elements are. 8- and 16-bit floats are computed in f32 and rounded once.
+    """
+    require_float("variance", x=x)
+    return converted(_variance(x, axes_of("variance", axis, x), correction, keepdims), x.dtype)
+
+
+@functional
+def std(x: Tensor, axis: Axes = None, correction: int = 0, keepdims: bool = False) -> Tensor:
+    """The square root of `variance`, rounded once."""
+    require_float("std", x=x)
+    wide = _variance(x, axes_of("std", axis, x), correction, keepdims)
+    return converted(primitives.sqrt(wide), x.dtype)
+
+
+@functional
+def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
+    """`log(sum(exp(x)))` of floats, with the largest taken out so that nothing overflows.
+
+    -inf over no elements or nothing but -inf, inf if any is. 8- and 16-bit floats are computed in
+    f32 and rounded once (`torch.logsumexp`).
+    """
+    require_float("logsumexp", x=x)
+    axes = axes_of("logsumexp", axis, x)
+    wide = widened(x)
+    peak = primitives.reduce(wide, "max", axes, keepdims=True)
+    # inf - inf would be NaN: an infinite peak is not taken out
+    zero = splat(0, peak.dtype, peak.shape)
+    shift = primitives.select(primitives.is_finite(peak), peak, zero)
+    powers = primitives.exp(primitives.sub(wide, expand(shift, x.shape)))
+    total = primitives.log(primitives.reduce(powers, "sum", axes, keepdims))
+    return converted(primitives.add(total, primitives.reshape(shift, total.shape)), x.dtype)
+
+
+@functional
+def argmax(
+    x: Tensor, axis: int | None = None, keepdims: bool = False, dtype: DType = dtypes.si64
+) -> Tensor:
+    """The index of the largest of reals or i1 along `axis`, of all in row-major order for None.
+
+    The first of equals and the first NaN win. `dtype` is si32 or si64. UsageError for no elements.
+    """
+    flat, along = _searched("argmax", x, axis, dtype)
+    found = primitives.argmax(flat, along, keepdims, dtype)
+    return _with_all_dims(found, x) if axis is None and keepdims else found
+
+
+@functional
+def argmin(
+    x: Tensor, axis: int | None = None, keepdims: bool = False, dtype: DType = dtypes.si64
+) -> Tensor:
+    """The index of the smallest of reals or i1, by the rules of `argmax`; the first NaN wins."""
+    flat, along = _searched("argmin", x, axis, dtype)
+    found = primitives.argmin(flat, along, keepdims, dtype)
+    return _with_all_dims(found, x) if axis is None and keepdims else found
+
+
+def _mean(x: Tensor, axes: tuple[int, ...], keepdims: bool, correction: int) -> Tensor:
+    """The sum over count - correction, in the accumulator type of `x`."""
+    wide = x.dtype.accumulator
+    out = None if wide is x.dtype else wide
+    total = primitives.reduce(x, "sum", axes, keepdims, out_dtype=out)
+    count = math.prod(x.shape[axis] for axis in axes) - correction
+    return primitives.div(total, splat(count if count > 0 else 0, wide, total.shape))
+
+
+def _variance(x: Tensor, axes: tuple[int, ...], correction: int, keepdims: bool) -> Tensor:
+    wide = widened(x)
+    centered = primitives.sub(wide, expand(_mean(wide, axes, True, 0), x.shape))
+    return _mean(primitives.mul(centered, centered), axes, keepdims, correction)
+
+
+def _searched(name: str, x: Tensor, axis: int | None, dtype: DType) -> tuple[Tensor, int]:
+    """`x`, flat if `axis` is None, and the axis to search."""
+    require_dtype(name, ORDERED, x=x)
+    require_made_dtype(name, (dtypes.si32, dtypes.si64), dtype)
+    flat = primitives.reshape(x, (x.type.size,)) if axis is None else x
+    along = 0 if axis is None else axis_of(name, axis, x)
+    if flat.shape[along] == 0:
+        raise UsageError(f"`{name}` of `{x.type}` has no elements to choose from")
+    return flat, along
+
+
+def _with_all_dims(found: Tensor, x: Tensor) -> Tensor:
+    return primitives.reshape(found, (1,) * x.rank)

@@ -1,0 +1,188 @@
+"""Rotary position embeddings: pairs of components turned by angles that grow with the position."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gptrs.capture import primitives
+from gptrs.capture.tensor import Tensor
+from gptrs.errors import UsageError
+from gptrs.functionals.layout import cast
+from gptrs.functionals.operands import (
+    expand,
+    require_float,
+    require_integer,
+    require_same_dtype,
+    require_shape,
+    splat,
+)
+from gptrs.functionals.registry import functional
+from gptrs.functionals.rotary_scaling import (
+    DynamicScaling,
+    RotaryScaling,
+    unscaled_frequencies,
+)
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+
+
+@functional
+def rotary_frequencies(
+    depth: int,
+    theta: float = 10000.0,
+    scaling: RotaryScaling | None = None,
+    length: Tensor | int | None = None,
+) -> Tensor:
+    """f32 [depth / 2]: the angle by which pair i turns from a position to the next.
+
+    `theta^(-2i / depth)` (Su et al. 2021), changed by `scaling`: `LinearScaling`, `DynamicScaling`,
+    `YarnScaling` or `Llama3Scaling`. `depth` is the number of components that are rotated. `length`
+    is that of the text, which `DynamicScaling` depends on: with a number the result is a constant,
+    a rank-0 integer tensor serves a compiled step that decodes. UsageError for a depth that is odd
+    or below 2, a theta that is not finite or at most 1, and another kind of length.
+    """
+    _require_frequencies(depth, theta, length)
+    if scaling is None:
+        return primitives.constant(unscaled_frequencies(depth, theta))
+    if not isinstance(length, Tensor):
+        return primitives.constant(scaling.frequencies(depth, theta, length), dtypes.f32)
+    if isinstance(scaling, DynamicScaling):
+        return _grown_frequencies(depth, theta, scaling, length)
+    return primitives.constant(scaling.frequencies(depth, theta, None), dtypes.f32)
+
+
+@functional
+def rotary_tables(
+    positions: Tensor,
+    depth: int,
+    theta: float = 10000.0,
+    scaling: RotaryScaling | None = None,
+    length: Tensor | int | None = None,
+    dtype: DType = dtypes.f32,
+) -> tuple[Tensor, Tensor]:
+    """Cosine and sine of `position * frequency`, both [..., depth / 2], for `rotary`.
+
+    `positions` is an integer tensor [...], usually [T], or [B, T] where the sequences of a batch
+    are at different positions. The frequencies are those of `rotary_frequencies`. Angles, cosines
+    and sines are computed in f32, multiplied by the magnitude of the scaling and rounded to
+    the float type `dtype`. UsageError for other positions and another kind of `dtype`.
+    """
+    require_integer("rotary_tables", positions=positions)
+    if not dtype.is_float:
+        raise UsageError(f"`rotary_tables` makes tables of a floating-point type, got {dtype}")
+    frequencies = rotary_frequencies(depth, theta, scaling, length)
+    shape = (*positions.shape, depth // 2)
+    column = primitives.reshape(primitives.cast(positions, dtypes.f32), (*positions.shape, 1))
+    angles = primitives.mul(expand(column, shape), expand(frequencies, shape))
+    factor = 1.0 if scaling is None else scaling.magnitude
+    cos, sin = (
+        table if factor == 1 else primitives.mul(table, splat(factor, dtypes.f32, shape))
+        for table in (primitives.cos(angles), primitives.sin(angles))
+    )
+    return cast(cos, dtype), cast(sin, dtype)
+
+
+@functional
+def rotary(
+    x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, heads_axis: int = 1
+) -> Tensor:
+    """Pairs (a, b) of components of x turned to `(a cos - b sin, b cos + a sin)` (Su et al. 2021).
+
+    x is [B, H, T, D], or [B, T, H, D] with `heads_axis=2`; the result has its type. `cos` and `sin`
+    come from `rotary_tables`: [T, R / 2] or [B, T, R / 2]. The first R <= D components are turned,
+    the rest is kept. Pair i is components i and i + R / 2 (half-split: GPT-NeoX, Llama), or with
+    `interleaved` 2i and 2i + 1 (GPT-J). Tables have the type of x, or f32 with a 16-bit x, which is
+    then turned in f32 and rounded once. UsageError for what does not fit.
+    """
+    require_float("rotary", x=x)
+    _require_tables(x, cos, sin, heads_axis)
+    half = cos.shape[-1]
+    halves = (*x.shape[:3], half)
+    cos, sin = (expand(_beside_heads(table, heads_axis), halves) for table in (cos, sin))
+    turned = _part(x, 0, 2 * half)
+    kept = [_part(x, 2 * half, x.shape[3] - 2 * half)] if 2 * half < x.shape[3] else []
+    wide = cast(turned, cos.dtype)
+    if interleaved:
+        a, b = (_part(wide, start, half, 2) for start in (0, 1))
+    else:
+        a, b = (_part(wide, start, half) for start in (0, half))
+    first = primitives.sub(primitives.mul(a, cos), primitives.mul(b, sin))
+    second = primitives.add(primitives.mul(b, cos), primitives.mul(a, sin))
+    parts = [_interleave(first, second)] if interleaved else [first, second]
+    pieces = [*(cast(part, x.dtype) for part in parts), *kept]
+    return primitives.concat(pieces, 3) if len(pieces) > 1 else pieces[0]
+
+
+def _grown_frequencies(depth: int, theta: float, scaling: DynamicScaling, length: Tensor) -> Tensor:
+    """Those of `DynamicScaling` for a length that is known when the program runs.
+
+    `(theta * g^(d / (d - 2)))^(-2i / d)` is `theta^(-2i / d) * g^(2i / (2 - d))`.
+    """
+    unscaled = scaling.frequencies(depth, theta, None)
+    exponents = np.arange(0, depth, 2, dtype=np.float32) / np.float32(2 - depth)
+    longest = primitives.maximum(length, splat(scaling.max_position, length.dtype))
+    ratio = primitives.div(cast(longest, dtypes.f32), splat(scaling.max_position, dtypes.f32))
+    grown = primitives.mul(ratio, splat(scaling.factor, dtypes.f32))
+    growth = primitives.sub(grown, splat(scaling.factor - 1, dtypes.f32))
+    shrunk = primitives.pow(expand(growth, exponents.shape), primitives.constant(exponents))
+    return primitives.mul(primitives.constant(unscaled), shrunk)
+
+
+def _beside_heads(table: Tensor, heads_axis: int) -> Tensor:
+    """[T, R / 2] or [B, T, R / 2] with an axis for the heads, of rank 4."""
+    lead, (length, half) = table.shape[:-2] or (1,), table.shape[-2:]
+    between = (1, length) if heads_axis == 1 else (length, 1)
+    return primitives.reshape(table, (*lead, *between, half))
+
+
+def _interleave(first: Tensor, second: Tensor) -> Tensor:
+    """first[0], second[0], first[1], second[1], ... along the last axis."""
+    pairs = [primitives.reshape(x, (*x.shape, 1)) for x in (first, second)]
+    joined = primitives.concat(pairs, -1)
+    return primitives.reshape(joined, (*first.shape[:-1], 2 * first.shape[-1]))
+
+
+def _part(x: Tensor, start: int, size: int, step: int = 1) -> Tensor:
+    """`size` components of the last axis of x."""
+    if (start, size, step) == (0, x.shape[3], 1):
+        return x
+    return primitives.slice(x, (0, 0, 0, start), (*x.shape[:3], size), (1, 1, 1, step))
+
+
+def _require_frequencies(depth: int, theta: float, length: Tensor | int | None) -> None:
+    name = "rotary_frequencies"
+    if depth < 2 or depth % 2:
+        raise UsageError(f"`{name}` needs an even depth of at least 2, got {depth}")
+    if not 1 < theta < math.inf:
+        raise UsageError(f"`{name}` needs a finite theta above 1, got {theta}")
+    if isinstance(length, Tensor):
+        require_integer(name, length=length)
+        require_shape(name, "length", length, ())
+    elif length is not None and length < 0:
+        raise UsageError(f"`{name}` needs a length of at least 0, got {length}")
+
+
+def _require_tables(x: Tensor, cos: Tensor, sin: Tensor, heads_axis: int) -> None:
+    if x.rank != 4:
+        raise UsageError(f"`rotary` needs `x` of rank 4 [B, H, T, D], got `{x.type}`")
+    if heads_axis not in (1, 2):
+        raise UsageError(f"`rotary` knows heads_axis=1 and 2, got {heads_axis}")
+    require_same_dtype("rotary", cos, sin)
+    allowed = dict.fromkeys((x.dtype, x.dtype.accumulator))
+    if cos.dtype not in allowed:
+        listed = " or ".join(map(str, allowed))
+        raise UsageError(f"`rotary` of `{x.type}` needs tables of {listed}, got `{cos.type}`")
+    length = x.shape[3 - heads_axis]
+    fitting = ((length,), (x.shape[0], length))
+    if cos.shape != sin.shape or cos.shape[:-1] not in fitting or not cos.shape[-1]:
+        raise UsageError(
+            f"`rotary` of `{x.type}` needs tables [{length}, R / 2] or [{x.shape[0]}, {length},"
+            f" R / 2], got `{cos.type}` and `{sin.type}`"
+        )
+    if 2 * cos.shape[-1] > x.shape[3]:
+        raise UsageError(
+            f"`rotary` with tables of `{cos.type}` turns {2 * cos.shape[-1]} components,"
+            f" but `{x.type}` has {x.shape[3]}"
+        )

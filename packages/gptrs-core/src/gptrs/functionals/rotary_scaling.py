@@ -1,0 +1,185 @@
+"""How the frequencies of rotary embeddings are changed so that a model reads longer texts."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from gptrs.errors import UsageError
+
+
+class RotaryScaling(ABC):
+    """What `rotary_frequencies` and `rotary_tables` ask of a scaling."""
+
+    @property
+    def magnitude(self) -> float:
+        """What the cosines and sines are multiplied by; 1 changes nothing."""
+        return 1.0
+
+    @abstractmethod
+    def frequencies(self, depth: int, theta: float, length: int | None) -> np.ndarray:
+        """f32 [depth / 2] for rotated `depth`, base `theta` and a text of `length` positions."""
+
+
+def unscaled_frequencies(depth: int, theta: float) -> np.ndarray:
+    """f32 [depth / 2]: `theta^(-2i / depth)` (Su et al. 2021), rounded as transformers rounds it.
+
+    That is, the exponent, the power and its inverse are each rounded to f32.
+    """
+    return np.float32(1) / _powers(depth, theta)
+
+
+@dataclass(frozen=True)
+class LinearScaling(RotaryScaling):
+    """Every frequency divided by `factor` (Chen et al. 2023, position interpolation)."""
+
+    factor: float
+
+    def __post_init__(self) -> None:
+        _require_factor("LinearScaling", self.factor)
+
+    def frequencies(self, depth: int, theta: float, length: int | None) -> np.ndarray:
+        """The unscaled ones divided; `length` plays no part."""
+        return unscaled_frequencies(depth, theta) / np.float32(self.factor)
+
+
+@dataclass(frozen=True)
+class DynamicScaling(RotaryScaling):
+    """A base that grows with a text longer than `max_position` (NTK-aware, dynamic).
+
+    For a length L > max_position M the base is
+    `theta * (factor * L / M - (factor - 1))^(depth / (depth - 2))`, up to M it is `theta`.
+    """
+
+    factor: float
+    max_position: int
+
+    def __post_init__(self) -> None:
+        _require_factor("DynamicScaling", self.factor)
+        _require_position("DynamicScaling", "max_position", self.max_position)
+
+    def frequencies(self, depth: int, theta: float, length: int | None) -> np.ndarray:
+        """Those of the grown base; without a `length` that of `max_position`."""
+        if depth < 4:
+            raise UsageError(f"`DynamicScaling` needs a depth of at least 4, got {depth}")
+        longest = max(length or 0, self.max_position)
+        growth = self.factor * longest / self.max_position - (self.factor - 1)
+        return unscaled_frequencies(depth, theta * growth ** (depth / (depth - 2)))
+
+
+@dataclass(frozen=True)
+class YarnScaling(RotaryScaling):
+    """YaRN (Peng et al. 2023): low frequencies divided by `factor`, high ones kept.
+
+    A frequency that turns at least `beta_fast` times over `original_max_position` positions is
+    kept, one that turns at most `beta_slow` times is divided, those between are blended by a ramp
+    over their numbers; `truncate` widens the ramp to whole numbers. `attention_factor` is
+    `0.1 * ln(factor) + 1` unless given; with both `mscale` and `mscale_all_dim` (DeepSeek) it is
+    the quotient of two such terms, whose logarithms they multiply.
+    """
+
+    factor: float
+    original_max_position: int
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+    attention_factor: float | None = None
+    mscale: float | None = None
+    mscale_all_dim: float | None = None
+    truncate: bool = True
+
+    def __post_init__(self) -> None:
+        _require_factor("YarnScaling", self.factor)
+        _require_position("YarnScaling", "original_max_position", self.original_max_position)
+        if not 0 < self.beta_slow <= self.beta_fast < math.inf:
+            raise UsageError(
+                "`YarnScaling` needs 0 < beta_slow <= beta_fast,"
+                f" got {self.beta_slow} and {self.beta_fast}"
+            )
+
+    @property
+    def magnitude(self) -> float:
+        """`attention_factor`, or what stands for it."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.mscale and self.mscale_all_dim:
+            return self._growth(self.mscale) / self._growth(self.mscale_all_dim)
+        return self._growth(1.0)
+
+    def frequencies(self, depth: int, theta: float, length: int | None) -> np.ndarray:
+        """Kept, divided and blended ones; `length` plays no part."""
+        powers = _powers(depth, theta)
+        low, high = self._range(depth, theta)
+        places = np.arange(depth // 2, dtype=np.float32)
+        divided = np.clip((places - np.float32(low)) / np.float32(high - low), 0, 1)
+        kept = np.float32(1) - divided
+        slow = np.float32(1) / (np.float32(self.factor) * powers)
+        return slow * (np.float32(1) - kept) + np.float32(1) / powers * kept
+
+    def _growth(self, weight: float) -> float:
+        return 1.0 if self.factor <= 1 else 0.1 * weight * math.log(self.factor) + 1.0
+
+    def _range(self, depth: int, theta: float) -> tuple[float, float]:
+        """The numbers of the frequencies between which the ramp lies."""
+        low, high = (
+            depth * math.log(self.original_max_position / (turns * 2 * math.pi))
+            / (2 * math.log(theta))
+            for turns in (self.beta_fast, self.beta_slow)
+        )  # fmt: skip
+        if self.truncate:
+            low, high = math.floor(low), math.ceil(high)
+        low, high = max(low, 0), min(high, depth - 1)
+        # An empty ramp would divide by zero.
+        return low, high + 0.001 if low == high else high
+
+
+@dataclass(frozen=True)
+class Llama3Scaling(RotaryScaling):
+    """Llama 3.1: long waves divided by `factor`, short ones kept, those between blended.
+
+    A wave is short below `original_max_position / high_frequency_factor` positions and long above
+    `original_max_position / low_frequency_factor`.
+    """
+
+    factor: float
+    low_frequency_factor: float
+    high_frequency_factor: float
+    original_max_position: int
+
+    def __post_init__(self) -> None:
+        _require_factor("Llama3Scaling", self.factor)
+        _require_position("Llama3Scaling", "original_max_position", self.original_max_position)
+        if not 0 < self.low_frequency_factor < self.high_frequency_factor < math.inf:
+            raise UsageError(
+                "`Llama3Scaling` needs 0 < low_frequency_factor < high_frequency_factor,"
+                f" got {self.low_frequency_factor} and {self.high_frequency_factor}"
+            )
+
+    def frequencies(self, depth: int, theta: float, length: int | None) -> np.ndarray:
+        """Kept, divided and blended ones; `length` plays no part."""
+        low, high = self.low_frequency_factor, self.high_frequency_factor
+        plain = unscaled_frequencies(depth, theta)
+        divided = plain / np.float32(self.factor)
+        wave = np.float32(2 * math.pi) / plain
+        share = (self.original_max_position / wave - np.float32(low)) / np.float32(high - low)
+        blended = (np.float32(1) - share) * plain / np.float32(self.factor) + share * plain
+        longer = np.where(wave > self.original_max_position / low, divided, blended)
+        return np.where(wave < self.original_max_position / high, plain, longer)
+
+
+def _powers(depth: int, theta: float) -> np.ndarray:
+    """f32 [depth / 2]: `theta^(2i / depth)`."""
+    exponents = np.arange(0, depth, 2, dtype=np.float32) / np.float32(depth)
+    return np.power(theta, exponents.astype(np.float64)).astype(np.float32)
+
+
+def _require_factor(name: str, factor: float) -> None:
+    if not 1 <= factor < math.inf:
+        raise UsageError(f"`{name}` needs a finite factor of at least 1, got {factor}")
+
+
+def _require_position(name: str, label: str, position: int) -> None:
+    if position < 1:
+        raise UsageError(f"`{name}` needs `{label}` of at least 1, got {position}")

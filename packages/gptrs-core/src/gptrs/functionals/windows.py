@@ -1,0 +1,134 @@
+"""Where the boxes of convolutions and pooling stand on the spatial axes of `[N, spatial.., C]`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from gptrs.capture.tensor import Tensor
+from gptrs.errors import UsageError
+
+Extents = int | Sequence[int]
+"""One integer for all spatial axes, or one for each."""
+
+Padding = int | Sequence[int] | Sequence[Sequence[int]] | Literal["same", "valid"]
+"""An integer for all sides, or for each spatial axis an integer or (low, high); or by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class AxisWindows:
+    """Intervals on an axis: number `o` holds `o * stride - low + k * dilation`, 0 <= k < size."""
+
+    dim: int
+    size: int
+    stride: int
+    dilation: int
+    low: int = 0
+    high: int = 0
+
+    @property
+    def reach(self) -> int:
+        """Elements from the first to the last one of an interval."""
+        return (self.size - 1) * self.dilation + 1
+
+    @property
+    def positions(self) -> int:
+        """How many intervals fit in the padded axis; below 1 if not even one does."""
+        return (self.low + self.dim + self.high - self.reach) // self.stride + 1
+
+    @property
+    def starts(self) -> range:
+        """The first element of each interval, negative in the padding."""
+        return range(-self.low, self.positions * self.stride - self.low, self.stride)
+
+    def misses(self) -> bool:
+        """Whether some interval holds nothing but padding."""
+        if self.starts[-1] >= self.dim:
+            return True
+        return any(
+            start % self.dilation >= min(self.dim, start + self.reach)
+            for start in self.starts[: -(-self.low // self.stride)]
+        )
+
+
+Windows = tuple[AxisWindows, ...]
+"""One entry a spatial axis."""
+
+
+def windows_of(
+    name: str, x: Tensor, kernel: Extents, stride: Extents, padding: Padding, dilation: Extents
+) -> Windows:
+    """The windows on the spatial axes of `x`; UsageError for what `Extents` and `Padding` exclude.
+
+    Padding "valid" is none. "same" gives `ceil(dim / stride)` positions, an odd element going to
+    the high side (TensorFlow's and ONNX's `SAME_UPPER`; for stride 1 also torch's).
+    """
+    dims = x.shape[1:-1]
+    columns = [
+        extents(name, label, value, len(dims))
+        for label, value in (("kernel", kernel), ("stride", stride), ("dilation", dilation))
+    ]
+    bare = [AxisWindows(*entries) for entries in zip(dims, *columns, strict=True)]
+    sides = (
+        [_same(axis) for axis in bare] if padding == "same" else _sides(name, padding, len(bare))
+    )
+    return tuple(
+        AxisWindows(axis.dim, axis.size, axis.stride, axis.dilation, low, high)
+        for axis, (low, high) in zip(bare, sides, strict=True)
+    )
+
+
+def require_fit(name: str, x: Tensor, windows: Windows) -> None:
+    """UsageError unless each axis of `x` with its padding holds a window."""
+    for number, axis in enumerate(windows, start=1):
+        if axis.positions < 1:
+            raise UsageError(
+                f"`{name}` cannot fit a kernel over {axis.reach} elements into axis {number} of"
+                f" `{x.type}`, which has {axis.low + axis.dim + axis.high} with padding"
+            )
+
+
+def extents(name: str, label: str, value: Extents, count: int) -> tuple[int, ...]:
+    """`value` for each of `count` axes; UsageError unless these are integers >= 1."""
+    entries = tuple(value) if isinstance(value, Sequence) else (value,) * count
+    if len(entries) == count and all(_is_count(entry, least=1) for entry in entries):
+        return entries
+    raise UsageError(
+        f"`{name}` takes as `{label}` an integer >= 1, or {count} of them, one a spatial axis;"
+        f" got {value!r}"
+    )
+
+
+def _same(axis: AxisWindows) -> tuple[int, int]:
+    positions = -(-axis.dim // axis.stride)
+    total = max((positions - 1) * axis.stride + axis.reach - axis.dim, 0)
+    return total // 2, total - total // 2
+
+
+def _sides(name: str, padding: Padding, count: int) -> list[tuple[int, int]]:
+    if padding == "valid":
+        return [(0, 0)] * count
+    entries = tuple(padding) if isinstance(padding, Sequence) else (padding,) * count
+    sides = [pair for pair in map(_side_pair, entries) if pair is not None]
+    if len(sides) == len(entries) == count:
+        return sides
+    raise UsageError(
+        f'`{name}` takes as `padding` "same", "valid", an integer >= 0, or {count} entries, one a'
+        f" spatial axis, each an integer or a pair (low, high); got {padding!r}"
+    )
+
+
+def _side_pair(entry: object) -> tuple[int, int] | None:
+    """An entry of a padding as (low, high), None if it is not one."""
+    match entry:
+        case [int(low), int(high)] if _is_count(low, least=0) and _is_count(high, least=0):
+            return low, high
+        case int() if _is_count(entry, least=0):
+            return entry, entry
+        case _:
+            return None
+
+
+def _is_count(value: object, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least

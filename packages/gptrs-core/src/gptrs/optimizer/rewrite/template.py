@@ -1,0 +1,211 @@
+"""A computation as a template: a region whose parameters stand for any values of their types.
+
+Where a program multiplies matrices, it may have taken transposes of the operands into the product.
+A parameter of the template that is only multiplied so stands for the transposed value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gptrs.ir.op import Op
+from gptrs.ir.ops.contraction import DotGeneral
+from gptrs.ir.ops.creation import Constant
+from gptrs.ir.printer import print_region
+from gptrs.ir.program import Instruction, Region, Value
+from gptrs.ir.tensor_type import TensorType
+
+Axes = tuple[int, ...]
+
+
+class Made(Protocol):
+    """An instruction, of a region or of one under change."""
+
+    @property
+    def op(self) -> Op:
+        """What is applied."""
+        ...
+
+    @property
+    def operands(self) -> Sequence[Value]:
+        """To what."""
+        ...
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """What comes out."""
+        ...
+
+    @property
+    def regions(self) -> tuple[Region, ...]:
+        """Those that the op asks for."""
+        ...
+
+
+Definer = Callable[[Value], Made | None]
+"""Gives the instruction that defines a value, None for a parameter."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a parameter of a template stands for: a value, or a transposed one."""
+
+    value: Value
+    permutation: Axes | None = None
+    """Axis i of the parameter is axis `permutation[i]` of the value; None where they agree."""
+
+    @property
+    def type(self) -> TensorType:
+        """The type of the parameter."""
+        shape = self.value.type.shape
+        if self.permutation is None:
+            return self.value.type
+        return self.value.type.with_shape(tuple(shape[axis] for axis in self.permutation))
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateMatch:
+    """Where a template was found."""
+
+    bound: dict[Value, Bound]
+    """What each parameter stands for, and each value that the template computes."""
+    instructions: dict[Instruction, Made]
+    """What computes what each instruction of the template computes, operands before users."""
+
+
+class Template:
+    """A region with one result, prepared for matching."""
+
+    def __init__(self, region: Region) -> None:
+        (self.result,) = region.results
+        self.params = region.params
+        self.region = region
+        self.definitions = {value: made for made in region.instructions for value in made.results}
+
+    @property
+    def root(self) -> type[Op] | None:
+        """The op that gives the result; None if the result is a parameter."""
+        made = self.definitions.get(self.result)
+        return None if made is None else type(made.op)
+
+    def match(self, result: Value, definition: Definer, *, exact: bool) -> TemplateMatch | None:
+        """Where the template computes `result`, None if it does not.
+
+        An `exact` match agrees in all types and attributes. One that is not agrees in the ops, and
+        in those attributes that are words, as a candidate of which the types can be read off.
+        """
+        matching = _Matching(self, definition, exact)
+        if not matching.value(self.result, result, None):
+            return None
+        return TemplateMatch(dict(matching.bound), dict(matching.made))
+
+
+class _Matching:
+    """The state of one attempt; what a wrong turn has bound is taken back."""
+
+    def __init__(self, template: Template, definition: Definer, exact: bool) -> None:
+        self._template = template
+        self._definition = definition
+        self._exact = exact
+        self._params = set(template.params)
+        self.bound: dict[Value, Bound] = {}
+        self.made: dict[Instruction, Made] = {}
+
+    def value(self, wanted: Value, found: Value, permutation: Axes | None) -> bool:
+        """Whether `wanted`, of the template, can stand for `found`, transposed."""
+        bound = Bound(found, permutation)
+        known = self.bound.get(wanted)
+        if known is not None:
+            return known == bound
+        if wanted in self._params:
+            if self._exact and bound.type != wanted.type:
+                return False
+            self.bound[wanted] = bound
+            return True
+        here = self._definition(found)
+        if permutation is not None or here is None:
+            return False
+        made = self._template.definitions[wanted]
+        if made.results.index(wanted) != here.results.index(found):
+            return False
+        return self._instruction(made, here)
+
+    def _instruction(self, made: Instruction, here: Made) -> bool:
+        if type(made.op) is not type(here.op) or len(made.operands) != len(here.operands):
+            return False
+        turned = self._turned(made, here)
+        if turned is None or not _same_regions(made.regions, here.regions):
+            return False
+        orders = [list(zip(made.operands, here.operands, turned, strict=True))]
+        if made.op.commutative:
+            orders.append(list(zip(made.operands, here.operands[::-1], turned, strict=True)))
+        for order in orders:
+            marks = len(self.bound), len(self.made)
+            if all(self.value(*each) for each in order):
+                results = zip(made.results, here.results, strict=True)
+                self.bound.update((wanted, Bound(found)) for wanted, found in results)
+                self.made[made] = here
+                return True
+            self._take_back(*marks)
+        return False
+
+    def _take_back(self, bound: int, made: int) -> None:
+        for _ in range(len(self.bound) - bound):
+            self.bound.popitem()
+        for _ in range(len(self.made) - made):
+            self.made.popitem()
+
+    def _turned(self, made: Instruction, here: Made) -> Sequence[Axes | None] | None:
+        """How each operand is transposed; None if the ops do not agree."""
+        if isinstance(made.op, DotGeneral) and isinstance(here.op, DotGeneral):
+            return _turned_product(made, made.op, here, here.op, self._exact)
+        agrees = made.op == here.op if self._exact else _agree_in_words(made.op, here.op)
+        return [None] * len(made.operands) if agrees else None
+
+
+def _same_regions(wanted: Sequence[Region], found: Sequence[Region]) -> bool:
+    return len(wanted) == len(found) and all(
+        print_region(a) == print_region(b) for a, b in zip(wanted, found, strict=True)
+    )
+
+
+def _agree_in_words(wanted: Op, found: Op) -> bool:
+    if isinstance(wanted, Constant):
+        return True
+    return all(
+        getattr(found, name) == value
+        for name in wanted.attribute_types
+        if isinstance(value := getattr(wanted, name), str)
+    )
+
+
+def _turned_product(
+    made: Instruction, wanted: DotGeneral, here: Made, found: DotGeneral, exact: bool
+) -> Sequence[Axes | None] | None:
+    """The permutations under which `found` is `wanted`: batch, contracted and free axes pair up."""
+    if exact and (wanted.accum_dtype, wanted.out_dtype) != (found.accum_dtype, found.out_dtype):
+        return None
+    if len(wanted.batch_lhs) != len(found.batch_lhs):
+        return None
+    if len(wanted.contract_lhs) != len(found.contract_lhs):
+        return None
+    sides = (
+        (wanted.batch_lhs, wanted.contract_lhs, found.batch_lhs, found.contract_lhs),
+        (wanted.batch_rhs, wanted.contract_rhs, found.batch_rhs, found.contract_rhs),
+    )
+    turned: list[Axes | None] = []
+    for (batch, contract, batch_here, contract_here), a, b in zip(
+        sides, made.operands, here.operands, strict=True
+    ):
+        if a.type.rank != b.type.rank:
+            if exact:
+                return None
+            turned.append(None)
+            continue
+        axes = dict(zip(batch + contract, batch_here + contract_here, strict=True))
+        free = iter(x for x in range(b.type.rank) if x not in axes.values())
+        order = tuple(axes[x] if x in axes else next(free) for x in range(a.type.rank))
+        turned.append(None if order == tuple(range(a.type.rank)) else order)
+    return turned

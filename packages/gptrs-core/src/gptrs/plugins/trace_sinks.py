@@ -1,0 +1,137 @@
+"""Trace sinks of plugins: those that the environment or the command line names listen."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import TypeVar
+
+from gptrs.capture.trace import (
+    CompileEnd,
+    CompileStart,
+    ExecutionTraceSink,
+    PassEvent,
+    RunEnd,
+    RunStart,
+    install,
+    uninstall,
+)
+from gptrs.errors import PluginError, UsageError
+from gptrs.plugins.descriptions import TraceSinkPlugin
+from gptrs.plugins.manager import PluginManager, manager
+
+VARIABLE = "GPTRS_TRACE_SINKS"
+"""A comma list of the sinks that listen to every program of the process."""
+
+_LOG = logging.getLogger("gptrs")
+_active: dict[str, ExecutionTraceSink] = {}
+_lock = threading.RLock()
+Event = TypeVar("Event", CompileStart, PassEvent, CompileEnd, RunStart, RunEnd)
+
+
+def names_from_environment() -> list[str]:
+    """The names in `GPTRS_TRACE_SINKS`, each once."""
+    parts = (part.strip() for part in os.environ.get(VARIABLE, "").split(","))
+    return list(dict.fromkeys(part for part in parts if part))
+
+
+def make_trace_sink(name: str) -> ExecutionTraceSink:
+    """A new sink of the plugin called `name`, which nothing listens through yet.
+
+    PluginError, which lists what is installed, when there is none, or with the real cause when it
+    is disabled, incompatible or broken. A sink that fails later is taken out with a warning and
+    counts as broken; programs go on, unless the selection of plugins is strict.
+    """
+    plugins = manager()
+    factory = plugins.factory(TraceSinkPlugin, name)
+    try:
+        return _Guarded(plugins, name, _checked(factory()))
+    except (KeyboardInterrupt, UsageError):
+        raise  # the user's, not the plugin's
+    except BaseException as error:  # SystemExit, too: a plugin must not end the program
+        raise plugins.broken(TraceSinkPlugin, name, error) from error
+
+
+def install_from_environment() -> None:
+    """Let the sinks of `GPTRS_TRACE_SINKS` listen to the end of the process; twice is once.
+
+    Raises as `make_trace_sink` does.
+    """
+    names = names_from_environment()
+    if any(name not in _active for name in names):
+        _activate(names)
+
+
+@contextmanager
+def listening(names: Iterable[str] = ()) -> Generator[None]:
+    """Scope in which the sinks called `names` and those of the environment listen to every thread.
+
+    One that listens already is left as it is. Raises as `make_trace_sink` does.
+    """
+    added = _activate([*names_from_environment(), *names])
+    try:
+        yield
+    finally:
+        with _lock:
+            for name in added:
+                uninstall(_active.pop(name))
+
+
+def _activate(names: Iterable[str]) -> list[str]:
+    """Let those that do not listen yet do so, all or none; returns their names."""
+    with _lock:
+        missing = [name for name in dict.fromkeys(names) if name not in _active]
+        made = {name: make_trace_sink(name) for name in missing}
+        for sink in made.values():
+            install(sink)
+        _active.update(made)
+        return missing
+
+
+def _checked(made: object) -> ExecutionTraceSink:
+    if not isinstance(made, ExecutionTraceSink):
+        found = type(made).__name__
+        raise PluginError(f"its factory made a `{found}`, an `ExecutionTraceSink` is needed")
+    return made
+
+
+class _Guarded(ExecutionTraceSink):
+    """Hands events on to the sink of a plugin until that fails."""
+
+    def __init__(self, plugins: PluginManager, name: str, sink: ExecutionTraceSink) -> None:
+        self._plugins = plugins
+        self._name = name
+        self._sink = sink
+        self._failed = False
+
+    def before_program(self, event: CompileStart) -> None:
+        self._tell(self._sink.before_program, event)
+
+    def after_pass(self, event: PassEvent) -> None:
+        self._tell(self._sink.after_pass, event)
+
+    def after_program(self, event: CompileEnd) -> None:
+        self._tell(self._sink.after_program, event)
+
+    def before_run(self, event: RunStart) -> None:
+        self._tell(self._sink.before_run, event)
+
+    def after_run(self, event: RunEnd) -> None:
+        self._tell(self._sink.after_run, event)
+
+    def _tell(self, listen: Callable[[Event], None], event: Event) -> None:
+        if self._failed:
+            return
+        try:
+            listen(event)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, too: a plugin must not end the program
+            self._failed = True
+            broken = self._plugins.broken(TraceSinkPlugin, self._name, error)
+            if self._plugins.selection.strict:
+                raise broken from error
+            _LOG.warning("%s; it is told of nothing more", broken.message)

@@ -1,0 +1,91 @@
+"""What functionals there are, what implements each, and which implementation a call would use."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gptrs import functionals as functionals  # registers them
+from gptrs.errors import PluginError
+from gptrs.functionals.active_overrides import ACTIVE, Choice, entered
+from gptrs.functionals.registry import PORTABLE, functional_names, implementation_names
+from gptrs.plugins.descriptions import FunctionalPlugin
+from gptrs.plugins.manager import manager
+from gptrs.plugins.state import PluginRecord, PluginState
+from gptrs.runtime.functional_overrides import model_choices
+
+
+@dataclass(frozen=True)
+class ListedImplementation:
+    """An implementation by name; `plugin` is what brings it, None for one that is code of gptrs."""
+
+    name: str
+    plugin: PluginRecord | None
+
+    @property
+    def state(self) -> PluginState:
+        """Whether it can be used."""
+        return self.plugin.state if self.plugin else PluginState.LOADED
+
+
+@dataclass(frozen=True)
+class ListedFunctional:
+    """A functional, the policy that holds for it, who chose that, and all its implementations.
+
+    `because` is "portable" where nobody chose, else "config", "environment", "--override" or
+    "scope".
+    """
+
+    name: str
+    active: str
+    because: str
+    implementations: tuple[ListedImplementation, ...]
+
+
+def list_functionals(
+    config: Mapping[str, object] | None = None, origin: str = ""
+) -> list[ListedFunctional]:
+    """All functionals by name, as a call here would compute them.
+
+    With the `config` of a model, of which `origin` says where it is from, as that model would.
+    Raises as loading it does for what it overrides.
+    """
+    _find_misnamed()
+    with entered(model_choices(config or {}, origin)):
+        active = ACTIVE.get()
+    return [_listed(name, active.get(name)) for name in functional_names()]
+
+
+def _find_misnamed() -> None:
+    """Mark plugins for functionals that do not exist as broken; their descriptions cannot tell."""
+    for plugin in manager().descriptions(FunctionalPlugin):
+        if plugin.functional not in functional_names():
+            error = PluginError(
+                f"there is no functional `{plugin.functional}`",
+                hint="`gptrs list functionals` shows all of them",
+            )
+            manager().broken(FunctionalPlugin, plugin.name, error)
+
+
+def _listed(name: str, choice: Choice | None) -> ListedFunctional:
+    plugins = _plugins_of(name)
+    in_code = [known for known in implementation_names(name) if known not in plugins]
+    return ListedFunctional(
+        name=name,
+        active=str(choice.policy) if choice else PORTABLE,
+        because=str(choice.origin) if choice else PORTABLE,
+        implementations=tuple(
+            ListedImplementation(known, plugins.get(known)) for known in [*in_code, *plugins]
+        ),
+    )
+
+
+def _plugins_of(functional: str) -> dict[str, PluginRecord]:
+    """The plugins that implement a functional, as far as they can be read, by implementation."""
+    found: dict[str, PluginRecord] = {}
+    for record, plugin in manager().described(FunctionalPlugin):
+        if plugin is not None and plugin.functional == functional:
+            found.setdefault(plugin.implementation, record)
+        elif plugin is None and record.name.startswith(f"{functional}."):
+            found.setdefault(record.name.removeprefix(f"{functional}."), record)
+    return found

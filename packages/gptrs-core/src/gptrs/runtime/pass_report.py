@@ -1,0 +1,75 @@
+"""What a pass of the optimizer does to a program, and what its rewrites decline to do, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gptrs.ir.program import Program
+from gptrs.optimizer import recording
+from gptrs.optimizer.pass_base import RewritePass
+from gptrs.optimizer.pipeline import find_pass
+from gptrs.optimizer.stage import instruction_count
+
+
+@dataclass(frozen=True)
+class Declined:
+    """A rewrite whose pattern fits and that was not applied all the same."""
+
+    rewrite: str
+    instruction: str
+    """The op and the types of its operands."""
+    reason: str
+    times: int
+
+
+@dataclass(frozen=True)
+class PassReport:
+    """One pass, applied to a program as it is."""
+
+    name: str
+    before: int
+    """Instructions of the program, those of regions and of all functions included."""
+    after: int
+    """Instructions that the pass left."""
+    equations: dict[str, str]
+    """What each rewrite of the pass does, by its name; empty for a pass that has none."""
+    fired: dict[str, int]
+    """How many times each rewrite was applied; only those that were."""
+    declined: Sequence[Declined]
+
+    def as_json(self) -> dict[str, object]:
+        """The fields as JSON values."""
+        return {
+            "pass": self.name,
+            "instructions": {"before": self.before, "after": self.after},
+            "fired": self.fired,
+            "declined": [
+                {
+                    "rewrite": each.rewrite,
+                    "instruction": each.instruction,
+                    "reason": each.reason,
+                    "times": each.times,
+                }
+                for each in self.declined
+            ],
+        }
+
+
+def explain_pass(program: Program, name: str) -> PassReport:
+    """Apply the pass called `name` to `program`, and report; UsageError for an unknown pass."""
+    pass_ = find_pass(name)
+    with recording() as journal:
+        changed = pass_.apply(program)
+    rewrites = pass_.rewrites if isinstance(pass_, RewritePass) else ()
+    return PassReport(
+        name,
+        instruction_count(program),
+        instruction_count(changed),
+        {rewrite.name: (rewrite.__doc__ or "").splitlines()[0] for rewrite in rewrites},
+        dict(journal.fired),
+        [
+            Declined(refusal.rewrite, refusal.instruction, refusal.reason, times)
+            for refusal, times in journal.refused.items()
+        ],
+    )

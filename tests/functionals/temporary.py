@@ -1,0 +1,33 @@
+"""Implementations of functionals that end with the test that needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gptrs import functionals as F
+from gptrs.functionals import registry
+
+Named = dict[str, Callable[..., Any]]
+
+
+@contextmanager
+def implemented(functional: str, functions: Named, supports: Named | None = None) -> Iterator[None]:
+    """Scope in which `functional` has these implementations, some of them with a predicate."""
+    for name, function in functions.items():
+        F.implement(functional, name, supports=(supports or {}).get(name))(function)
+    try:
+        yield
+    finally:
+        for name in functions:
+            registry._implementations[functional].pop(name)
+
+
+@contextmanager
+def defined(portable: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
+    """Scope in which there is a functional with this portable implementation."""
+    try:
+        yield F.functional(portable)
+    finally:
+        registry._implementations.pop(portable.__name__)

@@ -1,0 +1,89 @@
+"""Optimizes random programs and runs both forms on the reference backend, bit against bit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gptrs.backend.protocol import InputRole
+from gptrs.ir import Program, print_program, verify
+from gptrs.optimizer import optimize, recording
+from gptrs.testing.program_generator import random_inputs, random_program
+from gptrs.testing.program_generator.dice import Dice
+from gptrs_backend_ref.backend import create
+
+REF = create(None)
+SIZES = (3, 6, 10, 16, 24, 40)
+BAITS = (0, 10, 40, 100)
+
+
+@dataclass
+class Tally:
+    """What came of some programs."""
+
+    programs: int = 0
+    smaller: int = 0
+    """How many of them lost instructions."""
+    fired: Counter[str] = field(default_factory=Counter[str])
+    """How often each rewrite was applied."""
+    flaws: dict[int, str] = field(default_factory=dict[int, str])
+    """What is wrong, by seed."""
+
+    def add(self, other: Tally) -> None:
+        """Count what `other` counted."""
+        self.programs += other.programs
+        self.smaller += other.smaller
+        self.fired.update(other.fired)
+        self.flaws.update(other.flaws)
+
+
+def examine(seeds: Iterable[int]) -> Tally:
+    """Optimize and compare the program of each seed, every pass checked by the verifier."""
+    tally = Tally()
+    with recording() as journal:
+        for seed in seeds:
+            program = program_of(seed)
+            tally.programs += 1
+            try:
+                optimized = optimize(program, verify=True, evaluate=_evaluate)
+                tally.smaller += _size(optimized) < _size(program)
+                flaw = _difference(program, optimized, seed)
+            except Exception as error:
+                flaw = f"{type(error).__name__}: {error}"
+            if flaw is not None:
+                tally.flaws[seed] = f"{flaw}\n{print_program(program)}"
+    tally.fired = journal.fired
+    return tally
+
+
+def program_of(seed: int) -> Program:
+    """The program of a seed: of any size, with few or many instances of what rewrites look for."""
+    dice = Dice(seed)
+    return random_program(seed, size=dice.pick(SIZES), bait=dice.pick(BAITS))
+
+
+def _difference(program: Program, optimized: Program, seed: int) -> str | None:
+    inputs = random_inputs(program, seed)
+    before, after = _run(program, inputs), _run(optimized, inputs)
+    verify(optimized)
+    for number, (old, new) in enumerate(zip(before, after, strict=True)):
+        if old.dtype != new.dtype or old.shape != new.shape or old.tobytes() != new.tobytes():
+            return f"result {number} was\n{old!r}\nand is\n{new!r}\nin\n{print_program(optimized)}"
+    return None
+
+
+def _run(program: Program, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    executable = REF.compile(program, [InputRole.ARGUMENT] * len(inputs))
+    results = executable.run([REF.to_device(array) for array in inputs.values()])
+    return [REF.to_host(result) for result in results]
+
+
+def _evaluate(program: Program) -> list[np.ndarray]:
+    return _run(program, {})
+
+
+def _size(program: Program) -> int:
+    return sum(1 for function in program.functions for _ in function.body.walk())
