@@ -2,6 +2,7 @@
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2
 FUZZ_SECONDS ?= 60
+FUZZ_PROGRAMS ?= 100000
 
 BIN := .venv/bin
 PROJECTS := pyproject.toml $(wildcard packages/*/pyproject.toml)
@@ -44,7 +45,8 @@ format: .venv/.installed-check ## rewrite the sources in the house format
 	@$(BIN)/ruff check --quiet --fix-only
 	@$(BIN)/ruff format --quiet
 
-fuzz: .venv/.installed-test ## feed mutated programs to gptrs for FUZZ_SECONDS, save what breaks it
+fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, parse mutated ones for FUZZ_SECONDS
+	@$(BIN)/python tools/fuzz_optimizer.py --programs $(FUZZ_PROGRAMS)
 	@$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
 
 clean: ## remove .venv, caches and build products

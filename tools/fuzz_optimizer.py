@@ -33,7 +33,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _report(tally: Tally, seeds: range, seconds: float) -> None:
     for name, times in sorted(tally.fired.items()):
-        print(f"{times:8} {name}")
+        print(f"{times:8} times {name}")
+    for name, programs in sorted(tally.changed.items()):
+        print(f"{programs:8} programs changed by {name}")
     print(f"{tally.programs:8} programs, seeds {seeds.start} to {seeds.stop - 1}", end="")
     print(f", {tally.smaller} became smaller, in {seconds:.0f} s")
     print(f"{len(tally.flaws):8} differ: seeds {sorted(tally.flaws)[:20]}")

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gptrs.backend.protocol import InputRole
-from gptrs.ir import Program, print_program, verify
-from gptrs.optimizer import optimize, recording
+from gptrs.ir import Program, dtypes, print_program, verify
+from gptrs.optimizer import recording
+from gptrs.optimizer.pipeline import Pipeline
+from gptrs.optimizer.stage import PassRun, instruction_count
 from gptrs.testing.program_generator import random_inputs, random_program
 from gptrs.testing.program_generator.dice import Dice
 from gptrs_backend_ref.backend import create
@@ -29,6 +31,8 @@ class Tally:
     """How many of them lost instructions."""
     fired: Counter[str] = field(default_factory=Counter[str])
     """How often each rewrite was applied."""
+    changed: Counter[str] = field(default_factory=Counter[str])
+    """How many programs each pass changed."""
     flaws: dict[int, str] = field(default_factory=dict[int, str])
     """What is wrong, by seed."""
 
@@ -37,6 +41,7 @@ class Tally:
         self.programs += other.programs
         self.smaller += other.smaller
         self.fired.update(other.fired)
+        self.changed.update(other.changed)
         self.flaws.update(other.flaws)
 
 
@@ -48,9 +53,12 @@ def examine(seeds: Iterable[int]) -> Tally:
             program = program_of(seed)
             tally.programs += 1
             try:
-                optimized = optimize(program, verify=True, evaluate=_evaluate)
-                tally.smaller += _size(optimized) < _size(program)
-                flaw = _difference(program, optimized, seed)
+                runs: list[PassRun] = []
+                pipeline = Pipeline(verify=True, evaluate=_evaluate, observe=runs.append)
+                optimized = pipeline.run(program)
+                tally.changed.update({run.name for run in runs if run.changed})
+                tally.smaller += instruction_count(optimized) < instruction_count(program)
+                flaw = difference(program, optimized, seed)
             except Exception as error:
                 flaw = f"{type(error).__name__}: {error}"
             if flaw is not None:
@@ -65,14 +73,31 @@ def program_of(seed: int) -> Program:
     return random_program(seed, size=dice.pick(SIZES), bait=dice.pick(BAITS))
 
 
-def _difference(program: Program, optimized: Program, seed: int) -> str | None:
+def difference(program: Program, optimized: Program, seed: int) -> str | None:
+    """What another result the optimized program gives for the inputs of a seed; None if none."""
     inputs = random_inputs(program, seed)
     before, after = _run(program, inputs), _run(optimized, inputs)
     verify(optimized)
     for number, (old, new) in enumerate(zip(before, after, strict=True)):
-        if old.dtype != new.dtype or old.shape != new.shape or old.tobytes() != new.tobytes():
+        if not _same(old, new):
             return f"result {number} was\n{old!r}\nand is\n{new!r}\nin\n{print_program(optimized)}"
     return None
+
+
+def _same(old: np.ndarray, new: np.ndarray) -> bool:
+    """Whether all bits are the same, but for those of NaN, which PTIR leaves open."""
+    if old.dtype != new.dtype or old.shape != new.shape:
+        return False
+    return old.tobytes() == new.tobytes() or _with_plain_nan(old) == _with_plain_nan(new)
+
+
+def _with_plain_nan(array: np.ndarray) -> bytes:
+    if dtypes.from_numpy(array.dtype).is_complex:
+        array = array.view(array.real.dtype)
+    if dtypes.from_numpy(array.dtype).is_float:
+        nan = np.isnan(array.astype(np.float64))
+        array = np.where(nan, np.array(np.nan, array.dtype), array)
+    return array.tobytes()
 
 
 def _run(program: Program, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -83,7 +108,3 @@ def _run(program: Program, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
 
 def _evaluate(program: Program) -> list[np.ndarray]:
     return _run(program, {})
-
-
-def _size(program: Program) -> int:
-    return sum(1 for function in program.functions for _ in function.body.walk())
