@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from gptrs.ir import dtypes
+from gptrs_backend_numba.control import Jump, Label
 from gptrs_backend_numba.passes.scratch_layout import place_scratch
-from gptrs_backend_numba.schedule import Call
+from gptrs_backend_numba.schedule import Call, Step
 from gptrs_backend_numba.views import Place, Storage, View
 
 
@@ -51,3 +52,53 @@ def test_a_chain_needs_two_places() -> None:
     chain = [storage(100) for _ in range(10)]
     calls = [call([chain[i]], chain[i + 1]) for i in range(9)]
     assert place_scratch(calls) == 128 + 100
+
+
+def loop_schedule(rng: np.random.Generator) -> tuple[list[Step], list[Storage]]:
+    """Calls around and in two nested loops; each reads what was certainly written before."""
+    outer, inner = Label(), Label()
+    controls: dict[int, Step] = {6: outer, 12: inner, 18: Jump(inner), 24: Jump(outer)}
+    scopes: list[list[Storage]] = [[]]
+    steps: list[Step] = []
+    storages: list[Storage] = []
+    for position in range(30):
+        control = controls.get(position)
+        if control is not None:
+            steps.append(control)
+            if isinstance(control, Label):
+                scopes.append([])
+            continue
+        visible = [s for scope in scopes for s in scope]
+        reads = [visible[int(i)] for i in rng.integers(0, len(visible), 2)] if visible else []
+        again = bool(visible) and rng.random() < 0.3
+        write = visible[int(rng.integers(0, len(visible)))] if again else storage(64)
+        if not again:
+            scopes[-1].append(write)
+            storages.append(write)
+        steps.append(call(reads, write))
+    return steps, storages
+
+
+@pytest.mark.parametrize("seed", range(50))
+def test_loops_find_what_they_left(seed: int) -> None:
+    steps, _ = loop_schedule(np.random.default_rng(seed))
+    place_scratch(steps)
+    starts = {step: at for at, step in enumerate(steps) if isinstance(step, Label)}
+    turns = dict.fromkeys(starts, 0)
+    memory: dict[int, tuple[Storage, int]] = {}
+    written: dict[Storage, int] = {}
+    at = clock = 0
+    while at < len(steps):
+        step = steps[at]
+        at, clock = at + 1, clock + 1
+        if isinstance(step, Call):
+            for view in step.reads:
+                assert memory[view.storage.index] == (view.storage, written[view.storage])
+            target = step.write.storage
+            memory[target.index] = target, clock
+            written[target] = clock
+        elif isinstance(step, Jump) and turns[step.target] < 2:
+            turns[step.target] += 1
+            at = starts[step.target]
+        elif isinstance(step, Jump):
+            turns[step.target] = 0

@@ -66,7 +66,7 @@ except UnsupportedError as error:
 DEMO = '''
 import numpy as np
 import gptrs
-from gptrs.api import Builder, Params
+from gptrs.api import Builder, Params, UnsupportedError
 from gptrs.checkpoint.hf_directory import HfDirectory
 from gptrs.plugins.manager import manager
 
@@ -74,6 +74,8 @@ class Recorder:
     """Keeps the optimized program that it is given and refuses to compile it."""
     name = "recorder"
     def compile(self, program, roles):
+        if not roles:  # constants, which the optimizer would like to have computed
+            raise UnsupportedError("it computes nothing")
         self.program = program
         raise InterruptedError
     def to_device(self, array):

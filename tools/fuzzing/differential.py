@@ -95,8 +95,9 @@ def _with_plain_nan(array: np.ndarray) -> bytes:
     if dtypes.from_numpy(array.dtype).is_complex:
         array = array.view(array.real.dtype)
     if dtypes.from_numpy(array.dtype).is_float:
-        nan = np.isnan(array.astype(np.float64))
-        array = np.where(nan, np.array(np.nan, array.dtype), array)
+        with np.errstate(invalid="ignore"):
+            number = array == array
+        array = np.where(number, array, np.array(np.nan, array.dtype))
     return array.tobytes()
 
 
