@@ -22,7 +22,7 @@ from gptrs.capture.graph import Argument, GraphSlice, Leaf
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import GptrsError, UsageError
 from gptrs.functionals.attribute_readers import Reader, readers_of
-from gptrs.ir.dtypes import DType, bf16, f16
+from gptrs.ir.dtypes import DType, f16, f32
 from gptrs.ir.printer import print_region
 from gptrs.ir.program import Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
@@ -205,18 +205,14 @@ def _is_word(given: object) -> bool:
 
 
 def _in_small_floats(example: Example) -> list[Example]:
-    """The example as it is, and with 16-bit floats, which some functions compute in f32."""
-    kinds = [example]
-    for small in (f16, bf16):
-        kinds.append(
-            {
-                name: TensorType(small, given.shape)
-                if isinstance(given, TensorType) and given.dtype.name == "f32"
-                else given
-                for name, given in example.items()
-            }
-        )
-    return kinds
+    """The example as it is, and in f16, which stands for the floats that may be computed in f32."""
+    small = {
+        name: TensorType(f16, given.shape)
+        if isinstance(given, TensorType) and given.dtype is f32
+        else given
+        for name, given in example.items()
+    }
+    return [example, small]
 
 
 def _outline(region: Region) -> object:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections import deque
 from collections.abc import Iterable, Sequence
 
@@ -28,18 +29,28 @@ def rewrite_region(region: Region, rewrites: Sequence[Rewrite]) -> Region:
     return driver.rewriter.region()
 
 
+ByRoot = dict[type[Op], list[tuple[OpPattern, Rewrite]]]
+
+
+@functools.lru_cache(maxsize=64)
+def _table(rewrites: tuple[Rewrite, ...]) -> tuple[ByRoot, int]:
+    """The rewrites with their patterns by the op that these begin with, and the greatest depth."""
+    by_root: ByRoot = {}
+    depth = 0
+    for rewrite in rewrites:
+        pattern = rewrite.pattern()
+        by_root.setdefault(pattern.op, []).append((pattern, rewrite))
+        depth = max(depth, pattern.depth)
+    return by_root, depth
+
+
 class _Driver:
     """The worklist. Operands come before users in it, so that chains are folded in one sweep."""
 
     def __init__(self, rewriter: Rewriter, rewrites: Sequence[Rewrite]) -> None:
         self.rewriter = rewriter
         self._journal = current_journal()
-        self._by_root: dict[type[Op], list[tuple[OpPattern, Rewrite]]] = {}
-        self._depth = 0
-        for rewrite in rewrites:
-            pattern = rewrite.pattern()
-            self._by_root.setdefault(pattern.op, []).append((pattern, rewrite))
-            self._depth = max(self._depth, pattern.depth)
+        self._by_root, self._depth = _table(tuple(rewrites))
         self._worklist: deque[Node] = deque()
         self._queued: set[Node] = set()
         self._enqueue(rewriter)
