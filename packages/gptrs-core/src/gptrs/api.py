@@ -10,11 +10,14 @@ the module an entry point names stays light.
   `dying_values`, and the program they are given: `Program`, `Function`, `Region`, `Instruction`,
   `Value`, `Op`, `Signature`, `TensorType`, `DType`, `Literal`, `Scalar`, `Dictionary`,
   `FunctionName`; the modules `ops` (one module a family) and `dtypes`. `run_conformance` checks a
-  backend; its pytest class is `gptrs.testing.suite.ConformanceSuite`.
+  backend; its pytest class is `gptrs.testing.suite.ConformanceSuite`. What a backend may offer
+  besides: `BackendWithPasses`, with `Pass`, `RewritePass`, `Rewrite`, `FusionPass`, `find_views`,
+  `View` and `pattern`; `KernelCache`, with `CacheReport`, `CacheVersion` and `Entries`;
+  `ProfiledExecutable`, with `KernelRun`; `MachineProbe`.
 - For models: `Tensor`, `tensor`, `jit`, `register_pytree`, `Module`, `Params`, `ConfigFields`,
   `KVCache`, `LayerCache`, `CausalLM`; the modules `nn` and `functionals`.
 - For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
-  `RunStart`, `RunEnd`.
+  `RunStart`, `RunEnd`, `KernelEvent`.
 - For functionals: `functional`, `implement`, and the module `primitives`.
 - For programs and tests: `Builder`, `parse_program`, `print_program`, `parse_json`, `print_json`,
   `verify`, `symbols`, `bind`, `specialize`, `run_program`.
@@ -53,10 +56,14 @@ from gptrs.plugins.references import load_reference
 
 if TYPE_CHECKING:
     from gptrs import functionals, nn
+    from gptrs.backend.kernel_cache import CacheReport, CacheVersion, Entries, KernelCache
+    from gptrs.backend.machine_probe import MachineProbe
     from gptrs.backend.memory_plan import dying_values
     from gptrs.backend.op_table import OpTable, require_supported
+    from gptrs.backend.profiled import KernelRun, ProfiledExecutable
     from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
     from gptrs.capture import primitives
+    from gptrs.capture.compilation import BackendWithPasses
     from gptrs.capture.jit import jit
     from gptrs.capture.pytree import register_pytree
     from gptrs.capture.tensor import Tensor, tensor
@@ -64,12 +71,14 @@ if TYPE_CHECKING:
         CompileEnd,
         CompileStart,
         ExecutionTraceSink,
+        KernelEvent,
         PassEvent,
         RunEnd,
         RunStart,
     )
     from gptrs.checkpoint.config_fields import ConfigFields
     from gptrs.checkpoint.params import Params
+    from gptrs.functionals.patterns import pattern
     from gptrs.functionals.registry import functional, implement
     from gptrs.ir import (
         dtypes,
@@ -91,6 +100,9 @@ if TYPE_CHECKING:
     from gptrs.ir.tensor_type import TensorType
     from gptrs.nn.kv_cache import KVCache, LayerCache
     from gptrs.nn.module import Module
+    from gptrs.optimizer.fusion import FusionPass, View, find_views
+    from gptrs.optimizer.pass_base import Pass, RewritePass
+    from gptrs.optimizer.rewrite.rewrite import Rewrite
     from gptrs.plugins.capabilities import CausalLM
     from gptrs.runtime.programs import run_program
     from gptrs.testing.kit import run_conformance
@@ -111,6 +123,22 @@ __all__ = [
     "OpTable",
     "dying_values",
     "require_supported",
+    "KernelCache",
+    "CacheReport",
+    "CacheVersion",
+    "Entries",
+    "KernelRun",
+    "ProfiledExecutable",
+    "MachineProbe",
+    "BackendWithPasses",
+    "KernelEvent",
+    "FusionPass",
+    "View",
+    "find_views",
+    "Pass",
+    "RewritePass",
+    "Rewrite",
+    "pattern",
     "DType",
     "Function",
     "Instruction",
@@ -180,6 +208,22 @@ _LAZY = {
     "OpTable": "gptrs.backend.op_table:OpTable",
     "dying_values": "gptrs.backend.memory_plan:dying_values",
     "require_supported": "gptrs.backend.op_table:require_supported",
+    "KernelCache": "gptrs.backend.kernel_cache:KernelCache",
+    "CacheReport": "gptrs.backend.kernel_cache:CacheReport",
+    "CacheVersion": "gptrs.backend.kernel_cache:CacheVersion",
+    "Entries": "gptrs.backend.kernel_cache:Entries",
+    "KernelRun": "gptrs.backend.profiled:KernelRun",
+    "ProfiledExecutable": "gptrs.backend.profiled:ProfiledExecutable",
+    "MachineProbe": "gptrs.backend.machine_probe:MachineProbe",
+    "BackendWithPasses": "gptrs.capture.compilation:BackendWithPasses",
+    "KernelEvent": "gptrs.capture.trace:KernelEvent",
+    "FusionPass": "gptrs.optimizer.fusion:FusionPass",
+    "View": "gptrs.optimizer.fusion:View",
+    "find_views": "gptrs.optimizer.fusion:find_views",
+    "Pass": "gptrs.optimizer.pass_base:Pass",
+    "RewritePass": "gptrs.optimizer.pass_base:RewritePass",
+    "Rewrite": "gptrs.optimizer.rewrite.rewrite:Rewrite",
+    "pattern": "gptrs.functionals.patterns:pattern",
     "DType": "gptrs.ir.dtypes:DType",
     "Function": "gptrs.ir.program:Function",
     "Instruction": "gptrs.ir.program:Instruction",

@@ -35,6 +35,10 @@ def _as_matrices(
     rows: tuple[int, ...],
     columns: tuple[int, ...],
 ) -> np.ndarray:
-    """`x` in the accumulator, each group of axes merged into one: (batch, rows, columns)."""
+    """`x` in the accumulator, each group of axes merged into one: (batch, rows, columns).
+
+    Always in one memory layout, so that the bits of a product depend on the values alone.
+    """
     shape = [math.prod(x.shape[axis] for axis in axes) for axes in (batch, rows, columns)]
-    return to_accumulator(x, accum).transpose(batch + rows + columns).reshape(shape)
+    merged = to_accumulator(x, accum).transpose(batch + rows + columns).reshape(shape)
+    return np.ascontiguousarray(merged)

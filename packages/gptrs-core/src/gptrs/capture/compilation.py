@@ -13,6 +13,7 @@ import numpy as np
 
 from gptrs.backend.memory_limit import require_memory
 from gptrs.backend.op_table import require_static
+from gptrs.backend.profiled import KernelRun, ProfiledExecutable
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.capture import pass_statistics, trace
 from gptrs.capture.graph import Leaf
@@ -250,7 +251,7 @@ def _run_traced(prepared: Prepared, buffers: Sequence[Buffer], cached: bool) -> 
         sink.before_run(trace.RunStart(prepared.number, cached))
     started, failure = time.perf_counter(), None
     try:
-        return prepared.executable.run(buffers)
+        return _run_for(sinks, prepared, buffers)
     except BaseException as error:
         failure = error
         raise
@@ -258,3 +259,20 @@ def _run_traced(prepared: Prepared, buffers: Sequence[Buffer], cached: bool) -> 
         seconds = time.perf_counter() - started
         for sink in sinks:
             sink.after_run(trace.RunEnd(prepared.number, seconds, failure))
+
+
+def _run_for(
+    sinks: Sequence[trace.ExecutionTraceSink], prepared: Prepared, buffers: Sequence[Buffer]
+) -> list[Buffer]:
+    """Run kernel by kernel if a sink wants that and the executable can, else as always."""
+    executable = prepared.executable
+    listeners = [sink for sink in sinks if sink.wants_kernels]
+    if not listeners or not isinstance(executable, ProfiledExecutable):
+        return executable.run(buffers)
+
+    def tell(run: KernelRun) -> None:
+        event = trace.KernelEvent(prepared.number, run)
+        for sink in listeners:
+            sink.after_kernel(event)
+
+    return executable.run_profiled(buffers, tell)

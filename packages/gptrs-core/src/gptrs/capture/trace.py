@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+from gptrs.backend.profiled import KernelRun
 from gptrs.backend.protocol import InputRole
 from gptrs.ir.program import Program
 
@@ -85,6 +86,14 @@ class RunEnd:
     error: BaseException | None
 
 
+@dataclass(frozen=True, slots=True)
+class KernelEvent:
+    """A kernel was called in the run of a program."""
+
+    number: int
+    run: KernelRun
+
+
 Event = CompileStart | PassEvent | CompileEnd | RunStart | RunEnd
 
 
@@ -94,6 +103,9 @@ class ExecutionTraceSink:
     A sink is called in the thread that compiles or runs, between the events it is told of, and may
     be called from several threads at once. What it raises goes to the caller of the program.
     """
+
+    wants_kernels: bool = False
+    """Whether to time each kernel where the backend can, which makes runs slower."""
 
     def before_program(self, event: CompileStart) -> None:
         """A program is about to be compiled."""
@@ -106,6 +118,9 @@ class ExecutionTraceSink:
 
     def before_run(self, event: RunStart) -> None:
         """It is about to run."""
+
+    def after_kernel(self, event: KernelEvent) -> None:
+        """A kernel was called while it runs; told to those that have `wants_kernels`."""
 
     def after_run(self, event: RunEnd) -> None:
         """It ran, or failed."""

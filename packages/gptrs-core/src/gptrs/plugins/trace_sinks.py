@@ -13,6 +13,7 @@ from gptrs.capture.trace import (
     CompileEnd,
     CompileStart,
     ExecutionTraceSink,
+    KernelEvent,
     PassEvent,
     RunEnd,
     RunStart,
@@ -29,7 +30,7 @@ VARIABLE = "GPTRS_TRACE_SINKS"
 _LOG = logging.getLogger("gptrs")
 _active: dict[str, ExecutionTraceSink] = {}
 _lock = threading.RLock()
-Event = TypeVar("Event", CompileStart, PassEvent, CompileEnd, RunStart, RunEnd)
+Event = TypeVar("Event", CompileStart, PassEvent, CompileEnd, RunStart, RunEnd, KernelEvent)
 
 
 def names_from_environment() -> list[str]:
@@ -106,6 +107,7 @@ class _Guarded(ExecutionTraceSink):
         self._name = name
         self._sink = sink
         self._failed = False
+        self.wants_kernels = sink.wants_kernels
 
     def before_program(self, event: CompileStart) -> None:
         self._tell(self._sink.before_program, event)
@@ -118,6 +120,9 @@ class _Guarded(ExecutionTraceSink):
 
     def before_run(self, event: RunStart) -> None:
         self._tell(self._sink.before_run, event)
+
+    def after_kernel(self, event: KernelEvent) -> None:
+        self._tell(self._sink.after_kernel, event)
 
     def after_run(self, event: RunEnd) -> None:
         self._tell(self._sink.after_run, event)

@@ -83,7 +83,8 @@ class TransposeOfRhs(Rewrite):
 class ContractionInOrder(Rewrite):
     """dot_general(x, y, contract = c) -> dot_general(x, y, contract = sorted(c))
 
-    Pairs of contracted axes have no order; they are put into that of the left side.
+    Pairs of contracted axes are put into the order of the left side. Sums of floats are left as
+    they are where that changes in which order they are added.
     """
 
     def pattern(self) -> OpPattern:
@@ -91,9 +92,14 @@ class ContractionInOrder(Rewrite):
         return dot_general(x, y)
 
     def check(self, match: Match) -> str | None:
-        """Refuse if they are in order."""
-        axes = _op(match).contract_lhs
-        return "its contracted axes are in order" if list(axes) == sorted(axes) else None
+        """Refuse if they are in order, or if other bits could come out."""
+        axes, lhs = _op(match).contract_lhs, match[x].type
+        if list(axes) == sorted(axes):
+            return "its contracted axes are in order"
+        several = sum(lhs.shape[axis] != 1 for axis in axes) > 1
+        if several and not lhs.dtype.is_integer:
+            return f"numbers of {lhs.dtype} would be added in another order"
+        return None
 
     def rewrite(self, match: Match, emit: Emitter) -> Value:
         """The same product."""

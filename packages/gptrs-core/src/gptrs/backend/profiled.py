@@ -1,0 +1,33 @@
+"""What an executable may offer besides `Executable`: the time of each of its kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from gptrs.backend.protocol import Buffer
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRun:
+    """One call of a kernel."""
+
+    kernel: str
+    """What it computes, in the words of the program: the names of its ops."""
+    operands: str
+    """The types that it reads and the one that it writes, `f32[2, 3], f32[3] -> f32[2]`."""
+    seconds: float
+    nbytes: int | None
+    """Bytes of the tensors that it reads and writes, None if that is not known."""
+
+
+@runtime_checkable
+class ProfiledExecutable(Protocol):
+    """An executable that can tell what its kernels take."""
+
+    def run_profiled(
+        self, inputs: Sequence[Buffer], tell: Callable[[KernelRun], None]
+    ) -> list[Buffer]:
+        """Like `run`, to the last bit, and `tell` each call of a kernel after it; slower."""
+        ...
