@@ -23,7 +23,11 @@ from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.kernels.emitter import FEATURES, WIDTH
 from gptrs_backend_numba.kernels.epilogue import ACTIVATIONS
 from gptrs_backend_numba.kernels.gemm_ir import PANEL, ROWS, VECTORS, tile
+from gptrs_backend_numba.lowering.custom_calls import custom_call
+from gptrs_backend_numba.lowering.matmul import Epilogue, gemm
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, release_pages
+from gptrs_backend_numba.passes.elementwise_groups import Unit
+from gptrs_backend_numba.schedule import Builder
 
 ARGUMENT, PARAMETER = InputRole.ARGUMENT, InputRole.PARAMETER
 HALF_ULP = {"f32": 0.0, "bf16": 2.0**-8, "f16": 2.0**-10}
@@ -182,6 +186,31 @@ def test_a_linear_layer_with_an_unknown_attribute_is_refused() -> None:
     text = linear("f32", 1, 2, 3, "in_out", "none", False, False).replace('"none"', '"cube"')
     with pytest.raises(UnsupportedError, match=r"custom_call.*gptrs\.numba\.linear\.f32\.v1"):
         create(1).compile(parse_program(text), [ARGUMENT, PARAMETER])
+
+
+@custom_call("gptrs.numba.scaled_test.f32.v1", when=lambda op, operands: True)
+def scaled(builder: Builder, unit: Unit) -> None:
+    x, weight = (builder.view(value) for value in unit.last.operands)
+    gemm(builder, x, weight, builder.define(unit.last.result), Epilogue(scale=0.25))
+
+
+def test_a_scale_through_a_target_of_ones_own() -> None:
+    text = """ptir.v0.5
+func @main(%x: f32[6, 20], %w: f32[40, 20]) -> f32[6, 40] {
+  %0 = custom_call %x, %w {target = "gptrs.numba.scaled_test.f32.v1", results = [f32[6, 40]]}
+    : f32[6, 40]
+  return %0
+}
+"""
+    random = np.random.default_rng(11)
+    x, w = numbers(random, (6, 20), dtypes.f32), numbers(random, (40, 20), dtypes.f32)
+    (found,) = create(1).compile(parse_program(text), [ARGUMENT, ARGUMENT]).run([x, w])
+    require_close(4 * np.asarray(found), x, w.T)
+
+
+def test_a_target_has_one_lowering() -> None:
+    with pytest.raises(ValueError, match="registered twice"):
+        custom_call("gptrs.numba.linear.f32.v1", when=lambda op, operands: True)(scaled)
 
 
 def test_a_nan_stays_where_it_is() -> None:

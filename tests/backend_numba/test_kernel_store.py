@@ -3,12 +3,14 @@
 import logging
 import os
 import stat
-import subprocess
-import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from gptrs.errors import UsageError
+from gptrs_backend_numba.kernel_entry import Entry, encoded
+from gptrs_backend_numba.kernel_inventory import clear, keep_within, versions_in
 from gptrs_backend_numba.kernel_store import KernelStore, open_store
 
 
@@ -19,7 +21,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_directory_is_private(root: Path) -> None:
-    store = open_store()
+    store = open_store("made by a test")
     assert store.folder == root / "numba"
     assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
 
@@ -27,7 +29,7 @@ def test_the_directory_is_private(root: Path) -> None:
 def test_a_directory_open_to_others_is_closed(root: Path) -> None:
     (root / "numba").mkdir(parents=True)
     (root / "numba").chmod(0o777)
-    store = open_store()
+    store = open_store("made by a test")
     assert store.folder is not None
     assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
 
@@ -36,13 +38,13 @@ def test_a_link_is_not_used(root: Path, tmp_path: Path, caplog: pytest.LogCaptur
     (tmp_path / "elsewhere").mkdir()
     root.mkdir()
     (root / "numba").symlink_to(tmp_path / "elsewhere")
-    assert open_store().folder is None
+    assert open_store("made by a test").folder is None
     assert "must be a directory that belongs to this user" in caplog.text
 
 
 def test_a_file_in_the_way_is_only_a_warning(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     root.write_text("")
-    store = open_store()
+    store = open_store("made by a test")
     assert store.folder is None
     assert len(caplog.records) == 1
     store.save("key", b"code")
@@ -50,7 +52,7 @@ def test_a_file_in_the_way_is_only_a_warning(root: Path, caplog: pytest.LogCaptu
 
 
 def test_entries_come_back_and_leave_no_litter(root: Path) -> None:
-    store = open_store()
+    store = open_store("made by a test")
     assert store.load("key") is None
     store.save("key", b"code")
     store.save("key", b"newer code")
@@ -62,7 +64,7 @@ def test_entries_come_back_and_leave_no_litter(root: Path) -> None:
 def test_a_damaged_entry_counts_as_absent(
     damage: str, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    store = open_store()
+    store = open_store("made by a test")
     store.save("key", bytes(range(200)))
     path = root / "numba" / "key"
     whole = path.read_bytes()
@@ -81,7 +83,7 @@ def test_a_damaged_entry_counts_as_absent(
 
 
 def test_a_linked_entry_is_not_read(root: Path, tmp_path: Path) -> None:
-    store = open_store()
+    store = open_store("made by a test")
     store.save("key", b"code")
     os.rename(root / "numba" / "key", tmp_path / "key")
     (root / "numba" / "key").symlink_to(tmp_path / "key")
@@ -94,7 +96,7 @@ def test_a_full_disk_is_only_a_warning(
     def refuse(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    store = open_store()
+    store = open_store("made by a test")
     monkeypatch.setattr(os, "fsync", refuse)
     store.save("key", b"code")
     assert "No space left on device" in caplog.text
@@ -102,54 +104,121 @@ def test_a_full_disk_is_only_a_warning(
 
 
 def test_without_a_folder_nothing_is_kept() -> None:
-    store = KernelStore(None)
+    store = KernelStore(None, "made by a test", 1 << 20)
     store.save("key", b"code")
     assert store.load("key") is None
 
 
-PROGRAM = """
-import logging, sys
-logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-from gptrs_backend_numba.kernels.compiled import compiled
-kernel = compiled("def kernel(a, b):\\n    return a * b + 1\\n")
-print(kernel(6, 7))
-"""
+A, B, C = ("0" * 39 + digit for digit in "abc")
 
 
-COLLISION = """
-import sys
-from gptrs_backend_numba.kernels.compiled import compiled, compiled_task
-def source(body):
-    return f"def kernel(a, b, c, geometry, task):\\n    return {body}\\n"
-addresses = [compiled_task(source(body)) for body in sys.argv[1:]]
-assert [compiled_task(source(body)) for body in sys.argv[1:]] == addresses, addresses
-print(*(compiled(source(body))(6, 7, 8, 9, 10) for body in sys.argv[1:]))
-"""
+def test_every_flipped_bit_is_noticed(root: Path) -> None:
+    store = open_store("made by a test")
+    whole = encoded(Entry("made by a test", b"code"))
+    for position in range(8 * len(whole)):
+        damaged = bytearray(whole)
+        damaged[position // 8] ^= 1 << position % 8
+        (root / "numba" / A).write_bytes(damaged)
+        assert store.load(A) is None, position
 
 
-def test_kernels_stored_by_different_processes_keep_apart(root: Path) -> None:
-    runs = [["a * b"], ["a - b"], ["a * b", "a - b"]]
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", COLLISION, *bodies],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=120,
-        ).stdout.split()
-        for bodies in runs
-    ]
-    assert outputs == [["42"], ["-1"], ["42", "-1"]]
+def test_many_damaged_entries_are_one_warning(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = open_store("made by a test")
+    for key in (A, B, C):
+        (root / "numba" / key).write_bytes(b"nothing good")
+        assert store.load(key) is None
+    assert len(caplog.records) == 1
 
 
-def test_a_second_process_finds_what_the_first_compiled(root: Path) -> None:
-    outputs = [
-        subprocess.run(
-            [sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True, timeout=120
-        ).stdout.splitlines()
-        for _ in range(2)
-    ]
-    assert "compiling kernels for this machine" in outputs[0][0]
-    assert outputs[0][1:] == outputs[1] == ["43"]
-    (entry,) = (root / "numba").iterdir()
-    assert stat.S_IMODE(entry.stat().st_mode) == 0o600
+def test_an_entry_that_others_may_write_to_is_refused(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store("made by a test")
+    store.save(A, b"code")
+    (root / "numba" / A).chmod(0o666)
+    assert store.load(A) is None
+    assert "other users may write to it" in caplog.text
+    store.save(A, b"code")
+    assert store.load(A) == b"code"
+
+
+def test_an_entry_of_another_user_is_refused(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = open_store("made by a test")
+    store.save(A, b"code")
+    monkeypatch.setattr(os, "geteuid", lambda: 123456)
+    assert store.load(A) is None
+    assert "it belongs to another user" in caplog.text
+
+
+def test_a_pipe_in_the_place_of_an_entry_does_not_block(root: Path) -> None:
+    store = open_store("made by a test")
+    os.mkfifo(root / "numba" / A, 0o600)
+    assert store.load(A) is None
+
+
+def test_a_disk_that_is_full_is_tried_once(
+    root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    store = open_store("made by a test")
+    monkeypatch.setattr(os, "fsync", refuse)
+    for key in (A, B, C):
+        store.save(key, b"code")
+    assert len(caplog.records) == 1
+    assert not store.keeps
+
+
+def test_entries_unused_for_longest_make_room(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(encoded(Entry("made by a test", bytes(1000))))
+    monkeypatch.setenv("GPTRS_CACHE_BYTES", str(2 * size))
+    store = open_store("made by a test")
+    for age, key in ((200, A), (100, B)):
+        store.save(key, bytes(1000))
+        os.utime(root / "numba" / key, (time.time() - age,) * 2)
+    assert store.load(A) is not None, "which makes it the one used last"
+    store.save(C, bytes(1000))
+    assert store.load(B) is None
+    assert store.load(A) == store.load(C) == bytes(1000)
+
+
+def test_a_budget_of_nothing_keeps_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPTRS_CACHE_BYTES", "0")
+    store = open_store("made by a test")
+    store.save(A, b"code")
+    assert list((root / "numba").iterdir()) == []
+
+
+def test_a_budget_is_a_number(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPTRS_CACHE_BYTES", "1G")
+    with pytest.raises(UsageError, match="`GPTRS_CACHE_BYTES` must be a number of bytes"):
+        open_store("made by a test")
+
+
+def test_what_a_killed_writer_left_goes_and_what_is_not_ours_stays(root: Path) -> None:
+    store = open_store("made by a test")
+    store.save(A, b"code")
+    folder = root / "numba"
+    for name, age in ((".new-old", 7200), (".new-young", 0), ("notes.txt", 7200)):
+        (folder / name).write_text("")
+        os.utime(folder / name, (time.time() - age,) * 2)
+    keep_within(folder, 1 << 20)
+    assert {path.name for path in folder.iterdir()} == {A, ".new-young", "notes.txt"}
+    assert clear(folder, None).count == 1
+    assert {path.name for path in folder.iterdir()} == {".new-young", "notes.txt"}
+
+
+def test_entries_know_which_version_made_them(root: Path) -> None:
+    open_store("old").save(A, b"code")
+    open_store("new").save(B, b"code")
+    (root / "numba" / C).write_bytes(b"gptrs kernel 1\n" + bytes(100))
+    folder = root / "numba"
+    versions = {version.name: version for version in versions_in(folder, "new")}
+    assert versions["new"].current
+    assert [version.current for version in versions.values()] == [True, False, False]
+    assert versions["old"].entries.count == 1
+    assert clear(folder, keep="new").count == 2
+    assert [path.name for path in folder.iterdir()] == [B]

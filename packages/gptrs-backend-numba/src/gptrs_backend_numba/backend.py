@@ -12,17 +12,22 @@ from gptrs.backend.protocol import Buffer, InputRole
 from gptrs.ir.op import Op
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
+from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.compiler import lower
 from gptrs_backend_numba.engine import ENGINE
 from gptrs_backend_numba.executable import NumbaExecutable
+from gptrs_backend_numba.fusion.passes import fusions
+from gptrs_backend_numba.kernel_cache import StoredKernels
 from gptrs_backend_numba.lowering.table import TABLE
+from gptrs_backend_numba.probes import MeasuringThreads
 from gptrs_backend_numba.threads import thread_count
 
 
-class NumbaBackend:
+class NumbaBackend(StoredKernels, MeasuringThreads):
     """See `gptrs.backend.protocol.Backend`. Results do not depend on `threads`, bit for bit."""
 
     name = "numba"
+    legalize: tuple[Pass, ...] = ()
 
     def __init__(self, threads: int) -> None:
         self.threads = threads
@@ -32,6 +37,11 @@ class NumbaBackend:
     ) -> str | None:
         """Why there is no kernel for `op` on these types, None if there is one."""
         return TABLE.refusal(op, operands, results)
+
+    @property
+    def fuse(self) -> tuple[Pass, ...]:
+        """See `gptrs.capture.compilation.BackendWithPasses`."""
+        return fusions()
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> NumbaExecutable:
         """Lower a verified program; kernels that are in no cache are compiled, which takes time."""

@@ -1,26 +1,32 @@
-"""Runs a schedule: fills the addresses of inputs and results in, then calls kernel after kernel."""
+"""Runs a schedule: fills the addresses of inputs and results in, then starts the interpreter."""
 
 from __future__ import annotations
 
 import ctypes
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
 
+from gptrs.backend.profiled import KernelRun
 from gptrs.backend.protocol import Buffer, InputRole
 from gptrs.errors import ExecutionError, UsageError
 from gptrs.ir.program import Value
 from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.assembly import Key, assemble, locate
 from gptrs_backend_numba.engine import ENGINE
+from gptrs_backend_numba.kernels import interpreter
+from gptrs_backend_numba.kernels.compiled import compiled
 from gptrs_backend_numba.memory import address_of
-from gptrs_backend_numba.schedule import Call, Schedule
+from gptrs_backend_numba.packing import PACKED_WEIGHTS, Arrangement
+from gptrs_backend_numba.profiling import Profiler
+from gptrs_backend_numba.schedule import Schedule
 from gptrs_backend_numba.views import Place, View
 
-_Slot = tuple[list[int], int, int]
-"""The arguments of a call, the position of an address among them, the bytes to add to it."""
+_CALLS_AT_ONCE = 32
+"""After so many kernel calls Python gets a chance to see Ctrl-C."""
 
 
 class NumbaExecutable:
@@ -38,15 +44,35 @@ class NumbaExecutable:
         self._parameters = [role is InputRole.PARAMETER for role in roles]
         self._overwritten = _overwritten(schedule)
         self._threads = threads
-        self._addresses: dict[tuple[Place, int], int] = {}
-        self._slots: dict[tuple[Place, int], list[_Slot]] = {}
-        self._calls = [(call.kernel, self._arguments(call)) for call in schedule.calls]
+        self._code = assemble(schedule.steps)
+        words = np.array(self._code.words, np.int64)
+        self._start = address_of(words)
+        # Quicker than the array to write single words to.
+        self._words = memoryview(cast("bytearray", words))
+        self._addresses: dict[Key, int] = {}
+        self._interpret = compiled(interpreter.SOURCE)
+        self._profiler: Profiler | None = None
+        self._packings: dict[int, list[tuple[int, Arrangement]]] = {}
+        for place, packing in enumerate(schedule.packings):
+            self._packings.setdefault(packing.input, []).append((place, packing.layout))
         self._seen: list[weakref.ref[np.ndarray] | None] = [None] * len(params)
         for index, array in enumerate(schedule.constants):
             self._locate(Place.CONSTANT, index, address_of(array))
 
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
         """See `gptrs.backend.protocol.Executable`."""
+        return self._run(inputs, self._interpret_all)
+
+    def run_profiled(
+        self, inputs: Sequence[Buffer], tell: Callable[[KernelRun], None]
+    ) -> list[Buffer]:
+        """See `gptrs.backend.profiled.ProfiledExecutable`."""
+        if self._profiler is None:
+            self._profiler = Profiler(self._interpret, self._code, self._words, self._start)
+        profiler = self._profiler
+        return self._run(inputs, lambda: profiler.run(tell))
+
+    def _run(self, inputs: Sequence[Buffer], interpret: Callable[[], int]) -> list[Buffer]:
         if len(inputs) != len(self._expected):
             raise UsageError(f"the program takes {len(self._expected)} inputs, got {len(inputs)}")
         with ENGINE.entered(self._threads):
@@ -54,31 +80,25 @@ class NumbaExecutable:
             results = self._bind_results(arrays)
             # The scratch memory may have moved since the last run, which was another program's.
             self._locate(Place.SCRATCH, 0, address_of(ENGINE.scratch(self.schedule.scratch)))
-            for position, (kernel, arguments) in enumerate(self._calls):
-                if kernel(*arguments):
-                    raise ExecutionError(self._explanation(position))
+            position = interpret()
+            if position < 0:
+                raise ExecutionError(self._explanation(-1 - position))
         return results
 
-    def _arguments(self, call: Call) -> list[int]:
-        arguments = list(call.leading)
-        for view in call.views:
-            storage = view.storage
-            offset = view.offset * view.dtype.itemsize
-            key = (storage.place, storage.index)
-            if storage.place is Place.SCRATCH:
-                key, offset = (Place.SCRATCH, 0), offset + storage.index
-            self._slots.setdefault(key, []).append((arguments, len(arguments), offset))
-            arguments.append(0)
-        arguments.append(address_of(call.geometry))
-        return arguments
+    def _interpret_all(self) -> int:
+        """Run all instructions; 0, or -1 - the position of the call that failed."""
+        position = self._code.begin
+        while (position := self._interpret(self._start, position, _CALLS_AT_ONCE)) > 0:
+            pass
+        return position
 
     def _locate(self, place: Place, index: int, address: int) -> None:
         """Tell all calls that use a storage where it is now."""
         if self._addresses.get((place, index)) == address:
             return
         self._addresses[place, index] = address
-        for arguments, position, offset in self._slots.get((place, index), ()):
-            arguments[position] = address + offset
+        for position, offset in self._code.slots.get((place, index), ()):
+            self._words[position] = address + offset
 
     def _bind_inputs(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The arrays that the calls work on, which the caller must hold until they are done."""
@@ -96,6 +116,9 @@ class NumbaExecutable:
             self._seen[index] = weakref.ref(array) if remember else None
             arrays[index] = usable
             self._locate(Place.INPUT, index, address_of(usable))
+            for place, layout in self._packings.get(index, ()):
+                packed = PACKED_WEIGHTS.packed(array, usable, layout, self._threads)
+                self._locate(Place.PACKED, place, address_of(packed))
         if self._overwritten:
             self._own_donated(inputs, arrays)
         return arrays
@@ -122,24 +145,29 @@ class NumbaExecutable:
         return results
 
     def _explanation(self, position: int) -> str:
-        explain = self.schedule.calls[position].explain
-        assert explain is not None, "only calls that explain their failure can fail"
-        return explain(self._read)
+        call = self._code.calls[position]
+        if call.explain is None:
+            return "a kernel found no memory for its work"
+        return call.explain(self._read)
 
     def _read(self, view: View) -> np.ndarray:
         """A copy of the elements behind a view, as the calls see them now."""
-        storage = view.storage
-        in_scratch = storage.place is Place.SCRATCH
-        address = self._addresses[storage.place, 0 if in_scratch else storage.index]
-        start = address + (storage.index if in_scratch else 0)
-        elements = np.frombuffer(ctypes.string_at(start, storage.nbytes), view.dtype.numpy)
+        place = locate(view)
+        start = self._addresses[place.key] + place.offset
+        for counter, stride in place.moves:
+            start += self._words[self._code.counters[counter]] * stride
+        last = sum((n - 1) * step for n, step in zip(view.shape, view.strides, strict=True))
+        count = last + 1 if view.size else 0
+        elements = np.frombuffer(
+            ctypes.string_at(start, count * view.dtype.itemsize), view.dtype.numpy
+        )
         strides = [stride * view.dtype.itemsize for stride in view.strides]
-        return np.lib.stride_tricks.as_strided(elements[view.offset :], view.shape, strides)
+        return np.lib.stride_tricks.as_strided(elements, view.shape, strides)
 
 
 def _overwritten(schedule: Schedule) -> list[int]:
     """The inputs that calls write to or that are returned."""
-    written = [call.write.storage for call in schedule.calls]
+    written = [call.write.storage.root for call in schedule.calls]
     written += [result.view.storage for result in schedule.results]
     return sorted({storage.index for storage in written if storage.place is Place.INPUT})
 

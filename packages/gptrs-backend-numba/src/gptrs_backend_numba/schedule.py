@@ -1,22 +1,24 @@
-"""A program as a flat list of kernel calls, and the builder that lowerings add them to."""
+"""A program as a flat list of kernel calls and jumps, and the builder lowerings add them to."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.program import Value
+from gptrs.ir.program import Region, Value
 from gptrs.ir.shapes import Shape
+from gptrs_backend_numba.control import Control
 from gptrs_backend_numba.kernels import elementwise
 from gptrs_backend_numba.kernels.compiled import Kernel, compiled
 from gptrs_backend_numba.kernels.elementwise import Access, Operation
+from gptrs_backend_numba.packing import Packing
 from gptrs_backend_numba.pool import POOL, run_tasks
-from gptrs_backend_numba.views import Place, Storage, View, dense_strides, merged_axes
+from gptrs_backend_numba.views import Part, Place, Storage, View, dense_strides, merged_axes
 
 Read = Callable[[View], np.ndarray]
 Explain = Callable[[Read], str]
@@ -36,11 +38,16 @@ class Call:
     explain: Explain | None = None
     leading: tuple[int, ...] = ()
     """Arguments before the addresses."""
+    origin: str = ""
+    """The ops that it computes, for profiles."""
 
     @property
     def views(self) -> tuple[View, ...]:
         """The tensors in the order of the kernel's arguments."""
         return (*self.reads, self.write)
+
+
+Step = Call | Control
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +61,50 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A lowered program: calls in order, constants by index, results, bytes of scratch memory."""
+    """A lowered program: steps in order, constants by index, results, bytes of scratch memory."""
 
-    calls: tuple[Call, ...]
+    steps: tuple[Step, ...]
     constants: tuple[np.ndarray, ...]
     results: tuple[Result, ...]
     scratch: int
+    packings: tuple[Packing, ...] = ()
+    """The packed weights that calls read, by index."""
+
+    @property
+    def calls(self) -> tuple[Call, ...]:
+        """The kernel calls among the steps."""
+        return tuple(step for step in self.steps if isinstance(step, Call))
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the builders of all regions of a program share."""
+
+    threads: int
+    functions: Mapping[str, Region]
+    constants: list[np.ndarray]
+    parameters: frozenset[int] = frozenset()
+    """The inputs that are the same in every run."""
+    packings: list[Packing] = field(default_factory=list[Packing])
 
 
 class Builder:
-    """Collects calls; keeps the view that each value has become and how long it is needed."""
+    """Collects the steps of a region; keeps what each value has become and how long it is needed.
 
-    def __init__(self, donated: Sequence[bool], last_use: dict[Value, int], threads: int) -> None:
-        self.calls: list[Call] = []
-        self.constants: list[np.ndarray] = []
+    `owned` are storages from outside that the region may overwrite after their last use in it.
+    """
+
+    def __init__(
+        self, context: Context, last_use: Mapping[Value, int], owned: Iterable[Storage]
+    ) -> None:
+        self.context = context
+        self.constants = context.constants
+        self.steps: list[Step] = []
         self.position = 0
         """The unit that is being lowered."""
-        self._donated = donated
         self._last_use = last_use
-        self._threads = threads
+        self._owned = frozenset(owned)
+        self._made: set[Storage] = set()
         self._views: dict[Value, View] = {}
         self._values: dict[Storage, list[Value]] = {}
 
@@ -88,6 +120,7 @@ class Builder:
     def fresh(self, dtype: DType, shape: Shape) -> View:
         """A contiguous view of new scratch memory."""
         storage = Storage(Place.SCRATCH, 0, math.prod(shape) * dtype.itemsize)
+        self._made.add(storage)
         return View(storage, dtype, shape, dense_strides(shape))
 
     def define(self, value: Value) -> View:
@@ -112,7 +145,7 @@ class Builder:
         explain: Explain | None = None,
     ) -> None:
         """Add a kernel call."""
-        self.calls.append(Call(kernel, tuple(reads), write, np.array(geometry, np.int64), explain))
+        self.steps.append(Call(kernel, tuple(reads), write, np.array(geometry, np.int64), explain))
 
     def call_tasks(
         self,
@@ -125,21 +158,43 @@ class Builder:
         parallel: bool,
     ) -> None:
         """Add a call that runs `count` tasks of a compiled task function, in parallel or not."""
-        threads = self._threads if parallel else 1
+        threads = self.context.threads if parallel else 1
         leading = (POOL.address, function, count, threads)
         numbers = np.array(geometry, np.int64)
-        self.calls.append(Call(run_tasks(), reads, write, numbers, leading=leading))
+        self.steps.append(Call(run_tasks(), reads, write, numbers, leading=leading))
+
+    def name_calls(self, start: int, origin: str) -> None:
+        """Note the origin of the calls from step `start` on that have none yet."""
+        for place in range(start, len(self.steps)):
+            step = self.steps[place]
+            if isinstance(step, Call) and not step.origin:
+                self.steps[place] = replace(step, origin=origin)
 
     def may_overwrite(self, view: View) -> bool:
         """Whether no value needed later, and no caller, sees the whole storage behind `view`."""
         storage = view.storage
-        ours = storage.place is Place.SCRATCH or (
-            storage.place is Place.INPUT and self._donated[storage.index]
-        )
+        ours = storage in self._made or storage in self._owned
         needed = any(
-            self._last_use.get(value, -1) > self.position for value in self._values[storage]
+            self._last_use.get(value, -1) > self.position for value in self._values.get(storage, ())
         )
         return ours and not needed and view.fills_storage
+
+    def include(self, inner: Builder) -> None:
+        """Go on with the steps of a region and in the memory that it has made."""
+        self.steps += inner.steps
+        self._made |= inner._made
+
+    def deliver(self, view: View, target: View) -> None:
+        """Have the elements of `view`, a result of the region, in `target` when it ends.
+
+        Without a copy, if the region computed them into memory of its own.
+        """
+        storage = view.storage
+        if storage in self._made and storage.place is Place.SCRATCH and view.fills_storage:
+            offset = target.offset * target.dtype.itemsize
+            storage.become_part(Part(target.storage, offset))
+        else:
+            self.copy(view, target)
 
     def elementwise(
         self,
@@ -195,7 +250,7 @@ class Builder:
 
 def with_dtype(view: View, dtype: DType) -> View:
     """The same memory read as elements of another type of the same width."""
-    return View(view.storage, dtype, view.shape, view.strides, view.offset)
+    return replace(view, dtype=dtype)
 
 
 def _move(access: Access) -> Operation:

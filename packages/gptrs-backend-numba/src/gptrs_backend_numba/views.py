@@ -22,6 +22,23 @@ class Place(enum.Enum):
     """A part of the scratch memory; `Storage.index` becomes its byte offset."""
     RESULT = "result"
     """A fresh buffer for a result, made when the program runs."""
+    PACKED = "packed"
+    """A packed copy of a matrix of an input, see `gptrs_backend_numba.packing`."""
+    PART = "part"
+    """A part of another storage, see `Storage.part`."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Counter:
+    """The number of the current step of a loop, from `first` to `last` by 1 or -1."""
+
+    first: int
+    last: int
+
+    @property
+    def by(self) -> int:
+        """What takes one number to the next."""
+        return 1 if self.first <= self.last else -1
 
 
 @dataclass(eq=False, slots=True)
@@ -31,6 +48,30 @@ class Storage:
     place: Place
     index: int
     nbytes: int
+    part: Part | None = None
+    """Of which storage this is a part."""
+
+    @property
+    def root(self) -> Storage:
+        """The storage that this is a part of, at any depth, or itself."""
+        storage = self
+        while storage.part is not None:
+            storage = storage.part.whole
+        return storage
+
+    def become_part(self, part: Part) -> None:
+        """Lie in another storage from now on."""
+        self.place, self.part = Place.PART, part
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Where in `whole` a part begins, in bytes; that of a loop moves by `stride` with a counter."""
+
+    whole: Storage
+    offset: int
+    counter: Counter | None = None
+    stride: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +126,14 @@ class View:
         strides = tuple(step * stride for step, stride in zip(steps, self.strides, strict=True))
         start = self.offset + (offset if math.prod(sizes) else 0)
         return replace(self, shape=sizes, strides=strides, offset=start)
+
+    def row(self, counter: Counter) -> View:
+        """Without the leading axis: the elements at the number of the counter along it."""
+        shape, strides, width = self.shape[1:], self.strides[1:], self.dtype.itemsize
+        last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
+        nbytes = (last + 1) * width if math.prod(shape) else 0
+        part = Part(self.storage, self.offset * width, counter, self.strides[0] * width)
+        return View(Storage(Place.PART, 0, nbytes, part), self.dtype, shape, strides)
 
     def reshaped(self, shape: Shape) -> View | None:
         """The same elements under `shape`, None if no strides express it."""

@@ -68,8 +68,25 @@ _INTEGER = {
     "select": "choose({0}, {1}, {2})",
     "clamp": "integer_minimum(integer_maximum({0}, {1}), {2})",
 }
+_COMPLEX = {
+    "neg": "-{0}",
+    "add": "{0} + {1}",
+    "sub": "{0} - {1}",
+    "mul": "{0} * {1}",
+    "is_finite": "complex_is_finite({0})",
+    "select": "choose({0}, {1}, {2})",
+    **{
+        name: f"{{r}}(complex_{name}(np.complex128({{0}})))"
+        for name in ("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal", "sin", "cos")
+    },
+    "tanh": "{r}(complex_tanh(np.complex128({0})))",
+    "div": "{r}(complex_divide(np.complex128({0}), np.complex128({1})))",
+    "pow": "{r}(complex_power(np.complex128({0}), np.complex128({1})))",
+}
+_FOUR_BITS = {"shift_right_logical": "shift_right_logical(bit_and({0}, {r}(15)), {1})"}
 _TEMPLATES: dict[Kind, dict[str, str]] = {
     "float": _FLOAT,
+    "complex": _COMPLEX,
     "signed": {
         **_INTEGER,
         "abs": "integer_maximum({0}, negated({0}))",
@@ -94,13 +111,15 @@ _SMALL_POWERS = {"1": "{0}", "2": "{0} * {0}", "3": "{0} * {0} * {0}"}
 class Operation:
     """One op of a group: operands and result are register names, with their element types.
 
-    `power` is the exponent of a `pow` whose exponent is a constant 1, 2 or 3, as text.
+    `power` is the exponent of a `pow` whose exponent is a constant 1, 2 or 3, as text. `text` is
+    source that computes the result, for an op that has no template here.
     """
 
     op: Op
     operands: tuple[tuple[str, DType], ...]
     result: tuple[str, DType]
     power: str | None = None
+    text: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +143,8 @@ def computes(op: type[Op], dtype: DType) -> bool:
 
 def expression(operation: Operation) -> str:
     """Source that computes the result of one op from register names."""
+    if operation.text is not None:
+        return operation.text
     op = operation.op
     names = [name for name, _ in operation.operands]
     dtype = operation.operands[op.data_operand][1]
@@ -133,13 +154,19 @@ def expression(operation: Operation) -> str:
     if isinstance(op, ops.Compare):
         sides = [f"convert({name}, np.uint8)" if dtype.is_bool else name for name in names]
         return f"{sides[0]} {_COMPARISONS[op.direction]} {sides[1]}"
-    if operation.power is not None:
-        template = _SMALL_POWERS[operation.power]
-    else:
-        template = _TEMPLATES[dtype.kind][op.name]
     narrow = is_narrow(dtype)
+    template = _template(operation, dtype)
     value = template.format(*names, t="f32" if narrow else dtype, r=register(dtype))
     return value if op.name == "select" or target is not dtype else rounded(dtype, value)
+
+
+def _template(operation: Operation, dtype: DType) -> str:
+    if operation.power is not None:
+        return _SMALL_POWERS[operation.power]
+    name = operation.op.name
+    if dtype.bits == 4 and name in _FOUR_BITS:
+        return _FOUR_BITS[name]
+    return _TEMPLATES[dtype.kind][name]
 
 
 def can_fail(op: Op, dtype: DType) -> bool:

@@ -5,6 +5,8 @@ They move elements without looking at them, so there is one for each width in by
 
 from __future__ import annotations
 
+from gptrs_backend_numba.kernels.registers import element
+
 _TAKE = """
 def kernel(x, indices, out, geometry):
     G = pointer(geometry, np.int64)
@@ -102,4 +104,4 @@ def move_source(width: int, *, into: bool) -> str:
 
 
 def _typed(source: str, width: int) -> str:
-    return source.replace("TYPE", f"np.uint{8 * width}")
+    return source.replace("TYPE", element(width))

@@ -27,7 +27,9 @@ def pointer(typing_context, address, element):
     return signature, generate
 
 
-def _unary(emit):
+def unary(emit):
+    """An intrinsic of one number; `emit` takes the builder, the type and the number."""
+
     @intrinsic
     def apply(typing_context, x):
         def generate(context, builder, signature, arguments):
@@ -38,7 +40,9 @@ def _unary(emit):
     return apply
 
 
-def _binary(emit):
+def binary(emit):
+    """An intrinsic of two numbers of one type; `emit` takes the builder, the type and both."""
+
     @intrinsic
     def apply(typing_context, x, y):
         if types.unliteral(x) != types.unliteral(y):
@@ -135,100 +139,7 @@ def _sign_bits(builder, type_, x):
     return builder.ashr(x, ir.Constant(x.type, type_.bitwidth - 1))
 
 
-@intrinsic
-def bits_of(typing_context, x):
-    """The bits of a float32 as int32."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.IntType(32))
-
-    return types.int32(types.float32), generate
-
-
-@intrinsic
-def from_bits(typing_context, x):
-    """The float32 with the bits of an int32."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.int32), generate
-
-
-@intrinsic
-def truncated(typing_context, x):
-    """A float32 that is known to fit, as int32; unlike `convert` this is one vector instruction."""
-
-    def generate(context, builder, signature, arguments):
-        return builder.fptosi(arguments[0], ir.IntType(32))
-
-    return types.int32(types.float32), generate
-
-
-@intrinsic
-def wrapped(typing_context, x, element):
-    """An integer as the integer type `element`: its low bits, or its value in a wider type."""
-    source, target = types.unliteral(x), element.instance_type
-
-    def generate(context, builder, signature, arguments):
-        target_type = context.get_value_type(target)
-        if target.bitwidth < source.bitwidth:
-            return builder.trunc(arguments[0], target_type)
-        if target.bitwidth == source.bitwidth:
-            return arguments[0]
-        return (builder.sext if source.signed else builder.zext)(arguments[0], target_type)
-
-    return target(source, element), generate
-
-
-@intrinsic
-def convert(typing_context, x, element):
-    """`x` as `element` by the rules of `cast`: integers saturate, NaN becomes 0, `i1` is x != 0."""
-    source, target = types.unliteral(x), element.instance_type
-
-    def generate(context, builder, signature, arguments):
-        return _converted(builder, source, target, context.get_value_type(target), arguments[0])
-
-    return target(source, element), generate
-
-
-def _converted(builder, source, target, target_type, value):
-    if source == target:
-        return value
-    if target == types.boolean:
-        zero = ir.Constant(value.type, 0)
-        if isinstance(source, types.Float):
-            return builder.fcmp_unordered("!=", value, zero)
-        return builder.icmp_unsigned("!=", value, zero)
-    if isinstance(target, types.Float):
-        if isinstance(source, types.Float):
-            wider = target.bitwidth > source.bitwidth
-            return (builder.fpext if wider else builder.fptrunc)(value, target_type)
-        signed = isinstance(source, types.Integer) and source.signed
-        return (builder.sitofp if signed else builder.uitofp)(value, target_type)
-    if source == types.boolean:
-        return builder.zext(value, target_type)
-    if isinstance(source, types.Float):
-        kind = "fptosi" if target.signed else "fptoui"
-        name = f"llvm.{kind}.sat.i{target.bitwidth}.f{source.bitwidth}"
-        return call_llvm(builder, name, target_type, [value])
-    return _saturated(builder, source, target, target_type, value)
-
-
-def _saturated(builder, source, target, target_type, value):
-    compare = builder.icmp_signed if source.signed else builder.icmp_unsigned
-    for bound, direction in ((target.minval, "<"), (target.maxval, ">")):
-        if source.minval <= bound <= source.maxval:
-            limit = ir.Constant(value.type, bound)
-            value = builder.select(compare(direction, value, limit), limit, value)
-    if target.bitwidth < source.bitwidth:
-        return builder.trunc(value, target_type)
-    if target.bitwidth == source.bitwidth:
-        return value
-    return (builder.sext if source.signed else builder.zext)(value, target_type)
-
-
-_divide_exact = _binary(lambda builder, type_, x, y: builder.udiv(x, y))
+_divide_exact = binary(lambda builder, type_, x, y: builder.udiv(x, y))
 
 
 @register_jitable
@@ -247,36 +158,34 @@ EXPORTS = {
     "np": np,
     "pointer": pointer,
     "offset": offset,
-    "convert": convert,
-    "wrapped": wrapped,
     "choose": choose,
     "fma": fma,
-    "absolute": _unary(_math("fabs")),
-    "floor": _unary(_math("floor")),
-    "ceil": _unary(_math("ceil")),
-    "rint": _unary(_math("rint")),
-    "square_root": _unary(_math("sqrt")),
-    "copysign": _binary(_math("copysign")),
-    "float_maximum": _binary(_math("maximum")),
-    "float_minimum": _binary(_math("minimum")),
-    "power": _binary(_math("pow")),
-    "divide": _binary(lambda builder, type_, x, y: builder.fdiv(x, y)),
-    "float_remainder": _binary(lambda builder, type_, x, y: builder.frem(x, y)),
-    "negated": _unary(lambda builder, type_, x: builder.neg(x)),
-    "complement": _unary(lambda builder, type_, x: builder.not_(x)),
-    "wrap_add": _binary(lambda builder, type_, x, y: builder.add(x, y)),
-    "wrap_sub": _binary(lambda builder, type_, x, y: builder.sub(x, y)),
-    "wrap_mul": _binary(lambda builder, type_, x, y: builder.mul(x, y)),
-    "bit_and": _binary(lambda builder, type_, x, y: builder.and_(x, y)),
-    "bit_or": _binary(lambda builder, type_, x, y: builder.or_(x, y)),
-    "bit_xor": _binary(lambda builder, type_, x, y: builder.xor(x, y)),
-    "integer_maximum": _binary(_integer_extreme(">")),
-    "integer_minimum": _binary(_integer_extreme("<")),
-    "quotient": _binary(_quotient),
-    "remainder": _binary(_remainder),
-    "shift_left": _binary(_shift(lambda builder, _: builder.shl, _zero)),
-    "shift_right_logical": _binary(_shift(lambda builder, _: builder.lshr, _zero)),
-    "shift_right_arithmetic": _binary(
+    "absolute": unary(_math("fabs")),
+    "floor": unary(_math("floor")),
+    "ceil": unary(_math("ceil")),
+    "rint": unary(_math("rint")),
+    "square_root": unary(_math("sqrt")),
+    "copysign": binary(_math("copysign")),
+    "float_maximum": binary(_math("maximum")),
+    "float_minimum": binary(_math("minimum")),
+    "power": binary(_math("pow")),
+    "divide": binary(lambda builder, type_, x, y: builder.fdiv(x, y)),
+    "float_remainder": binary(lambda builder, type_, x, y: builder.frem(x, y)),
+    "negated": unary(lambda builder, type_, x: builder.neg(x)),
+    "complement": unary(lambda builder, type_, x: builder.not_(x)),
+    "wrap_add": binary(lambda builder, type_, x, y: builder.add(x, y)),
+    "wrap_sub": binary(lambda builder, type_, x, y: builder.sub(x, y)),
+    "wrap_mul": binary(lambda builder, type_, x, y: builder.mul(x, y)),
+    "bit_and": binary(lambda builder, type_, x, y: builder.and_(x, y)),
+    "bit_or": binary(lambda builder, type_, x, y: builder.or_(x, y)),
+    "bit_xor": binary(lambda builder, type_, x, y: builder.xor(x, y)),
+    "integer_maximum": binary(_integer_extreme(">")),
+    "integer_minimum": binary(_integer_extreme("<")),
+    "quotient": binary(_quotient),
+    "remainder": binary(_remainder),
+    "shift_left": binary(_shift(lambda builder, _: builder.shl, _zero)),
+    "shift_right_logical": binary(_shift(lambda builder, _: builder.lshr, _zero)),
+    "shift_right_arithmetic": binary(
         _shift(lambda builder, type_: builder.ashr if type_.signed else builder.lshr, _sign_bits)
     ),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.kernels.keys import key, key_pointer
 from gptrs_backend_numba.kernels.registers import (
     cast,
     load,
@@ -44,9 +45,9 @@ def kernel(x, out, geometry):
         best = {first}
         at = np.int64(0)
         for i in range(np.int64(1), n):
-            x = {next}
-            if {condition}:
-                best = x
+            key = {next}
+            if key {sign} best:
+                best = key
                 at = i
         O[o] = at
     return 0
@@ -64,7 +65,7 @@ def reduce_source(
 
     def step(element: str) -> str:
         value = to_accumulator(load(operand, element), operand, accumulator)
-        return rounded(accumulator, _combined(kind, accumulator).format(value))
+        return rounded(accumulator, combined(kind, accumulator, "total", value))
 
     return _REDUCE.format(
         kind=kind,
@@ -80,14 +81,15 @@ def reduce_source(
     )
 
 
-def _combined(kind: str, dtype: DType) -> str:
+def combined(kind: str, dtype: DType, total: str, value: str) -> str:
+    """Source of what a reduction of `kind` makes of two register values, before rounding."""
     if kind in ("and", "or"):
-        return f"bit_{kind}(total, {{}})"
+        return f"bit_{kind}({total}, {value})"
     if kind in ("max", "min"):
-        return f"{'float' if dtype.is_float else 'integer'}_{kind}imum(total, {{}})"
-    if dtype.is_float:
-        return "total + {}" if kind == "sum" else "total * {}"
-    return "wrap_add(total, {})" if kind == "sum" else "wrap_mul(total, {})"
+        return f"{'float' if dtype.is_float else 'integer'}_{kind}imum({total}, {value})"
+    if dtype.is_integer:
+        return f"wrap_add({total}, {value})" if kind == "sum" else f"wrap_mul({total}, {value})"
+    return f"{total} + {value}" if kind == "sum" else f"{total} * {value}"
 
 
 def extreme_source(largest: bool, operand: DType, result: DType) -> str:
@@ -98,20 +100,15 @@ def extreme_source(largest: bool, operand: DType, result: DType) -> str:
     """
 
     def element(index: str) -> str:
-        value = load(operand, f"X[{index}]")
-        return f"convert({value}, np.uint8)" if operand.is_bool else value
+        return key(operand, f"X[{index}]", nan_is_least=not largest)
 
-    sign = ">" if largest else "<"
-    condition = f"x {sign} best"
-    if operand.is_float:
-        condition += " or (x != x and best == best)"
     return _EXTREME.format(
         better="largest" if largest else "least",
         operand=operand,
         result=result,
-        X=typed_pointer("x", operand),
+        X=key_pointer("x", operand),
         O=typed_pointer("out", result),
         first=element("base"),
         next=element("base + i * stride"),
-        condition=condition,
+        sign=">" if largest else "<",
     )

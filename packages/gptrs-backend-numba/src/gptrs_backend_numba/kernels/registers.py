@@ -1,7 +1,8 @@
 """How element types live in kernels: as what they are loaded, computed on, rounded, and stored.
 
-`i1` is a byte in memory and a truth value in a register; f16 and bf16 are 16 bits in memory and a
-float32 in a register, rounded to the narrow type after every operation.
+`i1` is a byte in memory and a truth value in a register. Floats of 8 and 16 bits are unsigned
+integers in memory and float32 in a register, rounded to the narrow type after every operation.
+Integers of 4 bits take a byte in memory and in a register, and wrap after every operation.
 """
 
 from __future__ import annotations
@@ -9,31 +10,40 @@ from __future__ import annotations
 import numpy as np
 
 from gptrs.ir import dtypes
-from gptrs.ir.dtypes import DType, bf16, f16, i1
+from gptrs.ir.dtypes import DType
 
-INTEGERS: tuple[DType, ...] = tuple(d for d in dtypes.INTEGERS if d.bits >= 8)
-FLOATS: tuple[DType, ...] = (dtypes.f16, dtypes.bf16, dtypes.f32, dtypes.f64)
+INTEGERS: tuple[DType, ...] = dtypes.INTEGERS
+FLOATS: tuple[DType, ...] = dtypes.FLOATS
 COMPUTED: tuple[DType, ...] = (dtypes.i1, *INTEGERS, *FLOATS)
-"""The element types that kernels can compute with."""
+"""The element types that kernels can compute with and that have an order."""
+NUMBERS: tuple[DType, ...] = (*INTEGERS, *FLOATS, dtypes.cf32, dtypes.cf64)
+"""The element types that kernels can add and multiply."""
 
 
 def is_narrow(dtype: DType) -> bool:
     """Whether the type is computed on as float32 and rounded."""
-    return dtype in (f16, bf16)
+    return dtype.is_float and dtype.bits <= 16
 
 
 def register(dtype: DType) -> str:
     """The NumPy type, as source, of a value of this type in a register."""
     if is_narrow(dtype):
         return "np.float32"
-    return "np.bool_" if dtype is i1 else f"np.{dtype.numpy.name}"
+    if dtype.bits == 4:
+        return "np.int8" if dtype.kind == "signed" else "np.uint8"
+    return f"np.{dtype.numpy.name}" if not dtype.is_bool else "np.bool_"
 
 
 def memory(dtype: DType) -> str:
     """The NumPy type, as source, of an element of this type in memory."""
     if is_narrow(dtype):
-        return "np.uint16"
-    return "np.uint8" if dtype is i1 else f"np.{dtype.numpy.name}"
+        return f"np.uint{dtype.bits}"
+    return "np.uint8" if dtype.is_bool else register(dtype)
+
+
+def element(width: int) -> str:
+    """The NumPy type, as source, of an element of `width` bytes that is moved as it is."""
+    return "np.complex128" if width == 16 else f"np.uint{8 * width}"
 
 
 def typed_pointer(address: str, dtype: DType) -> str:
@@ -45,34 +55,54 @@ def load(dtype: DType, element: str) -> str:
     """Source of the register value of `element`, an indexed pointer."""
     if is_narrow(dtype):
         return f"{dtype}_to_f32({element})"
-    return f"convert({element}, np.bool_)" if dtype is i1 else element
+    if dtype.bits == 4:
+        return rounded(dtype, element)
+    return f"convert({element}, np.bool_)" if dtype.is_bool else element
 
 
 def store(dtype: DType, value: str) -> str:
     """Source of what to assign to an element for a register value."""
     if is_narrow(dtype):
         return f"f32_to_{dtype}({value})"
-    return f"convert({value}, np.uint8)" if dtype is i1 else value
+    return f"convert({value}, np.uint8)" if dtype.is_bool else value
 
 
 def rounded(dtype: DType, value: str) -> str:
     """Source of a computed value brought to the precision of its type."""
+    if dtype.bits == 4:
+        return f"wrapped_{dtype}({value})"
     return f"{dtype}_to_f32(f32_to_{dtype}({value}))" if is_narrow(dtype) else value
 
 
 def can_cast(source: DType, target: DType) -> bool:
-    """Whether `cast` gives the value that the definition asks for: no double rounding."""
-    if source not in COMPUTED or target not in COMPUTED:
-        return False
-    return not (is_narrow(target) and source.is_integer and source.bits == 64)
+    """Whether `cast` is defined: a complex number has no real type to go to."""
+    return target.is_complex or target.is_bool or not source.is_complex
 
 
 def cast(value: str, source: DType, target: DType) -> str:
     """Source of a register value converted as by `cast`; `can_cast` must hold."""
     if source is target:
         return value
-    if not is_narrow(target):
-        return f"convert({value}, {register(target)})"
+    if target.is_complex:
+        return _to_complex(value, source, target)
+    if source.is_complex:
+        return f"({value} != {register(source)}(0))"
+    if is_narrow(target):
+        return _to_narrow(value, source, target)
+    converted = f"convert({value}, {register(target)})"
+    return f"clamped_{target}({converted})" if target.bits == 4 else converted
+
+
+def _to_complex(value: str, source: DType, target: DType) -> str:
+    if not source.is_complex:
+        value = cast(value, source, dtypes.f32 if target is dtypes.cf32 else dtypes.f64)
+    return f"{register(target)}({value})"
+
+
+def _to_narrow(value: str, source: DType, target: DType) -> str:
+    """Rounded once: what must become float32 first stays off the middle between two results."""
+    if source.is_integer and source.bits == 64:
+        value = f"to_53_bits_odd({value})"
     if source.bits >= 32 and source is not dtypes.f32:
         value = f"f64_to_f32_odd(convert({value}, np.float64))"
     return rounded(target, f"convert({value}, np.float32)")
@@ -81,11 +111,15 @@ def cast(value: str, source: DType, target: DType) -> str:
 def to_accumulator(value: str, source: DType, accumulator: DType) -> str:
     """Source of a register value on its way into a sum: integers wrap, as the sum itself does."""
     if source.is_integer:
-        return f"wrapped({value}, {register(accumulator)})"
+        value = f"wrapped({value}, {register(accumulator)})"
+        return rounded(accumulator, value) if accumulator.bits == 4 else value
     return cast(value, source, accumulator)
 
 
 def constant(value: complex, dtype: DType) -> np.generic:
     """`value` as a NumPy scalar of the register type, to be a global name of a kernel."""
-    type_ = np.float32 if is_narrow(dtype) else dtype.numpy.type
-    return type_(value)
+    if is_narrow(dtype):
+        return np.float32(value.real)
+    if dtype.bits == 4:
+        return (np.int8 if dtype.kind == "signed" else np.uint8)(int(value.real))
+    return dtype.numpy.type(value)

@@ -7,19 +7,14 @@ import math
 import numpy as np
 from numba.extending import register_jitable
 
+from gptrs_backend_numba.kernels.conversion import bits_of, convert, from_bits, truncated
 from gptrs_backend_numba.kernels.machine import EXPORTS as MACHINE
-from gptrs_backend_numba.kernels.machine import (
-    bits_of,
-    choose,
-    convert,
-    fma,
-    from_bits,
-    truncated,
-)
+from gptrs_backend_numba.kernels.machine import choose, fma
 
 f32, i32 = np.float32, np.int32
 _divide, _rint, _copysign = MACHINE["divide"], MACHINE["rint"], MACHINE["copysign"]
 _absolute = MACHINE["absolute"]
+_integer_maximum, _integer_minimum = MACHINE["integer_maximum"], MACHINE["integer_minimum"]
 
 
 @register_jitable
@@ -164,11 +159,82 @@ def f64_to_f32_odd(x):
     return from_bits(choose(inexact, i32(b + step), b))
 
 
+@register_jitable
+def f8e5m2_to_f32(bits):
+    """The value of an 8-bit float with 5 bits of exponent, the upper half of a half float."""
+    return f16_to_f32(np.uint16(convert(bits, i32) << i32(8)))
+
+
+@register_jitable
+def f32_to_f8e5m2(x):
+    """The nearest 8-bit float with 5 bits of exponent, ties to even; overflows to infinity."""
+    b = bits_of(x)
+    magnitude = i32(b & i32(0x7FFFFFFF))
+    subnormal = i32(bits_of(from_bits(magnitude) + f32(128.0)) - i32(0x43000000))
+    odd = i32((magnitude >> i32(21)) & i32(1))
+    normal = i32((magnitude - i32(112 << 23) + i32(0xFFFFF) + odd) >> i32(21))
+    special = choose(magnitude > i32(0x7F800000), i32(0x7E), i32(0x7C))
+    result = choose(magnitude < i32(113 << 23), subnormal, normal)
+    result = choose(magnitude >= i32(143 << 23), special, result)
+    return np.uint8(result | i32((b >> i32(24)) & i32(0x80)))
+
+
+@register_jitable
+def f8e4m3_to_f32(bits):
+    """The value of an 8-bit float with 4 bits of exponent, which has NaN but no infinities."""
+    b = convert(bits, i32)
+    magnitude = i32((b & i32(0x7F)) << i32(20))
+    normal = from_bits(i32(magnitude + i32(120 << 23)))
+    subnormal = from_bits(i32(magnitude + i32(121 << 23))) - from_bits(i32(121 << 23))
+    value = choose(magnitude < i32(1 << 23), subnormal, normal)
+    value = choose(magnitude == i32(0x7F << 20), from_bits(i32(0x7FC00000)), value)
+    return from_bits(i32(bits_of(value) | i32((b & i32(0x80)) << i32(24))))
+
+
+@register_jitable
+def f32_to_f8e4m3(x):
+    """The nearest 8-bit float with 4 bits of exponent, ties to even; overflows to NaN."""
+    b = bits_of(x)
+    magnitude = i32(b & i32(0x7FFFFFFF))
+    subnormal = i32(bits_of(from_bits(magnitude) + f32(16384.0)) - i32(0x46800000))
+    odd = i32((magnitude >> i32(20)) & i32(1))
+    normal = i32((magnitude - i32(120 << 23) + i32(0x7FFFF) + odd) >> i32(20))
+    result = choose(magnitude < i32(121 << 23), subnormal, normal)
+    result = choose(result > i32(0x7F), i32(0x7F), result)
+    return np.uint8(result | i32((b >> i32(24)) & i32(0x80)))
+
+
+@register_jitable
+def wrapped_si4(x):
+    """The number that the low 4 bits of an int8 are."""
+    return np.int8(((x & 15) ^ 8) - 8)
+
+
+@register_jitable
+def wrapped_ui4(x):
+    """The number that the low 4 bits of a uint8 are."""
+    return np.uint8(x & 15)
+
+
+@register_jitable
+def clamped_si4(x):
+    """The nearest number of 4 bits."""
+    return _integer_minimum(_integer_maximum(x, np.int8(-8)), np.int8(7))
+
+
+@register_jitable
+def clamped_ui4(x):
+    """The nearest number of 4 bits."""
+    return _integer_minimum(x, np.uint8(15))
+
+
 EXPORTS = {
     function.__name__: function
     for function in (
         exp_f32, tanh_f32, erf_f32, logistic_f32, logistic_f64, sign_f32, sign_f64,
         f16_to_f32, f32_to_f16, bf16_to_f32, f32_to_bf16, f64_to_f32_odd,
+        f8e5m2_to_f32, f32_to_f8e5m2, f8e4m3_to_f32, f32_to_f8e4m3,
+        wrapped_si4, wrapped_ui4, clamped_si4, clamped_ui4,
     )
 } | {
     "exp_f64": math.exp, "tanh_f64": math.tanh, "erf_f64": math.erf,

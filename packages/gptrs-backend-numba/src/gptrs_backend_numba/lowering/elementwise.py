@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
 from gptrs.ir.op import OPS, Op
 from gptrs.ir.ops import elementwise as ops
 from gptrs.ir.program import Value
-from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.kernels import elementwise as kernels
-from gptrs_backend_numba.kernels.registers import COMPUTED, can_cast
+from gptrs_backend_numba.kernels.registers import register, rounded
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE, Unit
 from gptrs_backend_numba.schedule import Builder, Explain, Read, with_dtype
@@ -22,7 +23,22 @@ from gptrs_backend_numba.views import Place, View
 def reinterpreted(builder: Builder, unit: Unit) -> None:
     """The operand itself, its bits read as the result's element type."""
     operand = builder.view(unit.last.operands[0])
-    builder.bind(unit.last.result, with_dtype(operand, unit.last.result.type.dtype))
+    target = unit.last.result.type.dtype
+    if target.bits == 4 and target is not operand.dtype:
+        builder.bind(unit.last.result, _other_sign(builder, operand, target))
+    else:
+        builder.bind(unit.last.result, with_dtype(operand, target))
+
+
+def _other_sign(builder: Builder, operand: View, target: DType) -> View:
+    """4 bits in a byte whose other half must follow the sign."""
+    out = builder.fresh(target, operand.shape)
+    text = rounded(target, f"wrapped(x0, {register(target)})")
+    step = kernels.Operation(
+        ops.Bitcast(target), (("x0", operand.dtype),), ("y0", target), text=text
+    )
+    builder.elementwise([operand], out, [step])
+    return out
 
 
 def computed(builder: Builder, unit: Unit) -> None:
@@ -42,11 +58,11 @@ def computed(builder: Builder, unit: Unit) -> None:
 
 def _explain(unit: Unit) -> Explain | None:
     divisions = [
-        f"`{step.op.name}` of {', '.join(str(x.type) for x in step.operands)}"
+        f"`{step.op.name}` of integers by zero, of {', '.join(str(x.type) for x in step.operands)}"
         for step in unit.instructions
         if kernels.can_fail(step.op, step.result.type.dtype)
     ]
-    message = f"{' or '.join(divisions)}: an integer was divided by zero"
+    message = " or ".join(divisions)
 
     def explain(read: Read) -> str:
         return message
@@ -67,15 +83,13 @@ def _small_power(
 def _single_constant(builder: Builder, view: View) -> float | None:
     if view.storage.place is not Place.CONSTANT or any(view.strides) or view.size == 0:
         return None
+    if view.dtype.is_complex:
+        return None
     array = builder.constants[view.storage.index].reshape(-1)
     return float(array[view.offset].astype(np.float64))
 
 
-def _when(op: Op, operands: Sequence[TensorType]) -> bool:
-    return not isinstance(op, ops.Cast) or can_cast(operands[0].dtype, op.dtype)
-
-
 for _class in OPS.values():
     if issubclass(_class, ELEMENTWISE):
-        _dtypes = [dtype for dtype in COMPUTED if kernels.computes(_class, dtype)]
-        TABLE.register(_class, dtypes=_dtypes, when=_when)(computed)
+        _dtypes = [dtype for dtype in dtypes.ALL if kernels.computes(_class, dtype)]
+        TABLE.register(_class, dtypes=_dtypes)(computed)

@@ -5,27 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from gptrs.ir import dtypes
-from gptrs.ir.op import Op
 from gptrs.ir.ops import indexing as ops
+from gptrs.ir.ops.elementwise import ShiftLeft, ShiftRightArithmetic
 from gptrs.ir.program import Instruction
 from gptrs.ir.shapes import Shape
-from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.kernels import indexing as kernels
 from gptrs_backend_numba.kernels.compiled import compiled
-from gptrs_backend_numba.lowering.table import MOVABLE, TABLE, is_index
+from gptrs_backend_numba.kernels.elementwise import Operation, cast_operation
+from gptrs_backend_numba.kernels.registers import register
+from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder, Explain, Read
+from gptrs_backend_numba.schedule import Builder, Explain, Read, with_dtype
 from gptrs_backend_numba.views import View, merged_axes
 
 
-def _when(op: Op, operands: Sequence[TensorType]) -> bool:
-    return is_index(operands[-1].dtype)
-
-
-@TABLE.register(ops.Take, dtypes=MOVABLE, when=_when)
+@TABLE.register(ops.Take, dtypes=MOVABLE)
 def take(builder: Builder, unit: Unit) -> None:
     """Rows copied one by one, after all indices have been checked."""
     x, indices = (builder.view(value) for value in unit.last.operands)
@@ -35,11 +30,12 @@ def take(builder: Builder, unit: Unit) -> None:
     geometry = [indices.size, x.shape[0], x.strides[0]]
     geometry += [math.prod(size for size, _ in axes), len(axes), length, stride, *_flat(axes, 0)]
     kernel = compiled(kernels.take_source(x.dtype.itemsize))
-    reads = (x, builder.converted(indices, dtypes.si64))
-    builder.call(kernel, reads, out, geometry, _explain(unit.last, indices, 0))
+    reads = (x, positions(builder, indices))
+    explain = out_of_range(unit.last, indices, 0, x.shape[0])
+    builder.call(kernel, reads, out, geometry, explain)
 
 
-@TABLE.register(ops.Gather, dtypes=MOVABLE, when=_when)
+@TABLE.register(ops.Gather, dtypes=MOVABLE)
 def gather(builder: Builder, unit: Unit) -> None:
     """Elements copied one by one, after all indices have been checked."""
     op = unit.last.op
@@ -50,11 +46,12 @@ def gather(builder: Builder, unit: Unit) -> None:
     for axis, (size, stride) in enumerate(zip(indices.shape, x.strides, strict=True)):
         geometry += [size, 0 if axis == op.axis else stride]
     kernel = compiled(kernels.gather_source(x.dtype.itemsize))
-    reads = (x, builder.converted(indices, dtypes.si64))
-    builder.call(kernel, reads, out, geometry, _explain(unit.last, indices, op.axis))
+    reads = (x, positions(builder, indices))
+    explain = out_of_range(unit.last, indices, op.axis, x.shape[op.axis])
+    builder.call(kernel, reads, out, geometry, explain)
 
 
-@TABLE.register(ops.DynamicSlice, dtypes=MOVABLE, when=_when)
+@TABLE.register(ops.DynamicSlice, dtypes=MOVABLE)
 def dynamic_slice(builder: Builder, unit: Unit) -> None:
     """A block copied out of the operand; of one without axes, or as large, the operand itself."""
     x, starts = (builder.view(value) for value in unit.last.operands)
@@ -65,7 +62,7 @@ def dynamic_slice(builder: Builder, unit: Unit) -> None:
     _move(builder, x, builder.define(result), starts, into=False)
 
 
-@TABLE.register(ops.DynamicUpdateSlice, dtypes=MOVABLE, when=_when)
+@TABLE.register(ops.DynamicUpdateSlice, dtypes=MOVABLE)
 def dynamic_update_slice(builder: Builder, unit: Unit) -> None:
     """A block copied into the operand if its memory is free after this, else into a copy of it."""
     x, update, starts = (builder.view(value) for value in unit.last.operands)
@@ -96,8 +93,22 @@ def _move(builder: Builder, source: View, target: View, starts: View, *, into: b
         for size, stride in zip(block[:-1], view.strides[:-1], strict=True):
             geometry += [size, stride]
     kernel = compiled(kernels.move_source(source.dtype.itemsize, into=into))
-    positions = builder.converted(starts, dtypes.si64)
-    builder.call(kernel, (source, positions), target, geometry)
+    builder.call(kernel, (source, positions(builder, starts)), target, geometry)
+
+
+def positions(builder: Builder, indices: View) -> View:
+    """Indices of any integer type as contiguous si64; those beyond it stay out of every range."""
+    if indices.dtype.bits >= 8:
+        return builder.converted(indices, dtypes.si64)
+    # Only the low half of the byte counts: moved up and down again it takes its sign along.
+    byte = dtypes.si8 if indices.dtype.kind == "signed" else dtypes.ui8
+    half = (f"{register(byte)}(4)", byte)
+    up = Operation(ShiftLeft(), (("x0", byte), half), ("y0", byte))
+    down = Operation(ShiftRightArithmetic(), (("y0", byte), half), ("y1", byte))
+    target = builder.fresh(dtypes.si64, indices.shape)
+    cast = cast_operation("y1", byte, "y2", dtypes.si64)
+    builder.elementwise([with_dtype(indices, byte)], target, [up, down, cast])
+    return target
 
 
 def _axes(shape: Shape, strides: Shape) -> list[tuple[int, tuple[int, ...]]]:
@@ -110,15 +121,16 @@ def _flat(axes: Sequence[tuple[int, tuple[int, ...]]], tensor: int) -> list[int]
     return [number for size, strides in axes for number in (size, strides[tensor])]
 
 
-def _explain(instruction: Instruction, indices: View, axis: int) -> Explain:
-    x, positions = (value.type for value in instruction.operands)
+def out_of_range(instruction: Instruction, indices: View, axis: int, size: int) -> Explain:
+    """Says which of the indices, given in their own type, is not one of `axis`."""
+    operands = ", ".join(str(value.type) for value in instruction.operands)
 
     def explain(read: Read) -> str:
-        found = read(indices).reshape(-1)
-        wrong = found[(found < 0) | (found >= np.uint64(x.shape[axis]))]
+        found = (int(index) for index in read(indices).reshape(-1))
+        wrong = next(index for index in found if not 0 <= index < size)
         return (
-            f"`{instruction.op.name}` of {x}, {positions}: index {int(wrong[0])} is out of range "
-            f"for axis {axis} of size {x.shape[axis]}"
+            f"`{instruction.op.name}` of {operands}: index {wrong} is out of range "
+            f"for axis {axis} of size {size}"
         )
 
     return explain

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from dataclasses import replace
+
+import numpy as np
+
 from gptrs.ir.ops import layout as ops
+from gptrs.ir.shapes import Shape
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.views import View
 
 
 @TABLE.register(ops.Reshape, dtypes=MOVABLE)
@@ -59,3 +66,62 @@ def concat(builder: Builder, unit: Unit) -> None:
         starts = tuple(begin if axis == op.axis else 0 for axis in range(len(part.shape)))
         builder.copy(part, target.sliced(starts, part.shape, ones))
         begin += part.shape[op.axis]
+
+
+@TABLE.register(ops.Pad, dtypes=MOVABLE)
+def pad(builder: Builder, unit: Unit) -> None:
+    """The value everywhere, then what is left of the operand copied to every `step`-th place."""
+    op = unit.last.op
+    assert isinstance(op, ops.Pad)
+    x = builder.view(unit.last.operands[0])
+    target = builder.define(unit.last.result)
+    value = np.zeros((), x.dtype.numpy) if op.value is None else op.value.array
+    builder.copy(replace(builder.constant(value), dtype=x.dtype).broadcast(target.shape), target)
+    steps = tuple(between + 1 for between in op.between(len(x.shape)))
+    kept = [
+        _kept(dim, size, low, step)
+        for dim, size, low, step in zip(x.shape, target.shape, op.low, steps, strict=True)
+    ]
+    sizes = tuple(last - first for first, last in kept)
+    sources = tuple(first for first, _ in kept)
+    places = tuple(
+        low + first * step for low, (first, _), step in zip(op.low, kept, steps, strict=True)
+    )
+    ones = (1,) * len(steps)
+    builder.copy(x.sliced(sources, sizes, ones), target.sliced(places, sizes, steps))
+
+
+def _kept(dim: int, size: int, low: int, step: int) -> tuple[int, int]:
+    """The elements `first .. last - 1` whose places `low + i * step` lie in [0, size)."""
+    first = max(-(low // step), 0)
+    return first, max(min(dim, -((low - size) // step)), first)
+
+
+@TABLE.register(ops.Tile, dtypes=MOVABLE)
+def tile(builder: Builder, unit: Unit) -> None:
+    """One copy: every axis becomes two, of which the operand has the first with a stride of 0."""
+    op = unit.last.op
+    assert isinstance(op, ops.Tile)
+    x = builder.view(unit.last.operands[0])
+    target = builder.define(unit.last.result)
+    split = tuple(itertools.chain(*zip(op.repeats, x.shape, strict=True)))
+    strides = tuple(itertools.chain(*((0, stride) for stride in x.strides)))
+    apart = target.reshaped(split)
+    assert apart is not None, "a contiguous tensor takes any shape"
+    builder.copy(replace(x, shape=split, strides=strides), apart)
+
+
+@TABLE.register(ops.Reverse, dtypes=MOVABLE)
+def reverse(builder: Builder, unit: Unit) -> None:
+    """A copy that reads backwards."""
+    op = unit.last.op
+    assert isinstance(op, ops.Reverse)
+    x = builder.view(unit.last.operands[0])
+    builder.copy(_backwards(x, op.axes), builder.define(unit.last.result))
+
+
+def _backwards(x: View, axes: Shape) -> View:
+    """`x` from its last elements on, with negative strides: to be copied and never bound."""
+    strides = tuple(-step if axis in axes else step for axis, step in enumerate(x.strides))
+    last = sum((x.shape[axis] - 1) * x.strides[axis] for axis in axes)
+    return replace(x, strides=strides, offset=x.offset + (last if x.size else 0))

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops import reduction as ops
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.kernels import reduction as kernels
 from gptrs_backend_numba.kernels.compiled import compiled
-from gptrs_backend_numba.kernels.registers import COMPUTED, can_cast, constant
+from gptrs_backend_numba.kernels.keys import KEY_NAMES
+from gptrs_backend_numba.kernels.registers import NUMBERS, can_cast, constant
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
@@ -28,7 +30,7 @@ def _when(op: Op, operands: Sequence[TensorType]) -> bool:
     return can_cast(x.dtype, accumulator) and can_cast(accumulator, result)
 
 
-@TABLE.register(ops.Reduce, dtypes=COMPUTED, when=_when)
+@TABLE.register(ops.Reduce, dtypes=(dtypes.i1, *NUMBERS), when=_when)
 def reduce(builder: Builder, unit: Unit) -> None:
     """One kernel call; nothing at all for a result without elements."""
     op = unit.last.op
@@ -42,19 +44,18 @@ def reduce(builder: Builder, unit: Unit) -> None:
     rows = math.prod(size for size, _ in outer)
     geometry = [out.size, len(kept), rows, len(outer), length, stride, *_flat(kept), *_flat(outer)]
     accumulator = op.accumulator(unit.last.operands[0].type)
-    identity = _identity(op.kind, accumulator)
+    start = identity(op.kind, accumulator)
     if op.kind == "sum" and accumulator.is_float and rows * length > 0:
-        identity = -0.0  # so that a sum of nothing but -0.0 keeps its sign
-    source = kernels.reduce_source(op.kind, identity, x.dtype, accumulator, out.dtype)
+        start = -0.0  # so that a sum of nothing but -0.0 keeps its sign
+    source = kernels.reduce_source(op.kind, start, x.dtype, accumulator, out.dtype)
     # Only sums of floats depend on their order, and PTIR leaves that open.
     fastmath = ("reassoc",) if op.kind in ("sum", "prod") else ()
-    kernel = compiled(
-        source, fastmath=fastmath, constants={"IDENTITY": constant(identity, accumulator)}
-    )
+    constants = {"IDENTITY": constant(start, accumulator)}
+    kernel = compiled(source, fastmath=fastmath, constants=constants)
     builder.call(kernel, (x,), out, geometry)
 
 
-@TABLE.register(ops.Argmax, ops.Argmin, dtypes=COMPUTED)
+@TABLE.register(ops.Argmax, ops.Argmin, dtypes=[d for d in dtypes.ALL if not d.is_complex])
 def extreme(builder: Builder, unit: Unit) -> None:
     """One kernel call; nothing at all for a result without elements."""
     op = unit.last.op
@@ -66,7 +67,7 @@ def extreme(builder: Builder, unit: Unit) -> None:
     kept, _ = _split(x, (op.axis,))
     geometry = [out.size, len(kept), x.shape[op.axis], x.strides[op.axis], *_flat(kept)]
     source = kernels.extreme_source(isinstance(op, ops.Argmax), x.dtype, out.dtype)
-    builder.call(compiled(source), (x,), out, geometry)
+    builder.call(compiled(source, constants=KEY_NAMES), (x,), out, geometry)
 
 
 def _split(x: View, axes: Sequence[int]) -> tuple[Axes, Axes]:
@@ -86,7 +87,8 @@ def _flat(axes: Axes) -> list[int]:
     return [number for size, (stride,) in axes for number in (size, stride)]
 
 
-def _identity(kind: str, dtype: DType) -> float | int:
+def identity(kind: str, dtype: DType) -> float | int:
+    """What a reduction of `kind` over no elements gives."""
     if kind in ("sum", "or"):
         return 0
     if kind == "prod":
@@ -94,7 +96,8 @@ def _identity(kind: str, dtype: DType) -> float | int:
     if kind == "and":
         return 1 if dtype.is_bool else _all_ones(dtype)
     if dtype.is_float:
-        return -math.inf if kind == "max" else math.inf
+        greatest = 448.0 if dtype is dtypes.f8e4m3 else math.inf
+        return -greatest if kind == "max" else greatest
     return _least(dtype) if kind == "max" else _all_ones(dtype) ^ _least(dtype)
 
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from gptrs.backend.op_table import OpTable
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.kernels.registers import INTEGERS
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
 
@@ -16,10 +15,5 @@ Lowering = Callable[[Builder, Unit], None]
 TABLE = OpTable[Lowering]("numba")
 """Filled by the modules of this package when they are imported."""
 
-MOVABLE: tuple[DType, ...] = tuple(dtype for dtype in dtypes.ALL if dtype.itemsize <= 8)
-"""Element types that can be moved: kernels move 1, 2, 4 or 8 bytes at a time."""
-
-
-def is_index(dtype: DType) -> bool:
-    """Whether kernels take indices of this type."""
-    return dtype in INTEGERS
+MOVABLE: tuple[DType, ...] = dtypes.ALL
+"""Element types that can be moved: kernels move 1, 2, 4, 8 or 16 bytes at a time."""

@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gptrs_backend_numba.schedule import Call
+from gptrs_backend_numba.control import Jump, Label, Next
+from gptrs_backend_numba.schedule import Step
 from gptrs_backend_numba.views import Place, Storage
 
 _ALIGNMENT = 64
 
 
-def place_scratch(calls: Sequence[Call]) -> int:
+def place_scratch(steps: Sequence[Step]) -> int:
     """Set the byte offset of every scratch storage; returns the bytes needed in all.
 
-    Each is placed at the lowest offset that is free from the first call that touches it to the
-    last one; in the order of the calls, the larger first where they begin together.
+    Each is placed at the lowest offset that is free from the first step that touches it to the
+    last one; in the order of the steps, the larger first where they begin together. What a loop
+    shares with the steps around it is needed as long as the loop lasts.
     """
-    spans: dict[Storage, list[int]] = {}
-    for position, call in enumerate(calls):
-        for view in call.views:
-            if view.storage.place is Place.SCRATCH:
-                spans.setdefault(view.storage, [position, position])[1] = position
+    spans = _spans(steps)
     placed: list[tuple[int, Storage]] = []
     needed = 0
     for storage, (first, last) in sorted(
@@ -31,6 +29,39 @@ def place_scratch(calls: Sequence[Call]) -> int:
         placed.append((last, storage))
         needed = max(needed, storage.index + storage.nbytes)
     return needed
+
+
+def _spans(steps: Sequence[Step]) -> dict[Storage, tuple[int, int]]:
+    """The first and the last step at which each scratch storage holds something."""
+    touched: dict[Storage, tuple[int, int]] = {}
+    for position, step in enumerate(steps):
+        for view in step.views:
+            root = view.storage.root
+            if root.place is Place.SCRATCH:
+                touched[root] = touched.get(root, (position, position))[0], position
+    loops = _loops(steps)
+    return {storage: _through_loops(span, loops) for storage, span in touched.items()}
+
+
+def _loops(steps: Sequence[Step]) -> list[tuple[int, int]]:
+    """The first and the last step of each loop, inner loops before those around them."""
+    labels: dict[Label, int] = {}
+    loops: list[tuple[int, int]] = []
+    for position, step in enumerate(steps):
+        if isinstance(step, Label):
+            labels[step] = position
+        elif isinstance(step, (Jump, Next)) and step.target in labels:
+            loops.append((labels[step.target], position))
+    return loops
+
+
+def _through_loops(span: tuple[int, int], loops: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    first, last = span
+    for begin, end in loops:
+        overlaps = first <= end and begin <= last
+        if overlaps and not (begin <= first and last <= end):
+            first, last = min(first, begin), max(last, end)
+    return first, last
 
 
 def _lowest_gap(nbytes: int, others: Sequence[Storage]) -> int:

@@ -1,0 +1,41 @@
+"""Tells those who wait for it that a kernel is being compiled."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from gptrs.backend.kernel_cache import Compiling
+
+
+class CompileListeners:
+    """The functions that want to hear of kernels, each with the number it has heard of."""
+
+    def __init__(self) -> None:
+        self._heard: dict[Compiling, int] = {}
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def told(self, tell: Compiling) -> Generator[None]:
+        """Scope in which `tell` is called before each kernel that is compiled, from 1."""
+        with self._lock:
+            self._heard[tell] = 0
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._heard.pop(tell, None)
+
+    def kernel(self) -> None:
+        """A kernel is about to be compiled; nobody knows how many will follow."""
+        with self._lock:
+            for tell in self._heard:
+                self._heard[tell] += 1
+            heard = list(self._heard.items())
+        for tell, number in heard:
+            tell(number, None)
+
+
+LISTENERS = CompileListeners()
+"""Those of this process."""

@@ -1,0 +1,59 @@
+"""Attention, with and without a mask, an offset, and shared heads of keys."""
+
+from __future__ import annotations
+
+from gptrs.functionals.attention import attention
+from gptrs.ir import dtypes
+from gptrs.ir.dictionary import Dictionary
+from gptrs.ir.op import Op
+from gptrs.ir.ops.contraction import DotGeneral
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.elementwise import Compare, Div, Exp, Select
+from gptrs.ir.ops.reduction import Reduce
+from gptrs.optimizer.fusion import View
+from gptrs.optimizer.pass_base import Pass
+from gptrs_backend_numba.fusion.gate import fusion, tensors
+from gptrs_backend_numba.lowering.attention import attention_target
+from gptrs_backend_numba.lowering.matmul import FLOATS
+
+
+def _attention(view: View) -> CustomCall | None:
+    operands = view.operands
+    query, key, value = (operands[name].type for name in ("query", "key", "value"))
+    if query.dtype not in FLOATS or 0 in (*query.shape, *key.shape, *value.shape):
+        return None
+    if "offset" in operands and operands["offset"].type.dtype is not dtypes.si64:
+        return None
+    scale = view.attributes["scale"]
+    assert isinstance(scale, float | int)
+    attrs = Dictionary.of(
+        causal=bool(view.attributes.get("causal", False)),
+        mask="mask" in operands,
+        offset="offset" in operands,
+        scale=float(scale),
+    )
+    return CustomCall(attention_target(query.dtype), (view.result.type,), attrs)
+
+
+def _calls(query: str, **seen: object) -> list[dict[str, object]]:
+    """Calls that differ in their scale, which is read off a program."""
+    types = tensors(query=query, key="f32[2, 3, 6, 5]", value="f32[2, 3, 6, 7]")
+    return [{**types, **seen, "scale": scale} for scale in (0.25, 0.75)]
+
+
+def _fusions(needs: tuple[type[Op], ...], **seen: object) -> tuple[Pass, ...]:
+    """One pass for queries that have keys of their own, one for those that share them."""
+    table = (DotGeneral, Exp, Reduce, Div, *needs)
+    return tuple(
+        fusion(attention, _calls(query, **seen), table, _attention)
+        for query in ("f32[2, 3, 4, 5]", "f32[2, 6, 4, 5]")
+    )
+
+
+FUSE_ATTENTION: tuple[Pass, ...] = (
+    *_fusions((Select, Compare), causal=True, **tensors(offset="si64[]")),
+    *_fusions((Select,), causal=True),
+    *_fusions((Select,), **tensors(mask="i1[4, 6]")),
+    *_fusions(()),
+)
+"""Attention that computes its mask comes first: to the others it looks like one that is given."""

@@ -1,0 +1,282 @@
+"""Convolutions and what follows them element by element become one `custom_call`.
+
+A convolution is a product with patches, however it was written; what follows is a factor and a
+term for each channel (batch normalization, a bias), a tensor to add (the other way around a
+residual block), and ReLU or ReLU6. Each is taken if nothing else reads what is before it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from gptrs.ir import dtypes
+from gptrs.ir.dictionary import Dictionary
+from gptrs.ir.op import Op
+from gptrs.ir.ops import elementwise, layout
+from gptrs.ir.ops.contraction import DotGeneral
+from gptrs.ir.ops.creation import Constant
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.reduction import Reduce
+from gptrs.ir.ops.window import ExtractPatches
+from gptrs.ir.program import Region, Value
+from gptrs.ir.shapes import Shape
+from gptrs.optimizer.pass_base import RegionPass
+from gptrs.optimizer.rewrite.rewriter import Node, Rewriter
+from gptrs_backend_numba.convolution_targets import CONV2D, DEPTHWISE
+from gptrs_backend_numba.cost_model import FEW_POSITIONS, forced_algorithm
+from gptrs_backend_numba.fusion.convolution_chain import chained_convolutions
+
+
+@dataclass(frozen=True)
+class _Fused:
+    """A convolution with what has been taken of its users so far; `value` is the result."""
+
+    target: str
+    x: Value
+    weight: Value
+    window: dict[str, Shape]
+    value: Value
+    scale: Value | None = None
+    shift: Value | None = None
+    residual: Value | None = None
+    activation: str = "none"
+
+    def attributes(self) -> Dictionary:
+        """The attributes of the call."""
+        has = {name: getattr(self, name) is not None for name in ("scale", "shift", "residual")}
+        return Dictionary.of({**self.window, **has, "activation": self.activation})
+
+
+def fused_convolutions(region: Region) -> Region:
+    """The region with its convolutions of f32 images as calls of this backend's kernels."""
+    if forced_algorithm() == "gemm":
+        return region
+    rewriter = Rewriter(region)
+    returned = frozenset(region.results)
+    for node in list(rewriter):
+        if node.erased or len(node.results) != 1:
+            continue
+        found = _convolution(node, rewriter) or _depthwise(node, rewriter)
+        if found is not None:
+            _put(_extended(found, rewriter, returned), rewriter)
+    return chained_convolutions(rewriter.region())
+
+
+FUSE_CONVOLUTIONS = RegionPass("numba-fuse-convolutions", fused_convolutions)
+"""To run when parameters have been folded."""
+
+
+def _convolution(node: Node, rewriter: Rewriter) -> _Fused | None:
+    """A product of patches with a matrix [KH * KW * C, O]."""
+    op = node.op
+    if not isinstance(op, DotGeneral) or op.batch_lhs or op.contract_lhs != (3,):
+        return None
+    if op.accum_dtype not in (None, dtypes.f32):
+        return None
+    patches, weight = node.operands
+    (result,) = node.results
+    if weight.type.rank != 2 or op.contract_rhs != (0,) or result.type.rank != 4:
+        return None
+    if {value.type.dtype for value in (patches, weight, result)} != {dtypes.f32}:
+        return None
+    if math.prod(result.type.shape[:3]) < FEW_POSITIONS or 0 in weight.type.shape:
+        return None
+    x, window = _windows(patches, rewriter)
+    return _Fused(CONV2D, x, weight, window, result)
+
+
+def _windows(patches: Value, rewriter: Rewriter) -> tuple[Value, dict[str, Shape]]:
+    """The image behind patches, and the attributes of the windows; patches may be the image."""
+    node = rewriter.definition(patches)
+    found = None if node is None else _patches_window(node)
+    if found is None and node is not None and isinstance(node.op, layout.Slice):
+        found = _strided_window(node.op, node.operands[0].type.shape)
+    if node is None or found is None:
+        return patches, _window((1, 1))
+    return node.operands[0], found
+
+
+def _patches_window(node: Node) -> dict[str, Shape] | None:
+    op = node.op
+    if not isinstance(op, ExtractPatches) or len(op.window) != 2 or not _is_zero(op):
+        return None
+    return _window(
+        op.window, op.strides or (1, 1), op.padding or (0, 0, 0, 0), op.dilation or (1, 1)
+    )
+
+
+def _is_zero(op: ExtractPatches) -> bool:
+    return op.value is None or float(op.value.array) == 0.0
+
+
+def _strided_window(op: layout.Slice, shape: Shape) -> dict[str, Shape] | None:
+    """Every so manyth row and column from the first on: a 1x1 window with strides."""
+    if len(shape) != 4 or any(op.starts) or op.strides is None:
+        return None
+    whole = (op.sizes[0], op.sizes[3]) == (shape[0], shape[3])
+    return _window((1, 1), op.strides[1:3]) if whole else None
+
+
+def _window(
+    window: Shape, stride: Shape = (1, 1), padding: Shape = (0, 0, 0, 0), dilation: Shape = (1, 1)
+) -> dict[str, Shape]:
+    return {"window": window, "stride": stride, "padding": padding, "dilation": dilation}
+
+
+def _depthwise(node: Node, rewriter: Rewriter) -> _Fused | None:
+    """`reshape(sum over taps of patches [.., taps, C, 1] * weight [taps, C, 1])`."""
+    steps = _defined_by(node, (layout.Reshape, Reduce, elementwise.Mul), rewriter)
+    (result,) = node.results
+    if steps is None or result.type.rank != 4 or result.type.dtype is not dtypes.f32:
+        return None
+    total, product = steps[1:]
+    if not isinstance(total.op, Reduce) or (total.op.kind, total.op.axes) != ("sum", (3,)):
+        return None
+    if total.op.accum_dtype not in (None, dtypes.f32):
+        return None
+    for boxes, kernels in (product.operands, product.operands[::-1]):
+        found = _depthwise_operands(boxes, kernels, result, rewriter)
+        if found is not None:
+            return found
+    return None
+
+
+def _depthwise_operands(
+    boxes: Value, kernels: Value, result: Value, rewriter: Rewriter
+) -> _Fused | None:
+    reshaped, spread = rewriter.definition(boxes), rewriter.definition(kernels)
+    if reshaped is None or not isinstance(reshaped.op, layout.Reshape):
+        return None
+    if spread is None or not isinstance(spread.op, layout.BroadcastTo):
+        return None
+    patches = rewriter.definition(reshaped.operands[0])
+    window = None if patches is None else _patches_window(patches)
+    if patches is None or window is None:
+        return None
+    x, weight = patches.operands[0], spread.operands[0]
+    lead, channels, taps = result.type.shape[:3], x.type.shape[3], math.prod(window["window"])
+    if boxes.type.shape != (*lead, taps, channels, 1) or result.type.shape != (*lead, channels):
+        return None
+    if weight.type.shape != (taps, channels, 1) or 0 in boxes.type.shape:
+        return None
+    return _Fused(DEPTHWISE, x, weight, window, result)
+
+
+def _defined_by(
+    node: Node, ops: tuple[type[Op], ...], rewriter: Rewriter
+) -> tuple[Node, ...] | None:
+    """The node and, by first operands, what is before it, if these are of the given ops."""
+    found: list[Node] = []
+    current: Node | None = node
+    for op in ops:
+        if current is None or not isinstance(current.op, op):
+            return None
+        found.append(current)
+        current = rewriter.definition(current.operands[0])
+    return tuple(found)
+
+
+def _extended(fused: _Fused, rewriter: Rewriter, returned: frozenset[Value]) -> _Fused:
+    """With all users that fit, one after another."""
+    while fused.activation == "none" and fused.value not in returned:
+        users = rewriter.users(fused.value)
+        if len(users) != 1 or users[0].operands.count(fused.value) != 1:
+            break
+        larger = _with_user(fused, users[0], rewriter)
+        if larger is None:
+            break
+        fused = replace(larger, value=users[0].results[0])
+    return fused
+
+
+def _with_user(fused: _Fused, user: Node, rewriter: Rewriter) -> _Fused | None:
+    taken = _USERS.get(type(user.op))
+    return None if taken is None else taken(fused, user, rewriter)
+
+
+def _scaled(fused: _Fused, user: Node, rewriter: Rewriter) -> _Fused | None:
+    vector = _per_channel(_other(fused, user), rewriter)
+    if vector is None or (fused.scale, fused.shift, fused.residual) != (None, None, None):
+        return None
+    return replace(fused, scale=vector)
+
+
+def _added(fused: _Fused, user: Node, rewriter: Rewriter) -> _Fused | None:
+    if fused.residual is not None:
+        return None
+    other = _other(fused, user)
+    vector = _per_channel(other, rewriter)
+    if vector is not None and fused.shift is None:
+        return replace(fused, shift=vector)
+    return replace(fused, residual=other)
+
+
+def _rectified(fused: _Fused, user: Node, rewriter: Rewriter) -> _Fused | None:
+    zero = _splat(_other(fused, user), rewriter) == 0.0
+    return replace(fused, activation="relu") if zero else None
+
+
+def _clamped(fused: _Fused, user: Node, rewriter: Rewriter) -> _Fused | None:
+    x, low, high = user.operands
+    bounds = _splat(low, rewriter), _splat(high, rewriter)
+    return replace(fused, activation="relu6") if (x, bounds) == (fused.value, (0.0, 6.0)) else None
+
+
+_USERS: dict[type[Op], Callable[[_Fused, Node, Rewriter], _Fused | None]] = {
+    elementwise.Mul: _scaled,
+    elementwise.Add: _added,
+    elementwise.Maximum: _rectified,
+    elementwise.Clamp: _clamped,
+}
+
+
+def _other(fused: _Fused, user: Node) -> Value:
+    first, second = user.operands
+    return second if first is fused.value else first
+
+
+def _per_channel(value: Value, rewriter: Rewriter) -> Value | None:
+    """The vector [C] that is repeated for every position."""
+    node = rewriter.definition(value)
+    if node is None or not isinstance(node.op, layout.BroadcastTo):
+        return None
+    (vector,) = node.operands
+    return vector if vector.type.shape == value.type.shape[-1:] else None
+
+
+def _splat(value: Value, rewriter: Rewriter) -> float | None:
+    """The number that all elements are."""
+    node = rewriter.definition(value)
+    if node is not None and isinstance(node.op, layout.BroadcastTo):
+        node = rewriter.definition(node.operands[0])
+    if node is None or not isinstance(node.op, Constant) or node.op.value.type.size != 1:
+        return None
+    return float(node.op.value.array.reshape(()))
+
+
+def _put(fused: _Fused, rewriter: Rewriter) -> None:
+    """The call in the place of the last instruction that it stands for."""
+    root = rewriter.definition(fused.value)
+    assert root is not None, "computed by the region"
+    weight = fused.weight
+    if fused.target == DEPTHWISE:
+        flat = layout.Reshape(weight.type.shape[:2])
+        weight = rewriter.insert(flat, [weight], root).results[0]
+    extra = [value for value in (fused.scale, fused.shift, fused.residual) if value is not None]
+    op = CustomCall(fused.target, (fused.value.type,), fused.attributes())
+    made = rewriter.insert(op, [fused.x, weight, *extra], root)
+    rewriter.replace(fused.value, made.results[0])
+    _erase_dead(root, rewriter)
+
+
+def _erase_dead(node: Node, rewriter: Rewriter) -> None:
+    pending = [node]
+    while pending:
+        dead = pending.pop()
+        if dead.erased or any(rewriter.used(result) for result in dead.results):
+            continue
+        rewriter.erase(dead)
+        defined = (rewriter.definition(operand) for operand in dead.operands)
+        pending.extend(made for made in defined if made is not None)

@@ -1,0 +1,106 @@
+"""Patterns of this backend, derived and looked for only where that is worth it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from gptrs.capture.tensor import Tensor
+from gptrs.functionals.patterns import FunctionalPattern
+from gptrs.ir.op import Op
+from gptrs.ir.ops.contraction import DotGeneral
+from gptrs.ir.program import Program, Region, Value
+from gptrs.ir.type_text import parse_type
+from gptrs.optimizer.fusion import FusionPass, ProgramPattern, Replacement, View
+from gptrs.optimizer.rewrite.template import Definer
+from gptrs_backend_numba.evaluation import evaluate
+
+Users = Mapping[Value, frozenset[tuple[Value, ...]]]
+"""The instructions that read each value, by their results; () stands for the end of a region."""
+
+
+@dataclass(frozen=True)
+class Unshared:
+    """The views of a pattern whose products nothing else reads, in any stage.
+
+    A shared product would have to be computed twice.
+    """
+
+    pattern: ProgramPattern
+    users: Users
+
+    @property
+    def name(self) -> str:
+        """See `gptrs.optimizer.fusion.ProgramPattern`."""
+        return self.pattern.name
+
+    def view(self, result: Value, definition: Definer) -> View | None:
+        """See `gptrs.optimizer.fusion.ProgramPattern`."""
+        view = self.pattern.view(result, definition)
+        return None if view is None or self._is_shared(view) else view
+
+    def _is_shared(self, view: View) -> bool:
+        own = {tuple(made.results) for made in view.made}
+        stages: set[Value] = set()
+        for made in view.made:
+            if type(made.op) is DotGeneral or not stages.isdisjoint(made.operands):
+                stages.update(made.results)
+        inner = stages - {view.result}
+        return any(not self.users.get(value, frozenset()) <= own for value in inner)
+
+
+@dataclass(frozen=True)
+class GatedFusion:
+    """A fusion that leaves programs alone which lack one of the ops in `needs`.
+
+    To derive a pattern takes longer than to look for an op; so a pass has few examples, and what
+    the passes before it have fused is no longer there to ask for it.
+    """
+
+    name: str
+    pattern: ProgramPattern
+    replacement: Replacement
+    needs: frozenset[type[Op]]
+
+    def apply(self, program: Program) -> Program:
+        """See `gptrs.optimizer.pass_base.Pass`."""
+        bodies = [function.body for function in program.functions]
+        if not self.needs <= {type(made.op) for body in bodies for made in body.walk()}:
+            return program
+        found = Unshared(self.pattern, _users(bodies))
+        return FusionPass(self.name, found, self.replacement).apply(program)
+
+
+def fusion(
+    function: Callable[..., Tensor],
+    examples: Iterable[Mapping[str, object]],
+    needs: Iterable[type[Op]],
+    replacement: Replacement,
+) -> GatedFusion:
+    """The pass that puts what `replacement` gives in the place of calls like `examples`.
+
+    All these calls must have the ops in `needs`. An argument of an example is a number, a word, or
+    the type of a tensor as `tensors` gives it: see `gptrs.functionals.patterns.pattern_example`.
+    """
+    name = function.__name__
+    found = FunctionalPattern(name, function, list(examples), evaluate)
+    return GatedFusion(f"numba-fuse-{name.replace('_', '-')}", found, replacement, frozenset(needs))
+
+
+def tensors(**types: str) -> dict[str, object]:
+    """Arguments of an example that are tensors, by their types in text."""
+    return {name: parse_type(text) for name, text in types.items()}
+
+
+def _users(bodies: Iterable[Region]) -> Users:
+    found: dict[Value, set[tuple[Value, ...]]] = {}
+    pending = list(bodies)
+    while pending:
+        region = pending.pop()
+        for value in region.results:
+            found.setdefault(value, set()).add(())
+        for made in region.instructions:
+            pending.extend(made.regions)
+            for operand in made.operands:
+                found.setdefault(operand, set()).add(tuple(made.results))
+    return {value: frozenset(users) for value, users in found.items()}

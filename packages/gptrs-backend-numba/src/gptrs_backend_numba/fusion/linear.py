@@ -1,0 +1,113 @@
+"""Linear layers with bias, activation and residual as one matrix product with an epilogue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gptrs.functionals.compositions import Activation, linear_activation
+from gptrs.functionals.linear import linear
+from gptrs.ir.dictionary import Dictionary
+from gptrs.ir.op import Op
+from gptrs.ir.ops.contraction import DotGeneral
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.elementwise import Add, Clamp, Erf, Logistic, Maximum, Tanh
+from gptrs.ir.ops.layout import BroadcastTo
+from gptrs.ir.program import Region
+from gptrs.optimizer.fusion import View
+from gptrs.optimizer.pass_base import Pass, RegionPass
+from gptrs.optimizer.rewrite.rewriter import Node, Rewriter
+from gptrs_backend_numba.fusion.gate import fusion, tensors
+from gptrs_backend_numba.lowering.linear import linear_target
+from gptrs_backend_numba.lowering.matmul import FLOATS
+
+_SMALLEST = 1024
+"""Elements of a weight below which a product costs less than finding out how to compute it."""
+_EPILOGUES = {
+    "none": "none",
+    "relu": "relu",
+    "relu6": "relu6",
+    "silu": "silu",
+    "gelu": "gelu_erf",
+    "gelu_tanh": "gelu_tanh",
+    "gelu_quick": "gelu_quick",
+}
+"""The names of activations in `gptrs.functionals.compositions`, and those in epilogues."""
+
+
+def _call(view: View) -> CustomCall | None:
+    attributes, weight = view.attributes, view.operands["weight"].type
+    activation = attributes.get("activation", "none")
+    assert isinstance(activation, str)
+    if weight.dtype not in FLOATS or weight.size < _SMALLEST:
+        return None
+    attrs = Dictionary.of(
+        layout=str(attributes["layout"]),
+        activation=_EPILOGUES[activation],
+        bias="bias" in view.operands,
+        residual=False,
+    )
+    return CustomCall(linear_target(weight.dtype), (view.result.type,), attrs)
+
+
+def add_residuals(region: Region) -> Region:
+    """The region with what is added to linear layers as their residual: `linear(x) + y`."""
+    rewriter = Rewriter(region)
+    for node in list(rewriter):
+        layer = node.op
+        if isinstance(layer, CustomCall) and _takes_residual(layer):
+            _add_residual(node, layer, rewriter, region)
+    return rewriter.region()
+
+
+def _takes_residual(op: CustomCall) -> bool:
+    linear = op.target in [linear_target(dtype) for dtype in FLOATS]
+    return linear and op.attrs["residual"] is False
+
+
+def _add_residual(node: Node, layer: CustomCall, rewriter: Rewriter, region: Region) -> None:
+    (product,) = node.results
+    users = rewriter.users(product)
+    if product in region.results or len(users) != 1 or not isinstance(users[0].op, Add):
+        return
+    (total,) = users
+    others = [value for value in total.operands if value is not product]
+    if len(others) != 1 or _is_broadcast(rewriter.definition(others[0])):
+        return
+    attrs = Dictionary.of(dict(layer.attrs.items) | {"residual": True})
+    made = rewriter.insert(replace(layer, attrs=attrs), [*node.operands, *others], total)
+    rewriter.replace(total.results[0], made.results[0])
+    rewriter.erase(total)
+    rewriter.erase(node)
+
+
+def _is_broadcast(node: Node | None) -> bool:
+    # The kernel reads residuals as they lie in memory; to write all of it first is no gain.
+    return node is not None and isinstance(node.op, BroadcastTo)
+
+
+_LAYERS: list[dict[str, object]] = [
+    {**tensors(x="f32[2, 3]", weight=weight, **bias), "layout": layout}
+    for layout, weight in (("out_in", "f32[4, 3]"), ("in_out", "f32[3, 4]"))
+    for bias in ({}, {"bias": "f32[4]"})
+]
+_ACTIVATIONS: dict[type[Op], tuple[Activation, ...]] = {
+    Tanh: ("gelu_tanh",),
+    Erf: ("gelu",),
+    Logistic: ("silu", "gelu_quick"),
+    Clamp: ("relu6",),
+    Maximum: ("relu",),
+}
+"""The op that says which activations there may be."""
+
+
+def _with_activation(op: type[Op], *names: Activation) -> Pass:
+    examples = [{**layer, "activation": name} for layer in _LAYERS for name in names]
+    return fusion(linear_activation, examples, (DotGeneral, op), _call)
+
+
+FUSE_LINEAR: tuple[Pass, ...] = (
+    *(_with_activation(op, *names) for op, names in _ACTIVATIONS.items()),
+    fusion(linear, _LAYERS, (DotGeneral,), _call),
+    RegionPass("numba-fuse-residual", add_residuals),
+)
+"""The longest chains first; a residual is added to what is a call by then."""

@@ -1,0 +1,59 @@
+"""Normalizations and softmax over the last axis, a row at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gptrs.functionals.activation import softmax
+from gptrs.functionals.normalization import layer_norm, rms_norm
+from gptrs.ir.dictionary import Dictionary, DictionaryValue
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.elementwise import Div, Exp, Rsqrt
+from gptrs.ir.ops.reduction import Reduce
+from gptrs.optimizer.fusion import View
+from gptrs.optimizer.pass_base import Pass
+from gptrs_backend_numba.fusion.gate import fusion, tensors
+from gptrs_backend_numba.kernels.rows import FLOATS
+from gptrs_backend_numba.lowering.rows import rows_target
+
+
+def _norm(*vectors: str) -> Callable[[View], CustomCall | None]:
+    def replacement(view: View) -> CustomCall | None:
+        epsilon = view.attributes["epsilon"]
+        assert isinstance(epsilon, float | int)
+        flags: dict[str, DictionaryValue] = {name: name in view.operands for name in vectors}
+        return _call(view, Dictionary.of(flags, epsilon=float(epsilon)))
+
+    return replacement
+
+
+def _softmax(view: View) -> CustomCall | None:
+    x = view.operands["x"].type
+    return _call(view, Dictionary()) if view.attributes["axis"] == x.rank - 1 else None
+
+
+def _call(view: View, attrs: Dictionary) -> CustomCall | None:
+    x = view.operands["x"].type
+    if x.dtype not in FLOATS or 0 in x.shape:
+        return None
+    return CustomCall(rows_target(view.pattern, x.dtype), (view.result.type,), attrs)
+
+
+def _norms(*vectors: str) -> list[dict[str, object]]:
+    """Calls that differ in their epsilon, which is read off a program."""
+    types = tensors(x="f32[2, 3]", **dict.fromkeys(vectors, "f32[3]"))
+    return [{**types, "epsilon": epsilon} for epsilon in (1e-5, 1e-3)]
+
+
+def _softmax_of(axis: int) -> dict[str, object]:
+    return {**tensors(x="f32[2, 3]"), "axis": axis}
+
+
+FUSE_ROWS: tuple[Pass, ...] = (
+    fusion(layer_norm, _norms("weight", "bias"), (Reduce, Rsqrt), _norm("weight", "bias")),
+    fusion(rms_norm, _norms("weight"), (Reduce, Rsqrt), _norm("weight")),
+    fusion(layer_norm, _norms(), (Reduce, Rsqrt), _norm("weight", "bias")),
+    fusion(rms_norm, _norms(), (Reduce, Rsqrt), _norm("weight")),
+    fusion(softmax, [_softmax_of(0), _softmax_of(1)], (Reduce, Exp, Div), _softmax),
+)
+"""Those that are most of what others are made of come last."""

@@ -1,0 +1,78 @@
+"""A file with one compiled kernel: how it is written, and what must hold before it is trusted."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+_MAGIC = b"gptrs kernel 2\n"
+_DIGEST = hashlib.sha256().digest_size
+_LONGEST_VERSION = 512
+_LARGEST = 64 << 20
+"""Bytes of a file that is read at all; kernels take some 10 to 200 KiB."""
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+"""No link is followed, and a pipe in the place of a file does not block."""
+
+
+class DamagedEntryError(Exception):
+    """A file is no whole entry; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The machine code of a kernel, and by and for what it was made: one line of text."""
+
+    version: str
+    body: bytes
+
+
+def encoded(entry: Entry) -> bytes:
+    """The content of the file: a checksum, the version, the code."""
+    content = entry.version.encode() + b"\n" + entry.body
+    return _MAGIC + hashlib.sha256(content).digest() + content
+
+
+def decoded(data: bytes) -> Entry:
+    """The entry in the content of a file; DamagedEntryError unless it is whole, to the last bit."""
+    start = len(_MAGIC) + _DIGEST
+    content = data[start:]
+    if data[:start] != _MAGIC + hashlib.sha256(content).digest():
+        raise DamagedEntryError("it is damaged")
+    version, _, body = content.partition(b"\n")
+    return Entry(version.decode(), body)
+
+
+def read_own(path: Path) -> Entry:
+    """Read an entry that nobody but this user can have written, and note that it was used.
+
+    PermissionError for a file that is another user's or open to them, DamagedEntryError for one
+    that is not whole, other OSErrors as `open` raises them.
+    """
+    descriptor = os.open(path, _FLAGS)
+    with os.fdopen(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if found.st_uid != os.geteuid():
+            raise PermissionError(0, "it belongs to another user")
+        if stat.S_IMODE(found.st_mode) & 0o022:
+            raise PermissionError(0, "other users may write to it")
+        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+            raise DamagedEntryError("it is no kernel")
+        entry = decoded(file.read())
+        os.utime(descriptor)
+        return entry
+
+
+def version_of(path: Path) -> str | None:
+    """What an entry says it was made by and for, unchecked; None if it does not say it."""
+    try:
+        with os.fdopen(os.open(path, _FLAGS), "rb") as file:
+            head = file.read(len(_MAGIC) + _DIGEST + _LONGEST_VERSION)
+    except OSError:
+        return None
+    version, end, _ = head[len(_MAGIC) + _DIGEST :].partition(b"\n")
+    if not head.startswith(_MAGIC) or not end:
+        return None
+    return version.decode(errors="replace")

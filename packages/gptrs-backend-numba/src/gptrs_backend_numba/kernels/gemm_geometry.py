@@ -1,0 +1,32 @@
+"""The numbers that the kernels of a matrix product read, by name."""
+
+from __future__ import annotations
+
+import re
+
+FIELDS = (
+    "M", "N", "K",
+    "LM", "LK", "RN", "RK",  # strides of both sides, in elements
+    "LEFT", "RIGHT",  # where (size, stride) of the batch axes of the sides begin, in this order
+    "RANK",  # number of batch axes
+    "TILES",  # of one matrix of the left side; the first M % TILES have one row more than others
+    "TILES_A_TASK", "PANELS_A_TASK",
+    "DEPTH",  # values of k in a block
+    "WAY",  # one of PACKED, BLOCKS, IN_PLACE
+    "TILE", "PACK", "FINISH",  # addresses of functions
+    "BIAS", "RESIDUAL", "SUMS",  # addresses, filled in by the call
+    "OUT_SIZE",  # bytes of an element
+    "OUT_STEP", "RESIDUAL_STEP",  # elements from one row to the next
+)  # fmt: skip
+"""The names of the numbers of a geometry, which (size, stride) of the batch axes follow."""
+PACKED, BLOCKS, IN_PLACE = range(3)
+"""How the right side is read."""
+
+POSITIONS = {name: str(position) for position, name in enumerate(FIELDS)} | {
+    "PACKED": str(PACKED), "BLOCKS": str(BLOCKS), "IN_PLACE": str(IN_PLACE)
+}  # fmt: skip
+
+
+def placed(source: str) -> str:
+    """The source of a kernel with the positions of numbers in place of their names."""
+    return re.sub(r"\b[A-Z]\w*\b", lambda word: POSITIONS.get(word[0], word[0]), source)

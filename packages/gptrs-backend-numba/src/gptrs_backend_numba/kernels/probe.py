@@ -1,0 +1,53 @@
+"""Task functions that only read memory, or only multiply and add in registers."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+from gptrs_backend_numba.kernels.emitter import F32, VECTOR, WIDTH, Emitter
+
+_CHAINS = 12
+"""Sums at once: enough to hide the latency of 4 cycles in 2 units, few enough for registers."""
+OPERATIONS = 2 * _CHAINS * WIDTH
+"""Of one step of `multiply_adds`."""
+
+
+@intrinsic
+def multiply_adds(typing_context, steps):
+    """The total of chains of multiply-adds of `steps` steps each, none of which can be left out."""
+
+    def generate(context, builder, signature, arguments):
+        emit = Emitter(builder)
+        factor = emit.splat(ir.Constant(F32, 0.5))
+        starts = [ir.Constant(VECTOR, [float(chain)] * WIDTH) for chain in range(_CHAINS)]
+
+        def body(k, sums):
+            return [emit.multiply_add(value, factor, factor) for value in sums]
+
+        total, *others = emit.loop(arguments[0], 1, starts, body)
+        for value in others:
+            total = builder.fadd(total, value)
+        return emit.total(total)
+
+    return types.float32(types.int64), generate
+
+
+READ_SOURCE = """
+def kernel(a, b, c, geometry, task):
+    count = pointer(geometry, np.int64)[0]
+    block = pointer(a + 8 * count * task, np.int64)
+    total = 0
+    for i in range(count):
+        total += block[i]
+    pointer(c, np.int64)[task] = total
+    return 0
+"""
+MULTIPLY_SOURCE = """
+def kernel(a, b, c, geometry, task):
+    pointer(c, np.float32)[task] = multiply_adds(pointer(geometry, np.int64)[0])
+    return 0
+"""
+NAMES: dict[str, object] = {"multiply_adds": multiply_adds}
+"""The additional names that the second source uses."""

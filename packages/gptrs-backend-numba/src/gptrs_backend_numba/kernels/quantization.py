@@ -1,0 +1,34 @@
+"""Source of what `quantize`, `dequantize` and `requantize` compute, for elementwise kernels."""
+
+from __future__ import annotations
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.kernels.registers import cast, register
+
+Register = tuple[str, DType]
+"""A value: its name in the kernel or source that computes it, and its element type."""
+
+_FAR_OUTSIDE = 2.0**40
+"""Beyond every integer of 32 bits, whatever zero point is added to it."""
+
+
+def quantized(
+    value: Register, scale: Register, zero_point: str, compute: DType, dtype: DType
+) -> str:
+    """`clamp(rint(value / scale) + zero_point)` as `dtype`, the quotient in `compute`."""
+    bound = f"{register(compute)}({_FAR_OUTSIDE})"
+    quotient = f"rint(divide({_as(value, compute)}, {_as(scale, compute)}))"
+    inside = f"float_minimum(float_maximum({quotient}, -{bound}), {bound})"
+    total = f"wrap_add(convert({inside}, np.int64), convert({zero_point}, np.int64))"
+    return cast(total, dtypes.si64, dtype)
+
+
+def dequantized(q: str, scale: Register, zero_point: str, compute: DType) -> str:
+    """`(q - zero_point) * scale` in `compute`."""
+    difference = f"wrap_sub(convert({q}, np.int64), convert({zero_point}, np.int64))"
+    return f"convert({difference}, {register(compute)}) * {_as(scale, compute)}"
+
+
+def _as(value: Register, dtype: DType) -> str:
+    return cast(*value, dtype)

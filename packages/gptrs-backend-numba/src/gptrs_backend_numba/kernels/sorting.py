@@ -1,0 +1,140 @@
+"""Sources of the kernels that put the elements of each line of a tensor in order.
+
+A task is a block of lines. The geometry begins with the number of lines and of lines a task.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba.extending import register_jitable
+
+from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.kernels.keys import KEY_NAMES, key, key_pointer
+from gptrs_backend_numba.kernels.machine import choose
+from gptrs_backend_numba.kernels.registers import element
+
+_ORDER = """
+# positions of {dtype} in {direction} order
+def kernel(x, unused, out, geometry, task):
+    G = pointer(geometry, np.int64)
+    X, O = {X}, pointer(out, np.int64)
+    lines, block, n, step, k, room, rank = G[0], G[1], G[2], G[3], G[4], G[5], G[6]
+    keys, places = np.empty(room, np.int64), np.empty(room, np.int64)
+    spare_keys, spare_places = np.empty(room, np.int64), np.empty(room, np.int64)
+    for line in range(task * block, min(lines, (task + 1) * block)):
+        base = offset(G, 7, rank, line)
+        count = np.int64(0)
+        bounded, bound = False, np.int64(0)
+        for i in range(n):
+            found = {key}
+            if bounded and found >= bound:
+                continue
+            keys[count] = found
+            places[count] = i
+            count += 1
+            if count == room and i + 1 < n:
+                keys, places, spare_keys, spare_places = sort_pairs(
+                    keys, places, spare_keys, spare_places, count
+                )
+                count = k
+                bounded, bound = True, keys[k - 1]
+        keys, places, spare_keys, spare_places = sort_pairs(
+            keys, places, spare_keys, spare_places, count
+        )
+        for i in range(k):
+            O[line * k + i] = places[i]
+    return 0
+"""
+
+_ARRANGE = """
+def kernel(x, places, out, geometry, task):
+    G = pointer(geometry, np.int64)
+    X, P, O = pointer(x, TYPE), pointer(places, np.int64), pointer(out, TYPE)
+    lines, block, n, step, inner, rank = G[0], G[1], G[2], G[3], G[4], G[5]
+    for line in range(task * block, min(lines, (task + 1) * block)):
+        base = offset(G, 6, rank, line)
+        outer = line // inner
+        to = outer * n * inner + line - outer * inner
+        for i in range(n):
+            O[to + i * inner] = X[base + P[line * n + i] * step]
+    return 0
+"""
+
+_RUN = 16
+"""Elements up to which insertion is faster than merging."""
+
+
+def order_source(dtype: DType, *, descending: bool) -> str:
+    """The positions of the first `k` elements of each line in a stable order, as int64.
+
+    Geometry: number of lines, lines a task, elements of a line and their stride, `k`, room for
+    candidates, number of axes of lines; (size, stride) of each of these axes. Candidates gather
+    until there is no room; then the best `k` stay, and only what is better than the worst of them
+    is let in. That takes a room of more than `k`, or of all elements.
+    """
+    ascending = key(dtype, "X[base + i * step]")
+    return _ORDER.format(
+        dtype=dtype,
+        direction="descending" if descending else "ascending",
+        X=key_pointer("x", dtype),
+        key=f"~({ascending})" if descending else ascending,
+    )
+
+
+def arrange_source(width: int) -> str:
+    """The elements of each line at given positions, the lines laid out along an axis.
+
+    Geometry: number of lines, lines a task, positions a line, stride of the line, how many elements
+    follow the axis in the result, number of axes of lines; (size, stride) of each of these axes.
+    """
+    return _ARRANGE.replace("TYPE", element(width))
+
+
+@register_jitable
+def sort_pairs(keys, places, spare_keys, spare_places, count):
+    """Both arrays in the order of the keys, stably; returns them and what is now spare."""
+    for start in range(0, count, _RUN):
+        _insert(keys, places, start, min(start + _RUN, count))
+    width = np.int64(_RUN)
+    while width < count:
+        for start in range(0, count, 2 * width):
+            middle, end = min(start + width, count), min(start + 2 * width, count)
+            _merge(keys, places, spare_keys, spare_places, start, middle, end)
+        keys, spare_keys = spare_keys, keys
+        places, spare_places = spare_places, places
+        width *= 2
+    return keys, places, spare_keys, spare_places
+
+
+@register_jitable
+def _insert(keys, places, start, end):
+    for i in range(start + 1, end):
+        key_, place = keys[i], places[i]
+        at = i
+        while at > start and keys[at - 1] > key_:
+            keys[at], places[at] = keys[at - 1], places[at - 1]
+            at -= 1
+        keys[at], places[at] = key_, place
+
+
+@register_jitable
+def _merge(keys, places, to_keys, to_places, start, middle, end):
+    left, right, at = start, middle, start
+    while left < middle and right < end:
+        # Which one comes next cannot be predicted, so it is chosen without a branch.
+        from_left = keys[left] <= keys[right]
+        source = choose(from_left, left, right)
+        to_keys[at], to_places[at] = keys[source], places[source]
+        left += np.int64(from_left)
+        right += np.int64(1) - np.int64(from_left)
+        at += 1
+    for source in range(left, middle):
+        to_keys[at], to_places[at] = keys[source], places[source]
+        at += 1
+    for source in range(right, end):
+        to_keys[at], to_places[at] = keys[source], places[source]
+        at += 1
+
+
+SORT_NAMES: dict[str, object] = {**KEY_NAMES, "sort_pairs": sort_pairs}
+"""Additional names of the source of `order_source`."""

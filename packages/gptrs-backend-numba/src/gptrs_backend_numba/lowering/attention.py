@@ -1,0 +1,158 @@
+"""`gptrs.numba.attention.<dtype>.v1`: scaled dot-product attention without its table of scores.
+
+Operands: query [B, H, T, D], key [B, K, S, D], value [B, K, S, E], none of them empty, with any
+strides; an i1 mask that broadcasts to [B, H, T, S] if the attribute `mask`; a si64[] offset if
+`offset`. The result [B, H, T, E] is that of the functional `attention` for these, `scale` and
+`causal`, computed in f32 and rounded once. What is hidden is not read where whole keys are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.shapes import broadcastable_to
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.kernels import attention_panels, attention_rows
+from gptrs_backend_numba.kernels.attention import FIELDS
+from gptrs_backend_numba.kernels.compiled import compiled, compiled_task
+from gptrs_backend_numba.kernels.extra_operands import RUN_SOURCE
+from gptrs_backend_numba.kernels.gemm_ir import PANEL
+from gptrs_backend_numba.lowering.custom_calls import custom_call
+from gptrs_backend_numba.lowering.matmul import FLOATS
+from gptrs_backend_numba.passes.elementwise_groups import Unit
+from gptrs_backend_numba.pool import POOL
+from gptrs_backend_numba.schedule import Builder, Call
+from gptrs_backend_numba.views import View
+
+_FEW = 6
+"""Queries that share their keys, up to which a panel of them would be mostly empty."""
+_PARALLEL_FROM = 32_768
+_ATTRIBUTES = {"scale", "causal", "mask", "offset"}
+
+
+def attention_target(dtype: DType) -> str:
+    """The target for operands of this type."""
+    return f"gptrs.numba.attention.{dtype}.v1"
+
+
+def _when(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    attrs = op.attrs
+    if set(attrs) != _ATTRIBUTES or not isinstance(attrs["scale"], float):
+        return False
+    flags = [attrs[name] for name in ("causal", "mask", "offset")]
+    if not all(isinstance(flag, bool) for flag in flags):
+        return False
+    if len(operands) != 3 + sum(map(bool, flags[1:])) or (attrs["offset"] and not attrs["causal"]):
+        return False
+    return _has_main_types(op, operands) and _has_extra_types(op, operands)
+
+
+def _has_main_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    query, key, value = operands[:3]
+    same = {x.dtype for x in operands[:3]} == {query.dtype}
+    if not same or not query.rank == key.rank == value.rank == 4:
+        return False
+    batch, heads, length, depth = query.shape
+    shared, keys = key.shape[1:3]
+    result = TensorType(query.dtype, (batch, heads, length, value.shape[3]))
+    return (
+        op.target == attention_target(query.dtype)
+        and op.results == (result,)
+        and key.shape == (batch, shared, keys, depth)
+        and value.shape[:3] == (batch, shared, keys)
+        and math.prod(query.shape) * math.prod(key.shape) * math.prod(value.shape) > 0
+        and heads % shared == 0
+    )
+
+
+def _has_extra_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    extra = list(operands[3:])
+    if op.attrs["mask"]:
+        mask = extra.pop(0)
+        shape = (*operands[0].shape[:3], operands[1].shape[2])
+        if not mask.dtype.is_bool or not broadcastable_to(mask.shape, shape):
+            return False
+    return extra in ([], [TensorType(dtypes.si64, ())])
+
+
+def attention(builder: Builder, unit: Unit) -> None:
+    """Tasks of one query or of a panel; the result lies in memory as [B, T, H, E]."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    query, key, value, *extra = (builder.view(operand) for operand in unit.last.operands)
+    query, key, value = (_with_dense_rows(builder, view) for view in (query, key, value))
+    batch, heads, length, depth = query.shape
+    width = value.shape[3]
+    mask = query if not op.attrs["mask"] else extra.pop(0)
+    offset = extra.pop(0) if extra else query
+    out = builder.fresh(query.dtype, (batch, length, heads, width))
+    builder.bind(unit.last.result, out.transposed((0, 2, 1, 3)))
+    shared = key.shape[1]
+    columns = heads // shared * length
+    few = columns <= _FEW
+    task = _task(query.dtype, few)
+    count = batch * shared * (columns if few else -(-columns // PANEL))
+    work = batch * heads * length * key.shape[2] * (depth + width)
+    fields = _fields(op, query, key, value, mask, out)
+    leading = (
+        POOL.address,
+        task,
+        count,
+        builder.context.threads if work >= _PARALLEL_FROM else 1,
+    )
+    numbers = np.array([fields.get(name, 0) for name in FIELDS], np.int64)
+    reads = (query, key, value, mask, offset)
+    builder.steps.append(Call(compiled(RUN_SOURCE), reads, out, numbers, leading=leading))
+
+
+def _task(dtype: DType, few: bool) -> int:
+    if few:
+        return compiled_task(attention_rows.rows_source(dtype), attention_rows.NAMES)
+    return compiled_task(attention_panels.panels_source(dtype), attention_panels.NAMES)
+
+
+def _with_dense_rows(builder: Builder, view: View) -> View:
+    """The view, copied if the elements of its last axis do not follow one another."""
+    return view if view.strides[-1] == 1 or view.shape[-1] == 1 else builder.contiguous(view)
+
+
+def _fields(
+    op: CustomCall, query: View, key: View, value: View, mask: View, out: View
+) -> dict[str, int]:
+    batch, heads, length, depth = query.shape
+    shared, keys = key.shape[1:3]
+    fields = {
+        "HEADS": shared, "GROUP": heads // shared,
+        "T": length, "S": keys, "D": depth, "E": value.shape[3],
+        "MASKED": int(bool(op.attrs["mask"])),
+        "CAUSAL": int(bool(op.attrs["causal"])),
+        "GIVEN": int(bool(op.attrs["offset"])),
+        "AHEAD": keys - length,
+        "SCALE": _bits(op.attrs["scale"]),
+    }  # fmt: skip
+    if op.attrs["mask"]:
+        seen = mask.broadcast((batch, heads, length, keys))
+        fields |= dict(zip(("MB", "MH", "MT", "MS"), seen.strides, strict=True))
+    strides = (
+        ("QB", "QH", "QT", query), ("KB", "KH", "KS", key), ("VB", "VH", "VS", value),
+        ("OB", "OT", "OH", out),
+    )  # fmt: skip
+    for *names, view in strides:
+        fields |= dict(zip(names, view.strides[:3], strict=True))
+    return fields
+
+
+def _bits(number: object) -> int:
+    """The bits of a float as f32."""
+    assert isinstance(number, float)
+    return int(np.float32(number).view(np.uint32))
+
+
+for _dtype in FLOATS:
+    custom_call(attention_target(_dtype), when=_when)(attention)

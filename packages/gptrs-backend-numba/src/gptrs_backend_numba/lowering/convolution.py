@@ -1,0 +1,239 @@
+"""`gptrs.numba.conv2d.f32.v1` and `gptrs.numba.depthwise_conv2d.f32.v1`: images, channels last.
+
+Operands: x [N, H, W, C]; weight [KH * KW * C, O], or [KH * KW, C] of a depthwise convolution; a
+factor and a term for each channel of the result if `scale` and `shift`; a tensor to add if
+`residual`, of the result's type. `window`, `stride`, `padding` and `dilation` are those of
+`extract_patches`. The result is `activation(conv(x, weight) * scale + shift + residual)`, with
+`activation` one of none, relu, relu6.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.shapes import Shape
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.convolution_targets import CONV2D, DEPTHWISE
+from gptrs_backend_numba.kernels import convolution as kernels
+from gptrs_backend_numba.kernels.compiled import compiled_task
+from gptrs_backend_numba.kernels.convolution_ir import EXPORTS
+from gptrs_backend_numba.kernels.emitter import WIDTH
+from gptrs_backend_numba.lowering.convolution_calls import (
+    PARALLEL_FROM,
+    Operands,
+    Windows,
+    geometry,
+    multiply,
+    packed,
+    run,
+    tiles,
+)
+from gptrs_backend_numba.lowering.custom_calls import custom_call
+from gptrs_backend_numba.lowering.winograd import side_of, winograd
+from gptrs_backend_numba.passes.elementwise_groups import Unit
+from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.views import View
+
+BOUNDS = {"none": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
+"""What activations do to a number, by their names."""
+_PADDED_A_TASK = 16_384
+"""Floats."""
+_DEPTHWISE_TASKS, _ROWS_A_TASK = 8, 4
+"""Tasks of many rows share more of what they read: so many tasks at most, of so many rows."""
+_BYTES_OF_ROWS = 24 * 1024
+"""Of the rows of a depthwise window: they stay in the L1 cache."""
+
+
+def windows(op: CustomCall) -> Windows:
+    """The windows of a call."""
+    given = (op.attrs[name] for name in ("window", "stride", "padding", "dilation"))
+    return Windows(*(cast("Shape", value) for value in given))
+
+
+def operands(builder: Builder, unit: Unit) -> Operands:
+    """The views of a call, contiguous but for the weight; defines its result."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    views = [builder.view(value) for value in unit.last.operands]
+    has = {name: bool(op.attrs[name]) for name in ("scale", "shift", "residual")}
+    out = builder.define(unit.last.result)
+    return arranged(builder, views, has, cast("str", op.attrs["activation"]), out)
+
+
+def arranged(
+    builder: Builder, views: Sequence[View], has: Mapping[str, bool], activation: str, out: View
+) -> Operands:
+    """Views in the order of a call as its operands; those that it is called without, made."""
+    x, weight, *rest = views
+    found = {name: builder.contiguous(rest.pop(0)) if has[name] else None for name in has}
+    channels = out.shape[-1]
+    return Operands(
+        builder.contiguous(x),
+        weight,
+        found["scale"] or builder.constant(np.ones(channels, np.float32)),
+        found["shift"] or builder.constant(np.zeros(channels, np.float32)),
+        found["residual"],
+        builder.constant(np.array(BOUNDS[activation], np.float32)),
+        out,
+    )
+
+
+def call_fits(op: CustomCall, types: Sequence[TensorType]) -> bool:
+    """Whether a call of one of the targets is as the module says."""
+    return (_when_depthwise if op.target == DEPTHWISE else _when_conv2d)(op, types)
+
+
+def _when_conv2d(op: CustomCall, types: Sequence[TensorType]) -> bool:
+    return _fits(op, types) and types[1].shape[0] == windows(op).taps * types[0].shape[3]
+
+
+def _when_depthwise(op: CustomCall, types: Sequence[TensorType]) -> bool:
+    return _fits(op, types) and types[1].shape == (windows(op).taps, types[0].shape[3])
+
+
+_ATTRIBUTES = {
+    "window", "stride", "padding", "dilation", "scale", "shift", "residual", "activation"
+}  # fmt: skip
+
+
+def _fits(op: CustomCall, types: Sequence[TensorType]) -> bool:
+    """Whether attributes and types are what the module says; the windows are to fit the images."""
+    attrs = op.attrs
+    if set(attrs) != _ATTRIBUTES or attrs["activation"] not in BOUNDS or len(op.results) != 1:
+        return False
+    (result,) = op.results
+    if any(type_.dtype is not dtypes.f32 for type_ in (*types, result)):
+        return False
+    if len(types) < 2 or types[0].rank != 4 or types[1].rank != 2 or result.rank != 4:
+        return False
+    channels = TensorType(dtypes.f32, (types[1].shape[1],))
+    wanted = [channels] * (bool(attrs["scale"]) + bool(attrs["shift"]))
+    wanted += [result] if attrs["residual"] else []
+    same = result.shape[0] == types[0].shape[0] and result.shape[3] == channels.shape[0]
+    return list(types[2:]) == wanted and same and _inside(op, types[0], result)
+
+
+def _inside(op: CustomCall, x: TensorType, result: TensorType) -> bool:
+    """Whether no window reaches beyond the padding."""
+    at = windows(op)
+    if [len(sizes) for sizes in (at.window, at.stride, at.padding, at.dilation)] != [2, 2, 4, 2]:
+        return False
+    return all(
+        (result.shape[1 + i] - 1) * at.stride[i] + (at.window[i] - 1) * at.dilation[i]
+        < x.shape[1 + i] + at.padding[2 * i] + at.padding[2 * i + 1]
+        for i in (0, 1)
+    )
+
+
+@custom_call(CONV2D, when=_when_conv2d)
+def conv2d(builder: Builder, unit: Unit) -> None:
+    """Tiles of positions, by the windows as they lie in the image or in a padded copy of it."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    given = operands(builder, unit)
+    if given.out.size:
+        at = windows(op)
+        side = side_of(builder, given, at)
+        if side is None:
+            direct(builder, given, at)
+        else:
+            winograd(builder, given, at, side)
+
+
+def direct(builder: Builder, given: Operands, at: Windows, right: View | None = None) -> None:
+    """The direct algorithm, for any windows; `right` is the weight if it is packed already."""
+    x = _padded(builder, given.x, at.padding)
+    n, height, width, channels = x.shape
+    outputs = given.out.shape[3]
+    runs = _runs(at, width, channels)
+    run = at.taps * channels // len(runs)
+    line = 4 * width * channels
+    rows, positions = n * given.out.shape[1], given.out.shape[2]
+    whole = at.taps == 1 and at.stride == (1, 1) and not any(at.padding)
+    if whole:  # all positions follow one another
+        rows, positions = 1, rows * positions
+    fields = {
+        "N": outputs, "K": run * len(runs), "RUNS": len(runs), "RUN": run,
+        "IMAGE_STEP": height * line, "ROW_STEP": at.stride[0] * line,
+        "STEP": 4 * at.stride[1] * channels,
+        "ROWS_AN_IMAGE": rows if whole else given.out.shape[1], "POSITIONS": positions,
+    }  # fmt: skip
+    multiply(
+        builder,
+        (x, right or packed(builder, given.weight)),
+        given,
+        fields | tiles(rows, positions, fields),
+        runs,
+    )
+
+
+def _runs(at: Windows, width: int, channels: int) -> list[int]:
+    """Where the runs of neighbouring numbers that a window sees begin, in bytes."""
+    rows = [4 * i * at.dilation[0] * width * channels for i in range(at.window[0])]
+    if at.dilation[1] == 1 or at.window[1] == 1:
+        return rows
+    return [row + 4 * j * at.dilation[1] * channels for row in rows for j in range(at.window[1])]
+
+
+def _padded(builder: Builder, x: View, padding: Shape) -> View:
+    """The images with zeros around them."""
+    if not any(padding):
+        return x
+    n, height, width, channels = x.shape
+    top, bottom, left, right = padding
+    shape = (n, top + height + bottom, left + width + right, channels)
+    target = builder.fresh(dtypes.f32, shape)
+    rows, line = n * shape[1], shape[2] * channels
+    block = max(1, _PADDED_A_TASK // line)
+    fields = {
+        "H": height, "W": width * channels, "TOP": top, "LEFT": left * channels,
+        "HEIGHT": shape[1], "WIDTH": line, "ROWS": rows, "ROWS_A_TASK": block,
+    }  # fmt: skip
+    builder.call_tasks(
+        compiled_task(kernels.PAD_SOURCE),
+        -(-rows // block),
+        (x, x),
+        target,
+        [int(number) for number in geometry(kernels.PAD_FIELDS, fields)],
+        parallel=target.size >= PARALLEL_FROM,
+    )
+    return target
+
+
+@custom_call(DEPTHWISE, when=_when_depthwise)
+def depthwise_conv2d(builder: Builder, unit: Unit) -> None:
+    """Row by row of the result, the channels of some neighbouring positions at a time."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    given = operands(builder, unit)
+    if given.out.size:
+        depthwise(builder, given, windows(op))
+
+
+def depthwise(builder: Builder, given: Operands, at: Windows) -> None:
+    """The call for a weight of any strides."""
+    (n, height, width, channels), (_, rows, positions, _) = given.x.shape, given.out.shape
+    items = n * rows
+    work = given.out.size * at.taps
+    block = max(_ROWS_A_TASK, -(-items // _DEPTHWISE_TASKS))
+    fitting = _BYTES_OF_ROWS // (4 * at.window[0] * width)
+    low, reach = at.padding[2], (at.window[1] - 1) * at.dilation[1]
+    first = min(positions, -(-low // at.stride[1]))
+    last = max(first, min(positions, (width - 1 - reach + low) // at.stride[1] + 1))
+    fields = {
+        "H": height, "W": width, "C": channels, "OH": rows, "OW": positions,
+        "KH": at.window[0], "KW": at.window[1], "SH": at.stride[0], "SW": at.stride[1],
+        "PT": at.padding[0], "PL": low, "DH": at.dilation[0], "DW": at.dilation[1],
+        "ITEMS": items, "ITEMS_A_TASK": block,
+        "CHANNELS_AT_ONCE": max(1, fitting // WIDTH) * WIDTH, "FIRST": first, "LAST": last,
+    }  # fmt: skip
+    task = compiled_task(kernels.DEPTHWISE_SOURCE, EXPORTS)
+    weight = builder.contiguous(given.weight)
+    numbers = geometry(kernels.DEPTHWISE_FIELDS, fields)
+    run(builder, (task, -(-items // block), work), (given.x, weight), given, numbers)

@@ -1,0 +1,171 @@
+"""Calls of the kernels of convolutions: how work is cut into tiles and tasks, where weights are."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs.ir.shapes import Shape
+from gptrs_backend_numba.kernels import convolution as kernels
+from gptrs_backend_numba.kernels import gemm
+from gptrs_backend_numba.kernels.compiled import compiled, compiled_task
+from gptrs_backend_numba.kernels.convolution_ir import EXPORTS
+from gptrs_backend_numba.kernels.emitter import WIDTH
+from gptrs_backend_numba.kernels.gemm_geometry import FIELDS as GEMM_FIELDS
+from gptrs_backend_numba.kernels.gemm_ir import PANEL, ROWS
+from gptrs_backend_numba.packing import Layout, Packing
+from gptrs_backend_numba.pool import POOL
+from gptrs_backend_numba.schedule import Builder, Call
+from gptrs_backend_numba.views import Place, Storage, View, dense_strides
+
+PARALLEL_FROM = 65_536
+"""Products from which it pays to share the work."""
+TASKS = 16
+"""Tasks that a convolution is divided into at least, if it is large enough."""
+_MANY_WEIGHTS = 1 << 17
+"""Numbers from which a panel is not in the L2 cache when its turn comes; it is asked for then."""
+_BYTES_A_TASK = 192 * 1024
+"""What the tiles of a task read and write: it stays in the L2 cache while all panels pass by."""
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The geometry of a call, as in `extract_patches`."""
+
+    window: Shape
+    stride: Shape
+    padding: Shape
+    dilation: Shape
+
+    @property
+    def taps(self) -> int:
+        """Positions of the window."""
+        return math.prod(self.window)
+
+
+@dataclass(frozen=True, slots=True)
+class Operands:
+    """The views of a call; `scale` and `shift` are there in any case, as are the two bounds."""
+
+    x: View
+    weight: View
+    scale: View
+    shift: View
+    residual: View | None
+    bounds: View
+    out: View
+
+
+def tiles(rows: int, positions: int, fields: Mapping[str, int], batch: int = 1) -> dict[str, int]:
+    """How positions are cut into tiles, and tiles and panels into tasks."""
+    count = -(-positions // ROWS)
+    items = rows * count
+    panels = -(-fields["N"] // PANEL)
+    height = -(-positions // count)
+    bytes_ = height * (fields["STEP"] * fields["RUNS"] + 4 * fields["N"])
+    most = max(1, min(_BYTES_A_TASK // bytes_, -(-items * batch // TASKS)))
+    blocks = -(-items // most)
+    columns = min(panels, -(-TASKS // (blocks * batch)))
+    return {
+        "TILES": count,
+        "ITEMS": items,
+        "ITEMS_A_TASK": -(-items // blocks),
+        "PANELS_A_TASK": -(-panels // columns),
+    } | _functions(divmod(positions, count), fields["N"], batch * fields["K"] * panels * PANEL)
+
+
+def _functions(rows: tuple[int, int], outputs: int, weights: int) -> dict[str, int]:
+    """The kernels of the tiles that there are: of `rows[0]` positions, and of one more."""
+    vectors = {1 if min(PANEL, outputs - at) <= WIDTH else 2 for at in range(0, outputs, PANEL)}
+    names = {2: ("SHORT", "TALL"), 1: ("SHORT_HALF", "TALL_HALF")}
+    asks = weights >= _MANY_WEIGHTS
+    return {
+        names[wide][more]: compiled_task(kernels.tile_source(rows[0] + more, wide, asks), EXPORTS)
+        for wide in vectors
+        for more in range(2 if rows[1] else 1)
+    }
+
+
+def multiply(
+    builder: Builder,
+    sides: tuple[View, View],
+    given: Operands,
+    fields: Mapping[str, int],
+    runs: Sequence[int],
+    batch: int = 1,
+) -> None:
+    """Add the call that computes all tiles of `batch` independent products."""
+    panels = -(-fields["N"] // PANEL)
+    count = batch * -(-fields["ITEMS"] // fields["ITEMS_A_TASK"])
+    count *= -(-panels // fields["PANELS_A_TASK"])
+    numbers = dict(fields) | {"TABLE": len(kernels.TILE_FIELDS)}
+    task = compiled_task(kernels.TILES_SOURCE)
+    work = batch * given.out.size * fields["K"]
+    run(builder, (task, count, work), sides, given, geometry(kernels.TILE_FIELDS, numbers, runs))
+
+
+def geometry(
+    names: Sequence[str], numbers: Mapping[str, int], tail: Sequence[int] = ()
+) -> np.ndarray:
+    """The numbers in the order of the names, 0 for those that are not given."""
+    return np.array([*(numbers.get(name, 0) for name in names), *tail], np.int64)
+
+
+def run(
+    builder: Builder,
+    job: tuple[int, int, int],
+    sides: tuple[View, View],
+    given: Operands,
+    numbers: np.ndarray,
+    extra: View | None = None,
+) -> None:
+    """Add the call of a job: a task function, the number of tasks, and of products in all."""
+    task, count, work = job
+    numbers[kernels.COMMON.index("HAS_RESIDUAL")] = given.residual is not None
+    leading = (POOL.address, task, count, builder.context.threads if work >= PARALLEL_FROM else 1)
+    x, right = sides
+    reads = (x, right, given.scale, given.shift, given.residual or x, given.bounds, extra or x)
+    kernel = compiled(kernels.RUN_SOURCE)
+    builder.steps.append(Call(kernel, reads, given.out, numbers, leading=leading))
+
+
+def packed(builder: Builder, weight: View) -> View:
+    """A weight [K, O] in panels of channels: kept with a parameter, else made in every run."""
+    (k, n), (column, row) = weight.shape, weight.strides
+    layout = Layout(4, n, k, row, column, weight.offset)
+    source = parameter(builder, weight)
+    if source is not None:
+        return kept(builder, Packing(source, layout))
+    target = builder.fresh(dtypes.f32, (layout.nbytes // 4,))
+    pack = compiled_task(gemm.right_source(4))
+    numbers = {"N": n, "K": k, "RN": row, "RK": column, "PACK": pack}
+    builder.call_tasks(
+        compiled_task(gemm.weight_source(4)),
+        -(-n // PANEL),
+        (weight, weight),
+        target,
+        [int(number) for number in geometry(GEMM_FIELDS, numbers)],
+        parallel=target.size >= PARALLEL_FROM,
+    )
+    return target
+
+
+def kept(builder: Builder, packing: Packing) -> View:
+    """The copy of a parameter in another order, one for all calls that read it."""
+    packings = builder.context.packings
+    if packing not in packings:
+        packings.append(packing)
+    size = packing.layout.nbytes // 4
+    storage = Storage(Place.PACKED, packings.index(packing), packing.layout.nbytes)
+    return View(storage, dtypes.f32, (size,), dense_strides((size,)))
+
+
+def parameter(builder: Builder, view: View) -> int | None:
+    """The input that is the same in every run and that the view is a part of."""
+    storage = view.storage
+    is_input = storage.place is Place.INPUT and storage.index in builder.context.parameters
+    return storage.index if is_input else None

@@ -1,0 +1,169 @@
+"""`gptrs.numba.conv_chain.f32.v1`: convolutions one after another, some rows at a time.
+
+Operands: an image [N, H, W, C], then for each of the `stages` the other operands of its call. The
+attributes are those of the calls with `_0`, `_1` .. after their names, as are `target` and `shape`,
+that of the result. The rows that a window needs are computed again where chunks meet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import cast
+
+from gptrs.ir import dtypes
+from gptrs.ir.dictionary import Dictionary
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.shapes import Shape
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.convolution_targets import CHAIN, DEPTHWISE
+from gptrs_backend_numba.lowering.convolution import arranged, call_fits, depthwise, direct
+from gptrs_backend_numba.lowering.convolution_calls import Operands, Windows, packed
+from gptrs_backend_numba.lowering.custom_calls import custom_call
+from gptrs_backend_numba.passes.elementwise_groups import Unit
+from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.views import View
+
+_BYTES_AT_ONCE = 512 * 1024
+"""Of the images between the stages: they stay in the L2 cache until they are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Stage:
+    given: Operands
+    at: Windows
+    right: View | None
+    """The packed weight, None for a depthwise stage."""
+
+    def compute(self, builder: Builder, x: View, out: View, first: int) -> None:
+        """Rows of the result from `first` on, of the rows of the image that they need."""
+        top, bottom = self._reach(first, out.shape[1])
+        rows, (left, right) = self.given.x.shape[1], self.at.padding[2:]
+        padding = (max(0, -top), max(0, bottom - rows), left, right)
+        residual = self.given.residual
+        given = replace(
+            self.given,
+            x=x,
+            out=out,
+            residual=residual and rows_of(residual, first, out.shape[1]),
+        )
+        at = replace(self.at, padding=padding)
+        if self.right is None:
+            depthwise(builder, given, at)
+        else:
+            direct(builder, given, at, self.right)
+
+    def needs(self, first: int, count: int) -> tuple[int, int]:
+        """The first row of the image that some rows of the result need, and how many."""
+        top, bottom = self._reach(first, count)
+        top = max(0, top)
+        return top, min(bottom, self.given.x.shape[1]) - top
+
+    def _reach(self, first: int, count: int) -> tuple[int, int]:
+        at = self.at
+        top = first * at.stride[0] - at.padding[0]
+        return top, top + (count - 1) * at.stride[0] + (at.window[0] - 1) * at.dilation[0] + 1
+
+
+def rows_of(image: View, first: int, count: int) -> View:
+    """Some rows of an image."""
+    n, _, width, channels = image.shape
+    return image.sliced((0, first, 0, 0), (n, count, width, channels), (1, 1, 1, 1))
+
+
+def _call(attrs: Dictionary, number: int) -> CustomCall:
+    """The call of a stage."""
+    end = f"_{number}"
+    own = {name.removesuffix(end): attrs[name] for name in attrs if name.endswith(end)}
+    result = TensorType(dtypes.f32, cast("Shape", own.pop("shape")))
+    return CustomCall(cast("str", own.pop("target")), (result,), Dictionary.of(own))
+
+
+def _when(op: CustomCall, types: Sequence[TensorType]) -> bool:
+    if "stages" not in set(op.attrs) or not types:
+        return False
+    x, rest = types[0], list(types[1:])
+    for number in range(cast("int", op.attrs["stages"])):
+        call = _call(op.attrs, number)
+        own, rest = rest[: _count(call)], rest[_count(call) :]
+        if not call_fits(call, [x, *own]):
+            return False
+        x = call.results[0]
+    return not rest and op.results == (x,)
+
+
+def _count(call: CustomCall) -> int:
+    """The operands of a call but for the image."""
+    return 1 + sum(bool(call.attrs[name]) for name in ("scale", "shift", "residual"))
+
+
+@custom_call(CHAIN, when=_when)
+def conv_chain(builder: Builder, unit: Unit) -> None:
+    """Image by image and chunk by chunk: all stages, from the first rows to the last."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    views = [builder.view(value) for value in unit.last.operands]
+    out = builder.define(unit.last.result)
+    x = builder.contiguous(views[0])
+    stages = _stages(builder, op.attrs, views[1:], x, out)
+    for image in range(x.shape[0]):
+        _compute_image(builder, [_of_image(stage, image) for stage in stages])
+
+
+def _stages(
+    builder: Builder, attrs: Dictionary, rest: Sequence[View], x: View, out: View
+) -> list[_Stage]:
+    stages: list[_Stage] = []
+    count = cast("int", attrs["stages"])
+    for number in range(count):
+        call = _call(attrs, number)
+        own, rest = rest[: _count(call)], rest[_count(call) :]
+        # Between stages no image is ever there as a whole: of this one only the shape is used.
+        shape = call.results[0].shape
+        target = out if number == count - 1 else builder.fresh(dtypes.f32, shape)
+        has = {name: bool(call.attrs[name]) for name in ("scale", "shift", "residual")}
+        given = arranged(builder, [x, *own], has, cast("str", call.attrs["activation"]), target)
+        right = None if call.target == DEPTHWISE else packed(builder, given.weight)
+        if right is None:
+            given = replace(given, weight=builder.contiguous(given.weight))
+        names = ("window", "stride", "padding", "dilation")
+        at = Windows(*(cast("Shape", call.attrs[name]) for name in names))
+        stages.append(_Stage(given, at, right))
+        x = target
+    return stages
+
+
+def _of_image(stage: _Stage, image: int) -> _Stage:
+    def one(view: View) -> View:
+        return view.sliced((image, 0, 0, 0), (1, *view.shape[1:]), (1, 1, 1, 1))
+
+    given = stage.given
+    residual = given.residual and one(given.residual)
+    given = replace(given, x=one(given.x), out=one(given.out), residual=residual)
+    return replace(stage, given=given)
+
+
+def _compute_image(builder: Builder, stages: Sequence[_Stage]) -> None:
+    out = stages[-1].given.out
+    between = sum(4 * math.prod(stage.given.out.shape) for stage in stages[:-1])
+    rows = out.shape[1]
+    chunks = max(1, min(rows, -(-between // _BYTES_AT_ONCE)))
+    for chunk in range(chunks):
+        first, end = chunk * rows // chunks, (chunk + 1) * rows // chunks
+        _compute_rows(builder, stages, first, end - first)
+
+
+def _compute_rows(builder: Builder, stages: Sequence[_Stage], first: int, count: int) -> None:
+    wanted = [(first, count)]
+    for stage in reversed(stages):
+        wanted.insert(0, stage.needs(*wanted[0]))
+    x = rows_of(stages[0].given.x, *wanted[0])
+    for stage, (begin, rows) in zip(stages, wanted[1:], strict=True):
+        out = stage.given.out
+        if stage is stages[-1]:
+            target = rows_of(out, begin, rows)
+        else:
+            target = builder.fresh(dtypes.f32, (1, rows, *out.shape[2:]))
+        stage.compute(builder, x, target, begin)
+        x = target

@@ -1,0 +1,61 @@
+"""`cumulative`: one pass over each line, lines in parallel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gptrs.ir.op import Op
+from gptrs.ir.ops import reduction as ops
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.kernels import cumulative as kernels
+from gptrs_backend_numba.kernels.compiled import compiled_task
+from gptrs_backend_numba.kernels.registers import COMPUTED, can_cast, constant
+from gptrs_backend_numba.lines import lines
+from gptrs_backend_numba.lowering.reduction import identity
+from gptrs_backend_numba.lowering.table import TABLE
+from gptrs_backend_numba.passes.elementwise_groups import Unit
+from gptrs_backend_numba.schedule import Builder
+
+_PARALLEL_FROM = 32_768
+"""Elements from which it pays to share the work."""
+
+
+def _when(op: Op, operands: Sequence[TensorType]) -> bool:
+    assert isinstance(op, ops.Cumulative)
+    x = operands[0]
+    accumulator = op.accumulator(x)
+    return can_cast(x.dtype, accumulator) and can_cast(accumulator, op.out_dtype or x.dtype)
+
+
+@TABLE.register(
+    ops.Cumulative, dtypes=[d for d in COMPUTED if d.is_integer or d.is_float], when=_when
+)
+def cumulative(builder: Builder, unit: Unit) -> None:
+    """Running totals from the first element of each line, or from the last one backwards."""
+    op = unit.last.op
+    assert isinstance(op, ops.Cumulative)
+    x = builder.view(unit.last.operands[0])
+    out = builder.define(unit.last.result)
+    if out.size == 0:
+        return
+    along = lines(x, op.axis)
+    steps = (along.step, along.inner)
+    direction, first = (-1, along.length - 1) if op.reverse else (1, 0)
+    numbers = [along.count, along.block, along.length]
+    numbers += [number for step in steps for number in (first * step, direction * step)]
+    accumulator = op.accumulator(unit.last.operands[0].type)
+    nothing = identity(op.kind, accumulator)
+    # A sum of nothing but -0.0 keeps its sign.
+    start = -0.0 if op.kind == "sum" and accumulator.is_float else nothing
+    source = kernels.cumulative_source(
+        op.kind, start, x.dtype, accumulator, out.dtype, exclusive=op.exclusive
+    )
+    constants = {"START": constant(start, accumulator), "IDENTITY": constant(nothing, accumulator)}
+    builder.call_tasks(
+        compiled_task(source, constants),
+        along.tasks,
+        (x, x),
+        out,
+        [*numbers, along.inner, *along.geometry()],
+        parallel=along.work >= _PARALLEL_FROM,
+    )

@@ -1,0 +1,56 @@
+"""`custom_call`: the fused kernels of this backend, each a target with a lowering of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from gptrs.ir import dtypes
+from gptrs.ir.op import Op
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.lowering import control_flow
+from gptrs_backend_numba.lowering.table import TABLE, Lowering
+from gptrs_backend_numba.passes.elementwise_groups import Unit
+from gptrs_backend_numba.schedule import Builder
+
+Condition = Callable[[CustomCall, Sequence[TensorType]], bool]
+
+_TARGETS: dict[str, tuple[Lowering, Condition]] = {}
+
+
+def custom_call(target: str, *, when: Condition) -> Callable[[Lowering], Lowering]:
+    """Decorator: the lowering runs calls of `target` when `when` agrees with attributes and types.
+
+    A call it does not agree with is treated like one of an unknown target: as what its function
+    says if it has one, else refused.
+    """
+
+    def add(lowering: Lowering) -> Lowering:
+        if target in _TARGETS:
+            raise ValueError(f"`{target}` is registered twice")
+        _TARGETS[target] = (lowering, when)
+        return lowering
+
+    return add
+
+
+def _find(op: CustomCall, operands: Sequence[TensorType]) -> Lowering | None:
+    found = _TARGETS.get(op.target)
+    if found is not None and found[1](op, operands):
+        return found[0]
+    return control_flow.call if op.callees() else None
+
+
+def _when(op: Op, operands: Sequence[TensorType]) -> bool:
+    assert isinstance(op, CustomCall)
+    return _find(op, operands) is not None
+
+
+@TABLE.register(CustomCall, dtypes=[dtypes.i1], when=_when)
+def call(builder: Builder, unit: Unit) -> None:
+    """By the lowering of the target, else as the function that says what the call means."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    lowering = _find(op, [value.type for value in unit.last.operands])
+    assert lowering is not None, "refused before"
+    lowering(builder, unit)

@@ -1,0 +1,74 @@
+"""`gptrs.numba.linear.<dtype>.v1`: a linear layer with bias, activation and residual in one kernel.
+
+Operands: x [.., K]; weight [N, K] if the attribute `layout` is "out_in", [K, N] if "in_out"; a
+bias [N] if `bias`; a residual [.., N] if `residual`; all of one type. The result [.., N] is
+`activation(x @ weight + bias) + residual`, computed in f32 and rounded once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gptrs.ir.dtypes import DType
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.kernels.epilogue import ACTIVATIONS
+from gptrs_backend_numba.lowering.custom_calls import custom_call
+from gptrs_backend_numba.lowering.matmul import FLOATS, Epilogue, gemm
+from gptrs_backend_numba.passes.elementwise_groups import Unit
+from gptrs_backend_numba.schedule import Builder
+
+_LAYOUTS = ("out_in", "in_out")
+_ATTRIBUTES = {"layout", "activation", "bias", "residual"}
+
+
+def linear_target(dtype: DType) -> str:
+    """The target for operands of this type."""
+    return f"gptrs.numba.linear.{dtype}.v1"
+
+
+def _when(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    return _has_attributes(op) and _has_types(op, operands)
+
+
+def _has_attributes(op: CustomCall) -> bool:
+    attrs = op.attrs
+    return (
+        set(attrs) == _ATTRIBUTES
+        and attrs["layout"] in _LAYOUTS
+        and attrs["activation"] in ACTIVATIONS
+        and isinstance(attrs["bias"], bool)
+        and isinstance(attrs["residual"], bool)
+    )
+
+
+def _has_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    if len(operands) != 2 + bool(op.attrs["bias"]) + bool(op.attrs["residual"]):
+        return False
+    x, weight = operands[:2]
+    if x.rank < 1 or weight.rank != 2:
+        return False
+    n, k = weight.shape if op.attrs["layout"] == "out_in" else weight.shape[::-1]
+    result = TensorType(x.dtype, (*x.shape[:-1], n))
+    wanted = [TensorType(x.dtype, (n,))] if op.attrs["bias"] else []
+    wanted += [result] if op.attrs["residual"] else []
+    fits = k == x.shape[-1] and weight.dtype is x.dtype and list(operands[2:]) == wanted
+    return fits and op.target == linear_target(x.dtype) and op.results == (result,)
+
+
+def linear(builder: Builder, unit: Unit) -> None:
+    """One product, after a copy of a bias or residual that is not contiguous."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    x, weight, *rest = (builder.view(value) for value in unit.last.operands)
+    rest = [builder.contiguous(view) for view in rest]
+    bias = rest.pop(0) if op.attrs["bias"] else None
+    residual = rest.pop(0) if op.attrs["residual"] else None
+    if op.attrs["layout"] == "in_out":
+        weight = weight.transposed((1, 0))
+    epilogue = Epilogue(bias, str(op.attrs["activation"]), residual)
+    gemm(builder, x, weight, builder.define(unit.last.result), epilogue)
+
+
+for _dtype in FLOATS:
+    custom_call(linear_target(_dtype), when=_when)(linear)

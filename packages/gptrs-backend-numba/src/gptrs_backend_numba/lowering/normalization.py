@@ -1,0 +1,47 @@
+"""`layer_norm`: line by line, lines in parallel."""
+
+from __future__ import annotations
+
+from gptrs.ir.ops import normalization as ops
+from gptrs_backend_numba.kernels import normalization as kernels
+from gptrs_backend_numba.kernels.compiled import compiled_task
+from gptrs_backend_numba.kernels.registers import FLOATS, constant
+from gptrs_backend_numba.lines import lines
+from gptrs_backend_numba.lowering.table import TABLE
+from gptrs_backend_numba.passes.elementwise_groups import Unit
+from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.views import View
+
+_PARALLEL_FROM = 32_768
+"""Elements from which it pays to share the work."""
+
+
+@TABLE.register(ops.LayerNorm, dtypes=FLOATS)
+def layer_norm(builder: Builder, unit: Unit) -> None:
+    """The scale and the bias side by side, then one pass over the lines."""
+    op = unit.last.op
+    assert isinstance(op, ops.LayerNorm)
+    x, scale, bias = (builder.view(value) for value in unit.last.operands)
+    out = builder.define(unit.last.result)
+    if out.size == 0:
+        return
+    along = lines(x, op.axis)
+    source = kernels.layer_norm_source(x.dtype, op.epsilon)
+    epsilon = {"EPSILON": constant(op.epsilon, x.dtype)}
+    builder.call_tasks(
+        compiled_task(source, kernels.NORM_NAMES | epsilon),
+        along.tasks,
+        (x, _joined(builder, scale, bias)),
+        out,
+        [along.count, along.block, along.length, along.step, along.inner, *along.geometry()],
+        parallel=along.work >= _PARALLEL_FROM,
+    )
+
+
+def _joined(builder: Builder, *vectors: View) -> View:
+    """One vector after another in memory: tasks take two operands only."""
+    size = vectors[0].size
+    joined = builder.fresh(vectors[0].dtype, (len(vectors) * size,))
+    for number, vector in enumerate(vectors):
+        builder.copy(vector, joined.sliced((number * size,), (size,), (1,)))
+    return joined

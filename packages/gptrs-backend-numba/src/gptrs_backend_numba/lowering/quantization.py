@@ -1,0 +1,88 @@
+"""Quantization ops are elementwise kernels: strides of 0 repeat scales and zero points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+from gptrs.ir import dtypes
+from gptrs.ir.ops import quantization as ops
+from gptrs_backend_numba.kernels import quantization as kernels
+from gptrs_backend_numba.kernels import registers
+from gptrs_backend_numba.kernels.elementwise import Operation
+from gptrs_backend_numba.lowering.table import TABLE
+from gptrs_backend_numba.passes.elementwise_groups import Unit
+from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.views import View
+
+
+@TABLE.register(ops.Quantize, dtypes=dtypes.FLOATS)
+def quantize(builder: Builder, unit: Unit) -> None:
+    """One elementwise kernel."""
+    op = cast("ops.Quantize", unit.last.op)
+    x, scale, _ = (value.type.dtype for value in unit.last.operands)
+    compute = ops.computing_dtype(x, scale)
+    _emit(builder, unit, kernels.quantized(("x0", x), ("x1", scale), "x2", compute, op.dtype))
+
+
+@TABLE.register(ops.Dequantize, dtypes=ops.QUANTIZED)
+def dequantize(builder: Builder, unit: Unit) -> None:
+    """One elementwise kernel."""
+    op = cast("ops.Dequantize", unit.last.op)
+    scale = unit.last.operands[1].type.dtype
+    compute = ops.computing_dtype(scale, op.dtype)
+    product = kernels.dequantized("x0", ("x1", scale), "x2", compute)
+    _emit(builder, unit, registers.cast(f"({product})", compute, op.dtype))
+
+
+@TABLE.register(ops.Requantize, dtypes=ops.QUANTIZED)
+def requantize(builder: Builder, unit: Unit) -> None:
+    """One elementwise kernel."""
+    op = cast("ops.Requantize", unit.last.op)
+    _, scale_in, _, scale_out, _ = (value.type.dtype for value in unit.last.operands)
+    compute = ops.computing_dtype(scale_in, scale_out)
+    value = f"({kernels.dequantized('x0', ('x1', scale_in), 'x2', compute)})"
+    text = kernels.quantized((value, compute), ("x3", scale_out), "x4", compute, op.dtype)
+    _emit(builder, unit, text)
+
+
+def _emit(builder: Builder, unit: Unit, text: str) -> None:
+    """The kernel that computes `text` from the operands, x0, x1, ..."""
+    op = cast("ops.Quantize | ops.Dequantize | ops.Requantize", unit.last.op)
+    first, *others = (builder.view(value) for value in unit.last.operands)
+    x = _in_groups(first, op)
+    views = [x, *(_spread(view, x.shape, op) for view in others)]
+    out = builder.define(unit.last.result)
+    operands = tuple((f"x{place}", view.dtype) for place, view in enumerate(views))
+    step = Operation(op, operands, ("y0", out.dtype), text=text)
+    builder.elementwise(views, _in_groups(out, op), [step])
+
+
+def _in_groups(view: View, op: ops.Quantization) -> View:
+    """With the axis of the groups split into one over groups and one within a group."""
+    if op.axis is None or op.group_size is None:
+        return view
+    axis, size, stride = op.axis, op.group_size, view.strides[op.axis]
+    return replace(
+        view,
+        shape=_replaced(view.shape, axis, (view.shape[axis] // size, size)),
+        strides=_replaced(view.strides, axis, (stride * size, stride)),
+    )
+
+
+def _spread(parameter: View, shape: Sequence[int], op: ops.Quantization) -> View:
+    """A scale or zero point with an element for each of `shape`."""
+    if op.axis is None or not parameter.shape:
+        return parameter.broadcast(tuple(shape))
+    if op.group_size is not None:
+        sizes = (*parameter.shape[: op.axis + 1], 1, *parameter.shape[op.axis + 1 :])
+        strides = (*parameter.strides[: op.axis + 1], 0, *parameter.strides[op.axis + 1 :])
+    else:
+        sizes = tuple(n if axis == op.axis else 1 for axis, n in enumerate(shape))
+        strides = tuple(int(axis == op.axis) * parameter.strides[0] for axis in range(len(shape)))
+    return replace(parameter, shape=sizes, strides=strides).broadcast(tuple(shape))
+
+
+def _replaced(numbers: tuple[int, ...], position: int, others: tuple[int, ...]) -> tuple[int, ...]:
+    return (*numbers[:position], *others, *numbers[position + 1 :])

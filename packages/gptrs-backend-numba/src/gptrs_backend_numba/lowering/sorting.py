@@ -1,0 +1,89 @@
+"""`sort` and `top_k`: the positions in order first, then the elements at these positions."""
+
+from __future__ import annotations
+
+from gptrs.ir import dtypes
+from gptrs.ir.ops import sorting as ops
+from gptrs_backend_numba.kernels import sorting as kernels
+from gptrs_backend_numba.kernels.compiled import compiled_task
+from gptrs_backend_numba.lines import lines
+from gptrs_backend_numba.lowering.table import TABLE
+from gptrs_backend_numba.passes.elementwise_groups import Unit
+from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.views import View, dense_strides
+
+_ORDERED = [dtype for dtype in dtypes.ALL if not dtype.is_complex]
+_PARALLEL_FROM = 8_192
+"""Elements from which it pays to share the work."""
+_LEAST_ROOM = 256
+"""Candidates that are put in order at once, at least, when few elements are wanted."""
+
+
+@TABLE.register(ops.Sort, dtypes=_ORDERED)
+def sort(builder: Builder, unit: Unit) -> None:
+    """Every operand in the order of the first."""
+    op = unit.last.op
+    assert isinstance(op, ops.Sort)
+    results = [builder.define(value) for value in unit.last.results]
+    if results[0].size == 0:
+        return
+    operands = [builder.view(value) for value in unit.last.operands]
+    length = operands[0].shape[op.axis]
+    places = _order(builder, operands[0], op.axis, length, descending=op.descending)
+    for operand, result in zip(operands, results, strict=True):
+        _arrange(builder, operand, places, result, op.axis)
+
+
+@TABLE.register(ops.TopK, dtypes=_ORDERED)
+def top_k(builder: Builder, unit: Unit) -> None:
+    """The first positions of a stable order, found without sorting the rest."""
+    op = unit.last.op
+    assert isinstance(op, ops.TopK)
+    values, indices = unit.last.results
+    out = builder.define(values)
+    if out.size == 0:
+        builder.define(indices)
+        return
+    x = builder.view(unit.last.operands[0])
+    places = _order(builder, x, op.axis, op.k, descending=op.largest)
+    _arrange(builder, x, places, out, op.axis)
+    builder.bind(indices, builder.converted(_along(places, out, op.axis), op.indices_dtype))
+
+
+def _order(builder: Builder, x: View, axis: int, k: int, *, descending: bool) -> View:
+    """The positions of the first `k` elements of each line, as si64[lines, k]."""
+    along = lines(x, axis)
+    places = builder.fresh(dtypes.si64, (along.count, k))
+    room = min(along.length, max(2 * k, _LEAST_ROOM))
+    numbers = [along.count, along.block, along.length, along.step, k, room, *along.geometry()]
+    source = kernels.order_source(x.dtype, descending=descending)
+    builder.call_tasks(
+        compiled_task(source, kernels.SORT_NAMES),
+        along.tasks,
+        (x, x),
+        places,
+        numbers,
+        parallel=along.work >= _PARALLEL_FROM,
+    )
+    return places
+
+
+def _arrange(builder: Builder, x: View, places: View, out: View, axis: int) -> None:
+    along = lines(x, axis)
+    numbers = [along.count, along.block, out.shape[axis], along.step, along.inner]
+    builder.call_tasks(
+        compiled_task(kernels.arrange_source(x.dtype.itemsize)),
+        along.tasks,
+        (x, places),
+        out,
+        [*numbers, *along.geometry()],
+        parallel=along.work >= _PARALLEL_FROM,
+    )
+
+
+def _along(places: View, out: View, axis: int) -> View:
+    """Positions by line as a tensor like `out`, in which the lines are laid along `axis`."""
+    others = (*out.shape[:axis], *out.shape[axis + 1 :], out.shape[axis])
+    last = len(others) - 1
+    apart = View(places.storage, places.dtype, others, dense_strides(others))
+    return apart.transposed((*range(axis), last, *range(axis, last)))

@@ -1,0 +1,163 @@
+"""`reduce_window` and `extract_patches`: chunks of rows in parallel over a contiguous operand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gptrs.ir.dtypes import DType
+from gptrs.ir.op import Op
+from gptrs.ir.ops import window as ops
+from gptrs.ir.shapes import Shape
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.kernels import window as kernels
+from gptrs_backend_numba.kernels.compiled import compiled_task
+from gptrs_backend_numba.kernels.registers import COMPUTED, can_cast, constant
+from gptrs_backend_numba.lowering.reduction import identity
+from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
+from gptrs_backend_numba.passes.elementwise_groups import Unit
+from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.views import dense_strides
+
+_PARALLEL_FROM = 32_768
+"""Elements read or written from which it pays to share the work."""
+_ELEMENTS_A_CHUNK = 4_096
+"""Of these many running values and what is added to them the nearest cache holds both."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """How the positions are cut up: a row is the axis `row`, with the `inner` elements after it."""
+
+    axes: Sequence[ops.AxisWindow]
+    dims: Shape
+    row: int
+    inner: int
+    produced: int
+    """Elements of the result for each position of the row."""
+
+    @property
+    def items(self) -> int:
+        """Chunks of all rows."""
+        rows = math.prod(self._positions(axis) for axis in range(self.row))
+        return rows * self._chunks
+
+    @property
+    def block(self) -> int:
+        """Chunks a task."""
+        return max(1, _ELEMENTS_A_CHUNK // (self._chunk * self.produced))
+
+    @property
+    def tasks(self) -> int:
+        """Blocks of chunks; their borders depend on sizes alone."""
+        return -(-self.items // self.block)
+
+    def geometry(self) -> list[int]:
+        """What the kernels read, as described in their module."""
+        numbers = [self.items, self.block, self._chunks, self._chunk, self.inner, self.row]
+        numbers += self._axis(self.row)
+        steps = dense_strides((*self.dims[: self.row + 1], self.inner))
+        for axis in range(self.row):
+            numbers += [*self._axis(axis), steps[axis]]
+        return numbers
+
+    @property
+    def _chunk(self) -> int:
+        return max(1, min(self._positions(self.row), _ELEMENTS_A_CHUNK // self.produced))
+
+    @property
+    def _chunks(self) -> int:
+        return -(-self._positions(self.row) // self._chunk)
+
+    def _positions(self, axis: int) -> int:
+        return self.axes[axis].positions(self.dims[axis])
+
+    def _axis(self, axis: int) -> list[int]:
+        window, dim = self.axes[axis], self.dims[axis]
+        return [
+            window.positions(dim), window.size, window.stride, window.low, window.dilation, dim
+        ]  # fmt: skip
+
+
+def _when(op: Op, operands: Sequence[TensorType]) -> bool:
+    assert isinstance(op, ops.ReduceWindow)
+    x = operands[0]
+    accumulator = op.accumulator(x)
+    return can_cast(x.dtype, accumulator) and can_cast(accumulator, op.out_dtype or x.dtype)
+
+
+@TABLE.register(
+    ops.ReduceWindow, dtypes=[d for d in COMPUTED if d.is_integer or d.is_float], when=_when
+)
+def reduce_window(builder: Builder, unit: Unit) -> None:
+    """Position by position in the window, a row of running values for each."""
+    op = unit.last.op
+    assert isinstance(op, ops.ReduceWindow)
+    x = builder.contiguous(builder.view(unit.last.operands[0]))
+    out = builder.define(unit.last.result)
+    if out.size == 0:
+        return
+    axes, dims = (*op.axes(), _WHOLE)[: max(1, len(x.shape))], x.shape or (1,)
+    moving = [axis for axis, window in enumerate(axes) if replace(window, dilation=1) != _WHOLE]
+    row = moving[-1] if moving else 0
+    inner = math.prod(dims[row + 1 :])
+    plan = _Plan(axes, dims, row, inner, inner)
+    accumulator = op.accumulator(unit.last.operands[0].type)
+    start = _start(op.kind, accumulator, axes, dims)
+    source = kernels.reduce_source(op.kind, start, x.dtype, accumulator, out.dtype)
+    builder.call_tasks(
+        compiled_task(source, kernels.WINDOW_NAMES | {"START": constant(start, accumulator)}),
+        plan.tasks,
+        (x, x),
+        out,
+        plan.geometry(),
+        parallel=out.size * math.prod(op.window) >= _PARALLEL_FROM,
+    )
+
+
+_WHOLE = ops.AxisWindow(size=1, stride=1, low=0, high=0, dilation=1)
+"""What leaves an axis as it is."""
+
+
+def _start(
+    kind: str, accumulator: DType, axes: Sequence[ops.AxisWindow], dims: Shape
+) -> float | int:
+    """The identity; -0.0 for sums if no window is empty, so that one of -0.0 keeps its sign."""
+    if kind == "sum" and accumulator.is_float and all(map(_meets_all, axes, dims)):
+        return -0.0
+    return identity(kind, accumulator)
+
+
+def _meets_all(axis: ops.AxisWindow, dim: int) -> bool:
+    """Whether the window meets an element at every position."""
+    begin = np.arange(axis.positions(dim)) * axis.stride - axis.low
+    first = np.maximum(0, -(begin // axis.dilation))
+    return bool(((first < axis.size) & (begin + first * axis.dilation < dim)).all())
+
+
+@TABLE.register(ops.ExtractPatches, dtypes=MOVABLE)
+def extract_patches(builder: Builder, unit: Unit) -> None:
+    """Runs of elements copied; with no spatial axes the operand itself."""
+    op = unit.last.op
+    assert isinstance(op, ops.ExtractPatches)
+    x = builder.view(unit.last.operands[0])
+    if len(x.shape) == 2:
+        builder.bind(unit.last.result, x)
+        return
+    out = builder.define(unit.last.result)
+    if out.size == 0:
+        return
+    value = np.zeros((), x.dtype.numpy) if op.value is None else op.value.array
+    plan = _Plan((_WHOLE, *op.axes()), x.shape[:-1], len(op.window), x.shape[-1], out.shape[-1])
+    source = kernels.patches_source(x.dtype.itemsize)
+    builder.call_tasks(
+        compiled_task(source, kernels.WINDOW_NAMES),
+        plan.tasks,
+        (builder.contiguous(x), builder.constant(value)),
+        out,
+        plan.geometry(),
+        parallel=out.size >= _PARALLEL_FROM,
+    )

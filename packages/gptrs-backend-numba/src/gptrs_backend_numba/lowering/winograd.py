@@ -1,0 +1,163 @@
+"""Winograd's algorithms F(2x2, 3x3) and F(4x4, 3x3) for convolutions with strides of 1.
+
+They take 16 products for 4 results and 36 for 16, where the direct way takes 36 and 144. Lavin,
+Gray: Fast Algorithms for Convolutional Neural Networks (2016).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs_backend_numba.cost_model import Convolution, winograd_side
+from gptrs_backend_numba.kernels import winograd as kernels
+from gptrs_backend_numba.kernels.compiled import compiled_task
+from gptrs_backend_numba.kernels.gemm_ir import PANEL, ROWS
+from gptrs_backend_numba.kernels.winograd_ir import EXPORTS
+from gptrs_backend_numba.lowering.convolution_calls import (
+    TASKS,
+    Operands,
+    Windows,
+    geometry,
+    kept,
+    multiply,
+    parameter,
+    run,
+    tiles,
+)
+from gptrs_backend_numba.memory import aligned
+from gptrs_backend_numba.packing import Packing
+from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.views import View
+
+_BYTES_AT_ONCE = 1 << 20
+"""Of transformed tiles and sums: they stay in the L2 cache until they are read again."""
+_LEAST_TILES = 48
+
+_G = {
+    2: np.array([[2, 0, 0], [1, 1, 1], [1, -1, 1], [0, 0, 2]], np.float64) / 2,
+    4: np.array(
+        [[6, 0, 0], [-4, -4, -4], [-4, 4, -4], [1, 2, 4], [1, -2, 4], [0, 0, 24]], np.float64
+    ) / 24,
+}  # fmt: skip
+"""Weights `w` are transformed to `G w G^T`, by the side of a tile of results."""
+
+
+@dataclass(frozen=True, slots=True)
+class TransformedWeight:
+    """A weight [3, 3, inputs, outputs] as matrices in panels, see `packing.Arrangement`."""
+
+    side: int
+    inputs: int
+    outputs: int
+    offset: int
+
+    @property
+    def nbytes(self) -> int:
+        """Panels are padded with zeros."""
+        return 4 * matrices(self.side) * self.inputs * -(-self.outputs // PANEL) * PANEL
+
+    def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
+        """The matrices; transformed in f64, so that only the result is rounded."""
+        size = 9 * self.inputs * self.outputs
+        weight = array.reshape(-1)[self.offset : self.offset + size]
+        weight = weight.reshape(3, 3, self.inputs, self.outputs)
+        target, g = aligned(self.nbytes), _G[self.side]
+        panels = -(-self.outputs // PANEL)
+        made = target.view(np.float32).reshape(-1, panels, self.inputs, PANEL)
+        for panel in range(panels):
+            part = weight[..., panel * PANEL : (panel + 1) * PANEL].astype(np.float64)
+            width = part.shape[-1]
+            both = np.einsum("ai,ijck,bj->abck", g, part, g, optimize=True)
+            made[:, panel, :, :width] = both.reshape(-1, self.inputs, width)
+            made[:, panel, :, width:] = 0
+        return target
+
+
+def matrices(side: int) -> int:
+    """The number of independent products."""
+    return (side + 2) ** 2
+
+
+def side_of(builder: Builder, given: Operands, at: Windows) -> int | None:
+    """The side of the tiles if the convolution can and should be computed this way."""
+    (n, _, _, inputs), (_, height, width, outputs) = given.x.shape, given.out.shape
+    is_3x3 = (at.window, at.stride, at.dilation) == ((3, 3), (1, 1), (1, 1))
+    if not is_3x3 or parameter(builder, given.weight) is None or not given.weight.is_contiguous:
+        return None
+    return winograd_side(Convolution(n, height, width, inputs, outputs))
+
+
+def winograd(builder: Builder, given: Operands, at: Windows, side: int) -> None:
+    """Some tiles at a time: transformed, multiplied, transformed back."""
+    (n, _, _, inputs), (_, height, width, outputs) = given.x.shape, given.out.shape
+    down, across = -(-height // side), -(-width // side)
+    count = n * down * across
+    source = parameter(builder, given.weight)
+    assert source is not None, "checked before"
+    weight = TransformedWeight(side, inputs, outputs, given.weight.offset)
+    right = kept(builder, Packing(source, weight))
+    zeros = builder.constant(np.zeros(inputs, np.float32))
+    plain = _plain(builder, given)
+    most = _tiles_at_once(count, weight)
+    for first in range(0, count, most):
+        taken = min(most, count - first)
+        fields = {
+            "H": given.x.shape[1], "W": given.x.shape[2], "TOP": at.padding[0],
+            "LEFT": at.padding[2], "OH": height, "OW": width, "DOWN": down, "ACROSS": across,
+            "FIRST": first, "COUNT": taken, "COUNT_A_TASK": -(-taken // TASKS),
+        }  # fmt: skip
+        transformed = builder.fresh(dtypes.f32, (matrices(side), taken, inputs))
+        sums = builder.fresh(dtypes.f32, (matrices(side), taken, outputs))
+        before, after = kernels.before_source(side), kernels.after_source(side)
+        _transform(builder, before, (given.x, transformed), plain, fields | {"C": inputs}, zeros)
+        _multiply(builder, transformed, right, replace(plain, out=sums))
+        _transform(builder, after, (sums, given.out), given, fields | {"C": outputs}, zeros)
+
+
+def _tiles_at_once(count: int, weight: TransformedWeight) -> int:
+    """So many that their numbers stay in the cache, but worth bringing the weights from afar."""
+    bytes_ = 4 * matrices(weight.side) * (weight.inputs + weight.outputs)
+    least = _LEAST_TILES if weight.nbytes > _BYTES_AT_ONCE else ROWS
+    chunks = max(1, min(-(-count * bytes_ // _BYTES_AT_ONCE), count // least))
+    return -(-count // chunks)
+
+
+def _plain(builder: Builder, given: Operands) -> Operands:
+    """Without an epilogue."""
+    channels = given.out.shape[3]
+    ones = builder.constant(np.ones(channels, np.float32))
+    none = builder.constant(np.zeros(channels, np.float32))
+    bounds = builder.constant(np.array([-math.inf, math.inf], np.float32))
+    return replace(given, scale=ones, shift=none, residual=None, bounds=bounds)
+
+
+def _transform(
+    builder: Builder,
+    source: str,
+    sides: tuple[View, View],
+    given: Operands,
+    fields: dict[str, int],
+    zeros: View,
+) -> None:
+    x, out = sides
+    count = -(-fields["COUNT"] // fields["COUNT_A_TASK"])
+    job = compiled_task(source, EXPORTS), count, max(x.size, out.size)
+    numbers = geometry(kernels.FIELDS, fields)
+    run(builder, job, (x, x), replace(given, out=out), numbers, zeros)
+
+
+def _multiply(builder: Builder, x: View, right: View, given: Operands) -> None:
+    batch, count, inputs = x.shape
+    outputs = given.out.shape[-1]
+    fields = {
+        "N": outputs, "K": inputs, "RUNS": 1, "RUN": inputs, "STEP": 4 * inputs,
+        "ROWS_AN_IMAGE": 1, "POSITIONS": count, "BATCH_STEP": 4 * count * inputs,
+        "RIGHT_STEP": 4 * inputs * -(-outputs // PANEL) * PANEL,
+        "OUT_BATCH_STEP": 4 * count * outputs,
+    }  # fmt: skip
+    cut = tiles(1, count, fields, batch)
+    multiply(builder, (x, right), given, fields | cut, [0], batch)

@@ -1,0 +1,363 @@
+"""Convolutions: every algorithm on every geometry against f64, fusing, threads, networks."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs import functionals as F
+from gptrs.api import Backend
+from gptrs.capture.parameter import Parameter
+from gptrs.capture.tensor import Tensor
+from gptrs.capture.trace import CompileEnd, ExecutionTraceSink, tracing
+from gptrs.errors import UsageError
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.program import Program
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.backend import NumbaBackend, create
+from gptrs_backend_numba.convolution_targets import CHAIN, CONV2D, DEPTHWISE
+from gptrs_backend_numba.cost_model import VARIABLE, Convolution, winograd_side
+from gptrs_backend_numba.lowering.winograd import TransformedWeight
+from vision_networks import NETWORKS, Counting, FunctionalLayers, Weights, captured
+
+BACKEND = create(1)
+
+
+class Optimized(ExecutionTraceSink):
+    """Keeps the programs that backends compile."""
+
+    def __init__(self) -> None:
+        self.programs: list[Program] = []
+
+    def after_program(self, event: CompileEnd) -> None:
+        assert event.optimized is not None
+        self.programs.append(event.optimized)
+
+    def calls(self, target: str) -> list[CustomCall]:
+        return [
+            instruction.op
+            for program in self.programs
+            for instruction in program.main.body.instructions
+            if isinstance(instruction.op, CustomCall) and instruction.op.target == target
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """A call of `conv2d` with what follows it."""
+
+    image: tuple[int, ...]
+    outputs: int
+    kernel: tuple[int, int] = (3, 3)
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[tuple[int, int], tuple[int, int]] = ((1, 1), (1, 1))
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    normalized: bool = True
+    residual: bool = False
+    activation: str = "none"
+
+
+def arrays_of(case: Case) -> dict[str, np.ndarray]:
+    random = np.random.default_rng(7)
+    n, rows, columns, channels = case.image
+    weight = (case.outputs, channels // case.groups, *case.kernel)
+    low = [sum(pair) for pair in case.padding]
+    shape = [n]
+    for size, kernel, stride, dilation, pad in zip(
+        (rows, columns), case.kernel, case.stride, case.dilation, low, strict=True
+    ):
+        shape.append((size + pad - (kernel - 1) * dilation - 1) // stride + 1)
+    shapes = {
+        "x": case.image, "weight": weight, "scale": (case.outputs,), "shift": (case.outputs,),
+        "residual": (*shape, case.outputs),
+    }  # fmt: skip
+    return {
+        name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()
+    }
+
+
+def expected(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
+    """The convolution by its definition, in f64."""
+    x, weight, scale, shift, residual = (array.astype(np.float64) for array in arrays.values())
+    x = np.pad(x, ((0, 0), *case.padding, (0, 0)))
+    out = np.zeros(residual.shape)
+    rows, columns = out.shape[1:3]
+    per_group = case.outputs // case.groups
+    inputs = weight.shape[1]
+    for group in range(case.groups):
+        to = slice(group * per_group, (group + 1) * per_group)
+        part = x[..., group * inputs : (group + 1) * inputs]
+        for i in range(case.kernel[0]):
+            for j in range(case.kernel[1]):
+                top, left = i * case.dilation[0], j * case.dilation[1]
+                seen = part[:, top :: case.stride[0], left :: case.stride[1]]
+                out[..., to] += seen[:, :rows, :columns] @ weight[to, :, i, j].T
+    if case.normalized:
+        out = out * scale + shift
+    if case.residual:
+        out = out + residual
+    bounds = {"none": (-np.inf, np.inf), "relu": (0, np.inf), "relu6": (0, 6)}
+    return np.clip(out, *bounds[case.activation])
+
+
+def parameter(name: str, array: np.ndarray, backend: Backend) -> Tensor:
+    key = hash((name, array.tobytes())) % 2**127
+    return Tensor.of_parameter(Parameter(TensorType.of(array), key, name, lambda: array, backend))
+
+
+def computed(
+    case: Case,
+    arrays: dict[str, np.ndarray],
+    given: NumbaBackend | None = None,
+    constant: bool = True,
+) -> np.ndarray:
+    # A backend of its own: compiled programs are kept, whatever the variable said at the time.
+    backend = given or create(1)
+
+    def leaf(name: str) -> Tensor:
+        if constant and name not in ("x", "residual"):
+            return parameter(name, arrays[name], backend)
+        return gptrs.tensor(arrays[name])
+
+    with gptrs.use_backend(backend):
+        y = F.conv2d(
+            leaf("x"), leaf("weight"), None, case.stride, case.padding, case.dilation, case.groups
+        )
+        if case.normalized:
+            y = y * leaf("scale") + leaf("shift")
+        if case.residual:
+            y = y + leaf("residual")
+        return {"none": lambda z: z, "relu": F.relu, "relu6": F.relu6}[case.activation](y).numpy()
+
+
+def require_close(case: Case, bound: float = 1e-5, constant: bool = True) -> None:
+    arrays = arrays_of(case)
+    wanted = expected(case, arrays)
+    found = computed(case, arrays, constant=constant)
+    assert found.shape == wanted.shape
+    unbounded = expected(dataclasses.replace(case, activation="none"), arrays)
+    assert np.abs(found - wanted).max() <= bound * max(1.0, np.abs(unbounded).max())
+
+
+EPILOGUES = (
+    {},
+    {"normalized": False},
+    {"activation": "relu"},
+    {"residual": True},
+    {"residual": True, "activation": "relu", "normalized": False},
+    {"residual": True, "activation": "relu6"},
+)
+WIDE = Case((1, 14, 13, 33), 40)
+GEOMETRIES = (
+    Case((1, 9, 9, 3), 5, (7, 7), (2, 2), ((3, 3), (3, 3))),
+    Case((2, 5, 6, 4), 33, (3, 2), (2, 3), ((0, 1), (2, 1)), (2, 1)),
+    Case((1, 30, 7, 17), 64, (1, 1), (1, 1), ((0, 0), (0, 0))),
+    Case((1, 9, 8, 16), 20, (1, 1), (2, 3), ((0, 0), (0, 0))),
+    Case((1, 6, 5, 2), 3, (1, 1), (1, 1), ((1, 2), (0, 1))),
+    Case((1, 12, 11, 5), 7, (3, 3), (1, 1), ((2, 2), (2, 2)), (2, 2)),
+    Case((3, 7, 40, 8), 48, (1, 5), (1, 2), ((0, 0), (2, 2))),
+    WIDE,
+)
+
+
+@pytest.mark.parametrize("case", GEOMETRIES, ids=str)
+@pytest.mark.parametrize("constant", [True, False])
+def test_direct_on_all_geometries(
+    case: Case, constant: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, "direct")
+    require_close(case, constant=constant)
+
+
+@pytest.mark.parametrize("algorithm", ["direct", "winograd2", "winograd4", "gemm"])
+@pytest.mark.parametrize("epilogue", EPILOGUES, ids=str)
+def test_epilogues(
+    algorithm: str, epilogue: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, algorithm)
+    require_close(dataclasses.replace(WIDE, **epilogue), 2e-5)
+
+
+WINOGRAD = (
+    Case((1, 4, 4, 8), 16),
+    Case((1, 3, 1, 1), 1),
+    Case((2, 7, 10, 19), 35),
+    Case((1, 17, 9, 64), 64, padding=((0, 2), (1, 0))),
+    Case((1, 28, 28, 128), 128),
+)
+
+
+@pytest.mark.parametrize("side", [2, 4])
+@pytest.mark.parametrize("case", WINOGRAD, ids=str)
+def test_winograd_stays_within_its_bound(
+    case: Case, side: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The issue of the algorithm is rounding: 1e-4 of the range of the result is allowed."""
+    monkeypatch.setenv(VARIABLE, f"winograd{side}")
+    plain = dataclasses.replace(case, normalized=False)
+    require_close(plain, 2e-5)
+
+
+def test_winograd_is_what_runs_when_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Results of different algorithms differ in their last bits."""
+    case = Case((1, 12, 12, 32), 32)
+    arrays = arrays_of(case)
+    found = {}
+    for algorithm in ("direct", "winograd2", "winograd4"):
+        monkeypatch.setenv(VARIABLE, algorithm)
+        found[algorithm] = computed(case, arrays, create(1)).tobytes()
+    assert len(set(found.values())) == 3
+
+
+DEPTHWISE_CASES = (
+    Case((1, 7, 9, 16), 16, groups=16),
+    Case((2, 14, 15, 33), 33, stride=(2, 2), groups=33),
+    Case((1, 30, 21, 8), 8, (5, 3), (1, 2), ((2, 2), (0, 1)), (1, 2), groups=8),
+    Case((1, 4, 3, 20), 20, (5, 5), padding=((2, 2), (2, 2)), groups=20),
+    Case((1, 20, 20, 4), 4, (3, 3), (1, 1), ((0, 0), (0, 0)), groups=4),
+)
+
+
+@pytest.mark.parametrize("case", DEPTHWISE_CASES, ids=str)
+@pytest.mark.parametrize("epilogue", EPILOGUES, ids=str)
+def test_depthwise(case: Case, epilogue: dict[str, object]) -> None:
+    require_close(dataclasses.replace(case, **epilogue))
+
+
+def test_groups_and_several_kernels_a_channel_are_right_though_not_fused() -> None:
+    optimized = Optimized()
+    with tracing(optimized):
+        require_close(Case((1, 8, 7, 12), 24, groups=3))
+        require_close(Case((1, 8, 7, 12), 24, groups=12))
+    assert not optimized.calls(CONV2D) + optimized.calls(DEPTHWISE)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case((1, 57, 31, 16), 72, residual=True, activation="relu"),
+        Case((1, 57, 31, 48), 48, groups=48),
+        Case((1, 56, 56, 24), 100, (1, 1), padding=((0, 0), (0, 0))),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("algorithm", ["direct", "winograd2", "winograd4"])
+def test_threads_do_not_show(case: Case, algorithm: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, algorithm)
+    arrays = arrays_of(case)
+    alone = computed(case, arrays, create(1))
+    for threads in (2, 3):
+        assert computed(case, arrays, create(threads)).tobytes() == alone.tobytes()
+
+
+def test_nan_and_infinity_pass_through() -> None:
+    case = Case((1, 6, 6, 4), 8, (1, 1), padding=((0, 0), (0, 0)), activation="relu6")
+    arrays = arrays_of(case)
+    arrays["x"][0, 2, 3, 1] = np.nan
+    found = computed(case, arrays)
+    assert np.isnan(found[0, 2, 3]).all()
+    assert not np.isnan(np.delete(found.reshape(36, 8), 15, axis=0)).any()
+
+
+def test_what_others_read_is_not_taken_into_the_call() -> None:
+    arrays = arrays_of(WIDE)
+    with gptrs.use_backend(BACKEND):
+        optimized = Optimized()
+        with tracing(optimized):
+            y = F.conv2d(
+                gptrs.tensor(arrays["x"]), parameter("w", arrays["weight"], BACKEND), None, 1, 1
+            )
+            z = F.relu(y)
+            found = (y + z).numpy()
+    assert [call.attrs["activation"] for call in optimized.calls(CONV2D)] == ["none"]
+    plain = expected(dataclasses.replace(WIDE, normalized=False), arrays)
+    np.testing.assert_allclose(found, plain + np.maximum(plain, 0), atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("name", "images", "convolutions", "depthwise"),
+    [("ResNet-34", 64, 36, 0), ("MobileNetV2", 64, 35, 17)],
+)
+def test_networks_are_fused(name: str, images: int, convolutions: int, depthwise: int) -> None:
+    """Nothing but calls, pooling and the classes is left: no arithmetic on images."""
+    counting = Counting()
+    NETWORKS[name]((images, images), counting)
+    assert len(counting.convolutions) == convolutions + depthwise
+    x = np.random.default_rng(1).standard_normal((1, images, images, 3)).astype(np.float32)
+    weights, optimized = Weights(), Optimized()
+    with tracing(optimized):
+        found = captured(name, FunctionalLayers(weights, BACKEND))(gptrs.tensor(x)).numpy()
+    assert len(optimized.calls(CONV2D)) == convolutions
+    assert len(optimized.calls(DEPTHWISE)) == depthwise
+    network = max(optimized.programs, key=lambda program: len(program.main.body.instructions))
+    names = [step.op.name for step in network.main.body.instructions]
+    assert {"extract_patches", "maximum", "clamp"}.isdisjoint(names)
+    ref = gptrs.get_backend("ref")
+    wanted = captured(name, FunctionalLayers(weights, ref))(gptrs.tensor(x)).numpy()
+    assert np.abs(found - wanted).max() <= 1e-4 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("kernel", [3, 5])
+@pytest.mark.parametrize("stem", [False, True])
+def test_layers_around_a_depthwise_one_work_row_by_row(
+    stride: int, kernel: int, stem: bool
+) -> None:
+    """Images between them are larger than a cache, and two of them in a batch."""
+    random = np.random.default_rng(3)
+    shapes = {
+        "x": (2, 125, 121, 6) if stem else (2, 63, 61, 6),
+        "e": (72, 6, 3, 3) if stem else (72, 6, 1, 1),
+        "d": (72, 1, kernel, kernel), "p": (10, 72, 1, 1), "s": (72,), "b": (10,),
+    }  # fmt: skip
+    arrays = {
+        name: random.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()
+    }
+
+    def network(backend: Backend) -> np.ndarray:
+        w = {name: parameter(name, array, backend) for name, array in arrays.items()}
+        x = gptrs.tensor(arrays["x"])
+        y = F.relu6(F.conv2d(x, w["e"], w["s"], 2 if stem else 1, 1 if stem else 0))
+        y = F.relu(F.depthwise_conv2d(y, w["d"], None, stride, kernel // 2))
+        return F.relu(F.conv2d(y, w["p"], w["b"])).numpy()
+
+    ref = gptrs.get_backend("ref")
+    with gptrs.use_backend(ref):
+        wanted = network(ref)
+    found: list[bytes] = []
+    for threads in (1, 2):
+        backend, optimized = create(threads), Optimized()
+        with gptrs.use_backend(backend), tracing(optimized):
+            result = network(backend)
+        assert len(optimized.calls(CHAIN)) == 1
+        assert np.abs(result - wanted).max() <= 2e-5 * np.abs(wanted).max()
+        found.append(result.tobytes())
+    assert found[0] == found[1]
+
+
+def test_an_unknown_algorithm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "fft")
+    with pytest.raises(UsageError, match="must be one of auto, direct"):
+        winograd_side(Convolution(1, 8, 8, 8, 8))
+
+
+def test_the_cost_model_knows_when_weights_weigh_too_much() -> None:
+    assert winograd_side(Convolution(1, 56, 56, 64, 64)) == 4
+    assert winograd_side(Convolution(1, 14, 14, 256, 256)) == 2
+    assert winograd_side(Convolution(1, 2, 2, 512, 512)) is None
+
+
+@pytest.mark.parametrize("side", [2, 4])
+def test_transformed_weights_compute_a_convolution(side: int) -> None:
+    """A weight that is 1 in the middle leaves an image as it is: each product is that of tiles."""
+    weight = np.zeros((3, 3, 1, 1), np.float32)
+    weight[1, 1] = 1
+    made = TransformedWeight(side, 1, 1, 0).packed(weight, 1).view(np.float32)
+    middle = {2: [0, 0.5, -0.5, 0], 4: [0, -1 / 6, 1 / 6, 1 / 12, -1 / 12, 0]}[side]
+    panels = made.reshape((side + 2) ** 2, -1)
+    np.testing.assert_allclose(panels[:, 0].reshape(side + 2, -1), np.outer(middle, middle))
+    assert not panels[:, 1:].any()

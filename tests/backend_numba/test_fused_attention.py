@@ -1,0 +1,223 @@
+"""The attention kernels against NumPy in f64: shapes, masks, positions, what is not read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gptrs.backend.protocol import InputRole
+from gptrs.errors import UnsupportedError
+from gptrs.ir import dtypes, parse_program
+from gptrs_backend_numba.backend import create
+from gptrs_backend_numba.executable import NumbaExecutable
+from gptrs_backend_numba.kernels.attention_panels import BLOCK
+from gptrs_backend_numba.kernels.gemm_ir import PANEL
+
+TOLERANCE = {"f32": 3e-6, "f16": 2e-3, "bf16": 1.5e-2}
+"""For results of a few units, rounded once."""
+
+
+def compiled(
+    arrays: list[np.ndarray], dtype: str, attrs: str, threads: int = 1, transposed: bool = False
+) -> NumbaExecutable:
+    """A call of the kernel; with `transposed`, the first three come as [B, T, H, D]."""
+    types = [
+        f"{'i1' if a.dtype == bool else 'si64' if a.dtype == np.int64 else dtype}{list(a.shape)}"
+        for a in arrays
+    ]
+    params = ", ".join(f"%x{place}: {type_}" for place, type_ in enumerate(types))
+    operands = [f"%x{place}" for place in range(len(arrays))]
+    lines: list[str] = []
+    shapes = [list(a.shape) for a in arrays[:3]]
+    if transposed:
+        for place, shape in enumerate(shapes):
+            shape[1], shape[2] = shape[2], shape[1]
+            lines.append(
+                f"  %{place} = transpose %x{place} {{permutation = [0, 2, 1, 3]}} : {dtype}{shape}"
+            )
+            operands[place] = f"%{place}"
+    result = f"{dtype}{[*shapes[0][:3], shapes[2][3]]}"
+    lines.append(
+        f"  %9 = custom_call {', '.join(operands)}"
+        f' {{target = "gptrs.numba.attention.{dtype}.v1", results = [{result}],'
+        f" attrs = {{{attrs}}}}} : {result}"
+    )
+    body = "\n".join(lines)
+    text = f"ptir.v0.5\nfunc @main({params}) -> {result} {{\n{body}\n  return %9\n}}\n"
+    return create(threads).compile(parse_program(text), [InputRole.ARGUMENT] * len(arrays))
+
+
+def attend(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    *,
+    dtype: str = "f32",
+    scale: float = 0.3,
+    causal: bool = False,
+    mask: np.ndarray | None = None,
+    offset: int | None = None,
+    threads: int = 1,
+    transposed: bool = False,
+) -> np.ndarray:
+    arrays = [query, key, value]
+    arrays += [] if mask is None else [mask]
+    arrays += [] if offset is None else [np.array(offset, np.int64)]
+    flags = {"causal": causal, "mask": mask is not None, "offset": offset is not None}
+    words = [f"{name} = {str(flag).lower()}" for name, flag in flags.items()]
+    attrs = ", ".join([*words, f"scale = {scale!r}"])
+    executable = compiled(arrays, dtype, attrs, threads, transposed)
+    return np.asarray(executable.run(arrays)[0])
+
+
+def wanted(
+    query: np.ndarray,
+    key: np.ndarray,
+    value: np.ndarray,
+    scale: float = 0.3,
+    causal: bool = False,
+    mask: np.ndarray | None = None,
+    offset: int | None = None,
+) -> np.ndarray:
+    query, key, value = (x.astype(np.float64) for x in (query, key, value))
+    key, value = (np.repeat(x, query.shape[1] // x.shape[1], axis=1) for x in (key, value))
+    scores = np.einsum("bhtd,bhsd->bhts", query, key) * scale
+    length, keys = scores.shape[2:]
+    seen = np.ones(scores.shape, bool)
+    if causal:
+        ahead = keys - length if offset is None else offset
+        seen &= np.arange(keys) <= ahead + np.arange(length)[:, None]
+    if mask is not None:
+        seen &= mask
+    scores = np.where(seen, scores, -np.inf)
+    with np.errstate(invalid="ignore"):
+        powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+        weights = powers / powers.sum(axis=-1, keepdims=True)
+    return np.einsum("bhts,bhse->bhte", weights, value)
+
+
+def operands(
+    random: np.random.Generator, shape: tuple[int, int, int, int, int, int, int], dtype: str
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    batch, shared, group, length, keys, depth, width = shape
+    shapes = (
+        (batch, shared * group, length, depth),
+        (batch, shared, keys, depth),
+        (batch, shared, keys, width),
+    )
+    type_ = getattr(dtypes, dtype).numpy
+    query, key, value = (random.standard_normal(s).astype(np.float32).astype(type_) for s in shapes)
+    return query, key, value
+
+
+def require_close(found: np.ndarray, want: np.ndarray, dtype: str = "f32") -> None:
+    bound = TOLERANCE[dtype]
+    np.testing.assert_allclose(found.astype(np.float64), want, atol=bound, rtol=bound)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+@pytest.mark.parametrize("seed", range(12))
+def test_random_shapes_masks_and_positions(dtype: str, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    batch, shared = (int(random.integers(1, 3)) for _ in range(2))
+    group = int(random.integers(1, 5))
+    length = int(random.choice([1, 2, 7, 20, PANEL, PANEL + 1, 70]))
+    keys = int(random.choice([1, 3, 4, 17, BLOCK, BLOCK + 1, 130]))
+    depth = int(random.choice([1, 5, 16, 32, 40, 64, 80]))
+    width = int(random.choice([1, 7, PANEL - 1, PANEL, PANEL + 8, 65]))
+    query, key, value = operands(random, (batch, shared, group, length, keys, depth, width), dtype)
+    causal = bool(random.integers(2))
+    offset = int(random.integers(-3, keys + 3)) if causal and random.integers(2) else None
+    shapes = ((length, keys), (batch, 1, 1, keys), (batch, shared * group, length, keys))
+    mask = random.random(shapes[seed % 3]) < 0.7 if random.integers(2) else None
+    found = attend(query, key, value, dtype=dtype, causal=causal, mask=mask, offset=offset)
+    want = wanted(query, key, value, causal=causal, mask=mask, offset=offset)
+    assert (np.isnan(found.astype(np.float64)) == np.isnan(want)).all()
+    require_close(found, want, dtype)
+
+
+@pytest.mark.parametrize("length", [1, PANEL + 3])
+@pytest.mark.parametrize("group", [1, 3, 4])
+def test_heads_that_were_split_by_a_transpose(length: int, group: int) -> None:
+    random = np.random.default_rng(3)
+    arrays = operands(random, (2, 2, group, length, 21, 12, 9), "f32")
+    turned = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in arrays]
+    found = attend(*turned, transposed=True)
+    require_close(found, wanted(*arrays))
+
+
+@pytest.mark.parametrize("length", [1, 5, 2 * PANEL])
+def test_keys_behind_the_last_visible_one_are_not_read(length: int) -> None:
+    random = np.random.default_rng(4)
+    query, key, value = operands(random, (1, 2, 2, length, 200, 32, 40), "f32")
+    seen = 60 + length
+    want = wanted(query, key[:, :, :seen], value[:, :, :seen], causal=True, offset=60)
+    key[:, :, seen:] = np.nan
+    value[:, :, seen:] = np.nan
+    require_close(attend(query, key, value, causal=True, offset=60), want)
+
+
+@pytest.mark.parametrize("length", [1, PANEL])
+def test_a_query_that_sees_nothing_gives_nan(length: int) -> None:
+    random = np.random.default_rng(5)
+    query, key, value = operands(random, (1, 1, 1, length, 10, 8, 8), "f32")
+    assert np.isnan(attend(query, key, value, causal=True, offset=-length)).all()
+    mask = np.ones((length, 10), bool)
+    mask[-1] = False
+    found = attend(query, key, value, mask=mask)
+    assert np.isnan(found[:, :, -1]).all()
+    assert not np.isnan(found[:, :, :-1]).any()
+
+
+@pytest.mark.parametrize("offset", [2**63 - 8, -(2**63)])
+def test_offsets_far_outside(offset: int) -> None:
+    arrays = operands(np.random.default_rng(6), (1, 1, 1, 7, 10, 8, 8), "f32")
+    found = attend(*arrays, causal=True, offset=offset)
+    if offset < 0:
+        assert np.isnan(found).all()
+    else:
+        require_close(found, wanted(*arrays))
+
+
+@pytest.mark.parametrize("length", [2, PANEL])
+def test_scores_beyond_what_powers_can_hold(length: int) -> None:
+    random = np.random.default_rng(7)
+    query, key, value = operands(random, (1, 1, 1, length, 3 * BLOCK, 16, 16), "f32")
+    found = attend(query * 100, key * 100, value)
+    np.testing.assert_allclose(found, wanted(query * 100, key * 100, value), rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("length", [2, PANEL])
+def test_nan_and_infinities_spread_to_their_query_alone(length: int) -> None:
+    query, key, value = operands(np.random.default_rng(8), (1, 1, 1, length, 60, 16, 16), "f32")
+    for bad in (np.nan, np.inf):
+        query[0, 0, 1, 3] = bad
+        found = attend(query, key, value)
+        assert np.isnan(found[0, 0, 1]).all()
+        assert np.isfinite(np.delete(found, 1, axis=2)).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 3, 1, 1, 900, 64, 64), (2, 2, 2, 150, 300, 40, 24)])
+def test_any_number_of_threads_gives_the_same_bits(
+    shape: tuple[int, int, int, int, int, int, int],
+) -> None:
+    arrays = operands(np.random.default_rng(9), shape, "f32")
+    one = attend(*arrays, causal=True)
+    for threads in (2, 3):
+        assert one.tobytes() == attend(*arrays, causal=True, threads=threads).tobytes()
+
+
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        "causal = false, mask = false, offset = false",
+        "causal = false, mask = false, offset = false, scale = 1",
+        "causal = 0, mask = false, offset = false, scale = 1.0",
+        "causal = false, mask = true, offset = false, scale = 1.0",
+        "causal = false, mask = false, offset = false, scale = 1.0, window = 3",
+    ],
+)
+def test_calls_that_say_something_else_are_refused(attrs: str) -> None:
+    arrays = list(operands(np.random.default_rng(0), (1, 1, 1, 2, 3, 4, 4), "f32"))
+    with pytest.raises(UnsupportedError):
+        compiled(arrays, "f32", attrs)

@@ -1,0 +1,224 @@
+"""Which calls of functionals become kernels of this backend, in small programs and in a model."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs import functionals as F
+from gptrs.backend.protocol import InputRole
+from gptrs.capture.graph import Argument, GraphSlice
+from gptrs.capture.tensor import Tensor
+from gptrs.ir import Program, verify
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.type_text import parse_type
+from gptrs.optimizer.pipeline import Pipeline
+from gptrs.runtime.sampling import Sampling
+from gptrs_backend_numba.backend import NumbaBackend, create
+from gptrs_backend_numba.evaluation import evaluate
+from gptrs_backend_numba.executable import NumbaExecutable
+from gptrs_backend_numba.fusion.passes import FUSE
+from gptrs_backend_numba.views import Place
+
+GREEDY = Sampling(temperature=0)
+
+
+def fused(function: Callable[..., Tensor], *types: str) -> Program:
+    """The program of a function of tensors, as the backend gets to compile it."""
+    leaves = [Argument(parse_type(text), place, None) for place, text in enumerate(types)]
+    result = function(*map(Tensor, leaves))
+    program = GraphSlice([result.source]).lower(leaves)
+    return Pipeline(fuse=FUSE, evaluate=evaluate, verify=True).run(program)
+
+
+def calls(program: Program) -> list[CustomCall]:
+    verify(program)
+    return [made.op for made in program.main.body.instructions if isinstance(made.op, CustomCall)]
+
+
+def kernels(program: Program) -> Counter[str]:
+    return Counter(call.target.removeprefix("gptrs.numba.") for call in calls(program))
+
+
+def heads(x: Tensor) -> Tensor:
+    return F.transpose(x, (0, 2, 1, 3))
+
+
+KEYS = ["f32[2, 9, 3, 8]", "f32[2, 9, 3, 8]"]
+ATTENTIONS = {
+    "plain": (lambda q, k, v: F.attention(heads(q), heads(k), heads(v)), []),
+    "mask": (
+        lambda q, k, v, m: F.attention(heads(q), heads(k), heads(v), mask=m),
+        ["i1[4, 9]"],
+    ),
+    "causal": (lambda q, k, v: F.attention(heads(q), heads(k), heads(v), causal=True), []),
+    "offset": (
+        lambda q, k, v, o: F.attention(heads(q), heads(k), heads(v), causal=True, offset=o),
+        ["si64[]"],
+    ),
+}
+
+
+@pytest.mark.parametrize("query", ["f32[2, 4, 3, 8]", "f32[2, 4, 6, 8]"])
+@pytest.mark.parametrize("case", ATTENTIONS)
+def test_attention_becomes_one_call(case: str, query: str):
+    function, extra = ATTENTIONS[case]
+    program = fused(function, query, *KEYS, *extra)
+    assert kernels(program) == {"attention.f32.v1": 1}
+    (call,) = calls(program)
+    assert call.attrs["causal"] is (case in ("causal", "offset"))
+    assert call.attrs["mask"] is (case == "mask")
+    assert call.attrs["offset"] is (case == "offset")
+    names = {made.op.name for made in program.main.body.instructions}
+    assert names <= {"custom_call", "transpose", "reshape"}
+
+
+def test_attention_whose_scores_are_read_elsewhere_stays():
+    def with_scores(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        scores = F.matmul(q, F.transpose(k, (0, 1, 3, 2))) * 0.5
+        return F.attention(q, k, v, scale=0.5) + F.sum(scores)
+
+    program = fused(with_scores, *["f32[1, 2, 8, 8]"] * 3)
+    assert kernels(program) == {"softmax.f32.v1": 1}
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
+def test_normalizations_and_softmax_become_calls(dtype: str):
+    vectors = f"{dtype}[3, 8]", f"{dtype}[8]", f"{dtype}[8]"
+    for function, types, kernel in (
+        (F.layer_norm, vectors, "layer_norm"),
+        (F.layer_norm, vectors[:1], "layer_norm"),
+        (F.rms_norm, vectors[:2], "rms_norm"),
+        (F.rms_norm, vectors[:1], "rms_norm"),
+        (F.softmax, vectors[:1], "softmax"),
+    ):
+        program = fused(function, *types)
+        assert kernels(program) == {f"{kernel}.{dtype}.v1": 1}
+        assert len(program.main.body.instructions) == 1
+
+
+def test_what_there_is_no_kernel_for_stays():
+    assert not calls(fused(lambda x: F.softmax(x, 0), "f32[3, 4]"))
+    assert not calls(fused(F.softmax, "f64[3, 4]"))
+    assert not calls(fused(F.softmax, "f32[0, 4]"))
+    assert not calls(fused(F.layer_norm, "f64[3, 8]"))
+    assert not calls(fused(F.linear, "f64[3, 64]", "f64[64, 64]"))
+    assert not calls(fused(F.linear, "f32[3, 4]", "f32[4, 4]", "f32[4]"))
+
+
+LAYER = "f32[3, 64]", "f32[32, 64]", "f32[32]"
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize(
+    ("activation", "name"),
+    [
+        (None, "none"),
+        (F.relu, "relu"),
+        (F.relu6, "relu6"),
+        (F.silu, "silu"),
+        (F.gelu, "gelu_erf"),
+        (lambda x: F.gelu(x, "tanh"), "gelu_tanh"),
+        (lambda x: F.gelu(x, "quick"), "gelu_quick"),
+    ],
+)
+def test_layers_take_activation_and_residual(
+    activation: Callable[[Tensor], Tensor] | None, name: str, rows: int
+):
+    def layer(x: Tensor, w: Tensor, b: Tensor, y: Tensor) -> Tensor:
+        inner = F.linear(x, w, b)
+        return y + (inner if activation is None else activation(inner))
+
+    program = fused(layer, f"f32[{rows}, 64]", *LAYER[1:], f"f32[{rows}, 32]")
+    assert len(program.main.body.instructions) == 1
+    (call,) = calls(program)
+    assert call.attrs["activation"] == name
+    assert call.attrs["bias"] is call.attrs["residual"] is True
+
+
+def test_a_product_that_is_read_elsewhere_is_not_computed_twice():
+    def twice(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        inner = F.linear(x, w, b)
+        return F.gelu(inner) * inner
+
+    (call,) = calls(fused(twice, *LAYER))
+    assert call.attrs["activation"] == "none"
+    assert call.attrs["residual"] is False
+    (call,) = calls(fused(lambda x, w, b: F.linear(x, w, b) + F.linear(x, w, b), *LAYER))
+    assert call.attrs["residual"] is False
+
+
+def test_a_residual_that_would_have_to_be_spread_is_added_afterwards():
+    (call,) = calls(fused(lambda x, w, y: F.linear(x, w) + y, *LAYER[:2], "f32[3, 1]"))
+    assert call.attrs["residual"] is False
+
+
+def test_a_program_without_the_ops_is_the_same_object():
+    leaf = Argument(parse_type("f32[3]"), 0, None)
+    program = GraphSlice([F.abs(Tensor(leaf)).source]).lower([leaf])
+    for each in FUSE:
+        assert each.apply(program) is program
+
+
+def test_fusing_can_be_switched_off(monkeypatch: pytest.MonkeyPatch):
+    assert create(1).fuse == FUSE
+    monkeypatch.setenv("GPTRS_NUMBA_FUSE", "0")
+    assert create(1).fuse == ()
+
+
+def generated(threads: int, monkeypatch: pytest.MonkeyPatch, tokens: int):
+    """The greedy tokens of the bundled model, and the executables of its steps."""
+    compiled: list[tuple[Program, Sequence[InputRole], NumbaExecutable]] = []
+    compile_ = NumbaBackend.compile
+
+    def spy(self: NumbaBackend, program: Program, roles: Sequence[InputRole]) -> NumbaExecutable:
+        executable = compile_(self, program, roles)
+        if InputRole.DONATED in roles:
+            compiled.append((program, roles, executable))
+        return executable
+
+    with monkeypatch.context() as patch:
+        patch.setattr(NumbaBackend, "compile", spy)
+        model = gptrs.load_model(backend="numba", threads=threads)
+        result = gptrs.generate(model, "def f(x):", max_tokens=tokens, sampling=GREEDY)
+    return result, compiled
+
+
+def test_a_language_model_runs_on_fused_kernels_alone(monkeypatch: pytest.MonkeyPatch):
+    result, compiled = generated(1, monkeypatch, 24)
+    assert len(compiled) == 2, "prefill and decode"
+    for program, roles, executable in compiled:
+        assert kernels(program) == {
+            "attention.f32.v1": 6,
+            "layer_norm.f32.v1": 13,
+            "linear.f32.v1": 25,
+        }
+        names = {made.op.name for made in program.main.body.instructions}
+        assert names.isdisjoint({"dot_general", "reduce", "exp", "tanh", "select", "compare"})
+        require_caches_in_place(roles, executable)
+    reference = gptrs.generate(
+        gptrs.load_model(backend="ref"), "def f(x):", max_tokens=24, sampling=GREEDY
+    )
+    assert result.token_ids == reference.token_ids
+
+
+def require_caches_in_place(roles: Sequence[InputRole], executable: NumbaExecutable) -> None:
+    """Each cache is returned in the buffer in which it came, and written to once."""
+    donated = {i for i, role in enumerate(roles) if role is InputRole.DONATED}
+    schedule = executable.schedule
+    assert {result.donated for result in schedule.results} - {None} == donated
+    written = [call.write.storage.root for call in schedule.calls]
+    inputs = Counter(storage.index for storage in written if storage.place is Place.INPUT)
+    assert inputs == dict.fromkeys(donated, 1)
+
+
+def test_the_logits_do_not_depend_on_the_threads():
+    tokens = np.arange(40, dtype=np.int64)[None] + 300
+    logits = [
+        gptrs.load_model(backend="numba", threads=threads).forward(tokens) for threads in (1, 2, 3)
+    ]
+    assert logits[0].tobytes() == logits[1].tobytes() == logits[2].tobytes()
