@@ -2,6 +2,7 @@
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2
 FUZZ_SECONDS ?= 60
+BENCH_FLAGS ?=
 FUZZ_PROGRAMS ?= 100000
 
 BIN := .venv/bin
@@ -14,7 +15,7 @@ INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/py
 BUILD := --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types format fuzz clean
+.PHONY: help demo test check lint types format fuzz bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +49,9 @@ format: .venv/.installed-check ## rewrite the sources in the house format
 fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, parse mutated ones for FUZZ_SECONDS
 	@$(BIN)/python tools/fuzz_optimizer.py --programs $(FUZZ_PROGRAMS)
 	@$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
+
+bench: .venv/.installed-check ## measure gptrs beside torch, write benchmarks/results
+	@$(BIN)/python benchmarks/run.py $(BENCH_FLAGS)
 
 clean: ## remove .venv, caches and build products
 	@rm -rf .venv .coverage htmlcov build dist packages/*/build packages/*/dist \

@@ -12,8 +12,11 @@ import typer
 
 from gptrs.runtime.generate import Generation, GenerationOptions, TextStream, stream
 from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.profile import Profile
 from gptrs.runtime.sampling import configured_sampling
 from gptrs_cli.failures import INTERRUPTED
+from gptrs_cli.observation import profile_fields
+from gptrs_cli.progress import compilation_shown
 from gptrs_cli.prompt import Prompt
 from gptrs_cli.settings import Settings
 from gptrs_cli.stderr import Waiting, has_colors, is_terminal, note, printable
@@ -36,15 +39,22 @@ class Request:
     echo: bool
 
 
-def run(request: Request, settings: Settings) -> int:
-    """Generate and print; returns the exit code, which is 0 unless the user interrupts."""
+def run(request: Request, settings: Settings, profile: Profile | None = None) -> int:
+    """Generate and print; returns the exit code, which is 0 unless the user interrupts.
+
+    JSON comes with what `profile` has found.
+    """
     what = f"`{request.model}`" if request.model else "the demo model"
     with Waiting(f"loading {what}") as waiting:
         model = load_model(request.model, settings.backend, settings.threads)
         pieces = stream(model, request.prompt.content, _options(request, model))
         waiting.now("reading the prompt")
-        interrupted = _print_json if settings.json else _print_text
-        return INTERRUPTED if interrupted(request, model, pieces, waiting) else 0
+        with compilation_shown(model.backend, waiting):
+            if settings.json:
+                interrupted = _print_json(request, model, pieces, waiting, profile)
+            else:
+                interrupted = _print_text(request, model, pieces, waiting)
+        return INTERRUPTED if interrupted else 0
 
 
 def _options(request: Request, model: LoadedModel) -> GenerationOptions:
@@ -64,7 +74,13 @@ def _options(request: Request, model: LoadedModel) -> GenerationOptions:
     )
 
 
-def _print_json(request: Request, model: LoadedModel, pieces: TextStream, waiting: Waiting) -> bool:
+def _print_json(
+    request: Request,
+    model: LoadedModel,
+    pieces: TextStream,
+    waiting: Waiting,
+    profile: Profile | None,
+) -> bool:
     """Print one object at the end; whether the user interrupted."""
     interrupted = False
     try:
@@ -85,7 +101,7 @@ def _print_json(request: Request, model: LoadedModel, pieces: TextStream, waitin
         "model": model.name,
         "backend": model.backend.name,
     }
-    print(json.dumps(fields), flush=True)
+    print(json.dumps(fields | profile_fields(profile)), flush=True)
     return interrupted
 
 

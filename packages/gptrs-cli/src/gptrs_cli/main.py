@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from gptrs import __version__
-from gptrs_cli.commands import conformance, doctor, generate, inspect, run
+from gptrs_cli.commands import bench, cache, conformance, doctor, generate, inspect, run
 from gptrs_cli.commands import list as list_command
 from gptrs_cli.failures import report
 from gptrs_cli.interrupts import interrupts_arrive
@@ -24,6 +24,8 @@ from gptrs_cli.settings import (
     JsonOption,
     OverrideOption,
     PluginsOption,
+    ProfileOption,
+    ProfileOutOption,
     Settings,
     ThreadsOption,
     TraceSinkOption,
@@ -42,6 +44,8 @@ app.command("generate")(generate.generate)
 app.command("run")(run.run)
 app.add_typer(list_command.app, name="list")
 app.command("inspect")(inspect.inspect)
+app.add_typer(bench.app, name="bench")
+app.add_typer(cache.app, name="cache")
 app.command("doctor")(doctor.doctor)
 app.add_typer(conformance.app, name="conformance")
 
@@ -61,6 +65,8 @@ def root(
     dump_dir: DumpDirOption = None,
     dump_mode: DumpModeOption = None,
     trace_sinks: TraceSinkOption = None,
+    profile: ProfileOption = False,
+    profile_out: ProfileOutOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
     plugins: PluginsOption = None,

@@ -14,11 +14,14 @@ import numpy as np
 from gptrs.api import run_program
 from gptrs.checkpoint.tensor_archive import require_writable, write_archive
 from gptrs.plugins.manager import get_backend
+from gptrs.runtime.profile import Profile
 from gptrs.runtime.program_file import read_program
 from gptrs.runtime.program_inputs import InputFiles, random_inputs, require_complete
 from gptrs.runtime.program_report import result_types
 from gptrs.runtime.program_sizes import with_sizes
 from gptrs.runtime.value_text import MAX_JSON_ELEMENTS, json_values, shown_values
+from gptrs_cli.observation import profile_fields
+from gptrs_cli.progress import compilation_shown
 from gptrs_cli.settings import Settings
 from gptrs_cli.stderr import Waiting, note, printable
 
@@ -34,7 +37,7 @@ class Request:
     sizes: dict[int, int]
 
 
-def run_and_print(request: Request, settings: Settings) -> None:
+def run_and_print(request: Request, settings: Settings, profile: Profile | None = None) -> None:
     """Run the program and print its results; what is wrong with the request is said before."""
     if request.out is not None:
         require_writable(request.out)
@@ -53,7 +56,8 @@ def run_and_print(request: Request, settings: Settings) -> None:
         backend = get_backend(settings.backend, settings.threads)
         waiting.now(f"running on {backend.name}")
         started = time.perf_counter()
-        found = run_program(program, arrays, backend)
+        with compilation_shown(backend, waiting):
+            found = run_program(program, arrays, backend)
         seconds = time.perf_counter() - started
         results = {f"result{position}": array for position, array in enumerate(found)}
         if request.out is not None:
@@ -61,7 +65,8 @@ def run_and_print(request: Request, settings: Settings) -> None:
             write_archive(request.out, results)
     found_types = result_types(program)
     if settings.json:
-        print(json.dumps(_as_json(found_types, results, backend.name, seconds)))
+        fields = _as_json(found_types, results, backend.name, seconds)
+        print(json.dumps(fields | profile_fields(profile)))
         return
     _print(found_types, results)
     noun = "result" if len(results) == 1 else "results"

@@ -1,4 +1,4 @@
-"""A bar on a terminal's standard error for work of a known number of steps; nothing in a pipe."""
+"""What a terminal's standard error shows of work that takes long; nothing in a pipe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from contextlib import contextmanager
 
 import typer
 
-from gptrs_cli.stderr import is_terminal
+from gptrs.api import Backend
+from gptrs.runtime.kernel_caches import compiling
+from gptrs_cli.stderr import Waiting, is_terminal
 
 Step = Callable[[int, int, str], None]
 """Called with the number of steps done, of all steps, and the name of the next one."""
@@ -25,6 +27,20 @@ def progress_bar(label: str) -> Generator[Step | None]:
         def step(done: int, total: int, name: str) -> None:
             bar.length = total
             bar.label = f"{label}, {name}" if name else label
+            if done == bar.pos:  # another name alone would not be shown
+                bar.render_progress()
             bar.update(done - bar.pos)
 
         yield step
+
+
+@contextmanager
+def compilation_shown(backend: Backend, waiting: Waiting) -> Generator[None]:
+    """Scope in which `waiting` adds how many kernels had to be compiled, which happens once."""
+
+    def tell(number: int, total: int | None) -> None:
+        of_all = "" if total is None else f" of {total}"
+        waiting.add(f"compiling kernel {number}{of_all} (once)")
+
+    with compiling(backend, tell):
+        yield

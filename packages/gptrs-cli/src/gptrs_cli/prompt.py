@@ -37,7 +37,7 @@ def read_prompt(
     if text is not None:
         return Prompt(text)
     if ids is not None:
-        return Prompt(_parse_ids(ids))
+        return Prompt(parse_integers(ids, "--prompt-ids", "tokens"))
     if file is not None:
         return Prompt(_read_text(file))
     if has_default:
@@ -45,10 +45,11 @@ def read_prompt(
     raise UsageError("there is no prompt", hint="give --prompt, --prompt-file or --prompt-ids")
 
 
-def _parse_ids(text: str) -> list[int]:
+def parse_integers(text: str, option: str, what: str) -> list[int]:
+    """The numbers in a list such as 1,2,3; UsageError that `option` needs `what` otherwise."""
     parts = re.split(r"[,\s]+", text.strip())
     if not all(re.fullmatch(r"[0-9]{1,18}", part) for part in parts):
-        raise UsageError(f"`--prompt-ids` needs tokens such as 1,2,3, got `{text:.60}`")
+        raise UsageError(f"`{option}` needs {what} such as 1,2,3, got `{text:.60}`")
     return [int(part) for part in parts]
 
 

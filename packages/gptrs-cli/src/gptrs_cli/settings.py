@@ -34,6 +34,8 @@ class Settings:
     dump_dir: Path | None = None
     dump_mode: DumpModeChoice | None = None
     trace_sinks: list[str] = field(default_factory=list[str])
+    profile: bool = False
+    profile_out: Path | None = None
 
 
 def settings_of(context: typer.Context) -> Settings:
@@ -88,6 +90,17 @@ def _dump_mode(context: typer.Context, value: DumpModeChoice | None) -> DumpMode
 
 def _trace_sinks(context: typer.Context, value: list[str] | None) -> list[str] | None:
     settings_of(context).trace_sinks.extend(value or [])
+    return value
+
+
+def _profile(context: typer.Context, value: bool) -> bool:
+    settings_of(context).profile |= value
+    return value
+
+
+def _profile_out(context: typer.Context, value: Path | None) -> Path | None:
+    settings = settings_of(context)
+    settings.profile_out = value or settings.profile_out
     return value
 
 
@@ -165,5 +178,22 @@ TraceSinkOption = Annotated[
         help="Let this plugin listen to the programs that run; can be repeated."
         "  [env: GPTRS_TRACE_SINKS]",
         callback=_trace_sinks,
+    ),
+]
+ProfileOption = Annotated[
+    bool,
+    typer.Option(
+        "--profile",
+        help="Time each kernel, which makes runs slower, and show where the time goes.",
+        callback=_profile,
+    ),
+]
+ProfileOutOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--profile-out",
+        metavar="DIR",
+        help="Write the profile to this folder instead: profile.json and profile.txt.",
+        callback=_profile_out,
     ),
 ]

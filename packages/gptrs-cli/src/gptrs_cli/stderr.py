@@ -91,6 +91,7 @@ class Waiting:
 
     def __init__(self, what: str) -> None:
         self._what = what
+        self._details = ""
         self._started = time.monotonic()
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._show, daemon=True)
@@ -107,7 +108,12 @@ class Waiting:
     def now(self, what: str) -> None:
         """Name what is being waited for from now on."""
         self._what = what
+        self._details = ""
         self._started = time.monotonic()
+
+    def add(self, details: str) -> None:
+        """Say more about what is being waited for, instead of what was said before."""
+        self._details = f", {details}"
 
     def stop(self) -> None:
         """Erase the line."""
@@ -124,7 +130,7 @@ class Waiting:
             seconds = time.monotonic() - self._started
             if seconds >= self._delay_s:
                 mark = _FRAMES[frame % len(_FRAMES)]
-                sys.stderr.write(f"{_ERASE_LINE}{mark} {self._what} {seconds:.0f} s")
+                sys.stderr.write(f"{_ERASE_LINE}{mark} {self._what}{self._details} {seconds:.0f} s")
                 sys.stderr.flush()
                 frame += 1
 

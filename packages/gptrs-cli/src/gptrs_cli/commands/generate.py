@@ -15,6 +15,8 @@ from gptrs_cli.settings import (
     JsonOption,
     OverrideOption,
     PluginsOption,
+    ProfileOption,
+    ProfileOutOption,
     ThreadsOption,
     TraceSinkOption,
     settings_of,
@@ -97,6 +99,8 @@ def generate(
     dump_dir: DumpDirOption = None,
     dump_mode: DumpModeOption = None,
     trace_sinks: TraceSinkOption = None,
+    profile: ProfileOption = False,
+    profile_out: ProfileOutOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
     plugins: PluginsOption = None,
@@ -131,7 +135,7 @@ def generate(
         use_cache=not no_cache,
         echo=echo,
     )
-    with observed(settings), command_line_overrides(settings.overrides):
-        exit_code = run(request, settings)
+    with observed(settings) as found, command_line_overrides(settings.overrides):
+        exit_code = run(request, settings, found)
     if exit_code:
         raise typer.Exit(exit_code)

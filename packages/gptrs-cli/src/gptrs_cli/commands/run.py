@@ -15,6 +15,8 @@ from gptrs_cli.settings import (
     JsonOption,
     OverrideOption,
     PluginsOption,
+    ProfileOption,
+    ProfileOutOption,
     ThreadsOption,
     TraceSinkOption,
     settings_of,
@@ -65,6 +67,8 @@ def run(
     dump_dir: DumpDirOption = None,
     dump_mode: DumpModeOption = None,
     trace_sinks: TraceSinkOption = None,
+    profile: ProfileOption = False,
+    profile_out: ProfileOutOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
     plugins: PluginsOption = None,
@@ -84,5 +88,5 @@ def run(
     settings = settings_of(context)
     if settings.overrides:
         note("a program is made of ops: what overrides functionals changes nothing in it")
-    with observed(settings), command_line_overrides(settings.overrides):
-        run_and_print(request, settings)
+    with observed(settings) as found, command_line_overrides(settings.overrides):
+        run_and_print(request, settings, found)

@@ -1,0 +1,71 @@
+"""Writes what was measured: JSON for scripts, a table as Markdown, and a chart where possible."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+from pathlib import Path
+
+Row = dict[str, object]
+
+
+def write_report(stem: Path, result: dict[str, object]) -> list[Path]:
+    """Write `stem`.json, .md and, if matplotlib is installed, .png; returns the files."""
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    files = [stem.with_name(f"{stem.name}.{kind}") for kind in ("json", "md", "png")]
+    files[0].write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    files[1].write_text(markdown(result), encoding="utf-8")
+    if importlib.util.find_spec("matplotlib") is None:
+        print("no chart: install the extra `bench`, which brings matplotlib")
+        return files[:2]
+    importlib.import_module("chart").draw(files[2], result)
+    return files
+
+
+def markdown(result: dict[str, object]) -> str:
+    """The machine in a paragraph, then all rows as a table."""
+    machine, rows = result["machine"], result["rows"]
+    assert isinstance(machine, dict)
+    assert isinstance(rows, list)
+    lines = [
+        "# Benchmarks",
+        "",
+        f"{result['date']}, {machine['processor']}, {machine['cores']['affinity']} cores, "
+        f"{machine['platform']}, Python {machine['python']}, load average at the start "
+        f"{machine['load_average']:.1f}.",
+        "",
+        "Versions: " + ", ".join(f"{k} {v}" for k, v in result["versions"].items()) + ".",
+        "",
+        *(
+            f"With {each['threads']} threads the machine reads {each['read_gb_per_s']:.1f} GB/s"
+            f" and computes {each['gflop_per_s']:.0f} GFLOP/s (measured by"
+            f" `{each['limits_measured_by']}`).  "
+            for each in result["limits"]
+        ),
+        "",
+        "Figures of one row were measured in turns, medians; a ratio above 1 means that gptrs is"
+        " faster. The command: `" + str(result["command"]) + "`.",
+        "",
+        "| work | threads | gptrs | peer | ratio | GB/s | GFLOP/s | of limit |",
+        "|---|---|---|---|---|---|---|---|",
+        *map(_line, rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: Row) -> str:
+    peer = "" if row["peer"] is None else f"{row['peer_name']} {_figure(row['peer'], row['unit'])}"
+    cells = [row["work"], row["threads"], _figure(row["ours"], row["unit"]), peer]
+    cells += ["" if row["ratio"] is None else f"{row['ratio']:.2f}x"]
+    cells += [_rounded(row.get("gb_per_s")), _rounded(row.get("gflop_per_s"))]
+    cells += ["" if row["share_of_limit"] is None else f"{row['share_of_limit']:.0%}"]
+    return "| " + " | ".join(map(str, cells)) + " |"
+
+
+def _figure(value: object, unit: object) -> str:
+    return f"{value:.4g} {unit}"
+
+
+def _rounded(value: object) -> str:
+    return "" if value is None else f"{value:.1f}"

@@ -1,0 +1,178 @@
+"""`gptrs cache`: the compiled kernels that backends keep on disk."""
+
+from __future__ import annotations
+
+import json as json_format
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gptrs_cli.settings import (
+    BackendOption,
+    DebugOption,
+    JsonOption,
+    PluginsOption,
+    ThreadsOption,
+    settings_of,
+)
+
+if TYPE_CHECKING:
+    from gptrs.runtime.kernel_caches import CacheReport, Entries
+
+app = typer.Typer(
+    help="Show, fill or clear the compiled kernels that backends keep on disk.",
+    no_args_is_help=False,
+    rich_markup_mode=None,
+)
+_NO_BACKEND = "no backend that works here keeps compiled kernels"
+
+
+@app.command()
+def info(
+    context: typer.Context,
+    backend: BackendOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+    plugins: PluginsOption = None,
+) -> None:
+    """Show where the kernels are, how much they take, and which are stale."""
+    from gptrs.runtime.kernel_caches import kernel_caches
+
+    settings = settings_of(context)
+    caches = kernel_caches(settings.backend)
+    reports = {name: cache.cache_report() for name, cache in caches.items()}
+    if settings.json:
+        listed = [_as_json(name, report) for name, report in reports.items()]
+        print(json_format.dumps({"caches": listed}, indent=2))
+        return
+    for name, report in reports.items():
+        _print_report(name, report)
+    if not reports:
+        print(f"{_NO_BACKEND}.")
+
+
+@app.command()
+def warm(
+    context: typer.Context,
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            "--model", metavar="DIR", help="A model directory; the bundled demo model without it."
+        ),
+    ] = None,
+    prompt_lengths: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt-lengths",
+            metavar="1,128,512",
+            help="Compile for prompts of so many tokens; these without it, where they fit.",
+        ),
+    ] = None,
+    backend: BackendOption = None,
+    threads: ThreadsOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+    plugins: PluginsOption = None,
+) -> None:
+    """Compile what a model needs, so that its first run need not wait for it."""
+    from gptrs.runtime.kernel_caches import warm as warm_model
+    from gptrs.runtime.load import load_model
+    from gptrs_cli.progress import progress_bar
+    from gptrs_cli.prompt import parse_integers
+
+    settings = settings_of(context)
+    lengths = None
+    if prompt_lengths is not None:
+        lengths = parse_integers(prompt_lengths, "--prompt-lengths", "numbers of tokens")
+    started = time.perf_counter()
+    loaded = load_model(model, settings.backend, settings.threads)
+    with progress_bar("warming") as step:
+        compiled = warm_model(loaded, lengths, step)
+    seconds = time.perf_counter() - started
+    if settings.json:
+        fields = {"model": loaded.name, "backend": loaded.backend.name}
+        print(json_format.dumps({**fields, "compiled": compiled, "seconds": seconds}))
+        return
+    done = f"{_counted(compiled, 'kernel')} compiled" if compiled else "nothing to compile"
+    print(f"{done} for {loaded.name} on {loaded.backend.name}, {seconds:.1f} s")
+
+
+@app.command()
+def clear(
+    context: typer.Context,
+    stale: Annotated[
+        bool,
+        typer.Option("--stale", help="Only those that other versions, or another machine, made."),
+    ] = False,
+    backend: BackendOption = None,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+    plugins: PluginsOption = None,
+) -> None:
+    """Remove compiled kernels; what needs them compiles them again."""
+    from gptrs.runtime.kernel_caches import kernel_caches
+
+    settings = settings_of(context)
+    caches = kernel_caches(settings.backend)
+    removed = {name: cache.clear_cache(stale_only=stale) for name, cache in caches.items()}
+    if settings.json:
+        listed = [
+            {"backend": name, "removed": entries.count, "bytes": entries.nbytes}
+            for name, entries in removed.items()
+        ]
+        print(json_format.dumps({"caches": listed}))
+        return
+    for name, entries in removed.items():
+        print(f"{name}: {_counted(entries.count, 'kernel')} removed, {_size(entries.nbytes)}")
+    if not removed:
+        print(f"{_NO_BACKEND}.")
+
+
+def _as_json(name: str, report: CacheReport) -> dict[str, object]:
+    versions = [
+        {
+            "version": version.name,
+            "current": version.current,
+            "entries": version.entries.count,
+            "bytes": version.entries.nbytes,
+        }
+        for version in report.versions
+    ]
+    return {
+        "backend": name,
+        "folder": str(report.folder) if report.folder else None,
+        "entries": report.entries.count,
+        "bytes": report.entries.nbytes,
+        "budget_bytes": report.budget_bytes,
+        "stale_entries": report.stale.count,
+        "stale_bytes": report.stale.nbytes,
+        "versions": versions,
+    }
+
+
+def _print_report(name: str, report: CacheReport) -> None:
+    from gptrs_cli.stderr import printable
+
+    print(f"{name}")
+    print(printable(f"  folder   {report.folder or 'none: kernels are compiled in each process'}"))
+    held, budget = _size(report.entries.nbytes), _size(report.budget_bytes)
+    print(f"  kernels  {report.entries.count}, {held} of at most {budget}")
+    for version in report.versions:
+        mark = "in use" if version.current else "stale"
+        print(f"  {mark:<8} {_shown(version.entries)}: {printable(version.name)}")
+    if report.stale.count:
+        print("\n`gptrs cache clear --stale` removes those that are stale.")
+
+
+def _shown(entries: Entries) -> str:
+    return f"{entries.count}, {_size(entries.nbytes)}"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun if number == 1 else noun + 's'}"
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1024**2:.1f} MiB"

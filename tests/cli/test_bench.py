@@ -1,0 +1,47 @@
+"""`gptrs bench`: figures of a model and of the machine, for people and for scripts."""
+
+from __future__ import annotations
+
+import pytest
+
+CONTRACT = {"work", "threads", "ours", "peer", "peer_name", "ratio", "unit", "share_of_limit"}
+
+
+@pytest.fixture
+def quick(model_directory):
+    return ("--model", model_directory, "--rounds", 1)
+
+
+def test_generation_as_json(gptrs, quick):
+    asked = ("--prompt-lengths", "4", "--context", 5, "--new-tokens", 2, "--threads", 1)
+    found = gptrs("bench", "generate", *quick, *asked, "--json").json
+    assert {"processor", "cores", "read_gb_per_s", "gflop_per_s"} <= found["machine"].keys()
+    assert (found["model"], found["backend"]) == ("tiny", "ref")
+    assert all(row.keys() >= CONTRACT for row in found["rows"])
+    by_work = {row["work"]: row for row in found["rows"]}
+    decode = by_work["decode after 5 tokens"]
+    assert (decode["unit"], decode["threads"], decode["peer"]) == ("tok/s", 1, None)
+    assert decode["ours"] > 0
+    assert decode["share_of_limit"] > 0
+
+
+def test_forward_as_a_table(gptrs, quick):
+    result = gptrs("bench", "forward", *quick, "--tokens", 6)
+    assert result.code == 0
+    assert "forward of [1, 6]" in result.out
+    assert "tiny on ref" in result.err
+    assert "GB/s" in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("generate", "--context", 64), "do not fit into the context of 64 tokens"),
+        (("forward", "--tokens", 65), "65 tokens do not fit into the context of 64 tokens"),
+        (("generate", "--prompt-lengths", "a"), "`--prompt-lengths` needs numbers of tokens"),
+    ],
+)
+def test_what_does_not_fit_is_said_at_once(gptrs, quick, arguments, text):
+    result = gptrs("bench", *arguments, *quick)
+    assert result.code == 2
+    assert text in result.err

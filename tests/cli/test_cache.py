@@ -1,0 +1,177 @@
+"""`gptrs cache`: compiled kernels are shown, made in advance, and removed."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cli.test_terminal import on_a_terminal
+from gptrs.backend.kernel_cache import CacheReport, CacheVersion, Entries
+from gptrs.plugins.manager import manager
+
+
+class KeepingBackend:
+    """The reference backend, with a cache that only says what it was asked."""
+
+    def __init__(self) -> None:
+        self._real = manager().get_backend("ref")
+        self.cleared: list[bool] = []
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._real, name)
+
+    def cache_report(self) -> CacheReport:
+        versions = [
+            CacheVersion("made today", True, Entries(3, 2 << 20)),
+            CacheVersion("made \x1b[31mlong ago", False, Entries(1, 1 << 20)),
+        ]
+        return CacheReport(Path("/some/folder"), 8 << 20, versions)
+
+    def clear_cache(self, *, stale_only: bool = False) -> Entries:
+        self.cleared.append(stale_only)
+        return Entries(1 if stale_only else 4, 1 << 20)
+
+    def compiling(self, tell):
+        raise NotImplementedError
+
+
+@pytest.fixture
+def keeping(monkeypatch: pytest.MonkeyPatch) -> KeepingBackend:
+    """Stands for the only backend that keeps kernels."""
+    backend = KeepingBackend()
+    monkeypatch.setattr(
+        "gptrs.runtime.kernel_caches.kernel_caches", lambda name=None: {"keeping": backend}
+    )
+    return backend
+
+
+def test_info_shows_what_is_kept_and_what_is_stale(gptrs, keeping):
+    shown = gptrs("cache", "info").out
+    assert "/some/folder" in shown
+    assert "4, 3.0 MiB of at most 8.0 MiB" in shown
+    assert "stale    1, 1.0 MiB: made \\x1b[31mlong ago" in shown
+    assert "cache clear --stale" in shown
+
+
+def test_info_as_json(gptrs, keeping):
+    (cache,) = gptrs("cache", "info", "--json").json["caches"]
+    versions = cache.pop("versions")
+    assert cache == {
+        "backend": "keeping",
+        "folder": "/some/folder",
+        "entries": 4,
+        "bytes": 3 << 20,
+        "budget_bytes": 8 << 20,
+        "stale_entries": 1,
+        "stale_bytes": 1 << 20,
+    }
+    assert [version["current"] for version in versions] == [True, False]
+
+
+@pytest.mark.parametrize(("options", "stale", "removed"), [([], False, 4), (["--stale"], True, 1)])
+def test_clear(gptrs, keeping, options, stale, removed):
+    assert f"keeping: {removed} kernel" in gptrs("cache", "clear", *options).out
+    (cache,) = gptrs("cache", "clear", *options, "--json").json["caches"]
+    assert cache == {"backend": "keeping", "removed": removed, "bytes": 1 << 20}
+    assert keeping.cleared == [stale, stale]
+
+
+def test_a_backend_that_keeps_nothing_says_so(gptrs):
+    result = gptrs("cache", "info", "--backend", "ref")
+    assert result.code == 4
+    assert "backend `ref` keeps no compiled kernels" in result.err
+
+
+def test_warming_runs_the_model_on_any_backend(gptrs, model_directory):
+    result = gptrs("cache", "warm", "--model", model_directory, "--json")
+    assert result.err == ""
+    assert result.json.pop("seconds") > 0
+    assert result.json["backend"] == "ref"
+    assert result.json["compiled"] == 0
+
+
+@pytest.mark.parametrize(
+    ("lengths", "code", "text"),
+    [
+        ("1,x", 2, "`--prompt-lengths` needs numbers of tokens such as 1,2,3, got `1,x`"),
+        ("0", 2, "a prompt has 1 or more tokens, got 0"),
+        ("100000", 2, "a prompt of 100000 tokens and a new one do not fit into the context"),
+    ],
+)
+def test_lengths_that_cannot_be(gptrs, model_directory, lengths, code, text):
+    result = gptrs("cache", "warm", "--model", model_directory, "--prompt-lengths", lengths)
+    assert text in result.err
+    assert result.code == code
+
+
+@pytest.fixture
+def numba_cache(tmp_path: Path) -> dict[str, str]:
+    pytest.importorskip("gptrs_backend_numba")
+    return {"GPTRS_BACKEND": "numba", "GPTRS_CACHE_DIR": str(tmp_path / "cache")}
+
+
+@pytest.mark.slow
+def test_what_was_warmed_is_not_compiled_again(gptrs_process, model_directory, numba_cache):
+    def run(*arguments):
+        return gptrs_process(*arguments, environment=numba_cache)
+
+    model = ("--model", model_directory)
+    assert run("cache", "info", "--backend", "numba", "--json").json["caches"][0]["entries"] == 0
+    warmed = run("cache", "warm", *model, "--prompt-lengths", "3", "--json")
+    assert "compiling kernels for this machine" in warmed.err
+    assert warmed.json["compiled"] > 0
+    report = run("cache", "info", "--backend", "numba", "--json").json["caches"][0]
+    assert report["entries"] == warmed.json["compiled"]
+    assert report["stale_entries"] == 0
+    generated = run("generate", *model, "--prompt-ids", "1,2,3", "--max-tokens", 3, "--json")
+    assert generated.json["token_ids"]
+    assert "compiling" not in generated.err
+    again = run("cache", "warm", *model, "--prompt-lengths", "3", "--json")
+    assert again.json["compiled"] == 0
+    removed = run("cache", "clear", "--backend", "numba", "--json").json["caches"][0]
+    assert removed["removed"] == report["entries"]
+
+
+@pytest.mark.slow
+def test_a_terminal_shows_which_kernel_is_compiled(model_directory, numba_cache):
+    asked = ("--model", model_directory)
+    generation = ("generate", *asked, "--prompt-ids", "1,2,3", "--max-tokens", "2")
+    received = on_a_terminal(*generation, environment=numba_cache)
+    assert "reading the prompt, compiling kernel " in received
+    assert "(once)" in received
+    received = on_a_terminal(*generation, environment=numba_cache)
+    assert "compiling" not in received
+    warmed = on_a_terminal("cache", "warm", *asked, environment=numba_cache)
+    assert "warming, " in warmed
+
+
+HEAVY_UNTIL_CHOSEN = """
+import sys
+from gptrs_cli.main import main
+code = main(sys.argv[1:])
+print(sorted({"numba", "llvmlite"} & set(sys.modules)), file=sys.stderr)
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["cache", "--help"],
+        ["cache", "info", "--backend", "ref"],
+        ["cache", "warm", "--help"],
+        ["generate", "--backend", "ref", "--max-tokens", "1"],
+    ],
+)
+def test_no_numba_before_its_backend_is_chosen(arguments):
+    result = subprocess.run(
+        [sys.executable, "-c", HEAVY_UNTIL_CHOSEN, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert result.stderr.splitlines()[-1] == "[]"

@@ -1,0 +1,149 @@
+"""Measurements: who takes turns, what becomes of seconds, how much work a step is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs.errors import ContextLengthError, UsageError
+from gptrs.runtime.bench import Measure, ModelBench, WorkOfStep, first_run, in_turns
+from gptrs.runtime.contenders import Decode, Prefill, tokens_of
+from gptrs.runtime.machine_limits import MachineLimits, measure_limits
+from runtime.tiny_gpt2 import save_tiny_gpt2
+
+LIMITS = MachineLimits(read_gb_per_s=10.0, gflop_per_s=100.0, measured_by="hand", threads=2)
+
+
+@pytest.fixture
+def model(tmp_path):
+    return gptrs.load_model(save_tiny_gpt2(tmp_path / "tiny"), "ref")
+
+
+class Listed:
+    """Writes down what it was asked for."""
+
+    def __init__(self, name, events):
+        self.name = name
+        self.events = events
+
+    def prepare(self):
+        self.events.append(f"prepare {self.name}")
+
+    def run(self):
+        self.events.append(self.name)
+
+
+def test_contenders_take_turns_and_the_first_round_does_not_count():
+    events = []
+    seconds = in_turns({name: Listed(name, events) for name in "ab"}, rounds=2)
+    assert events == ["prepare a", "a", "prepare b", "b"] * 3
+    assert seconds.keys() == {"a", "b"}
+
+
+def test_the_median_counts(monkeypatch):
+    ticks = iter([0, 100, 0, 3, 0, 1, 0, 2])  # the round before, and then 3, 1, 2
+    monkeypatch.setattr("time.perf_counter", lambda: next(ticks))
+    assert in_turns({"a": Listed("a", [])}, rounds=3) == {"a": 2}
+
+
+def test_rates_and_ratios():
+    measure = Measure("decode", 2, "tok/s", units=8, steps=4, step=WorkOfStep(10**9, 5 * 10**9))
+    (row,) = measure.rows({"ours": 2.0, "peer": 4.0}, LIMITS)
+    assert (row.ours, row.peer, row.peer_name, row.ratio) == (4.0, 2.0, "peer", 2.0)
+    assert (row.gb_per_s, row.gflop_per_s) == (2.0, 10.0)
+    assert row.share_of_limit == 0.2, "reading is closer to its limit than computing"
+    assert row.as_json().keys() >= {"work", "threads", "ours", "peer", "peer_name", "ratio"} | {
+        "unit",
+        "share_of_limit",
+    }
+
+
+def test_seconds_are_better_when_they_are_fewer():
+    (row,) = Measure("load", None).rows({"ours": 2.0, "peer": 3.0}, LIMITS)
+    assert (row.ours, row.unit, row.peer, row.ratio) == (2.0, "s", 3.0, 1.5)
+    assert row.share_of_limit is None
+    (alone,) = Measure("load", None).rows({"ours": 2.0})
+    assert (alone.peer, alone.peer_name, alone.ratio) == (None, None, None)
+
+
+def test_the_work_of_a_step_is_that_of_its_layers(model):
+    width, layers, vocabulary = 32, 2, model.causal_lm().vocab_size
+    _, works = first_run(Decode(model, context=8, count=2))
+    in_layers = layers * 12 * width * width
+    multiplied = in_layers + vocabulary * width
+    small = layers * (13 * width) + 2 * width
+    assert works[-1].weight_bytes == 4 * (multiplied + small), "positions are looked up"
+    assert 2 * multiplied <= works[-1].operations <= 2 * multiplied * 1.5
+    _, prefill = first_run(Prefill(model, 9))
+    assert prefill[0].operations > 5 * works[-1].operations
+
+
+def test_generation_measures_every_phase(model):
+    told = []
+    bench = ModelBench(model, 1, rounds=1, limits=LIMITS, step=told.append)
+    rows = bench.generation([4, 9], context=8, new_tokens=3)
+    assert [(row.work, row.unit) for row in rows] == [
+        ("load", "s"),
+        ("compile and first prefill of 4 tokens", "s"),
+        ("first token after 4", "s"),
+        ("prefill of 4 tokens", "tok/s"),
+        ("compile and first prefill of 9 tokens", "s"),
+        ("prefill of 9 tokens", "tok/s"),
+        ("compile and first decode after 8 tokens", "s"),
+        ("decode after 8 tokens", "tok/s"),
+    ]
+    assert told == ["prefill of 4 tokens", "prefill of 9 tokens", "decode after 8 tokens"]
+    assert all(row.ours > 0 for row in rows)
+    assert rows[-1].share_of_limit > 0
+
+
+class SlowPeer:
+    """A model that does nothing, and that slowly."""
+
+    load_seconds = 5.0
+
+    def prefill(self, length):
+        return Listed("prefill", [])
+
+    def decode(self, context, count):
+        return Listed("decode", [])
+
+    def forward(self, inputs):
+        return Listed("forward", [])
+
+
+def test_peers_stand_beside_us(model):
+    bench = ModelBench(model, 1, rounds=1, peers={"slow": SlowPeer()})
+    rows = bench.forward(tokens_of(4, 10))
+    assert [(row.work, row.peer_name) for row in rows] == [
+        ("load", "slow"),
+        ("compile and first forward of [1, 4]", None),
+        ("forward of [1, 4]", "slow"),
+    ]
+    assert rows[0].ratio == 5.0 / model.load_seconds
+
+
+@pytest.mark.parametrize(("context", "count", "error"), [(60, 5, ContextLengthError),
+                                                        (0, 0, UsageError)])  # fmt: skip
+def test_what_cannot_be_measured_is_said_at_once(model, context, count, error):
+    with pytest.raises(error):
+        Decode(model, context, count)
+
+
+def test_made_up_tokens_are_known_and_the_same():
+    tokens = tokens_of(100, 7)
+    assert tokens.shape == (1, 100)
+    assert set(np.unique(tokens)) == set(range(7))
+    np.testing.assert_array_equal(tokens, tokens_of(100, 7))
+
+
+@pytest.mark.parametrize("name", ["ref", "numba"])
+def test_limits_are_measured_by_whoever_can(name):
+    if name == "numba":
+        pytest.importorskip("gptrs_backend_numba")
+    limits = measure_limits(gptrs.get_backend(name, 2))
+    assert limits.measured_by == ("numba" if name == "numba" else "numpy")
+    assert limits.threads == (2 if name == "numba" else None)
+    assert 0.1 < limits.read_gb_per_s < 10_000
+    assert 0.1 < limits.gflop_per_s < 100_000
