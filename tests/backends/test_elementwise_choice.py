@@ -11,6 +11,7 @@ from backends.op_runner import run_op
 from gptrs.backend.protocol import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
+from gptrs.ir.literal import Literal
 from gptrs.ir.ops.elementwise import Clamp, Compare, IsFinite, Select, StopGradient
 from gptrs.testing.numerics import assert_same_floats, decode
 from gptrs.testing.samples import SHAPES, edge_floats, edge_integers, integers, pairs, sample
@@ -70,7 +71,7 @@ def test_select(backend: Backend, shape: tuple[int, ...], dtype: DType) -> None:
     pred, x, y = sample(dtypes.i1, shape, 2), sample(dtype, shape, 0), sample(dtype, shape, 1)
     found = run_op(backend, Select(), pred, x, y)
     chosen = [a if p else b for p, a, b in zip(pred.ravel(), x.ravel(), y.ravel(), strict=True)]
-    assert found.tobytes() == np.array(chosen, dtype.numpy).tobytes()
+    assert Literal.of(found) == Literal.of(np.array(chosen, dtype.numpy).reshape(shape))
 
 
 @pytest.mark.parametrize("dtype", dtypes.FLOATS, ids=str)

@@ -33,11 +33,13 @@ def test_json_is_the_contract(gptrs) -> None:
 
 
 def test_the_table_says_what_is_claimed(gptrs) -> None:
-    found = gptrs("conformance", "run", "--backend", "numba", "--level", "smoke", "--op", "neg")
+    found = gptrs(
+        "conformance", "run", "--backend", "numba", "--level", "smoke", "--op", "cumulative"
+    )
     lines = found.out.splitlines()
     assert lines[0].split() == ["OP", "PASS", "FAIL", "REFUSED"]
-    assert "si32" in lines[1]
-    assert lines[1].endswith("si4 ui4 f8e4m3 f8e5m2 cf32 cf64")
+    assert "integers" in lines[1]
+    assert lines[1].endswith("cf32 cf64")
     assert "backend `numba`, level smoke:" in lines[-1]
     assert lines[-1].endswith("% of all ops on all their types")
     assert found.err == ""

@@ -149,7 +149,7 @@ class GPT2(Module):
             if config.tie_word_embeddings
             else Linear(params / "lm_head", config.n_embd, config.vocab_size, bias=False)
         )
-        self._forward = jit(self._all_logits)
+        self._forward = jit(self._all_logits, signatures=config.n_positions)
         self._step = jit(self._next_logits, donate=[2])
 
     @property

@@ -64,8 +64,9 @@ class _Entry(Generic[Step]):
 class CompiledSteps(Generic[Step]):
     """Steps by key, safe between threads."""
 
-    def __init__(self, function: str) -> None:
+    def __init__(self, function: str, expected: int = MANY_SIGNATURES) -> None:
         self._function = function
+        self._expected = expected
         self._entries: dict[StepKey, _Entry[Step]] = {}
         self._clock = itertools.count()
         self._lock = ForkSafeLock()
@@ -90,7 +91,7 @@ class CompiledSteps(Generic[Step]):
             self._entries[key] = _Entry(step, 1, next(self._clock))
             if len(self._entries) > MOST_SIGNATURES:
                 del self._entries[min(self._entries, key=lambda key: self._entries[key].used)]
-            warn = len(self._entries) > MANY_SIGNATURES and not self._warned
+            warn = len(self._entries) > self._expected and not self._warned
             self._warned = self._warned or warn
         if warn:
             _logger.warning("%s", self._warning())

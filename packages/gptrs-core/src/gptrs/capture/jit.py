@@ -15,7 +15,12 @@ from gptrs.capture import execute
 from gptrs.capture.backend_choice import chosen_backend
 from gptrs.capture.call_signature import CallShape, CallSignature, Names, refused
 from gptrs.capture.compilation import prepare
-from gptrs.capture.compiled_steps import CompiledSteps, JitSignature, StepKey
+from gptrs.capture.compiled_steps import (
+    MANY_SIGNATURES,
+    CompiledSteps,
+    JitSignature,
+    StepKey,
+)
 from gptrs.capture.graph import (
     Captured,
     GraphSlice,
@@ -86,13 +91,17 @@ class Jitted(Generic[Parameters, Result]):
     """What `gptrs.jit` returns: call it like the function."""
 
     def __init__(
-        self, function: Callable[Parameters, Result], donate: Names = (), static: Names = ()
+        self,
+        function: Callable[Parameters, Result],
+        donate: Names = (),
+        static: Names = (),
+        signatures: int = MANY_SIGNATURES,
     ) -> None:
         functools.update_wrapper(self, function)
         self._function = cast("Callable[..., object]", function)
         self._name = str(getattr(function, "__name__", type(function).__name__))
         self._signature = CallSignature(self._function, self._name, donate, static)
-        self._steps = CompiledSteps[Step](self._name)
+        self._steps = CompiledSteps[Step](self._name, signatures)
         self._home: Backend | None = None
         """The backend of the tensors that the function brings along, once that is known."""
         self._lock = threading.RLock()
@@ -252,17 +261,22 @@ class Jitted(Generic[Parameters, Result]):
 
 @overload
 def jit(
-    function: Callable[Parameters, Result], *, donate: Names = (), static: Names = ()
+    function: Callable[Parameters, Result],
+    *,
+    donate: Names = (),
+    static: Names = (),
+    signatures: int = ...,
 ) -> Jitted[Parameters, Result]: ...
 @overload
 def jit(
-    function: None = None, *, donate: Names = (), static: Names = ()
+    function: None = None, *, donate: Names = (), static: Names = (), signatures: int = ...
 ) -> Callable[[Callable[Parameters, Result]], Jitted[Parameters, Result]]: ...
 def jit(
     function: Callable[Parameters, Result] | None = None,
     *,
     donate: Names = (),
     static: Names = (),
+    signatures: int = MANY_SIGNATURES,
 ) -> (
     Jitted[Parameters, Result]
     | Callable[[Callable[Parameters, Result]], Jitted[Parameters, Result]]
@@ -283,11 +297,12 @@ def jit(
     `donate` names arguments, by position or keyword, whose tensors the caller gives up: their
     memory may be reused for results, and reading them afterwards raises ConsumedTensorError.
     `static` names arguments that are part of the signature as they are: any hashable value.
-    UsageError if the function has no such argument.
+    UsageError if the function has no such argument. When there are more than `signatures`
+    signatures, one line of warning says which argument changes.
 
     A jitted function called while another one is being captured becomes part of that one, and
     donates nothing.
     """
     if function is None:
-        return lambda function: Jitted(function, donate, static)
-    return Jitted(function, donate, static)
+        return lambda function: Jitted(function, donate, static, signatures)
+    return Jitted(function, donate, static, signatures)
