@@ -1,0 +1,81 @@
+"""The recipe for a new pass, followed in a copy of the sources: three files, one of them a line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import doc_examples
+
+ROOT = Path(doc_examples.__file__).parents[1]
+OPTIMIZER = Path("packages/gptrs-core/src/gptrs/optimizer")
+PASS = '''"""Drops marks for differentiation, which nobody reads after it."""
+
+from __future__ import annotations
+
+from gptrs.ir.ops.elementwise import StopGradient
+from gptrs.ir.program import Value
+from gptrs.optimizer.pass_base import RewritePass
+from gptrs.optimizer.rewrite.pattern import Match, Operand, OpPattern, calls
+from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
+
+x = Operand("x")
+
+
+class StopGradientIsNothing(Rewrite):
+    """stop_gradient(x) -> x"""
+
+    def pattern(self) -> OpPattern:
+        """A mark."""
+        return calls(StopGradient)(x)
+
+    def rewrite(self, match: Match, emit: Emitter) -> Value:
+        """Its operand."""
+        return match[x]
+
+
+STOP_GRADIENT_FOLDING = RewritePass("stop-gradient-folding", (StopGradientIsNothing(),))
+'''
+TEST = """// RUN: stop-gradient-folding
+ptir.v0.5
+
+// CHECK:      func @main(%x: f32[2]) -> f32[2] {
+// CHECK-NEXT:   return %x
+// CHECK-NEXT: }
+func @main(%x: f32[2]) -> f32[2] {
+  %0 = stop_gradient %x : f32[2]
+  return %0
+}
+"""
+IMPORT = "from gptrs.optimizer.passes.slice_folding import SLICE_FOLDING\n"
+OWN_IMPORT = "from gptrs.optimizer.passes.stop_gradient_folding import STOP_GRADIENT_FOLDING\n"
+LAST = "    LATE_BROADCASTS,\n)"
+
+
+def test_the_recipe_works(tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__", "*.safetensors")
+    for path in [*ROOT.glob("packages/*/src"), ROOT / "tests" / "optimizer"]:
+        shutil.copytree(path, tmp_path / path.relative_to(ROOT), ignore=ignored)
+    folder = tmp_path / OPTIMIZER
+    (folder / "passes" / "stop_gradient_folding.py").write_text(PASS, encoding="utf-8")
+    tests = tmp_path / "tests" / "optimizer"
+    (tests / "passes" / "stop_gradient_folding.ptir").write_text(TEST, encoding="utf-8")
+    text = (folder / "pipeline.py").read_text(encoding="utf-8")
+    assert text.count(IMPORT) == text.count(LAST) == 1
+    text = text.replace(IMPORT, IMPORT + OWN_IMPORT)
+    text = text.replace(LAST, "    LATE_BROADCASTS,\n    STOP_GRADIENT_FOLDING,\n)")
+    (folder / "pipeline.py").write_text(text, encoding="utf-8")
+    sources = [str(path) for path in tmp_path.glob("packages/*/src")]
+    options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-o", "pythonpath=tests"]
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "tests/optimizer/test_passes.py"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sources)},
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert run.returncode == 0, run.stdout
+    assert " passed" in run.stdout
