@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import itertools
 from functools import cache
 
 import pytest
@@ -36,6 +38,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 def backend(request: pytest.FixtureRequest) -> Backend:
     """A backend as its plugin creates it; tests that ask for it run once for each."""
     return _plugins().get_backend(request.param)
+
+
+_finished = itertools.count(1)
+
+
+def pytest_runtest_teardown() -> None:
+    """Compiled kernels stay for good: the collector need not look at them again and again."""
+    if next(_finished) % 200 == 0:
+        gc.collect()
+        gc.freeze()
 
 
 @cache
