@@ -8,11 +8,11 @@ import pytest
 import gptrs
 from gptrs.errors import ContextLengthError
 from gptrs.ir import dtypes
-from gptrs.nn import KVCache
+from gptrs.nn import CacheLayer, KVCache
 
 
 def _cache(limit: int = 200) -> KVCache:
-    return KVCache(layers=2, batch=1, heads=3, depth=4, limit=limit, dtype=dtypes.f32)
+    return KVCache([CacheLayer(3, 4)] * 2, batch=1, limit=limit, dtype=dtypes.f32)
 
 
 def _fill(cache: KVCache, count: int, value: float) -> None:

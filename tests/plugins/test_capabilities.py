@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gptrs.api import PluginError
-from gptrs.plugins.capabilities import PROTOCOLS, CausalLM, capabilities_of
+from gptrs.plugins import capabilities
+from gptrs.plugins.capabilities import PROTOCOLS, CausalLM, HiddenStates, capabilities_of
 
 
 class Complete:
@@ -15,9 +16,9 @@ class Complete:
     def __init__(self) -> None:
         self.context_length = 8
 
-    def forward(self, tokens): ...
+    def forward(self, tokens, starts=None): ...
 
-    def new_cache(self, batch): ...
+    def new_cache(self, batch, starts=None): ...
 
     def step(self, tokens, cache): ...
 
@@ -53,4 +54,11 @@ def test_a_claim_is_a_set_of_names(claimed):
 
 
 def test_the_known_protocols():
-    assert list(PROTOCOLS.items()) == [("causal_lm", CausalLM)]
+    assert PROTOCOLS["causal_lm"] is CausalLM
+    assert PROTOCOLS["hidden_states"] is HiddenStates
+    stated = {
+        kind
+        for kind in vars(capabilities).values()
+        if getattr(kind, "_is_protocol", False) and kind.__module__ == capabilities.__name__
+    }
+    assert set(PROTOCOLS.values()) == stated

@@ -15,7 +15,8 @@ the module an entry point names stays light.
   `View` and `pattern`; `KernelCache`, with `CacheReport`, `CacheVersion` and `Entries`;
   `ProfiledExecutable`, with `KernelRun`; `MachineProbe`.
 - For models: `Tensor`, `tensor`, `jit`, `register_pytree`, `Module`, `Params`, `ConfigFields`,
-  `KVCache`, `LayerCache`, `CausalLM`; the modules `nn` and `functionals`.
+  `KVCache`, `CacheLayer`, `LayerCache`, `Place`, `CausalLM`, `HiddenStates`; the modules `nn` and
+  `functionals`.
 - For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
   `RunStart`, `RunEnd`, `KernelEvent`.
 - For functionals: `functional`, `implement`, and the module `primitives`.
@@ -98,12 +99,14 @@ if TYPE_CHECKING:
     from gptrs.ir.program import Function, Instruction, Program, Region, Value
     from gptrs.ir.specialize import bind, specialize, symbols
     from gptrs.ir.tensor_type import TensorType
+    from gptrs.nn.cache_layer import CacheLayer
     from gptrs.nn.kv_cache import KVCache, LayerCache
     from gptrs.nn.module import Module
+    from gptrs.nn.place import Place
     from gptrs.optimizer.fusion import FusionPass, View, find_views
     from gptrs.optimizer.pass_base import Pass, RewritePass
     from gptrs.optimizer.rewrite.rewrite import Rewrite
-    from gptrs.plugins.capabilities import CausalLM
+    from gptrs.plugins.capabilities import CausalLM, HiddenStates
     from gptrs.runtime.programs import run_program
     from gptrs.testing.kit import run_conformance
 
@@ -155,11 +158,14 @@ __all__ = [
     "dtypes",
     "ops",
     "CausalLM",
+    "HiddenStates",
     "ConfigFields",
+    "CacheLayer",
     "KVCache",
     "LayerCache",
     "Module",
     "Params",
+    "Place",
     "Tensor",
     "functionals",
     "jit",
@@ -240,10 +246,13 @@ _LAZY = {
     "dtypes": "gptrs.ir.dtypes",
     "ops": "gptrs.ir.ops",
     "CausalLM": "gptrs.plugins.capabilities:CausalLM",
+    "HiddenStates": "gptrs.plugins.capabilities:HiddenStates",
     "ConfigFields": "gptrs.checkpoint.config_fields:ConfigFields",
+    "CacheLayer": "gptrs.nn.cache_layer:CacheLayer",
     "KVCache": "gptrs.nn.kv_cache:KVCache",
     "LayerCache": "gptrs.nn.kv_cache:LayerCache",
     "Module": "gptrs.nn.module:Module",
+    "Place": "gptrs.nn.place:Place",
     "Params": "gptrs.checkpoint.params:Params",
     "Tensor": "gptrs.capture.tensor:Tensor",
     "functionals": "gptrs.functionals",

@@ -2,37 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from gptrs import functionals as F
 from gptrs.api import (
+    CacheLayer,
     ConfigFields,
     KVCache,
     LayerCache,
     ModelError,
     Module,
     Params,
+    Place,
     Tensor,
     dtypes,
     jit,
     tensor,
 )
-from gptrs.nn import Embedding, LayerNorm, Linear, cached_attention, merge_heads, split_heads
-
-ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
-    "gelu": F.gelu,
-    "gelu_new": lambda x: F.gelu(x, "tanh"),
-    "gelu_pytorch_tanh": lambda x: F.gelu(x, "tanh"),
-    "gelu_fast": lambda x: F.gelu(x, "tanh"),
-    "relu": F.relu,
-    "silu": F.silu,
-    "swish": F.silu,
-    "tanh": F.tanh,
-}
-"""`activation_function` of the config; the three tanh forms differ in order of rounding only."""
+from gptrs.nn import (
+    Embedding,
+    LayerNorm,
+    Linear,
+    cached_attention,
+    merge_heads,
+    positions,
+    split_heads,
+)
+from gptrs_models.activations import ACTIVATIONS
 
 
 @dataclass(frozen=True)
@@ -93,11 +92,11 @@ class Attention(Module):
             self._scale /= layer + 1
 
     def __call__(
-        self, x: Tensor, position: Tensor, cache: LayerCache | None
+        self, x: Tensor, place: Place, cache: LayerCache | None
     ) -> tuple[Tensor, LayerCache | None]:
         """[B, T, C] -> [B, T, C] and the cache with the new positions."""
         query, key, value = (split_heads(part, self._heads) for part in F.split(self.c_attn(x), 3))
-        mixed, cache = cached_attention(query, key, value, cache, position, self._scale)
+        mixed, cache = cached_attention(query, key, value, cache, place, self._scale)
         return self.c_proj(merge_heads(mixed)), cache
 
 
@@ -124,10 +123,10 @@ class Block(Module):
         self.mlp = MLP(config, params / "mlp")
 
     def __call__(
-        self, x: Tensor, position: Tensor, cache: LayerCache | None
+        self, x: Tensor, place: Place, cache: LayerCache | None
     ) -> tuple[Tensor, LayerCache | None]:
         """[B, T, C] -> [B, T, C] and the cache with the new positions."""
-        mixed, cache = self.attn(self.ln_1(x), position, cache)
+        mixed, cache = self.attn(self.ln_1(x), place, cache)
         x = F.add(x, mixed)
         return F.add(x, self.mlp(self.ln_2(x))), cache
 
@@ -135,7 +134,7 @@ class Block(Module):
 class GPT2(Module):
     """The language model; see `gptrs.plugins.capabilities.CausalLM` for what it promises."""
 
-    capabilities = frozenset({"causal_lm"})
+    capabilities = frozenset({"causal_lm", "hidden_states"})
 
     def __init__(self, config: GPT2Config, params: Params) -> None:
         self.config = config
@@ -150,6 +149,7 @@ class GPT2(Module):
             else Linear(params / "lm_head", config.n_embd, config.vocab_size, bias=False)
         )
         self._forward = jit(self._all_logits, signatures=config.n_positions)
+        self._states = jit(self._hidden_states)
         self._step = jit(self._next_logits, donate=[2])
 
     @property
@@ -162,53 +162,53 @@ class GPT2(Module):
         """Number of tokens it knows."""
         return self.config.vocab_size
 
-    def forward(self, tokens: np.ndarray) -> np.ndarray:
+    def forward(self, tokens: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
         """Logits of every position, si64 [B, T] -> f32 [B, T, V]."""
-        return self._forward(tensor(tokens), tensor(np.int64(0))).numpy()
+        return self._forward(tensor(tokens), Place.at(0, starts)).numpy()
 
-    def new_cache(self, batch: int) -> KVCache:
-        """An empty key/value cache for `batch` sequences of equal length."""
+    def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """Tokens si64 [B, T] -> f32 [B, T, C] of the embeddings and after each block."""
+        states = self._states(tensor(inputs), Place.at(0))
+        return {name: state.numpy() for name, state in states.items()}
+
+    def new_cache(self, batch: int, starts: np.ndarray | None = None) -> KVCache:
+        """An empty key/value cache for `batch` texts, `starts` [B] padding tokens before each."""
         config = self.config
-        return KVCache(
-            config.n_layer,
-            batch,
-            config.n_head,
-            config.n_embd // config.n_head,
-            config.n_positions,
-            dtypes.f32,
-        )
+        layer = CacheLayer(config.n_head, config.n_embd // config.n_head)
+        return KVCache([layer] * config.n_layer, batch, config.n_positions, dtypes.f32, starts)
 
     def step(self, tokens: np.ndarray, cache: KVCache) -> np.ndarray:
         """Append tokens, si64 [B, T] with T >= 1, to `cache`; f32 [B, V] logits of the last one."""
-        count = tokens.shape[1]
-        cache.reserve(count)
-        position = tensor(np.int64(cache.length))
-        logits, layers = self._step(tensor(tokens), position, cache.layers)
-        cache.advance(count, layers)
-        return logits.numpy()
+        return cache.append(tokens, self._step).numpy()
 
-    def _all_logits(self, tokens: Tensor, position: Tensor) -> Tensor:
-        return self._unembed(self._hidden(tokens, position, None)[0])
+    def _all_logits(self, tokens: Tensor, place: Place) -> Tensor:
+        return self._unembed(self._hidden(tokens, place, None)[0][-1])
+
+    def _hidden_states(self, tokens: Tensor, place: Place) -> dict[str, Tensor]:
+        states, _ = self._hidden(tokens, place, None)
+        names = ["embeddings", *(f"layer.{index}" for index in range(len(self.h)))]
+        return dict(zip(names, states, strict=True))
 
     def _next_logits(
-        self, tokens: Tensor, position: Tensor, layers: Sequence[LayerCache]
+        self, tokens: Tensor, place: Place, layers: Sequence[LayerCache]
     ) -> tuple[Tensor, list[LayerCache]]:
-        x, updated = self._hidden(tokens, position, layers)
-        batch, length, width = x.shape
-        last = F.reshape(F.slice_axis(x, 1, length - 1, 1), (batch, width))
+        states, updated = self._hidden(tokens, place, layers)
+        batch, length, width = states[-1].shape
+        last = F.reshape(F.slice_axis(states[-1], 1, length - 1, 1), (batch, width))
         return self._unembed(last), updated
 
     def _hidden(
-        self, tokens: Tensor, position: Tensor, layers: Sequence[LayerCache] | None
-    ) -> tuple[Tensor, list[LayerCache]]:
-        positions = F.add(F.arange(tokens.shape[1]), position)
-        x = F.add(self.wte(tokens), self.wpe(positions))  # (B, T, C)
-        updated: list[LayerCache] = []
+        self, tokens: Tensor, place: Place, layers: Sequence[LayerCache] | None
+    ) -> tuple[list[Tensor], list[LayerCache]]:
+        """The embeddings and what each block makes of them, the last normalized; the new cache."""
+        x = F.add(self.wte(tokens), self.wpe(positions(place, tokens.shape[1])))  # (B, T, C)
+        states, updated = [x], list[LayerCache]()
         for index, block in enumerate(self.h):
-            x, cache = block(x, position, layers[index] if layers else None)
+            x, cache = block(x, place, layers[index] if layers else None)
+            states.append(x)
             if cache is not None:
                 updated.append(cache)
-        return self.ln_f(x), updated
+        return [*states[:-1], self.ln_f(x)], updated
 
     def _unembed(self, x: Tensor) -> Tensor:
         return self.wte.unembed(x) if self.lm_head is None else self.lm_head(x)

@@ -19,3 +19,15 @@ class LayerNorm(Module):
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize the last axis of `x`."""
         return F.layer_norm(x, self.weight, self.bias, self._epsilon)
+
+
+class RMSNorm(Module):
+    """Root-mean-square normalization over the last axis, of size `width`, with a weight."""
+
+    def __init__(self, params: Params, width: int, epsilon: float) -> None:
+        self.weight = params.tensor("weight", (width,))
+        self._epsilon = epsilon
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalize the last axis of `x`."""
+        return F.rms_norm(x, self.weight, self._epsilon)

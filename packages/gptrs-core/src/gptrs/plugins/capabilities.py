@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from gptrs.errors import PluginError
 
 if TYPE_CHECKING:
     import numpy as np
 
-ModelCache: TypeAlias = Any
-"""What a model remembers of the tokens seen: a type of its own, which callers only hand back."""
+    from gptrs.nn.kv_cache import KVCache
 
 
 class CausalLM(Protocol):
     """The capability `causal_lm`: predicts the next token from those before it.
 
-    Tokens are integer arrays [B, T] of ids in [0, vocab_size); logits are f32. A batch holds
-    sequences of equal length.
+    Tokens are integer arrays [B, T] of ids in [0, vocab_size); logits are f32. Rows of unequal
+    length are padded at the left, with any known token: `starts` (si64 [B]) counts the padding of
+    each row, None stands for no padding. A row's logits are those that it has alone, to rounding;
+    at its padding they are finite and mean nothing.
     """
 
     @property
@@ -31,15 +32,15 @@ class CausalLM(Protocol):
         """Number of token ids, and size of the last axis of logits."""
         ...
 
-    def forward(self, tokens: np.ndarray) -> np.ndarray:
+    def forward(self, tokens: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
         """Logits [B, T, V] of every position; ContextLengthError if T is too large."""
         ...
 
-    def new_cache(self, batch: int) -> ModelCache:
+    def new_cache(self, batch: int, starts: np.ndarray | None = None) -> KVCache:
         """An empty cache for `batch` sequences; it grows as tokens are appended to it."""
         ...
 
-    def step(self, tokens: np.ndarray, cache: ModelCache) -> np.ndarray:
+    def step(self, tokens: np.ndarray, cache: KVCache) -> np.ndarray:
         """Append tokens [B, T], any T >= 1, to `cache` and return the logits [B, V] after the last.
 
         However a prompt is cut into steps, the logits are those of `forward` at that position, to
@@ -48,7 +49,41 @@ class CausalLM(Protocol):
         ...
 
 
-PROTOCOLS: Final[dict[str, type]] = {"causal_lm": CausalLM}
+class ImageClassifier(Protocol):
+    """The capability `image_classifier`: gives each class of images a score."""
+
+    @property
+    def channels(self) -> int:
+        """Channels of the images: 3 for red, green and blue."""
+        ...
+
+    @property
+    def processor(self) -> str:
+        """The processor of transformers for images of its kind, where the files name none."""
+        ...
+
+    def classify(self, images: np.ndarray) -> np.ndarray:
+        """Logits [B, classes] of images f32 [B, channels, H, W], scaled as in the training."""
+        ...
+
+
+class HiddenStates(Protocol):
+    """The capability `hidden_states`: shows what it computes on the way to its result."""
+
+    def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """By name, in the order in which they are computed; inputs as those of `forward`.
+
+        `embeddings`, then `layer.0`, `layer.1`, ..., each [B, T, C]: what transformers calls
+        `hidden_states`, where the last one has been through the final norm.
+        """
+        ...
+
+
+PROTOCOLS: Final[dict[str, type]] = {
+    "causal_lm": CausalLM,
+    "image_classifier": ImageClassifier,
+    "hidden_states": HiddenStates,
+}
 """The protocol that each capability known to gptrs stands for."""
 
 

@@ -11,12 +11,15 @@ import numpy as np
 
 from gptrs.backend.protocol import Backend
 from gptrs.checkpoint.hf_directory import CONFIG, HfDirectory
+from gptrs.checkpoint.param_source import ParamSource
 from gptrs.checkpoint.params import Params
 from gptrs.errors import ModelError, UsageError
 from gptrs.functionals.active_overrides import Choice, entered
-from gptrs.plugins.capabilities import CausalLM, capabilities_of
+from gptrs.plugins.capabilities import CausalLM, ImageClassifier, capabilities_of
 from gptrs.plugins.manager import manager
 from gptrs.runtime.functional_overrides import OverriddenModel, model_choices
+from gptrs.runtime.image_processor import ImageProcessor
+from gptrs.runtime.image_settings import JsonFiles, image_processor_of
 from gptrs.runtime.tokenizer import TextTokenizer
 
 
@@ -46,16 +49,25 @@ class LoadedModel:
         self.backend = backend
         self.load_seconds = load_seconds
         self._module = OverriddenModel(module, overrides) if overrides else module
-        self._tokenizer_path = directory.tokenizer
+        self._files: JsonFiles = directory
+        self._image_processor: ImageProcessor | None = None
+        self.weights: ParamSource = directory.weights
+        self.tokenizer_path = directory.tokenizer
         self._tokenizer: TextTokenizer | None = None
 
     def forward(self, inputs: np.ndarray) -> np.ndarray:
-        """Run the model once: an integer array [B, T] of tokens gives logits f32 [B, T, V].
+        """Run the model once and give its logits.
 
-        UsageError for an array of another kind, an unknown token, or more tokens than the context.
+        An integer array [B, T] of tokens gives f32 [B, T, V], floats [B, channels, H, W], images as
+        `image_processor` prepares them, give f32 [B, classes]. UsageError for an array that is not
+        of the kind that the model takes, an unknown token, or more tokens than the context.
         """
-        lm = self.causal_lm()
         array = np.asarray(inputs)
+        if "image_classifier" in self.capabilities:
+            classifier = self.image_classifier()
+            require_images(array, self.kind, classifier.channels)
+            return classifier.classify(array.astype(np.float32, copy=False))
+        lm = self.causal_lm()
         if array.ndim != 2 or array.dtype.kind not in "iu" or 0 in array.shape:
             raise UsageError(
                 f"a `{self.kind}` model takes an integer array [B, T] of tokens,"
@@ -75,22 +87,37 @@ class LoadedModel:
             raise ModelError(f"`{self.name}` cannot generate text", hint=f"it offers: {can}")
         return cast("CausalLM", self._module)
 
+    def image_classifier(self) -> ImageClassifier:
+        """The model as a classifier of images; ModelError when it is none."""
+        if "image_classifier" not in self.capabilities:
+            can = ", ".join(sorted(self.capabilities)) or "nothing that gptrs knows"
+            raise ModelError(f"`{self.name}` takes no images", hint=f"it offers: {can}")
+        return cast("ImageClassifier", self._module)
+
+    @property
+    def image_processor(self) -> ImageProcessor:
+        """What prepares an image; ModelError for unsupported settings, or a model of no images."""
+        if self._image_processor is None:
+            default = self.image_classifier().processor
+            self._image_processor = image_processor_of(self._files, default)
+        return self._image_processor
+
     @property
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer beside the weights; ModelError when there is none."""
         if self._tokenizer is None:
-            if self._tokenizer_path is None:
+            if self.tokenizer_path is None:
                 raise ModelError(
                     f"`{self.name}` has no tokenizer.json",
                     hint="add the file, or give token ids instead of text (--prompt-ids)",
                 )
-            self._tokenizer = TextTokenizer(self._tokenizer_path)
+            self._tokenizer = TextTokenizer(self.tokenizer_path)
         return self._tokenizer
 
     @property
     def has_tokenizer(self) -> bool:
         """Whether text can be encoded and decoded."""
-        return self._tokenizer_path is not None
+        return self.tokenizer_path is not None
 
     @property
     def eos_tokens(self) -> frozenset[int]:
@@ -113,6 +140,15 @@ class LoadedModel:
                 raise ModelError(f"`{name}` must be a token or a list of tokens, got {value!r}")
             return cast("list[int]", tokens)
         return []
+
+
+def require_images(array: np.ndarray, kind: str, channels: int) -> None:
+    """UsageError unless `array` holds images of floats with that many channels."""
+    if array.ndim != 4 or array.dtype.kind != "f" or 0 in array.shape or array.shape[1] != channels:
+        raise UsageError(
+            f"a `{kind}` model takes images of floats [B, {channels}, H, W],"
+            f" got {array.dtype}{list(array.shape)}"
+        )
 
 
 def require_known_tokens(tokens: np.ndarray | Sequence[int], vocab_size: int) -> None:

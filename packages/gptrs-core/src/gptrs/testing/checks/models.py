@@ -18,14 +18,17 @@ from gptrs.checkpoint.params import Params
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn import (
+    CacheLayer,
     Embedding,
     KVCache,
     LayerCache,
     LayerNorm,
     Linear,
     Module,
+    Place,
     cached_attention,
     merge_heads,
+    positions,
     split_heads,
 )
 from gptrs.testing.check import Check, CheckFailure
@@ -89,12 +92,12 @@ class Block(Module):
         self.down = Linear(params / "down", 4 * WIDTH, WIDTH, bias=False)
 
     def __call__(
-        self, x: Tensor, position: Tensor, cache: LayerCache | None
+        self, x: Tensor, place: Place, cache: LayerCache | None
     ) -> tuple[Tensor, LayerCache | None]:
         """[B, T, C] -> [B, T, C], and the cache with the new positions."""
         parts = F.split(self.mix(self.first(x)), 3)
         heads = [split_heads(part, HEADS) for part in parts]
-        mixed, cache = cached_attention(heads[0], heads[1], heads[2], cache, position, None)
+        mixed, cache = cached_attention(heads[0], heads[1], heads[2], cache, place, None)
         x = F.add(x, self.out(merge_heads(mixed)))
         return F.add(x, self.down(F.gelu(self.up(self.second(x))))), cache
 
@@ -116,27 +119,23 @@ class Model(Module):
 
     def step(self, ids: np.ndarray, cache: KVCache) -> np.ndarray:
         """Logits of new positions, [B, T] -> [B, T, V], which go into the cache."""
-        cache.reserve(ids.shape[1])
-        position = tensor(np.int64(cache.length))
-        logits, layers = self._step(tensor(ids), position, cache.layers)
-        cache.advance(ids.shape[1], layers)
-        return logits.numpy()
+        return cache.append(ids, self._step).numpy()
 
     def new_cache(self, batch: int) -> KVCache:
         """An empty cache."""
-        return KVCache(LAYERS, batch, HEADS, WIDTH // HEADS, CONTEXT, dtypes.f32)
+        layers = [CacheLayer(HEADS, WIDTH // HEADS)] * LAYERS
+        return KVCache(layers, batch, CONTEXT, dtypes.f32)
 
     def _all_logits(self, ids: Tensor) -> Tensor:
-        return self._logits(ids, tensor(np.int64(0)), None)[0]
+        return self._logits(ids, Place.at(0), None)[0]
 
     def _logits(
-        self, ids: Tensor, position: Tensor, caches: Sequence[LayerCache] | None
+        self, ids: Tensor, place: Place, caches: Sequence[LayerCache] | None
     ) -> tuple[Tensor, list[LayerCache]]:
-        places = F.add(F.arange(ids.shape[1]), position)
-        x = F.add(self.tokens(ids), self.positions(places))
+        x = F.add(self.tokens(ids), self.positions(positions(place, ids.shape[1])))
         updated: list[LayerCache] = []
         for index, layer in enumerate(self.layers):
-            x, cache = layer(x, position, caches[index] if caches else None)
+            x, cache = layer(x, place, caches[index] if caches else None)
             updated += [] if cache is None else [cache]
         return self.tokens.unembed(x), updated
 
