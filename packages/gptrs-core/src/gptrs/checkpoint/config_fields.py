@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from typing import cast
 
 from gptrs.errors import ModelError
 
@@ -20,6 +21,15 @@ class ConfigFields:
         if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
             raise self._error(name, f"must be an integer >= {minimum}", value)
         return value
+
+    def integers(self, name: str, default: Sequence[int]) -> tuple[int, ...]:
+        """A list of integers >= 1, of which there is at least one."""
+        value = self._get(name, default)
+        if isinstance(value, list | tuple):
+            entries = cast("Sequence[object]", value)
+            if entries and all(_is_count(entry) for entry in entries):
+                return tuple(cast("Sequence[int]", entries))
+        raise self._error(name, "must be a list of integers >= 1", cast("object", value))
 
     def number(self, name: str, default: float | None = None) -> float:
         """A finite number >= 0; ModelError if it is not, or missing without a default."""
@@ -60,3 +70,7 @@ class ConfigFields:
         shown = repr(value)
         clipped = shown if len(shown) <= 60 else f"{shown[:57]}..."
         return ModelError(f"`{name}` of a `{self._kind}` model {need}, config.json has {clipped}")
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -1,0 +1,138 @@
+"""What image models have in common: channels-first images in, class scores out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal, cast
+
+import numpy as np
+
+from gptrs import functionals as F
+from gptrs.api import CheckpointError, ModelError, Module, Params, Tensor, jit, tensor
+from gptrs.nn import BatchNorm2d, Conv2d, Linear
+
+Activation = Callable[[Tensor], Tensor]
+"""A function of each element."""
+
+
+class ImageClassifier(Module):
+    """The base of image models; see `gptrs.plugins.capabilities.ImageClassifier`.
+
+    A model sets `classifier`, which takes the mean of each channel, and says in `states` and `body`
+    what comes before it. Inside, images are [B, H, W, C].
+    """
+
+    capabilities = frozenset({"image_classifier", "hidden_states"})
+    classifier: Linear
+
+    def __init__(self, channels: int, processor: str) -> None:
+        self._channels = channels
+        self._processor = processor
+        self._classify = jit(self._logits)
+        self._collect = jit(self._states_channels_first)
+
+    @property
+    def channels(self) -> int:
+        """Channels of the images it takes."""
+        return self._channels
+
+    @property
+    def processor(self) -> str:
+        """The processor of transformers for images of its kind, where the files name none."""
+        return self._processor
+
+    def classify(self, images: np.ndarray) -> np.ndarray:
+        """The score of each class, f32 [B, C, H, W] -> f32 [B, classes]."""
+        return self._classify(tensor(images)).numpy()
+
+    def hidden_states(self, images: np.ndarray) -> dict[str, np.ndarray]:
+        """What `states` yields, in that order and as [B, C, H, W]."""
+        return {name: state.numpy() for name, state in self._collect(tensor(images)).items()}
+
+    def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """The image after each layer, under the names and in the order of transformers."""
+        raise NotImplementedError
+
+    def body(self, x: Tensor) -> Tensor:
+        """What is computed of the last of the states before the classifier: nothing."""
+        return x
+
+    def _logits(self, images: Tensor) -> Tensor:
+        x = F.transpose(images, (0, 2, 3, 1))
+        for _, state in self.states(x):
+            x = state
+        return self.classifier(F.global_average_pool(self.body(x)))
+
+    def _states_channels_first(self, images: Tensor) -> dict[str, Tensor]:
+        x = F.transpose(images, (0, 2, 3, 1))
+        return {name: F.transpose(state, (0, 3, 1, 2)) for name, state in self.states(x)}
+
+
+class ConvNorm(Module):
+    """A convolution without bias, its batch normalization, and an activation if there is one.
+
+    `scopes` are where the checkpoint keeps the weights of the convolution and of the normalization.
+    """
+
+    def __init__(
+        self,
+        scopes: tuple[Params, Params],
+        channels: tuple[int, int],
+        kernel: int,
+        activation: Activation | None = None,
+        *,
+        stride: int = 1,
+        padding: int | Literal["same"] | None = None,
+        dilation: int = 1,
+        groups: int = 1,
+        epsilon: float = 1e-5,
+    ) -> None:
+        inputs, outputs = channels
+        if padding is None:
+            padding = kernel // 2 * dilation
+        self.convolution = Conv2d(
+            scopes[0], inputs, outputs, kernel, stride, padding, dilation, groups, bias=False
+        )
+        self.normalization = BatchNorm2d(scopes[1], outputs, epsilon)
+        self._activation = activation
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[B, H, W, inputs] -> [B, OH, OW, outputs], with OH = H at a stride of 1."""
+        x = self.normalization(self.convolution(x))
+        return x if self._activation is None else self._activation(x)
+
+
+def class_head(settings: Mapping[str, object], params: Params, width: int) -> Linear:
+    """The affine layer to the classes that config.json names, or else to those in the checkpoint.
+
+    ModelError if config.json says how many classes there are in other words than a table
+    `id2label` or an integer `num_labels`.
+    """
+    classes = _named_classes(settings) or _rows(params, rank=2)
+    return Linear(params, width, classes)
+
+
+def output_channels(params: Params) -> int:
+    """How many channels the convolution in this scope makes; CheckpointError if it is none."""
+    return _rows(params, rank=4)
+
+
+def _rows(params: Params, rank: int) -> int:
+    shape = params.tensor("weight").shape
+    if len(shape) != rank:
+        raise CheckpointError(
+            f"the `weight` of {params!r} needs {rank} axes, the checkpoint has {list(shape)}",
+            hint="config.json and the weights are not of one model",
+        )
+    return shape[0]
+
+
+def _named_classes(settings: Mapping[str, object]) -> int | None:
+    labels, count = settings.get("id2label"), settings.get("num_labels")
+    if labels is not None:
+        if not isinstance(labels, Mapping) or not labels:
+            raise ModelError("`id2label` of an image model must name each class")
+        return len(cast("Mapping[str, object]", labels))
+    if count is not None and (isinstance(count, bool) or not isinstance(count, int) or count < 1):
+        raise ModelError("`num_labels` of an image model must be an integer >= 1")
+    return count

@@ -1,0 +1,255 @@
+"""Llama and its relatives as transformers saves them: blocks and model; see `llama_config`.
+
+Llama 2 and 3, SmolLM, Mistral, Ministral, Ministral 3, Qwen2 and Qwen3 differ in switches only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gptrs import functionals as F
+from gptrs.api import KVCache, LayerCache, Module, Params, Tensor, dtypes, jit, tensor
+from gptrs.nn import (
+    CacheLayer,
+    Embedding,
+    Linear,
+    Place,
+    RMSNorm,
+    cached_attention,
+    merge_heads,
+    positions,
+    split_heads,
+)
+from gptrs_models.activations import ACTIVATIONS
+from gptrs_models.llama_config import LlamaConfig
+from gptrs_models.rope_settings import RopeSettings
+
+
+@dataclass(frozen=True)
+class Rotation:
+    """What the positions of the tokens do to queries and keys, the same in all layers.
+
+    `cos` and `sin` are [T, D / 2], or [B, T, D / 2] for padded texts; `query_factor`, if there is
+    one, is [T, 1], or [B, 1, T, 1].
+    """
+
+    cos: Tensor
+    sin: Tensor
+    query_factor: Tensor | None
+
+    @classmethod
+    def of(cls, rope: RopeSettings, depth: int, place: Place, count: int) -> Rotation:
+        """For `count` tokens at `place`, and heads of `depth` components."""
+        at = positions(place, count)
+        cos, sin = _tables(rope, depth, place, at)
+        return cls(cos, sin, _query_factor(rope, at) if rope.query_growth else None)
+
+    def turn_query(self, query: Tensor) -> Tensor:
+        """[B, H, T, D] -> the same, turned and grown."""
+        turned = F.rotary(query, self.cos, self.sin)
+        return turned if self.query_factor is None else F.mul(turned, self.query_factor)
+
+    def turn_key(self, key: Tensor) -> Tensor:
+        """[B, K, T, D] -> the same, turned."""
+        return F.rotary(key, self.cos, self.sin)
+
+
+def _tables(rope: RopeSettings, depth: int, place: Place, at: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosine and sine for the positions `at`, [T] or [B, T].
+
+    The frequencies of `DynamicScaling` are those of the length that a text has after this step.
+    Keys in the cache keep the ones of their own step, as in transformers, so that beyond
+    `max_position_embeddings` it matters which tokens came in one step.
+    """
+    if not isinstance(rope.scaling, F.DynamicScaling):
+        return F.rotary_tables(at, depth, rope.theta, rope.scaling)
+    length = F.add(place.position, at.shape[-1])
+    if place.starts is None:
+        return F.rotary_tables(at, depth, rope.theta, rope.scaling, length)
+    rows = range(place.starts.shape[0])
+    own = [F.sub(length, F.reshape(F.slice_axis(place.starts, 0, row, 1), ())) for row in rows]
+    tables = [
+        F.rotary_tables(F.slice_axis(at, 0, row, 1), depth, rope.theta, rope.scaling, own[row])
+        for row in rows
+    ]  # each (1, T, D / 2)
+    return F.concat([cos for cos, _ in tables], 0), F.concat([sin for _, sin in tables], 0)
+
+
+def _query_factor(rope: RopeSettings, at: Tensor) -> Tensor:
+    """`1 + growth * ln(1 + floor(position / period))` (Llama 4, Ministral 3), to be multiplied."""
+    periods = F.cast(F.floor_divide(at, rope.query_period), dtypes.f32)
+    factor = F.add(F.mul(F.log1p(periods), rope.query_growth), 1.0)
+    lead = () if at.rank == 1 else (at.shape[0], 1)
+    return F.reshape(factor, (*lead, at.shape[-1], 1))
+
+
+class Attention(Module):
+    """Causal self-attention in which several query heads may share a head of keys and values."""
+
+    def __init__(self, config: LlamaConfig, params: Params, layer: int) -> None:
+        hidden, depth = config.hidden_size, config.head_dim
+        wide, narrow = config.num_attention_heads * depth, config.num_key_value_heads * depth
+        self.q_proj = Linear(params / "q_proj", hidden, wide, config.qkv_bias)
+        self.k_proj = Linear(params / "k_proj", hidden, narrow, config.qkv_bias)
+        self.v_proj = Linear(params / "v_proj", hidden, narrow, config.qkv_bias)
+        self.o_proj = Linear(params / "o_proj", wide, hidden, config.output_bias)
+        self.q_norm, self.k_norm = (
+            RMSNorm(params / name, depth, config.rms_norm_eps) if config.qk_norm else None
+            for name in ("q_norm", "k_norm")
+        )
+        self._heads, self._shared = config.num_attention_heads, config.num_key_value_heads
+        self._scale = depth**-0.5
+        self._window = config.window(layer)
+
+    def __call__(
+        self, x: Tensor, place: Place, rotation: Rotation, cache: LayerCache | None
+    ) -> tuple[Tensor, LayerCache | None]:
+        """[B, T, C] -> [B, T, C] and the cache with the new positions."""
+        query = split_heads(self.q_proj(x), self._heads)  # (B, H, T, D)
+        key = split_heads(self.k_proj(x), self._shared)  # (B, K, T, D)
+        value = split_heads(self.v_proj(x), self._shared)
+        if self.q_norm is not None and self.k_norm is not None:
+            query, key = self.q_norm(query), self.k_norm(key)
+        query, key = rotation.turn_query(query), rotation.turn_key(key)
+        mixed, cache = cached_attention(query, key, value, cache, place, self._scale, self._window)
+        return self.o_proj(merge_heads(mixed)), cache
+
+
+class MLP(Module):
+    """`down(activation(gate(x)) * up(x))` (Shazeer 2020)."""
+
+    def __init__(self, config: LlamaConfig, params: Params) -> None:
+        hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
+        self.gate_proj = Linear(params / "gate_proj", hidden, inner, bias)
+        self.up_proj = Linear(params / "up_proj", hidden, inner, bias)
+        self.down_proj = Linear(params / "down_proj", inner, hidden, bias)
+        self._activation = ACTIVATIONS[config.hidden_act]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[B, T, C] -> [B, T, C]."""
+        return self.down_proj(F.mul(self._activation(self.gate_proj(x)), self.up_proj(x)))
+
+
+class Block(Module):
+    """Attention and MLP, each behind a norm and added to the residual stream."""
+
+    def __init__(self, config: LlamaConfig, params: Params, layer: int) -> None:
+        hidden, epsilon = config.hidden_size, config.rms_norm_eps
+        self.input_layernorm = RMSNorm(params / "input_layernorm", hidden, epsilon)
+        self.self_attn = Attention(config, params / "self_attn", layer)
+        self.post_attention_layernorm = RMSNorm(
+            params / "post_attention_layernorm", hidden, epsilon
+        )
+        self.mlp = MLP(config, params / "mlp")
+
+    def __call__(
+        self, x: Tensor, place: Place, rotation: Rotation, cache: LayerCache | None
+    ) -> tuple[Tensor, LayerCache | None]:
+        """[B, T, C] -> [B, T, C] and the cache with the new positions."""
+        mixed, cache = self.self_attn(self.input_layernorm(x), place, rotation, cache)
+        x = F.add(x, mixed)
+        return F.add(x, self.mlp(self.post_attention_layernorm(x))), cache
+
+
+class Llama(Module):
+    """The language model; see `gptrs.plugins.capabilities.CausalLM` for what it promises.
+
+    With dynamic rotary scaling, and beyond `max_position_embeddings`, the logits depend on how a
+    text was cut into steps, as in transformers.
+    """
+
+    capabilities = frozenset({"causal_lm", "hidden_states"})
+
+    def __init__(self, config: LlamaConfig, params: Params) -> None:
+        self.config = config
+        body = params / "model" if "model.embed_tokens.weight" in params else params
+        self.embed_tokens = Embedding(body / "embed_tokens", config.vocab_size, config.hidden_size)
+        self.layers = [
+            Block(config, body / "layers" / i, i) for i in range(config.num_hidden_layers)
+        ]
+        self.norm = RMSNorm(body / "norm", config.hidden_size, config.rms_norm_eps)
+        # A checkpoint may have weights of its own for a layer that the config calls tied.
+        tied = config.tie_word_embeddings and "lm_head.weight" not in params
+        self.lm_head = (
+            None
+            if tied
+            else Linear(params / "lm_head", config.hidden_size, config.vocab_size, bias=False)
+        )
+        self._forward = jit(self._all_logits, signatures=config.context_length)
+        self._states = jit(self._all_states, signatures=config.context_length)
+        self._step = jit(self._next_logits, donate=[2])
+
+    @property
+    def context_length(self) -> int:
+        """Most positions that the model can attend to."""
+        return self.config.context_length
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of tokens it knows."""
+        return self.config.vocab_size
+
+    def forward(self, tokens: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
+        """Logits of every position, si64 [B, T] -> f32 [B, T, V]."""
+        return self._forward(tensor(tokens), Place.at(0, starts)).numpy()
+
+    def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """Each state f32 [B, T, C] of the tokens si64 [B, T]; the last one is after the norm."""
+        states = self._states(tensor(inputs), Place.at(0))
+        names = ["embeddings", *(f"layer.{i}" for i in range(len(self.layers)))]
+        return {name: state.numpy() for name, state in zip(names, states, strict=True)}
+
+    def new_cache(self, batch: int, starts: np.ndarray | None = None) -> KVCache:
+        """An empty key/value cache for `batch` texts, padded at the left by `starts`."""
+        config = self.config
+        layers = [
+            CacheLayer(config.num_key_value_heads, config.head_dim, config.window(i))
+            for i in range(config.num_hidden_layers)
+        ]
+        return KVCache(layers, batch, self.context_length, dtypes.f32, starts)
+
+    def step(self, tokens: np.ndarray, cache: KVCache) -> np.ndarray:
+        """Append tokens, si64 [B, T] with T >= 1, to `cache`; f32 [B, V] logits of the last one."""
+        return cache.append(tokens, self._step).numpy()
+
+    def _all_logits(self, tokens: Tensor, place: Place) -> Tensor:
+        return self._unembed(self.norm(self._hidden(tokens, place, None)[0][-1]))
+
+    def _all_states(self, tokens: Tensor, place: Place) -> list[Tensor]:
+        *states, last = self._hidden(tokens, place, None)[0]
+        return [*states, self.norm(last)]
+
+    def _next_logits(
+        self, tokens: Tensor, place: Place, layers: Sequence[LayerCache]
+    ) -> tuple[Tensor, list[LayerCache]]:
+        states, updated = self._hidden(tokens, place, layers)
+        batch, length, width = states[-1].shape
+        last = F.reshape(F.slice_axis(states[-1], 1, length - 1, 1), (batch, width))
+        return self._unembed(self.norm(last)), updated
+
+    def _hidden(
+        self, tokens: Tensor, place: Place, layers: Sequence[LayerCache] | None
+    ) -> tuple[list[Tensor], list[LayerCache]]:
+        """What goes into each block and out of the last, and the caches with the new positions."""
+        config = self.config
+        rotation = Rotation.of(config.rope, config.head_dim, place, tokens.shape[1])
+        states = [self.embed_tokens(tokens)]  # (B, T, C)
+        updated: list[LayerCache] = []
+        for index, block in enumerate(self.layers):
+            before = layers[index] if layers else None
+            x, cache = block(states[-1], place, rotation, before)
+            states.append(x)
+            if cache is not None:
+                updated.append(cache)
+        return states, updated
+
+    def _unembed(self, x: Tensor) -> Tensor:
+        return self.embed_tokens.unembed(x) if self.lm_head is None else self.lm_head(x)
+
+
+def load(settings: Mapping[str, object], params: Params) -> Llama:
+    """Build the model from config.json and its weights; ModelError for what does not fit."""
+    return Llama(LlamaConfig.from_settings(settings), params)

@@ -1,0 +1,232 @@
+"""ResNet (He et al. 2016) as transformers or torchvision saves it: config, blocks, model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import count, takewhile
+
+from gptrs import functionals as F
+from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
+from gptrs_models.activations import ACTIVATIONS
+from gptrs_models.image_classifier import (
+    ConvNorm,
+    ImageClassifier,
+    class_head,
+    output_channels,
+)
+
+REDUCTION = 4
+"""How many times fewer channels the inner convolutions of a bottleneck have."""
+
+
+@dataclass(frozen=True)
+class ResNetConfig:
+    """The settings that shape the computation, under their names in config.json."""
+
+    num_channels: int
+    embedding_size: int
+    hidden_sizes: tuple[int, ...]
+    depths: tuple[int, ...]
+    layer_type: str
+    hidden_act: str
+    downsample_in_first_stage: bool
+    downsample_in_bottleneck: bool
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, object]) -> ResNetConfig:
+        """Read config.json with transformers' defaults; ModelError names what is unsupported."""
+        fields = ConfigFields(settings, "resnet")
+        fields.require("quantization_config", None)
+        hidden_sizes = fields.integers("hidden_sizes", (256, 512, 1024, 2048))
+        depths = fields.integers("depths", (3, 4, 6, 3))
+        if len(hidden_sizes) != len(depths):
+            raise ModelError(
+                f"`hidden_sizes` of a resnet model has {len(hidden_sizes)} stages, `depths` has"
+                f" {len(depths)}"
+            )
+        return cls(
+            num_channels=fields.integer("num_channels", 3),
+            embedding_size=fields.integer("embedding_size", 64),
+            hidden_sizes=hidden_sizes,
+            depths=depths,
+            layer_type=fields.choice("layer_type", ("basic", "bottleneck"), "bottleneck"),
+            hidden_act=fields.choice("hidden_act", ACTIVATIONS, "relu"),
+            downsample_in_first_stage=fields.boolean("downsample_in_first_stage", False),
+            downsample_in_bottleneck=fields.boolean("downsample_in_bottleneck", False),
+        )
+
+
+@dataclass(frozen=True)
+class Names:
+    """Where a checkpoint keeps the weights; stages, blocks and convolutions count from `first`.
+
+    Each layer has a scope for its convolution and one for its normalization.
+    """
+
+    stem: tuple[str, str]
+    convolution: tuple[str, str]
+    shortcut: tuple[str, str]
+    classifier: str
+    first: int = 0
+
+    def scopes(
+        self, params: Params, names: tuple[str, str], stage: int = 0, block: int = 0, conv: int = 0
+    ) -> tuple[Params, Params]:
+        """The two scopes of a layer, with its numbers in place."""
+        numbers = {"stage": stage + self.first, "block": block, "conv": conv + self.first}
+        return params / names[0].format(**numbers), params / names[1].format(**numbers)
+
+
+_BLOCK = "resnet.encoder.stages.{stage}.layers.{block}"
+TRANSFORMERS = Names(
+    stem=("resnet.embedder.embedder.convolution", "resnet.embedder.embedder.normalization"),
+    convolution=(f"{_BLOCK}.layer.{{conv}}.convolution", f"{_BLOCK}.layer.{{conv}}.normalization"),
+    shortcut=(f"{_BLOCK}.shortcut.convolution", f"{_BLOCK}.shortcut.normalization"),
+    classifier="classifier.1",
+)
+TORCHVISION = Names(
+    stem=("conv1", "bn1"),
+    convolution=("layer{stage}.{block}.conv{conv}", "layer{stage}.{block}.bn{conv}"),
+    shortcut=("layer{stage}.{block}.downsample.0", "layer{stage}.{block}.downsample.1"),
+    classifier="fc",
+    first=1,
+)
+
+
+class Block(Module):
+    """Two or three convolutions, added to what goes in or to a projection of it."""
+
+    def __init__(
+        self,
+        config: ResNetConfig,
+        params: Params,
+        names: Names,
+        place: tuple[int, int],
+        channels: tuple[int, int],
+        stride: int,
+    ) -> None:
+        self._activation = ACTIVATIONS[config.hidden_act]
+        plan = _bottleneck if config.layer_type == "bottleneck" else _basic
+        rows = plan(config, channels, stride)
+        self.layer = [
+            ConvNorm(
+                names.scopes(params, names.convolution, *place, conv),
+                widths,
+                kernel,
+                # transformers hands `hidden_act` to no inner layer: they keep relu
+                F.relu if conv + 1 < len(rows) else None,
+                stride=step,
+            )
+            for conv, (widths, kernel, step) in enumerate(rows)
+        ]
+        self.shortcut = (
+            ConvNorm(names.scopes(params, names.shortcut, *place), channels, 1, stride=stride)
+            if channels[0] != channels[1] or stride != 1
+            else None
+        )
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[B, H, W, inputs] -> [B, H / stride, W / stride, outputs]."""
+        residual = x if self.shortcut is None else self.shortcut(x)
+        for layer in self.layer:
+            x = layer(x)
+        return self._activation(F.add(x, residual))
+
+
+_Row = tuple[tuple[int, int], int, int]
+"""Channels in and out, kernel, and stride of a convolution."""
+
+
+def _basic(config: ResNetConfig, channels: tuple[int, int], stride: int) -> list[_Row]:
+    inputs, outputs = channels
+    return [((inputs, outputs), 3, stride), ((outputs, outputs), 3, 1)]
+
+
+def _bottleneck(config: ResNetConfig, channels: tuple[int, int], stride: int) -> list[_Row]:
+    inputs, outputs = channels
+    narrow = outputs // REDUCTION
+    first, second = (stride, 1) if config.downsample_in_bottleneck else (1, stride)
+    return [((inputs, narrow), 1, first), ((narrow, narrow), 3, second), ((narrow, outputs), 1, 1)]
+
+
+class ResNet(ImageClassifier):
+    """The image model: a stem, four stages, and a classifier of the mean over all positions."""
+
+    def __init__(
+        self, config: ResNetConfig, settings: Mapping[str, object], params: Params, names: Names
+    ) -> None:
+        super().__init__(config.num_channels, "ConvNextImageProcessor")
+        self.config = config
+        self.embedder = ConvNorm(
+            names.scopes(params, names.stem),
+            (config.num_channels, config.embedding_size),
+            7,
+            ACTIVATIONS[config.hidden_act],
+            stride=2,
+        )
+        self.stages = [
+            _Stage(config, params, names, stage) for stage in range(len(config.hidden_sizes))
+        ]
+        self.classifier = class_head(settings, params / names.classifier, config.hidden_sizes[-1])
+
+    def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """`embeddings`, the image after the stem, and `layer.N` after each stage."""
+        x = F.max_pool2d(self.embedder(x), 3, stride=2, padding=1)
+        yield "embeddings", x
+        for number, stage in enumerate(self.stages):
+            x = stage(x)
+            yield f"layer.{number}", x
+
+
+class _Stage(Module):
+    """Blocks of equal width, the first of which takes a smaller image out of a larger one."""
+
+    def __init__(self, config: ResNetConfig, params: Params, names: Names, stage: int) -> None:
+        widths = (config.embedding_size, *config.hidden_sizes)
+        inputs, outputs = widths[stage : stage + 2]
+        stride = 2 if stage or config.downsample_in_first_stage else 1
+        self.layers = [
+            Block(config, params, names, (stage, 0), (inputs, outputs), stride),
+            *(
+                Block(config, params, names, (stage, block), (outputs, outputs), 1)
+                for block in range(1, config.depths[stage])
+            ),
+        ]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        for block in self.layers:
+            x = block(x)
+        return x
+
+
+def load(settings: Mapping[str, object], params: Params) -> ResNet:
+    """Build the model from config.json and its weights; ModelError for what does not fit.
+
+    The names of the tensors tell who saved them. Of a torchvision checkpoint, the structure is read
+    off the tensors, whatever config.json says.
+    """
+    if "conv1.weight" not in params:
+        return ResNet(ResNetConfig.from_settings(settings), settings, params, TRANSFORMERS)
+    settings = {**settings, **_torchvision_settings(params)}
+    return ResNet(ResNetConfig.from_settings(settings), settings, params, TORCHVISION)
+
+
+def _torchvision_settings(params: Params) -> dict[str, object]:
+    last = 3 if "layer1.0.conv3.weight" in params else 2
+    return {
+        "downsample_in_bottleneck": False,
+        "downsample_in_first_stage": False,
+        "hidden_act": "relu",
+        "num_channels": 3,
+        "layer_type": "bottleneck" if last == 3 else "basic",
+        "depths": [_blocks(params / f"layer{stage}") for stage in (1, 2, 3, 4)],
+        "hidden_sizes": [
+            output_channels(params / f"layer{stage}.0.conv{last}") for stage in (1, 2, 3, 4)
+        ],
+        "embedding_size": output_channels(params / "conv1"),
+    }
+
+
+def _blocks(stage: Params) -> int:
+    return len([*takewhile(lambda block: f"{block}.conv1.weight" in stage, count())])

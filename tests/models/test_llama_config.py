@@ -1,0 +1,173 @@
+"""Settings of Llama and its relatives: the defaults of transformers, and precise refusals."""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+
+import pytest
+
+import gptrs
+from gptrs.errors import ModelError
+from gptrs_models.llama_config import KINDS, LlamaConfig
+from models.llama_support import edit_config, save_variant
+
+CLASSES = {
+    "llama": "Llama",
+    "mistral": "Mistral",
+    "ministral": "Ministral",
+    "ministral3": "Ministral3",
+    "qwen2": "Qwen2",
+    "qwen3": "Qwen3",
+}
+
+SAME_NAMES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "hidden_act",
+    "rms_norm_eps",
+    "tie_word_embeddings",
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_defaults_are_those_of_transformers(kind):
+    transformers = pytest.importorskip("transformers", reason="defaults are compared with it")
+    theirs = getattr(transformers, f"{CLASSES[kind]}Config")()
+    ours = LlamaConfig.from_settings({"model_type": kind})
+    for name in SAME_NAMES:
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert ours.head_dim == (getattr(theirs, "head_dim", None) or 128)
+    assert ours.rope.theta == theirs.rope_parameters["rope_theta"]
+    saved = LlamaConfig.from_settings(theirs.to_dict())
+    for field in dataclasses.fields(LlamaConfig):
+        if field.name != "sliding_layers":
+            assert getattr(saved, field.name) == getattr(ours, field.name), field.name
+    layers = range(ours.num_hidden_layers)
+    assert [saved.window(layer) for layer in layers] == [ours.window(layer) for layer in layers]
+
+
+def _yarn(**settings: object) -> dict[str, object]:
+    return {"rope_parameters": {"rope_type": "yarn", "factor": 4.0, **settings}}
+
+
+def _llama3(**settings: object) -> dict[str, object]:
+    rope = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+    return {"rope_scaling": {**rope, **settings}}
+
+
+REFUSALS: list[tuple[str, dict[str, object], str]] = [
+    ("llama", {"quantization_config": {"bits": 4}}, "`quantization_config`.*as None only"),
+    ("llama", {"num_local_experts": 8}, "`num_local_experts` of a `llama` model"),
+    ("qwen3", {"num_experts": 64}, "`num_experts` of a `qwen3` model"),
+    ("llama", {"no_rope_layers": [1, 0]}, "`no_rope_layers`"),
+    ("llama", {"hidden_act": "mish"}, "`hidden_act`.*one of gelu.*'mish'"),
+    ("llama", {"num_key_value_heads": 3}, r"`num_attention_heads` \(4\).*no multiple.*\(3\)"),
+    ("llama", {"head_dim": 7}, "`head_dim` must be even.*has 7"),
+    ("llama", {"head_dim": 0}, "`head_dim` must be even and at least 2.*has 0"),
+    ("qwen2", {"num_attention_heads": 64}, "`head_dim` must be even and at least 2.*has 0"),
+    ("llama", {"sliding_window": 8}, "`sliding_window` of a `llama` model.*as None only"),
+    ("mistral", {"sliding_window": 0}, "`sliding_window` of a `mistral`.*integer >= 1"),
+    (
+        "mistral",
+        {"layer_types": ["full_attention", "sliding_attention"]},
+        "`layer_types` of a `mistral` model must all be `sliding_attention`",
+    ),
+    ("llama", {"layer_types": ["sliding_attention"] * 2}, "must all be `full_attention`"),
+    ("ministral", {"layer_types": ["full_attention", "chunked"]}, "config.json has 'chunked'"),
+    ("ministral", {"layer_types": ["full_attention"]}, "one word for each of 2 layers.*has 1"),
+    ("ministral", {"layer_types": "full_attention"}, "one word for each of 2 layers"),
+    (
+        "qwen2",
+        {"layer_types": ["sliding_attention"] * 2},
+        "`layer_types` of a `qwen2` model has `sliding_attention`, but no `sliding_window`",
+    ),
+    ("qwen3", {"use_sliding_window": "yes"}, "`use_sliding_window`.*true or false"),
+    ("llama", {"rope_theta": 1}, "`rope_theta`.*above 1"),
+    ("llama", {"rope_scaling": 4}, "`rope_scaling` of a `llama` model must be an object, got 4"),
+    (
+        "llama",
+        {"rope_scaling": {"type": "longrope"}},
+        "`rope_scaling.type` of a `llama`.*one of default, linear, dynamic, yarn, llama3.*longrope",
+    ),
+    ("qwen2", {"rope_scaling": {"rope_type": "mrope"}}, "`rope_scaling.rope_type`.*'mrope'"),
+    (
+        "llama",
+        {"rope_scaling": {"type": "linear"}},
+        "config.json of a `llama` model lacks `rope_scaling.factor`",
+    ),
+    ("llama", {"rope_scaling": {"type": "linear", "factor": "2"}}, "`rope_scaling.factor`.*'2'"),
+    (
+        "llama",
+        {"rope_scaling": {"type": "linear", "factor": 0.5}},
+        "`rope_scaling` of a `llama` model: `LinearScaling` needs.*at least 1",
+    ),
+    ("llama", _yarn(beta_fast=1.0, beta_slow=2.0), "`rope_parameters`.*beta_slow <= beta_fast"),
+    ("llama", _yarn(truncate=1), "`rope_parameters.truncate`.*true or false"),
+    ("llama", _llama3(low_freq_factor=None), "lacks `rope_scaling.low_freq_factor`"),
+    ("llama", _llama3(high_freq_factor=1.0), "low_frequency_factor < high_frequency_factor"),
+    ("llama", {"partial_rotary_factor": 0.5}, "`partial_rotary_factor`.*as 1 only"),
+    ("qwen3", _yarn(partial_rotary_factor=0.5), "`rope_parameters.partial_rotary_factor`"),
+    ("llama", _yarn(llama_4_scaling_beta=0.1), "`rope_parameters.llama_4_scaling_beta`"),
+    (
+        "ministral",
+        {"rope_parameters": {"full_attention": {"rope_type": "default"}}},
+        "`rope_parameters.full_attention` of a `ministral` model is supported as None only",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "settings", "message"), REFUSALS)
+def test_unsupported_settings_are_refused_by_name(kind, settings, message):
+    config = {
+        "model_type": kind,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        **settings,
+    }
+    with pytest.raises(ModelError, match=message):
+        LlamaConfig.from_settings(config)
+
+
+def test_settings_that_change_nothing_are_taken():
+    settings = {
+        "model_type": "llama",
+        "pretraining_tp": 4,
+        "partial_rotary_factor": 1.0,
+        "sliding_window": None,
+        "attention_dropout": 0.5,
+        "layer_types": ["full_attention"] * 32,
+        "quantization_config": None,
+    }
+    assert LlamaConfig.from_settings(settings).window(0) is None
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    return save_variant(tmp_path_factory.mktemp("llama") / "plain", "plain")
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"attention_bias": True}, r"self_attn\.q_proj\.bias"),
+        ({"mlp_bias": True}, r"mlp\.gate_proj\.bias"),
+        ({"num_hidden_layers": 3}, r"layers\.2\."),
+        ({"num_hidden_layers": 10**12}, r"layers\.2\."),
+        ({"vocab_size": 96}, r"embed_tokens\.weight.*\[96, 32\]"),
+        ({"model_type": "qwen3", "head_dim": 8}, r"self_attn\.q_norm\.weight"),
+        ({"model_type": "qwen2"}, r"self_attn\.q_proj\.bias"),
+        ({"model_type": "qwen2_moe"}, "qwen2_moe"),
+    ],
+)
+def test_weights_that_do_not_fit_the_config(saved, tmp_path, settings, message):
+    folder = shutil.copytree(saved, tmp_path / "model")
+    edit_config(folder, **settings)
+    with pytest.raises(ModelError, match=message):
+        gptrs.load_model(folder, backend="ref")
