@@ -111,8 +111,8 @@ def version_mismatches(root: Path, files: Iterable[PurePosixPath]) -> Iterator[s
 
 
 def own_pins(project: dict, names: set[str]) -> set[str]:
-    """Return the requirements of `project` that are for one of our own distributions."""
-    requirements = project.get("dependencies", [])
+    """Return the requirements of `project` for distributions of our own, without their extras."""
+    requirements = [re.sub(r"\[.*?\]", "", spec) for spec in project.get("dependencies", [])]
     return {spec for spec in requirements if re.split(r"[^\w.-]", spec, maxsplit=1)[0] in names}
 
 

@@ -62,3 +62,47 @@ def greedy_tokens(folder: Path, prompt: list[int], count: int) -> list[int]:
             pad_token_id=0,
         )
     return output[0, len(prompt) :].tolist()
+
+
+def torch_hidden_states(folder: Path, tokens: np.ndarray) -> list[np.ndarray]:
+    """The states that transformers shows, in order, each [B, T, C]."""
+    import torch
+
+    with torch.no_grad():
+        output = _load(folder)(torch.from_numpy(tokens), output_hidden_states=True)
+    return [state.numpy() for state in output.hidden_states]
+
+
+def torch_batch_logits(folder: Path, tokens: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """Logits [B, T, V] of texts that are padded at the left."""
+    import torch
+
+    mask = torch.from_numpy(_mask(tokens, starts))
+    at = (mask.cumsum(-1) - 1).clamp(min=0)
+    with torch.no_grad():
+        found = _load(folder)(torch.from_numpy(tokens), attention_mask=mask, position_ids=at)
+    return found.logits.numpy()
+
+
+def torch_batch_tokens(
+    folder: Path, tokens: np.ndarray, starts: np.ndarray, count: int
+) -> np.ndarray:
+    """The `count` tokens that transformers appends greedily to texts padded at the left."""
+    import torch
+
+    with torch.no_grad():
+        output = _load(folder).generate(
+            torch.from_numpy(tokens),
+            attention_mask=torch.from_numpy(_mask(tokens, starts)),
+            max_new_tokens=count,
+            min_new_tokens=count,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+    return output[:, tokens.shape[1] :].numpy()
+
+
+def _mask(tokens: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    """1 where a token counts."""
+    return (np.arange(tokens.shape[1]) >= starts[:, None]).astype(np.int64)

@@ -46,7 +46,7 @@ def tree(tmp_path: Path) -> Path:
     """A tree of two packages that keeps every rule."""
     core = PACKAGE.format(name="gptrs-core", version="1.2", pins="") + BACKEND_ENTRY
     cli = PACKAGE.format(name="gptrs-cli", version="1.2", pins='"gptrs-core==1.2"') + MODEL_ENTRY
-    meta_pins = '"gptrs-core==1.2", "gptrs-cli==1.2", "numpy>=1"'
+    meta_pins = '"gptrs-core[extra]==1.2", "gptrs-cli==1.2", "numpy>=1"'
     write(tmp_path, "pyproject.toml", PACKAGE.format(name="gptrs", version="1.2", pins=meta_pins))
     write(tmp_path, "packages/gptrs-core/pyproject.toml", core)
     write(tmp_path, "packages/gptrs-cli/pyproject.toml", cli)

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from gptrs import __version__
-from gptrs_cli.commands import bench, cache, conformance, doctor, generate, inspect, run
+from gptrs_cli.commands import bench, cache, conformance, doctor, forward, generate, inspect, run
 from gptrs_cli.commands import list as list_command
 from gptrs_cli.failures import report
 from gptrs_cli.interrupts import interrupts_arrive
@@ -41,6 +41,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("generate")(generate.generate)
+app.command("forward")(forward.forward)
 app.command("run")(run.run)
 app.add_typer(list_command.app, name="list")
 app.command("inspect")(inspect.inspect)

@@ -1,0 +1,94 @@
+"""One run of a model from an input to logits, and what scores best in them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from gptrs.errors import ModelError
+from gptrs.quoting import shown_value
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.model_inputs import Batch
+
+TOP = 5
+"""How many of the best are told."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """A class or token: its number, name, logit, and share in the softmax of all logits.
+
+    The name of a class is its label, that of a token its text; both may be empty.
+    """
+
+    index: int
+    name: str
+    logit: float
+    probability: float
+
+
+@dataclass(frozen=True)
+class Forward:
+    """The outcome of a run: logits f32 [B, classes] or [B, T, V], and for each row the best.
+
+    Those of tokens are of the last position.
+    """
+
+    logits: np.ndarray
+    best: tuple[tuple[Score, ...], ...]
+    seconds: float
+
+
+def run_forward(model: LoadedModel, batch: Batch) -> Forward:
+    """Run the model; errors are those of `LoadedModel.forward`."""
+    started = time.perf_counter()
+    logits = model.forward(batch.array)
+    seconds = time.perf_counter() - started
+    rows = logits[:, -1] if logits.ndim == 3 else logits
+    return Forward(logits, tuple(_best(model, row) for row in rows), seconds)
+
+
+def class_label(config: Mapping[str, object], index: int) -> str:
+    """The name of a class by `id2label` of config.json, `LABEL_3` for class 3 where it has none.
+
+    ModelError if `id2label` is no table of names.
+    """
+    labels = config.get("id2label")
+    if labels is not None and not isinstance(labels, Mapping):
+        raise ModelError(f"`id2label` must be a table of names, found {shown_value(labels)}")
+    names = cast("Mapping[str, object]", labels or {})
+    name = names.get(str(index), f"LABEL_{index}")
+    if not isinstance(name, str):
+        raise ModelError(f"`id2label` must name class {index}, found {shown_value(name)}")
+    return name
+
+
+def _best(model: LoadedModel, logits: np.ndarray) -> tuple[Score, ...]:
+    """Of equal logits the lower number comes first; NaN comes last."""
+    probabilities = _softmax(logits.astype(np.float64))
+    order = np.argsort(-logits, kind="stable")[:TOP]
+    return tuple(
+        Score(
+            index=int(index),
+            name=_name(model, int(index)),
+            logit=float(logits[index]),
+            probability=float(probabilities[index]),
+        )
+        for index in order
+    )
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    with np.errstate(invalid="ignore"):  # infinite logits have no probabilities
+        powers = np.exp(logits - logits.max())
+        return powers / powers.sum()
+
+
+def _name(model: LoadedModel, index: int) -> str:
+    if "image_classifier" in model.capabilities:
+        return class_label(model.config, index)
+    return model.tokenizer.decode([index]) if model.has_tokenizer else ""

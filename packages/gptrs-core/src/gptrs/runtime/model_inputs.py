@@ -1,0 +1,156 @@
+"""What a model is run on once: files of images or tensors, tokens, text, or something made up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gptrs.checkpoint.tensor_archive import TensorArchive, open_archive
+from gptrs.errors import UsageError
+from gptrs.ir.tensor_type import TensorType
+from gptrs.quoting import listed, quoted
+from gptrs.runtime.images import read_image
+from gptrs.runtime.load import LoadedModel
+
+ARCHIVES = (".npy", ".npz", ".safetensors", ".gptrsten")
+"""The suffixes of files of tensors; everything else is taken for an image."""
+_RANDOM_TOKENS = 8
+_RANDOM_EDGE = 224
+
+
+@dataclass(frozen=True)
+class InputChoice:
+    """What the user names, at most one of files, tokens and a text; else `seed` makes it up.
+
+    `key` is the name of the tensor in files that have several.
+    """
+
+    files: tuple[Path, ...] = ()
+    key: str | None = None
+    tokens: tuple[int, ...] | None = None
+    prompt: str | None = None
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        given = {"--input": self.files or None, "--tokens": self.tokens, "--prompt": self.prompt}
+        names = [name for name, value in given.items() if value is not None]
+        if len(names) > 1:
+            raise UsageError(f"`{names[0]}` and `{names[1]}` exclude each other", hint="give one")
+        if self.key is not None and not self.files:
+            raise UsageError("`--input-key` names a tensor of a file", hint="add `--input FILE`")
+        if self.seed < 0:
+            raise UsageError(f"a seed is an integer >= 0, got {self.seed}")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """An array that `LoadedModel.forward` takes, and for each of its rows where that is from."""
+
+    array: np.ndarray
+    origins: tuple[str, ...]
+
+
+def batch_of(model: LoadedModel, choice: InputChoice) -> Batch:
+    """The input of the model.
+
+    UsageError for tokens or text given to a model of images, for files that do not fit together and
+    for tensors that the model cannot take; ModelError for files that cannot be read.
+    """
+    if choice.files:
+        return _from_files(model, choice)
+    takes_images = "image_classifier" in model.capabilities
+    if takes_images and (choice.tokens is not None or choice.prompt is not None):
+        raise UsageError(
+            f"`{model.name}` takes images, not tokens or text", hint="give --input IMAGE"
+        )
+    if choice.prompt is not None:
+        return Batch(_rows(_encoded(model, choice.prompt)), ("prompt",))
+    if choice.tokens is not None:
+        return Batch(_rows(choice.tokens), ("tokens",))
+    random = np.random.default_rng(choice.seed)
+    array = _random_images(model, random) if takes_images else _random_tokens(model, random)
+    return Batch(array, (f"random input {choice.seed}",))
+
+
+def _rows(tokens: Sequence[int]) -> np.ndarray:
+    return np.array([tokens], np.int64)
+
+
+def _encoded(model: LoadedModel, prompt: str) -> list[int]:
+    tokens = model.tokenizer.encode(prompt)
+    if not tokens and model.bos_token is not None:
+        return [model.bos_token]
+    if not tokens:
+        raise UsageError("the prompt is empty and the model has no token to begin with")
+    return tokens
+
+
+def _random_images(model: LoadedModel, random: np.random.Generator) -> np.ndarray:
+    """One image of the size that config.json names, if it does."""
+    size = model.config.get("image_size")
+    edge = size if isinstance(size, int) and 1 <= size <= 4096 else _RANDOM_EDGE
+    shape = (1, model.image_classifier().channels, edge, edge)
+    return random.standard_normal(shape, np.float32)
+
+
+def _random_tokens(model: LoadedModel, random: np.random.Generator) -> np.ndarray:
+    lm = model.causal_lm()
+    return random.integers(0, lm.vocab_size, (1, min(_RANDOM_TOKENS, lm.context_length)))
+
+
+def _from_files(model: LoadedModel, choice: InputChoice) -> Batch:
+    parts = [_read(model, path, choice.key) for path in choice.files]
+    for path, part in zip(choice.files, parts, strict=True):
+        if part.shape[1:] != parts[0].shape[1:] or part.dtype != parts[0].dtype:
+            raise UsageError(
+                f"inputs of one batch need one size, got `{TensorType.of(parts[0])}` of"
+                f" {quoted(str(choice.files[0]), 200)} and `{TensorType.of(part)}` of"
+                f" {quoted(str(path), 200)}",
+                hint="run them one by one",
+            )
+    names = [
+        str(path) if len(part) == 1 else f"{path}[{row}]"
+        for path, part in zip(choice.files, parts, strict=True)
+        for row in range(len(part))
+    ]
+    return Batch(np.concatenate(parts), tuple(names))
+
+
+def _read(model: LoadedModel, path: Path, key: str | None) -> np.ndarray:
+    """A batch of at least one row."""
+    if path.suffix.lower() not in ARCHIVES:
+        if "image_classifier" not in model.capabilities:
+            raise UsageError(
+                f"{quoted(str(path), 200)} would be an image, which `{model.name}` does not take",
+                hint=f"give tokens in a file of tensors, {' '.join(ARCHIVES)}",
+            )
+        return model.image_processor(read_image(path))[np.newaxis]
+    with closing(open_archive(path)) as archive:
+        array = archive.read(_tensor_name(archive, path, key))
+    row_rank = 3 if "image_classifier" in model.capabilities else 1
+    array = array[np.newaxis] if array.ndim == row_rank else array
+    if array.ndim != row_rank + 1 or 0 in array.shape:
+        form = "[B, C, H, W] or [C, H, W]" if row_rank == 3 else "[B, T] or [T]"
+        raise UsageError(
+            f"`{model.name}` takes a tensor {form}, {quoted(str(path), 200)} has"
+            f" `{TensorType.of(array)}`"
+        )
+    return array
+
+
+def _tensor_name(archive: TensorArchive, path: Path, key: str | None) -> str:
+    names = archive.names()
+    if key is not None and key not in names:
+        raise UsageError(
+            f"{quoted(str(path), 200)} has no tensor {quoted(key)}", hint=f"it has {listed(names)}"
+        )
+    if key is None and len(names) != 1:
+        raise UsageError(
+            f"{quoted(str(path), 200)} has {len(names)} tensors",
+            hint=f"name one with --input-key: {listed(names)}" if names else None,
+        )
+    return names[0] if key is None else key
