@@ -7,6 +7,8 @@ import importlib.util
 import json
 from pathlib import Path
 
+from goals import goal_text
+
 Row = dict[str, object]
 
 
@@ -47,17 +49,17 @@ def markdown(result: dict[str, object]) -> str:
         "Figures of one row were measured in turns, medians; a ratio above 1 means that gptrs is"
         " faster. The command: `" + str(result["command"]) + "`.",
         "",
-        "| work | threads | gptrs | peer | ratio | GB/s | GFLOP/s | of limit |",
-        "|---|---|---|---|---|---|---|---|",
-        *map(_line, rows),
+        "| work | threads | gptrs | peer | ratio | goal | GB/s | GFLOP/s | of limit |",
+        "|---|---|---|---|---|---|---|---|---|",
+        *(_line(row, goal_text(row, rows)) for row in rows),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _line(row: Row) -> str:
+def _line(row: Row, goal: str) -> str:
     peer = "" if row["peer"] is None else f"{row['peer_name']} {_figure(row['peer'], row['unit'])}"
     cells = [row["work"], row["threads"], _figure(row["ours"], row["unit"]), peer]
-    cells += ["" if row["ratio"] is None else f"{row['ratio']:.2f}x"]
+    cells += ["" if row["ratio"] is None else f"{row['ratio']:.2f}x", goal]
     cells += [_rounded(row.get("gb_per_s")), _rounded(row.get("gflop_per_s"))]
     cells += ["" if row["share_of_limit"] is None else f"{row['share_of_limit']:.0%}"]
     return "| " + " | ".join(map(str, cells)) + " |"

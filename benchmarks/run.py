@@ -22,6 +22,7 @@ import numpy as np
 from gpt2_checkpoint import SIZES, save_gpt2
 from peers import load_peers
 from processes import process_rows
+from replay_overhead import demo_row
 from report import markdown, write_report
 
 import gptrs
@@ -55,6 +56,7 @@ def main() -> None:
             if options.vision:
                 rows += _vision_rows(threads, limits[-1], options.rounds)
         rows += process_rows(model, options.threads[-1], options.rounds)
+        rows.append(demo_row())
     result = {
         "date": f"{now:%Y-%m-%d}",
         "command": "python benchmarks/run.py " + " ".join(sys.argv[1:]),

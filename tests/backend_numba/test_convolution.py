@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -219,6 +220,10 @@ DEPTHWISE_CASES = (
     Case((1, 30, 21, 8), 8, (5, 3), (1, 2), ((2, 2), (0, 1)), (1, 2), groups=8),
     Case((1, 4, 3, 20), 20, (5, 5), padding=((2, 2), (2, 2)), groups=20),
     Case((1, 20, 20, 4), 4, (3, 3), (1, 1), ((0, 0), (0, 0)), groups=4),
+    Case((2, 16, 18, 24), 24, stride=(2, 2), padding=((0, 1), (0, 1)), groups=24),
+    Case((1, 3, 3, 40), 40, groups=40),
+    Case((1, 3, 2, 17), 17, groups=17),
+    Case((1, 9, 11, 16), 16, padding=((1, 0), (0, 1)), groups=16),
 )
 
 
@@ -226,6 +231,16 @@ DEPTHWISE_CASES = (
 @pytest.mark.parametrize("epilogue", EPILOGUES, ids=str)
 def test_depthwise(case: Case, epilogue: dict[str, object]) -> None:
     require_close(dataclasses.replace(case, **epilogue))
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_depthwise_window_sees_nothing_but_its_taps(stride: int) -> None:
+    """NaN at an edge stays in the windows that hold it: what is beyond the image is not read."""
+    case = Case((1, 8, 9, 20), 20, stride=(stride, stride), groups=20)
+    arrays = arrays_of(case)
+    for row, column in ((0, 0), (0, 8), (7, 0), (7, 8), (3, 8), (4, 0)):
+        arrays["x"][0, row, column] = np.nan
+    assert (np.isnan(computed(case, arrays)) == np.isnan(expected(case, arrays))).all()
 
 
 def test_groups_and_several_kernels_a_channel_are_right_though_not_fused() -> None:
@@ -291,8 +306,10 @@ def test_networks_are_fused(name: str, images: int, convolutions: int, depthwise
     weights, optimized = Weights(), Optimized()
     with tracing(optimized):
         found = captured(name, FunctionalLayers(weights, BACKEND))(gptrs.tensor(x)).numpy()
-    assert len(optimized.calls(CONV2D)) == convolutions
-    assert len(optimized.calls(DEPTHWISE)) == depthwise
+    targets = Counter({each: len(optimized.calls(each)) for each in (CONV2D, DEPTHWISE)})
+    for chain in optimized.calls(CHAIN):
+        targets.update(chain.attrs[name] for name in chain.attrs if name.startswith("target_"))
+    assert targets == {CONV2D: convolutions, DEPTHWISE: depthwise}
     network = max(optimized.programs, key=lambda program: len(program.main.body.instructions))
     names = [step.op.name for step in network.main.body.instructions]
     assert {"extract_patches", "maximum", "clamp"}.isdisjoint(names)
@@ -329,14 +346,14 @@ def test_layers_around_a_depthwise_one_work_row_by_row(
     with gptrs.use_backend(ref):
         wanted = network(ref)
     found: list[bytes] = []
-    for threads in (1, 2):
+    for threads in (1, 2, 3):
         backend, optimized = create(threads), Optimized()
         with gptrs.use_backend(backend), tracing(optimized):
             result = network(backend)
         assert len(optimized.calls(CHAIN)) == 1
         assert np.abs(result - wanted).max() <= 2e-5 * np.abs(wanted).max()
         found.append(result.tobytes())
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
 
 
 def test_an_unknown_algorithm_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

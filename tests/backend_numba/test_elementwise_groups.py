@@ -7,8 +7,8 @@ from gptrs.backend.protocol import InputRole
 from gptrs.errors import ExecutionError, UnsupportedError
 from gptrs.ir import dtypes, parse_program
 from gptrs.ir.builder import Builder
+from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.elementwise import Add, Neg, Pow, Tanh
-from gptrs.ir.ops.reduction import Cumulative
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.passes.elementwise_groups import group
@@ -106,9 +106,8 @@ def test_division_by_zero_inside_a_group_is_an_error() -> None:
 
 def test_what_is_missing_is_named_before_anything_runs() -> None:
     builder = Builder()
-    x = builder.param(TensorType(dtypes.cf32, (2,)))
-    y = builder.param(TensorType(dtypes.cf64, (2,)))
-    sums = [builder.emit(Cumulative("sum", 0), value) for value in (x, y)]
-    program = builder.program(*sums)
-    with pytest.raises(UnsupportedError, match=r"`cumulative` of cf32\[2\].* of cf64\[2\]"):
-        create(1).compile(program, [InputRole.ARGUMENT] * 2)
+    x = builder.param(TensorType(dtypes.f32, (2,)))
+    unknown = [CustomCall(target, results=(x.type,)) for target in ("our.odd.v1", "their.odd.v1")]
+    program = builder.program(*(builder.emit(op, x) for op in unknown))
+    with pytest.raises(UnsupportedError, match=r"target `our.odd.v1` .*target `their.odd.v1`"):
+        create(1).compile(program, [InputRole.ARGUMENT])

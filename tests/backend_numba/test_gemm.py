@@ -55,10 +55,15 @@ def product(x: np.ndarray, w: np.ndarray, dtype: str, axis: int, role: InputRole
     return np.asarray(executable.run([x, w])[0])
 
 
-def require_close(found: np.ndarray, x: np.ndarray, w: np.ndarray, dtype: str = "f32") -> None:
-    """`found` is x @ w up to the rounding of a sum of k products in f32 and of the result."""
+def require_close(
+    found: np.ndarray, x: np.ndarray, w: np.ndarray, dtype: str = "f32", extra: object = 0.0
+) -> None:
+    """`found` is x @ w up to the rounding of a sum of k products in f32 and of the result.
+
+    `extra` is the size of what else was added and taken away.
+    """
     x, w = x.astype(np.float64), w.astype(np.float64)
-    size, want = np.abs(x) @ np.abs(w), x @ w
+    size, want = np.abs(x) @ np.abs(w) + extra, x @ w
     allowed = 2.0**-24 * (8 + x.shape[1] / 4) * size + HALF_ULP[dtype] * np.abs(want) + 1e-6 * size
     assert found.shape == want.shape
     assert (np.abs(found.astype(np.float64) - want) <= allowed).all()
@@ -188,6 +193,28 @@ def test_a_linear_layer_with_an_unknown_attribute_is_refused() -> None:
         create(1).compile(parse_program(text), [ARGUMENT, PARAMETER])
 
 
+@pytest.mark.parametrize("narrow", [False, True])
+@pytest.mark.parametrize("residual", [False, True])
+def test_sums_that_start_with_bias_and_residual(residual: bool, narrow: bool) -> None:
+    """One block of k and several, whole panels and a tail, tiles of one row and of all heights."""
+    random = np.random.default_rng(11)
+    type_ = dtypes.bf16 if narrow else dtypes.f32
+    for m, k, n in ((1, 300, 5 * PANEL), (1, 40, PANEL + 3), (6, 70, PANEL), (14, 1700, 77),
+                    (ROWS, 900, 2 * PANEL), (41, 2401, 3 * PANEL + 5)):  # fmt: skip
+        x, w = numbers(random, (m, k), dtypes.f32), numbers(random, (k, n), type_)
+        b, r = numbers(random, (n,), dtypes.f32), numbers(random, (m, n), dtypes.f32)
+        text = linear("f32", m, k, n, "in_out", "none", True, residual).replace("[2, ", "[")
+        text = text.replace("%w: f32", f"%w: {type_}")
+        inputs = [x, w, b] + [r] * residual
+        roles = [ARGUMENT, PARAMETER, *[ARGUMENT] * (1 + residual)]
+        first, second = (
+            np.asarray(create(threads).compile(parse_program(text), roles).run(inputs)[0])
+            for threads in (1, 3)
+        )
+        assert np.array_equal(first, second)
+        require_close(first - b - r * residual, x, w.astype(np.float32), extra=np.abs(r) + 4)
+
+
 @custom_call("gptrs.numba.scaled_test.f32.v1", when=lambda op, operands: True)
 def scaled(builder: Builder, unit: Unit) -> None:
     x, weight = (builder.view(value) for value in unit.last.operands)
@@ -296,7 +323,7 @@ REGISTER = {16: "zmm", 8: "ymm", 4: "xmm"}
 
 def assembly(dtype: str) -> str:
     namespace: dict[str, object] = {"tile": tile(ROWS, dtype)}
-    exec("def kernel(a, b, c, k):\n    tile(a, b, 128, c, 32, k, 0, b)\n", namespace)
+    exec("def kernel(a, b, c, k):\n    tile(a, b, 128, k, 0, 0, 0, 0, c, 32, b, 128)\n", namespace)
     kernel = cast("Callable[..., None]", namespace["kernel"])
     dispatcher = njit("void(int64, int64, int64, int64)")(kernel)
     return dispatcher.inspect_asm(dispatcher.signatures[0])

@@ -93,11 +93,11 @@ def test_a_linked_entry_is_not_read(root: Path, tmp_path: Path) -> None:
 def test_a_full_disk_is_only_a_warning(
     root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(descriptor: int) -> None:
+    def refuse(source: str, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
     store = open_store("made by a test")
-    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     store.save("key", b"code")
     assert "No space left on device" in caplog.text
     assert list((root / "numba").iterdir()) == []
@@ -161,15 +161,16 @@ def test_a_pipe_in_the_place_of_an_entry_does_not_block(root: Path) -> None:
 def test_a_disk_that_is_full_is_tried_once(
     root: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def refuse(descriptor: int) -> None:
+    def refuse(source: str, target: Path) -> None:
         raise OSError(28, "No space left on device")
 
     store = open_store("made by a test")
-    monkeypatch.setattr(os, "fsync", refuse)
+    monkeypatch.setattr(os, "replace", refuse)
     for key in (A, B, C):
         store.save(key, b"code")
     assert len(caplog.records) == 1
     assert not store.keeps
+    assert list((root / "numba").iterdir()) == []
 
 
 def test_entries_unused_for_longest_make_room(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,6 +184,27 @@ def test_entries_unused_for_longest_make_room(root: Path, monkeypatch: pytest.Mo
     store.save(C, bytes(1000))
     assert store.load(B) is None
     assert store.load(A) == store.load(C) == bytes(1000)
+
+
+def test_the_folder_is_not_listed_for_every_entry(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed: list[int] = []
+
+    def listing(folder: Path, budget: int) -> int:
+        free = keep_within(folder, budget)
+        listed.append(free)
+        return free
+
+    monkeypatch.setattr("gptrs_backend_numba.kernel_store.keep_within", listing)
+    monkeypatch.setenv("GPTRS_CACHE_BYTES", str(1 << 20))
+    store = open_store("made by a test")
+    for number in range(200):
+        store.save(f"{number:040x}", bytes(10_000))
+    assert min(listed) >= 0
+    assert len(listed) < 100
+    held = sum(path.stat().st_size for path in (root / "numba").glob("[0-9a-f]*"))
+    assert held < (1 << 20) * 1.02 + 10_000
 
 
 def test_a_budget_of_nothing_keeps_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,7 +157,7 @@ def test_equal_digests_do_not_share_a_program(monkeypatch, backend):
 
 
 def test_the_environment_sets_the_budget(monkeypatch):
-    monkeypatch.setenv(VARIABLE, "12345")
+    monkeypatch.setenv("GPTRS_PROGRAM_CACHE_BYTES", "12345")
     assert ProgramCache[str]().budget_bytes == 12345
     assert ProgramCache[str](budget_bytes=7).budget_bytes == 7
     monkeypatch.delenv(VARIABLE)

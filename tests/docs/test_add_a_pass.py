@@ -52,24 +52,26 @@ func @main(%x: f32[2]) -> f32[2] {
 """
 IMPORT = "from gptrs.optimizer.passes.slice_folding import SLICE_FOLDING\n"
 OWN_IMPORT = "from gptrs.optimizer.passes.stop_gradient_folding import STOP_GRADIENT_FOLDING\n"
-LAST = "    LATE_BROADCASTS,\n)"
+TABLE = "FOLDINGS: tuple[RewritePass, ...] = (\n"
 
 
 def test_the_recipe_works(tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("__pycache__", "*.safetensors")
-    for path in [*ROOT.glob("packages/*/src"), ROOT / "tests" / "optimizer"]:
+    tools = (ROOT / "tests" / "optimizer", ROOT / "tools" / "fuzzing")
+    for path in (*ROOT.glob("packages/*/src"), *tools):
         shutil.copytree(path, tmp_path / path.relative_to(ROOT), ignore=ignored)
     folder = tmp_path / OPTIMIZER
     (folder / "passes" / "stop_gradient_folding.py").write_text(PASS, encoding="utf-8")
     tests = tmp_path / "tests" / "optimizer"
     (tests / "passes" / "stop_gradient_folding.ptir").write_text(TEST, encoding="utf-8")
     text = (folder / "pipeline.py").read_text(encoding="utf-8")
-    assert text.count(IMPORT) == text.count(LAST) == 1
+    assert text.count(IMPORT) == text.count(TABLE) == 1
     text = text.replace(IMPORT, IMPORT + OWN_IMPORT)
-    text = text.replace(LAST, "    LATE_BROADCASTS,\n    STOP_GRADIENT_FOLDING,\n)")
+    text = text.replace(TABLE, TABLE + "    STOP_GRADIENT_FOLDING,\n")
     (folder / "pipeline.py").write_text(text, encoding="utf-8")
     sources = [str(path) for path in tmp_path.glob("packages/*/src")]
-    options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib", "-o", "pythonpath=tests"]
+    options = ["-q", "-p", "no:cacheprovider", "--import-mode=importlib"]
+    options += ["-o", "pythonpath=tools tests"]
     run = subprocess.run(
         [sys.executable, "-m", "pytest", *options, "tests/optimizer/test_passes.py"],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sources)},

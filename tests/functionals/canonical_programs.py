@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from fuzzing.differential import evaluate
 from gptrs.capture.graph import Argument, GraphSlice
 from gptrs.capture.tensor import Tensor
 from gptrs.functionals.patterns import pattern
@@ -11,7 +12,6 @@ from gptrs.ir import Program
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.fusion import View, find_views
 from gptrs.optimizer.pipeline import Pipeline
-from optimizer.reference import evaluate
 
 
 def canonical(function: Callable[..., Tensor], *types: str) -> Program:

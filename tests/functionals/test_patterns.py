@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from functionals.canonical_programs import canonical, one, views
+from fuzzing.differential import evaluate
 from gptrs import functionals as F
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
@@ -15,7 +16,6 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.fusion import FusionPass, View, find_views
-from optimizer.reference import evaluate
 
 EXAMPLES = [
     pytest.param(name, example, id=f"{name}-{number}")

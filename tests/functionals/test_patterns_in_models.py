@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gptrs
+from fuzzing.differential import evaluate
 from gptrs import functionals as F
 from gptrs.capture.graph import Argument, GraphSlice
 from gptrs.capture.tensor import Tensor
@@ -13,7 +14,6 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.fusion import find_views
 from gptrs.optimizer.pipeline import Pipeline
-from optimizer.reference import evaluate
 
 
 def residual_block(x: Tensor, weights: dict[str, Tensor], name: str, stride: int) -> Tensor:

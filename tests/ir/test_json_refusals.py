@@ -241,7 +241,7 @@ def test_hostile_texts_cost_little(text):
     started = time.process_time()
     with pytest.raises(ProgramError) as caught:
         parse_json(text)
-    assert time.process_time() - started < 10
+    assert time.process_time() - started < 5
     assert len(str(caught.value)) < 600
 
 

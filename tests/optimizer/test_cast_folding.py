@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fuzzing.differential import run
 from gptrs.errors import ProgramError
 from gptrs.ir import Builder, Literal, Program, TensorType, dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.elementwise import Cast
 from gptrs.optimizer.passes.cast_folding import CAST_FOLDING, is_exact
 from gptrs.testing.numerics import every_value, integer_range
-from optimizer.reference import run
 
 PAIRS = {dtypes.cf32: np.dtype(np.float32), dtypes.cf64: np.dtype(np.float64)}
 

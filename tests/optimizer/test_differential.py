@@ -6,14 +6,13 @@ from collections import Counter
 
 import pytest
 
-from fuzzing.differential import difference, examine
+from fuzzing.differential import difference, evaluate, examine
 from gptrs.ir import Program, print_program, verify
 from gptrs.optimizer import optimize, recording
 from gptrs.optimizer.evaluation import CHEAP
 from gptrs.optimizer.pass_base import Pass
 from gptrs.optimizer.pipeline import SPECIALIZATION, known_passes
 from gptrs.testing.program_generator import random_program
-from optimizer.reference import evaluate
 
 SEEDS = range(400)
 FIRED_AT_LEAST = 100

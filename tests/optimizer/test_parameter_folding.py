@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fuzzing.differential import run
 from gptrs.ir import Program, parse_program, print_program, verify
 from gptrs.optimizer.parameter_folding import Recipe, Split, fold_parameters
 from gptrs.testing.program_generator import random_inputs, random_program
-from optimizer.reference import run
 
 
 def split(text: str, *constant: str) -> Split:
@@ -122,6 +122,32 @@ def test_what_does_not_pay_stays(line: str, why: str):
         f"  %1 = add %0, %x : {result}\n  return %1\n}}\n"
     )
     assert not recipes(split(text, "w")), why
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_a_weight_is_not_widened_ahead(dtype: str):
+    """Neither by a cast nor by what is computed of one; a vector may be."""
+    text = f"""
+func @main(%x: f32[3, 64], %w: {dtype}[64, 64], %s: {dtype}[64, 1],
+           %b: {dtype}[64]) -> f32[3, 64] {{
+  %wide = cast %w {{dtype = f32}} : f32[64, 64]
+  %scale = cast %s {{dtype = f32}} : f32[64, 1]
+  %scales = broadcast_to %scale {{shape = [64, 64]}} : f32[64, 64]
+  %scaled = mul %wide, %scales : f32[64, 64]
+  %y = dot_general %x, %scaled {{contract_lhs = [1], contract_rhs = [0]}} : f32[3, 64]
+  %bias = cast %b {{dtype = f32}} : f32[64]
+  %rows = broadcast_to %bias {{shape = [3, 64]}} : f32[3, 64]
+  %z = add %y, %rows : f32[3, 64]
+  return %z
+}}
+"""
+    found = split(text, "w", "s", "b")
+    params = [str(param.type) for param in found.program.main.body.params]
+    assert params == ["f32[3, 64]", f"{dtype}[64, 64]", "f32[64, 1]", "f32[64]"]
+    turned = text.replace("mul %wide, %scales", "transpose %wide {permutation = [1, 0]}")
+    params = [str(param.type) for param in split(turned, "w", "s", "b").program.main.body.params]
+    assert f"{dtype}[64, 64]" in params
+    assert "f32[64, 64]" not in params
 
 
 def test_random_numbers_are_drawn_each_time():

@@ -11,10 +11,10 @@ from filecheck.matcher import Matcher
 from filecheck.options import Options
 from filecheck.parser import Parser, pattern_for_opts
 
+from fuzzing.differential import evaluate
 from gptrs.errors import UsageError
 from gptrs.ir import Program, parse_program, print_program, verify
 from gptrs.optimizer.pipeline import find_pass, known_passes
-from optimizer.reference import evaluate
 
 FILES = sorted((Path(__file__).parent / "passes").glob("*.ptir"))
 RUN = "// RUN: "

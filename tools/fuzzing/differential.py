@@ -18,6 +18,7 @@ from gptrs.testing.program_generator.dice import Dice
 from gptrs_backend_ref.backend import create
 
 REF = create(None)
+"""What says which results are right."""
 SIZES = (3, 6, 10, 16, 24, 40)
 BAITS = (0, 10, 40, 100)
 
@@ -54,7 +55,7 @@ def examine(seeds: Iterable[int]) -> Tally:
             tally.programs += 1
             try:
                 runs: list[PassRun] = []
-                pipeline = Pipeline(verify=True, evaluate=_evaluate, observe=runs.append)
+                pipeline = Pipeline(verify=True, evaluate=evaluate, observe=runs.append)
                 optimized = pipeline.run(program)
                 tally.changed.update({run.name for run in runs if run.changed})
                 tally.smaller += instruction_count(optimized) < instruction_count(program)
@@ -76,12 +77,24 @@ def program_of(seed: int) -> Program:
 def difference(program: Program, optimized: Program, seed: int) -> str | None:
     """What another result the optimized program gives for the inputs of a seed; None if none."""
     inputs = random_inputs(program, seed)
-    before, after = _run(program, inputs), _run(optimized, inputs)
+    before, after = run(program, inputs), run(optimized, inputs)
     verify(optimized)
     for number, (old, new) in enumerate(zip(before, after, strict=True)):
         if not _same(old, new):
             return f"result {number} was\n{old!r}\nand is\n{new!r}\nin\n{print_program(optimized)}"
     return None
+
+
+def run(program: Program, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
+    """The results of `program` as it is on the reference backend, in the order of return."""
+    executable = REF.compile(program, [InputRole.ARGUMENT] * len(inputs))
+    results = executable.run([REF.to_device(array) for array in inputs.values()])
+    return [REF.to_host(result) for result in results]
+
+
+def evaluate(program: Program) -> list[np.ndarray]:
+    """The results of a program without parameters."""
+    return run(program, {})
 
 
 def _same(old: np.ndarray, new: np.ndarray) -> bool:
@@ -99,13 +112,3 @@ def _with_plain_nan(array: np.ndarray) -> bytes:
             number = array == array
         array = np.where(number, array, np.array(np.nan, array.dtype))
     return array.tobytes()
-
-
-def _run(program: Program, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-    executable = REF.compile(program, [InputRole.ARGUMENT] * len(inputs))
-    results = executable.run([REF.to_device(array) for array in inputs.values()])
-    return [REF.to_host(result) for result in results]
-
-
-def _evaluate(program: Program) -> list[np.ndarray]:
-    return _run(program, {})

@@ -38,16 +38,16 @@ class Flaw(Exception):  # noqa: N818 - what is found, not what went wrong
     """A program was not handled as it must be."""
 
 
-class _TimeIsUp(BaseException):
+class TimeIsUp(BaseException):
     """Past every `except Exception`."""
 
 
 @contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """_TimeIsUp in the main thread after so many seconds."""
+    """TimeIsUp in the main thread after so many seconds."""
 
     def stop(number: int, frame: object) -> None:
-        raise _TimeIsUp
+        raise TimeIsUp
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -73,7 +73,7 @@ def judge(text: str, form: Form, backend: Backend, seed: int = 0) -> Outcome:
             _require_round_trips(program)
             optimized = optimize(program, verify=True)
             work = report_program(program).work
-    except _TimeIsUp:
+    except TimeIsUp:
         raise Flaw(f"reading took more than {READ_SECONDS} s") from None
     if work is not None and not _is_small(program, work):
         return "large"
@@ -152,13 +152,13 @@ def _run_both(program: Program, optimized: Program, backend: Backend, seed: int)
             plain = executables[0].run(inputs)
     except GptrsError:
         return "failed"
-    except _TimeIsUp:
+    except TimeIsUp:
         return _after_timeout(program)
     _require_declared(program, plain)
     try:
         with time_limit(2 * RUN_SECONDS + time.monotonic() - started):
             better = executables[1].run(inputs)
-    except _TimeIsUp:
+    except TimeIsUp:
         return _after_timeout(program)
     for position, (a, b) in enumerate(zip(plain, better, strict=True)):
         if not _same(np.asarray(a), np.asarray(b)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import cast
 
@@ -13,14 +14,18 @@ from gptrs.ir.op import Op
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.pass_base import Pass
+from gptrs_backend_numba import cost_model
 from gptrs_backend_numba.compiler import lower
 from gptrs_backend_numba.engine import ENGINE
 from gptrs_backend_numba.executable import NumbaExecutable
-from gptrs_backend_numba.fusion.passes import fusions
+from gptrs_backend_numba.fusion import passes
 from gptrs_backend_numba.kernel_cache import StoredKernels
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.probes import MeasuringThreads
 from gptrs_backend_numba.threads import thread_count
+
+SETTINGS = (passes.VARIABLE, cost_model.VARIABLE)
+"""The environment variables that decide what is made of a program."""
 
 
 class NumbaBackend(StoredKernels, MeasuringThreads):
@@ -41,7 +46,12 @@ class NumbaBackend(StoredKernels, MeasuringThreads):
     @property
     def fuse(self) -> tuple[Pass, ...]:
         """See `gptrs.capture.compilation.BackendWithPasses`."""
-        return fusions()
+        return passes.fusions()
+
+    @property
+    def compile_settings(self) -> tuple[str | None, ...]:
+        """See `gptrs.backend.protocol.Backend`."""
+        return tuple([os.environ.get(name) for name in SETTINGS])
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> NumbaExecutable:
         """Lower a verified program; kernels that are in no cache are compiled, which takes time."""

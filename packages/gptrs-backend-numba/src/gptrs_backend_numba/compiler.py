@@ -28,8 +28,9 @@ def lower(program: Program, roles: Sequence[InputRole], threads: int) -> Schedul
     params = [_input(index, param) for index, param in enumerate(region.params)]
     owned = [view.storage for view, given in zip(params, donated, strict=True) if given]
     functions = {function.name: function.body for function in program.functions}
-    parameters = [i for i, role in enumerate(roles) if role is InputRole.PARAMETER]
-    context = Context(threads, functions, [], frozenset(parameters))
+    streamed = frozenset(i for i, role in enumerate(roles) if role is InputRole.STREAMED)
+    parameters = frozenset(i for i, role in enumerate(roles) if role is InputRole.PARAMETER)
+    context = Context(threads, functions, [], parameters | streamed, streamed)
     builder, views = lower_region(context, region, params, owned)
     results = _results(builder, views, donated)
     scratch = place_scratch(builder.steps)

@@ -41,7 +41,8 @@ class NumbaExecutable:
         self.schedule = schedule
         self._types = [param.type for param in params]
         self._expected = [(type_.dtype.numpy, type_.shape) for type_ in self._types]
-        self._parameters = [role is InputRole.PARAMETER for role in roles]
+        # What is given away comes back as a result, and mostly again as an input of the next run.
+        self._recurring = [role is not InputRole.ARGUMENT for role in roles]
         self._overwritten = _overwritten(schedule)
         self._threads = threads
         self._code = assemble(schedule.steps)
@@ -103,8 +104,7 @@ class NumbaExecutable:
     def _bind_inputs(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The arrays that the calls work on, which the caller must hold until they are done."""
         arrays = list(inputs)
-        for index, array in enumerate(arrays):
-            seen = self._seen[index]
+        for index, (array, seen) in enumerate(zip(inputs, self._seen, strict=True)):
             if seen is not None and seen() is array:
                 continue
             if not _fits(array, *self._expected[index]):
@@ -112,7 +112,7 @@ class NumbaExecutable:
                 raise UsageError(f"input {index} must be `{self._types[index]}`, got `{found}`")
             flags = array.flags
             usable = array if flags.c_contiguous and flags.aligned else array.copy(order="C")
-            remember = usable is array and self._parameters[index]
+            remember = usable is array and self._recurring[index]
             self._seen[index] = weakref.ref(array) if remember else None
             arrays[index] = usable
             self._locate(Place.INPUT, index, address_of(usable))
@@ -130,6 +130,7 @@ class NumbaExecutable:
             shared = uses is not None and uses[id(inputs[index])] > 1
             if not arrays[index].flags.writeable or (shared and arrays[index] is inputs[index]):
                 arrays[index] = arrays[index].copy()
+                self._seen[index] = None
                 self._locate(Place.INPUT, index, address_of(arrays[index]))
 
     def _bind_results(self, arrays: Sequence[np.ndarray]) -> list[Buffer]:
@@ -140,7 +141,9 @@ class NumbaExecutable:
                 array = np.empty(view.shape, view.dtype.numpy)
                 self._locate(Place.RESULT, index, address_of(array))
             else:
-                array = arrays[result.donated].reshape(view.shape).view(view.dtype.numpy)
+                array = arrays[result.donated]
+                if self._expected[result.donated] != (view.dtype.numpy, view.shape):
+                    array = array.reshape(view.shape).view(view.dtype.numpy)
             results.append(array)
         return results
 

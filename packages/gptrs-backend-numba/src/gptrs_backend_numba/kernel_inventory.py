@@ -58,8 +58,11 @@ def versions_in(folder: Path, current: str) -> list[CacheVersion]:
     return sorted(versions, key=lambda each: (not each.current, -each.entries.nbytes, each.name))
 
 
-def keep_within(folder: Path, budget: int) -> None:
-    """Remove the entries unused for longest until the others fit, and what killed writers left."""
+def keep_within(folder: Path, budget: int) -> int:
+    """Remove the entries unused for longest until the others fit, and what killed writers left.
+
+    Returns how many of the bytes of the budget are free.
+    """
     entries = sorted(found_in(folder), key=lambda found: found.used)
     excess = sum(found.nbytes for found in entries) - budget
     for found in entries:
@@ -68,6 +71,7 @@ def keep_within(folder: Path, budget: int) -> None:
         found.path.unlink(missing_ok=True)
         excess -= found.nbytes
     _remove_abandoned(folder)
+    return -excess
 
 
 def clear(folder: Path, keep: str | None) -> Entries:

@@ -41,6 +41,8 @@ class KernelStore:
         self.budget = budget
         self.keeps = folder is not None and budget > 0
         """Whether what is saved stays, as far as is known."""
+        self._unseen = 0
+        """Bytes that may be saved before the folder is looked at again, which takes long."""
         self._warned: set[str] = set()
 
     def load(self, key: str) -> bytes | None:
@@ -74,7 +76,11 @@ class KernelStore:
             return
         try:
             _write(self.folder, key, encoded(Entry(self.version, body)))
-            keep_within(self.folder, self.budget)
+            self._unseen -= len(body)
+            if self._unseen <= 0:
+                free = keep_within(self.folder, self.budget)
+                # Other processes save as well.
+                self._unseen = max(free // 4, self.budget // 64)
         except OSError as error:
             self.keeps = False
             self._warn("full", f"kernels cannot be cached in `{self.folder}`: {error.strerror}")
@@ -137,13 +143,14 @@ def open_store(version: str) -> KernelStore:
 
 
 def _write(folder: Path, key: str, data: bytes) -> None:
-    """Give `data` the name `key` once it is on the disk as a whole."""
+    """Give `data` the name `key` once all of it is written.
+
+    What a loss of power leaves of it is no whole entry, and so is compiled again.
+    """
     descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
         os.replace(temporary, folder / key)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import mmap
 import weakref
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol
 
 import numpy as np
 
+from gptrs.backend.mapped_pages import release_pages
 from gptrs_backend_numba.kernels import gemm
 from gptrs_backend_numba.kernels.compiled import compiled_task
 from gptrs_backend_numba.kernels.gemm_geometry import FIELDS
 from gptrs_backend_numba.kernels.gemm_ir import PANEL
-from gptrs_backend_numba.memory import address_of, aligned
+from gptrs_backend_numba.memory import Arena, address_of
 from gptrs_backend_numba.pool import POOL, run_tasks
 
-_PAGE = mmap.PAGESIZE
+_ARENA = Arena()
 
 
 class Arrangement(Protocol):
@@ -98,7 +98,7 @@ PACKED_WEIGHTS = PackedWeights()
 
 
 def _packed(array: np.ndarray, layout: Layout, threads: int) -> np.ndarray:
-    target = aligned(layout.nbytes)
+    target = _ARENA.aligned(layout.nbytes)
     fields = {
         "N": layout.n,
         "K": layout.k,
@@ -113,27 +113,3 @@ def _packed(array: np.ndarray, layout: Layout, threads: int) -> np.ndarray:
     addresses = (source, source, address_of(target), address_of(geometry))
     run_tasks()(POOL.address, task, panels, threads, *addresses)
     return target
-
-
-def release_pages(array: np.ndarray) -> None:
-    """Let the system take back the memory behind an array that is a part of a mapped file.
-
-    The next read brings it in again. Any other array is left alone.
-    """
-    mapping = _mapping(array)
-    if mapping is None or not hasattr(mmap, "MADV_DONTNEED"):
-        return
-    base = address_of(np.frombuffer(mapping, np.uint8))
-    start = address_of(array) - base
-    first, last = -(-start // _PAGE) * _PAGE, (start + array.nbytes) // _PAGE * _PAGE
-    if last > first:
-        mapping.madvise(mmap.MADV_DONTNEED, first, last - first)
-
-
-def _mapping(array: np.ndarray) -> mmap.mmap | None:
-    """The read-only mapping that the array is a view of, None if there is none."""
-    base: object = array
-    while isinstance(base, (np.ndarray, memoryview)):
-        base = cast("object", base.base if isinstance(base, np.ndarray) else base.obj)
-    # Of a mapping that may be written to, the system would throw changes away.
-    return base if isinstance(base, mmap.mmap) and memoryview(base).readonly else None

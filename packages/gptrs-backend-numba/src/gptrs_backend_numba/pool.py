@@ -8,7 +8,8 @@ from functools import cache
 
 import numpy as np
 
-from gptrs_backend_numba.kernels.compiled import Kernel, compiled
+from gptrs_backend_numba.kernels.compiled import compiled
+from gptrs_backend_numba.kernels.machine_code import Kernel
 from gptrs_backend_numba.kernels.tasks import (
     RUN_SOURCE,
     STATE_WORDS,

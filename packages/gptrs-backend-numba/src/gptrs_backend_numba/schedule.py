@@ -84,7 +84,9 @@ class Context:
     functions: Mapping[str, Region]
     constants: list[np.ndarray]
     parameters: frozenset[int] = frozenset()
-    """The inputs that are the same in every run."""
+    """The inputs that hold the same in every run."""
+    streamed: frozenset[int] = frozenset()
+    """Those of them that do not stay in memory, so that a copy of them would save nothing."""
     packings: list[Packing] = field(default_factory=list[Packing])
 
 

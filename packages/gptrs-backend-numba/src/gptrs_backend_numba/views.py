@@ -27,6 +27,10 @@ class Place(enum.Enum):
     PART = "part"
     """A part of another storage, see `Storage.part`."""
 
+    # That of Enum is Python, and runs look places up for each tensor; members are equal to
+    # themselves alone.
+    __hash__ = object.__hash__
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Counter:

@@ -15,7 +15,7 @@ from gptrs.ir.program import Region, Value
 from gptrs.optimizer.rewrite.rewriter import Node, Rewriter
 from gptrs_backend_numba.convolution_targets import CHAIN, CONV2D, DEPTHWISE
 
-_LARGE = 1 << 20
+_LARGE = 1 << 17
 """Bytes of an image from which it does not stay in the cache until the next layer reads it."""
 
 

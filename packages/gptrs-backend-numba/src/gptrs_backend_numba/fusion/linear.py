@@ -6,18 +6,19 @@ from dataclasses import replace
 
 from gptrs.functionals.compositions import Activation, linear_activation
 from gptrs.functionals.linear import linear
+from gptrs.ir import dtypes
 from gptrs.ir.dictionary import Dictionary
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.custom_call import CustomCall
-from gptrs.ir.ops.elementwise import Add, Clamp, Erf, Logistic, Maximum, Tanh
+from gptrs.ir.ops.elementwise import Add, Cast, Clamp, Erf, Logistic, Maximum, Tanh
 from gptrs.ir.ops.layout import BroadcastTo
-from gptrs.ir.program import Region
+from gptrs.ir.program import Region, Value
 from gptrs.optimizer.fusion import View
 from gptrs.optimizer.pass_base import Pass, RegionPass
 from gptrs.optimizer.rewrite.rewriter import Node, Rewriter
 from gptrs_backend_numba.fusion.gate import fusion, tensors
-from gptrs_backend_numba.lowering.linear import linear_target
+from gptrs_backend_numba.lowering.linear import NARROW, linear_target
 from gptrs_backend_numba.lowering.matmul import FLOATS
 
 _SMALLEST = 1024
@@ -80,6 +81,30 @@ def _add_residual(node: Node, layer: CustomCall, rewriter: Rewriter, region: Reg
     rewriter.erase(node)
 
 
+def take_narrow_weights(region: Region) -> Region:
+    """The region whose linear layers of f32 read weights before these are widened from 2 bytes."""
+    rewriter = Rewriter(region)
+    for node in list(rewriter):
+        narrow = _narrow_weight(node, rewriter)
+        if narrow is not None:
+            x, _, *rest = node.operands
+            made = rewriter.insert(node.op, [x, narrow, *rest], node)
+            rewriter.replace(node.results[0], made.results[0])
+            rewriter.erase(node)
+    return rewriter.region()
+
+
+def _narrow_weight(node: Node, rewriter: Rewriter) -> Value | None:
+    """What the weight of a linear layer of f32 is widened from, None if that is not its case."""
+    if not isinstance(node.op, CustomCall) or node.op.target != linear_target(dtypes.f32):
+        return None
+    widening = rewriter.definition(node.operands[1])
+    if widening is None or not isinstance(widening.op, Cast):
+        return None
+    (narrow,) = widening.operands
+    return narrow if narrow.type.dtype in NARROW else None
+
+
 def _is_broadcast(node: Node | None) -> bool:
     # The kernel reads residuals as they lie in memory; to write all of it first is no gain.
     return node is not None and isinstance(node.op, BroadcastTo)
@@ -109,5 +134,6 @@ FUSE_LINEAR: tuple[Pass, ...] = (
     *(_with_activation(op, *names) for op, names in _ACTIVATIONS.items()),
     fusion(linear, _LAYERS, (DotGeneral,), _call),
     RegionPass("numba-fuse-residual", add_residuals),
+    RegionPass("numba-fuse-narrow-weights", take_narrow_weights),
 )
-"""The longest chains first; a residual is added to what is a call by then."""
+"""The longest chains first; what comes after them works on what are calls by then."""

@@ -10,10 +10,12 @@ from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS
 from gptrs_backend_numba.fusion.linear import FUSE_LINEAR
 from gptrs_backend_numba.fusion.rows import FUSE_ROWS
 
+VARIABLE = "GPTRS_NUMBA_FUSE"
+
 FUSE: tuple[Pass, ...] = (FUSE_CONVOLUTIONS, *FUSE_ATTENTION, *FUSE_LINEAR, *FUSE_ROWS)
 """A softmax is part of attention, and a linear layer may be a convolution: those come first."""
 
 
 def fusions() -> tuple[Pass, ...]:
     """`FUSE`; nothing with `GPTRS_NUMBA_FUSE=0`, to find out whether fusing is to blame."""
-    return () if os.environ.get("GPTRS_NUMBA_FUSE") == "0" else FUSE
+    return () if os.environ.get(VARIABLE) == "0" else FUSE

@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import re
 
-from numba.extending import register_jitable
-
 from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.kernels.deferred import register_jitable
 from gptrs_backend_numba.kernels.registers import load, typed_pointer
 
 FIELDS = (

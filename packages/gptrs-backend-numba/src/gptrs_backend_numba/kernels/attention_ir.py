@@ -7,9 +7,7 @@ whole row of the panel, so nothing of them needs to be copied into another order
 
 from __future__ import annotations
 
-from numba import types
-from numba.extending import intrinsic
-
+from gptrs_backend_numba.kernels.deferred import intrinsic, types
 from gptrs_backend_numba.kernels.emitter import F32, VECTOR, WIDTH, ZERO, Emitter, number
 from gptrs_backend_numba.kernels.gemm_ir import PANEL, ROWS, VECTORS
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from numba.extending import register_jitable
 
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.kernels.attention import seen_keys, source
 from gptrs_backend_numba.kernels.attention_ir import prefetch_row
+from gptrs_backend_numba.kernels.deferred import register_jitable
 from gptrs_backend_numba.kernels.registers import load, store, typed_pointer
 from gptrs_backend_numba.kernels.scalar import bf16_to_f32, f16_to_f32
 from gptrs_backend_numba.kernels.softmax_ir import weigh_row
@@ -66,7 +66,7 @@ _ROWS = """
             # The last numbers of all are computed again rather than any beyond the end.
             at = min(e, width - PANEL)
             V = values + {size} * at
-            tile_1_{dtype}(weights, V, v_step, sums + 4 * at, PANEL, seen, 0, V)
+            tile_1_{dtype}(weights, V, v_step, seen, 0, 0, 0, 0, sums + 4 * at, PANEL, V, v_step)
     else:
         for e in range(width):
             A[e] = 0.0

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import logging
-import pickle
 import platform
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import llvmlite
-import llvmlite.binding as llvm
-import numba
-from numba import njit, types
-from numba.core.caching import _Cache
-from numba.core.compiler import CompileResult
-from numba.core.registry import cpu_target
-from numba.core.serialize import dumps
 
 from gptrs_backend_numba.compile_listeners import LISTENERS
 from gptrs_backend_numba.kernel_store import KernelStore, open_store
@@ -31,11 +24,10 @@ from gptrs_backend_numba.kernels import (
     machine,
     random,
     scalar,
+    target,
     tasks,
 )
-
-Kernel = Callable[..., int]
-"""Takes machine integers (addresses and sizes) only, returns 0 or the number of a failure."""
+from gptrs_backend_numba.kernels.machine_code import Kernel, Linker, MachineCode, decode
 
 
 def _sources_digest() -> bytes:
@@ -61,8 +53,8 @@ _NAMESPACE = {
     )
     for name, value in module.EXPORTS.items()
 }
-_RESULTS: dict[str, CompileResult] = {}
-_ADDRESSES: dict[Kernel, int] = {}
+_KERNELS: dict[str, Kernel] = {}
+_LINKER = Linker()
 _LOCK = threading.Lock()
 
 
@@ -76,102 +68,76 @@ def compiled(
 
     `source` must differ wherever `constants`, its additional global names, differ.
     """
-    result = _result(source, fastmath, constants)
-    _ADDRESSES[result.entry_point] = _address(result)
-    return result.entry_point
+    key = f"{fastmath}\n{source}"
+    with _LOCK:
+        found = _KERNELS.get(key)
+        if found is None:
+            found = _KERNELS[key] = _made(key, source, fastmath, constants or {})
+        return found
 
 
 def address_of_kernel(kernel: Kernel) -> int:
     """Where the machine code of a compiled kernel begins, for calls by other kernels."""
-    return _ADDRESSES[kernel]
+    return kernel.address
 
 
 def compiled_task(source: str, constants: Mapping[str, object] | None = None) -> int:
     """The address of the compiled function `kernel`, for `call_task` in other kernels."""
-    return _address(_result(source, (), constants))
+    return compiled(source, constants=constants).address
 
 
-def _address(result: CompileResult) -> int:
-    return result.library.get_pointer_to_function(result.fndesc.llvm_func_name)
+def _made(
+    key: str, source: str, fastmath: tuple[str, ...], constants: Mapping[str, object]
+) -> Kernel:
+    store = kernel_store()
+    name = hashlib.blake2b(f"{store.version}\n{key}".encode(), digest_size=20).hexdigest()
+    stored = _stored(store, name)
+    if stored is not None:
+        return stored
+    with store.alone(name):
+        stored = _stored(store, name)  # another process may have compiled it meanwhile
+        if stored is not None:
+            return stored
+        _announce(store)
+        LISTENERS.kernel()
+        code = _compile(key, source, fastmath, constants)
+        store.save(name, code.encoded())
+    return _LINKER.link(code)
 
 
-def _result(source, fastmath, constants) -> CompileResult:
-    key = f"{fastmath}\n{source}"
-    with _LOCK:
-        found = _RESULTS.get(key)
-        if found is None:
-            namespace = {"__name__": __name__, **_NAMESPACE, **(constants or {})}
-            exec(compile(source, "<gptrs kernel>", "exec"), namespace)
-            function = namespace["kernel"]
-            # The linker knows functions by name only, and numba numbers them anew in each process:
-            # kernels that different processes have stored would take each other's place.
-            name = f"kernel_{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}"
-            function.__name__ = function.__qualname__ = name
-            dispatcher = njit(nogil=True, error_model="numpy", fastmath=set(fastmath))(function)
-            arguments = (types.int64,) * function.__code__.co_argcount
-            with _StoredCode(kernel_store(), key) as dispatcher._cache:
-                dispatcher.compile(types.int64(*arguments))
-            found = _RESULTS[key] = dispatcher.overloads[arguments]
-        return found
+def _stored(store: KernelStore, name: str) -> Kernel | None:
+    body = store.load(name)
+    if body is None:
+        return None
+    try:
+        return _LINKER.link(decode(body))
+    except (ValueError, RuntimeError) as error:  # whole, and yet not what we save
+        store.discard(name, str(error))
+        return None
 
 
-class _StoredCode(_Cache, ExitStack):
-    """numba's interface of an on-disk cache, for the single signature of one kernel.
-
-    From the moment when it finds nothing to its exit, other processes wait for the kernel.
-    """
-
-    def __init__(self, store: KernelStore, key: str) -> None:
-        ExitStack.__init__(self)
-        self._store = store
-        self._name = hashlib.blake2b(f"{store.version}\n{key}".encode(), digest_size=20).hexdigest()
-
-    @property
-    def cache_path(self):
-        return str(self._store.folder)
-
-    def load_overload(self, sig, target_context):
-        target_context.refresh()
-        found = self._load(target_context)
-        if found is None:
-            self.enter_context(self._store.alone(self._name))
-            found = self._load(target_context)  # another process may have compiled it meanwhile
-        if found is None:
-            _announce(self._store)
-            LISTENERS.kernel()
-        return found
-
-    def save_overload(self, sig, data):
-        self._store.save(self._name, dumps(data._reduce()))
-
-    def enable(self):
-        """Nothing to switch on."""
-
-    def disable(self):
-        """Nothing to switch off: each kernel is loaded or compiled once."""
-
-    def flush(self):
-        """Entries are named by content, so none is ever stale."""
-
-    def _load(self, target_context) -> CompileResult | None:
-        body = self._store.load(self._name)
-        if body is None:
-            return None
-        try:
-            return CompileResult._rebuild(target_context, *pickle.loads(body))
-        except Exception as error:  # whole, and yet not what this numba makes
-            self._store.discard(self._name, f"{type(error).__name__}: {error}")
-            return None
+def _compile(
+    key: str, source: str, fastmath: tuple[str, ...], constants: Mapping[str, object]
+) -> MachineCode:
+    namespace = {"__name__": __name__, **_NAMESPACE, **constants}
+    exec(compile(source, "<gptrs kernel>", "exec"), namespace)
+    function = namespace["kernel"]
+    # The linker knows functions by name only, and numba numbers them anew in each process:
+    # kernels that different processes have stored would take each other's place.
+    name = f"kernel_{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}"
+    function.__name__ = function.__qualname__ = name
+    compiler = import_module("gptrs_backend_numba.kernels.numba_compiler")
+    return compiler.machine_code(function, fastmath)
 
 
 @cache
 def kernel_store() -> KernelStore:
     """Where this process finds and keeps its kernels."""
-    target = repr(cpu_target.target_context.codegen().magic_tuple()).encode()
-    digest = hashlib.blake2b(_SOURCES_DIGEST + target, digest_size=8).hexdigest()
+    content = _SOURCES_DIGEST + target.description().encode()
+    digest = hashlib.blake2b(content, digest_size=8).hexdigest()
     return open_store(
-        f"Python {platform.python_version()}, numba {numba.__version__},"
-        f" llvmlite {llvmlite.__version__}, {llvm.get_host_cpu_name()}, kernels {digest}"
+        f"Python {platform.python_version()}, numba {importlib.metadata.version('numba')},"
+        f" llvmlite {llvmlite.__version__}, {target.cpu_name()}, kernels {digest}"
     )
 
 

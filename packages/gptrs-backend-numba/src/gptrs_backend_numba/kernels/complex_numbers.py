@@ -5,8 +5,7 @@ from __future__ import annotations
 import cmath
 import math
 
-from numba.extending import register_jitable
-
+from gptrs_backend_numba.kernels.deferred import register_jitable
 from gptrs_backend_numba.kernels.machine import EXPORTS as MACHINE
 
 _divide = MACHINE["divide"]

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.kernels.registers import (
-    cast,
+    cast_element,
     load,
     rounded,
-    store,
     to_accumulator,
     typed_pointer,
 )
@@ -54,5 +53,5 @@ def any_type_source(operand: DType, accumulator: DType, result: DType) -> str:
         x=to_accumulator(load(operand, "X[left + k * lk]"), operand, accumulator),
         y=to_accumulator(load(operand, "Y[right + n * rn + k * rk]"), operand, accumulator),
         total=rounded(accumulator, products),
-        z=store(result, cast("total", accumulator, result)),
+        z=cast_element("total", accumulator, result),
     )

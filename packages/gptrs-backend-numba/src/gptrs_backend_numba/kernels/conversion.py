@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
+from gptrs_backend_numba.kernels.deferred import intrinsic, types
 from gptrs_backend_numba.kernels.machine import call_llvm, unary
 
 
 def _reinterpreted(source, target):
-    """The bits of a number as one of another type."""
+    """The bits of a number as one of another type; both are names of types in numba."""
 
     @intrinsic
     def apply(typing_context, x):
         def generate(context, builder, signature, arguments):
-            return builder.bitcast(arguments[0], context.get_value_type(target))
+            return builder.bitcast(arguments[0], context.get_value_type(getattr(types, target)))
 
-        return target(source), generate
+        return getattr(types, target)(getattr(types, source)), generate
 
     return apply
 
 
-bits_of = _reinterpreted(types.float32, types.int32)
-from_bits = _reinterpreted(types.int32, types.float32)
-bits_of_f64 = _reinterpreted(types.float64, types.int64)
-f64_from_bits = _reinterpreted(types.int64, types.float64)
+bits_of = _reinterpreted("float32", "int32")
+from_bits = _reinterpreted("int32", "float32")
+bits_of_f64 = _reinterpreted("float64", "int64")
+f64_from_bits = _reinterpreted("int64", "float64")
 
 
 @intrinsic

@@ -203,6 +203,43 @@ Some channels at a time: of these the nearest cache keeps the rows of a window f
 """
 
 
+_LINES = placed(
+    """
+def kernel(x, weight, out, geometry, task):
+    G = pointer(geometry, np.int64)
+    line = 4 * G[C]
+    begin, end = task * G[ITEMS_A_TASK], min((task + 1) * G[ITEMS_A_TASK], G[ITEMS])
+    left, count, right = G[FIRST], G[LAST] - G[FIRST], G[OW] - G[LAST]
+    for channel in range(0, G[C], FLOATS):
+        c = 4 * channel
+        channels, factors = G[C] - channel, weight + c
+        scale, shift, bounds = G[SCALE] + c, G[SHIFT] + c, G[BOUNDS]
+        for row in range(begin, end):
+            image = row // G[OH]
+            top = (row - image * G[OH]) * STRIDE - G[PT]
+            source = x + ((image * G[H] + top) * G[W] - G[PL]) * line + c
+            place = out + row * G[OW] * line + c
+            if top < 0:
+                depthwise_line_STRIDE_1_3(source, G[W] * line, line, factors, left, count, right,
+                                          channels, scale, shift, bounds, place)
+            elif top + 3 > G[H]:
+                depthwise_line_STRIDE_0_2(source, G[W] * line, line, factors, left, count, right,
+                                          channels, scale, shift, bounds, place)
+            else:
+                depthwise_line_STRIDE_0_3(source, G[W] * line, line, factors, left, count, right,
+                                          channels, scale, shift, bounds, place)
+    return 0
+""",
+    DEPTHWISE_FIELDS,
+)
+"""Some rows of a depthwise convolution with a window of 3x3, a register of channels at a time."""
+
+
+def lines_source(stride: int) -> str:
+    """Rows of a depthwise convolution with windows of 3x3, `stride` positions apart."""
+    return _LINES.replace("STRIDE", str(stride))
+
+
 def tile_source(rows: int, vectors: int, asks: bool) -> str:
     """A tile of one size, which may ask for the next panel; see `convolution_ir.conv_tile`."""
     return _TILE.replace("SIZE", f"{rows}_{vectors}_{int(asks)}")

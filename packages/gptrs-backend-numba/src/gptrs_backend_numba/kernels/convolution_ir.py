@@ -7,9 +7,8 @@ are read where they lie. Nothing is copied into a matrix of patches.
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
+from gptrs_backend_numba.kernels.deferred import intrinsic, types
 from gptrs_backend_numba.kernels.emitter import (
     F32,
     I32,
@@ -23,8 +22,10 @@ from gptrs_backend_numba.kernels.gemm_ir import PANEL, ROWS
 from gptrs_backend_numba.kernels.machine import call_llvm
 
 _LINE = 64
-_MOST_UNROLLED = 22
-"""Sums up to which there are registers left for the loads of two steps."""
+_STEPS = 4
+"""Products for each sum in one turn of the loop over a run."""
+_ROWS_A_BASE = 3
+"""Rows whose addresses are a base and one or two steps."""
 
 
 class Epilogue:
@@ -157,33 +158,32 @@ def conv_tile(rows: int, vectors: int, asks: bool):
 def _run_of_products(emit, kind, left, step, table, run):
     """The body of the loop over runs."""
     b = emit.builder
-    rows, vectors, _ = kind
-    unroll = 2 if rows * vectors <= _MOST_UNROLLED else 1
+    rows = kind[0]
 
     def body(t, state):
         offset = emit.load(emit.moved(table, (t, 8)), run.type, 8)
         start = emit.moved(left, (offset, 1))
         # A base for every three rows: x86 adds a register once or twice for nothing.
-        bases = [emit.moved(start, (step, m)) for m in range(0, rows, 3)]
-        rest = b.and_(run, number(unroll - 1))
-        for count, steps in ((b.sub(run, rest), unroll), (rest, 1)):
-            products = _products(emit, kind, step, steps)
-            state = emit.loop(count, steps, state, _with(products, bases))
-            bases = [emit.moved(base, (count, 4)) for base in bases]
-        return state
+        bases = [emit.moved(start, (step, m)) for m in range(0, rows, _ROWS_A_BASE)]
+        state = [*bases, *state]
+        rest = b.and_(run, number(_STEPS - 1))
+        for count, steps in ((b.sub(run, rest), _STEPS), (rest, 1)):
+            state = emit.loop(count, steps, state, _products(emit, kind, step, steps))
+        return state[len(bases) :]
 
     return body
 
 
-def _with(products, bases):
-    return lambda k, state: products(k, bases, state)
-
-
 def _products(emit, kind, step, steps):
+    """The body of the loop over a run: `steps` products for each sum."""
     rows, vectors, asks = kind
+    count = -(-rows // _ROWS_A_BASE)
 
-    def body(k, bases, state):
-        right, ahead, *sums = state
+    def body(_, state):
+        # Hidden, or LLVM derives each base from the one before, by additions that take the place
+        # of multiplications in the processor.
+        bases = [hidden(emit.builder, base) for base in state[:count]]
+        right, ahead, *sums = state[count:]
         for u in range(steps):
             if u:
                 _keep_order(emit.builder)
@@ -194,15 +194,22 @@ def _products(emit, kind, step, steps):
                 for v in range(vectors)
             ]
             for m in range(rows):
-                place = emit.moved(bases[m // 3], (k, 4), 4 * u)
-                number_ = emit.load(emit.moved(place, (step, m % 3)), F32, 4)
-                value = emit.splat(number_)
+                base = emit.moved(bases[m // _ROWS_A_BASE], (step, m % _ROWS_A_BASE), 4 * u)
+                value = emit.splat(emit.load(base, F32, 4))
                 for v in range(vectors):
                     at = m * vectors + v
                     sums[at] = emit.multiply_add(value, factors[v], sums[at])
-        return [emit.moved(right, 4 * PANEL * steps), emit.moved(ahead, _LINE * steps), *sums]
+        bases = [emit.moved(base, 4 * steps) for base in bases]
+        places = [emit.moved(right, 4 * PANEL * steps), emit.moved(ahead, _LINE * steps)]
+        return [*bases, *places, *sums]
 
     return body
+
+
+def hidden(builder, pointer):
+    """The pointer itself, of which the compiler no longer knows how it was made."""
+    type_ = ir.FunctionType(pointer.type, [pointer.type])
+    return builder.asm(type_, "", "=r,0", [pointer], side_effect=False)
 
 
 def _prefetch(emit, pointer):
@@ -217,74 +224,10 @@ def _keep_order(builder):
     builder.asm(type_, "", "~{memory}", [], side_effect=True)
 
 
-def depthwise(positions: int):
-    """Intrinsic: `positions` neighbours in a row of a depthwise convolution, some channels.
-
-    Arguments: the address of the first tap of the first position, the bytes between positions,
-    between rows of taps, how many of these, between taps of a row, how many; the address of the
-    weights of the first tap, the bytes from one row of taps to the next (one tap follows another);
-    how many channels, and the bytes of all; the rest as in `conv_tile`.
-    """
-
-    @intrinsic
-    def micro_kernel(
-        typing_context, x, step, row_step, rows, column_step, columns, weight, weight_row,
-        channels, line,
-        scale, shift, residual, bounds, out,
-    ):  # fmt: skip
-        def generate(context, builder, signature, arguments):
-            emit = Emitter(builder)
-            x, step, row_step, rows, column_step, columns, weight, weight_row, *tail = arguments
-            channels, line, scale, shift, residual, bounds, out = tail
-            x, weight, scale, shift, bounds, out = (
-                emit.pointer(address) for address in (x, weight, scale, shift, bounds, out)
-            )
-
-            def block(c, mask):
-                def tap_row(i, sums):
-                    start = emit.moved(x, (builder.mul(i, row_step), 1), (c, 4))
-                    factors = emit.moved(weight, (builder.mul(i, weight_row), 1), (c, 4))
-
-                    def tap(j, sums):
-                        place = emit.moved(start, (builder.mul(j, column_step), 1))
-                        at = emit.moved(factors, (builder.mul(j, line), 1))
-                        factor = masked_load(emit, at, mask)
-                        return [
-                            emit.multiply_add(
-                                masked_load(emit, emit.moved(place, (step, p)), mask), factor, value
-                            )
-                            for p, value in enumerate(sums)
-                        ]
-
-                    return emit.loop(columns, 1, sums, tap)
-
-                sums = emit.loop(rows, 1, [ZERO] * positions, tap_row)
-                own = (emit.moved(pointer, (c, 4)) for pointer in (scale, shift))
-
-                def place_in(base):
-                    return lambda p: emit.moved(base, (line, p), (c, 4))
-
-                places = (place_in(base) for base in (out, emit.pointer(residual)))
-                Epilogue(emit, *own, residual, bounds).finish(
-                    sums, [0] * positions, {0: mask}, *places
-                )
-
-            def body(c, _):
-                block(c, lanes_below(emit, builder.sub(channels, c)))
-                return []
-
-            emit.loop(channels, WIDTH, [], body)
-            return context.get_dummy_value()
-
-        return types.void(*[types.int64] * 15), generate
-
-    return micro_kernel
-
-
 EXPORTS: dict[str, object] = {
     f"conv_tile_{rows}_{vectors}_{int(asks)}": conv_tile(rows, vectors, asks)
     for rows in range(1, ROWS + 1)
     for vectors in (1, 2)
     for asks in (False, True)
-} | {f"depthwise_{positions}": depthwise(positions) for positions in (1, 4, 8)}
+}
 """Additional names of the sources."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.kernels.reduction import combined
 from gptrs_backend_numba.kernels.registers import (
-    cast,
+    cast_element,
     load,
     rounded,
-    store,
     to_accumulator,
     typed_pointer,
 )
@@ -48,8 +47,8 @@ def cumulative_source(
     each.
     """
     value = to_accumulator(load(operand, "X[source]"), operand, accumulator)
-    shown = cast(rounded(accumulator, "shown"), accumulator, result)
-    written = f"O[target] = {store(result, shown)}"
+    shown = cast_element(rounded(accumulator, "shown"), accumulator, result)
+    written = f"O[target] = {shown}"
     return _CUMULATIVE.format(
         kind=kind,
         operand=operand,

@@ -10,6 +10,7 @@ from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise as ops
 from gptrs_backend_numba.kernels.registers import (
     cast,
+    cast_element,
     is_narrow,
     load,
     register,
@@ -137,7 +138,7 @@ class Access:
 
 
 def computes(op: type[Op], dtype: DType) -> bool:
-    """Whether `expression` knows the op on operands of type `dtype`; casts see `can_cast`."""
+    """Whether `expression` knows the op on operands of type `dtype`."""
     return op in (ops.Cast, ops.Compare) or op.name in _TEMPLATES.get(dtype.kind, {})
 
 
@@ -146,18 +147,33 @@ def expression(operation: Operation) -> str:
     if operation.text is not None:
         return operation.text
     op = operation.op
+    dtype = operation.operands[op.data_operand][1]
+    if isinstance(op, ops.Cast):
+        return cast(operation.operands[0][0], dtype, operation.result[1])
+    value = _unrounded(operation)
+    exact = op.name == "select" or operation.result[1] is not dtype
+    return value if exact else rounded(dtype, value)
+
+
+def element(operation: Operation) -> str:
+    """Source of what to assign to an element for the result of one op from register names."""
+    op, (_, target) = operation.op, operation.result
+    if isinstance(op, ops.Cast) and operation.text is None:
+        return cast_element(*operation.operands[0], target)
+    if is_narrow(target) and operation.text is None:
+        return store(target, _unrounded(operation))  # which rounds it
+    return store(target, expression(operation))
+
+
+def _unrounded(operation: Operation) -> str:
+    op = operation.op
     names = [name for name, _ in operation.operands]
     dtype = operation.operands[op.data_operand][1]
-    target = operation.result[1]
-    if isinstance(op, ops.Cast):
-        return cast(names[0], dtype, target)
     if isinstance(op, ops.Compare):
         sides = [f"convert({name}, np.uint8)" if dtype.is_bool else name for name in names]
         return f"{sides[0]} {_COMPARISONS[op.direction]} {sides[1]}"
-    narrow = is_narrow(dtype)
     template = _template(operation, dtype)
-    value = template.format(*names, t="f32" if narrow else dtype, r=register(dtype))
-    return value if op.name == "select" or target is not dtype else rounded(dtype, value)
+    return template.format(*names, t="f32" if is_narrow(dtype) else dtype, r=register(dtype))
 
 
 def _template(operation: Operation, dtype: DType) -> str:
@@ -182,8 +198,9 @@ def source(
     The geometry has the sizes of the axes, then the strides of each input that is not fixed, then
     those of the output. Returns 1 when an integer was divided by zero.
     """
+    fails = any(map(_divides, operations))
     lines = [f"def kernel({''.join(f'a_{x.name}, ' for x in inputs)}a_out, geometry):"]
-    lines += ["    G = pointer(geometry, np.int64)", "    failed = False"]
+    lines += ["    G = pointer(geometry, np.int64)"] + ["    failed = False"] * fails
     lines += [f"    n{axis} = G[{axis}]" for axis in range(rank)]
     at = rank
     for access in (*inputs, output):
@@ -191,12 +208,14 @@ def source(
         if access.fixed:
             lines.append(f"    {access.name} = {load(access.dtype, f'p_{access.name}[0]')}")
             continue
-        lines += [f"    s_{access.name}{axis} = G[{at + axis}]" for axis in range(rank)]
+        # numba spends time on what is not read, too.
+        read = rank if access.inner is None else rank - 1
+        lines += [f"    s_{access.name}{axis} = G[{at + axis}]" for axis in range(read)]
         at += rank
     for axis in range(rank - 1):
         lines.append("    " * (axis + 1) + f"for i{axis} in range(n{axis}):")
     lines += ["    " * rank + line for line in _row(rank, inputs, output, operations)]
-    lines.append("    return 1 if failed else 0")
+    lines.append("    return 1 if failed else 0" if fails else "    return 0")
     return "\n".join(lines) + "\n"
 
 
@@ -208,33 +227,37 @@ def _row(
     lines: list[str] = []
     for access in walked:
         terms = [f"i{axis} * s_{access.name}{axis}" for axis in range(rank - 1)]
-        lines.append(f"o_{access.name} = {' + '.join(terms) or 'np.int64(0)'}")
+        lines += [f"o_{access.name} = {' + '.join(terms)}"] if terms else []
     for access in walked:
         if access.inner == 0 and access is not output:
-            lines.append(
-                f"{access.name} = {load(access.dtype, f'p_{access.name}[o_{access.name}]')}"
-            )
+            lines.append(f"{access.name} = {load(access.dtype, _element(access, rank))}")
     lines.append(f"for i in range(n{rank - 1}):")
     for access in inputs:
         if not access.fixed and access.inner != 0:
             lines.append(f"    {access.name} = {load(access.dtype, _element(access, rank))}")
-    for operation in operations:
-        lines += [f"    {line}" for line in _checked(operation)]
-    lines.append(f"    {_element(output, rank)} = {store(output.dtype, operations[-1].result[0])}")
+    for operation in operations[:-1]:
+        lines.append(f"    {operation.result[0]} = {expression(operation)}")
+    lines += [f"    {_failure(operation)}" for operation in filter(_divides, operations)]
+    lines.append(f"    {_element(output, rank)} = {element(operations[-1])}")
     return lines
 
 
-def _checked(operation: Operation) -> list[str]:
-    lines = [f"{operation.result[0]} = {expression(operation)}"]
+def _divides(operation: Operation) -> bool:
+    return can_fail(operation.op, operation.operands[-1][1])
+
+
+def _failure(operation: Operation) -> str:
     name, dtype = operation.operands[-1]
-    if can_fail(operation.op, dtype):
-        lines.append(f"failed |= {name} == {register(dtype)}(0)")
-    return lines
+    return f"failed |= {name} == {register(dtype)}(0)"
 
 
 def _element(access: Access, rank: int) -> str:
-    step = "i" if access.inner == 1 else f"i * s_{access.name}{rank - 1}"
-    return f"p_{access.name}[o_{access.name} + {step}]"
+    terms = [f"o_{access.name}"] * (rank > 1)
+    if access.inner is None:
+        terms.append(f"i * s_{access.name}{rank - 1}")
+    elif access.inner == 1:
+        terms.append("i")
+    return f"p_{access.name}[{' + '.join(terms) or '0'}]"
 
 
 def cast_operation(name: str, dtype: DType, result: str, target: DType) -> Operation:

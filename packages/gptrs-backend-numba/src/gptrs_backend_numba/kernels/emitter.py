@@ -2,24 +2,12 @@
 
 from __future__ import annotations
 
-import llvmlite.binding as llvm
 from llvmlite import ir
-from numba.core import config
 
 from gptrs_backend_numba.kernels.machine import call_llvm
+from gptrs_backend_numba.kernels.target import features
 
-
-def _features() -> set[str]:
-    """What the code may use. Another CPU than the host's, if numba is told one, has no AVX-512."""
-    if config.CPU_FEATURES is not None:
-        return {word[1:] for word in config.CPU_FEATURES.split(",") if word.startswith("+")}
-    host = {name for name, present in llvm.get_host_cpu_features().items() if present}
-    if config.CPU_NAME not in (None, llvm.get_host_cpu_name()):
-        host = {name for name in host if not name.startswith("avx512")}
-    return host
-
-
-FEATURES = _features()
+FEATURES = features()
 """Names of the features of the processor, as LLVM calls them."""
 FUSED = bool(FEATURES & {"fma", "neon"})
 """Whether there is an instruction for fused multiply-adds; without one they are slow calls."""
@@ -105,9 +93,12 @@ class Emitter:
         name = "fma" if FUSED else "fmuladd"
         return call_llvm(self.builder, f"llvm.{name}.v{WIDTH}f32", VECTOR, [x, y, z])
 
-    def prefetch(self, pointer, write=0):
-        """Ask for the cache line of an address, which need not exist."""
-        hints = [ir.Constant(I32, hint) for hint in (write, 3, 1)]  # to be kept near, as data
+    def prefetch(self, pointer, write=0, near=3):
+        """Ask for the cache line of an address, which need not exist; where `near` is 2, to L2.
+
+        More lines can be waited for there than in L1.
+        """
+        hints = [ir.Constant(I32, hint) for hint in (write, near, 1)]  # 1: as data
         call_llvm(self.builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 
     def total(self, value):

@@ -2,9 +2,9 @@
 
 The left side is packed in tiles: `rows` numbers, f32, for each k. The right side (n, k) is read in
 panels: `PANEL` numbers for each k, padded with zeros; from a packed copy, packed block by block
-into memory of the task, or in place. All kernels share one geometry, see `gemm_geometry`. Borders
-of tasks depend on sizes alone, and the order of each sum on m and k alone, so the number of
-threads never shows in a result.
+into memory of the task, or in place. All kernels share one geometry, see `gemm_geometry`. The
+order of each sum depends on m and k alone, so it never shows in a result how many threads there
+are, nor where the borders of tasks lie.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from gptrs_backend_numba.kernels.gemm_ir import ROWS
 from gptrs_backend_numba.kernels.registers import load, typed_pointer
 
 RUN_SOURCE = placed("""
-def kernel(state, function, count, threads, lhs, rhs, bias, residual, sums, out, geometry):
+def kernel(state, function, count, threads, lhs, rhs, bias, residual, sums, original, out,
+           geometry):
     G = pointer(geometry, np.int64)
-    G[BIAS], G[RESIDUAL], G[SUMS] = bias, residual, sums
+    G[BIAS], G[RESIDUAL], G[SUMS], G[ORIGINAL] = bias, residual, sums, original
     if threads < 2 or count < 2:
         for task in range(count):
             call_task(function, lhs, rhs, out, geometry, task)
@@ -54,44 +55,75 @@ def kernel(lhs, rhs, out, geometry, task):
     block = np.empty(SIZE * PANEL * depth if way != PACKED else 0, np.uint8)
     memory = tile_memory()
     padded = panels * PANEL
-    begin = np.int64(0)
+    begin, nothing = np.int64(0), np.int64(0)
     while True:
         length = min(depth, k - begin)
         last = begin + length >= k
         panel = first_panel
         while m == 1 and way == PACKED and panel + 1 < last_panel:
             B = R + panel * panel_step
-            call_compiled(G[TILE], L, B, step, memory, PANEL, k, 0, 0, B + 16 * step)
-            for half in range(2):
-                width = min(PANEL, n - (panel + half) * PANEL)
-                call_compiled(G[FINISH], memory + 4 * PANEL * half, PANEL, out, 0,
-                              (panel + half) * PANEL, 1, width, geometry, 0)
+            column = panel * PANEL
+            if G[DIRECT] and column + 2 * PANEL <= n:
+                bias = G[BIAS] + 4 * column if G[HAS_BIAS] else nothing
+                residual = nothing
+                if G[HAS_RESIDUAL]:
+                    residual = G[RESIDUAL] + 4 * (batch * G[RESIDUAL_STEP] + column)
+                call_tile(G[TILE], L, B, step, k, 0, bias, 0, residual, 0,
+                          out + 4 * (batch * G[OUT_STEP] + column), 0, B + 64 * PANEL, step)
+            else:
+                call_tile(G[TILE], L, B, step, k, 0, 0, 0, 0, 0, memory, PANEL,
+                          B + 64 * PANEL, step)
+                for half in range(2):
+                    width = min(PANEL, n - column - half * PANEL)
+                    call_compiled(G[FINISH], memory + 4 * PANEL * half, PANEL, out, batch,
+                                  column + half * PANEL, 1, width, geometry, 0)
             panel += 2
         for panel in range(panel, last_panel):
-            width = min(PANEL, n - panel * PANEL)
+            column = panel * PANEL
+            width = min(PANEL, n - column)
+            direct = G[DIRECT] != 0 and width == PANEL
             B, b_step = R + panel * panel_step + begin * step, step
             if way == BLOCKS or (way == IN_PLACE and width < PANEL):
                 call_compiled(G[PACK], B, block.ctypes.data, width, length, G[RN], G[RK], 0, 0, 0)
                 B, b_step = block.ctypes.data, np.int64(SIZE * PANEL)
+            ahead, pace = B + 16 * b_step, b_step
+            shares = way == PACKED and last_tile > first_tile + 1
+            if shares:  # each tile asks for a part of the panel that comes next
+                ahead = B + panel_step
+                if panel + 1 == last_panel:
+                    ahead = R + (last_panel + G[SKIPPED]) % panels * panel_step
+                    if not last:
+                        ahead = R + first_panel * panel_step + (begin + length) * step
+                pace = (b_step - 1) // (last_tile - first_tile) + 1
             for tile in range(first_tile, last_tile):
                 row = tile * whole + min(tile, taller)
                 height = whole + (1 if tile < taller else 0)
-                C, c_step = memory, np.int64(PANEL)
-                if depth < k:
-                    C, c_step = G[SUMS] + 4 * ((batch * m + row) * padded + panel * PANEL), padded
-                A = L + 4 * (row * k + begin * height)
-                more = np.int64(begin > 0)
                 first = batch * m + row
-                ahead = B + 16 * b_step
-                if tile + 1 == last_tile and last_tile > first_tile + 1:
-                    ahead = B + panel_step
-                if last:
-                    size, o_step = G[OUT_SIZE], G[OUT_STEP]
-                    place = out + size * (first * o_step + panel * PANEL)
-                    prefetch_rows(place, size * o_step, height)
-                call_compiled(G[TILE], A, B, b_step, C, c_step, length, height, more, ahead)
-                if last:
-                    call_compiled(G[FINISH], C, c_step, out, first, panel * PANEL, height, width,
+                start, start_row, other, other_row = nothing, nothing, nothing, nothing
+                C, c_step = memory, np.int64(PANEL)
+                if direct:
+                    c_step = G[OUT_STEP]
+                    C = out + 4 * (first * c_step + column)
+                    if G[HAS_BIAS]:
+                        start = G[BIAS] + 4 * column
+                    if G[HAS_RESIDUAL] and begin == 0:
+                        other_row = G[RESIDUAL_STEP]
+                        other = G[RESIDUAL] + 4 * (first * other_row + column)
+                elif depth < k:
+                    C, c_step = G[SUMS] + 4 * (first * padded + column), padded
+                if begin > 0:
+                    start, start_row = C, c_step
+                if tile + 1 < last_tile:
+                    if begin > 0:
+                        prefetch_rows(C + 4 * height * c_step, 4 * c_step, height)
+                    elif direct and G[HAS_RESIDUAL]:
+                        prefetch_rows(other + 4 * height * other_row, 4 * other_row, height)
+                call_tile(G[TILE], L + 4 * (row * k + begin * height), B, b_step, length, height,
+                          start, start_row, other, other_row, C, c_step, ahead, pace)
+                if shares:
+                    ahead += pace * length
+                if last and not direct:
+                    call_compiled(G[FINISH], C, c_step, out, first, column, height, width,
                                   geometry, 0)
         begin += length
         if last:
@@ -134,7 +166,7 @@ def kernel(lhs, rhs, out, geometry, task):
 """)
 
 _TILE = """
-def kernel(lhs, rhs, step, out, row, count, rows, more, ahead):
+def kernel(lhs, rhs, step, count, rows, start, start_row, other, other_row, out, row, ahead, pace):
     if rows == 0:
         {pair}
 {cases}
@@ -157,11 +189,13 @@ def kernel(lhs, nothing, out, geometry, task):
     done, squares = np.int64(0), np.int64(0)
     if {transposes} and lk == 1:
         squares, done = height - height % 4, k - k % 4
-        for j in range(0, done, 4):
+        for line in range(0, done, 16):
+            # Whole cache lines of a few rows: those of many rows may displace one another.
             for i in range(0, squares, 4):
-                source = lhs + 4 * (begin + i * lm + j)
-                target = out + 4 * ((batch * m + row) * k + j * height + i)
-                transpose_4(source, 4 * lm, target, 4 * height)
+                for j in range(line, min(line + 16, done), 4):
+                    source = lhs + 4 * (begin + i * lm + j)
+                    target = out + 4 * ((batch * m + row) * k + j * height + i)
+                    transpose_4(source, 4 * lm, target, 4 * height)
     for i in range(height):
         for j in range(done if i < squares else 0, k):
             P[j * height + i] = {x}
@@ -221,13 +255,12 @@ def dots_source(dtype: DType) -> str:
 
 def tile_source(dtype: DType) -> str:
     """The tiles of all heights on a right side of this type; `rows` 0 is one row, two panels."""
+    arguments = "lhs, rhs, step, count, start, start_row, other, other_row, out, row, ahead, pace"
     cases = [
-        f"    if rows == {rows}:\n"
-        f"        tile_{rows}_{dtype}(lhs, rhs, step, out, row, count, more, ahead)"
+        f"    if rows == {rows}:\n        tile_{rows}_{dtype}({arguments})"
         for rows in range(1, ROWS + 1)
     ]
-    pair = f"pair_{dtype}(lhs, rhs, step, out, row, count, more, ahead)"
-    return _TILE.format(pair=pair, cases="\n".join(cases))
+    return _TILE.format(pair=f"pair_{dtype}({arguments})", cases="\n".join(cases))
 
 
 def left_source(operand: DType) -> str:

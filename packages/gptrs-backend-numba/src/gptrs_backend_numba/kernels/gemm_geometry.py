@@ -11,11 +11,13 @@ FIELDS = (
     "RANK",  # number of batch axes
     "TILES",  # of one matrix of the left side; the first M % TILES have one row more than others
     "TILES_A_TASK", "PANELS_A_TASK",
+    "SKIPPED",  # panels of other threads, likely, between a task and the next one of a thread
     "DEPTH",  # values of k in a block
     "WAY",  # one of PACKED, BLOCKS, IN_PLACE
     "TILE", "PACK", "FINISH",  # addresses of functions
-    "BIAS", "RESIDUAL", "SUMS",  # addresses, filled in by the call
-    "OUT_SIZE",  # bytes of an element
+    "BIAS", "RESIDUAL", "SUMS", "ORIGINAL",  # addresses, filled in by the call
+    "DIRECT",  # whether sums are results: f32, with nothing but a bias and a residual of f32
+    "HAS_BIAS", "HAS_RESIDUAL",
     "OUT_STEP", "RESIDUAL_STEP",  # elements from one row to the next
 )  # fmt: skip
 """The names of the numbers of a geometry, which (size, stride) of the batch axes follow."""

@@ -7,9 +7,8 @@ right side, `PANEL` elements, and multiplies it by one number for each row of th
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
+from gptrs_backend_numba.kernels.deferred import intrinsic, types
 from gptrs_backend_numba.kernels.emitter import (
     F32,
     FEATURES,
@@ -32,15 +31,19 @@ PANEL = VECTORS * WIDTH
 
 _CHAINS = 8
 """Sums in flight that keep two units with a latency of four cycles busy."""
+_FEW = 6
+"""Rows up to which a tile is bound by memory."""
 
 
 def tile(rows: int, dtype: str, panels: int = 1):
     """Intrinsic: `rows` x `PANEL` sums of products over `count` >= 0 values of k.
 
     Arguments: the address of lhs, f32, `rows` numbers for each k; of rhs, "f32", "bf16" or "f16",
-    and the bytes from one k to the next; of the sums, f32, and the elements from one row to the
-    next; the count; whether to go on from the sums that are there; and where to begin to ask the
-    memory for rows like those of rhs, one for each k: the processor alone looks too little ahead.
+    and the bytes from one k to the next; the count; two addresses of what the sums begin with,
+    f32, 0 for nothing, each with the elements from one row to the next; the same of the sums; and
+    where to ask the memory for what is needed later, with the bytes to move on for each k: the
+    processor alone looks too little ahead. Tiles of few rows ask for a whole row of a panel at a
+    time, the others for one cache line.
 
     With two panels, which follow one another in a packed rhs, the sums of the second one are
     `PANEL` elements behind those of the first: one row alone is faster on two streams from memory.
@@ -50,16 +53,19 @@ def tile(rows: int, dtype: str, panels: int = 1):
     unroll = max(2, chains)
 
     @intrinsic
-    def micro_kernel(typing_context, lhs, rhs, step, out, row, count, more, ahead):
+    def micro_kernel(
+        typing_context, lhs, rhs, step, count, start, start_row, other, other_row, out, row,
+        ahead, pace,
+    ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            lhs, rhs, step, out, row, count, more, ahead = arguments
+            lhs, rhs, step, count, start, start_row, other, other_row, *rest = arguments
+            out, row, ahead, pace = rest
             emit = Emitter(builder)
-            out = emit.pointer(out)
-            places = [
-                emit.moved(out, (row, 4 * m), 4 * WIDTH * v)
-                for m in range(rows) for v in range(VECTORS * panels)
-            ]  # fmt: skip
-            starts = _starts(emit, places, more) + [ZERO] * (len(places) * (chains - 1))
+            vectors = rows, VECTORS * panels
+            sums = [ZERO] * (vectors[0] * vectors[1])
+            for address, distance in ((start, start_row), (other, other_row)):
+                sums = _increased(emit, sums, address, _places(emit, address, distance, *vectors))
+            starts = sums + [ZERO] * (len(sums) * (chains - 1))
             streams = [emit.pointer(address) for address in (rhs, ahead)]
             for panel in range(1, panels):
                 far = builder.mul(builder.mul(count, step), number(panel))
@@ -67,9 +73,10 @@ def tile(rows: int, dtype: str, panels: int = 1):
             state = [emit.pointer(lhs), *streams, *starts]
             rest = builder.and_(count, number(unroll - 1))
             for times, steps in ((builder.sub(count, rest), unroll), (rest, 1)):
-                body = _products(emit, rows, dtype, step, steps, panels)
+                body = _products(emit, rows, dtype, (step, pace), steps, panels)
                 state = emit.loop(times, steps, state, body)
             sums = state[1 + len(streams) :]
+            places = _places(emit, out, row, *vectors)
             for at, place in enumerate(places):
                 value = sums[at]
                 for chain in range(1, chains):
@@ -77,31 +84,44 @@ def tile(rows: int, dtype: str, panels: int = 1):
                 emit.store(value, place)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 8), generate
+        return types.void(*[types.int64] * 12), generate
 
     return micro_kernel
 
 
-def _starts(emit, places, more):
-    """The sums that are there, or zeros."""
+def _places(emit, address, row, rows, vectors):
+    """Pointers to the vectors of a tile, row by row."""
+    base = emit.pointer(address)
+    return [
+        emit.moved(base, (row, 4 * m), 4 * WIDTH * v) for m in range(rows) for v in range(vectors)
+    ]
+
+
+def _increased(emit, sums, address, places):
+    """The sums, plus the vectors at the places unless the address is 0."""
     b = emit.builder
     entry = b.block
     load, begin = b.append_basic_block("load"), b.append_basic_block("begin")
-    b.cbranch(b.icmp_signed("!=", more, number(0)), load, begin)
+    b.cbranch(b.icmp_signed("!=", address, number(0)), load, begin)
     b.position_at_end(load)
-    found = [emit.load(place, VECTOR, 4) for place in places]
+    loaded = [emit.load(place, VECTOR, 4) for place in places]
+    found = [
+        value if start is ZERO else b.fadd(value, start)
+        for value, start in zip(loaded, sums, strict=True)
+    ]
     b.branch(begin)
     b.position_at_end(begin)
-    starts = [b.phi(VECTOR) for _ in places]
-    for phi, value in zip(starts, found, strict=True):
-        phi.add_incoming(ZERO, entry)
+    results = [b.phi(VECTOR) for _ in places]
+    for phi, start, value in zip(results, sums, found, strict=True):
+        phi.add_incoming(start, entry)
         phi.add_incoming(value, load)
-    return starts
+    return results
 
 
-def _products(emit, rows, dtype, step, steps, panels):
+def _products(emit, rows, dtype, paces, steps, panels):
     """The body of the loop over k: `steps` values, each added to the next chain of sums."""
     width = (4 if dtype == "f32" else 2) * WIDTH
+    asked, near = (width * VECTORS, 3) if rows <= _FEW else (1, 2)
 
     def body(k, state):
         lhs, streams, sums = state[0], state[1 : 1 + 2 * panels], state[1 + 2 * panels :]
@@ -109,15 +129,15 @@ def _products(emit, rows, dtype, step, steps, panels):
         for u in range(steps):
             right = []
             for rhs, ahead in zip(streams[::2], streams[1::2], strict=True):
-                for line in range(0, width * VECTORS, 64) if steps > 1 else ():
-                    emit.prefetch(emit.moved(ahead, line))
+                for line in range(0, asked, 64) if steps > 1 else ():
+                    emit.prefetch(emit.moved(ahead, line), near=near)
                 right += [emit.floats(emit.moved(rhs, width * v), dtype) for v in range(VECTORS)]
             for m in range(rows):
                 left = emit.splat(emit.load(emit.moved(lhs, 4 * (u * rows + m)), F32, 4))
                 for value in right:
                     sums[at] = emit.multiply_add(left, value, sums[at])
                     at = (at + 1) % len(sums)
-            streams = [emit.moved(stream, (step, 1)) for stream in streams]
+            streams = [emit.moved(x, (paces[i % 2], 1)) for i, x in enumerate(streams)]
         return [emit.moved(lhs, 4 * steps * rows), *streams, *sums]
 
     return body
@@ -147,7 +167,7 @@ def dots(dtype: str):
                     left = emit.load(emit.moved(x, (k, 4), 4 * half * WIDTH), VECTOR, 4)
                     for row in range(DOT_ROWS):
                         place = emit.moved(rhs, (step, row), (k, size), size * half * WIDTH)
-                        emit.prefetch(emit.moved(place, (step, DOT_ROWS)))
+                        emit.prefetch(emit.moved(place, (step, DOT_ROWS)), near=2)
                         at = 2 * row + half
                         sums[at] = emit.multiply_add(left, emit.floats(place, dtype), sums[at])
                 return sums
@@ -236,21 +256,44 @@ def prefetch_rows(typing_context, address, step, rows):
     return types.void(*[types.int64] * 3), generate
 
 
-@intrinsic
-def call_compiled(typing_context, function, a, b, c, d, e, f, g, h, i):
-    """Call a compiled function of nine arguments by its address, in numba's convention."""
+def _call(count):
+    """The signature and the code of a call of a function of `count` arguments by its address."""
 
     def generate(context, builder, signature, arguments):
         failure = ir.PointerType(I8)
         result = ir.PointerType(I64)
-        type_ = ir.FunctionType(I32, [result, ir.PointerType(failure), *[I64] * 9])
+        type_ = ir.FunctionType(I32, [result, ir.PointerType(failure), *[I64] * count])
         function = builder.inttoptr(arguments[0], ir.PointerType(type_))
         with builder.goto_entry_block():
             returned, raised = builder.alloca(I64), builder.alloca(failure)
         builder.call(function, [returned, raised, *arguments[1:]])
         return context.get_dummy_value()
 
-    return types.void(*[types.int64] * 10), generate
+    return types.void(*[types.int64] * (count + 1)), generate
+
+
+@intrinsic
+def call_compiled(typing_context, function, a, b, c, d, e, f, g, h, i):
+    """Call a compiled function of nine arguments by its address, in numba's convention."""
+    return _call(9)
+
+
+@intrinsic
+def call_tile(typing_context, function, a, b, c, d, e, f, g, h, i, j, k, m, n):
+    """Call a compiled function of thirteen arguments by its address."""
+    return _call(13)
+
+
+@intrinsic
+def use_wide_vectors(typing_context):
+    """Let loops of the function use the widest vectors: for some CPUs LLVM prefers half of them."""
+
+    def generate(context, builder, signature, arguments):
+        # llvmlite knows names of attributes only, not that some have values.
+        set.add(builder.function.attributes, f'"prefer-vector-width"="{32 * WIDTH}"')
+        return context.get_dummy_value()
+
+    return types.void(), generate
 
 
 NARROW = ("f32", "bf16", "f16")
@@ -264,6 +307,8 @@ EXPORTS = {
     "tile_memory": tile_memory,
     "prefetch_rows": prefetch_rows,
     "call_compiled": call_compiled,
+    "call_tile": call_tile,
+    "use_wide_vectors": use_wide_vectors,
     "transpose_2": transpose(2),
     "transpose_4": transpose(4),
     **{f"dots_{dtype}": dots(dtype) for dtype in NARROW},

@@ -14,8 +14,8 @@ Every instruction is its number and its operands; positions count words from the
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
+
+from gptrs_backend_numba.kernels.deferred import intrinsic, types
 
 END, CALL, JUMP, UNLESS, BEGIN, NEXT, PLACE = range(7)
 MOST_ARGUMENTS = 24

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from numba.extending import register_jitable
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.kernels.deferred import register_jitable
 from gptrs_backend_numba.kernels.machine import choose
 from gptrs_backend_numba.kernels.registers import element
 

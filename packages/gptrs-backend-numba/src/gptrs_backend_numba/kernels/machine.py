@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 from llvmlite import ir
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic, register_jitable
+
+from gptrs_backend_numba.kernels.deferred import intrinsic, register_jitable, types
 
 
 def call_llvm(builder, name, result, arguments):
     """Emit a call of the LLVM intrinsic `name`."""
     function_type = ir.FunctionType(result, [argument.type for argument in arguments])
-    function = cgutils.get_or_insert_function(builder.module, function_type, name)
+    function = builder.module.globals.get(name)
+    if function is None:
+        function = ir.Function(builder.module, function_type, name)
     return builder.call(function, arguments)
 
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from numba.extending import register_jitable
-
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.kernels.registers import cast, load, register, store, typed_pointer
+from gptrs_backend_numba.kernels.deferred import register_jitable
+from gptrs_backend_numba.kernels.registers import cast, cast_element, load, register, typed_pointer
 
 _LAYER_NORM = """
 # {dtype}, epsilon {epsilon!r}
@@ -66,7 +65,7 @@ def layer_norm_source(dtype: DType, epsilon: float) -> str:
         O=typed_pointer("out", dtype),
         unit=loaded("X[source + i]"),
         strided=loaded("X[source + i * step]"),
-        value=store(dtype, cast(value, wide, dtype)),
+        value=cast_element(value, wide, dtype),
     )
 
 

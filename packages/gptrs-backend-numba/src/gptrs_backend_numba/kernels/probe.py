@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
+from gptrs_backend_numba.kernels.deferred import intrinsic, types
 from gptrs_backend_numba.kernels.emitter import F32, VECTOR, WIDTH, Emitter
 
 _CHAINS = 12

@@ -7,14 +7,14 @@ element and in what is computed of them.
 from __future__ import annotations
 
 import numpy as np
-from numba.extending import register_jitable
 
 from gptrs.ir import dtypes
 from gptrs.ir import random_constants as numbers
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.kernels.conversion import bits_of_f64, f64_from_bits
+from gptrs_backend_numba.kernels.deferred import register_jitable
 from gptrs_backend_numba.kernels.machine import EXPORTS as MACHINE
-from gptrs_backend_numba.kernels.registers import cast, store, typed_pointer
+from gptrs_backend_numba.kernels.registers import cast_element, typed_pointer
 
 BLOCKS = 1024
 """Blocks of 128 bits a task."""
@@ -70,7 +70,7 @@ def _element(dtype: DType, width: int, *, normal: bool) -> str:
         value = f"inverse_normal(({leading} + 0.5) * {2.0**-precision!r})"
     else:
         value = f"({leading} * {2.0**-precision!r})"
-    return store(dtype, cast(value, dtypes.f64, dtype))
+    return cast_element(value, dtypes.f64, dtype)
 
 
 @register_jitable

@@ -5,10 +5,9 @@ from __future__ import annotations
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.kernels.keys import key, key_pointer
 from gptrs_backend_numba.kernels.registers import (
-    cast,
+    cast_element,
     load,
     rounded,
-    store,
     to_accumulator,
     typed_pointer,
 )
@@ -77,7 +76,7 @@ def reduce_source(
         O=typed_pointer("out", result),
         unit=step("X[first + i]"),
         strided=step("X[first + i * stride]"),
-        value=store(result, cast("total", accumulator, result)),
+        value=cast_element("total", accumulator, result),
     )
 
 

@@ -74,13 +74,8 @@ def rounded(dtype: DType, value: str) -> str:
     return f"{dtype}_to_f32(f32_to_{dtype}({value}))" if is_narrow(dtype) else value
 
 
-def can_cast(source: DType, target: DType) -> bool:
-    """Whether `cast` is defined: a complex number has no real type to go to."""
-    return target.is_complex or target.is_bool or not source.is_complex
-
-
 def cast(value: str, source: DType, target: DType) -> str:
-    """Source of a register value converted as by `cast`; `can_cast` must hold."""
+    """Source of a register value converted as by `cast`, which no complex number is to a real."""
     if source is target:
         return value
     if target.is_complex:
@@ -88,9 +83,16 @@ def cast(value: str, source: DType, target: DType) -> str:
     if source.is_complex:
         return f"({value} != {register(source)}(0))"
     if is_narrow(target):
-        return _to_narrow(value, source, target)
+        return rounded(target, _to_f32(value, source))
     converted = f"convert({value}, {register(target)})"
     return f"clamped_{target}({converted})" if target.bits == 4 else converted
+
+
+def cast_element(value: str, source: DType, target: DType) -> str:
+    """Source of what to assign to an element for a register value converted as by `cast`."""
+    if is_narrow(target) and source is not target:
+        return store(target, _to_f32(value, source))  # which rounds it
+    return store(target, cast(value, source, target))
 
 
 def _to_complex(value: str, source: DType, target: DType) -> str:
@@ -99,13 +101,13 @@ def _to_complex(value: str, source: DType, target: DType) -> str:
     return f"{register(target)}({value})"
 
 
-def _to_narrow(value: str, source: DType, target: DType) -> str:
-    """Rounded once: what must become float32 first stays off the middle between two results."""
+def _to_f32(value: str, source: DType) -> str:
+    """On the way to a narrow type: what is rounded here stays off the middle of two results."""
     if source.is_integer and source.bits == 64:
         value = f"to_53_bits_odd({value})"
     if source.bits >= 32 and source is not dtypes.f32:
         value = f"f64_to_f32_odd(convert({value}, np.float64))"
-    return rounded(target, f"convert({value}, np.float32)")
+    return f"convert({value}, np.float32)"
 
 
 def to_accumulator(value: str, source: DType, accumulator: DType) -> str:

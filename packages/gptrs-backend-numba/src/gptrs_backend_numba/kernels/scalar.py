@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numba.extending import register_jitable
 
 from gptrs_backend_numba.kernels.conversion import bits_of, convert, from_bits, truncated
+from gptrs_backend_numba.kernels.deferred import register_jitable
 from gptrs_backend_numba.kernels.machine import EXPORTS as MACHINE
 from gptrs_backend_numba.kernels.machine import choose, fma
 

@@ -6,9 +6,8 @@ A NaN among the scores need not be the largest: its power is NaN, and so is the 
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
+from gptrs_backend_numba.kernels.deferred import intrinsic, types
 from gptrs_backend_numba.kernels.emitter import I32, VECTOR, WIDTH, ZERO, Emitter, words
 from gptrs_backend_numba.kernels.gemm_ir import PANEL, VECTORS
 from gptrs_backend_numba.kernels.machine import call_llvm

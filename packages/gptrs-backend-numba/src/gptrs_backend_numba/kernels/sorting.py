@@ -6,9 +6,9 @@ A task is a block of lines. The geometry begins with the number of lines and of 
 from __future__ import annotations
 
 import numpy as np
-from numba.extending import register_jitable
 
 from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.kernels.deferred import register_jitable
 from gptrs_backend_numba.kernels.keys import KEY_NAMES, key, key_pointer
 from gptrs_backend_numba.kernels.machine import choose
 from gptrs_backend_numba.kernels.registers import element

@@ -8,17 +8,16 @@ is worked out before the loops over elements, which need no test then.
 from __future__ import annotations
 
 import numpy as np
-from numba.extending import register_jitable
 
 from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.kernels.deferred import register_jitable
 from gptrs_backend_numba.kernels.reduction import combined
 from gptrs_backend_numba.kernels.registers import (
-    cast,
+    cast_element,
     element,
     load,
     register,
     rounded,
-    store,
     to_accumulator,
     typed_pointer,
 )
@@ -142,7 +141,7 @@ def reduce_source(
         O=typed_pointer("out", result),
         unit=step("X[s + j]"),
         strided=step("X[s + j * stride]"),
-        value=store(result, cast(rounded(accumulator, "T[j]"), accumulator, result)),
+        value=cast_element(rounded(accumulator, "T[j]"), accumulator, result),
     )
 
 

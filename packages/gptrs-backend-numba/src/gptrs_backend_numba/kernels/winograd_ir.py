@@ -8,8 +8,6 @@ numbers becomes `B^T d B`, is multiplied element by element by transformed weigh
 from __future__ import annotations
 
 from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 
 from gptrs_backend_numba.kernels.convolution_ir import (
     Epilogue,
@@ -17,6 +15,7 @@ from gptrs_backend_numba.kernels.convolution_ir import (
     masked_load,
     masked_store,
 )
+from gptrs_backend_numba.kernels.deferred import intrinsic, types
 from gptrs_backend_numba.kernels.emitter import I64, VECTOR, WIDTH, Emitter
 
 

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 from gptrs.ir import dtypes
-from gptrs.ir.op import Op
 from gptrs.ir.ops import contraction as ops
 from gptrs.ir.shapes import Shape
-from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.kernels import contraction as kernels
 from gptrs_backend_numba.kernels.compiled import compiled_task
-from gptrs_backend_numba.kernels.registers import NUMBERS, can_cast, constant
+from gptrs_backend_numba.kernels.registers import NUMBERS, constant
 from gptrs_backend_numba.lowering import matmul
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
@@ -25,14 +22,7 @@ _PARALLEL_FROM = 32_768
 """Products from which it pays to share the work: waking a worker takes microseconds."""
 
 
-def _when(op: Op, operands: Sequence[TensorType]) -> bool:
-    assert isinstance(op, ops.DotGeneral)
-    x = operands[0]
-    accumulator = op.accumulator(x)
-    return can_cast(x.dtype, accumulator) and can_cast(accumulator, op.out_dtype or x.dtype)
-
-
-@TABLE.register(ops.DotGeneral, dtypes=NUMBERS, when=_when)
+@TABLE.register(ops.DotGeneral, dtypes=NUMBERS)
 def dot_general(builder: Builder, unit: Unit) -> None:
     """One kernel call, after copies of operands whose axes do not merge into a matrix."""
     op = unit.last.op

@@ -22,10 +22,11 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.convolution_targets import CONV2D, DEPTHWISE
 from gptrs_backend_numba.kernels import convolution as kernels
 from gptrs_backend_numba.kernels.compiled import compiled_task
-from gptrs_backend_numba.kernels.convolution_ir import EXPORTS
+from gptrs_backend_numba.kernels.depthwise_ir import EXPORTS, LINES
 from gptrs_backend_numba.kernels.emitter import WIDTH
 from gptrs_backend_numba.lowering.convolution_calls import (
     PARALLEL_FROM,
+    TASKS,
     Operands,
     Windows,
     geometry,
@@ -146,7 +147,13 @@ def conv2d(builder: Builder, unit: Unit) -> None:
             winograd(builder, given, at, side)
 
 
-def direct(builder: Builder, given: Operands, at: Windows, right: View | None = None) -> None:
+def direct(
+    builder: Builder,
+    given: Operands,
+    at: Windows,
+    right: View | None = None,
+    tasks: int = TASKS,
+) -> None:
     """The direct algorithm, for any windows; `right` is the weight if it is packed already."""
     x = _padded(builder, given.x, at.padding)
     n, height, width, channels = x.shape
@@ -168,7 +175,7 @@ def direct(builder: Builder, given: Operands, at: Windows, right: View | None = 
         builder,
         (x, right or packed(builder, given.weight)),
         given,
-        fields | tiles(rows, positions, fields),
+        fields | tiles(rows, positions, fields, tasks=tasks),
         runs,
     )
 
@@ -216,12 +223,14 @@ def depthwise_conv2d(builder: Builder, unit: Unit) -> None:
         depthwise(builder, given, windows(op))
 
 
-def depthwise(builder: Builder, given: Operands, at: Windows) -> None:
+def depthwise(
+    builder: Builder, given: Operands, at: Windows, tasks: int = _DEPTHWISE_TASKS
+) -> None:
     """The call for a weight of any strides."""
     (n, height, width, channels), (_, rows, positions, _) = given.x.shape, given.out.shape
     items = n * rows
     work = given.out.size * at.taps
-    block = max(_ROWS_A_TASK, -(-items // _DEPTHWISE_TASKS))
+    block = max(_ROWS_A_TASK, -(-items // tasks))
     fitting = _BYTES_OF_ROWS // (4 * at.window[0] * width)
     low, reach = at.padding[2], (at.window[1] - 1) * at.dilation[1]
     first = min(positions, -(-low // at.stride[1]))
@@ -233,7 +242,21 @@ def depthwise(builder: Builder, given: Operands, at: Windows) -> None:
         "ITEMS": items, "ITEMS_A_TASK": block,
         "CHANNELS_AT_ONCE": max(1, fitting // WIDTH) * WIDTH, "FIRST": first, "LAST": last,
     }  # fmt: skip
-    task = compiled_task(kernels.DEPTHWISE_SOURCE, EXPORTS)
+    if given.residual is None and _in_lines(at, given.x.shape, given.out.shape):
+        task = compiled_task(kernels.lines_source(at.stride[0]), LINES)
+    else:
+        task = compiled_task(kernels.DEPTHWISE_SOURCE, EXPORTS)
     weight = builder.contiguous(given.weight)
     numbers = geometry(kernels.DEPTHWISE_FIELDS, fields)
     run(builder, (task, -(-items // block), work), (given.x, weight), given, numbers)
+
+
+def _in_lines(at: Windows, image: Shape, result: Shape) -> bool:
+    """Whether windows are of 3x3 and reach beyond the image by a position at most, at one end."""
+    if at.window != (3, 3) or at.dilation != (1, 1) or at.stride not in ((1, 1), (2, 2)):
+        return False
+    for axis, before in ((1, at.padding[0]), (2, at.padding[2])):
+        beyond = (result[axis] - 1) * at.stride[0] - before + 3 - image[axis]
+        if image[axis] < 3 or before > 1 or beyond > 1:
+            return False
+    return True

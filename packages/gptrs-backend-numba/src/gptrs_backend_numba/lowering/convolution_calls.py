@@ -60,16 +60,18 @@ class Operands:
     out: View
 
 
-def tiles(rows: int, positions: int, fields: Mapping[str, int], batch: int = 1) -> dict[str, int]:
-    """How positions are cut into tiles, and tiles and panels into tasks."""
+def tiles(
+    rows: int, positions: int, fields: Mapping[str, int], batch: int = 1, tasks: int = TASKS
+) -> dict[str, int]:
+    """How positions are cut into tiles, and tiles and panels into `tasks` or more."""
     count = -(-positions // ROWS)
     items = rows * count
     panels = -(-fields["N"] // PANEL)
     height = -(-positions // count)
     bytes_ = height * (fields["STEP"] * fields["RUNS"] + 4 * fields["N"])
-    most = max(1, min(_BYTES_A_TASK // bytes_, -(-items * batch // TASKS)))
+    most = max(1, min(_BYTES_A_TASK // bytes_, -(-items * batch // tasks)))
     blocks = -(-items // most)
-    columns = min(panels, -(-TASKS // (blocks * batch)))
+    columns = min(panels, -(-tasks // (blocks * batch)))
     return {
         "TILES": count,
         "ITEMS": items,

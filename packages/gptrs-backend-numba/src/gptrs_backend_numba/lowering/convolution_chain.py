@@ -20,12 +20,13 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.convolution_targets import CHAIN, DEPTHWISE
 from gptrs_backend_numba.lowering.convolution import arranged, call_fits, depthwise, direct
 from gptrs_backend_numba.lowering.convolution_calls import Operands, Windows, packed
+from gptrs_backend_numba.lowering.convolution_job import Job
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.schedule import Builder, Call
 from gptrs_backend_numba.views import View
 
-_BYTES_AT_ONCE = 512 * 1024
+_BYTES_AT_ONCE = 768 * 1024
 """Of the images between the stages: they stay in the L2 cache until they are read."""
 
 
@@ -50,9 +51,9 @@ class _Stage:
         )
         at = replace(self.at, padding=padding)
         if self.right is None:
-            depthwise(builder, given, at)
+            depthwise(builder, given, at, tasks=1)
         else:
-            direct(builder, given, at, self.right)
+            direct(builder, given, at, self.right, tasks=1)
 
     def needs(self, first: int, count: int) -> tuple[int, int]:
         """The first row of the image that some rows of the result need, and how many."""
@@ -107,8 +108,10 @@ def conv_chain(builder: Builder, unit: Unit) -> None:
     out = builder.define(unit.last.result)
     x = builder.contiguous(views[0])
     stages = _stages(builder, op.attrs, views[1:], x, out)
+    job = Job(out)
     for image in range(x.shape[0]):
-        _compute_image(builder, [_of_image(stage, image) for stage in stages])
+        _compute_image(builder, [_of_image(stage, image) for stage in stages], job)
+    job.emit(builder)
 
 
 def _stages(
@@ -144,14 +147,20 @@ def _of_image(stage: _Stage, image: int) -> _Stage:
     return replace(stage, given=given)
 
 
-def _compute_image(builder: Builder, stages: Sequence[_Stage]) -> None:
+def _compute_image(builder: Builder, stages: Sequence[_Stage], job: Job) -> None:
     out = stages[-1].given.out
     between = sum(4 * math.prod(stage.given.out.shape) for stage in stages[:-1])
     rows = out.shape[1]
-    chunks = max(1, min(rows, -(-between // _BYTES_AT_ONCE)))
+    # No result depends on the rows that are computed with it, so their number may vary.
+    threads = builder.context.threads
+    chunks = -(-between // _BYTES_AT_ONCE // threads) * threads
+    chunks = max(1, min(rows, chunks))
     for chunk in range(chunks):
         first, end = chunk * rows // chunks, (chunk + 1) * rows // chunks
+        start = len(builder.steps)
         _compute_rows(builder, stages, first, end - first)
+        job.add([step for step in builder.steps[start:] if isinstance(step, Call)])
+        del builder.steps[start:]
 
 
 def _compute_rows(builder: Builder, stages: Sequence[_Stage], first: int, count: int) -> None:

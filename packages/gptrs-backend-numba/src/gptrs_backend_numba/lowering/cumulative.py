@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from gptrs.ir.op import Op
 from gptrs.ir.ops import reduction as ops
-from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.kernels import cumulative as kernels
 from gptrs_backend_numba.kernels.compiled import compiled_task
-from gptrs_backend_numba.kernels.registers import COMPUTED, can_cast, constant
+from gptrs_backend_numba.kernels.registers import NUMBERS, constant
 from gptrs_backend_numba.lines import lines
 from gptrs_backend_numba.lowering.reduction import identity
 from gptrs_backend_numba.lowering.table import TABLE
@@ -20,16 +16,7 @@ _PARALLEL_FROM = 32_768
 """Elements from which it pays to share the work."""
 
 
-def _when(op: Op, operands: Sequence[TensorType]) -> bool:
-    assert isinstance(op, ops.Cumulative)
-    x = operands[0]
-    accumulator = op.accumulator(x)
-    return can_cast(x.dtype, accumulator) and can_cast(accumulator, op.out_dtype or x.dtype)
-
-
-@TABLE.register(
-    ops.Cumulative, dtypes=[d for d in COMPUTED if d.is_integer or d.is_float], when=_when
-)
+@TABLE.register(ops.Cumulative, dtypes=NUMBERS)
 def cumulative(builder: Builder, unit: Unit) -> None:
     """Running totals from the first element of each line, or from the last one backwards."""
     op = unit.last.op

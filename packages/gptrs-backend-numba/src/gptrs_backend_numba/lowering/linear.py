@@ -1,14 +1,16 @@
 """`gptrs.numba.linear.<dtype>.v1`: a linear layer with bias, activation and residual in one kernel.
 
 Operands: x [.., K]; weight [N, K] if the attribute `layout` is "out_in", [K, N] if "in_out"; a
-bias [N] if `bias`; a residual [.., N] if `residual`; all of one type. The result [.., N] is
-`activation(x @ weight + bias) + residual`, computed in f32 and rounded once.
+bias [N] if `bias`; a residual [.., N] if `residual`; all of one type, but that a weight for f32
+may be bf16 or f16. The result [.., N] is `activation(x @ weight + bias) + residual`, computed in
+f32 and rounded once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
@@ -18,6 +20,8 @@ from gptrs_backend_numba.lowering.matmul import FLOATS, Epilogue, gemm
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
 
+NARROW: tuple[DType, ...] = (dtypes.bf16, dtypes.f16)
+"""Types of weights that are widened in registers where all else is f32."""
 _LAYOUTS = ("out_in", "in_out")
 _ATTRIBUTES = {"layout", "activation", "bias", "residual"}
 
@@ -52,7 +56,8 @@ def _has_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     result = TensorType(x.dtype, (*x.shape[:-1], n))
     wanted = [TensorType(x.dtype, (n,))] if op.attrs["bias"] else []
     wanted += [result] if op.attrs["residual"] else []
-    fits = k == x.shape[-1] and weight.dtype is x.dtype and list(operands[2:]) == wanted
+    narrow = x.dtype is dtypes.f32 and weight.dtype in NARROW
+    fits = k == x.shape[-1] and (narrow or weight.dtype is x.dtype) and list(operands[2:]) == wanted
     return fits and op.target == linear_target(x.dtype) and op.results == (result,)
 
 

@@ -3,35 +3,39 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.kernels import gemm as kernels
-from gptrs_backend_numba.kernels.compiled import compiled, compiled_task
+from gptrs_backend_numba.kernels.compiled import compiled_task
 from gptrs_backend_numba.kernels.emitter import WIDTH
-from gptrs_backend_numba.kernels.epilogue import finish_source
-from gptrs_backend_numba.kernels.gemm_geometry import BLOCKS, FIELDS, IN_PLACE, PACKED
+from gptrs_backend_numba.kernels.gemm_geometry import BLOCKS, IN_PLACE, PACKED
 from gptrs_backend_numba.kernels.gemm_ir import DOT_ROWS, PANEL, ROWS
+from gptrs_backend_numba.lowering import matrix_unit
+from gptrs_backend_numba.lowering.product_calls import (
+    PARALLEL_FROM,
+    PLAIN,
+    Epilogue,
+    call_fields,
+    column_blocks,
+    division,
+    enough_panels,
+    geometry,
+    run,
+)
 from gptrs_backend_numba.packing import Layout, Packing
-from gptrs_backend_numba.pool import POOL
 from gptrs_backend_numba.products import Matrix, Product
-from gptrs_backend_numba.schedule import Builder, Call
+from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.views import Place, Storage, View, dense_strides
 
 FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16)
 """Element types of operands; sums are f32."""
 
-_PARALLEL_FROM = 32_768
-"""Products from which it pays to share the work: waking a worker takes microseconds."""
-_WORK_A_TASK = 65_536
 _DEPTH = 768 if WIDTH == 16 else 384
 """Values of k in a block: its part of a panel stays in the L2 cache while all rows pass by."""
-_TILES_A_TASK = 44
-_TASKS = 32
-"""Blocks that a product of many rows is divided into at least, if it is large enough."""
+_LEFT_BYTES = 7 << 17 if WIDTH == 16 else 7 << 15
+"""Of the left side in a task, at most, for a block of k: it stays in the L2 cache meanwhile."""
 _FEW_ROWS = 24
 """Rows up to which a right side that is contiguous along n is better read in place."""
 _MOST_DOTS = 4
@@ -39,24 +43,6 @@ _MOST_DOTS = 4
 _LARGE = 16_384
 """Columns from which a weight that is contiguous along k is not copied: it is an embedding, which
 is also read as a table, or at least too large to have twice."""
-
-
-@dataclass(frozen=True, slots=True)
-class Epilogue:
-    """What becomes of each sum: `activation(sum * scale + bias) + residual`, rounded once.
-
-    `bias` is contiguous, of n elements; `residual` contiguous, of the result's shape; both f32,
-    bf16 or f16. `activation` is a key of `gptrs_backend_numba.kernels.epilogue.ACTIVATIONS`.
-    """
-
-    bias: View | None = None
-    activation: str = "none"
-    residual: View | None = None
-    scale: float = 1.0
-
-
-PLAIN = Epilogue()
-"""The sum itself."""
 
 
 def gemm(builder: Builder, x: View, weight: View, out: View, epilogue: Epilogue = PLAIN) -> None:
@@ -83,7 +69,11 @@ def multiply(builder: Builder, product: Product, out: View, epilogue: Epilogue =
     if reads_rows(product) and (input_ is None or rhs.rows >= _LARGE):
         _multiply_rows(builder, product, out, epilogue)
     elif input_ is not None and not product.batch and not (rhs.column == 1 and rhs.rows >= _LARGE):
-        _multiply_tiles(builder, product, _packed(builder, product, input_), out, epilogue)
+        suited = matrix_unit.suits(product)
+        right = _right(builder, product, input_, whole=suited)
+        (matrix_unit.multiply if suited else _multiply_tiles)(
+            builder, product, right, out, epilogue
+        )
     else:
         _multiply_tiles(builder, product, rhs.view, out, epilogue)
 
@@ -108,13 +98,38 @@ def _parameter(builder: Builder, view: View) -> int | None:
     return storage.index if is_input else None
 
 
-def _packed(builder: Builder, product: Product, input_: int) -> View:
-    """The packed copy of the right side, one for all products with it."""
-    rhs, packings = product.rhs, builder.context.packings
+def _right(builder: Builder, product: Product, input_: int, whole: bool) -> View:
+    """The right side as tiles read it: packed, once or, where it does not stay, in every run.
+
+    In every run it is packed by who reads it, a panel at a time, unless that needs the `whole`.
+    Results are the same bits.
+    """
+    rhs = product.rhs
     view = rhs.view
     size = view.dtype.itemsize
     layout = Layout(size, rhs.rows, product.k, rhs.row, rhs.column, view.offset)
-    packing = Packing(input_, layout)
+    if input_ not in builder.context.streamed:
+        return _packed(builder, view, Packing(input_, layout))
+    if not whole:
+        return view
+    target = builder.fresh(view.dtype, (layout.nbytes // size,))
+    fields = {"N": rhs.rows, "K": product.k, "RN": rhs.row, "RK": rhs.column}
+    fields["PACK"] = compiled_task(kernels.right_source(size))
+    builder.call_tasks(
+        compiled_task(kernels.weight_source(size)),
+        -(-rhs.rows // PANEL),
+        (view, view),
+        target,
+        geometry(product, fields),
+        parallel=target.size >= PARALLEL_FROM,
+    )
+    return target
+
+
+def _packed(builder: Builder, view: View, packing: Packing) -> View:
+    """The packed copy of a right side, one for all products with it."""
+    packings = builder.context.packings
+    layout, size = packing.layout, view.dtype.itemsize
     if packing not in packings:
         packings.append(packing)
     storage = Storage(Place.PACKED, packings.index(packing), layout.nbytes)
@@ -129,60 +144,32 @@ def _multiply_tiles(
     batch = math.prod(product.batch)
     tiles = -(-m // ROWS)
     depth = k if tiles == 1 or k <= _DEPTH else -(-k // -(-k // _DEPTH))
-    most = max(1, min(_TILES_A_TASK, batch * tiles * -(-n // PANEL) // _TASKS))
-    tiles_a_task = -(-tiles // -(-tiles // most))
-    fields = _fields(product, right, out, epilogue) | {
-        "TILES": tiles,
-        "TILES_A_TASK": tiles_a_task,
-        "PANELS_A_TASK": _panels_a_task(min(m, tiles_a_task * ROWS), n, k),
+    most = _LEFT_BYTES // (4 * ROWS * max(depth, 1))
+    fields = call_fields(product, out, epilogue)
+    fields |= division(product, tiles, most, builder.context.threads) | {
+        "WAY": _way(product, right),
         "DEPTH": max(depth, 1),
         "TILE": compiled_task(kernels.tile_source(right.dtype)),
         "PACK": compiled_task(kernels.right_source(right.dtype.itemsize)),
     }
     left = _packed_left(builder, product, fields)
     padded = -(-n // PANEL) * PANEL
-    sums = builder.fresh(dtypes.f32, (batch * m, padded)) if depth < k else out
-    count = batch * -(-tiles // fields["TILES_A_TASK"]) * _blocks(n, fields)
+    needed = depth < k and not (fields["DIRECT"] and padded == n)
+    sums = builder.fresh(dtypes.f32, (batch * m, padded)) if needed else out
+    count = batch * -(-tiles // fields["TILES_A_TASK"]) * column_blocks(n, fields)
     task = compiled_task(kernels.task_source(right.dtype))
-    _run(builder, product, task, count, (left, right), sums, out, epilogue, fields)
+    run(builder, product, task, count, (left, right), sums, out, epilogue, fields)
 
 
 def _multiply_rows(builder: Builder, product: Product, out: View, epilogue: Epilogue) -> None:
     lhs, rhs = product.lhs, product.rhs
     shape, strides = (*product.batch, lhs.rows, product.k), (*lhs.batch, lhs.row, lhs.column)
     left = builder.converted(replace(lhs.view, shape=shape, strides=strides), dtypes.f32)
-    fields = _fields(product, rhs.view, out, epilogue)
-    fields["PANELS_A_TASK"] = _panels_a_task(lhs.rows, rhs.rows, product.k)
+    fields = call_fields(product, out, epilogue)
+    fields["PANELS_A_TASK"] = enough_panels(lhs.rows, rhs.rows, product.k)
     task = compiled_task(kernels.dots_source(rhs.view.dtype))
-    count = math.prod(product.batch) * _blocks(rhs.rows, fields)
-    _run(builder, product, task, count, (left, rhs.view), out, out, epilogue, fields)
-
-
-def _panels_a_task(rows: int, n: int, k: int) -> int:
-    """Enough columns to be worth a task, in pairs for one row; they depend on sizes alone."""
-    enough = min(-(-n // PANEL), _WORK_A_TASK // max(1, rows * PANEL * k))
-    return max(1, enough) if rows > 1 else max(2, enough + enough % 2)
-
-
-def _blocks(n: int, fields: dict[str, int]) -> int:
-    panels = -(-n // PANEL)
-    return -(-panels // fields["PANELS_A_TASK"])
-
-
-def _fields(product: Product, right: View, out: View, epilogue: Epilogue) -> dict[str, int]:
-    lhs, rhs = product.lhs, product.rhs
-    residual = None if epilogue.residual is None else epilogue.residual.dtype
-    bias = None if epilogue.bias is None else epilogue.bias.dtype
-    finish = finish_source(out.dtype, bias, residual, epilogue.activation, float(epilogue.scale))
-    first = len(FIELDS)
-    return {
-        "M": lhs.rows, "N": rhs.rows, "K": product.k,
-        "LM": lhs.row, "LK": lhs.column, "RN": rhs.row, "RK": rhs.column,
-        "LEFT": first, "RIGHT": first + 2 * len(product.batch), "RANK": len(product.batch),
-        "WAY": _way(product, right),
-        "FINISH": compiled_task(finish),
-        "OUT_SIZE": out.dtype.itemsize, "OUT_STEP": rhs.rows, "RESIDUAL_STEP": rhs.rows,
-    }  # fmt: skip
+    count = math.prod(product.batch) * column_blocks(rhs.rows, fields)
+    run(builder, product, task, count, (left, rhs.view), out, out, epilogue, fields)
 
 
 def _way(product: Product, right: View) -> int:
@@ -206,32 +193,7 @@ def _packed_left(builder: Builder, product: Product, fields: dict[str, int]) -> 
             batch * fields["TILES"],
             (lhs.view, lhs.view),
             target,
-            _geometry(product, fields),
-            parallel=target.size >= _PARALLEL_FROM,
+            geometry(product, fields),
+            parallel=target.size >= PARALLEL_FROM,
         )
     return target
-
-
-def _geometry(product: Product, fields: dict[str, int]) -> list[int]:
-    axes = [*product.axes(product.lhs), *product.axes(product.rhs)]
-    return [*(fields.get(name, 0) for name in FIELDS), *axes]
-
-
-def _run(
-    builder: Builder,
-    product: Product,
-    task: int,
-    count: int,
-    operands: tuple[View, View],
-    sums: View,
-    out: View,
-    epilogue: Epilogue,
-    fields: dict[str, int],
-) -> None:
-    threads = builder.context.threads if product.work >= _PARALLEL_FROM else 1
-    left, right = operands
-    extra = [left if view is None else view for view in (epilogue.bias, epilogue.residual)]
-    numbers = np.array(_geometry(product, fields), np.int64)
-    leading = (POOL.address, task, count, threads)
-    reads = (left, right, *extra, sums)
-    builder.steps.append(Call(compiled(kernels.RUN_SOURCE), reads, out, numbers, leading=leading))

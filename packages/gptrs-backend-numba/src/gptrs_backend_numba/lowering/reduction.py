@@ -7,13 +7,11 @@ from collections.abc import Sequence
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.op import Op
 from gptrs.ir.ops import reduction as ops
-from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.kernels import reduction as kernels
 from gptrs_backend_numba.kernels.compiled import compiled
 from gptrs_backend_numba.kernels.keys import KEY_NAMES
-from gptrs_backend_numba.kernels.registers import NUMBERS, can_cast, constant
+from gptrs_backend_numba.kernels.registers import NUMBERS, constant
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
@@ -22,15 +20,7 @@ from gptrs_backend_numba.views import View, merged_axes
 Axes = list[tuple[int, tuple[int, ...]]]
 
 
-def _when(op: Op, operands: Sequence[TensorType]) -> bool:
-    assert isinstance(op, ops.Reduce)
-    x = operands[0]
-    accumulator = op.accumulator(x)
-    result = op.out_dtype or x.dtype
-    return can_cast(x.dtype, accumulator) and can_cast(accumulator, result)
-
-
-@TABLE.register(ops.Reduce, dtypes=(dtypes.i1, *NUMBERS), when=_when)
+@TABLE.register(ops.Reduce, dtypes=(dtypes.i1, *NUMBERS))
 def reduce(builder: Builder, unit: Unit) -> None:
     """One kernel call; nothing at all for a result without elements."""
     op = unit.last.op

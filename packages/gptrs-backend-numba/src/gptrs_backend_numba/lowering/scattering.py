@@ -6,18 +6,15 @@ Floats of 8 and 16 bits are combined in f32 and rounded at the end.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from gptrs.ir.dtypes import DType
-from gptrs.ir.op import Op
 from gptrs.ir.ops import indexing as ops
-from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.kernels import scattering as kernels
 from gptrs_backend_numba.kernels.compiled import compiled
-from gptrs_backend_numba.kernels.registers import COMPUTED
+from gptrs_backend_numba.kernels.registers import NUMBERS
 from gptrs_backend_numba.lowering.indexing import out_of_range, positions
 from gptrs_backend_numba.lowering.reduction import identity
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
@@ -25,17 +22,11 @@ from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.views import View, merged_axes
 
-_NUMBERS = [dtype for dtype in COMPUTED if dtype.is_integer or dtype.is_float]
 _KINDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 """The reduction that each kind of `scatter_reduce` but `replace` is a part of."""
 
 
-def _when(op: Op, operands: Sequence[TensorType]) -> bool:
-    assert isinstance(op, ops.ScatterReduce)
-    return op.kind == "replace" or operands[0].dtype in _NUMBERS
-
-
-@TABLE.register(ops.ScatterReduce, dtypes=MOVABLE, when=_when)
+@TABLE.register(ops.ScatterReduce, dtypes=MOVABLE)
 def scatter_reduce(builder: Builder, unit: Unit) -> None:
     """Into the operand if its memory is free after this, else into a copy of it."""
     op = unit.last.op
@@ -57,7 +48,7 @@ def scatter_reduce(builder: Builder, unit: Unit) -> None:
     builder.bind(result, builder.converted(total, x.dtype))
 
 
-@TABLE.register(ops.SegmentReduce, dtypes=_NUMBERS)
+@TABLE.register(ops.SegmentReduce, dtypes=NUMBERS)
 def segment_reduce(builder: Builder, unit: Unit) -> None:
     """A scatter of rows into a tensor of identities."""
     op = unit.last.op

@@ -9,13 +9,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gptrs.ir.dtypes import DType
-from gptrs.ir.op import Op
 from gptrs.ir.ops import window as ops
 from gptrs.ir.shapes import Shape
-from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.kernels import window as kernels
 from gptrs_backend_numba.kernels.compiled import compiled_task
-from gptrs_backend_numba.kernels.registers import COMPUTED, can_cast, constant
+from gptrs_backend_numba.kernels.registers import NUMBERS, constant
 from gptrs_backend_numba.lowering.reduction import identity
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
@@ -82,16 +80,7 @@ class _Plan:
         ]  # fmt: skip
 
 
-def _when(op: Op, operands: Sequence[TensorType]) -> bool:
-    assert isinstance(op, ops.ReduceWindow)
-    x = operands[0]
-    accumulator = op.accumulator(x)
-    return can_cast(x.dtype, accumulator) and can_cast(accumulator, op.out_dtype or x.dtype)
-
-
-@TABLE.register(
-    ops.ReduceWindow, dtypes=[d for d in COMPUTED if d.is_integer or d.is_float], when=_when
-)
+@TABLE.register(ops.ReduceWindow, dtypes=NUMBERS)
 def reduce_window(builder: Builder, unit: Unit) -> None:
     """Position by position in the window, a row of running values for each."""
     op = unit.last.op

@@ -36,6 +36,10 @@ class InputRole(enum.Enum):
     """A model weight: the same buffer object in every run, so that work on it can be remembered."""
     DONATED = "donated"
     """Given away: its memory may be overwritten or returned as (part of) a result."""
+    STREAMED = "streamed"
+    """A model weight that does not stay in memory. Like PARAMETER, to the last bit of the results,
+    but it may be another buffer object in each run, and nothing that is made of it may outlive it.
+    """
 
 
 class Executable(Protocol):
@@ -56,7 +60,12 @@ class Executable(Protocol):
 
 
 class Backend(Protocol):
-    """An execution engine for PTIR. A new one is three short files, see docs/recipes."""
+    """An execution engine for PTIR. A new one is three short files, see docs/recipes.
+
+    It may have an attribute `compile_settings: Hashable`: all that decides, besides a program and
+    its roles, what `compile` makes of it, such as variables of the environment. Programs that were
+    compiled under other settings are not used. It is read for every call, so it must be quick.
+    """
 
     @property
     def name(self) -> str:

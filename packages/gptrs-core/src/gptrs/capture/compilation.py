@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from gptrs.backend.mapped_pages import release_pages
 from gptrs.backend.memory_limit import require_memory
 from gptrs.backend.op_table import require_static
 from gptrs.backend.profiled import KernelRun, ProfiledExecutable
@@ -18,7 +19,8 @@ from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.capture import pass_statistics, trace
 from gptrs.capture.graph import Leaf
 from gptrs.capture.late_binding import load_sinks
-from gptrs.capture.parameter import Parameter
+from gptrs.capture.parameter import Parameter, Streaming
+from gptrs.capture.streamed_executable import StreamedExecutable
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.printer import print_program
 from gptrs.ir.program import Program
@@ -26,7 +28,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.parameter_folding import Recipe, Split, fold_parameters
 from gptrs.optimizer.pass_base import Pass
 from gptrs.optimizer.passes.inlining import Inlining
-from gptrs.optimizer.pipeline import Pipeline
+from gptrs.optimizer.pipeline import Pipeline, pipeline_settings
 from gptrs.optimizer.stage import PassRun
 
 
@@ -83,11 +85,15 @@ class Derivation:
         def load() -> np.ndarray:
             buffers = [p.buffer() if p in held else p.borrow() for p in parents]
             (result,) = self._executable.run(buffers)
+            for parent, buffer in zip(parents, buffers, strict=True):
+                if not parent.loaded:
+                    release_pages(self.backend.to_host(buffer))
             return self.backend.to_host(result)
 
         (result,) = self.recipe.program.main.body.results
         name = "_".join(("derived", *(parent.name for parent in parents)))
-        return Parameter(result.type, key, name, load, self.backend)
+        lender = parents[0].lender
+        return Parameter(result.type, key, name, load, self.backend, lender, parents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,20 +125,31 @@ class Prepared:
         return _run_traced(self, buffers, cached)
 
 
+def settings_for(backend: Backend) -> Hashable:
+    """All that decides, besides a program and its roles, what `prepare` makes of it on `backend`.
+
+    A part of every key under which something compiled is kept.
+    """
+    return pipeline_settings(), getattr(backend, "compile_settings", ())
+
+
 def prepare(
     program: Program,
     backend: Backend,
     roles: Sequence[InputRole],
     origin: str = "program",
     reason: str = "not cached",
+    streaming: Streaming | None = None,
 ) -> Prepared:
     """Optimize `program`, fold its parameters, and compile what is left on `backend`.
 
     The backend sees `@main` alone: calls are inlined, and so are the decompositions of custom calls
     that it does not know. ExecutionError for a program that needs more memory than there is,
     UnsupportedError for one with symbolic dims. `origin` and `reason` are for those who trace.
+    With `streaming` it runs in parts, and takes weights that have a lender as they are.
     """
-    return _compile(program, backend, tuple(roles), _Request(origin, reason, fold=True))
+    request = _Request(origin, reason, fold=True, streaming=streaming)
+    return _compile(program, backend, tuple(roles), request)
 
 
 def compile_program(
@@ -154,6 +171,7 @@ class _Request:
     origin: str
     reason: str
     fold: bool
+    streaming: Streaming | None = None
     number: int = field(default_factory=trace.next_number)
 
 
@@ -218,8 +236,13 @@ class _Compiler:
             self.roles[source] if isinstance(source, int) else InputRole.PARAMETER
             for source in inputs
         ]
-        executable = self.backend.compile(self.optimized, roles)
+        executable = self._executable(self.optimized, roles)
         return Prepared(self.request.number, executable, inputs)
+
+    def _executable(self, program: Program, roles: Sequence[InputRole]) -> Executable:
+        if self.request.streaming is None:
+            return self.backend.compile(program, roles)
+        return StreamedExecutable(program, roles, self.backend, self.request.streaming)
 
     def _pipeline(self) -> Pipeline:
         own = self.backend if isinstance(self.backend, BackendWithPasses) else None

@@ -31,6 +31,8 @@ class StepKey(NamedTuple):
     """Of the tensors of all arguments, in order."""
     context: tuple[Hashable, ...]
     backend: Backend | None
+    settings: Hashable
+    """What else decides how the backend compiles."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import numpy as np
 
 from gptrs.backend.protocol import Backend, Buffer, InputRole
 from gptrs.capture.backend_choice import chosen_backend, scoped_backend
-from gptrs.capture.compilation import Prepared, prepare
+from gptrs.capture.compilation import Prepared, prepare, settings_for
 from gptrs.capture.graph import (
     Argument,
     Captured,
@@ -20,7 +21,7 @@ from gptrs.capture.graph import (
     resolve,
     role_of,
 )
-from gptrs.capture.parameter import Parameter
+from gptrs.capture.parameter import Parameter, Streaming
 from gptrs.capture.program_cache import ProgramCache
 from gptrs.errors import ConsumedTensorError, UsageError
 from gptrs.ir import verify
@@ -82,13 +83,16 @@ def materialize(outputs: Sequence[Captured]) -> None:
     home = common_backend(graph.leaves, "flush") or scoped_backend()
     backend = home or chosen_backend()
     roles = [role_of(leaf) for leaf in graph.leaves]
+    streaming = streaming_of(graph.leaves)
     lookup = program_cache.find_or_compile(
-        graph.key(graph.leaves, roles, backend),
-        lambda reason: prepare(graph.lower(graph.leaves), backend, roles, "flush", reason),
+        graph.key(graph.leaves, roles, backend, (settings_for(backend), streaming)),
+        lambda reason: prepare(
+            graph.lower(graph.leaves), backend, roles, "flush", reason, streaming
+        ),
     )
     prepared = lookup.value
     leaves = prepared.leaves(graph.leaves)
-    results = prepared.run([buffer_of(leaf, backend) for leaf in leaves], cached=lookup.hit)
+    results = prepared.run([input_of(leaf, backend) for leaf in leaves], cached=lookup.hit)
     for output, result in zip(pending, results, strict=True):
         kept = result if home else backend.to_host(result)
         output.node.stored[output.index] = Stored(output.type, kept, home)
@@ -102,6 +106,24 @@ def host_value(leaf: Leaf) -> np.ndarray:
             return np.asarray(leaf.buffer)
     backend = leaf.backend or chosen_backend()
     return backend.to_host(buffer_of(leaf, backend))
+
+
+def streaming_of(leaves: Sequence[Leaf]) -> Streaming | None:
+    """How a program that reads these leaves treats its weights, None if they just stay."""
+    for leaf in leaves:
+        if isinstance(leaf, Parameter) and leaf.lender is not None:
+            return leaf.lender.streaming
+    return None
+
+
+def input_of(leaf: Leaf, backend: Backend) -> Buffer:
+    """What a compiled program takes for a leaf: its memory, or a weight that has a lender itself.
+
+    Of a program that reads such a weight, `streaming_of` is not None.
+    """
+    if isinstance(leaf, Parameter) and leaf.lender is not None and leaf.backend is backend:
+        return cast("Buffer", leaf)
+    return buffer_of(leaf, backend)
 
 
 def buffer_of(leaf: Leaf, backend: Backend) -> Buffer:

@@ -14,7 +14,7 @@ from gptrs.backend.protocol import Backend, InputRole
 from gptrs.capture import execute
 from gptrs.capture.backend_choice import chosen_backend
 from gptrs.capture.call_signature import CallShape, CallSignature, Names, refused
-from gptrs.capture.compilation import prepare
+from gptrs.capture.compilation import prepare, settings_for
 from gptrs.capture.compiled_steps import (
     MANY_SIGNATURES,
     CompiledSteps,
@@ -29,6 +29,7 @@ from gptrs.capture.graph import (
     common_backend,
     role_of,
 )
+from gptrs.capture.parameter import Parameter
 from gptrs.capture.pytree import AS_GIVEN, Structure, count_tensors, flatten, rebuild
 from gptrs.capture.pytree_nodes import Refusal, Tree
 from gptrs.capture.replay import Step, replay
@@ -63,7 +64,8 @@ class _Call:
     context: tuple[Hashable, ...]
 
     def key(self, types: tuple[TensorType, ...], backend: Backend | None) -> StepKey:
-        return StepKey(self.shape.labels, self.structures, types, self.context, backend)
+        settings = settings_for(backend) if backend else ()
+        return StepKey(self.shape.labels, self.structures, types, self.context, backend, settings)
 
     def donated(self) -> dict[int, str]:
         """The positions of the donated tensors, with the names of their arguments."""
@@ -192,18 +194,28 @@ class Jitted(Generic[Parameters, Result]):
             for position in range(len(inputs))
         ]
         roles += [role_of(leaf) for leaf in capture.bound]
-        prepared = prepare(capture.program(), engine, roles, origin=f"jit {self._name}")
+        prepared = prepare(
+            capture.program(),
+            engine,
+            roles,
+            origin=f"jit {self._name}",
+            streaming=execute.streaming_of(capture.bound),
+        )
         # The arguments come first and stay; of what is bound, some parameters may be folded.
         bound = prepared.leaves([*inputs, *capture.bound])[len(inputs) :]
+        known = {leaf.type: leaf.type for leaf in inputs}
         return Step(
             self._name,
             prepared,
             engine,
             bound,
             frozenset(bound),
+            [(n, leaf) for n, leaf in enumerate(bound) if not isinstance(leaf, Parameter)],
             donated,
             capture.outputs,
-            capture.output_types,
+            # The very types of the arguments where they are equal: the results of a step are mostly
+            # arguments of the next one, and finding it compares types.
+            [known.get(type_, type_) for type_ in capture.output_types],
         )
 
     def _capture(self, call: _Call, inputs: Sequence[Source]) -> _Capture:

@@ -3,20 +3,67 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
 
 import numpy as np
 
+from gptrs.backend.mapped_pages import ask_for_pages, release_pages
 from gptrs.backend.protocol import Backend, Buffer
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
 
 
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """How the weights of a model go through memory that is too small for all of them at once."""
+
+    budget: int
+    """Most bytes of weights in memory."""
+    prefetch: int = 1
+    """How many parts of a program ahead the file is read; 0: it is read when it is needed."""
+    pin_below: int = 65_536
+    """Weights of fewer bytes stay once they were read."""
+
+
+class Lender(Protocol):
+    """Who decides which weights of a model are in memory; see `gptrs.capture.residency`."""
+
+    @property
+    def streaming(self) -> Streaming:
+        """What it was told to keep to."""
+        ...
+
+    def require_room(self, parts: Sequence[Loan]) -> None:
+        """ModelError if one of the parts of a program needs more at one time than there may be."""
+        ...
+
+    def lent(self, loan: Loan) -> AbstractContextManager[list[Buffer]]:
+        """Scope in which these weights are in memory: their buffers."""
+        ...
+
+    def ask_for(self, loan: Loan) -> None:
+        """Say that these weights will be needed soon."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """The weights that a part of a program needs at one time."""
+
+    weights: list[Parameter]
+    rows: list[int | None]
+    """Of how many single rows of each weight it reads at the most; None: it reads all of it."""
+
+
 class Parameter:
     """One named weight on one backend. `load` is called once, by the first program that needs it.
 
-    `key` is the 128-bit ParamKey of the weight; equal keys mean equal contents.
+    `key` is the 128-bit ParamKey of the weight; equal keys mean equal contents. What has a `lender`
+    is in memory only as long as that says so. `sources` are what a derived parameter is made of.
+    `in_place` says that `load` copies nothing, and reads nothing ahead of its use.
     """
 
     traced: ClassVar[bool] = False
@@ -28,11 +75,17 @@ class Parameter:
         name: str,
         load: Callable[[], np.ndarray],
         backend: Backend,
+        lender: Lender | None = None,
+        sources: Sequence[Parameter] = (),
+        in_place: bool = False,
     ) -> None:
         self.type = type
         self.key = key
         self.name = name
         self.backend = backend
+        self.lender = lender
+        self.sources = sources
+        self.in_place = in_place
         self._load = load
         self._buffer: Buffer | None = None
         self._derived: dict[int, Parameter] = {}
@@ -44,7 +97,12 @@ class Parameter:
         return self._buffer is not None
 
     def buffer(self) -> Buffer:
-        """The weight in the memory of its backend, loaded now if it was not yet."""
+        """The weight in the memory of its backend, loaded now if it was not yet.
+
+        One that has a lender does not stay there, unless it is lent already.
+        """
+        if self.lender is not None:
+            return self.borrow()
         if self._buffer is None:
             with self._lock:
                 if self._buffer is None:
@@ -53,7 +111,31 @@ class Parameter:
 
     def borrow(self) -> Buffer:
         """The weight for one use: what is not in memory yet is loaded and not kept."""
-        return self._loaded() if self._buffer is None else self._buffer
+        buffer = self._buffer
+        return self._loaded() if buffer is None else buffer
+
+    def lend(self) -> Buffer:
+        """The weight in memory, to stay there until `drop`; for its lender."""
+        if self._buffer is None:
+            self._buffer = self._loaded()
+        return self._buffer
+
+    def drop(self) -> None:
+        """Forget the weight, and give the memory of a mapped file back; for its lender."""
+        if self._buffer is not None:
+            release_pages(self.backend.to_host(self._buffer))
+            self._buffer = None
+
+    def ask_ahead(self) -> None:
+        """Let the system read the file that the weight, or what it is made of, is mapped from."""
+        for source in self.sources or (self,):
+            if source.in_place:
+                ask_for_pages(source.backend.to_host(source.borrow()))
+
+    @property
+    def loading_nbytes(self) -> int:
+        """The bytes that loading it takes: its own, and those of what it is made of."""
+        return self.type.nbytes + sum(source.type.nbytes for source in self.sources)
 
     def derived(self, key: int, make: Callable[[], Parameter]) -> Parameter:
         """The parameter kept here under `key`, which `make` makes if there is none.

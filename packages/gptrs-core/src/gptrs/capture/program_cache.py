@@ -16,7 +16,7 @@ from gptrs.errors import UsageError
 
 T = TypeVar("T")
 
-VARIABLE = "GPTRS_program_cache_BYTES"
+VARIABLE = "GPTRS_PROGRAM_CACHE_BYTES"
 """The environment variable with the budget of caches that are made without one."""
 
 DEFAULT_BUDGET = 512 << 20
@@ -58,7 +58,7 @@ class ProgramCache(Generic[T]):
     The key is the structure itself, which is compared in full before the cache answers: two
     different programs never share an executable, whatever their digests are.
 
-    The entries take at most `budget_bytes` (default: `GPTRS_program_cache_BYTES`, else 512 MiB),
+    The entries take at most `budget_bytes` (default: `GPTRS_PROGRAM_CACHE_BYTES`, else 512 MiB),
     and there are at most `capacity` of them; the least recently used go first. An entry counts with
     its literals, an estimate for each instruction, and the attribute `nbytes` of what is kept,
     where it has one: an int, the bytes that the executable holds of its own, such as packed

@@ -119,7 +119,14 @@ def flatten(tree: Tree, leaves: list[Tensor], dicts: DictNode = _SORTED) -> Stru
     if node is None:
         return _flatten_single(tree, leaves)
     parts, rest = node.take_apart(tree)
-    return (node, rest, *[flatten(part, leaves, dicts) for part in parts])
+    structure: list[object] = [node, rest]
+    for part in parts:
+        if type(part) is Tensor:  # nearly all are: no call for each
+            leaves.append(part)
+            structure.append(LEAF)
+        else:
+            structure.append(flatten(part, leaves, dicts))
+    return tuple(structure)
 
 
 def _node_of(kind: type[object]) -> Node | None:
@@ -168,7 +175,9 @@ def rebuild(structure: Structure, leaves: Iterator[Tensor]) -> Tree:
     if isinstance(structure, Static):
         return structure.value
     node, rest, *parts = cast("tuple[Node, Hashable, *tuple[Structure, ...]]", structure)
-    return node.put_together(rest, [rebuild(part, leaves) for part in parts])
+    return node.put_together(
+        rest, [next(leaves) if part is LEAF else rebuild(part, leaves) for part in parts]
+    )
 
 
 def show(structure: Structure, types: Iterator[TensorType]) -> str:

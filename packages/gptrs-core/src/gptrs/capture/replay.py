@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gptrs.backend.protocol import Backend, Buffer
 from gptrs.capture import execute
@@ -28,10 +28,23 @@ class Step:
     bound: Sequence[Leaf]
     """What it uses without taking it; comes after the arguments."""
     bound_set: frozenset[Leaf]
+    others: Sequence[tuple[int, Leaf]]
+    """Those that are no parameters, with their positions in `bound`."""
     donated: Mapping[int, str]
     """The positions of the inputs that are given away, with the names of their arguments."""
     outputs: Structure
     output_types: Sequence[TensorType]
+    _loaded: list[list[Buffer]] = field(default_factory=list[list[Buffer]])
+    """The buffers of what is bound, once all parameters among it are loaded."""
+
+    def bound_buffers(self) -> list[Buffer]:
+        """Where the values of `bound` are now; those of parameters that stay never move."""
+        if not self._loaded:
+            self._loaded[:] = [[execute.input_of(leaf, self.backend) for leaf in self.bound]]
+        buffers = list(self._loaded[0])
+        for position, leaf in self.others:
+            buffers[position] = execute.buffer_of(leaf, self.backend)
+        return buffers
 
 
 def replay(step: Step, inputs: Sequence[Leaf], cached: bool) -> Tree:
@@ -40,7 +53,13 @@ def replay(step: Step, inputs: Sequence[Leaf], cached: bool) -> Tree:
     `cached` says whether an earlier call had compiled it.
     """
     backend = step.backend
-    buffers = [execute.buffer_of(leaf, backend) for leaf in (*inputs, *step.bound)]
+    buffers = [
+        leaf.buffer  # nearly always: no call for each
+        if isinstance(leaf, Stored) and leaf.backend is backend and not leaf.consumed
+        else execute.buffer_of(leaf, backend)
+        for leaf in inputs
+    ]
+    buffers += step.bound_buffers()
     if step.donated:
         _prepare_donation(step, inputs, buffers)
     results = step.prepared.run(buffers, cached)
@@ -78,7 +97,7 @@ def _require_donors(step: Step, inputs: Sequence[Leaf]) -> None:
                 f"`{step.function}` donates `{name}`, which holds the parameter `{leaf.name}`",
                 hint="a parameter is needed again; donate a computed tensor, `x * 1` makes a copy",
             )
-        if uses[leaf] > 1:
+        if uses and uses[leaf] > 1:
             raise UsageError(
                 f"`{step.function}` donates `{name}`, which holds a `{leaf.type}` that is used"
                 " twice in one call",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from gptrs.capture.operators import Operators
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.traced import require_known
 from gptrs.errors import UsageError
-from gptrs.ir.dtypes import DType
+from gptrs.ir.dtypes import DType, from_numpy
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Region
 from gptrs.ir.tensor_type import TensorType
@@ -24,6 +25,12 @@ _KEEP = "compute with functionals, or return the tensor and read it outside"
 _CHOOSE = "choose with `F.where` or a branch functional, or decide by an argument named in `static`"
 _STATIC = "compute with the tensor itself, or pass a Python number, which is part of the signature"
 _LOOP = "loop over `range(x.shape[0])` and slice, or compute with whole tensors"
+
+
+@lru_cache(maxsize=4096)
+def _type_of(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> TensorType:
+    """As `TensorType.of`; every step makes tensors of the same few types."""
+    return TensorType(from_numpy(dtype), shape)
 
 
 class Tensor(Operators, Methods):
@@ -42,7 +49,7 @@ class Tensor(Operators, Methods):
     def of_array(cls, array: npt.ArrayLike) -> Tensor:
         """A tensor with a copy of the elements of `array`; ProgramError for foreign dtypes."""
         copy = np.array(array, order="C")
-        return cls(Stored(TensorType.of(copy), copy, None))
+        return cls(Stored(_type_of(copy.dtype, copy.shape), copy, None))
 
     @classmethod
     def of_parameter(cls, parameter: Parameter) -> Tensor:

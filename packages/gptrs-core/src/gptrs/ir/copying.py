@@ -1,10 +1,19 @@
-"""Copies of regions: the same instructions with values of their own."""
+"""Copies of regions and instructions: the same ones on other values."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gptrs.ir.program import Instruction, Region, Value
+
+
+def with_operands(instruction: Instruction, known: Mapping[Value, Value]) -> Instruction:
+    """`instruction` that reads `known[x]` where it read x; itself if it reads nothing known."""
+    operands = tuple(known.get(operand, operand) for operand in instruction.operands)
+    return (
+        instruction if operands == instruction.operands else replace(instruction, operands=operands)
+    )
 
 
 def splice(region: Region, arguments: Sequence[Value], into: list[Instruction]) -> list[Value]:

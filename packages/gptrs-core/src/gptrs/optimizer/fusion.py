@@ -9,6 +9,7 @@ from typing import Protocol
 from gptrs.ir.op import Op
 from gptrs.ir.ops.layout import Transpose
 from gptrs.ir.program import Program, Region, Value
+from gptrs.optimizer.evaluation import definitions
 from gptrs.optimizer.pass_base import change_regions
 from gptrs.optimizer.rewrite.rewriter import Node, Rewriter
 from gptrs.optimizer.rewrite.template import Bound, Definer, Made
@@ -46,7 +47,7 @@ def find_views(pattern: ProgramPattern, region: Region) -> list[View]:
 
     What is part of a larger call is left out: a product whose bias is added is one call.
     """
-    defined: dict[Value, Made] = {v: made for made in region.instructions for v in made.results}
+    defined = definitions(region)
     found = [view for result in defined if (view := pattern.view(result, defined.get))]
     inner = {
         value

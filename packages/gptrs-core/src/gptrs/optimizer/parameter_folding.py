@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from gptrs.ir.copying import with_operands
 from gptrs.ir.ops.layout import Reshape
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.optimizer.evaluation import CHEAP, cut, definitions, known_instructions
+from gptrs.optimizer.passes.dead_code import without_dead_code
 
 GROWTH_ALLOWED = 4_096
 """Bytes by which a derived parameter may exceed those that it is made of."""
@@ -105,13 +107,6 @@ def _recipe(value: Value, region: Region) -> Recipe:
 
 def _reading(region: Region, derived: dict[Value, Value]) -> Region:
     """`region` that reads `derived` values instead of computing them."""
+    instructions = tuple(with_operands(made, derived) for made in region.instructions)
     results = tuple(derived.get(value, value) for value in region.results)
-    live = set(results)
-    kept: list[Instruction] = []
-    for made in reversed(region.instructions):
-        if live.isdisjoint(made.results):
-            continue
-        operands = tuple(derived.get(operand, operand) for operand in made.operands)
-        kept.append(made if operands == made.operands else replace(made, operands=operands))
-        live.update(operands)
-    return Region(region.params, tuple(reversed(kept)), results)
+    return without_dead_code(Region(region.params, instructions, results))

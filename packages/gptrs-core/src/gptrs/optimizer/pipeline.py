@@ -20,6 +20,7 @@ from gptrs.optimizer.passes.elementwise_simplification import ELEMENTWISE_SIMPLI
 from gptrs.optimizer.passes.extreme_folding import EXTREME_FOLDING
 from gptrs.optimizer.passes.integer_simplification import INTEGER_SIMPLIFICATION
 from gptrs.optimizer.passes.late_broadcasts import LATE_BROADCASTS
+from gptrs.optimizer.passes.late_casts import LATE_CASTS
 from gptrs.optimizer.passes.loop_invariants import LOOP_INVARIANTS
 from gptrs.optimizer.passes.pad_folding import PAD_FOLDING
 from gptrs.optimizer.passes.region_simplification import REGION_SIMPLIFICATION
@@ -49,6 +50,7 @@ FOLDINGS: tuple[RewritePass, ...] = (
     INTEGER_SIMPLIFICATION,
     EXTREME_FOLDING,
     LATE_BROADCASTS,
+    LATE_CASTS,
 )
 """Rewrites that make a program smaller, whatever its sizes and numbers are."""
 
@@ -73,6 +75,9 @@ PIPELINE: tuple[Pass, ...] = (
 )
 """What the first stage runs, in this order; where there is an evaluator, constants are folded after
 it. The last stage is the same but for `SPECIALIZATION` in the place of `CANONICALIZATION`."""
+
+FIRST_ROUNDS, LAST_ROUNDS = "GPTRS_OPT_PRE_ITERS", "GPTRS_OPT_POST_ITERS"
+"""The environment variables with the most rounds of the first and of the last stage."""
 
 MAX_ROUNDS = 8
 """How often those stages run at most; each stops as soon as a round changes nothing."""
@@ -104,7 +109,7 @@ class Pipeline:
         """`program` in canonical form, and as the backend wants it."""
         return self._run(
             program,
-            Stage("canonicalize", self._with_constants(PIPELINE), _rounds("GPTRS_OPT_PRE_ITERS")),
+            Stage("canonicalize", self._with_constants(PIPELINE), _rounds(FIRST_ROUNDS)),
             Stage("legalize", self.legalize),
         )
 
@@ -114,7 +119,7 @@ class Pipeline:
         return self._run(
             program,
             Stage("fuse", self.fuse),
-            Stage("clean up", self._with_constants(last), _rounds("GPTRS_OPT_POST_ITERS")),
+            Stage("clean up", self._with_constants(last), _rounds(LAST_ROUNDS)),
         )
 
     def run(self, program: Program) -> Program:
@@ -157,6 +162,11 @@ def known_passes(evaluate: Evaluator | None = None) -> tuple[Pass, ...]:
     """Every pass of gptrs itself; that for constants only with something to evaluate them."""
     folding = () if evaluate is None else (ConstantFolding(evaluate),)
     return (*PIPELINE, *folding, *FOLDINGS, SPECIALIZATION, *SPECIALIZATIONS)
+
+
+def pipeline_settings() -> tuple[str, ...]:
+    """All that decides, besides a program and the passes of a backend, what a pipeline makes."""
+    return os.environ.get(FIRST_ROUNDS, ""), os.environ.get(LAST_ROUNDS, "")
 
 
 def _rounds(variable: str) -> int:

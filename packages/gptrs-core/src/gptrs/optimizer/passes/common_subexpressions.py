@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from gptrs.ir.copying import with_operands
 from gptrs.ir.op import Op
 from gptrs.ir.printer import print_region
 from gptrs.ir.program import Instruction, Region, Value
@@ -25,15 +24,13 @@ def with_common_subexpressions(region: Region) -> Region:
     kept: list[Instruction] = []
     numbers: dict[Value, int] = {}
     for instruction in region.instructions:
-        operands = tuple(known.get(operand, operand) for operand in instruction.operands)
+        instruction = with_operands(instruction, known)
         regions = tuple(print_region(region) for region in instruction.regions)
-        key = (instruction.op, _in_order(instruction.op, operands, numbers), regions)
+        key = (instruction.op, _in_order(instruction.op, instruction.operands, numbers), regions)
         earlier = first.get(key)
         if earlier is not None:
             known.update(zip(instruction.results, earlier.results, strict=True))
             continue
-        if operands != instruction.operands:
-            instruction = replace(instruction, operands=operands)
         first[key] = instruction
         kept.append(instruction)
     if len(kept) == len(region.instructions):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from gptrs.errors import GptrsError
+from gptrs.ir.copying import with_operands
 from gptrs.ir.literal import Literal
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.layout import BroadcastTo
@@ -49,12 +50,7 @@ class ConstantFolding:
                 if value in found:
                     known[value] = _constant(found[value], kept)
             if not all(value in found for value in instruction.results):
-                operands = tuple(known.get(operand, operand) for operand in instruction.operands)
-                kept.append(
-                    instruction
-                    if operands == instruction.operands
-                    else replace(instruction, operands=operands)
-                )
+                kept.append(with_operands(instruction, known))
         return Region(region.params, tuple(kept), tuple(known.get(v, v) for v in region.results))
 
     def _values(self, wanted: Sequence[Value], region: Region) -> dict[Value, np.ndarray]:

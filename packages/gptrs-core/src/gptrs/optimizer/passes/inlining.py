@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gptrs.ir.copying import splice
+from gptrs.ir.copying import splice, with_operands
 from gptrs.ir.ops.control_flow import Call
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
@@ -48,10 +48,7 @@ class _Inliner:
         known: dict[Value, Value] = {}
         kept: list[Instruction] = []
         for instruction in region.instructions:
-            plain = self._without_calls_inside(instruction)
-            if any(operand in known for operand in plain.operands):
-                operands = tuple(known.get(operand, operand) for operand in plain.operands)
-                plain = replace(plain, operands=operands)
+            plain = with_operands(self._without_calls_inside(instruction), known)
             callee = self._callee(plain)
             if callee is None:
                 kept.append(plain)

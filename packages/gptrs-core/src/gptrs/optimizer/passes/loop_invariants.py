@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gptrs.ir.copying import splice
+from gptrs.ir.copying import splice, with_operands
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.control_flow import Scan, While
@@ -34,9 +34,7 @@ def without_loop_invariants(region: Region) -> Region:
     known: dict[Value, Value] = {}
     changed = False
     for instruction in region.instructions:
-        operands = tuple(known.get(operand, operand) for operand in instruction.operands)
-        if operands != instruction.operands:
-            instruction = replace(instruction, operands=operands)
+        instruction = with_operands(instruction, known)
         hoisted = _hoisted(instruction)
         if not hoisted:
             kept.append(instruction)
@@ -105,7 +103,7 @@ def _hoist(
     )
     params = tuple(Value(value.type) for value in values)
     inner = dict(zip(values, params, strict=True))
-    made_here = tuple(_reading(made, inner) for made in (*cheap, *rest))
+    made_here = tuple(with_operands(made, inner) for made in (*cheap, *rest))
     results = tuple(inner.get(value, value) for value in body.results)
     new_body = Region(
         (*body.params[:count], *params, *body.params[count:]),
@@ -113,11 +111,6 @@ def _hoist(
         (*results[:count], *params, *results[count:]),
     )
     return _with_body(instruction, new_body, ahead, params)
-
-
-def _reading(made: Instruction, inner: dict[Value, Value]) -> Instruction:
-    operands = tuple(inner.get(operand, operand) for operand in made.operands)
-    return made if operands == made.operands else replace(made, operands=operands)
 
 
 def _with_body(

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gptrs.ir.copying import splice
+from gptrs.ir.copying import splice, with_operands
 from gptrs.ir.ops.control_flow import Cond, Scan, While
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.program import Instruction, Region, Value
 from gptrs.optimizer.evaluation import Definitions
 from gptrs.optimizer.pass_base import RegionPass
+from gptrs.optimizer.passes.dead_code import without_dead_code
 
 
 def with_simple_regions(region: Region) -> Region:
@@ -27,12 +28,10 @@ def with_simple_regions(region: Region) -> Region:
     kept: list[Instruction] = []
     read = _read(region)
     for instruction in region.instructions:
-        operands = tuple(known.get(operand, operand) for operand in instruction.operands)
-        if operands != instruction.operands:
-            instruction = replace(instruction, operands=operands)
+        instruction = with_operands(instruction, known)
         branch = _decided(instruction, defined)
         if branch is not None:
-            given = splice(branch, operands[1:], kept)
+            given = splice(branch, instruction.operands[1:], kept)
             known.update(zip(instruction.results, given, strict=True))
             continue
         simpler = _SIMPLER.get(type(instruction.op), _as_it_is)(instruction, read)
@@ -161,13 +160,8 @@ def _pick(values: Sequence[Value], numbers: Sequence[int]) -> tuple[Value, ...]:
 
 def _with_results(region: Region, numbers: Sequence[int]) -> Region:
     """`region` that gives these of its results, without what only the others need."""
-    live = set(_pick(region.results, numbers))
-    kept: list[Instruction] = []
-    for made in reversed(region.instructions):
-        if not live.isdisjoint(made.results):
-            live.update(made.operands)
-            kept.append(made)
-    return Region(region.params, tuple(reversed(kept)), _pick(region.results, numbers))
+    results = _pick(region.results, numbers)
+    return without_dead_code(Region(region.params, region.instructions, results))
 
 
 def _with_params(region: Region, numbers: Sequence[int]) -> Region:

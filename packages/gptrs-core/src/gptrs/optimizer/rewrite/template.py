@@ -16,6 +16,7 @@ from gptrs.ir.ops.creation import Constant
 from gptrs.ir.printer import print_region
 from gptrs.ir.program import Instruction, Region, Value
 from gptrs.ir.tensor_type import TensorType
+from gptrs.optimizer.evaluation import definitions
 
 Axes = tuple[int, ...]
 
@@ -82,7 +83,7 @@ class Template:
         (self.result,) = region.results
         self.params = region.params
         self.region = region
-        self.definitions = {value: made for made in region.instructions for value in made.results}
+        self.definitions = definitions(region)
 
     @property
     def root(self) -> type[Op] | None:

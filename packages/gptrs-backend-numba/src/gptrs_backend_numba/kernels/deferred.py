@@ -1,0 +1,86 @@
+"""What kernels take from numba, without importing it: most processes find all kernels stored.
+
+`intrinsic`, `register_jitable` and `types` are used as those of numba are. What they need of it
+they import when the first kernel is compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, partial
+from importlib import import_module
+from typing import TypeVar, overload
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+_waiting: list[Callable[[], object]] = []
+"""What is to be done before the next kernel is compiled."""
+
+
+class Intrinsic:
+    """A function of compiled code; stands for `numba.extending.intrinsic` of its definition."""
+
+    def __init__(self, define: Callable[..., object]) -> None:
+        self.__name__ = define.__name__
+        self.__doc__ = define.__doc__
+        self.__module__ = define.__module__
+        self._define = define
+        _waiting.append(lambda: self._real)
+
+    @cached_property
+    def _real(self) -> object:
+        return import_module("numba.extending").intrinsic(self._define)
+
+    @property
+    def _numba_type_(self) -> object:
+        """What numba asks an object that it does not know for."""
+        register_waiting()
+        context = import_module("numba.core.registry").cpu_target.typing_context
+        return context.resolve_value_type(self._real)
+
+
+def intrinsic(define: Callable[..., object]) -> Intrinsic:
+    """Decorator: see `numba.extending.intrinsic`."""
+    return Intrinsic(define)
+
+
+@overload
+def register_jitable(function: Function, /) -> Function: ...
+@overload
+def register_jitable(**options: object) -> Callable[[Function], Function]: ...
+def register_jitable(
+    function: Function | None = None, /, **options: object
+) -> Function | Callable[[Function], Function]:
+    """Decorator: compiled code may call the function; see `numba.extending.register_jitable`."""
+    if function is None:
+        return partial(_wait, options)
+    return _wait(options, function)
+
+
+def _wait(options: dict[str, object], function: Function) -> Function:
+    def register() -> None:
+        real = import_module("numba.extending").register_jitable
+        (real(**options) if options else real)(function)
+
+    _waiting.append(register)
+    return function
+
+
+def register_waiting() -> None:
+    """Tell numba of the functions that it has not heard of yet."""
+    if _waiting:
+        for register in _waiting:
+            register()
+        _waiting.clear()
+        import_module("numba.core.registry").cpu_target.typing_context.refresh()
+
+
+class _Types:
+    """The types of numba, by their names there."""
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(import_module("numba.core.types"), name)
+
+
+types = _Types()
+"""Stands for `numba.types`; to be asked while code is generated, not on import."""

@@ -1,0 +1,88 @@
+"""Machine code of kernels: as bytes that can be kept, linked into this process, and called."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import llvmlite.binding as llvm
+
+_HEAD = re.compile(rb"([\x21-\x7e]{1,4096}) ([0-9]{1,3})\n")
+_ELF = b"\x7fELF"
+
+
+@dataclass(frozen=True, slots=True)
+class MachineCode:
+    """An object file that needs nothing but the C library, and the function in it.
+
+    The function is in numba's convention: it takes where to put its result, an int64, where to put
+    an exception, and `arguments` times an int64; it returns 0 unless it has raised an exception.
+    """
+
+    name: str
+    arguments: int
+    object_file: bytes
+
+    def encoded(self) -> bytes:
+        """The bytes of which `decode` makes it again."""
+        return f"{self.name} {self.arguments}\n".encode() + self.object_file
+
+
+def decode(body: bytes) -> MachineCode:
+    """What `MachineCode.encoded` gave; ValueError for anything else."""
+    head = _HEAD.match(body)
+    if head is None:
+        raise ValueError("it does not begin with the name of a function")
+    name, arguments = head.groups()
+    return MachineCode(name.decode(), int(arguments), body[head.end() :])
+
+
+class Kernel:
+    """A function of machine integers (addresses and sizes) that returns 0 or a failure's number.
+
+    Other threads of Python run meanwhile.
+    """
+
+    __slots__ = ("_call", "address")
+
+    def __init__(self, address: int, arguments: int) -> None:
+        self.address = address
+        """Where its machine code begins, for calls by other kernels."""
+        integers = [ctypes.c_int64] * arguments
+        convention = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *integers)
+        self._call = convention(address)
+
+    def __call__(self, *arguments: int) -> int:
+        """What the function returns; MemoryError if it found no memory for its work."""
+        slots = (ctypes.c_int64 * 2)()
+        place = ctypes.addressof(slots)
+        # A lack of memory is the only exception that kernels raise.
+        if self._call(place, place + 8, *arguments):
+            raise MemoryError
+        return slots[0]
+
+
+class Linker:
+    """Brings machine code into this process, where it stays. Not safe between threads."""
+
+    def link(self, code: MachineCode) -> Kernel:
+        """Make the function of `code` callable; ValueError if it is no object file."""
+        if not code.object_file.startswith(_ELF):
+            raise ValueError("it is no object file")
+        file = llvm.ObjectFileRef.from_data(code.object_file)
+        self._engine.add_object_file(file)
+        self._engine.finalize_object()
+        address = self._engine.get_function_address(code.name)
+        if not address:
+            raise ValueError(f"it has no function `{code.name}`")
+        return Kernel(address, code.arguments)
+
+    @cached_property
+    def _engine(self) -> llvm.ExecutionEngine:
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        module = llvm.parse_assembly("")
+        machine = llvm.Target.from_default_triple().create_target_machine(jit=True)
+        return llvm.create_mcjit_compiler(module, machine)

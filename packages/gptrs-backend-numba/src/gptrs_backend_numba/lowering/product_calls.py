@@ -1,0 +1,132 @@
+"""Calls of the kernels of matrix products: epilogues, geometries, and how work is divided."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs_backend_numba.kernels.compiled import compiled, compiled_task
+from gptrs_backend_numba.kernels.epilogue import finish_source
+from gptrs_backend_numba.kernels.gemm import RUN_SOURCE
+from gptrs_backend_numba.kernels.gemm_geometry import FIELDS
+from gptrs_backend_numba.kernels.gemm_ir import PANEL
+from gptrs_backend_numba.pool import POOL
+from gptrs_backend_numba.products import Product
+from gptrs_backend_numba.schedule import Builder, Call
+from gptrs_backend_numba.views import View
+
+PARALLEL_FROM = 32_768
+"""Products from which it pays to share the work: waking a worker takes microseconds."""
+_WORK_A_TASK = 65_536
+_TASKS_A_THREAD = 2
+"""Few: each reads the left side anew. More than one: threads need not be equally fast."""
+_TASKS_A_ROW = 16
+"""Tasks of a product of one row that give every thread about as much to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Epilogue:
+    """What becomes of each sum: `activation(sum * scale + bias) + residual`, rounded once.
+
+    `bias` is contiguous, of n elements; `residual` contiguous, of the result's shape; both f32,
+    bf16 or f16. `activation` is a key of `gptrs_backend_numba.kernels.epilogue.ACTIVATIONS`.
+    """
+
+    bias: View | None = None
+    activation: str = "none"
+    residual: View | None = None
+    scale: float = 1.0
+
+
+PLAIN = Epilogue()
+"""The sum itself."""
+
+
+def division(product: Product, tiles: int, most: int, threads: int) -> dict[str, int]:
+    """The fields that say how a product is divided into tasks, `most` of the tiles in each.
+
+    Tasks are few. A value is the same whatever task computes it.
+    """
+    m, n = product.lhs.rows, product.rhs.rows
+    panels, batch = -(-n // PANEL), math.prod(product.batch)
+    tasks = _TASKS_A_THREAD * threads
+    blocks = -(-tiles // min(max(1, most), -(-batch * tiles * panels // tasks)))
+    tiles_a_task = -(-tiles // blocks)
+    panels_a_task = enough_panels(min(m, -(-m // blocks)), n, product.k)
+    if m > 1:
+        panels_a_task = min(panels, max(panels_a_task, -(-batch * blocks * panels // tasks)))
+    return {
+        "TILES": tiles,
+        "TILES_A_TASK": tiles_a_task,
+        "PANELS_A_TASK": panels_a_task,
+        "SKIPPED": (threads - 1) * panels_a_task,
+    }
+
+
+def enough_panels(rows: int, n: int, k: int) -> int:
+    """Enough columns to be worth a task, in pairs for one row."""
+    panels = -(-n // PANEL)
+    enough = min(panels, _WORK_A_TASK // max(1, rows * PANEL * k))
+    if rows > 1:
+        return max(1, enough)
+    # A row takes so little time that it shows how memory starts again with each task.
+    enough = max(enough, min(4 * enough, panels // _TASKS_A_ROW))
+    return max(2, enough + enough % 2)
+
+
+def column_blocks(n: int, fields: dict[str, int]) -> int:
+    """Tasks side by side."""
+    panels = -(-n // PANEL)
+    return -(-panels // fields["PANELS_A_TASK"])
+
+
+def call_fields(product: Product, out: View, epilogue: Epilogue) -> dict[str, int]:
+    """The fields that say what a product is of, and what becomes of the sums."""
+    lhs, rhs = product.lhs, product.rhs
+    residual = None if epilogue.residual is None else epilogue.residual.dtype
+    bias = None if epilogue.bias is None else epilogue.bias.dtype
+    finish = finish_source(out.dtype, bias, residual, epilogue.activation, float(epilogue.scale))
+    plain = epilogue.activation == "none" and epilogue.scale == 1.0
+    types = {out.dtype, bias or dtypes.f32, residual or dtypes.f32}
+    first = len(FIELDS)
+    return {
+        "M": lhs.rows, "N": rhs.rows, "K": product.k,
+        "LM": lhs.row, "LK": lhs.column, "RN": rhs.row, "RK": rhs.column,
+        "LEFT": first, "RIGHT": first + 2 * len(product.batch), "RANK": len(product.batch),
+        "FINISH": compiled_task(finish),
+        "DIRECT": int(plain and types == {dtypes.f32}),
+        "HAS_BIAS": int(bias is not None), "HAS_RESIDUAL": int(residual is not None),
+        "OUT_STEP": rhs.rows, "RESIDUAL_STEP": rhs.rows,
+    }  # fmt: skip
+
+
+def geometry(product: Product, fields: dict[str, int]) -> list[int]:
+    """What the kernels read; fields that are not given are 0."""
+    axes = [*product.axes(product.lhs), *product.axes(product.rhs)]
+    return [*(fields.get(name, 0) for name in FIELDS), *axes]
+
+
+def run(
+    builder: Builder,
+    product: Product,
+    task: int,
+    count: int,
+    operands: tuple[View, View],
+    sums: View,
+    out: View,
+    epilogue: Epilogue,
+    fields: dict[str, int],
+    original: View | None = None,
+) -> None:
+    """Add the call that runs `count` tasks; `original` is the left side as it was."""
+    threads = builder.context.threads if product.work >= PARALLEL_FROM else 1
+    left, right = operands
+    original = left if original is None else original
+    extra = [left if view is None else view for view in (epilogue.bias, epilogue.residual)]
+    numbers = np.array(geometry(product, fields), np.int64)
+    leading = (POOL.address, task, count, threads)
+    reads = (left, right, *extra, sums, original)
+    builder.steps.append(Call(compiled(RUN_SOURCE), reads, out, numbers, leading=leading))

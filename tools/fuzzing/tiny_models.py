@@ -1,0 +1,74 @@
+"""Tiny model folders of every kind, with whatever weights the kinds ask for, made without torch."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gptrs import Tensor, tensor
+from gptrs.backend.protocol import Backend
+from gptrs.checkpoint.tensor_archive import write_archive
+from gptrs.plugins.manager import manager
+
+_TEXT: dict[str, object] = {
+    "vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "intermediate_size": 12, "max_position_embeddings": 32,
+}  # fmt: skip
+_LABELS = {"0": "cat", "1": "dog"}
+_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
+         "original_max_position_embeddings": 32}  # fmt: skip
+_LLAMA3 = {**_YARN, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+CONFIGS: Mapping[str, dict[str, object]] = {
+    "gpt2": {"n_embd": 8, "n_layer": 2, "n_head": 2, "n_positions": 32, "vocab_size": 20,
+             "layer_norm_epsilon": 1e-5, "activation_function": "gelu_new", "n_inner": None},
+    "llama": {**_TEXT, "rms_norm_eps": 1e-5, "rope_parameters": _LLAMA3,
+              "tie_word_embeddings": False, "eos_token_id": [1, 2]},
+    "mistral": {**_TEXT, "sliding_window": 12, "rope_parameters": _YARN, "head_dim": 4},
+    "qwen3": {**_TEXT, "head_dim": 4, "use_sliding_window": False, "attention_bias": False},
+    "bert": {**_TEXT, "type_vocab_size": 2, "layer_norm_eps": 1e-12, "hidden_act": "gelu"},
+    "resnet": {"hidden_sizes": [4, 6], "depths": [1, 1], "layer_type": "basic",
+               "embedding_size": 4, "num_channels": 3, "id2label": _LABELS},
+    "mobilenet_v2": {"depth_multiplier": 0.25, "depth_divisible_by": 4, "min_depth": 4,
+                     "image_size": 32, "num_channels": 3, "id2label": _LABELS},
+}  # fmt: skip
+"""A config.json for each kind, apart from `model_type`."""
+
+
+def save_tiny_model(folder: Path, kind: str, backend: Backend) -> Path:
+    """Save a model of a kind, with the settings of CONFIGS and small weights."""
+    folder.mkdir(parents=True, exist_ok=True)
+    config = {"model_type": kind, **CONFIGS[kind]}
+    asked = _Asked(backend)
+    manager().model_factory(kind)(config, asked)  # type: ignore[arg-type]
+    write_archive(folder / "model.safetensors", asked.arrays)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+class _Asked:
+    """Stands for the weights of a model, and notes which it asks for."""
+
+    def __init__(self, backend: Backend, prefix: str = "") -> None:
+        self.backend = backend
+        self.arrays: dict[str, np.ndarray] = {}
+        self._prefix = prefix
+
+    def __truediv__(self, part: str | int) -> _Asked:
+        below = _Asked(self.backend, f"{self._prefix}{part}.")
+        below.arrays = self.arrays
+        return below
+
+    def __contains__(self, name: str) -> bool:
+        return self._prefix + name in self.arrays
+
+    def tensor(self, name: str, shape: Sequence[int], *, floating: bool = True) -> Tensor:
+        values = np.linspace(0.1, 1, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+        self.arrays[self._prefix + name] = values
+        return tensor(values)
+
+    def unused(self) -> list[str]:
+        return []
