@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numba import njit
 
+from gptrs.backend.mapped_pages import release_pages
 from gptrs.backend.protocol import InputRole
 from gptrs.errors import UnsupportedError
 from gptrs.ir import dtypes, parse_program
@@ -24,8 +25,9 @@ from gptrs_backend_numba.kernels.emitter import FEATURES, WIDTH
 from gptrs_backend_numba.kernels.epilogue import ACTIVATIONS
 from gptrs_backend_numba.kernels.gemm_ir import PANEL, ROWS, VECTORS, tile
 from gptrs_backend_numba.lowering.custom_calls import custom_call
-from gptrs_backend_numba.lowering.matmul import Epilogue, gemm
-from gptrs_backend_numba.packing import PACKED_WEIGHTS, release_pages
+from gptrs_backend_numba.lowering.matmul import gemm
+from gptrs_backend_numba.lowering.product_calls import Epilogue
+from gptrs_backend_numba.packing import PACKED_WEIGHTS
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
 

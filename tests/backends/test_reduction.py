@@ -139,10 +139,19 @@ def test_short_floats_accumulate_in_f32(backend: Backend, dtype: DType) -> None:
     assert_close(run_op(backend, Reduce("sum", (1,)), x), expected, dtype)
 
 
+OPERANDS = (dtypes.si8, dtypes.ui8, dtypes.si32)
+ACCUMULATORS = (dtypes.si4, dtypes.si8, dtypes.ui16, dtypes.si64)
+RESULTS = (dtypes.ui4, dtypes.si16, dtypes.ui64)
+EVERY_PAIR = [
+    (dtype, accum, RESULTS[(i + j) % 3])
+    for i, dtype in enumerate(OPERANDS)
+    for j, accum in enumerate(ACCUMULATORS)
+]
+"""Each operand and each result with each accumulator."""
+
+
 @pytest.mark.parametrize("kind", ["sum", "prod"])
-@pytest.mark.parametrize("dtype", [dtypes.si8, dtypes.ui8, dtypes.si32], ids=str)
-@pytest.mark.parametrize("accum", [dtypes.si4, dtypes.si8, dtypes.ui16, dtypes.si64], ids=str)
-@pytest.mark.parametrize("out", [dtypes.ui4, dtypes.si16, dtypes.ui64], ids=str)
+@pytest.mark.parametrize(("dtype", "accum", "out"), EVERY_PAIR, ids=str)
 def test_integer_accumulators_wrap_and_results_saturate(
     backend: Backend, kind: str, dtype: DType, accum: DType, out: DType
 ) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from checkpoint.killed_writers import require_no_litter
 from gptrs.checkpoint import atomic_write
 from gptrs.checkpoint.atomic_write import atomic_file
 from gptrs.errors import CheckpointError, UsageError
@@ -35,8 +36,9 @@ def deadly(function):
     return call
 
 if named:
-    atomic_write._open_unnamed = lambda folder: None
-for name in ("open", "fsync", "fchmod", "link", "rename", "unlink", "close"):
+    atomic_write.open_unnamed = lambda folder: None
+names = ("open", "fsync", "fchmod", "link", "rename", "unlink", "close", "posix_spawn", "write")
+for name in names:
     setattr(os, name, deadly(getattr(os, name)))
 with atomic_write.atomic_file(path) as file:
     file.write(b"new" * 1000)
@@ -65,7 +67,7 @@ except CheckpointError as error:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of staging: a file without a name, and one with a name of its own."""
     if request.param == "named":
-        monkeypatch.setattr(atomic_write, "_open_unnamed", lambda folder: None)
+        monkeypatch.setattr(atomic_write, "open_unnamed", lambda folder: None)
     return request.param
 
 
@@ -120,17 +122,29 @@ def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new_file(way, tmp_pat
         found = path.read_bytes() if path.exists() else None
         assert found in (old, NEW)
         outcomes.add(found)
-        litter = set(os.listdir(tmp_path)) - {"file"}
-        assert len(litter) <= 1
-        if way == "nameless" and old is None:
-            assert not litter
-        _write(path)
-        assert os.listdir(tmp_path) == ["file"]
+        require_no_litter(tmp_path, {"file"})
     else:
         pytest.fail("the writer never came to its end")
     assert fatal > 5
     assert outcomes == {old, NEW}
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_next_write_removes_what_the_end_of_the_machine_left(tmp_path):
+    partial, folder = tmp_path / ".gptrs-0.partial", tmp_path / ".gptrs-1.partial"
+    partial.write_bytes(OLD)
+    (folder / "sub").mkdir(parents=True)
+    (folder / "sub" / "file").write_bytes(OLD)
+    _write(tmp_path / "file")
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_the_next_write_leaves_what_is_being_written(way, tmp_path, monkeypatch):
+    monkeypatch.setattr(atomic_write, "open_unnamed", lambda folder: None)
+    with atomic_file(tmp_path / "one") as file:
+        _write(tmp_path / "two")
+        file.write(NEW)
+    assert sorted(os.listdir(tmp_path)) == ["one", "two"]
 
 
 def test_a_full_disk_is_an_error_that_leaves_the_old_file(tmp_path):

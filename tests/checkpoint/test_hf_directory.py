@@ -40,7 +40,7 @@ def test_reads_settings_and_weights(tmp_path: Path, make: Callable[[Path], Path]
     assert directory.config == CONFIG
     assert directory.model_type == "tiny"
     assert directory.generation_config == {"eos_token_id": 7}
-    assert directory.tokenizer == (folder / "tokenizer.json").resolve()
+    assert directory.has_file("tokenizer.json")
     found = _read_all(directory)
     assert set(found) == set(ARRAYS)
     for name, expected in ARRAYS.items():
@@ -60,11 +60,23 @@ def test_files_are_reported(tmp_path: Path) -> None:
 def test_what_is_optional_may_be_absent(tmp_path: Path) -> None:
     directory = HfDirectory.open(single(tmp_path))
     assert directory.generation_config == {}
-    assert directory.tokenizer is None
-    assert directory.file("chat_template.jinja") is None
+    assert not directory.has_file("tokenizer.json")
+    assert directory.read_bytes("chat_template.jinja") is None
     assert directory.read_json("tokenizer_config.json") is None
     write_json(tmp_path / "tokenizer_config.json", {"a": 1})
     assert directory.read_json("tokenizer_config.json") == {"a": 1}
+
+
+def test_files_of_a_folder_directly_inside(tmp_path: Path) -> None:
+    directory = HfDirectory.open(single(tmp_path / "m"))
+    assert directory.read_json("config.json", "1_Pooling") is None
+    (tmp_path / "m" / "1_Pooling").mkdir()
+    write_json(tmp_path / "m" / "1_Pooling" / "config.json", {"a": 1})
+    assert directory.read_json("config.json", "1_Pooling") == {"a": 1}
+    assert directory.read_json("config.json", "config.json") is None
+    for name in ("..", ".", "/", "../m", "1_Pooling/..", "a/b", "a\\b"):
+        with pytest.raises(ModelError, match="is not a plain file name"):
+            directory.read_json("config.json", name)
 
 
 def test_one_file_comes_before_an_index(tmp_path: Path) -> None:

@@ -12,8 +12,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from gptrs.backend.protocol import Buffer, Executable, InputRole
+from gptrs.capture.graph import GraphSlice
 from gptrs.capture.parameter import Parameter
-from gptrs.checkpoint.param_source import SafetensorsSource
+from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.parameter_ids import base_param_id, param_key
 from gptrs.checkpoint.params import Params
 from gptrs.errors import CheckpointError, UsageError
@@ -21,6 +22,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.op import Op
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
+from gptrs.ir.type_text import parse_type
 
 ARRAYS = {
     "transformer.wte.weight": np.arange(6, dtype=np.float32).reshape(3, 2),
@@ -151,12 +153,54 @@ def test_floats_are_converted_and_nothing_else(
 
 def test_weights_of_a_file_are_views_of_its_mapping(tmp_path: Path) -> None:
     save_file({"w": np.arange(100, dtype=ml_dtypes.bfloat16)}, tmp_path / "x.safetensors")
-    file_source = SafetensorsSource.of_file(tmp_path / "x.safetensors")
+    file_source = FileSource.of_file(tmp_path / "x.safetensors")
     stored = Params(file_source, backend=HostBackend(), dtype=None)
     widened = Params(file_source, backend=HostBackend())
     mapped = file_source.load(base_param_id("w"))
     assert np.shares_memory(np.asarray(_parameter(stored, "w").buffer()), mapped)
     assert widened.tensor("w", (100,)).numpy().tolist() == mapped.tolist()
+
+
+class CastingBackend(HostBackend):
+    """One that could run everything."""
+
+    def refusal(
+        self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> str | None:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("stored", "kept"),
+    [
+        ("bf16[4, 3]", "bf16[4, 3]"),
+        ("f16[4, 3]", "f16[4, 3]"),
+        ("bf16[4]", "f32[4]"),
+        ("bf16[2, 3, 3, 2]", "f32[2, 3, 3, 2]"),
+        ("f64[4, 3]", "f32[4, 3]"),
+    ],
+)
+def test_matrices_of_two_bytes_are_kept_and_programs_convert_them(stored: str, kept: str) -> None:
+    type_ = parse_type(stored)
+    array = np.ones(type_.shape).astype(type_.dtype.numpy)
+    params = Params(ArraySource({"w": array}), backend=CastingBackend())
+    tensor = params.tensor("w", type_.shape)
+    assert tensor.dtype is dtypes.f32
+    (leaf,) = GraphSlice([tensor.source]).leaves
+    assert str(leaf.type) == kept
+    assert params.tensor("w").shape == type_.shape
+    if str(leaf.type) == stored:
+        assert isinstance(leaf, Parameter)
+        assert np.shares_memory(np.asarray(leaf.buffer()), array)
+    with pytest.raises(CheckpointError, match="the model needs"):
+        params.tensor("w", (1,))
+
+
+def test_a_backend_that_cannot_convert_gets_them_converted() -> None:
+    array = np.ones((4, 3), ml_dtypes.bfloat16)
+    for dtype, expected in ((dtypes.f32, np.float32), (None, ml_dtypes.bfloat16)):
+        params = Params(ArraySource({"w": array}), backend=HostBackend(), dtype=dtype)
+        assert _parameter(params, "w").buffer().dtype == expected
 
 
 def test_weights_are_floats(source: ArraySource) -> None:

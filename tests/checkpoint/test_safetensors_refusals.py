@@ -119,7 +119,7 @@ def test_every_truncation_is_refused(tmp_path: Path) -> None:
 def test_bools_that_are_neither_0_nor_1(tmp_path: Path) -> None:
     header = {"x": {"dtype": "BOOL", "shape": [3], "data_offsets": [0, 3]}}
     path = write_raw(tmp_path / "x.safetensors", header, b"\0\1\2")
-    with pytest.raises(CheckpointError, match="tensor `x`: a BOOL element is neither 0 nor 1"):
+    with pytest.raises(CheckpointError, match="tensor `x`: an element of BOOL is neither 0 nor 1"):
         SafetensorsFile.open(path).read("x")
 
 

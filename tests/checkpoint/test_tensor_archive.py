@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from gptrs.checkpoint.gptrsten import TAGS
+from gptrs.checkpoint.tensor_index import TAGS
 from gptrs.checkpoint.tensor_archive import open_archive, write_archive
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from importlib.metadata import entry_points
 
 import pytest
@@ -167,3 +168,95 @@ def test_an_option_wins_over_the_environment(gptrs, model_directory, monkeypatch
     asked = ("generate", "--model", model_directory, "--prompt-ids", "1", "--max-tokens", 1)
     assert gptrs(*asked).code == 4
     assert gptrs(*asked, "--backend", "ref").code == 0
+
+
+def test_several_texts_come_as_json_and_as_text(gptrs, generated, model_directory):
+    asked = ("--prompt", "the cat", "--temperature", 2, "--seed", 4, "--num-return", 3)
+    result = generated(*asked)
+    assert result.keys() == FIELDS | {"generations"}
+    texts = result["generations"]
+    assert [text.keys() for text in texts] == [{"text", "token_ids", "finish_reason"}] * 3
+    assert texts[0] == {key: result[key] for key in texts[0]}
+    assert len({tuple(text["token_ids"]) for text in texts}) == 3
+    shown = gptrs("generate", "--model", model_directory, "--max-tokens", 6, *asked)
+    expected = "".join(text["text"].rstrip("\n") + "\n" for text in texts)
+    assert re.sub("\n+", "\n", shown.out) == re.sub("\n+", "\n", expected)
+    assert "6 new tokens" in shown.err
+
+
+def test_log_probabilities_come_with_json(generated):
+    result = generated("--prompt-ids", "5,9,2", "--greedy", "--logprobs", 2)
+    assert result.keys() == FIELDS | {"logprobs"}
+    assert [scores["token_id"] for scores in result["logprobs"]] == result["token_ids"]
+    for scores in result["logprobs"]:
+        assert scores.keys() == {"token_id", "logprob", "top"}
+        assert len(scores["top"]) == 2
+        best = scores["top"][0]
+        assert (best["token_id"], best["logprob"]) == (scores["token_id"], scores["logprob"])
+
+
+def test_variables_stand_between_options_and_the_model(gptrs, tmp_path, monkeypatch):
+    settings = {"do_sample": True, "max_new_tokens": 3, "repetition_penalty": 1.2}
+    directory = save_tiny_gpt2(tmp_path / "sampled", generation_config=settings)
+    asked = ("generate", "--model", directory, "--prompt-ids", "1", "--ignore-eos", "--json")
+
+    def tokens(*options: object) -> list[int]:
+        return gptrs(*asked, *options).json["token_ids"]
+
+    assert len(tokens()) == 3
+    monkeypatch.setenv("GPTRS_MAX_TOKENS", "9")
+    monkeypatch.setenv("GPTRS_SEED", "5")
+    monkeypatch.setenv("GPTRS_TEMPERATURE", "1.5")
+    monkeypatch.setenv("GPTRS_TOP_K", "50")
+    from_variables = tokens()
+    assert len(from_variables) == 9
+    assert len(tokens("--max-tokens", 4)) == 4
+    greedy = tokens("--greedy")
+    assert greedy != from_variables, "--greedy wins over variables, with which it may stand"
+    for name in ("MAX_TOKENS", "SEED", "TEMPERATURE", "TOP_K"):
+        monkeypatch.delenv(f"GPTRS_{name}")
+    options = ("--max-tokens", 9, "--seed", 5, "--temperature", 1.5, "--top-k", 50)
+    assert tokens(*options) == from_variables
+    assert tokens("--max-tokens", 9, "--greedy") == greedy
+    assert gptrs(*asked, "--greedy", "--min-p", 0.1).code == 2
+    monkeypatch.setenv("GPTRS_TOP_P", "much")
+    wrong = gptrs(*asked)
+    assert wrong.code == 2
+    assert "`--top-p`" in wrong.out.replace("'", "`")
+
+
+def test_penalties_change_the_text(generated):
+    asked = ("--prompt-ids", "5,9,2,5,9,2", "--greedy", "--ignore-eos", "--max-tokens", 12)
+    plain = generated(*asked)["token_ids"]
+    assert generated(*asked, "--repetition-penalty", 1)["token_ids"] == plain
+    for option in ("--repetition-penalty", "--presence-penalty", "--frequency-penalty"):
+        penalized = generated(*asked, option, 50)["token_ids"]
+        assert len(set(penalized)) == 12, option
+
+
+def test_a_context_that_shifts(generated, gptrs, model_directory):
+    asked = ("--prompt-ids", "5,9,2", "--greedy", "--ignore-eos", "--max-tokens", 100)
+    refused = gptrs("generate", "--model", model_directory, *asked)
+    assert refused.code == 2
+    assert "--context-shift" in refused.err
+    whole = generated(*asked, "--context-shift", "--keep", 2)["token_ids"]
+    assert len(whole) == 100
+    small = (*asked[:-1], 20, "--context", 23, "--prefill-chunk", 2)
+    assert generated(*small)["token_ids"] == whole[:20]
+
+
+def test_a_prompt_that_was_read_before(generated, tmp_path):
+    file = tmp_path / "prompt.safetensors"
+    asked = ("--prompt", "the cat and the dog", "--greedy", "--prompt-cache", file)
+    first = generated(*asked)
+    assert file.exists()
+    assert generated(*asked)["token_ids"] == first["token_ids"]
+
+
+def test_special_tokens_are_left_out_unless_asked_for(gptrs, tmp_path):
+    directory = save_tiny_gpt2(tmp_path / "ends", eos_token_id=list(range(300)))
+    asked = ("generate", "--model", directory, "--prompt-ids", "1", "--greedy", "--json")
+    hidden, shown = gptrs(*asked).json, gptrs(*asked, "--special").json
+    assert (hidden["text"], hidden["finish_reason"]) == ("", "eos")
+    assert shown["text"] != ""
+    assert gptrs(*asked, "--skip-special-tokens").json["text"] == ""

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from gptrs.errors import CheckpointError, ModelError
-from gptrs.strict_json import MAX_DEPTH, MAX_DIGITS, MAX_VALUES, parse_object
+from gptrs.strict_json import MAX_DEPTH, MAX_DIGITS, MAX_VALUES, parse_list, parse_object
 
 
 def test_reads_what_json_reads() -> None:
@@ -81,6 +81,20 @@ def test_unclosed_strings_take_linear_time(text: bytes) -> None:
 def test_the_error_class_is_the_callers() -> None:
     with pytest.raises(CheckpointError):
         parse_object(b"[]", "f.json", CheckpointError)
+
+
+def test_a_list_is_read_where_one_is_asked_for() -> None:
+    assert parse_list(b'[1, {"a": []}]', "f.json") == [1, {"a": []}]
+    for text, problem in (
+        (b'{"a": 1}', "it must be a list, found `{'a': 1}`"),
+        (b'[{"a": 1, "a": 2}]', "the key `a` occurs twice"),
+        (b"[NaN]", "`NaN` is no JSON number"),
+        (b"[" * 99 + b"]" * 99, f"more than {MAX_DEPTH} levels"),
+    ):
+        with pytest.raises(CheckpointError) as caught:
+            parse_list(text, "f.json", CheckpointError)
+        assert "`f.json` is not usable JSON: " in str(caught.value)
+        assert problem in str(caught.value)
 
 
 def test_hostile_names_are_shown_escaped_and_short() -> None:

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import gptrs
-from gptrs.checkpoint.param_source import SafetensorsSource
+from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.params import Params
 from gptrs.errors import CheckpointError
 from gptrs.nn import BatchNorm2d, Conv2d
@@ -20,7 +20,7 @@ X = np.random.default_rng(0).standard_normal((2, 9, 8, 6)).astype(np.float32)
 def _params(module, folder, backend) -> Params:
     arrays = {name: value.numpy() for name, value in module.state_dict().items()}
     save_file(arrays, folder / "model.safetensors")
-    return Params(SafetensorsSource.of_file(folder / "model.safetensors"), backend=backend)
+    return Params(FileSource.of_file(folder / "model.safetensors"), backend=backend)
 
 
 def _theirs(module) -> np.ndarray:

@@ -7,7 +7,7 @@ import pytest
 from safetensors.numpy import save_file
 
 import gptrs
-from gptrs.checkpoint.param_source import SafetensorsSource
+from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.params import Params
 from gptrs.errors import CheckpointError
 from gptrs.nn import Embedding, LayerNorm, Linear, Module, merge_heads, split_heads
@@ -40,7 +40,7 @@ def arrays() -> dict[str, np.ndarray]:
 @pytest.fixture
 def params(arrays, tmp_path, backend) -> Params:
     save_file(arrays, tmp_path / "model.safetensors")
-    return Params(SafetensorsSource.of_file(tmp_path / "model.safetensors"), backend=backend)
+    return Params(FileSource.of_file(tmp_path / "model.safetensors"), backend=backend)
 
 
 def test_names_are_those_of_the_checkpoint(params, arrays):

@@ -15,7 +15,7 @@ from gptrs.runtime.load import load_model
 
 def test_a_loaded_model_says_what_it_is(model, directory):
     assert (model.name, model.kind) == ("tiny", "gpt2")
-    assert model.capabilities == {"causal_lm"}
+    assert model.capabilities == {"causal_lm", "hidden_states"}
     assert model.config["n_embd"] == 32
     assert model.eos_tokens == {0}
     assert model.bos_token == 0

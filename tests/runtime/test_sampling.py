@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from gptrs.errors import ExecutionError, ModelError, UsageError
-from gptrs.runtime.sampling import Sampler, Sampling, configured_sampling
+from gptrs.runtime.generation.model_settings import configured_sampling
+from gptrs.runtime.sampling import Sampler, Sampling, candidates
 
 LOGITS = np.array([1.0, 3.0, -2.0, 2.0, 0.5, 3.0 - 1e-3], np.float32)
 
@@ -98,6 +99,12 @@ def test_logits_that_are_not_finite_are_an_error(bad, temperature):
         ({"top_p": 0}, "top-p"),
         ({"top_p": 1.5}, "top-p"),
         ({"seed": -1}, "seed"),
+        ({"min_p": 1.5}, "min-p"),
+        ({"min_p": -0.1}, "min-p"),
+        ({"repetition_penalty": 0}, "repetition penalty"),
+        ({"repetition_penalty": math.inf}, "repetition penalty"),
+        ({"presence_penalty": math.nan}, "presence penalty"),
+        ({"frequency_penalty": math.inf}, "frequency penalty"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, message):
@@ -121,6 +128,8 @@ def test_settings_out_of_range_are_refused(settings, message):
         ({"do_sample": True, "top_k": 0}, {}, Sampling(top_p=1)),
         ({"temperature": 0.7}, {"top_p": 0.5}, Sampling(temperature=0.7, top_p=0.5)),
         ({"do_sample": True}, {"temperature": 0.0}, Sampling(temperature=0, top_p=1)),
+        ({"do_sample": True, "min_p": 0.2}, {}, Sampling(top_p=1, min_p=0.2)),
+        ({"do_sample": True, "min_p": 0.2}, {"min_p": 0.0}, Sampling(top_p=1, min_p=0.0)),
     ],
 )
 def test_given_values_replace_single_fields_of_the_model(settings, given, expected):
@@ -165,3 +174,61 @@ def test_the_distribution_is_that_of_transformers(settings):
     # A token that transformers cuts off is never drawn; the others come as often as they should.
     assert set(np.flatnonzero(frequencies)) <= set(np.flatnonzero(expected))
     assert np.abs(frequencies - expected).max() < 5 * 0.5 / math.sqrt(4000)
+
+
+_TRUNCATIONS = [
+    {"top_k": 1},
+    {"top_k": 40},
+    {"top_k": 5000},
+    {"top_p": 0.9},
+    {"top_p": 0.999},
+    {"top_p": 0.01},
+    {"min_p": 0.02},
+    {"min_p": 1.0},
+    {"temperature": 2.5, "top_p": 0.97},
+    {"temperature": 0.3, "min_p": 0.001},
+    {"temperature": 1.5, "top_k": 100, "top_p": 0.8, "min_p": 0.03},
+]
+
+
+@pytest.mark.parametrize("settings", _TRUNCATIONS, ids=str)
+@pytest.mark.parametrize("size", [50, 3000])
+def test_the_tokens_that_may_be_drawn_are_those_of_transformers(settings, size):
+    torch = pytest.importorskip("torch", reason="parity needs torch")
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+    warpers = {
+        "temperature": transformers.TemperatureLogitsWarper,
+        "top_k": transformers.TopKLogitsWarper,
+        "top_p": transformers.TopPLogitsWarper,
+        "min_p": transformers.MinPLogitsWarper,
+    }
+    logits = np.random.default_rng(size).normal(0, 3, size).astype(np.float32)
+    scores = torch.from_numpy(logits)[None]
+    for name, make in warpers.items():  # the order in which `generate` applies them
+        if name in settings:
+            scores = make(settings[name])(None, scores)
+    expected = torch.softmax(scores, -1)[0].numpy()
+
+    tokens, weights = candidates(logits, Sampling(**settings))
+    assert sorted(map(int, tokens)) == np.flatnonzero(np.isfinite(scores[0].numpy())).tolist()
+    np.testing.assert_allclose(weights / weights.sum(), expected[np.asarray(tokens)], rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("count", [1, 7, 64, 500, 4999, 5000, 6000])
+def test_top_k_finds_the_largest_of_many(count):
+    # Few values, so that there are ties at the edge.
+    logits = np.random.default_rng(count).integers(0, 40, 5000).astype(np.float32)
+    expected = np.argsort(-logits, kind="stable")[:count]
+    tokens, _ = candidates(logits, Sampling(top_k=count))
+    np.testing.assert_array_equal(tokens, expected)
+
+
+def test_streams_of_a_seed_are_independent():
+    logits = np.random.default_rng(0).normal(size=500).astype(np.float32)
+
+    def tokens(stream: int) -> tuple[int, ...]:
+        sampler = Sampler(Sampling(seed=3), stream)
+        return tuple(sampler.choose(logits) for _ in range(20))
+
+    assert len({tokens(0), tokens(1), tokens(2)}) == 3
+    assert tokens(1) == tokens(1)

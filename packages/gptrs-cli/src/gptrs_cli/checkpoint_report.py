@@ -7,8 +7,10 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gptrs.checkpoint.hf_directory import HfDirectory
-from gptrs.checkpoint.param_source import SafetensorsSource
+from gptrs.checkpoint.find_model import find_model
+from gptrs.checkpoint.model_source import ModelSource
+from gptrs.checkpoint.open_model import is_checkpoint
+from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.checkpoint.tensor_archive import is_other_archive, open_archive
 from gptrs.errors import GptrsError
@@ -32,11 +34,22 @@ class TensorReport:
 
 
 @dataclass(frozen=True)
+class LoadReport:
+    """What loading a model touches: settings and headers are read at once.
+
+    Of the files that are mapped, only what is used is read, as it is used first.
+    """
+
+    read_bytes: int
+    mapped_bytes: int
+
+
+@dataclass(frozen=True)
 class CheckpointReport:
     """A checkpoint as its headers describe it.
 
-    `kind` is None for a single file, `support` says which plugin loads the kind, `files` maps the
-    name of each weights file to its bytes.
+    `kind` is None for a file of tensors, `support` says which plugin loads the kind, `files` maps
+    the name of each weights file to its bytes, `load` is what loading a model touches.
     """
 
     path: Path
@@ -44,6 +57,7 @@ class CheckpointReport:
     support: str
     files: dict[str, int]
     tensors: tuple[TensorReport, ...]
+    load: LoadReport | None = None
 
     @property
     def parameters(self) -> int:
@@ -70,6 +84,7 @@ class CheckpointReport:
             "kind": self.kind,
             "support": self.support,
             "files": [{"name": name, "bytes": size} for name, size in self.files.items()],
+            "load": asdict(self.load) if self.load else None,
             "tensors": [_json_names(asdict(tensor)) for tensor in self.tensors],
             "totals": {
                 "tensors": len(self.tensors),
@@ -87,17 +102,16 @@ class CheckpointReport:
 
 
 def read_report(path: Path) -> CheckpointReport:
-    """Read the headers of the model directory or file of tensors `path`.
+    """Read the headers of a model - a folder, a file, one of the hub - or of a file of tensors.
 
     ModelError or CheckpointError says what is wrong with it.
     """
+    if is_checkpoint(path) or not path.is_file():
+        return _model_report(find_model(path))
     if is_other_archive(path):
         return _archive_report(path)
-    if path.is_file():
-        return _report(path, None, "", SafetensorsSource.of_file(path))
-    directory = HfDirectory.open(path)
-    kind = directory.model_type
-    return _report(path, kind, _support(kind), directory.weights)
+    source = FileSource.of_file(path)
+    return CheckpointReport(path, None, "", _files(source), _tensors(source))
 
 
 def count(number: int) -> str:
@@ -116,14 +130,23 @@ def byte_size(number: int) -> str:
     return f"{number} B"
 
 
-def _report(
-    path: Path, kind: str | None, support: str, source: SafetensorsSource
-) -> CheckpointReport:
-    files: dict[str, int] = {}
+def _model_report(source: ModelSource) -> CheckpointReport:
+    kind, weights = source.model_type, source.weights
+    files = weights.open_files()
+    read = source.settings_bytes + sum(file.header_bytes for file in files)
+    load = LoadReport(read, sum(file.size for file in files))
+    tensors, sizes = _tensors(weights), _files(weights)
+    return CheckpointReport(source.path, kind, _support(kind), sizes, tensors, load)
+
+
+def _files(source: FileSource) -> dict[str, int]:
+    return {file.path.name: file.size for file in source.open_files()}
+
+
+def _tensors(source: FileSource) -> tuple[TensorReport, ...]:
     tensors: list[TensorReport] = []
     for name in source.names():
         file, entry = source.locate(name)
-        files[file.path.name] = file.size
         tensors.append(
             TensorReport(
                 name=name,
@@ -135,7 +158,7 @@ def _report(
                 id=_id(name),
             )
         )
-    return CheckpointReport(path, kind, support, files, tuple(tensors))
+    return tuple(tensors)
 
 
 def _archive_report(path: Path) -> CheckpointReport:

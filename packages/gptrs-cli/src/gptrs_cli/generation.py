@@ -1,42 +1,26 @@
-"""Runs one generation: loads the model, streams its text or prints JSON, reports the figures."""
+"""Runs `gptrs generate`: loads the model, streams its text or prints JSON, reports the figures."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import sys
-from dataclasses import dataclass
-from pathlib import Path
 
-import typer
-
-from gptrs.runtime.generate import Generation, GenerationOptions, TextStream, stream
+from gptrs.runtime.generate import Generation, TextStream, stream
+from gptrs.runtime.generation.batch import Several
+from gptrs.runtime.generation.chat_session import chat_prompt, conversation
 from gptrs.runtime.load import LoadedModel, load_model
 from gptrs.runtime.profile import Profile
-from gptrs.runtime.sampling import configured_sampling
+from gptrs_cli.batch_run import run_prompts
+from gptrs_cli.chat_loop import converse
 from gptrs_cli.failures import INTERRUPTED
+from gptrs_cli.generation_page import Page, figures, result_fields, shown_text, write_stream
+from gptrs_cli.generation_request import Request
 from gptrs_cli.observation import profile_fields
 from gptrs_cli.progress import compilation_shown
 from gptrs_cli.prompt import Prompt
 from gptrs_cli.settings import Settings
-from gptrs_cli.stderr import Waiting, has_colors, is_terminal, note, printable
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for; None where the model or gptrs decides."""
-
-    model: Path | None
-    prompt: Prompt
-    max_tokens: int | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    seed: int | None
-    stop: tuple[str, ...]
-    ignore_eos: bool
-    use_cache: bool
-    echo: bool
+from gptrs_cli.stderr import Waiting, is_terminal, note
 
 
 def run(request: Request, settings: Settings, profile: Profile | None = None) -> int:
@@ -44,135 +28,122 @@ def run(request: Request, settings: Settings, profile: Profile | None = None) ->
 
     JSON comes with what `profile` has found.
     """
-    what = f"`{request.model}`" if request.model else "the demo model"
-    with Waiting(f"loading {what}") as waiting:
+    if request.prompts is not None:
+        return run_prompts(request, request.prompts, settings)
+    if _is_conversation(request, settings):
+        return converse(request, settings)
+    prompt = request.prompt.read(has_default=request.model is None and not request.chat)
+    with Waiting(f"loading {request.model_shown}") as waiting:
         model = load_model(request.model, settings.backend, settings.threads)
-        pieces = stream(model, request.prompt.content, _options(request, model))
+        work = _Work(request, model, prompt, waiting)
         waiting.now("reading the prompt")
         with compilation_shown(model.backend, waiting):
+            several = request.count > 1
             if settings.json:
-                interrupted = _print_json(request, model, pieces, waiting, profile)
+                interrupted = work.print_json(several, profile)
             else:
-                interrupted = _print_text(request, model, pieces, waiting)
-        return INTERRUPTED if interrupted else 0
+                interrupted = work.print_several() if several else work.print_text()
+    return INTERRUPTED if interrupted else 0
 
 
-def _options(request: Request, model: LoadedModel) -> GenerationOptions:
-    sampling = configured_sampling(
-        model.generation_config,
-        temperature=request.temperature,
-        top_k=request.top_k,
-        top_p=request.top_p,
-        seed=request.seed,
-    )
-    return GenerationOptions(
-        max_tokens=request.max_tokens,
-        sampling=sampling,
-        stop=request.stop,
-        ignore_eos=request.ignore_eos,
-        use_cache=request.use_cache,
-    )
+def _is_conversation(request: Request, settings: Settings) -> bool:
+    asks = request.chat and not request.prompt.given and request.count == 1
+    return asks and not settings.json and is_terminal(sys.stdin)
 
 
-def _print_json(
-    request: Request,
-    model: LoadedModel,
-    pieces: TextStream,
-    waiting: Waiting,
-    profile: Profile | None,
-) -> bool:
-    """Print one object at the end; whether the user interrupted."""
-    interrupted = False
-    try:
-        for _ in pieces:
-            pass
-    except KeyboardInterrupt:
-        interrupted = True
-    waiting.stop()
-    result = pieces.generation
-    prompt = request.prompt.content
-    fields: dict[str, object] = {
-        "text": result.text,
-        "token_ids": result.token_ids,
-        "prompt": prompt if isinstance(prompt, str) else None,
-        "prompt_token_ids": result.prompt_token_ids,
-        "finish_reason": result.finish_reason,
-        "timings": dataclasses.asdict(result.timings),
-        "model": model.name,
-        "backend": model.backend.name,
-    }
-    print(json.dumps(fields | profile_fields(profile)), flush=True)
-    return interrupted
+class _Work:
+    """One prompt for a loaded model; all is checked when it is made."""
+
+    def __init__(
+        self, request: Request, model: LoadedModel, prompt: Prompt, waiting: Waiting
+    ) -> None:
+        self._request = request
+        self._model = model
+        self._prompt = prompt
+        self._waiting = waiting
+        self._text, content = _content(request, model, prompt)
+        options = request.options_for(model)
+        self._several: Several | None = None
+        self._stream: TextStream | None = None
+        if request.count > 1:
+            self._several = Several(model, content, request.count, options)
+        else:
+            self._stream = stream(model, content, options)
+
+    def print_text(self) -> bool:
+        """Print the text as it comes, then the figures; whether the user interrupted."""
+        assert self._stream is not None
+        page = Page()
+        before = self._shown_prompt(page)
+        interrupted = write_stream(page, self._stream, self._model, self._waiting, before)
+        result = self._stream.generation
+        if interrupted:
+            note(f"interrupted after {len(result.token_ids)} tokens")
+        else:
+            note(figures(result, self._model))
+        return interrupted
+
+    def print_several(self) -> bool:
+        """Print all texts in the end, then the figures; whether the user interrupted."""
+        interrupted, results = self._finished()
+        page = Page()
+        page.write(self._shown_prompt(page), dim=True)
+        for number, result in enumerate(results, start=1):
+            if page.is_terminal:
+                page.write(f"--- {number} of {len(results)}\n", dim=True)
+            page.write(shown_text(result, self._model))
+            page.end_line()
+        longest = max(results, key=lambda result: len(result.token_ids))
+        interruption = f"interrupted after {len(longest.token_ids)} tokens"
+        note(interruption if interrupted else figures(longest, self._model))
+        return interrupted
+
+    def print_json(self, several: bool, profile: Profile | None) -> bool:
+        """Print one object at the end; whether the user interrupted."""
+        interrupted, results = self._finished()
+        fields: dict[str, object] = {
+            **result_fields(results[0]),
+            "prompt": self._text,
+            "prompt_token_ids": results[0].prompt_token_ids,
+            "timings": dataclasses.asdict(results[0].timings),
+            "model": self._model.name,
+            "backend": self._model.backend.name,
+        }
+        if several:
+            fields["generations"] = [result_fields(result) for result in results]
+        print(json.dumps(fields | profile_fields(profile)), flush=True)
+        return interrupted
+
+    def _finished(self) -> tuple[bool, list[Generation]]:
+        """Whether the user interrupted, and all texts, as far as they came."""
+        interrupted = False
+        try:
+            if self._several is not None:
+                self._several.run()
+            for _ in self._stream or ():
+                pass
+        except KeyboardInterrupt:
+            interrupted = True
+        self._waiting.stop()
+        if self._several is not None:
+            return interrupted, self._several.generations
+        assert self._stream is not None
+        return interrupted, [self._stream.generation]
+
+    def _shown_prompt(self, page: Page) -> str:
+        """The prompt, where the user asked for it, or could not know it."""
+        if not (self._request.echo or (self._prompt.is_default and page.is_terminal)):
+            return ""
+        return self._text if self._text is not None else f"{self._prompt.content} "
 
 
-def _print_text(request: Request, model: LoadedModel, pieces: TextStream, waiting: Waiting) -> bool:
-    """Print the text as it comes, then the figures; whether the user interrupted."""
-    page = _Page()
-    interrupted = False
-    shown = 0
-    try:
-        for piece in pieces:
-            waiting.stop()
-            if page.is_empty:
-                page.write_prompt(request)
-            if not model.has_tokenizer:
-                tokens = pieces.generation.token_ids
-                piece = "".join(f"{token} " for token in tokens[shown:])
-                shown = len(tokens)
-            page.write(piece)
-    except KeyboardInterrupt:
-        interrupted = True
-    waiting.stop()
-    page.end_line()
-    result = pieces.generation
-    if interrupted:
-        note(f"interrupted after {len(result.token_ids)} tokens")
-    else:
-        note(_figures(result, model))
-    return interrupted
-
-
-class _Page:
-    """Standard output while text arrives: nothing stays in a buffer, no escape code gets through.
-
-    A pipe gets the text as it is; a terminal gets control characters in visible form.
-    """
-
-    def __init__(self) -> None:
-        self._terminal = is_terminal(sys.stdout)
-        self._last = ""
-        self.is_empty = True
-
-    def write_prompt(self, request: Request) -> None:
-        """Print the prompt where the user asked for it, or could not know it."""
-        prompt = request.prompt
-        text = prompt.content if isinstance(prompt.content, str) else f"{prompt.content} "
-        if request.echo or (prompt.is_default and self._terminal):
-            self.write(text, dim=has_colors(sys.stdout))
-
-    def write(self, text: str, *, dim: bool = False) -> None:
-        self.is_empty = False
-        if text:
-            shown = printable(text) if self._terminal else text
-            sys.stdout.write(typer.style(shown, dim=True) if dim else shown)
-            sys.stdout.flush()
-            self._last = text[-1]
-
-    def end_line(self) -> None:
-        """Leave the cursor at the start of a line."""
-        if self._last != "\n":
-            sys.stdout.write("\n")
-            sys.stdout.flush()
-
-
-def _figures(result: Generation, model: LoadedModel) -> str:
-    timings = result.timings
-    parts = [f"prompt {len(result.prompt_token_ids)} tokens"]
-    if timings.prompt_tokens_per_s is not None and timings.first_token_s is not None:
-        parts[0] += f" at {timings.prompt_tokens_per_s:.0f} tok/s"
-        parts.append(f"first token {timings.first_token_s * 1000:.0f} ms")
-    decoded = f"{len(result.token_ids)} new tokens"
-    if timings.decode_tokens_per_s is not None:
-        decoded += f" at {timings.decode_tokens_per_s:.0f} tok/s"
-    parts += [decoded, f"backend {model.backend.name}", f"loaded in {timings.load_s:.2f} s"]
-    return ", ".join(parts)
+def _content(
+    request: Request, model: LoadedModel, prompt: Prompt
+) -> tuple[str | None, str | list[int]]:
+    """The prompt as text, if it is one, and what is generated from."""
+    if isinstance(prompt.content, list):
+        return None, prompt.content
+    if not request.chat:
+        return prompt.content, prompt.content
+    text = chat_prompt(model, conversation(request.system, prompt.content))
+    return text, model.tokenizer.encode(text, special=False)

@@ -11,7 +11,20 @@ from typing import Annotated, Any
 import typer
 
 from gptrs import __version__
-from gptrs_cli.commands import bench, cache, conformance, doctor, forward, generate, inspect, run
+from gptrs_cli.commands import (
+    bench,
+    cache,
+    conformance,
+    convert,
+    doctor,
+    embed,
+    forward,
+    generate,
+    inspect,
+    run,
+    trace,
+    validate,
+)
 from gptrs_cli.commands import list as list_command
 from gptrs_cli.failures import report
 from gptrs_cli.interrupts import interrupts_arrive
@@ -42,9 +55,13 @@ app = typer.Typer(
 )
 app.command("generate")(generate.generate)
 app.command("forward")(forward.forward)
+app.command("trace")(trace.trace)
+app.command("embed")(embed.embed)
 app.command("run")(run.run)
 app.add_typer(list_command.app, name="list")
 app.command("inspect")(inspect.inspect)
+app.command("convert")(convert.convert)
+app.command("validate")(validate.validate)
 app.add_typer(bench.app, name="bench")
 app.add_typer(cache.app, name="cache")
 app.command("doctor")(doctor.doctor)

@@ -22,27 +22,38 @@ class Prompt:
     is_default: bool = False
 
 
-def read_prompt(
-    text: str | None, ids: str | None, file: str | None, *, has_default: bool
-) -> Prompt:
-    """The prompt by the one option that is given, else the default if there is one.
+@dataclass(frozen=True)
+class PromptChoice:
+    """What `--prompt`, `--prompt-ids` and `--prompt-file` say; None for those not given."""
 
-    UsageError for none, for several, and for malformed tokens; InputFileError for a file that
-    cannot be read as UTF-8.
-    """
-    options = {"--prompt": text, "--prompt-ids": ids, "--prompt-file": file}
-    given = [name for name, value in options.items() if value is not None]
-    if len(given) > 1:
-        raise UsageError(f"`{given[0]}` and `{given[1]}` exclude each other", hint="give one")
-    if text is not None:
-        return Prompt(text)
-    if ids is not None:
-        return Prompt(parse_integers(ids, "--prompt-ids", "tokens"))
-    if file is not None:
-        return Prompt(_read_text(file))
-    if has_default:
-        return Prompt(DEMO_PROMPT, is_default=True)
-    raise UsageError("there is no prompt", hint="give --prompt, --prompt-file or --prompt-ids")
+    text: str | None = None
+    ids: str | None = None
+    file: str | None = None
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The options that were given."""
+        options = {"--prompt": self.text, "--prompt-ids": self.ids, "--prompt-file": self.file}
+        return {name: value for name, value in options.items() if value is not None}
+
+    def read(self, *, has_default: bool) -> Prompt:
+        """The prompt by the one option that is given, else the default if there is one.
+
+        UsageError for none, for several, and for malformed tokens; InputFileError for a file that
+        cannot be read as UTF-8.
+        """
+        given = list(self.given)
+        if len(given) > 1:
+            raise UsageError(f"`{given[0]}` and `{given[1]}` exclude each other", hint="give one")
+        if self.text is not None:
+            return Prompt(self.text)
+        if self.ids is not None:
+            return Prompt(parse_integers(self.ids, "--prompt-ids", "tokens"))
+        if self.file is not None:
+            return Prompt(_read_text(self.file))
+        if has_default:
+            return Prompt(DEMO_PROMPT, is_default=True)
+        raise UsageError("there is no prompt", hint="give --prompt, --prompt-file or --prompt-ids")
 
 
 def parse_integers(text: str, option: str, what: str) -> list[int]:

@@ -31,10 +31,14 @@ if TYPE_CHECKING:
     from gptrs.functionals.override_scope import overrides as overrides
     from gptrs.plugins.manager import get_backend as get_backend
     from gptrs.runtime.dump import dumping as dumping
+    from gptrs.runtime.embedding import embed as embed
     from gptrs.runtime.generate import Generation as Generation
     from gptrs.runtime.generate import GenerationOptions as GenerationOptions
     from gptrs.runtime.generate import generate as generate
+    from gptrs.runtime.generate import generate_batch as generate_batch
+    from gptrs.runtime.generate import generate_several as generate_several
     from gptrs.runtime.generate import stream as stream
+    from gptrs.runtime.generation.chat_session import ChatSession as ChatSession
     from gptrs.runtime.load import LoadedModel as LoadedModel
     from gptrs.runtime.load import load_model as load_model
     from gptrs.runtime.programs import run_program as run_program
@@ -43,13 +47,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULE_OF = {
+    "ChatSession": "runtime.generation.chat_session",
     "Generation": "runtime.generate",
     "GenerationOptions": "runtime.generate",
     "LoadedModel": "runtime.load",
     "Sampling": "runtime.sampling",
     "Tensor": "capture.tensor",
     "dumping": "runtime.dump",
+    "embed": "runtime.embedding",
     "generate": "runtime.generate",
+    "generate_batch": "runtime.generate",
+    "generate_several": "runtime.generate",
     "get_backend": "plugins.manager",
     "jit": "capture.jit",
     "load_model": "runtime.load",

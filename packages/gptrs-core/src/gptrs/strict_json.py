@@ -1,4 +1,4 @@
-"""JSON out of files that may be hostile: one object, bounded in size, depth and count, no NaN."""
+"""JSON out of files that may be hostile: an object or list, bounded in size and depth, no NaN."""
 
 from __future__ import annotations
 
@@ -41,6 +41,42 @@ def parse_object(
     values or MAX_DIGITS digits.
     """
     try:
+        value = _parsed(data, max_depth)
+        if not isinstance(value, dict):
+            raise _RefusedError(f"it must be an object, found {shown_value(value)}")
+    except _RefusedError as problem:
+        raise _unusable(where, problem, error, hint) from problem
+    return cast("dict[str, object]", value)
+
+
+def parse_list(data: bytes, where: str, error: type[GptrsError] = ModelError) -> list[object]:
+    """The one JSON list in UTF-8 `data`; refused is what `parse_object` refuses inside of one."""
+    hint = "download or save it again"
+    try:
+        value = _parsed(data, MAX_DEPTH)
+        if not isinstance(value, list):
+            raise _RefusedError(f"it must be a list, found {shown_value(value)}")
+    except _RefusedError as problem:
+        raise _unusable(where, problem, error, hint) from problem
+    return cast("list[object]", value)
+
+
+def require_bounded(
+    data: bytes, where: str, error: type[GptrsError] = ModelError, *, hint: str, max_depth: int
+) -> None:
+    """`error` for JSON text of more than `max_depth` levels, MAX_VALUES values or MAX_DIGITS digits.
+
+    For what another library parses; whether it is JSON at all is left to that.
+    """
+    try:
+        _check_bounds(data, max_depth)
+    except _RefusedError as problem:
+        raise _unusable(where, problem, error, hint) from problem
+
+
+def _parsed(data: bytes, max_depth: int) -> object:
+    """The value in `data`; _RefusedError says what is wrong with it."""
+    try:
         _check_bounds(data, max_depth)
         value: object = json.loads(
             data.decode("utf-8"),
@@ -50,17 +86,17 @@ def parse_object(
         )
         if _SURROGATE.search(data):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
-        if not isinstance(value, dict):
-            raise _RefusedError(f"it must be an object, found {shown_value(value)}")
     except UnicodeEncodeError:
-        problem = "a string has an unpaired surrogate"
+        raise _RefusedError("a string has an unpaired surrogate") from None
     except UnicodeDecodeError as found:
-        problem = f"byte {found.start} is not UTF-8"
+        raise _RefusedError(f"byte {found.start} is not UTF-8") from None
     except (ValueError, RecursionError) as found:
-        problem = str(found)
-    else:
-        return cast("dict[str, object]", value)
-    raise error(f"{quoted(where, 200)} is not usable JSON: {problem}", hint=hint)
+        raise _RefusedError(str(found)) from None
+    return value
+
+
+def _unusable(where: str, problem: Exception, error: type[GptrsError], hint: str) -> GptrsError:
+    return error(f"{quoted(where, 200)} is not usable JSON: {problem}", hint=hint)
 
 
 class _RefusedError(ValueError):

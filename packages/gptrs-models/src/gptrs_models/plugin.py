@@ -56,6 +56,12 @@ MOBILENET_V2 = ModelPlugin(
     factory="gptrs_models.mobilenet_v2:load",
     api="0.1",
 )
+BERT = ModelPlugin(
+    name="bert",
+    summary="BERT encoders, for sentence embeddings",
+    factory="gptrs_models.bert:load",
+    api="0.1",
+)
 DEMO = DemoModelPlugin(
     name="demo",
     summary="a small GPT-2 trained on Python source, for trying things out",

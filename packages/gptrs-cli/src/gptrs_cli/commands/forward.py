@@ -7,6 +7,14 @@ from typing import Annotated
 
 import typer
 
+from gptrs_cli.input_options import (
+    InputKeyOption,
+    InputOption,
+    ModelOption,
+    PromptOption,
+    SeedOption,
+    TokensOption,
+)
 from gptrs_cli.settings import (
     BackendOption,
     DebugOption,
@@ -25,42 +33,12 @@ from gptrs_cli.settings import (
 
 def forward(
     context: typer.Context,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            "--model",
-            metavar="DIR",
-            help="A model directory (config.json, model.safetensors, for images"
-            " preprocessor_config.json); the bundled demo model without it.",
-        ),
-    ] = None,
-    inputs: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--input",
-            metavar="FILE",
-            help="An image, or a tensor as .npy, .npz, .safetensors or .gptrsten; several of one"
-            " size make a batch.",
-        ),
-    ] = None,
-    input_key: Annotated[
-        str | None,
-        typer.Option(
-            "--input-key", metavar="NAME", help="Which tensor of a file that has several."
-        ),
-    ] = None,
-    tokens: Annotated[
-        str | None, typer.Option("--tokens", metavar="1,2,3", help="Tokens of a language model.")
-    ] = None,
-    prompt: Annotated[
-        str | None, typer.Option("--prompt", metavar="TEXT", help="Text of a language model.")
-    ] = None,
-    seed: Annotated[
-        int,
-        typer.Option(
-            "--seed", metavar="N", help="Makes up the input where none is given, the same for N."
-        ),
-    ] = 0,
+    model: ModelOption = None,
+    inputs: InputOption = None,
+    input_key: InputKeyOption = None,
+    tokens: TokensOption = None,
+    prompt: PromptOption = None,
+    seed: SeedOption = 0,
     out: Annotated[
         Path | None,
         typer.Option(

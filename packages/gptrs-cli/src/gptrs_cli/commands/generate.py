@@ -2,11 +2,41 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
 import typer
 
+from gptrs_cli.generation_options import (
+    BatchSizeOption,
+    ChatOption,
+    ContextOption,
+    ContextShiftOption,
+    EchoOption,
+    FrequencyPenaltyOption,
+    GreedyOption,
+    IgnoreEosOption,
+    KeepOption,
+    LogprobsOption,
+    MaxTokensOption,
+    MinPOption,
+    ModelOption,
+    NoCacheOption,
+    NumReturnOption,
+    OutOption,
+    PrefillChunkOption,
+    PresencePenaltyOption,
+    PromptCacheOption,
+    PromptFileOption,
+    PromptIdsOption,
+    PromptOption,
+    PromptsOption,
+    RepetitionPenaltyOption,
+    SeedOption,
+    SpecialOption,
+    StopOption,
+    SystemOption,
+    TemperatureOption,
+    TopKOption,
+    TopPOption,
+)
 from gptrs_cli.settings import (
     BackendOption,
     DebugOption,
@@ -25,74 +55,37 @@ from gptrs_cli.settings import (
 
 def generate(
     context: typer.Context,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            "--model",
-            metavar="DIR",
-            help="A model directory (config.json, model.safetensors, tokenizer.json);"
-            " the bundled demo model without it.",
-        ),
-    ] = None,
-    prompt: Annotated[
-        str | None, typer.Option("--prompt", metavar="TEXT", help="The text to continue.")
-    ] = None,
-    prompt_ids: Annotated[
-        str | None,
-        typer.Option("--prompt-ids", metavar="1,2,3", help="The tokens to continue."),
-    ] = None,
-    prompt_file: Annotated[
-        str | None,
-        typer.Option(
-            "--prompt-file",
-            metavar="FILE",
-            help="Continue the text of a UTF-8 file, used as it is; `-` reads standard input.",
-        ),
-    ] = None,
-    max_tokens: Annotated[
-        int | None,
-        typer.Option(
-            "--max-tokens",
-            metavar="N",
-            help="Stop after N new tokens; without it as the model says, else 128.",
-        ),
-    ] = None,
-    greedy: Annotated[
-        bool, typer.Option("--greedy", help="Always take the most likely token.")
-    ] = False,
-    temperature: Annotated[
-        float | None,
-        typer.Option(
-            "--temperature", metavar="X", help="Sample; below 1 the likely tokens gain, 0: greedy."
-        ),
-    ] = None,
-    top_k: Annotated[
-        int | None,
-        typer.Option("--top-k", metavar="K", help="Sample among the K likeliest; 0: all."),
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(
-            "--top-p", metavar="P", help="Sample among the fewest that reach probability P."
-        ),
-    ] = None,
-    seed: Annotated[
-        int | None, typer.Option("--seed", metavar="N", help="Make sampling repeatable.")
-    ] = None,
-    stop: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--stop", metavar="TEXT", help="End before this text appears; can be repeated."
-        ),
-    ] = None,
-    ignore_eos: Annotated[
-        bool, typer.Option("--ignore-eos", help="Go on after a token that ends the text.")
-    ] = False,
-    no_cache: Annotated[
-        bool,
-        typer.Option("--no-cache", help="Compute the whole text anew for each token: slow."),
-    ] = False,
-    echo: Annotated[bool, typer.Option("--echo", help="Print the prompt before its text.")] = False,
+    model: ModelOption = None,
+    prompt: PromptOption = None,
+    prompt_ids: PromptIdsOption = None,
+    prompt_file: PromptFileOption = None,
+    chat: ChatOption = False,
+    system: SystemOption = None,
+    prompts: PromptsOption = None,
+    out: OutOption = None,
+    batch_size: BatchSizeOption = None,
+    max_tokens: MaxTokensOption = None,
+    greedy: GreedyOption = False,
+    temperature: TemperatureOption = None,
+    top_k: TopKOption = None,
+    top_p: TopPOption = None,
+    min_p: MinPOption = None,
+    seed: SeedOption = None,
+    repetition_penalty: RepetitionPenaltyOption = None,
+    presence_penalty: PresencePenaltyOption = 0.0,
+    frequency_penalty: FrequencyPenaltyOption = 0.0,
+    stop: StopOption = None,
+    ignore_eos: IgnoreEosOption = False,
+    num_return: NumReturnOption = 1,
+    logprobs: LogprobsOption = None,
+    special: SpecialOption = False,
+    context_size: ContextOption = None,
+    context_shift: ContextShiftOption = False,
+    keep: KeepOption = 0,
+    prefill_chunk: PrefillChunkOption = None,
+    prompt_cache: PromptCacheOption = None,
+    no_cache: NoCacheOption = False,
+    echo: EchoOption = False,
     backend: BackendOption = None,
     threads: ThreadsOption = None,
     override: OverrideOption = None,
@@ -109,32 +102,49 @@ def generate(
 
     Sampling options replace single fields of what the model's generation_config.json asks for.
     """
-    from gptrs.errors import UsageError
     from gptrs.runtime.functional_overrides import command_line_overrides
-    from gptrs_cli.generation import Request, run
+    from gptrs.runtime.generate import PREFILL_CHUNK, GenerationOptions
+    from gptrs_cli.generation import run
+    from gptrs_cli.generation_request import Prompts, Request, SamplingChoice, refuse_greedy_with
     from gptrs_cli.observation import observed
-    from gptrs_cli.prompt import read_prompt
+    from gptrs_cli.prompt import PromptChoice
 
-    sampling = {"--temperature": temperature, "--top-k": top_k, "--top-p": top_p}
-    conflicting = [name for name, value in sampling.items() if value is not None]
-    if greedy and conflicting:
-        raise UsageError(
-            f"`--greedy` and `{conflicting[0]}` exclude each other", hint="leave out one of them"
-        )
-    settings = settings_of(context)
+    if greedy:
+        refuse_greedy_with(context, ("temperature", "top_k", "top_p", "min_p"))
     request = Request(
         model=model,
-        prompt=read_prompt(prompt, prompt_ids, prompt_file, has_default=model is None),
-        max_tokens=max_tokens,
-        temperature=0.0 if greedy else temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        stop=tuple(stop or ()),
-        ignore_eos=ignore_eos,
-        use_cache=not no_cache,
+        prompt=PromptChoice(prompt, prompt_ids, prompt_file),
+        chat=chat,
+        system=system,
+        prompts=None if prompts is None else Prompts(prompts, out, batch_size),
+        count=num_return,
+        sampling=SamplingChoice(
+            temperature=0.0 if greedy else temperature,
+            top_k=top_k,
+            top_p=top_p,
+            min_p=min_p,
+            seed=seed,
+            repetition_penalty=repetition_penalty,
+            presence_penalty=presence_penalty,
+            frequency_penalty=frequency_penalty,
+        ),
+        options=GenerationOptions(
+            max_tokens=max_tokens,
+            stop=tuple(stop or ()),
+            ignore_eos=ignore_eos,
+            use_cache=not no_cache,
+            prefill_chunk=PREFILL_CHUNK if prefill_chunk is None else prefill_chunk,
+            logprobs=logprobs,
+            special=special,
+            context=context_size,
+            context_shift=context_shift,
+            keep=keep,
+            prompt_cache=prompt_cache,
+        ),
         echo=echo,
     )
+    request.check(out=out, batch_size=batch_size)
+    settings = settings_of(context)
     with observed(settings) as found, command_line_overrides(settings.overrides):
         exit_code = run(request, settings, found)
     if exit_code:

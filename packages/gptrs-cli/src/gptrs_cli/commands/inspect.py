@@ -28,8 +28,8 @@ def inspect(
         Path,
         typer.Argument(
             metavar="PATH",
-            help="A model directory, a file of tensors (.safetensors, .npz, .npy, .gptrsten),"
-            " or a program (.ptir, or as JSON).",
+            help="A model (a directory, a .gptrschk file, ORG/NAME of the hub), a file of tensors"
+            " (.safetensors, .npz, .npy, .gptrsten), or a program (.ptir, or as JSON).",
             show_default=False,
         ),
     ],
@@ -110,11 +110,14 @@ def _print_report(report: CheckpointReport) -> None:
     mix = ", ".join(f"{dtype} {share:.1%}" for dtype, share in report.dtype_shares().items())
     facts = {
         "checkpoint": str(report.path),
-        "kind": f"{report.kind} ({report.support})" if report.kind else "a single file",
+        "kind": f"{report.kind} ({report.support})" if report.kind else "a file of tensors",
         "parameters": f"{count(report.parameters)} in {len(report.tensors)} tensors",
         "size": f"{byte_size(report.nbytes)} of tensors in {len(report.files)} file(s)",
         "dtypes": f"{mix} of the parameters" if mix else "none",
     }
+    if report.load:
+        read, mapped = byte_size(report.load.read_bytes), byte_size(report.load.mapped_bytes)
+        facts["a load"] = f"reads {read}, maps {mapped}, which are read as they are first used"
     for name, text in facts.items():
         print(printable(f"{name:<12}{text}"))
     print()

@@ -35,12 +35,12 @@ def functionals(
     plugins: PluginsOption = None,
 ) -> None:
     """List the functionals that models call, with the implementation that each uses and why."""
-    from gptrs.checkpoint.hf_directory import HfDirectory
+    from gptrs.checkpoint.find_model import find_model
     from gptrs.runtime.functional_listing import list_functionals
     from gptrs.runtime.functional_overrides import command_line_overrides
 
     settings = settings_of(context)
-    config = HfDirectory.open(model).config if model else None
+    config = find_model(model).config if model else None
     with command_line_overrides(settings.overrides):
         listed = list_functionals(config, str(model))
     if settings.json:

@@ -20,7 +20,7 @@ from gptrs.capture import pass_statistics, trace
 from gptrs.capture.graph import Leaf
 from gptrs.capture.late_binding import load_sinks
 from gptrs.capture.parameter import Parameter, Streaming
-from gptrs.capture.streamed_executable import StreamedExecutable
+from gptrs.capture.streamed_executable import streamed_executable
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.printer import print_program
 from gptrs.ir.program import Program
@@ -242,7 +242,7 @@ class _Compiler:
     def _executable(self, program: Program, roles: Sequence[InputRole]) -> Executable:
         if self.request.streaming is None:
             return self.backend.compile(program, roles)
-        return StreamedExecutable(program, roles, self.backend, self.request.streaming)
+        return streamed_executable(program, roles, self.backend, self.request.streaming)
 
     def _pipeline(self) -> Pipeline:
         own = self.backend if isinstance(self.backend, BackendWithPasses) else None

@@ -16,16 +16,27 @@ from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
 
 
+PREFETCH = 1
+"""Parts of a program ahead that weights are read, unless a model says otherwise."""
+PIN_BELOW = 65_536
+"""Bytes from which on a weight may leave memory, unless a model says otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class Streaming:
     """How the weights of a model go through memory that is too small for all of them at once."""
 
     budget: int
     """Most bytes of weights in memory."""
-    prefetch: int = 1
+    prefetch: int = PREFETCH
     """How many parts of a program ahead the file is read; 0: it is read when it is needed."""
-    pin_below: int = 65_536
+    pin_below: int = PIN_BELOW
     """Weights of fewer bytes stay once they were read."""
+
+    @property
+    def share(self) -> int:
+        """Bytes of weights that a part of a program reads, at the most."""
+        return self.budget // 8
 
 
 class Lender(Protocol):

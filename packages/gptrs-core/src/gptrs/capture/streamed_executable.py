@@ -9,12 +9,9 @@ from dataclasses import dataclass
 from gptrs.backend.profiled import KernelRun, ProfiledExecutable
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.capture.parameter import Lender, Loan, Parameter, Streaming
-from gptrs.capture.segments import Segment, cut
+from gptrs.capture.segments import Segment, Segments, borders, cut
 from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Program
-
-_SHARES = 8
-"""Parts of a program whose weights would fill the budget."""
 
 _Run = Callable[[Executable, Sequence[Buffer]], list[Buffer]]
 _Value = Buffer | Parameter | None
@@ -40,29 +37,35 @@ class _Part:
         return found
 
 
+def streamed_executable(
+    program: Program, roles: Sequence[InputRole], backend: Backend, streaming: Streaming
+) -> StreamedExecutable:
+    """Compile a program in parts, none of which reads more weights than there is room for."""
+    region = program.main.body
+    streamed = [
+        param
+        for param, role in zip(region.params, roles, strict=True)
+        if role is InputRole.PARAMETER and param.type.nbytes >= streaming.pin_below
+    ]
+    starts = borders(region, streamed, streaming.share)
+    return StreamedExecutable(cut(program, roles, streamed, starts), backend, streaming.prefetch)
+
+
 class StreamedExecutable:
     """See `gptrs.backend.protocol.Executable`; it takes weights that have a lender as they are.
 
     It has no state but for what its parts remember, and does not keep weights alive.
     """
 
-    def __init__(
-        self, program: Program, roles: Sequence[InputRole], backend: Backend, streaming: Streaming
-    ) -> None:
-        params = program.main.body.params
-        streamed = [
-            param
-            for param, role in zip(params, roles, strict=True)
-            if role is InputRole.PARAMETER and param.type.nbytes >= streaming.pin_below
-        ]
-        pieces = cut(program, roles, streamed, streaming.budget // _SHARES)
+    def __init__(self, pieces: Segments, backend: Backend, prefetch: int) -> None:
+        """Compile each part; with `prefetch`, the weights of the part so far ahead are asked for."""
         self._parts = [
             _Part(backend.compile(part.program, part.roles), part, _rows(part))
             for part in pieces.parts
         ]
         self._results = pieces.results
         self._count = pieces.count
-        self._prefetch = streaming.prefetch
+        self._prefetch = prefetch
 
     @property
     def nbytes(self) -> int:

@@ -2,7 +2,7 @@
 
 from gptrs.checkpoint.config_fields import ConfigFields
 from gptrs.checkpoint.hf_directory import HfDirectory
-from gptrs.checkpoint.param_source import Location, ParamSource, SafetensorsSource
+from gptrs.checkpoint.param_source import FileSource, Location, ParamSource
 from gptrs.checkpoint.parameter_ids import base_param_id, new_namespace, param_key
 from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.safetensors import SafetensorsFile
@@ -15,7 +15,7 @@ __all__ = [
     "ParamSource",
     "Params",
     "SafetensorsFile",
-    "SafetensorsSource",
+    "FileSource",
     "TensorEntry",
     "base_param_id",
     "new_namespace",

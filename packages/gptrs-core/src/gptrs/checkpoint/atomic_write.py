@@ -2,9 +2,9 @@
 
 The bytes go to a file without a name in the same folder, are brought to the disk, and only then get
 a name. A process that dies before that leaves nothing behind. An existing file is replaced by
-`rename`, for which the new one needs a name of its own for an instant; a writer that dies in that
-very instant leaves a file `.gptrs-*.partial`, which the next write to the same name removes. Where
-the file system has no nameless files, that name is used all along.
+`rename`, for which the new one needs a name of its own for an instant; `partial_names` says what
+becomes of it when the writer is killed in that very instant. Where the file system has no nameless
+files, the file has such a name all along.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
 import stat
 from collections.abc import Generator
@@ -20,6 +19,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
+from gptrs.checkpoint.partial_names import (
+    LitterGuard,
+    is_same_file,
+    new_partial_name,
+    remove_abandoned,
+)
 from gptrs.checkpoint.regular_file import kind_of
 from gptrs.errors import CheckpointError, GptrsError
 from gptrs.quoting import quoted
@@ -50,7 +55,8 @@ def atomic_file(
         folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
         with contextlib.ExitStack() as stack:
             stack.callback(os.close, folder)
-            staged = stack.enter_context(StagedFile(folder, target.name))
+            remove_abandoned(folder)
+            staged = stack.enter_context(StagedFile(folder, target.name, guarded=True))
             yield staged.file
             staged.publish(mode)
             os.fsync(folder)
@@ -59,14 +65,18 @@ def atomic_file(
 
 
 class StagedFile:
-    """The new file while it is written: locked, and without its final name in the open `folder`."""
+    """The new file while it is written: locked, and without its final name in the open `folder`.
 
-    def __init__(self, folder: int, name: str) -> None:
+    `guarded` has its other name removed even if this process is killed.
+    """
+
+    def __init__(self, folder: int, name: str, *, guarded: bool = False) -> None:
         self._folder = folder
         self._name = name
-        self._partial = f".gptrs-{hashlib.sha256(os.fsencode(name)).hexdigest()[:16]}.partial"
-        unnamed = _open_unnamed(folder)
-        self._is_named = unnamed is None
+        self._guarded = guarded
+        self._guard: LitterGuard | None = None
+        self._partial: str | None = None
+        unnamed = open_unnamed(folder)
         self._descriptor = self._open_partial() if unnamed is None else unnamed
         self.file: BinaryIO = os.fdopen(self._descriptor, "wb")
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
@@ -76,9 +86,11 @@ class StagedFile:
 
     def __exit__(self, *exception: object) -> None:
         try:
-            if self._is_named:
+            if self._partial is not None:
                 os.unlink(self._partial, dir_fd=self._folder)
         finally:
+            if self._guard is not None:
+                self._guard.release()
             with contextlib.suppress(OSError):  # what could not be written was reported by `flush`
                 self.file.close()
 
@@ -88,66 +100,39 @@ class StagedFile:
         if mode is not None:
             os.fchmod(self._descriptor, stat.S_IMODE(mode))
         os.fsync(self._descriptor)
-        if not self._is_named:
+        if self._partial is None:
             try:
-                self._link(self._name)
+                link_unnamed(self._descriptor, self._folder, self._name)
             except FileExistsError:
-                self._claim_partial()
+                partial = self._new_partial()
+                link_unnamed(self._descriptor, self._folder, partial)
+                self._partial = partial
             else:
                 return
         os.rename(self._partial, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
-        self._is_named = False
+        self._partial = None
 
-    def _link(self, name: str) -> None:
-        source = f"/proc/self/fd/{self._descriptor}"
-        os.link(source, name, dst_dir_fd=self._folder, follow_symlinks=True)
-
-    def _claim_partial(self) -> None:
-        while True:
-            try:
-                self._link(self._partial)
-            except FileExistsError:
-                self._remove_stale()
-            else:
-                self._is_named = True
-                return
+    def _new_partial(self) -> str:
+        """A name, under the eyes of a guard where there is to be one."""
+        name = new_partial_name()
+        if self._guarded:
+            self._guard = LitterGuard(self._folder, name)
+        return name
 
     def _open_partial(self) -> int:
-        """A new file called `partial`, locked."""
+        """A new file with a name of its own, locked."""
+        partial = self._new_partial()
         while True:
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-            try:
-                descriptor = os.open(self._partial, flags, 0o666, dir_fd=self._folder)
-            except FileExistsError:
-                self._remove_stale()
-                continue
+            descriptor = os.open(partial, flags, 0o666, dir_fd=self._folder)
             fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if self._is_partial(descriptor):
+            if is_same_file(self._folder, partial, descriptor):
+                self._partial = partial
                 return descriptor
-            os.close(descriptor)  # another writer took it for stale before it was locked
-
-    def _remove_stale(self) -> None:
-        """Wait until the file called `partial` has no writer; remove it if it is still there."""
-        try:
-            other = os.open(self._partial, os.O_RDONLY | os.O_NOFOLLOW, dir_fd=self._folder)
-        except FileNotFoundError:
-            return
-        try:
-            fcntl.flock(other, fcntl.LOCK_EX)
-            if self._is_partial(other):
-                os.unlink(self._partial, dir_fd=self._folder)
-        finally:
-            os.close(other)
-
-    def _is_partial(self, descriptor: int) -> bool:
-        try:
-            found = os.stat(self._partial, dir_fd=self._folder, follow_symlinks=False)
-        except FileNotFoundError:
-            return False
-        return os.path.samestat(found, os.fstat(descriptor))
+            os.close(descriptor)  # another writer took it for abandoned before it was locked
 
 
-def _open_unnamed(folder: int) -> int | None:
+def open_unnamed(folder: int) -> int | None:
     """A new file without a name in the open `folder`, None where there are none."""
     if not hasattr(os, "O_TMPFILE") or not os.path.isdir("/proc/self/fd"):
         return None
@@ -157,6 +142,12 @@ def _open_unnamed(folder: int) -> int | None:
         if problem.errno in _UNABLE:
             return None
         raise
+
+
+def link_unnamed(descriptor: int, folder: int, name: str) -> None:
+    """Give a file without a name that of `name` in the open `folder`, if nothing has it."""
+    source = f"/proc/self/fd/{descriptor}"
+    os.link(source, name, dst_dir_fd=folder, follow_symlinks=True)
 
 
 def _mode(path: Path) -> int | None:

@@ -7,47 +7,54 @@ blobs of the hub cache entry that a snapshot folder belongs to. Pickle files are
 from __future__ import annotations
 
 import os
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import cast
 
+import numpy as np
+
 from gptrs.checkpoint.model_folder import ModelFolder, is_plain
-from gptrs.checkpoint.param_source import SafetensorsSource
+from gptrs.checkpoint.model_source import (
+    CONFIG,
+    GENERATION_CONFIG,
+    MAX_SETTINGS_BYTES,
+    ModelSource,
+)
+from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.regular_file import read_whole
 from gptrs.checkpoint.safetensors import SafetensorsFile
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs.strict_json import parse_object
 
-CONFIG = "config.json"
-GENERATION_CONFIG = "generation_config.json"
-TOKENIZER = "tokenizer.json"
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
-MAX_SETTINGS_BYTES = 10_000_000
 MAX_INDEX_BYTES = 100_000_000
 _PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+_OF_SUBFOLDER = f"/{WEIGHTS}"
 _CONVERT = (
     "where you trust the file, load the model with transformers and save it again with"
     " `model.save_pretrained(FOLDER)`, which writes `model.safetensors`"
 )
 
 
-class HfDirectory:
+class HfDirectory(ModelSource):
     """The settings of a model folder, read when it is opened, and its weights, read when used."""
 
     def __init__(self, folder: ModelFolder) -> None:
-        self.path = folder.path
+        super().__init__(folder.path, folder.path.resolve().name)
         self._folder = folder
-        config = folder.require(CONFIG)
-        self.config = MappingProxyType(_read_settings(config, self.path / CONFIG))
-        self.generation_config = MappingProxyType(self.read_json(GENERATION_CONFIG) or {})
+        config = read_whole(folder.require(CONFIG), MAX_SETTINGS_BYTES)
+        self.config = MappingProxyType(parse_object(config, str(self.path / CONFIG)))
+        self.generation_config = self.read_generation_config()
         self._single = folder.find(WEIGHTS)
         self._index = None if self._single else folder.find(INDEX)
         if self._single is None and self._index is None:
             raise _without_weights(folder)
+        read = (folder.find(CONFIG), folder.find(GENERATION_CONFIG), self._index)
+        self.settings_bytes = sum(path.stat().st_size for path in read if path is not None)
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> HfDirectory:
@@ -57,41 +64,43 @@ class HfDirectory:
         """
         return cls(ModelFolder(path))
 
-    @property
-    def model_type(self) -> str:
-        """The kind of model that `config.json` names; ModelError if it names none."""
-        kind = self.config.get("model_type")
-        if not isinstance(kind, str):
-            found = "no such key" if kind is None else shown_value(kind)
-            shown = quoted(str(self.path / CONFIG), 200)
-            raise ModelError(f"{shown} must name the kind of model in `model_type`, found {found}")
-        return kind
+    def has_file(self, name: str, subfolder: str = "") -> bool:
+        """As in ModelSource; a link that leads out or nowhere is a ModelError."""
+        return self._folder.find(name, subfolder) is not None
 
-    @property
-    def tokenizer(self) -> Path | None:
-        """The path of `tokenizer.json`, None if the folder has none."""
-        return self.file(TOKENIZER)
+    def read_bytes(
+        self, name: str, subfolder: str = "", limit: int = MAX_SETTINGS_BYTES
+    ) -> bytes | None:
+        """As in ModelSource; a link that leads out or nowhere is a ModelError."""
+        found = self._folder.find(name, subfolder)
+        return None if found is None else read_whole(found, limit)
 
-    def file(self, name: str) -> Path | None:
-        """The resolved path of another file of the folder, None if it has none of that name."""
-        return self._folder.find(name)
+    def file_names(self) -> Sequence[str]:
+        """As in ModelSource; those whose names begin with a dot are not of the model."""
+        weights = {CONFIG, WEIGHTS, INDEX, *self.weights.files}
+        names = self._folder.walk()
+        return tuple(n for n in names if n not in weights and not n.endswith(_OF_SUBFOLDER))
 
-    def read_json(self, name: str) -> dict[str, object] | None:
-        """The object in a JSON file of the folder such as `tokenizer_config.json`, None without it.
+    def tensor_folders(self) -> Sequence[str]:
+        """As in ModelSource."""
+        names = self._folder.walk()
+        return tuple(n.removesuffix(_OF_SUBFOLDER) for n in names if n.endswith(_OF_SUBFOLDER))
 
-        ModelError if it is more than MAX_SETTINGS_BYTES long or not strict JSON.
-        """
-        found = self._folder.find(name)
-        return None if found is None else _read_settings(found, self.path / name)
+    def tensors_in(self, subfolder: str) -> Mapping[str, np.ndarray] | None:
+        """As in ModelSource."""
+        found = self._folder.find(WEIGHTS, subfolder)
+        if found is None:
+            return None
+        with SafetensorsFile.open(found, shown_as=self.path / subfolder / WEIGHTS) as file:
+            return {name: file.read(name) for name in file.names()}
 
-    @cached_property
-    def weights(self) -> SafetensorsSource:
+    def open_weights(self) -> FileSource:
         """The tensors of the model: of `model.safetensors`, else of the shards of the index."""
         if self._single is not None:
-            return SafetensorsSource.of_file(self._single, shown_as=self.path / WEIGHTS)
+            return FileSource.of_file(self._single, shown_as=self.path / WEIGHTS)
         assert self._index is not None
         origin = self.path / INDEX
-        return SafetensorsSource(_read_index(self._index, origin), self._open_shard, str(origin))
+        return FileSource(_read_index(self._index, origin), self._open_shard, str(origin))
 
     def _open_shard(self, name: str) -> SafetensorsFile:
         found = self._folder.find(name)
@@ -104,8 +113,16 @@ class HfDirectory:
         return SafetensorsFile.open(found, shown_as=self.path / name)
 
 
-def _read_settings(path: Path, shown: Path) -> dict[str, object]:
-    return parse_object(read_whole(path, MAX_SETTINGS_BYTES), str(shown))
+def shards_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """The files that the index in the folder `path` names; none if the folder has no index.
+
+    CheckpointError for an index that is malformed, or names files outside the folder.
+    """
+    folder = ModelFolder(path)
+    index = folder.find(INDEX)
+    if index is None:
+        return ()
+    return tuple(dict.fromkeys(_read_index(index, folder.path / INDEX).values()))
 
 
 def _read_index(path: Path, shown: Path) -> dict[str, str]:

@@ -2,12 +2,14 @@
 
 Links are followed only to a target in the folder itself or, where the folder is a snapshot of a
 Hugging Face hub cache (`models--NAME/snapshots/REVISION`), in the `blobs` folder of the same cache
-entry. The same rule holds for files of fixed names and for shards that an index names.
+entry. The same rule holds for files of fixed names, for shards that an index names, and for files
+of the folders directly inside.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from gptrs.errors import ModelError
@@ -42,17 +44,19 @@ class ModelFolder:
         self.names: tuple[str, ...] = tuple(names)
         self._roots = (self._real, *_hub_blobs(self._real))
 
-    def find(self, name: str) -> Path | None:
+    def find(self, name: str, subfolder: str = "") -> Path | None:
         """The resolved path of the file called `name`, None if the folder has none of that name.
 
-        ModelError if `name` is more than a plain file name, or a link that leads out or nowhere.
+        With a `subfolder`, that of the file in the folder of this name directly inside. ModelError
+        if either is more than a plain name, or a link that leads out or nowhere.
         """
-        if not is_plain(name):
-            raise ModelError(
-                f"{quoted(name)} is not a plain file name: files outside the model folder"
-                f" {quoted(str(self.path), 200)} are never opened"
-            )
-        inside = self._real / name
+        for part in (name, subfolder) if subfolder else (name,):
+            if not is_plain(part):
+                raise ModelError(
+                    f"{quoted(part)} is not a plain file name: files outside the model folder"
+                    f" {quoted(str(self.path), 200)} are never opened"
+                )
+        inside = self._real / subfolder / name
         if not os.path.lexists(inside):
             return None
         resolved = Path(os.path.realpath(inside))
@@ -69,6 +73,20 @@ class ModelFolder:
                 hint="download the model again",
             )
         return resolved
+
+    def walk(self) -> Sequence[str]:
+        """`NAME` or `FOLDER/NAME` of each file, but for names that begin with a dot."""
+        found: list[str] = []
+        for name in self.names:
+            inside = self._real / name
+            if name.startswith("."):
+                continue
+            if not os.path.isdir(inside):
+                found.append(name)
+            elif not os.path.islink(inside):
+                below = sorted(n for n in os.listdir(inside) if not n.startswith("."))
+                found += [f"{name}/{n}" for n in below if not os.path.isdir(inside / n)]
+        return tuple(found)
 
     def require(self, name: str, hint: str | None = None) -> Path:
         """Like `find`, but ModelError lists what is there if the file is not."""

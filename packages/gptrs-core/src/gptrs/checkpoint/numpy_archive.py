@@ -7,7 +7,7 @@ import os
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import BinaryIO, Protocol, cast
 import numpy as np
 from numpy.lib import format as npy_format
 
+from gptrs.checkpoint.outgoing_tensor import OutgoingTensor
 from gptrs.errors import CheckpointError, GptrsError, ProgramError, UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
@@ -204,16 +205,17 @@ def write_npy(file: BinaryIO, array: np.ndarray) -> None:
     npy_format.write_array(file, dense, allow_pickle=False)
 
 
-def write_npz(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write the arrays, not compressed and with no times in them, so that equal ones give equal
+def write_npz(file: BinaryIO, tensors: Sequence[OutgoingTensor]) -> None:
+    """Write the tensors, not compressed and with no times in them, so that equal ones give equal
     files; UsageError for a dtype or name that the format cannot hold."""
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        for name, array in arrays.items():
+        for tensor in tensors:
+            name = tensor.name
             if "\0" in name or len(name.encode("utf-8")) > _LONGEST_NAME:
                 raise UsageError(f"an array in a `.npz` file cannot be called {quoted(name)}")
             member = zipfile.ZipInfo(f"{name}{_SUFFIX}")
             with archive.open(member, "w", force_zip64=True) as stream:
-                write_npy(cast("BinaryIO", stream), array)
+                write_npy(cast("BinaryIO", stream), tensor.whole())
 
 
 def _read_layout(stored: _Stored) -> _Layout:

@@ -1,16 +1,17 @@
-"""Where the values of parameters come from: one safetensors file, or several shards as one."""
+"""Where the values of parameters come from: one mapped file, or several shards as one."""
 
 from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from gptrs.checkpoint.mapped_tensors import MappedTensors
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.checkpoint.safetensors import SafetensorsFile
 from gptrs.checkpoint.safetensors_header import TensorEntry
@@ -38,12 +39,12 @@ class ParamSource(Protocol):
 class Location(NamedTuple):
     """The file that holds a tensor, and where in it."""
 
-    file: SafetensorsFile
+    file: MappedTensors
     entry: TensorEntry
 
 
-class SafetensorsSource:
-    """Tensors in one or more safetensors files, each opened when a tensor in it is asked for.
+class FileSource:
+    """Tensors in one or more mapped files, each opened when a tensor in it is asked for.
 
     `shard_of` maps each tensor to the name of its file, `open_shard` opens a file by that name, and
     `origin` says in errors where the mapping is from.
@@ -52,19 +53,17 @@ class SafetensorsSource:
     def __init__(
         self,
         shard_of: Mapping[str, str],
-        open_shard: Callable[[str], SafetensorsFile],
+        open_shard: Callable[[str], MappedTensors],
         origin: str,
     ) -> None:
         self.origin = origin
         self._shard_of = dict(shard_of)
         self._open_shard = open_shard
-        self._opened: dict[str, SafetensorsFile] = {}
+        self._opened: dict[str, MappedTensors] = {}
         self._lock = threading.Lock()
 
     @classmethod
-    def of_file(
-        cls, path: str | os.PathLike[str], *, shown_as: Path | None = None
-    ) -> SafetensorsSource:
+    def of_file(cls, path: str | os.PathLike[str], *, shown_as: Path | None = None) -> FileSource:
         """The tensors of one file; CheckpointError if it is not a sound safetensors file."""
         file = SafetensorsFile.open(path, shown_as=shown_as)
         return cls(dict.fromkeys(file.entries, file.path.name), lambda _: file, str(file.path))
@@ -73,6 +72,11 @@ class SafetensorsSource:
     def files(self) -> tuple[str, ...]:
         """The names of all files that hold tensors, opened or not."""
         return tuple(dict.fromkeys(self._shard_of.values()))
+
+    def open_files(self) -> Sequence[MappedTensors]:
+        """All files that hold tensors, opened; CheckpointError for one that is not sound."""
+        firsts = {shard: name for name, shard in reversed(self._shard_of.items())}
+        return tuple(self._file_of(firsts[shard]) for shard in self.files)
 
     def names(self) -> Sequence[str]:
         """Every tensor, in the order of the file or the index."""
@@ -83,7 +87,7 @@ class SafetensorsSource:
         return self._file_of(name).type_of(name)
 
     def load(self, base_id: int) -> np.ndarray:
-        """A read-only array over the mapped file; see `SafetensorsFile.read`."""
+        """A read-only array over the mapped file; see `MappedTensors.read`."""
         try:
             name = self._name_by_id[base_id]
         except KeyError:
@@ -91,6 +95,10 @@ class SafetensorsSource:
                 f"{quoted(self.origin, 200)} has no tensor with the id {base_id:#034x}"
             ) from None
         return self._file_of(name).read(name)
+
+    def parts(self, name: str) -> Iterator[np.ndarray]:
+        """The elements of a tensor in order, read part by part; see `MappedTensors.parts`."""
+        return self._file_of(name).parts(name)
 
     def locate(self, name: str) -> Location:
         """The file of a tensor and its place there; CheckpointError if there is none."""
@@ -109,7 +117,7 @@ class SafetensorsSource:
             grouped.setdefault(shard, []).append(name)
         return grouped
 
-    def _file_of(self, name: str) -> SafetensorsFile:
+    def _file_of(self, name: str) -> MappedTensors:
         shard = self._shard_of.get(name)
         if shard is None:
             raise CheckpointError(f"{quoted(self.origin, 200)} has no tensor {quoted(name)}")
@@ -121,7 +129,7 @@ class SafetensorsSource:
                 self._opened[shard] = file
         return file
 
-    def _check_shard(self, shard: str, file: SafetensorsFile) -> None:
+    def _check_shard(self, shard: str, file: MappedTensors) -> None:
         """The file must hold what is mapped to it, and nothing that is mapped to another one."""
         for name in self._names_in[shard]:
             if name not in file.entries:

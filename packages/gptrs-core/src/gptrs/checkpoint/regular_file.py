@@ -27,6 +27,14 @@ def open_regular(path: Path, error: type[GptrsError] = ModelError) -> int:
     return descriptor
 
 
+def resolved(path: str | os.PathLike[str], error: type[GptrsError] = ModelError) -> Path:
+    """Where links lead that `path` goes through; `error` for a path that no file can have."""
+    try:
+        return Path(os.path.realpath(path))
+    except (OSError, ValueError) as problem:
+        raise error(f"cannot open {quoted(str(path), 200)}: {problem}") from problem
+
+
 def read_at(descriptor: int, size: int, offset: int) -> bytes:
     """`size` bytes at `offset`, fewer only where the file ends."""
     parts: list[bytes] = []

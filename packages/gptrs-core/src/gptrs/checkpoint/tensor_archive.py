@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 
 from gptrs.checkpoint import gptrsten, numpy_archive
 from gptrs.checkpoint.atomic_write import atomic_file
-from gptrs.checkpoint.regular_file import open_regular, read_at
+from gptrs.checkpoint.outgoing_tensor import OutgoingTensor
+from gptrs.checkpoint.regular_file import open_regular, read_at, resolved
 from gptrs.checkpoint.safetensors import SafetensorsFile
-from gptrs.checkpoint.safetensors_header import DTYPES
+from gptrs.checkpoint.safetensors_writer import write_safetensors
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import quoted
 
 _MAGIC_BYTES = 9
 _MAGICS = (gptrsten.MAGIC, numpy_archive.NPY_MAGIC, *numpy_archive.ZIP_MAGICS)
+
+
+Writer = Callable[[BinaryIO, Sequence[OutgoingTensor]], None]
+"""Writes a file in one of the formats."""
 
 
 class TensorArchive(Protocol):
@@ -50,21 +54,19 @@ def open_archive(path: str | os.PathLike[str]) -> TensorArchive:
     CheckpointError if there is no such file, if it is of another format, or if it is damaged.
     The array of an `.npy` file is called as the file is, without the suffix.
     """
-    named = Path(path)
-    try:
-        resolved = Path(os.path.realpath(path))
-    except ValueError as problem:
-        raise CheckpointError(f"cannot open {quoted(str(named), 200)}: {problem}") from problem
-    descriptor = open_regular(resolved, CheckpointError)
-    try:
-        archive = _opened(named, descriptor)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    if archive is None:
-        os.close(descriptor)
-        return _Safetensors(SafetensorsFile.open(resolved, shown_as=named))
-    return archive
+    named, real = Path(path), resolved(path, CheckpointError)
+    descriptor = open_regular(real, CheckpointError)
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, descriptor)
+        start = _start(named, descriptor)
+        if start.startswith(gptrsten.MAGIC):
+            return gptrsten.open_gptrsten(named, descriptor)
+        is_zip = start.startswith(numpy_archive.ZIP_MAGICS)
+        if is_zip or start.startswith(numpy_archive.NPY_MAGIC):
+            archive = numpy_archive.NumpyArchive(named, descriptor, is_zip=is_zip)
+            stack.pop_all()  # the archive owns the descriptor from now on
+            return archive
+    return SafetensorsFile.open(real, shown_as=named)
 
 
 def is_other_archive(path: str | os.PathLike[str]) -> bool:
@@ -97,12 +99,10 @@ def write_archive(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]
             reason = f"a tensor cannot be called {quoted(name)}: it has no UTF-8"
             raise UsageError(reason) from None
     with atomic_file(path) as file:
-        write(file, arrays)
+        write(file, [OutgoingTensor.of(name, array) for name, array in arrays.items()])
 
 
-def require_writable(
-    path: str | os.PathLike[str],
-) -> Callable[[BinaryIO, Mapping[str, np.ndarray]], None]:
+def require_writable(path: str | os.PathLike[str]) -> Writer:
     """What writes the format that the suffix of `path` names.
 
     UsageError if it names none, CheckpointError if there is no folder for the file: what can be
@@ -115,74 +115,39 @@ def require_writable(
     except KeyError:
         raise UsageError(
             f"the suffix of {quoted(str(path), 200)} names no format of tensors",
-            hint=f"use one of {' '.join(_WRITERS)}",
+            hint=f"use one of {' '.join(ARCHIVE_SUFFIXES)}",
         ) from None
 
 
-class _Safetensors:
-    """A safetensors file as an archive."""
-
-    def __init__(self, file: SafetensorsFile) -> None:
-        self._file = file
-        self.type_of = file.type_of
-        self.read = file.read
-        self.close = file.close
-
-    def names(self) -> Sequence[str]:
-        return tuple(self._file.entries)
-
-
-def _opened(path: Path, descriptor: int) -> TensorArchive | None:
-    """The archive that owns `descriptor` from now on; None for a safetensors file."""
+def _start(path: Path, descriptor: int) -> bytes:
+    """The first bytes of a file that begins as one of the formats does."""
     try:
         start = read_at(descriptor, _MAGIC_BYTES, 0)
     except OSError as problem:
         shown = quoted(str(path), 200)
         raise CheckpointError(f"cannot read {shown}: {problem.strerror}") from problem
-    if start.startswith(gptrsten.MAGIC):
-        return gptrsten.GptrstenArchive(path, descriptor)
-    is_zip = start.startswith(numpy_archive.ZIP_MAGICS)
-    if is_zip or start.startswith(numpy_archive.NPY_MAGIC):
-        return numpy_archive.NumpyArchive(path, descriptor, is_zip=is_zip)
-    if start[8:9] == b"{":
-        return None
+    if start.startswith(_MAGICS) or start[8:9] == b"{":
+        return start
     raise CheckpointError(
         f"{quoted(str(path), 200)} is no file of tensors: it starts with {start[:8]!r}",
         hint="`.safetensors`, `.npz`, `.npy` and `.gptrsten` files are read",
     )
 
 
-def _write_safetensors(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
-    dense: dict[str, np.ndarray] = {}
-    for name, array in arrays.items():
-        type_ = TensorType.of(array)
-        if name == "__metadata__":
-            raise UsageError("a tensor in a `.safetensors` file cannot be called `__metadata__`")
-        if type_.dtype not in _STORED:
-            raise UsageError(
-                f"a `.safetensors` file cannot hold `{type_}`: it has no dtype {type_.dtype}",
-                hint="write a `.gptrsten` file, which holds every dtype",
-            )
-        dense[name] = np.ascontiguousarray(array, type_.dtype.numpy).reshape(type_.shape)
-    try:
-        file.write(safetensors.numpy.save(dense))
-    except safetensors.SafetensorError as problem:
-        raise UsageError(f"cannot write `.safetensors`: {problem}") from problem
-
-
-def _write_npy(file: BinaryIO, arrays: Mapping[str, np.ndarray]) -> None:
-    if len(arrays) != 1:
+def _write_npy(file: BinaryIO, tensors: Sequence[OutgoingTensor]) -> None:
+    if len(tensors) != 1:
         raise UsageError(
-            f"a `.npy` file holds one array, got {len(arrays)}", hint="write a `.npz` file"
+            f"a `.npy` file holds one array, got {len(tensors)}", hint="write a `.npz` file"
         )
-    for array in arrays.values():
-        numpy_archive.write_npy(file, array)
+    for tensor in tensors:
+        numpy_archive.write_npy(file, tensor.whole())
 
 
-_WRITERS: dict[str, Callable[[BinaryIO, Mapping[str, np.ndarray]], None]] = {
-    ".safetensors": _write_safetensors,
+_WRITERS: dict[str, Writer] = {
+    ".safetensors": write_safetensors,
     ".npz": numpy_archive.write_npz,
     ".npy": _write_npy,
     ".gptrsten": gptrsten.write_gptrsten,
 }
-_STORED = frozenset(DTYPES.values())
+ARCHIVE_SUFFIXES = tuple(_WRITERS)
+"""How names of files of tensors end."""

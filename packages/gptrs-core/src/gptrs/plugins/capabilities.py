@@ -67,6 +67,34 @@ class ImageClassifier(Protocol):
         ...
 
 
+class TextEmbedder(Protocol):
+    """The capability `text_embedder`: gives each token of a text a vector.
+
+    What becomes of these vectors, pooling and normalization, is no matter of the kind of model:
+    the files beside the weights say it, and `gptrs.embed` does it.
+    """
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a text."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        ...
+
+    def encode(self, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """The vectors f32 [B, T, D] of tokens si64 [B, T], where `mask`, i1 [B, T], is true.
+
+        Each text begins in the first column and has a token at least; padding, any known token,
+        follows it. Vectors of padding are finite and mean nothing. A row's vectors are those that
+        it has alone, to rounding. A program is compiled for each B and T. ContextLengthError if T
+        is too large.
+        """
+        ...
+
+
 class HiddenStates(Protocol):
     """The capability `hidden_states`: shows what it computes on the way to its result."""
 
@@ -82,6 +110,7 @@ class HiddenStates(Protocol):
 PROTOCOLS: Final[dict[str, type]] = {
     "causal_lm": CausalLM,
     "image_classifier": ImageClassifier,
+    "text_embedder": TextEmbedder,
     "hidden_states": HiddenStates,
 }
 """The protocol that each capability known to gptrs stands for."""

@@ -10,49 +10,61 @@ from typing import cast
 import numpy as np
 
 from gptrs.backend.protocol import Backend
-from gptrs.checkpoint.hf_directory import CONFIG, HfDirectory
+from gptrs.capture.residency import Residency
+from gptrs.checkpoint.find_model import find_model
+from gptrs.checkpoint.model_source import CONFIG, MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.checkpoint.params import Params
 from gptrs.errors import ModelError, UsageError
 from gptrs.functionals.active_overrides import Choice, entered
-from gptrs.plugins.capabilities import CausalLM, ImageClassifier, capabilities_of
+from gptrs.plugins.capabilities import (
+    CausalLM,
+    HiddenStates,
+    ImageClassifier,
+    TextEmbedder,
+    capabilities_of,
+)
 from gptrs.plugins.manager import manager
+from gptrs.runtime.embedding_recipe import EmbeddingRecipe, embedding_recipe
 from gptrs.runtime.functional_overrides import OverriddenModel, model_choices
 from gptrs.runtime.image_processor import ImageProcessor
-from gptrs.runtime.image_settings import JsonFiles, image_processor_of
+from gptrs.runtime.image_settings import image_processor_of
 from gptrs.runtime.tokenizer import TextTokenizer
+from gptrs.runtime.weight_streaming import weight_residency
 
 
 class LoadedModel:
     """A model ready to run, whatever its kind.
 
     `kind` is the `model_type` of its config, `config` the whole of config.json, `capabilities` what
-    it can do (`causal_lm`: generate text), `load_seconds` the time that loading took. Weights are
-    read from the memory-mapped checkpoint when a run first needs them. The model runs with the
-    overrides of functionals in `overrides`.
+    it can do (`causal_lm`: generate text), `files` its source, `load_seconds` the time that loading
+    took. Weights are read from the memory-mapped checkpoint when a run first needs them. The model
+    runs with the overrides of functionals in `overrides`. `residency` keeps the weights within
+    their budget, if they have one.
     """
 
     def __init__(
         self,
-        name: str,
-        directory: HfDirectory,
+        source: ModelSource,
         module: object,
         backend: Backend,
         load_seconds: float,
         overrides: Mapping[str, Choice],
+        residency: Residency | None = None,
     ) -> None:
-        self.name = name
-        self.kind = directory.model_type
-        self.config: Mapping[str, object] = directory.config
-        self.generation_config: Mapping[str, object] = directory.generation_config
+        self.name = source.name
+        self.kind = source.model_type
+        self.config = source.config
+        self.generation_config = source.generation_config
         self.capabilities = capabilities_of(module)
         self.backend = backend
         self.load_seconds = load_seconds
         self._module = OverriddenModel(module, overrides) if overrides else module
-        self._files: JsonFiles = directory
+        self.files = source
         self._image_processor: ImageProcessor | None = None
-        self.weights: ParamSource = directory.weights
-        self.tokenizer_path = directory.tokenizer
+        self._embedding_recipe: EmbeddingRecipe | None = None
+        self.weights: ParamSource = source.weights
+        self.residency = residency
         self._tokenizer: TextTokenizer | None = None
 
     def forward(self, inputs: np.ndarray) -> np.ndarray:
@@ -62,62 +74,96 @@ class LoadedModel:
         `image_processor` prepares them, give f32 [B, classes]. UsageError for an array that is not
         of the kind that the model takes, an unknown token, or more tokens than the context.
         """
+        if "image_classifier" in self.capabilities:
+            return self.image_classifier().classify(self.checked_inputs(inputs))
+        return self.causal_lm().forward(self.checked_inputs(inputs))
+
+    def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """Run the model once and give what it computes on the way, by name and in that order.
+
+        Inputs are those of `forward`; a text embedder takes tokens, too. Names are those of
+        transformers' `hidden_states`: `embeddings`, `layer.0`, `layer.1`, ... UsageError as in
+        `forward`, ModelError for a model that does not show what it computes.
+        """
+        shown = cast("HiddenStates", self._offering("hidden_states", "shows no hidden states"))
+        return shown.hidden_states(self.checked_inputs(inputs))
+
+    def checked_inputs(self, inputs: np.ndarray) -> np.ndarray:
+        """Images as f32, tokens as si64; UsageError for what the model does not take."""
         array = np.asarray(inputs)
         if "image_classifier" in self.capabilities:
-            classifier = self.image_classifier()
-            require_images(array, self.kind, classifier.channels)
-            return classifier.classify(array.astype(np.float32, copy=False))
-        lm = self.causal_lm()
+            require_images(array, self.kind, self.image_classifier().channels)
+            return array.astype(np.float32, copy=False)
+        reader = self.token_reader()
         if array.ndim != 2 or array.dtype.kind not in "iu" or 0 in array.shape:
             raise UsageError(
                 f"a `{self.kind}` model takes an integer array [B, T] of tokens,"
                 f" got {array.dtype}{list(array.shape)}"
             )
-        if array.shape[1] > lm.context_length:
+        if array.shape[1] > reader.context_length:
             raise UsageError(
-                f"{array.shape[1]} tokens exceed the context of {lm.context_length} tokens"
+                f"{array.shape[1]} tokens exceed the context of {reader.context_length} tokens"
             )
-        require_known_tokens(array, lm.vocab_size)
-        return lm.forward(array.astype(np.int64))
+        require_known_tokens(array, reader.vocab_size)
+        return array.astype(np.int64)
 
     def causal_lm(self) -> CausalLM:
         """The model as a causal language model; ModelError when it is none."""
-        if "causal_lm" not in self.capabilities:
-            can = ", ".join(sorted(self.capabilities)) or "nothing that gptrs knows"
-            raise ModelError(f"`{self.name}` cannot generate text", hint=f"it offers: {can}")
-        return cast("CausalLM", self._module)
+        return cast("CausalLM", self._offering("causal_lm", "cannot generate text"))
 
     def image_classifier(self) -> ImageClassifier:
         """The model as a classifier of images; ModelError when it is none."""
-        if "image_classifier" not in self.capabilities:
+        return cast("ImageClassifier", self._offering("image_classifier", "takes no images"))
+
+    def text_embedder(self) -> TextEmbedder:
+        """The model as what gives each token of a text a vector; ModelError when it is none."""
+        return cast("TextEmbedder", self._offering("text_embedder", "cannot embed texts"))
+
+    def token_reader(self) -> CausalLM | TextEmbedder:
+        """The model as one that takes tokens, whatever it makes of them; ModelError if not."""
+        if "text_embedder" in self.capabilities and "causal_lm" not in self.capabilities:
+            return self.text_embedder()
+        return self.causal_lm()
+
+    def _offering(self, capability: str, otherwise: str) -> object:
+        if capability not in self.capabilities:
             can = ", ".join(sorted(self.capabilities)) or "nothing that gptrs knows"
-            raise ModelError(f"`{self.name}` takes no images", hint=f"it offers: {can}")
-        return cast("ImageClassifier", self._module)
+            raise ModelError(f"`{self.name}` {otherwise}", hint=f"it offers: {can}")
+        return self._module
+
+    @property
+    def embedding_recipe(self) -> EmbeddingRecipe:
+        """What makes a vector of a text; ModelError for unsupported settings, or no embedder."""
+        if self._embedding_recipe is None:
+            self.text_embedder()
+            self._embedding_recipe = embedding_recipe(self.files)
+        return self._embedding_recipe
 
     @property
     def image_processor(self) -> ImageProcessor:
         """What prepares an image; ModelError for unsupported settings, or a model of no images."""
         if self._image_processor is None:
             default = self.image_classifier().processor
-            self._image_processor = image_processor_of(self._files, default)
+            self._image_processor = image_processor_of(self.files, default)
         return self._image_processor
 
     @property
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer beside the weights; ModelError when there is none."""
         if self._tokenizer is None:
-            if self.tokenizer_path is None:
+            data = self.files.read_bytes(TOKENIZER, limit=MAX_TOKENIZER_BYTES)
+            if data is None:
                 raise ModelError(
                     f"`{self.name}` has no tokenizer.json",
                     hint="add the file, or give token ids instead of text (--prompt-ids)",
                 )
-            self._tokenizer = TextTokenizer(self.tokenizer_path)
+            self._tokenizer = TextTokenizer(data, TOKENIZER)
         return self._tokenizer
 
     @property
     def has_tokenizer(self) -> bool:
         """Whether text can be encoded and decoded."""
-        return self.tokenizer_path is not None
+        return self.files.has_file(TOKENIZER)
 
     @property
     def eos_tokens(self) -> frozenset[int]:
@@ -160,7 +206,10 @@ def require_known_tokens(tokens: np.ndarray | Sequence[int], vocab_size: int) ->
 
 
 def load_model(
-    path: str | Path | None = None, backend: str | None = None, threads: int | None = None
+    path: str | Path | None = None,
+    backend: str | None = None,
+    threads: int | None = None,
+    weight_budget: int | str | None = None,
 ) -> LoadedModel:
     """Load the model in directory `path` (None: the bundled demo model) on a backend by name.
 
@@ -174,13 +223,14 @@ def load_model(
     """
     started = time.perf_counter()
     plugins = manager()
-    folder = plugins.demo_model_path() if path is None else Path(path)
-    directory = HfDirectory.open(folder)
-    factory = plugins.model_factory(directory.model_type)
+    source = find_model(plugins.demo_model_path() if path is None else path)
+    factory = plugins.model_factory(source.model_type)
     engine = plugins.get_backend(backend, threads)
-    params = Params(directory.weights, backend=engine, origin=str(folder))
-    choices = model_choices(directory.config, str(directory.path / CONFIG))
+    config_path = str(source.path / CONFIG)
+    residency = weight_residency(source.config, config_path, weight_budget, source.weights)
+    params = Params(source.weights, backend=engine, origin=str(source.path), lender=residency)
+    choices = model_choices(source.config, config_path)
     with entered(choices):
-        module = factory(directory.config, params)
+        module = factory(source.config, params)
     elapsed = time.perf_counter() - started
-    return LoadedModel(folder.resolve().name, directory, module, engine, elapsed, choices)
+    return LoadedModel(source, module, engine, elapsed, choices, residency)

@@ -9,13 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.checkpoint.parameter_ids import base_param_id
-from gptrs.checkpoint.regular_file import read_whole
 from gptrs.errors import CheckpointError
 from gptrs.runtime.load import LoadedModel
 
@@ -23,7 +21,6 @@ _SAMPLES = 8
 """Places in a tensor that are looked at, its beginning and its end among them."""
 
 _SAMPLE_BYTES = 64
-_MAX_TOKENIZER_BYTES = 1_000_000_000
 
 
 def model_identity(model: LoadedModel) -> str:
@@ -35,11 +32,6 @@ def model_identity(model: LoadedModel) -> str:
         for part in _tensor_parts(model.weights, name):
             digest.update(len(part).to_bytes(8, "little") + part)
     return digest.hexdigest()
-
-
-def file_identity(path: Path) -> str:
-    """The digest of a whole file, in hex; ModelError if it cannot be read."""
-    return hashlib.blake2b(read_whole(path, _MAX_TOKENIZER_BYTES), digest_size=16).hexdigest()
 
 
 def _tensor_parts(weights: ParamSource, name: str) -> Iterator[bytes]:

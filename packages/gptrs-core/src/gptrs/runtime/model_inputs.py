@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +18,6 @@ from gptrs.runtime.load import LoadedModel
 
 ARCHIVES = (".npy", ".npz", ".safetensors", ".gptrsten")
 """The suffixes of files of tensors; everything else is taken for an image."""
-_RANDOM_TOKENS = 8
 _RANDOM_EDGE = 224
 
 
@@ -26,7 +25,8 @@ _RANDOM_EDGE = 224
 class InputChoice:
     """What the user names, at most one of files, tokens and a text; else `seed` makes it up.
 
-    `key` is the name of the tensor in files that have several.
+    `key` is the name of the tensor in files that have several. What is made up has `count` rows,
+    those of tokens at most `length`.
     """
 
     files: tuple[Path, ...] = ()
@@ -34,6 +34,8 @@ class InputChoice:
     tokens: tuple[int, ...] | None = None
     prompt: str | None = None
     seed: int = 0
+    count: int = 1
+    length: int = 8
 
     def __post_init__(self) -> None:
         given = {"--input": self.files or None, "--tokens": self.tokens, "--prompt": self.prompt}
@@ -48,10 +50,14 @@ class InputChoice:
 
 @dataclass(frozen=True)
 class Batch:
-    """An array that `LoadedModel.forward` takes, and for each of its rows where that is from."""
+    """An array that `LoadedModel.forward` takes, and for each of its rows where that is from.
+
+    `images` are the files by the row of rows that are images.
+    """
 
     array: np.ndarray
     origins: tuple[str, ...]
+    images: Mapping[int, Path] = field(default_factory=dict[int, Path])
 
 
 def batch_of(model: LoadedModel, choice: InputChoice) -> Batch:
@@ -71,9 +77,12 @@ def batch_of(model: LoadedModel, choice: InputChoice) -> Batch:
         return Batch(_rows(_encoded(model, choice.prompt)), ("prompt",))
     if choice.tokens is not None:
         return Batch(_rows(choice.tokens), ("tokens",))
-    random = np.random.default_rng(choice.seed)
-    array = _random_images(model, random) if takes_images else _random_tokens(model, random)
-    return Batch(array, (f"random input {choice.seed}",))
+    array = (_random_images if takes_images else _random_tokens)(model, choice)
+    return Batch(array, tuple(f"random input {choice.seed}{row}" for row in _suffixes(len(array))))
+
+
+def _suffixes(rows: int) -> list[str]:
+    return [""] if rows == 1 else [f"[{row}]" for row in range(rows)]
 
 
 def _rows(tokens: Sequence[int]) -> np.ndarray:
@@ -89,17 +98,18 @@ def _encoded(model: LoadedModel, prompt: str) -> list[int]:
     return tokens
 
 
-def _random_images(model: LoadedModel, random: np.random.Generator) -> np.ndarray:
-    """One image of the size that config.json names, if it does."""
+def _random_images(model: LoadedModel, choice: InputChoice) -> np.ndarray:
+    """Images of the size that config.json names, if it does."""
     size = model.config.get("image_size")
     edge = size if isinstance(size, int) and 1 <= size <= 4096 else _RANDOM_EDGE
-    shape = (1, model.image_classifier().channels, edge, edge)
-    return random.standard_normal(shape, np.float32)
+    shape = (choice.count, model.image_classifier().channels, edge, edge)
+    return np.random.default_rng(choice.seed).standard_normal(shape, np.float32)
 
 
-def _random_tokens(model: LoadedModel, random: np.random.Generator) -> np.ndarray:
-    lm = model.causal_lm()
-    return random.integers(0, lm.vocab_size, (1, min(_RANDOM_TOKENS, lm.context_length)))
+def _random_tokens(model: LoadedModel, choice: InputChoice) -> np.ndarray:
+    reader = model.token_reader()
+    shape = (choice.count, min(choice.length, reader.context_length))
+    return np.random.default_rng(choice.seed).integers(0, reader.vocab_size, shape)
 
 
 def _from_files(model: LoadedModel, choice: InputChoice) -> Batch:
@@ -112,17 +122,19 @@ def _from_files(model: LoadedModel, choice: InputChoice) -> Batch:
                 f" {quoted(str(path), 200)}",
                 hint="run them one by one",
             )
-    names = [
-        str(path) if len(part) == 1 else f"{path}[{row}]"
+    rows = [
+        (path, suffix)
         for path, part in zip(choice.files, parts, strict=True)
-        for row in range(len(part))
+        for suffix in _suffixes(len(part))
     ]
-    return Batch(np.concatenate(parts), tuple(names))
+    images = {row: path for row, (path, _) in enumerate(rows) if _is_image(path)}
+    names = tuple(f"{path}{suffix}" for path, suffix in rows)
+    return Batch(np.concatenate(parts), names, images)
 
 
 def _read(model: LoadedModel, path: Path, key: str | None) -> np.ndarray:
     """A batch of at least one row."""
-    if path.suffix.lower() not in ARCHIVES:
+    if _is_image(path):
         if "image_classifier" not in model.capabilities:
             raise UsageError(
                 f"{quoted(str(path), 200)} would be an image, which `{model.name}` does not take",
@@ -140,6 +152,10 @@ def _read(model: LoadedModel, path: Path, key: str | None) -> np.ndarray:
             f" `{TensorType.of(array)}`"
         )
     return array
+
+
+def _is_image(path: Path) -> bool:
+    return path.suffix.lower() not in ARCHIVES
 
 
 def _tensor_name(archive: TensorArchive, path: Path, key: str | None) -> str:

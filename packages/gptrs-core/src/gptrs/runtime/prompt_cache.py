@@ -11,12 +11,13 @@ from typing import Final
 
 import numpy as np
 
+from gptrs.checkpoint.model_source import MAX_TOKENIZER_BYTES, TOKENIZER
 from gptrs.checkpoint.tensor_archive import TensorArchive, open_archive, write_archive
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.nn.kv_cache import KVCache
 from gptrs.quoting import quoted
 from gptrs.runtime.load import LoadedModel
-from gptrs.runtime.model_identity import file_identity, model_identity
+from gptrs.runtime.model_identity import model_identity
 from gptrs.strict_json import parse_object
 
 LAYOUT: Final = 1
@@ -99,11 +100,11 @@ def load_prompt_cache(path: str | os.PathLike[str], model: LoadedModel) -> Promp
 
 
 def _expected(model: LoadedModel) -> dict[str, object]:
-    path = model.tokenizer_path
+    data = model.files.read_bytes(TOKENIZER, limit=MAX_TOKENIZER_BYTES)
     return {
         "layout": LAYOUT,
         "model": model_identity(model),
-        "tokenizer": None if path is None else file_identity(path),
+        "tokenizer": None if data is None else hashlib.blake2b(data, digest_size=16).hexdigest(),
     }
 
 

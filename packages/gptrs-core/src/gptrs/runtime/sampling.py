@@ -3,27 +3,44 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from gptrs.errors import ExecutionError, ModelError, UsageError
+from gptrs.errors import ExecutionError, UsageError
+
+_SMALLEST_TEMPERATURE: Final = 1e-30
+"""f32 has no smaller ones to divide by; all but the largest logits are lost long before."""
+
+_FIRST_GUESS: Final = 256
+"""How many weights are added up at first in the hope that top-p needs no more."""
+
+_GROUPS_OF: Final = 64
+_BLOCK: Final = 512
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of the choice; temperature 0 is greedy and ignores the rest.
+    """Settings of the choice; temperature 0 is greedy and ignores `top_k`, `top_p` and `min_p`.
 
-    `top_k` keeps the k most likely tokens, then `top_p` the fewest most likely ones whose
-    probabilities reach p (Holtzman et al. 2019). With a `seed` the same logits give the same
-    tokens. UsageError for values out of range.
+    The penalties come first. `repetition_penalty` divides the positive logits of all tokens seen so
+    far, the prompt included, and multiplies the negative ones (Keskar et al. 2019). Of tokens that
+    were generated, `frequency_penalty` is subtracted once for each time, `presence_penalty` once
+    (OpenAI). Logits are then divided by the temperature. `top_k` keeps the k most likely tokens,
+    `top_p` the fewest most likely ones of those whose probabilities reach p (Holtzman et al. 2019),
+    `min_p` those at least p times as likely as the likeliest (Nguyen et al. 2024). With a `seed`
+    the same logits give the same tokens. UsageError for values out of range.
     """
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
     seed: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -32,88 +49,140 @@ class Sampling:
             raise UsageError(f"top-k must be at least 1, got {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise UsageError(f"top-p must be above 0 and at most 1, got {self.top_p}")
+        if self.min_p is not None and not 0 <= self.min_p <= 1:
+            raise UsageError(f"min-p must be from 0 to 1, got {self.min_p}")
         if self.seed is not None and self.seed < 0:
             raise UsageError(f"the seed must be an integer >= 0, got {self.seed}")
+        self._check_penalties()
 
     @property
     def greedy(self) -> bool:
         """Whether the most likely token is always taken."""
         return self.temperature == 0
 
-
-def configured_sampling(
-    settings: Mapping[str, object],
-    *,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    seed: int | None = None,
-) -> Sampling:
-    """What generation_config.json asks for, single fields replaced by those that are given.
-
-    Greedy unless `settings` say `do_sample` or one of `temperature`, `top_k` (0: no limit) and
-    `top_p` is given. UsageError for a given value out of range, ModelError for one in `settings`.
-    """
-    given = {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    if not settings.get("do_sample") and all(value is None for value in given.values()):
-        return Sampling(temperature=0, seed=seed)
-    try:
-        base = Sampling(
-            temperature=_number(settings, "temperature", 1.0),
-            top_k=int(_number(settings, "top_k", 0)) or None,
-            top_p=_number(settings, "top_p", 1.0),
-        )
-    except UsageError as error:
-        raise ModelError(f"generation_config.json: {error.message}") from error
-    return Sampling(
-        temperature=base.temperature if temperature is None else temperature,
-        top_k=base.top_k if top_k is None else top_k or None,
-        top_p=base.top_p if top_p is None else top_p,
-        seed=seed,
-    )
-
-
-def _number(settings: Mapping[str, object], name: str, default: float) -> float:
-    value = settings.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise UsageError(f"`{name}` must be a number, got {value!r:.60}")
-    return value
+    def _check_penalties(self) -> None:
+        if not (math.isfinite(self.repetition_penalty) and self.repetition_penalty > 0):
+            raise UsageError(
+                f"the repetition penalty must be a finite number > 0, got {self.repetition_penalty}"
+            )
+        for name in ("presence", "frequency"):
+            value: float = getattr(self, f"{name}_penalty")
+            if not math.isfinite(value):
+                raise UsageError(f"the {name} penalty must be a finite number, got {value}")
 
 
 class Sampler:
-    """Draws tokens by one `Sampling`, with a random state of its own."""
+    """Draws tokens by one `Sampling`, with a random state of its own.
 
-    def __init__(self, sampling: Sampling) -> None:
+    Several texts of one seed have a `stream` each; 0 is that of a text alone.
+    """
+
+    def __init__(self, sampling: Sampling, stream: int = 0) -> None:
         self._sampling = sampling
-        self._random = np.random.Generator(np.random.PCG64(sampling.seed))
+        key = (stream,) if stream else ()
+        seeds = np.random.SeedSequence(sampling.seed, spawn_key=key)
+        self._random = np.random.Generator(np.random.PCG64(seeds))
 
     def choose(self, logits: np.ndarray) -> int:
-        """The next token for logits f32 [V]; of equal ones the smallest comes first.
+        """The next token for logits f32 [V], penalties included; of equal ones the smallest first.
 
         Logits of -inf are never drawn. ExecutionError when the largest logit is not finite.
         """
-        largest = logits.max()
-        if not np.isfinite(largest):
+        best = int(logits.argmax())  # the first NaN, where there is one
+        largest = float(logits[best])
+        if not math.isfinite(largest):
             raise ExecutionError(
                 f"the model returned {largest} as its largest logit",
                 hint="check its weights with `gptrs inspect`, or run it on another --backend",
             )
-        if self._sampling.greedy:
-            return int(np.argmax(logits))
-        # Stable, so that ties at the edge of top-k and top-p fall to the smaller token.
-        order = np.argsort(-logits, kind="stable")[: self._sampling.top_k]
-        probabilities = _softmax(logits[order].astype(np.float64), self._sampling.temperature)
-        if self._sampling.top_p is not None:
-            before = np.cumsum(probabilities) - probabilities
-            kept = before < self._sampling.top_p
-            kept[0] = True
-            order, probabilities = order[kept], probabilities[kept] / probabilities[kept].sum()
-        return int(self._random.choice(order, p=probabilities))
+        if self._sampling.greedy or self._sampling.top_k == 1:
+            return best
+        tokens, weights = candidates(logits, self._sampling)
+        return int(tokens[_drawn(weights, self._random.random())])
 
 
-def _softmax(scores: np.ndarray, temperature: float) -> np.ndarray:
+def candidates(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray | range, np.ndarray]:
+    """The tokens that may be drawn of finite logits [V], and weights that they are drawn by.
+
+    The likeliest has the weight 1.
+    """
+    if sampling.top_k is not None:
+        tokens = _likeliest(logits, sampling.top_k)
+        weights = _weights(logits[tokens], sampling)
+        if sampling.top_p is not None and sampling.top_p < 1:
+            count = _count_reaching(weights, sampling.top_p * float(weights.sum(dtype=np.float64)))
+            tokens, weights = tokens[:count], weights[:count]
+    elif sampling.top_p is not None and sampling.top_p < 1:
+        tokens, weights = _nucleus_of_all(logits, sampling, sampling.top_p)
+    else:
+        tokens, weights = range(logits.size), _weights(logits, sampling)
+    if sampling.min_p:
+        kept = np.flatnonzero(weights >= sampling.min_p)
+        tokens, weights = kept if isinstance(tokens, range) else tokens[kept], weights[kept]
+    return tokens, weights
+
+
+def _weights(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
+    temperature = max(sampling.temperature, _SMALLEST_TEMPERATURE)
     with np.errstate(over="ignore"):  # a tiny temperature sends all but the largest to -inf
-        weights = np.exp((scores - scores.max()) / temperature)
-    return weights / weights.sum()
+        return np.exp((logits - logits.max()) / temperature)
+
+
+def _nucleus_of_all(
+    logits: np.ndarray, sampling: Sampling, top_p: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Top-p of the whole vocabulary, in the order of tokens; of equal ones the smaller first."""
+    weights = _weights(logits, sampling)
+    falling = np.sort(weights)[::-1]  # many times as fast as `argsort`
+    count = _count_reaching(falling, top_p * float(weights.sum(dtype=np.float64)))
+    tokens = np.flatnonzero(weights >= falling[count - 1])
+    if tokens.size > count:
+        last = np.flatnonzero(weights[tokens] == falling[count - 1])
+        tokens = np.delete(tokens, last[count - tokens.size :])
+    return tokens, weights[tokens]
+
+
+def _count_reaching(falling: np.ndarray, share: float) -> int:
+    """How many of the first weights reach `share`; no more are added up than are likely enough."""
+    size = _FIRST_GUESS
+    while size < falling.size and falling[:size].sum(dtype=np.float64) < share:
+        size *= 8
+    first = falling[:size]
+    before = np.cumsum(first, dtype=np.float64) - first
+    return max(1, int(np.searchsorted(before, share)))
+
+
+def _drawn(weights: np.ndarray, share: float) -> int:
+    """The place at which the sum of weights so far passes `share` of all; never one of weight 0.
+
+    Blocks are added up first: a running sum over a whole vocabulary takes ten times as long.
+    """
+    blocks = np.add.reduceat(weights, np.arange(0, weights.size, _BLOCK), dtype=np.float64)
+    passed = np.cumsum(blocks)
+    target = share * float(passed[-1])
+    block = min(int(np.searchsorted(passed, target, side="right")), passed.size - 1)
+    inside = np.cumsum(weights[block * _BLOCK : (block + 1) * _BLOCK], dtype=np.float64)
+    rest = target - float(passed[block - 1]) if block else target
+    place = block * _BLOCK + int(np.searchsorted(inside, rest, side="right"))
+    # Sums in another order may differ in their last bits.
+    return place if place < weights.size and weights[place] else int(weights.argmax())
+
+
+def _likeliest(logits: np.ndarray, count: int) -> np.ndarray:
+    """The tokens of the `count` largest logits, falling; of equal ones the smaller first."""
+    edge = _reached_by(logits, count)
+    tokens = np.arange(logits.size) if edge is None else np.flatnonzero(logits >= edge)
+    # Stable, so that ties at the edge fall to the smaller token.
+    return tokens[np.argsort(-logits[tokens], kind="stable")[:count]]
+
+
+def _reached_by(logits: np.ndarray, count: int) -> float | None:
+    """A value that `count` logits reach, and not many more; None where nearly all would.
+
+    Of as many groups each has a largest logit, and `count` of these reach the count-th of them.
+    """
+    groups = logits.size // _GROUPS_OF
+    if groups <= count:
+        return None
+    largest = logits[: groups * _GROUPS_OF].reshape(_GROUPS_OF, groups).max(axis=0)
+    return float(np.partition(largest, groups - count)[groups - count])

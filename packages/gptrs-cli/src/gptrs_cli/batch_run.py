@@ -1,0 +1,107 @@
+"""Runs `gptrs generate --prompts`: many prompts, in batches, one line of JSON for each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gptrs.errors import ModelError
+from gptrs.runtime.chat.messages import Message
+from gptrs.runtime.chat.template import ChatTemplateError, chat_template_of
+from gptrs.runtime.generation.batch import DEFAULT_BATCH_SIZE, Batches, Task
+from gptrs.runtime.generation.chat_session import conversation
+from gptrs.runtime.load import LoadedModel, load_model
+from gptrs_cli.failures import INTERRUPTED
+from gptrs_cli.generation_page import result_fields
+from gptrs_cli.generation_request import Prompts, Request
+from gptrs_cli.progress import progress_bar
+from gptrs_cli.prompt_lines import PromptLine, read_prompt_lines
+from gptrs_cli.result_lines import ResultLines
+from gptrs_cli.settings import Settings
+from gptrs_cli.stderr import Waiting, note
+
+
+def run_prompts(request: Request, prompts: Prompts, settings: Settings) -> int:
+    """Generate for each prompt of the file that has no result yet; returns the exit code.
+
+    All prompts are checked before any work.
+    """
+    lines = read_prompt_lines(prompts.path)
+    with Waiting(f"loading {request.model_shown}"):
+        model = load_model(request.model, settings.backend, settings.threads)
+    with ResultLines(prompts.out, model.name) as results:
+        todo = [line for line in lines if line.id not in results.done]
+        size = DEFAULT_BATCH_SIZE if prompts.batch_size is None else prompts.batch_size
+        batches = Batches(model, _tasks(request, model, todo), request.options_for(model), size)
+        known = len(lines) - len(todo)
+        done = _write_results(batches, todo, results, model, known)
+    return _said(known + done, len(lines), known)
+
+
+def _write_results(
+    batches: Batches,
+    lines: Sequence[PromptLine],
+    results: ResultLines,
+    model: LoadedModel,
+    known: int,
+) -> int:
+    """Write each result when it is there; how many, which is not all if the user interrupts."""
+    done = 0
+    with progress_bar("prompts") as step:
+        try:
+            for number, result in batches:
+                fields = {"id": lines[number].id, **result_fields(result)}
+                fields["prompt_token_ids"] = result.prompt_token_ids
+                results.write({**fields, "model": model.name})
+                done += 1
+                if step is not None:
+                    step(known + done, known + len(lines), "")
+        except KeyboardInterrupt:
+            pass
+    return done
+
+
+def _said(done: int, total: int, known: int) -> int:
+    before = f", {known} of them before" if known else ""
+    if done < total:
+        note(f"interrupted: {done} of {total} prompts are done{before}; the same command goes on")
+        return INTERRUPTED
+    note(f"{total} prompts are done{before}")
+    return 0
+
+
+def _tasks(request: Request, model: LoadedModel, lines: Sequence[PromptLine]) -> list[Task]:
+    """What to generate from; conversations become prompts in one go."""
+    said = {
+        number: _messages(request, line)
+        for number, line in enumerate(lines)
+        if line.messages is not None or (request.chat and line.text is not None)
+    }
+    rendered = _rendered(model, [lines[number] for number in said], list(said.values()))
+    prompts = dict(zip(said, rendered, strict=True))
+    return [
+        Task(prompts.get(number) or line.tokens or line.text or "", line.where, line.max_tokens)
+        for number, line in enumerate(lines)
+    ]
+
+
+def _messages(request: Request, line: PromptLine) -> list[Message]:
+    if line.messages is not None:
+        return line.messages
+    return conversation(request.system, line.text or "")
+
+
+def _rendered(
+    model: LoadedModel, lines: Sequence[PromptLine], said: Sequence[list[Message]]
+) -> list[list[int]]:
+    """The tokens of conversations, those of `lines`; an error names the line."""
+    if not said:
+        return []
+    template = chat_template_of(model.files, model.name)
+    try:
+        texts = template.render_all(said)
+    except ChatTemplateError as error:
+        if error.conversation is None:
+            raise
+        where = lines[error.conversation].where
+        raise ModelError(f"{where}: {error.message}", hint=error.hint) from error
+    return [model.tokenizer.encode(text, special=False) for text in texts]

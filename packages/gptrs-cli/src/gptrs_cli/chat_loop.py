@@ -1,0 +1,56 @@
+"""A conversation on a terminal: a line is a message, Ctrl-C ends an answer, Ctrl-D the program."""
+
+from __future__ import annotations
+
+import contextlib
+
+from gptrs.errors import ModelError, UsageError
+from gptrs.runtime.generation.chat_session import ChatSession
+from gptrs.runtime.load import LoadedModel, load_model
+from gptrs_cli.generation_page import Page, write_stream
+from gptrs_cli.generation_request import Request
+from gptrs_cli.progress import compilation_shown
+from gptrs_cli.settings import Settings
+from gptrs_cli.stderr import Waiting, complain, note
+
+with contextlib.suppress(ImportError):
+    import readline as readline  # `input` then edits lines and remembers them
+
+_PROMPT = "> "
+
+
+def converse(request: Request, settings: Settings) -> int:
+    """Answer one message after another until the input ends; returns the exit code."""
+    with Waiting(f"loading {request.model_shown}"):
+        model = load_model(request.model, settings.backend, settings.threads)
+        session = ChatSession(model, request.options_for(model), request.system)
+    note("Ctrl-C ends an answer, Ctrl-D the conversation")
+    while (text := _read_message()) is not None:
+        if text.strip():
+            _answer(session, model, text)
+    return 0
+
+
+def _read_message() -> str | None:
+    """The next line, None at the end of the input."""
+    try:
+        return input(_PROMPT)
+    except KeyboardInterrupt:
+        print(flush=True)
+        return ""
+    except EOFError:
+        print(flush=True)
+        return None
+
+
+def _answer(session: ChatSession, model: LoadedModel, text: str) -> None:
+    """Show the answer; one that cannot be given is explained, and the conversation goes on."""
+    try:
+        with Waiting("reading the prompt") as waiting, compilation_shown(model.backend, waiting):
+            answer = session.ask(text)
+            write_stream(Page(), answer, model, waiting)
+            session.remember(answer)
+    except (UsageError, ModelError) as error:
+        complain("error", str(error))
+    except KeyboardInterrupt:  # before there was anything of an answer
+        print(flush=True)

@@ -1,0 +1,100 @@
+"""How generated text appears on standard output while it arrives, and its figures afterwards."""
+
+from __future__ import annotations
+
+import sys
+
+import typer
+
+from gptrs.runtime.generate import Generation, TextStream
+from gptrs.runtime.load import LoadedModel
+from gptrs_cli.stderr import Waiting, has_colors, is_terminal, printable
+
+
+class Page:
+    """Standard output while text arrives: nothing stays in a buffer, no escape code gets through.
+
+    A pipe gets the text as it is; a terminal gets control characters in visible form.
+    """
+
+    def __init__(self) -> None:
+        self.is_terminal = is_terminal(sys.stdout)
+        self._last = ""
+
+    def write(self, text: str, *, dim: bool = False) -> None:
+        """Show more text, `dim` where that is possible and asked for."""
+        if text:
+            shown = printable(text) if self.is_terminal else text
+            dim = dim and has_colors(sys.stdout)
+            sys.stdout.write(typer.style(shown, dim=True) if dim else shown)
+            sys.stdout.flush()
+            self._last = text[-1]
+
+    def end_line(self) -> None:
+        """Leave the cursor at the start of a line."""
+        if self._last != "\n":
+            sys.stdout.write("\n")
+            sys.stdout.flush()
+
+
+def write_stream(
+    page: Page, pieces: TextStream, model: LoadedModel, waiting: Waiting, before: str = ""
+) -> bool:
+    """Show text as it comes, after what comes `before` it; whether the user interrupted.
+
+    Of a model without a tokenizer, tokens are shown.
+    """
+    has_text = model.has_tokenizer
+    interrupted, begun, shown = False, False, 0
+    try:
+        for piece in pieces:
+            waiting.stop()
+            if not begun:
+                page.write(before, dim=True)
+                begun = True
+            if not has_text:
+                tokens = pieces.generation.token_ids
+                piece = as_numbers(tokens[shown:])
+                shown = len(tokens)
+            page.write(piece)
+    except KeyboardInterrupt:
+        interrupted = True
+    waiting.stop()
+    page.end_line()
+    return interrupted
+
+
+def result_fields(result: Generation) -> dict[str, object]:
+    """What a result as JSON says of one text."""
+    fields: dict[str, object] = {
+        "text": result.text,
+        "token_ids": result.token_ids,
+        "finish_reason": result.finish_reason,
+    }
+    if result.logprobs is not None:
+        fields["logprobs"] = [scores.as_json() for scores in result.logprobs]
+    return fields
+
+
+def shown_text(result: Generation, model: LoadedModel) -> str:
+    """The text, or the tokens of a model without a tokenizer."""
+    return result.text if model.has_tokenizer else as_numbers(result.token_ids)
+
+
+def as_numbers(tokens: tuple[int, ...]) -> str:
+    """Tokens as they are shown where there is no text."""
+    return "".join(f"{token} " for token in tokens)
+
+
+def figures(result: Generation, model: LoadedModel) -> str:
+    """How many tokens were read and generated, and how fast."""
+    timings = result.timings
+    parts = [f"prompt {len(result.prompt_token_ids)} tokens"]
+    if timings.prompt_tokens_per_s is not None and timings.first_token_s is not None:
+        parts[0] += f" at {timings.prompt_tokens_per_s:.0f} tok/s"
+        parts.append(f"first token {timings.first_token_s * 1000:.0f} ms")
+    decoded = f"{len(result.token_ids)} new tokens"
+    if timings.decode_tokens_per_s is not None:
+        decoded += f" at {timings.decode_tokens_per_s:.0f} tok/s"
+    parts += [decoded, f"backend {model.backend.name}", f"loaded in {timings.load_s:.2f} s"]
+    return ", ".join(parts)

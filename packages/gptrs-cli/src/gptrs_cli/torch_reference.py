@@ -1,0 +1,111 @@
+"""The model in a folder as transformers runs it: what `gptrs validate` compares with.
+
+The one module of the packages that imports torch and transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import numpy as np
+import torch
+import transformers
+from PIL import Image
+from transformers.image_utils import load_image
+
+from gptrs.errors import ModelError
+from gptrs.quoting import clipped, quoted
+from gptrs.runtime.load import LoadedModel
+
+_CLASSES: Final[dict[str, Any]] = {
+    "causal_lm": transformers.AutoModelForCausalLM,
+    "image_classifier": transformers.AutoModelForImageClassification,
+    "text_embedder": transformers.AutoModel,
+}
+"""What loads the model, by what it can do."""
+_PROCESSOR: Final[Any] = transformers.AutoImageProcessor
+_UNUSED = "pooler."
+"""Weights that follow the vectors of the tokens, which a folder may lack."""
+
+Result = TypeVar("Result")
+
+
+class TorchReference:
+    """The model as transformers loads it, at f32, from this folder alone and without its code."""
+
+    def __init__(self, model: LoadedModel) -> None:
+        """Load it; ModelError where transformers cannot, or finds no weights for a part of it."""
+        capability = next((name for name in _CLASSES if name in model.capabilities), None)
+        if capability is None:
+            raise ModelError(f"`{model.name}` can do nothing that transformers could be asked for")
+        self._folder = model.files.path
+        self._embeds = capability == "text_embedder"
+        transformers.utils.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+        loaded, report = self._load(
+            _CLASSES[capability].from_pretrained,
+            dtype=torch.float32,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+        self._require_weights(report["missing_keys"])
+        self._model = loaded.eval()
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """The versions of the libraries."""
+        return {"torch": str(torch.__version__), "transformers": transformers.__version__}
+
+    def output(self, inputs: np.ndarray) -> np.ndarray:
+        """Logits of tokens [B, T] or images [B, C, H, W]; of an embedder vectors [B, T, D]."""
+        found = self._run(inputs)
+        return _array(found.last_hidden_state if self._embeds else found.logits)
+
+    def hidden_states(self, inputs: np.ndarray) -> list[np.ndarray]:
+        """What the model computes on the way, in that order."""
+        return [_array(s) for s in self._run(inputs, output_hidden_states=True).hidden_states]
+
+    def greedy(self, prompt: np.ndarray, count: int) -> np.ndarray:
+        """The logits [N, V] before each of `count` tokens that follow a prompt [T] greedily."""
+        rows: list[np.ndarray] = []
+        tokens, past = prompt[np.newaxis], None
+        for _ in range(count):
+            found = self._run(tokens, past_key_values=past, use_cache=True)
+            rows.append(_array(found.logits)[0, -1])
+            tokens, past = np.array([[rows[-1].argmax()]]), found.past_key_values
+        return np.stack(rows)
+
+    def image(self, path: Path) -> np.ndarray:
+        """The image [C, H, W] in a file, decoded and prepared as transformers does it."""
+        processor: Any = self._load(_PROCESSOR.from_pretrained, backend="pil")
+        with Image.open(path) as file:
+            found = processor(load_image(file), return_tensors="np")
+        return np.asarray(found["pixel_values"][0], np.float32)
+
+    def _run(self, inputs: np.ndarray, **options: object) -> Any:
+        with torch.inference_mode():
+            return self._model(torch.as_tensor(inputs), **options)
+
+    def _load(self, load: Callable[..., Result], **options: object) -> Result:
+        try:
+            return load(self._folder, local_files_only=True, trust_remote_code=False, **options)
+        except Exception as problem:  # any, of a library that was given a stranger's files
+            reason = clipped(" ".join(str(problem).split()) or type(problem).__name__, 300)
+            raise ModelError(
+                f"transformers cannot load {quoted(str(self._folder), 200)}: {reason}"
+            ) from problem
+
+    def _require_weights(self, missing: set[str]) -> None:
+        names = sorted(name for name in missing if not name.startswith(_UNUSED))
+        if names:
+            raise ModelError(
+                f"transformers finds no weights for {len(names)} tensors in"
+                f" {quoted(str(self._folder), 200)}, such as {quoted(names[0])}",
+                hint="compare a folder that transformers saved",
+            )
+
+
+def _array(values: torch.Tensor) -> np.ndarray:
+    return values.numpy()

@@ -1,0 +1,170 @@
+"""The chat template of a model: where it stands, what it is told, and how it is rendered."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol, cast
+
+from gptrs.errors import GptrsError, ModelError
+from gptrs.quoting import clipped, shown_value
+from gptrs.runtime.chat.messages import Message, as_templates_read, checked_messages
+
+_CONFIG: Final = "tokenizer_config.json"
+_FILE: Final = "chat_template.jinja"
+_SPECIAL: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_SCRIPT: Final = Path(__file__).with_name("render.py")
+
+_MAX_SOURCE_BYTES: Final = 1_000_000
+_MAX_CHARACTERS: Final = 10_000_000
+_CPU_SECONDS: Final = 3
+_SECONDS_PER_CONVERSATION: Final = 0.02
+_MEMORY_BYTES: Final = 1 << 29
+_WALL_FACTOR: Final = 20
+"""How much longer than its processor time a process may take, on a machine that is busy."""
+
+
+class ModelFiles(Protocol):
+    """The folder of a model."""
+
+    def read_bytes(self, name: str, subfolder: str = "", limit: int = ...) -> bytes | None:
+        """The content of a file, None if there is none; ModelError beyond `limit` bytes."""
+        ...
+
+    def read_json(self, name: str) -> dict[str, object] | None:
+        """The object in a file, None if there is no such file; ModelError if it is malformed."""
+        ...
+
+
+class ChatTemplateError(ModelError):
+    """A template fails, refuses a conversation, or takes too long.
+
+    `conversation` is the number of the one that it refuses, None where that is not known.
+    """
+
+    def __init__(self, problem: str, conversation: int | None = None) -> None:
+        super().__init__(
+            f"the chat template cannot be used: {problem}",
+            hint="generate without --chat, with a --prompt in the form that the model expects",
+        )
+        self.conversation = conversation
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """A template in Jinja's language, and the special tokens that it may name."""
+
+    source: str
+    special_tokens: Mapping[str, str]
+
+    def render(self, messages: Sequence[Message], *, answer: bool = True) -> str:
+        """The text of a conversation; with `answer` it ends where the model is to go on.
+
+        UsageError for malformed messages. ChatTemplateError if the template fails or refuses them,
+        or takes more than a few seconds, 512 MiB of memory or ten million characters.
+        """
+        return self.render_all([messages], answer=answer)[0]
+
+    def render_all(
+        self, conversations: Sequence[Sequence[Message]], *, answer: bool = True
+    ) -> list[str]:
+        """The texts of several conversations, for which one process is enough."""
+        checked = [checked_messages(messages) for messages in conversations]
+        variables = {"tools": None, "documents": None, "add_generation_prompt": answer}
+        seconds = _CPU_SECONDS + int(_SECONDS_PER_CONVERSATION * len(checked))
+        request = {
+            "template": self.source,
+            "variables": {**self.special_tokens, **variables},
+            "conversations": [[as_templates_read(m) for m in messages] for messages in checked],
+            "characters": _MAX_CHARACTERS,
+            "cpu_seconds": seconds,
+            "memory_bytes": _MEMORY_BYTES,
+        }
+        return _answer(json.dumps(request), seconds * _WALL_FACTOR)
+
+
+def chat_template_of(files: ModelFiles, name: str) -> ChatTemplate:
+    """The template in chat_template.jinja, else in tokenizer_config.json, of the model `name`.
+
+    ModelError if there is none or it is malformed.
+    """
+    settings = files.read_json(_CONFIG) or {}
+    data = files.read_bytes(_FILE, limit=_MAX_SOURCE_BYTES)
+    if data is not None:
+        try:
+            source: object = data.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise ModelError(f"`{_FILE}` is not UTF-8: byte {error.start}") from error
+    else:
+        source = _default_of(settings.get("chat_template"))
+    if source is None:
+        raise ModelError(
+            f"`{name}` has no chat template",
+            hint="generate without --chat; models that were tuned to chat have one in"
+            f" `{_FILE}` or `{_CONFIG}`",
+        )
+    if not isinstance(source, str):
+        raise ModelError(f"`chat_template` in {_CONFIG} must be text, found {shown_value(source)}")
+    return ChatTemplate(source, _special_tokens(settings))
+
+
+def _default_of(stated: object) -> object:
+    """The template itself, or the one called `default` of a list of named ones."""
+    if not isinstance(stated, list):
+        return stated
+    for entry in cast("list[object]", stated):
+        if isinstance(entry, Mapping):
+            named = cast("Mapping[str, object]", entry)
+            if named.get("name") == "default":
+                return named.get("template")
+    raise ModelError(f"none of the chat templates in {_CONFIG} is called `default`")
+
+
+def _special_tokens(settings: Mapping[str, object]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in (f"{word}_token" for word in _SPECIAL):
+        value = settings.get(name)
+        if isinstance(value, Mapping):
+            value = cast("Mapping[str, object]", value).get("content")
+        if isinstance(value, str):
+            found[name] = value
+    return found
+
+
+def _answer(request: str, timeout: float) -> list[str]:
+    """What the process renders; ChatTemplateError says why it does not."""
+    _require_jinja()
+    command = [sys.executable, "-P", "-X", "utf8", str(_SCRIPT)]
+    data = request.encode("ascii")  # as JSON writes it
+    try:
+        done = subprocess.run(
+            command, input=data, capture_output=True, timeout=timeout, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise ChatTemplateError("it takes too long") from error
+    if done.returncode:
+        killed = "it takes too long" if done.returncode < 0 else _last_line(done.stderr)
+        raise ChatTemplateError(killed)
+    answer = cast("dict[str, object]", json.loads(done.stdout))
+    if "texts" not in answer:
+        number = cast("int | None", answer["conversation"])
+        raise ChatTemplateError(clipped(str(answer["problem"]), 300), number)
+    return cast("list[str]", answer["texts"])
+
+
+def _require_jinja() -> None:
+    if importlib.util.find_spec("jinja2") is None:
+        raise GptrsError(
+            "chat templates need Jinja, which is not installed",
+            hint="run `pip install 'gptrs-core[chat]'`",
+        )
+
+
+def _last_line(stderr: bytes) -> str:
+    lines = stderr.decode("utf-8", "replace").splitlines()
+    return clipped(lines[-1], 300) if lines else "its process failed"

@@ -1,0 +1,57 @@
+"""What is computed of the vector of a text after pooling: normalization and affine layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+_SMALLEST_NORM: Final = 1e-12
+"""What a vector is divided by at least, as in torch's `normalize`."""
+
+Step = Callable[[np.ndarray], np.ndarray]
+"""From f32 [N, D] to f32 [N, E]."""
+
+
+@dataclass(frozen=True)
+class Normalize:
+    """Divides each vector by its Euclidean length; zeros stay zeros."""
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """[N, D] -> [N, D]."""
+        length = np.sqrt(np.square(x, dtype=np.float64).sum(axis=-1, keepdims=True))
+        return (x / np.maximum(length, _SMALLEST_NORM)).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """`activation(x W^T + b)` with a weight [E, D], and a bias [E] if there is one."""
+
+    weight: np.ndarray
+    bias: np.ndarray | None
+    activation: str
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """[N, D] -> [N, E]."""
+        product = x.astype(np.float64) @ self.weight.astype(np.float64).T
+        if self.bias is not None:
+            product = product + self.bias
+        return ACTIVATIONS[self.activation](product).astype(np.float32)
+
+
+def _relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, 0.0)
+
+
+def _identity(x: np.ndarray) -> np.ndarray:
+    return x
+
+
+ACTIVATIONS: Final[dict[str, Step]] = {
+    "torch.nn.modules.activation.Tanh": np.tanh,
+    "torch.nn.modules.activation.ReLU": _relu,
+    "torch.nn.modules.linear.Identity": _identity,
+}
+"""By the name under which sentence-transformers saves them."""

@@ -1,0 +1,59 @@
+"""A conversation with a model: its messages, and the cache that one answer leaves to the next."""
+
+from __future__ import annotations
+
+from gptrs.runtime.chat.messages import Message
+from gptrs.runtime.chat.template import chat_template_of
+from gptrs.runtime.generation.options import GenerationOptions
+from gptrs.runtime.generation.stream import TextStream
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.prompt_cache import PromptCache
+
+
+class ChatSession:
+    """Asks `model` one thing after another; `system` tells it beforehand how to answer.
+
+    ModelError for a model without tokenizer or chat template.
+    """
+
+    def __init__(
+        self, model: LoadedModel, options: GenerationOptions, system: str | None = None
+    ) -> None:
+        self.messages: list[Message] = conversation(system)
+        self._model = model
+        self._options = options
+        self._tokenizer = model.tokenizer
+        self._template = chat_template_of(model.files, model.name)
+        self._cache: PromptCache | None = None
+
+    def ask(self, text: str) -> TextStream:
+        """The answer to `text`, which becomes part of the conversation by `remember`.
+
+        ChatTemplateError if the template refuses the conversation, ContextLengthError if it does
+        not fit; nothing was asked then.
+        """
+        messages = [*self.messages, {"role": "user", "content": text}]
+        prompt = self._tokenizer.encode(self._template.render(messages), special=False)
+        answer = TextStream(self._model, prompt, self._options, self._cache)
+        self.messages = messages
+        self._cache = None
+        return answer
+
+    def remember(self, answer: TextStream) -> None:
+        """Go on after `answer`, or what there is of it: what was read is not read again."""
+        done = answer.generation
+        self.messages.append({"role": "assistant", "content": done.text})
+        # A step that was interrupted leaves its cache in an unknown state.
+        if done.finish_reason != "interrupted":
+            self._cache = answer.prompt_cache()
+
+
+def conversation(system: str | None, *texts: str) -> list[Message]:
+    """Messages that begin with `system`, if there is one, and go on with those of a user."""
+    told: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+    return [*told, *({"role": "user", "content": text} for text in texts)]
+
+
+def chat_prompt(model: LoadedModel, messages: list[Message]) -> str:
+    """What the chat template of `model` makes of a conversation; errors as those of `render`."""
+    return chat_template_of(model.files, model.name).render(messages)

@@ -1,0 +1,57 @@
+"""The tokens of one text that a model sees: all of them, or those that its context holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gptrs.errors import UsageError
+
+
+@dataclass(frozen=True)
+class ContextLimit:
+    """At most `size` tokens; with `shift` the first `keep` and the last of the others stay.
+
+    UsageError where a shift would leave nothing but the first ones.
+    """
+
+    size: int
+    shift: bool = False
+    keep: int = 0
+
+    def __post_init__(self) -> None:
+        if self.shift and self.keep > self.size - 2:
+            raise UsageError(
+                f"of a context of {self.size} tokens at most {self.size - 2} can be kept when it"
+                f" shifts, got {self.keep}",
+                hint="lower --keep",
+            )
+
+    def shortened(self, tokens: Sequence[int]) -> list[int]:
+        """The first `keep` tokens, and half of the room that they leave, of the last ones."""
+        half = (self.size - self.keep) // 2
+        return [*tokens[: self.keep], *tokens[len(tokens) - half :]]
+
+
+class Context:
+    """The tokens of a text that a model sees; `moved` once their positions are other ones."""
+
+    def __init__(self, tokens: Sequence[int], limit: ContextLimit) -> None:
+        self._limit = limit
+        self.tokens = list(tokens)
+        self.moved = False
+        self._fit()
+
+    def append(self, token: int) -> None:
+        """Add a token; the oldest ones leave where there is no room and the limit allows it."""
+        self.tokens.append(token)
+        self._fit()
+
+    def copy(self) -> Context:
+        """Another text that goes on from here."""
+        return Context(self.tokens, self._limit)
+
+    def _fit(self) -> None:
+        if self._limit.shift and len(self.tokens) > self._limit.size:
+            self.tokens = self._limit.shortened(self.tokens)
+            self.moved = True

@@ -1,0 +1,178 @@
+"""What a model's generation_config.json asks for, under the names that transformers gives it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Final, cast
+
+from gptrs.errors import ModelError, UsageError
+from gptrs.quoting import listed, shown_value
+from gptrs.runtime.generation.restrictions import Restrictions
+from gptrs.runtime.sampling import Sampling
+
+_logger = logging.getLogger("gptrs")
+
+_FILE: Final = "generation_config.json"
+
+_WITHOUT_EFFECT: Final[Mapping[str, tuple[object, ...]]] = {
+    "num_beams": (1,),
+    "num_return_sequences": (1,),
+    "typical_p": (1,),
+    "top_h": (),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "penalty_alpha": (0,),
+    "guidance_scale": (1,),
+    "encoder_repetition_penalty": (1,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "sequence_bias": (),
+    "bad_words_ids": (),
+    "force_words_ids": (),
+    "constraints": (),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "exponential_decay_length_penalty": (),
+    "watermarking_config": (),
+    "dola_layers": (),
+    "max_time": (),
+}
+"""Settings that would change the text and are not supported, with the values that would not."""
+
+
+def configured_sampling(
+    settings: Mapping[str, object],
+    *,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    seed: int | None = None,
+    repetition_penalty: float | None = None,
+    presence_penalty: float = 0.0,
+    frequency_penalty: float = 0.0,
+) -> Sampling:
+    """What generation_config.json asks for, single fields replaced by those that are given.
+
+    Greedy unless `settings` say `do_sample` or one of `temperature`, `top_k` (0: no limit), `top_p`
+    and `min_p` is given. UsageError for a given value out of range, ModelError for one in
+    `settings`.
+    """
+    base = _sampling_of(settings)
+    given = (temperature, top_k, top_p, min_p)
+    repetition = base.repetition_penalty if repetition_penalty is None else repetition_penalty
+    if not settings.get("do_sample") and all(value is None for value in given):
+        base, temperature = Sampling(), 0.0
+    return Sampling(
+        temperature=base.temperature if temperature is None else temperature,
+        top_k=base.top_k if top_k is None else top_k or None,
+        top_p=base.top_p if top_p is None else top_p,
+        seed=seed,
+        min_p=base.min_p if min_p is None else min_p,
+        repetition_penalty=repetition,
+        presence_penalty=presence_penalty,
+        frequency_penalty=frequency_penalty,
+    )
+
+
+def configured_restrictions(settings: Mapping[str, object]) -> Restrictions:
+    """What generation_config.json forbids to come next; ModelError for a malformed setting."""
+    return Restrictions(
+        suppress=_tokens(settings, "suppress_tokens"),
+        begin_suppress=_tokens(settings, "begin_suppress_tokens"),
+        min_new_tokens=_integer(settings, "min_new_tokens") or 0,
+        no_repeat_ngram_size=_integer(settings, "no_repeat_ngram_size") or 0,
+    )
+
+
+def configured_stops(settings: Mapping[str, object]) -> tuple[str, ...]:
+    """The stop strings of generation_config.json; ModelError for anything but strings."""
+    value = settings.get("stop_strings")
+    values = [value] if isinstance(value, str) else value or []
+    stops = cast("list[object]", values) if isinstance(values, list) else [value]
+    if not all(isinstance(stop, str) and stop for stop in stops):
+        raise _malformed("stop_strings", "must be a string or a list of strings", value)
+    return tuple(cast("list[str]", stops))
+
+
+def configured_max_tokens(settings: Mapping[str, object], prompt_length: int) -> int | None:
+    """How many new tokens the model asks for, None where it does not say.
+
+    `max_new_tokens` counts them alone, `max_length` the prompt, too. ModelError for a malformed
+    setting, UsageError where such a prompt leaves no room.
+    """
+    count = _integer(settings, "max_new_tokens")
+    if count:
+        return count
+    length = _integer(settings, "max_length")
+    if not length:
+        return None
+    if length <= prompt_length:
+        raise UsageError(
+            f"the prompt has {prompt_length} tokens, and `max_length` in {_FILE} is {length}",
+            hint="say how many may follow with --max-tokens",
+        )
+    return length - prompt_length
+
+
+def note_unsupported(name: str, settings: Mapping[str, object]) -> None:
+    """Say once for a model which settings are ignored although they would change the text."""
+    ignored = tuple(
+        key
+        for key, neutral in _WITHOUT_EFFECT.items()
+        if settings.get(key) not in (None, False, *neutral)
+    )
+    if ignored:
+        _note(name, ignored)
+
+
+@lru_cache(maxsize=64)
+def _note(name: str, ignored: tuple[str, ...]) -> None:
+    what = "is not supported and ignored" if len(ignored) == 1 else "are not supported and ignored"
+    _logger.warning("%s of `%s`: %s %s", _FILE, name, listed(ignored, 8), what)
+
+
+def _sampling_of(settings: Mapping[str, object]) -> Sampling:
+    try:
+        return Sampling(
+            temperature=_number(settings, "temperature", 1.0),
+            top_k=_integer(settings, "top_k") or None,
+            top_p=_number(settings, "top_p", 1.0),
+            min_p=_number(settings, "min_p", 0.0) or None,
+            repetition_penalty=_number(settings, "repetition_penalty", 1.0),
+        )
+    except UsageError as error:
+        raise ModelError(f"{_FILE}: {error.message}") from error
+
+
+def _number(settings: Mapping[str, object], name: str, default: float) -> float:
+    value = settings.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise _malformed(name, "must be a number", value)
+    return float(value)
+
+
+def _integer(settings: Mapping[str, object], name: str) -> int | None:
+    value = settings.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise _malformed(name, "must be an integer >= 0", value)
+    return value
+
+
+def _tokens(settings: Mapping[str, object], name: str) -> tuple[int, ...]:
+    value = settings.get(name)
+    tokens = cast("Sequence[object]", value or ())
+    if isinstance(tokens, str) or not isinstance(tokens, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise _malformed(name, "must be a list of tokens", value)
+    if not all(isinstance(t, int) and not isinstance(t, bool) and t >= 0 for t in tokens):
+        raise _malformed(name, "must be a list of tokens", value)
+    return tuple(cast("Sequence[int]", tokens))
+
+
+def _malformed(name: str, need: str, value: object) -> ModelError:
+    return ModelError(f"{_FILE}: `{name}` {need}, found {shown_value(value)}")

@@ -1,0 +1,94 @@
+"""What is asked of a generation, and what comes of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from gptrs.errors import UsageError
+from gptrs.runtime.generation.token_scores import TokenScores
+from gptrs.runtime.sampling import Sampling
+
+DEFAULT_MAX_TOKENS: Final = 128
+PREFILL_CHUNK: Final = 256
+
+FinishReason = Literal["eos", "stop", "length", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds and tokens per second of one generation; None for a phase that did not happen."""
+
+    load_s: float
+    first_token_s: float | None
+    prompt_tokens_per_s: float | None
+    decode_tokens_per_s: float | None
+
+
+@dataclass(frozen=True)
+class Generation:
+    """The outcome: `text` ends before a stop string, `token_ids` include the token that ended it.
+
+    `finish_reason` is "eos", "stop" or "length"; "interrupted" while tokens are still to come.
+    `logprobs` are there where they were asked for, one for each of `token_ids`.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    prompt_token_ids: tuple[int, ...]
+    finish_reason: FinishReason
+    timings: Timings
+    logprobs: tuple[TokenScores, ...] | None = None
+
+
+@dataclass(frozen=True)
+class GenerationOptions:
+    """Everything that shapes a generation besides the model and the prompt.
+
+    `max_tokens` None takes what generation_config.json says, else 128, and no more than the context
+    holds; a number that is given must fit. `sampling` None takes what generation_config.json asks
+    for; `stop` adds to its stop strings. `use_cache=False` recomputes the whole sequence for each
+    token. `prefill_chunk` is how many prompt tokens one step takes.
+
+    `logprobs` asks for the log-probability of each token and of that many likeliest ones. `special`
+    shows special tokens in the text. `context` allocates room for that many tokens once and for
+    all, instead of as many as are needed. With `context_shift` a context that would overflow keeps
+    its first `keep` tokens and the last half of the others, and is read anew. `prompt_cache` names
+    a file that keeps what the prompt computed for other prompts that begin like it.
+    """
+
+    max_tokens: int | None = None
+    sampling: Sampling | None = None
+    stop: Sequence[str] = ()
+    ignore_eos: bool = False
+    use_cache: bool = True
+    prefill_chunk: int = PREFILL_CHUNK
+    logprobs: int | None = None
+    special: bool = False
+    context: int | None = None
+    context_shift: bool = False
+    keep: int = 0
+    prompt_cache: str | os.PathLike[str] | None = None
+
+    def __post_init__(self) -> None:
+        if any(not stop for stop in self.stop):
+            raise UsageError("a stop string must not be empty")
+        _require("max-tokens", self.max_tokens, 1)
+        _require("the prefill chunk", self.prefill_chunk, 1)
+        _require("logprobs", self.logprobs, 0)
+        _require("the context", self.context, 1)
+        _require("keep", self.keep, 0)
+        if self.keep and not self.context_shift:
+            raise UsageError(
+                "`keep` says what stays when the context shifts, which it does not",
+                hint="add --context-shift",
+            )
+        if self.prompt_cache is not None and not self.use_cache:
+            raise UsageError("a prompt cache needs a cache", hint="leave out --no-cache")
+
+
+def _require(what: str, value: int | None, minimum: int) -> None:
+    if value is not None and value < minimum:
+        raise UsageError(f"{what} must be at least {minimum}, got {value}")

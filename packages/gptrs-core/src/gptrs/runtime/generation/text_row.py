@@ -1,0 +1,127 @@
+"""One text while it is generated: its tokens, the text that they make, and why it ended."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from gptrs.runtime.generation.context import Context
+from gptrs.runtime.generation.options import FinishReason, Generation, Timings
+from gptrs.runtime.generation.penalties import Penalties
+from gptrs.runtime.generation.token_scores import TokenScores
+from gptrs.runtime.sampling import Sampler
+from gptrs.runtime.text_stream import IncrementalDecoder, StopFilter
+
+
+class TextRow:
+    """Takes logits, chooses tokens, and gives the text that these complete.
+
+    `context` is what the model sees of it. `ends` are the tokens that end it, part of the text
+    where `shows_end`; `scored` is how many likeliest tokens are kept with each, None for none.
+    """
+
+    def __init__(
+        self,
+        *,
+        prompt: Sequence[int],
+        context: Context,
+        max_tokens: int,
+        ends: frozenset[int],
+        shows_end: bool,
+        sampler: Sampler,
+        penalties: Penalties,
+        decode: Callable[[Sequence[int]], str],
+        stops: Sequence[str],
+        scored: int | None,
+        load_seconds: float,
+    ) -> None:
+        self.prompt = tuple(prompt)
+        self.context = context
+        self.tokens: list[int] = []
+        self.reason: FinishReason = "interrupted"
+        self._max_tokens = max_tokens
+        self._ends = ends
+        self._shows_end = shows_end
+        self._sampler = sampler
+        self._penalties = None if penalties.is_empty else penalties
+        self._decoder = IncrementalDecoder(decode)
+        self._stop = StopFilter(stops)
+        self._scored = scored
+        self._scores: list[TokenScores] = []
+        self._text: list[str] = []
+        self._load_seconds = load_seconds
+        self._started: float | None = None
+        self._first: float | None = None
+        self._last: float | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether no more tokens come."""
+        return self.reason != "interrupted"
+
+    def start(self) -> None:
+        """Time counts from now on."""
+        self._started = time.perf_counter()
+
+    def take(self, logits: np.ndarray) -> str:
+        """Choose the next token by logits f32 [V]; the text that it completes, possibly empty."""
+        token = self._choose(logits)
+        self._last = time.perf_counter()
+        self._first = self._first or self._last
+        self.tokens.append(token)
+        if self._scored is not None:
+            self._scores.append(TokenScores.of(logits, token, self._scored))
+        self.context.append(token)
+        piece = self._piece(token)
+        self._text.append(piece)
+        return piece
+
+    def generation(self) -> Generation:
+        """The outcome; while the text has not ended, what there is so far."""
+        return Generation(
+            "".join(self._text),
+            tuple(self.tokens),
+            self.prompt,
+            self.reason,
+            self._timings(),
+            None if self._scored is None else tuple(self._scores),
+        )
+
+    def _choose(self, logits: np.ndarray) -> int:
+        if self._penalties is None:
+            return self._sampler.choose(logits)
+        token = self._sampler.choose(self._penalties.applied(logits))
+        self._penalties.add(token)
+        return token
+
+    def _piece(self, token: int) -> str:
+        is_end = token in self._ends
+        piece = "" if is_end and not self._shows_end else self._decoder.push(token)
+        piece = self._stop.push(piece)
+        if self._stop.stopped:
+            self.reason = "stop"
+        elif is_end:
+            return piece + self._rest("eos")
+        elif len(self.tokens) >= self._max_tokens:
+            return piece + self._rest("length")
+        return piece
+
+    def _rest(self, reason: FinishReason) -> str:
+        """What was held back; it may complete a stop string."""
+        rest = self._stop.push(self._decoder.finish())
+        self.reason = "stop" if self._stop.stopped else reason
+        return rest + self._stop.finish()
+
+    def _timings(self) -> Timings:
+        started, first, last = self._started, self._first, self._last
+        if started is None or first is None or last is None:
+            return Timings(self._load_seconds, None, None, None)
+        decoded = len(self.tokens) - 1
+        return Timings(
+            load_s=self._load_seconds,
+            first_token_s=first - started,
+            prompt_tokens_per_s=len(self.prompt) / (first - started),
+            decode_tokens_per_s=decoded / (last - first) if decoded and last > first else None,
+        )

@@ -1,0 +1,38 @@
+"""How likely a chosen token was, and which ones were likeliest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class TokenScores:
+    """Natural logarithms of probabilities, by the model's own logits.
+
+    That is before penalties, temperature and truncation: `log_softmax` of the logits. `top` are the
+    likeliest tokens and theirs, falling, without those of probability 0.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+    @classmethod
+    def of(cls, logits: np.ndarray, token: int, count: int) -> TokenScores:
+        """The scores of `token` and of the `count` likeliest ones, for logits f32 [V]."""
+        exact = logits.astype(np.float64)
+        exact -= exact.max()
+        exact -= np.log(np.exp(exact).sum())
+        count = min(count, exact.size)
+        edge = exact.size - count
+        tokens = np.argpartition(exact, edge)[edge:] if 0 < count < exact.size else np.arange(count)
+        best = tokens[np.lexsort((tokens, -exact[tokens]))] if count else tokens[:0]
+        top = tuple((int(i), float(exact[i])) for i in best if exact[i] > -np.inf)
+        return cls(token, float(exact[token]), top)
+
+    def as_json(self) -> dict[str, object]:
+        """As an object for JSON."""
+        top = [{"token_id": token, "logprob": logprob} for token, logprob in self.top]
+        return {"token_id": self.token, "logprob": self.logprob, "top": top}

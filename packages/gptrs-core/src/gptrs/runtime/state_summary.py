@@ -1,0 +1,43 @@
+"""What the numbers of a hidden state look like: where they lie, how large, how many are broken."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from gptrs.ir.tensor_type import TensorType
+
+
+@dataclass(frozen=True)
+class StateSummary:
+    """Statistics of one state, in f64 over its finite numbers; NaN where it has none.
+
+    `type` is in IR syntax. `non_finite` is the share of NaN and infinities, `norm` the Euclidean
+    length of the state as one vector.
+    """
+
+    name: str
+    type: str
+    mean: float
+    std: float
+    min: float
+    max: float
+    non_finite: float
+    norm: float
+
+
+def summarize(name: str, state: np.ndarray) -> StateSummary:
+    """The statistics of `state`, an array of floats that is not empty."""
+    finite = state[np.isfinite(state)].astype(np.float64)
+    values = finite if finite.size else np.array([np.nan])
+    return StateSummary(
+        name=name,
+        type=str(TensorType.of(state)),
+        mean=float(values.mean()),
+        std=float(values.std()),
+        min=float(values.min()),
+        max=float(values.max()),
+        non_finite=1 - finite.size / state.size,
+        norm=float(np.sqrt(np.square(values).sum())),
+    )

@@ -1,0 +1,51 @@
+"""Reading a tokenizer.json that may be hostile: whatever the library makes of it is a ModelError."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from tokenizers import Tokenizer
+
+from gptrs.errors import GptrsError, ModelError
+from gptrs.quoting import clipped, quoted
+from gptrs.strict_json import require_bounded
+
+_MAX_DEPTH = 16
+"""Deepest nesting: a sequence of pre-tokenizers in another one takes 6 levels."""
+_LONGEST_REASON = 200
+_PANIC = "PanicException"
+_AGAIN = "save it again with transformers' `save_pretrained`"
+Result = TypeVar("Result")
+
+
+def read_tokenizer(data: bytes, name: str) -> Tokenizer:
+    """The tokenizer in the content `data` of a file `name`; ModelError says what is wrong with it.
+
+    What could take the library long is refused before it sees it: deep nesting, and more values
+    than a file of settings has.
+    """
+    require_bounded(data, name, hint=_AGAIN, max_depth=_MAX_DEPTH)
+    return without_panics(lambda: Tokenizer.from_buffer(data), name)
+
+
+def without_panics(work: Callable[[], Result], name: str) -> Result:
+    """What `work` returns; whatever the library raises in it is a ModelError about the file `name`.
+
+    It is written in Rust, and a panic there arrives as an exception that is no `Exception`.
+    """
+    try:
+        return work()
+    except GptrsError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
+        raise ModelError(
+            f"{quoted(name)} is not a tokenizer file: {_reason(error)}", hint=_AGAIN
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return clipped(first, _LONGEST_REASON)

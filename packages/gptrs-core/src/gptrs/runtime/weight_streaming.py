@@ -1,0 +1,137 @@
+"""How much memory the weights of a model may take: from the caller, the environment, the config."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from gptrs.capture.parameter import PIN_BELOW, PREFETCH, Streaming
+from gptrs.capture.residency import Residency
+from gptrs.checkpoint.param_source import ParamSource
+from gptrs.errors import CheckpointError, GptrsError, ModelError, UsageError
+from gptrs.quoting import quoted, shown_value
+
+VARIABLE = "GPTRS_WEIGHT_BUDGET"
+_KEY = "`runtime.weight_streaming`"
+_SETTINGS = ("budget", "prefetch", "pin_below")
+_FORM = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([a-z]*|%)", re.ASCII | re.IGNORECASE)
+_UNITS = {"": 1, "b": 1} | {
+    letter + suffix: base**power
+    for power, letter in enumerate("kmgt", 1)
+    for suffix, base in (("b", 1000), ("ib", 1024))
+}
+_OFF = "off"
+_logger = logging.getLogger("gptrs")
+
+
+def weight_residency(
+    config: Mapping[str, object], origin: str, budget: int | str | None, weights: ParamSource
+) -> Residency | None:
+    """What keeps `weights` within their budget; None without one, or if all of them fit.
+
+    `budget` says it, else the variable `GPTRS_WEIGHT_BUDGET`, else `runtime.weight_streaming` of
+    config.json, `{"budget": .., "prefetch": .., "pin_below": ..}`. It is a number of bytes, a text
+    such as `2GB`, `512MiB` or `50%` (of the weights), or `off`. `origin` says in errors where the
+    config is from. ModelError for a malformed setting of it, UsageError for one from elsewhere.
+    """
+    where = f"{_KEY} of {quoted(origin, 200)}"
+    settings = _in_config(config, where)
+    prefetch = _count(settings, "prefetch", PREFETCH, where)
+    pin_below = _count(settings, "pin_below", PIN_BELOW, where)
+    environment = os.environ.get(VARIABLE, "").strip()
+    if budget is not None:
+        stated, error = budget, _refusal(UsageError, "`weight_budget`")
+    elif environment:
+        stated, error = environment, _refusal(UsageError, f"`{VARIABLE}`")
+    else:
+        stated, error = settings.get("budget"), _refusal(ModelError, f"`budget` in {where}")
+    if stated is None or stated == _OFF:
+        return None
+    total = _total_bytes(weights)
+    return _residency(Streaming(_bytes(stated, total, error), prefetch, pin_below), total)
+
+
+def _residency(streaming: Streaming, total: int) -> Residency | None:
+    most = streaming.budget
+    if most >= total:
+        _logger.info("weight streaming is off: all weights, %s, fit", _shown(total))
+        return None
+    _logger.info(
+        "weight streaming is on: %s of weights pass through %s of memory, a step reads up to %s",
+        _shown(total),
+        _shown(most),
+        _shown(min(total, total - most + streaming.share)),
+    )
+    return Residency(streaming)
+
+
+def _in_config(config: Mapping[str, object], where: str) -> Mapping[str, object]:
+    runtime = config.get("runtime")
+    # What is wrong with `runtime` itself is said where the overrides of functionals are read.
+    stated = (
+        cast("dict[str, object]", runtime).get("weight_streaming")
+        if isinstance(runtime, dict)
+        else None
+    )
+    if stated is None:
+        return {}
+    if not isinstance(stated, dict):
+        raise ModelError(f"{where} must be an object, found {shown_value(stated)}")
+    settings = cast("dict[str, object]", stated)
+    for name in settings:
+        if name not in _SETTINGS:
+            known = ", ".join(f"`{known}`" for known in _SETTINGS)
+            raise ModelError(f"{where} has no setting {quoted(name)}", hint=f"it takes {known}")
+    return settings
+
+
+def _count(settings: Mapping[str, object], name: str, default: int, where: str) -> int:
+    value = settings.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
+        raise ModelError(f"`{name}` in {where} must be an integer >= 0, found {shown_value(value)}")
+    return value
+
+
+def _refusal(kind: Callable[..., GptrsError], what: str) -> Callable[[object], GptrsError]:
+    def refusal(value: object) -> GptrsError:
+        return kind(
+            f"{what} must be a size above 0 or a share of the weights, found {shown_value(value)}",
+            hint="give bytes, a size such as `2GB` or `512MiB`, a share such as `50%`, or `off`",
+        )
+
+    return refusal
+
+
+def _bytes(stated: object, total: int, error: Callable[[object], GptrsError]) -> int:
+    if isinstance(stated, int) and not isinstance(stated, bool):
+        found = stated
+    else:
+        form = _FORM.fullmatch(stated.strip()) if isinstance(stated, str) else None
+        unit = form[2].lower() if form else "no unit"
+        if form is None or not (unit == "%" or unit in _UNITS):
+            raise error(stated)
+        found = int(float(form[1]) * (total / 100 if unit == "%" else _UNITS[unit]))
+    if not 0 < found < 2**63:
+        raise error(stated)
+    return found
+
+
+def _total_bytes(weights: ParamSource) -> int:
+    total = 0
+    for name in weights.names():
+        with contextlib.suppress(CheckpointError):  # of no known dtype: no model reads it
+            total += weights.type_of(name).nbytes
+    return total
+
+
+def _shown(nbytes: int) -> str:
+    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
+        if nbytes >= size:
+            return f"{nbytes / size:.3g} {unit}"
+    return f"{nbytes} bytes"

@@ -1,0 +1,147 @@
+"""Converts again and again, killed with SIGKILL at the first, second, ... call that could matter.
+
+Run as `python killed_conversion.py SRC DST named|nameless`; prints, as JSON, what was at DST after
+each of the runs: "old", "new", "none" or something else, and whether anything else was beside it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gptrs.checkpoint import atomic_folder, atomic_write
+from gptrs.checkpoint.convert import convert
+from gptrs.errors import GptrsError
+
+CALLS = (
+    "open", "fdopen", "fsync", "fchmod", "link", "rename", "unlink", "rmdir", "mkdir", "close",
+    "posix_spawn", "write", "waitpid", "listdir", "stat",
+)  # fmt: skip
+MOST = 500
+PATIENCE = 20
+
+
+def main() -> None:
+    """Kill at every call, until a run comes to its end."""
+    source, destination, way = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    unnamed = way == "nameless"
+    old = digest(destination)
+    convert(source, destination.with_name("expected" + destination.suffix))
+    expected = destination.with_name("expected" + destination.suffix)
+    new = digest(expected)
+    remove(expected)
+    assert old != new
+    backup = destination.parent.with_name("backup")
+    copy(destination, backup)
+    outcomes: list[str] = []
+    for fatal in range(1, MOST):
+        pid = os.fork()
+        if pid == 0:
+            run(source, destination, fatal, unnamed)
+        _, status = os.waitpid(pid, 0)
+        beside = settled(destination)
+        found = {old: "old", new: "new"}.get(digest(destination), "broken")
+        outcomes.append("none" if found == "old" and old == "none" else found)
+        if beside:
+            outcomes.append(f"litter: {beside}")
+        if os.WIFEXITED(status):
+            outcomes.append(f"ended with {os.WEXITSTATUS(status)}")
+            break
+        remove(destination)
+        copy(backup, destination)
+    print(json.dumps(outcomes))
+
+
+def run(source: Path, destination: Path, fatal: int, unnamed: bool) -> None:
+    """Convert in this process, which is killed at the call of number `fatal`."""
+    calls = 0
+
+    def deadly(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == fatal:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*args, **kwargs)
+
+        return call
+
+    def fdopen(*args: Any, **kwargs: Any) -> Any:
+        return Watched(opened(*args, **kwargs), deadly)
+
+    for name in CALLS:
+        setattr(os, name, deadly(getattr(os, name)))
+    opened, os.fdopen = os.fdopen, fdopen
+    atomic_folder.exchange = deadly(atomic_folder.exchange)
+    if not unnamed:
+        atomic_write.open_unnamed = atomic_folder.open_unnamed = lambda folder: None
+    try:
+        convert(source, destination, force=True)
+    except GptrsError as error:
+        print(error, file=sys.stderr)
+        os._exit(1)
+    os._exit(0)
+
+
+class Watched:
+    """A file each write to which is a call."""
+
+    def __init__(self, file: Any, deadly: Callable[..., Any]) -> None:
+        self._file = file
+        self.write = deadly(file.write)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def __enter__(self) -> Watched:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._file.close()
+
+
+def settled(destination: Path) -> list[str]:
+    """What is beside the destination once guards had time to remove it."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        beside = sorted(set(os.listdir(destination.parent)) - {destination.name})
+        if not beside or time.monotonic() > deadline:
+            return beside
+        time.sleep(0.002)
+
+
+def digest(path: Path) -> str:
+    """Of a file, or of all in a folder; "none" if there is nothing."""
+    if not path.exists():
+        return "none"
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    parts = [f"{p.relative_to(path)} {hashlib.sha256(p.read_bytes()).hexdigest()}" for p in files]
+    return "\n".join(parts)
+
+
+def remove(path: Path) -> None:
+    """The file or folder, if there is one."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def copy(path: Path, target: Path) -> None:
+    """The file or folder, if there is one."""
+    if path.is_dir():
+        shutil.copytree(path, target)
+    elif path.exists():
+        shutil.copyfile(path, target)
+
+
+if __name__ == "__main__":
+    main()

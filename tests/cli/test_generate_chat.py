@@ -1,0 +1,132 @@
+"""`gptrs generate --chat` on a terminal: messages, answers, Ctrl-C, Ctrl-D."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from runtime.tiny_chat import save_tiny_chat
+
+CTRL_C, CTRL_D = b"\x03", b"\x04"
+
+
+class Terminal:
+    """A conversation with `gptrs` on a terminal of its own."""
+
+    def __init__(self, model: Path, *options: object) -> None:
+        self._ours, theirs = pty.openpty()
+        arguments = [sys.executable, "-m", "gptrs_cli", "generate", "--model", model, "--chat"]
+        self.process = subprocess.Popen(
+            [str(argument) for argument in (*arguments, *options)],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            start_new_session=True,
+            preexec_fn=_controlled,
+            env={**os.environ, "TERM": "xterm", "NO_COLOR": "1", "INPUTRC": os.devnull},
+        )
+        os.close(theirs)
+        self.received = b""
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        os.close(self._ours)
+
+    def wait_for(self, text: str, seconds: float = 60) -> str:
+        """What comes up to `text`, which is taken away."""
+        end = time.monotonic() + seconds
+        while text.encode() not in self.received:
+            assert time.monotonic() < end, self.received
+            if select.select([self._ours], [], [], 0.2)[0]:
+                self.received += os.read(self._ours, 4096)
+        before, _, self.received = self.received.partition(text.encode())
+        return before.decode(errors="replace")
+
+    def send(self, data: bytes) -> None:
+        os.write(self._ours, data)
+
+    def end(self) -> int:
+        """Wait for the end; the exit code."""
+        try:
+            while self.process.poll() is None:
+                if select.select([self._ours], [], [], 0.2)[0]:
+                    self.received += os.read(self._ours, 4096)
+        except OSError:  # how Linux tells that the other end was closed
+            pass
+        return self.process.wait(timeout=60)
+
+
+def _controlled() -> None:
+    """Let the terminal send signals."""
+    import fcntl
+    import termios
+
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tiny_chat(tmp_path_factory.mktemp("chat") / "tiny", n_positions=8192)
+
+
+def test_a_conversation(model):
+    with Terminal(model, "--greedy", "--max-tokens", 5, "--ignore-eos") as terminal:
+        terminal.wait_for("Ctrl-D the conversation")
+        terminal.wait_for("> ")
+        for _ in range(2):
+            terminal.send(b"the cat\r")
+            terminal.wait_for("the cat\r\n")
+            assert terminal.wait_for("\n> ").strip()
+        terminal.send(CTRL_D)
+        assert terminal.end() == 0
+
+
+def test_ctrl_c_ends_an_answer_and_not_the_conversation(model):
+    with Terminal(
+        model, "--max-tokens", 4000, "--ignore-eos", "--temperature", 1, "--seed", 3
+    ) as terminal:
+        terminal.wait_for("> ")
+        terminal.send(b"abc" + CTRL_C)
+        terminal.wait_for("> ")
+        terminal.send(b"the cat\r")
+        terminal.wait_for("the cat\r\n")
+        while len(re.sub(rb"\x1b\[K|\r|\n", b"", terminal.received)) < 60:
+            terminal.received += os.read(terminal._ours, 4096)
+        terminal.send(CTRL_C)
+        terminal.wait_for("\n> ")
+        terminal.send(CTRL_D)
+        assert terminal.end() == 0
+
+
+def test_what_cannot_be_answered_is_said(model):
+    with Terminal(model, "--max-tokens", 8000, "--context", 8100) as terminal:
+        terminal.wait_for("> ")
+        terminal.send(b"the cat " * 60 + b"\r")
+        terminal.wait_for("do not fit into the context")
+        terminal.wait_for("> ")
+        terminal.send(CTRL_D)
+        assert terminal.end() == 0
+
+
+def test_without_a_terminal_there_must_be_a_prompt(gptrs_process, model):
+    result = gptrs_process("generate", "--model", model, "--chat")
+    assert result.code == 2
+    assert "there is no prompt" in result.err
+
+
+def test_the_demo_model_does_not_chat(gptrs):
+    result = gptrs("generate", "--chat", "--prompt", "hello")
+    assert result.code == 3
+    assert "no chat template" in result.err

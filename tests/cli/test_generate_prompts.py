@@ -1,0 +1,202 @@
+"""`gptrs generate --prompts`: many prompts from a file, results as lines, resumed and repaired."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from runtime.tiny_chat import save_tiny_chat
+from runtime.tiny_gpt2 import save_tiny_gpt2
+
+LINES = [
+    {"prompt": "the cat", "id": "cat"},
+    {"prompt_ids": [5, 9, 2]},
+    {"prompt": "def main():\n", "max_tokens": 2, "note": "other keys are not looked at"},
+    {"prompt_ids": [7] * 20, "id": 44},
+]
+IDS = ["cat", 2, 3, 44]
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("\n".join(map(json.dumps, LINES)) + "\n\n", encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def run(gptrs, model_directory):
+    def generate(*options: object):
+        asked = ("generate", "--model", model_directory, "--greedy", "--ignore-eos")
+        return gptrs(*asked, "--max-tokens", 6, *options)
+
+    return generate
+
+
+def records(text: str) -> dict[object, dict]:
+    return {record["id"]: record for record in map(json.loads, text.splitlines())}
+
+
+def test_each_prompt_gives_the_text_that_it_gives_alone(run, prompts):
+    result = run("--prompts", prompts, "--batch-size", 3)
+    assert result.code == 0
+    assert result.err == "4 prompts are done\n"
+    found = records(result.out)
+    assert set(found) == set(IDS)
+    for line, name in zip(LINES, IDS, strict=True):
+        asked = ["--prompt", line["prompt"]] if "prompt" in line else []
+        asked += ["--prompt-ids", str(line["prompt_ids"])[1:-1]] if "prompt_ids" in line else []
+        alone = run(*asked, "--max-tokens", line.get("max_tokens", 6), "--json").json
+        keys = {"id", "text", "token_ids", "finish_reason", "prompt_token_ids", "model"}
+        assert found[name].keys() == keys
+        for key in keys - {"id"}:
+            assert found[name][key] == alone[key]
+
+
+def test_results_in_a_file_are_not_done_again(run, prompts, tmp_path):
+    out = tmp_path / "results.jsonl"
+    first = run("--prompts", prompts, "--out", out)
+    assert (first.code, first.out) == (0, "")
+    whole = out.read_bytes()
+    again = run("--prompts", prompts, "--out", out)
+    assert again.err == "4 prompts are done, 4 of them before\n"
+    assert out.read_bytes() == whole
+
+
+@pytest.mark.parametrize("cut", [1, 2, 30, 100])
+def test_a_file_that_was_torn_is_repaired(run, prompts, tmp_path, cut):
+    out = tmp_path / "results.jsonl"
+    run("--prompts", prompts, "--out", out)
+    whole = out.read_bytes()
+    out.write_bytes(whole[:-cut])
+    assert run("--prompts", prompts, "--out", out).code == 0
+    assert records(out.read_text()) == records(whole.decode())
+    assert out.read_bytes().count(b"\n") == len(LINES)
+
+
+def test_a_run_that_is_killed_goes_on(tmp_path):
+    model = save_tiny_gpt2(tmp_path / "long", n_positions=1024)
+    file, out = tmp_path / "prompts.jsonl", tmp_path / "results.jsonl"
+    file.write_text("".join(f'{{"prompt_ids": [{n}]}}\n' for n in range(1, 13)))
+    asked = [sys.executable, "-m", "gptrs_cli", "generate", "--model", str(model), "--greedy"]
+    asked += ["--ignore-eos", "--prompts", str(file), "--out", str(out), "--batch-size", "1"]
+    asked += ["--max-tokens", "100"]
+    with subprocess.Popen(asked, stderr=subprocess.PIPE) as process:
+        while not out.exists() or out.stat().st_size == 0:
+            assert process.poll() is None
+        process.send_signal(signal.SIGKILL)
+    before = records(out.read_text())
+    assert 0 < len(before) < 12
+    process = subprocess.run(asked, capture_output=True, check=True)
+    assert process.stderr.decode() == f"12 prompts are done, {len(before)} of them before\n"
+    after = records(out.read_text())
+    assert list(after) == list(range(1, 13))
+    assert {key: after[key] for key in before} == before
+
+
+def test_an_interrupt_says_how_far_it_came(tmp_path):
+    model = save_tiny_gpt2(tmp_path / "long", n_positions=1024)
+    file = tmp_path / "prompts.jsonl"
+    file.write_text("".join(f'{{"prompt_ids": [{n}]}}\n' for n in range(1, 200)))
+    asked = [sys.executable, "-m", "gptrs_cli", "generate", "--model", str(model), "--greedy"]
+    asked += ["--ignore-eos", "--prompts", str(file), "--max-tokens", "100", "--batch-size", "1"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(asked, stdout=pipe, stderr=pipe) as process:
+        first = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        rest, err = process.communicate(timeout=60)
+    done = len((first + rest).splitlines())
+    assert process.returncode == 130
+    # It may strike between a line and its count.
+    told = [
+        f"interrupted: {n} of 199 prompts are done; the same command goes on\n"
+        for n in (done, done - 1)
+    ]
+    assert err.decode() in told
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("{", "line 2 of"),
+        ("[1]", "must be an object"),
+        ('{"id": 1}', "line 2 of .* needs one of .* found none of them"),
+        ('{"prompt": "a", "prompt_ids": [1]}', "found `prompt` and `prompt_ids`"),
+        ('{"prompt": 3}', "line 2 of .*: `prompt` must be a string"),
+        ('{"prompt_ids": [1.5]}', "`prompt_ids` must be a list of tokens"),
+        ('{"prompt_ids": 1}', "`prompt_ids` must be a list of tokens"),
+        ('{"prompt": "a", "id": [1]}', "`id` must be"),
+        ('{"prompt": "a", "id": "cat"}', "line 2 of .*: the id `'cat'` is that of line 1"),
+        ('{"prompt": "a", "max_tokens": 0}', "`max_tokens` must be an integer >= 1"),
+        ('{"messages": []}', "line 2 of .*: messages must be a list"),
+        ('{"prompt_ids": [999]}', "line 2 of .*: token 999 is not in the vocabulary"),
+        ('{"prompt_ids": [1], "max_tokens": 64}', "line 2 of .*: 1 prompt tokens and 64 new"),
+        ('{"messages": [{"role": "user"}]}', "no chat template"),
+    ],
+)
+def test_a_bad_line_stops_before_any_work(run, prompts, tmp_path, line, message):
+    prompts.write_text(f"{json.dumps(LINES[0])}\n{line}\n", encoding="utf-8")
+    result = run("--prompts", prompts, "--json")
+    assert result.code in (2, 3)
+    (only,) = result.out.splitlines()
+    assert re.search(message, json.loads(only)["message"])
+
+
+def test_files_of_other_kinds_are_left_alone(run, prompts, tmp_path):
+    out = tmp_path / "results.jsonl"
+    for content, message in {
+        b"hello\nworld\n": "line 1 of .* other things than results",
+        b'{"a": 1}\n': "is no result: it has no `id`",
+        b'{"id": 1, "model": "other"}\n': "a result of the model `'other'`, not of `tiny`",
+    }.items():
+        out.write_bytes(content)
+        result = run("--prompts", prompts, "--out", out)
+        assert result.code == 3
+        assert re.search(message, result.err)
+        assert out.read_bytes() == content
+    assert "no regular file" in run("--prompts", prompts, "--out", "/dev/null").err
+    assert run("--prompts", tmp_path / "no.jsonl").code == 3
+    prompts.write_text("\n\n")
+    assert "has no prompts" in run("--prompts", prompts).err
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--prompts", "x", "--prompt", "a"),
+        ("--prompts", "x", "--prompt-ids", "1"),
+        ("--prompts", "x", "--num-return", "2"),
+        ("--prompts", "x", "--prompt-cache", "a.safetensors"),
+        ("--prompts", "x", "--echo"),
+        ("--out", "x"),
+        ("--batch-size", "2"),
+        ("--prompt", "x", "--system", "y"),
+        ("--prompt-ids", "1", "--chat"),
+        ("--prompt", "x", "--num-return", "0"),
+        ("--prompt", "x", "--keep", "1"),
+    ],
+    ids=" ".join,
+)
+def test_options_that_do_not_fit_together_are_refused(run, options):
+    assert run(*options).code == 2
+
+
+def test_conversations_in_a_file(gptrs, tmp_path):
+    model = save_tiny_chat(tmp_path / "chat")
+    file = tmp_path / "prompts.jsonl"
+    file.write_text(
+        '{"messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}]}\n'
+        '{"prompt": "b"}\n'
+    )
+    asked = ("generate", "--model", model, "--greedy", "--max-tokens", 4)
+    found = records(gptrs(*asked, "--prompts", file, "--chat", "--system", "s").out)
+    for name, text in {1: "a", 2: "b"}.items():
+        alone = gptrs(*asked, "--chat", "--system", "s", "--prompt", text, "--json").json
+        assert found[name]["token_ids"] == alone["token_ids"]
+        assert found[name]["prompt_token_ids"] == alone["prompt_token_ids"]
+        assert alone["prompt"] == f"system: s<|end|>\nuser: {text}<|end|>\nassistant: "

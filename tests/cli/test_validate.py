@@ -1,0 +1,185 @@
+"""`gptrs validate`: each capability beside transformers, agreeing and not."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from functionals.temporary import implemented
+from gptrs import functionals as F
+from gptrs.checkpoint.tensor_archive import write_archive
+from models.image_models import save_image_model
+from models.llama_support import save_llama
+from models.models_support import save_gpt2
+from runtime.tiny_bert import save_tiny_bert
+from runtime.tiny_resnet import PREPROCESSOR, save_tiny_resnet
+
+FIELDS = {
+    *("model", "kind", "backend", "reference", "inputs", "tolerance", "agrees", "output"),
+    *("images", "top1", "top5", "cosine", "greedy", "layers", "first_layer", "timings"),
+}
+ERRORS = {
+    *("name", "type", "max_error", "mean_error", "range", "relative_max_error"),
+    *("relative_mean_error", "agrees"),
+}
+RESNET = {
+    "layer_type": "basic",
+    "embedding_size": 8,
+    "hidden_sizes": [8, 12],
+    "depths": [1, 1],
+    "image_size": 32,
+}
+
+
+def test_without_torch_the_error_says_what_to_install(gptrs, model_directory, monkeypatch):
+    monkeypatch.delitem(sys.modules, "gptrs_cli.torch_reference", raising=False)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    result = gptrs("validate", "--model", model_directory)
+    assert result.code == 2
+    assert "`gptrs validate` needs torch and transformers" in result.err
+    assert result.err.endswith("pip install 'gptrs-cli[torch]'\n")
+
+
+@contextmanager
+def wrong_in_every_second_call(functional: str) -> Iterator[str]:
+    """Scope of an implementation that is right for layers 0, 2, ... and wrong for the others."""
+    calls = 0
+
+    def every_second(x, approximate="none"):
+        nonlocal calls
+        calls += 1
+        right = F.gelu(x, approximate)
+        return right if calls % 2 else right * 1.01
+
+    with implemented(functional, {"every_second": every_second}):
+        yield f"{functional}=every_second"
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory) -> Path:
+    return save_gpt2(tmp_path_factory.mktemp("validate") / "gpt2")
+
+
+@pytest.mark.skipif(not find_spec("transformers"), reason="transformers is the reference")
+class TestBesideTorch:
+    def test_a_language_model_agrees(self, gptrs, gpt2, backend):
+        run = ("validate", "--model", gpt2, "--backend", backend.name, "--max-tokens", 8)
+        result = gptrs(*run, "--per-layer", "--inputs", 3, "--json")
+        assert result.code == 0, result.err
+        fields = result.json
+        assert fields.keys() == FIELDS
+        assert (fields["kind"], fields["backend"]) == ("gpt2", backend.name)
+        assert fields["reference"].keys() == {"torch", "transformers"}
+        assert fields["inputs"] == [f"random input 0[{row}]" for row in range(3)]
+        assert fields["output"].keys() == ERRORS
+        assert fields["output"]["type"] == "f32[3, 32, 97]"
+        assert 0 < fields["output"]["relative_max_error"] < 1e-4
+        assert fields["output"]["mean_error"] < fields["output"]["max_error"]
+        assert fields["output"]["range"] > 1
+        assert (fields["top1"], fields["top5"], fields["cosine"]) == (1, 1, None)
+        assert fields["greedy"] == {"tokens": 8, "equal": 8, "gap": 0, "agrees": True}
+        assert [layer["name"] for layer in fields["layers"]] == ["embeddings", "layer.0", "layer.1"]
+        assert fields["agrees"]
+        assert fields["first_layer"] is None
+
+    def test_a_wrong_layer_is_named_and_the_exit_code_tells(self, gptrs, gpt2):
+        with wrong_in_every_second_call("gelu") as override:
+            run = ("validate", "--model", gpt2, "--max-tokens", 0, "--override", override)
+            result = gptrs(*run, "--per-layer")
+            assert result.code == 1
+            rows = {line.split()[0]: line.split()[4] for line in result.out.splitlines()[1:5]}
+            assert rows == {
+                **{"logits": "BEYOND", "embeddings": "ok", "layer.0": "ok", "layer.1": "BEYOND"}
+            }
+            assert "first state beyond the tolerance: layer.1" in result.out
+            assert "`gpt2` DISAGREES with transformers on random input 0[0]" in result.err
+            fields = gptrs(*run, "--per-layer", "--json").json
+            assert (fields["agrees"], fields["first_layer"]) == (False, "layer.1")
+            assert gptrs(*run).code == 1
+            assert gptrs(*run, "--tolerance", 0.9).code == 0
+
+    def test_a_llama_agrees_in_a_table(self, gptrs, tmp_path):
+        folder = save_llama(tmp_path / "llama", max_position_embeddings=40)
+        result = gptrs("validate", "--model", folder, "--tokens", "5,9,2,11")
+        assert result.code == 0
+        header, row, empty, *lines = result.out.splitlines()
+        assert header.split()[:2] == ["COMPARED", "MAX"]
+        assert row.split()[0] == "logits"
+        assert row.endswith("ok      f32[1, 4, 97]")
+        assert lines == [
+            "the best is the same: 100.00%; the best five: 100.00%",
+            "greedy tokens: all 32 are the same",
+        ]
+        assert empty == ""
+        assert "`llama` agrees with transformers on tokens; tolerance 0.0001 of the" in result.err
+
+    def test_images_are_prepared_by_both(self, gptrs, tmp_path):
+        image = pytest.importorskip("PIL.Image", reason="images need Pillow")
+        folder = save_image_model(tmp_path / "resnet", "ResNet", **RESNET)
+        made_up = gptrs("validate", "--model", folder, "--per-layer", "--json")
+        assert made_up.code == 0, made_up.err
+        fields = made_up.json
+        assert (fields["images"], fields["greedy"]) == (None, None)
+        assert fields["output"]["type"] == "f32[2, 7]"
+        assert [layer["name"] for layer in fields["layers"]] == ["embeddings", "layer.0", "layer.1"]
+
+        pixels = np.random.default_rng(2).integers(0, 256, (50, 70, 3), np.uint8)
+        cat, other = tmp_path / "cat.png", tmp_path / "other.npy"
+        image.fromarray(pixels).save(cat)
+        write_archive(other, {"x": np.ones((2, 3, 32, 32), np.float32)})
+        refused = gptrs("validate", "--model", folder, "--input", cat, "--json")
+        assert refused.code == 3
+        assert "transformers cannot load" in refused.json["message"]
+        settings = folder / "preprocessor_config.json"
+        settings.write_text(json.dumps(PREPROCESSOR))
+        run = ("validate", "--model", folder, "--input", other, "--input", cat, "--json")
+        fields = gptrs(*run).json
+        assert fields["agrees"]
+        assert fields["inputs"] == [f"{other}[0]", f"{other}[1]", str(cat)]
+        assert fields["images"]["type"] == "f32[1, 3, 32, 32]"
+        assert fields["images"]["relative_max_error"] < 1e-6
+
+    def test_an_embedder_agrees_by_its_vectors(self, gptrs, tmp_path):
+        folder = save_tiny_bert(tmp_path / "bert")
+        result = gptrs("validate", "--model", folder, "--prompt", "the cat sat", "--per-layer")
+        assert result.code == 0, result.err
+        assert result.out.splitlines()[1].split()[0] == "vectors"
+        assert "least cosine of two vectors: 1.0000000" in result.out
+        with wrong_in_every_second_call("gelu") as override:
+            run = ("validate", "--model", folder, "--override", override, "--per-layer")
+            fields = gptrs(*run, "--json").json
+        assert fields["first_layer"] == "layer.1"
+        assert fields["cosine"] < 1
+
+    def test_weights_of_other_names_are_refused(self, gptrs, tmp_path):
+        result = gptrs("validate", "--model", save_tiny_resnet(tmp_path / "m"))
+        assert result.code == 3
+        assert "transformers finds no weights for" in result.err
+        assert "compare a folder that transformers saved" in result.err
+
+    def test_a_checkpoint_file_is_refused(self, gptrs, gpt2, tmp_path):
+        file = tmp_path / "m.gptrschk"
+        assert gptrs("convert", gpt2, file).code == 0
+        result = gptrs("validate", "--model", file)
+        assert result.code == 3
+        assert "is a file that transformers does not read" in result.err
+
+    @pytest.mark.parametrize(
+        ("options", "message"),
+        [
+            (("--tolerance", "-1"), "a tolerance is a number >= 0, got -1"),
+            (("--inputs", "0"), "invalid value for '--inputs'"),
+            (("--tokens", "97"), "token 97 is not in the vocabulary of 97 tokens"),
+        ],
+    )
+    def test_wrong_options_are_usage_errors(self, gptrs, gpt2, options, message):
+        result = gptrs("validate", "--model", gpt2, *options)
+        assert result.code == 2
+        assert message in result.err

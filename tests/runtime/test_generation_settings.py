@@ -1,0 +1,119 @@
+"""What generation_config.json asks for: limits, stop strings, restrictions, and what is ignored."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from gptrs.errors import ModelError, UsageError
+from gptrs.runtime.generate import generate
+from gptrs.runtime.generation.model_settings import (
+    configured_max_tokens,
+    configured_restrictions,
+    configured_sampling,
+    configured_stops,
+)
+from gptrs.runtime.generation.restrictions import Restrictions
+from gptrs.runtime.load import load_model
+from gptrs.runtime.sampling import Sampling
+from runtime.tiny_gpt2 import save_tiny_gpt2
+
+GREEDY = Sampling(temperature=0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, None),
+        ({"max_new_tokens": 7}, 7),
+        ({"max_length": 12}, 9),
+        ({"max_new_tokens": 7, "max_length": 12}, 7),
+        ({"max_new_tokens": None, "max_length": None}, None),
+    ],
+)
+def test_how_many_tokens_the_model_asks_for(settings, expected):
+    assert configured_max_tokens(settings, prompt_length=3) == expected
+
+
+def test_a_prompt_beyond_the_length_that_the_model_asks_for():
+    with pytest.raises(UsageError, match=r"3 tokens, and `max_length` .* is 3"):
+        configured_max_tokens({"max_length": 3}, prompt_length=3)
+
+
+def test_restrictions_are_read():
+    settings = {
+        "suppress_tokens": [1, 2],
+        "begin_suppress_tokens": [3],
+        "min_new_tokens": 4,
+        "no_repeat_ngram_size": 2,
+    }
+    assert configured_restrictions(settings) == Restrictions((1, 2), (3,), 4, 2)
+    assert configured_restrictions({"suppress_tokens": None}) == Restrictions()
+
+
+@pytest.mark.parametrize(
+    ("settings", "stops"),
+    [({}, ()), ({"stop_strings": "END"}, ("END",)), ({"stop_strings": ["a", "b"]}, ("a", "b"))],
+)
+def test_stop_strings_are_read(settings, stops):
+    assert configured_stops(settings) == stops
+
+
+@pytest.mark.parametrize(
+    ("read", "settings"),
+    [
+        (configured_stops, {"stop_strings": 3}),
+        (configured_stops, {"stop_strings": ["a", ""]}),
+        (configured_restrictions, {"suppress_tokens": [-1]}),
+        (configured_restrictions, {"suppress_tokens": 5}),
+        (configured_restrictions, {"begin_suppress_tokens": ["a"]}),
+        (configured_restrictions, {"min_new_tokens": 1.5}),
+        (configured_restrictions, {"no_repeat_ngram_size": -2}),
+        (configured_sampling, {"do_sample": True, "top_k": 2.5}),
+        (configured_sampling, {"min_p": 3}),
+        (configured_sampling, {"repetition_penalty": 0}),
+        (lambda settings: configured_max_tokens(settings, 1), {"max_new_tokens": "many"}),
+    ],
+)
+def test_malformed_settings_name_the_file(read, settings):
+    with pytest.raises(ModelError, match=r"generation_config\.json: "):
+        read(settings)
+
+
+def test_penalties_do_not_make_a_model_sample():
+    assert configured_sampling({"repetition_penalty": 1.2}) == Sampling(
+        temperature=0, repetition_penalty=1.2
+    )
+    assert configured_sampling({"repetition_penalty": 1.2}, repetition_penalty=1.0).greedy
+    assert configured_sampling({}, min_p=0.1) == Sampling(top_p=1, min_p=0.1)
+
+
+def test_what_is_not_supported_is_said_once(tmp_path, caplog):
+    settings = {"num_beams": 4, "typical_p": 0.5, "epsilon_cutoff": 0, "guidance_scale": None}
+    model = load_model(save_tiny_gpt2(tmp_path / "beams", generation_config=settings), "ref")
+    with caplog.at_level(logging.WARNING, "gptrs"):
+        for _ in range(2):
+            generate(model, [1], max_tokens=1, sampling=GREEDY)
+    assert [record.getMessage() for record in caplog.records] == [
+        "generation_config.json of `beams`: `num_beams`, `typical_p` are not supported and ignored"
+    ]
+
+
+def test_stop_strings_of_the_model_end_its_texts(model, tmp_path):
+    whole = generate(model, [5, 9, 2], max_tokens=30, sampling=Sampling(seed=3), ignore_eos=True)
+    stop = whole.text[6:9]
+    settings = {"stop_strings": [stop]}
+    ending = load_model(save_tiny_gpt2(tmp_path / "stop", generation_config=settings), "ref")
+    cut = generate(ending, [5, 9, 2], max_tokens=30, sampling=Sampling(seed=3), ignore_eos=True)
+    assert (cut.finish_reason, cut.text) == ("stop", whole.text[: whole.text.index(stop)])
+
+
+def test_several_tokens_end_a_text(model, tmp_path):
+    whole = generate(model, [5], max_tokens=20, sampling=Sampling(seed=2), ignore_eos=True)
+    first, second = whole.token_ids[6], whole.token_ids[11]
+    settings = {"eos_token_id": [second, first]}
+    ending = load_model(save_tiny_gpt2(tmp_path / "ends", generation_config=settings), "ref")
+    cut = generate(ending, [5], max_tokens=20, sampling=Sampling(seed=2))
+    end = min(whole.token_ids.index(first), whole.token_ids.index(second))
+    assert (cut.finish_reason, cut.token_ids) == ("eos", whole.token_ids[: end + 1])
