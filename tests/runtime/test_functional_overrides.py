@@ -104,7 +104,7 @@ def test_each_source_wins_over_those_before(configured, monkeypatch):
 
 def test_a_model_still_says_what_it_can_do(configured):
     loaded = configured(choosing("test_a"))
-    assert loaded.capabilities == {"causal_lm"}
+    assert loaded.capabilities == {"causal_lm", "hidden_states"}
     lm = loaded.causal_lm()
     assert (lm.context_length, lm.vocab_size) == (64, 300)
     with pytest.raises(AttributeError, match="no_such_thing"):

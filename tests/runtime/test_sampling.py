@@ -211,7 +211,9 @@ def test_the_tokens_that_may_be_drawn_are_those_of_transformers(settings, size):
 
     tokens, weights = candidates(logits, Sampling(**settings))
     assert sorted(map(int, tokens)) == np.flatnonzero(np.isfinite(scores[0].numpy())).tolist()
-    np.testing.assert_allclose(weights / weights.sum(), expected[np.asarray(tokens)], rtol=1e-4, atol=1e-9)
+    np.testing.assert_allclose(
+        weights / weights.sum(), expected[np.asarray(tokens)], rtol=1e-4, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("count", [1, 7, 64, 500, 4999, 5000, 6000])

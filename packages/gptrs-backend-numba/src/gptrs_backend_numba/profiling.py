@@ -10,7 +10,7 @@ from gptrs.backend.profiled import KernelRun
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.assembly import Code
 from gptrs_backend_numba.kernels import interpreter
-from gptrs_backend_numba.kernels.compiled import Kernel
+from gptrs_backend_numba.kernels.machine_code import Kernel
 from gptrs_backend_numba.schedule import Call
 from gptrs_backend_numba.views import View
 

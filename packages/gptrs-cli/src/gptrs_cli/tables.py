@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import typer
 
@@ -13,7 +13,8 @@ from gptrs_cli.stderr import has_colors, is_terminal, printable
 
 _GAP = "  "
 _NARROWEST = 24
-"""Columns that the last, wrapped column of a table needs at least; below, it is not wrapped."""
+"""Columns that the last, wrapped column needs at least; with less it gets lines of its own."""
+_INDENT = "    "
 _COLORS = {
     "available": "green",
     "loaded": "green",
@@ -29,23 +30,32 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     header = [column.upper() for column in columns]
     shown = [[printable(cell).replace("\n", " ") for cell in row] for row in rows]
     widths = [max(map(len, cells)) for cells in zip(header, *shown, strict=True)]
-    lines = [line for row in shown for line in _wrapped(row, sum(widths[:-1]))]
     colored = has_colors(sys.stdout)
     print(_line(header, widths, ["bold" if colored else ""] * len(header)))
-    for line in lines:
-        print(_line(line, widths, [_COLORS.get(cell, "") if colored else "" for cell in line]))
+    for row in shown:
+        looks = [_COLORS.get(cell, "") if colored else "" for cell in row]
+        first, *rest = _last_column(row, sum(widths[:-1]))
+        print(_line([*row[:-1], first], widths, looks))
+        for line in rest:
+            print(line)
 
 
-def _wrapped(row: list[str], taken: int) -> Iterator[list[str]]:
-    """The lines that a row takes on a terminal, where its other columns take `taken` characters."""
-    left = shutil.get_terminal_size().columns - taken - len(_GAP) * (len(row) - 1)
-    if not is_terminal(sys.stdout) or left < _NARROWEST:
-        yield row
-        return
-    first, *rest = textwrap.wrap(row[-1], left) or [""]
-    yield [*row[:-1], first]
-    for continuation in rest:
-        yield [*([""] * (len(row) - 1)), continuation]
+def _last_column(row: list[str], taken: int) -> list[str]:
+    """What the last column shows, and the lines that follow the row.
+
+    They are there on a terminal only, where the other columns take `taken` characters.
+    """
+    if not is_terminal(sys.stdout):
+        return [row[-1]]
+    width = shutil.get_terminal_size().columns
+    before = taken + len(_GAP) * (len(row) - 1)
+    if width - before >= _NARROWEST:
+        first, *rest = textwrap.wrap(row[-1], width - before) or [""]
+        return [first, *(" " * before + line for line in rest)]
+    if len(row[-1]) <= width - before:
+        return [row[-1]]
+    below = textwrap.wrap(row[-1], max(width - len(_INDENT), _NARROWEST))
+    return ["", *(_INDENT + line for line in below)]
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], looks: Sequence[str]) -> str:
