@@ -57,7 +57,15 @@ def test_llama_is_seen_through(tmp_path, variant):
         region = Pipeline(evaluate=evaluate).before_folding(program).main.body
         counts = {
             name: len(find_views(pattern(name).evaluated_by(evaluate), region))
-            for name in ("attention", "rms_norm", "silu", "linear", "linear_activation")
+            for name in (
+                "attention",
+                "rms_norm",
+                "silu",
+                "linear",
+                "linear_activation",
+                "rotary",
+                "turn_pairs",
+            )
         }
         assert counts == {
             "attention": LAYERS,
@@ -65,6 +73,8 @@ def test_llama_is_seen_through(tmp_path, variant):
             "silu": LAYERS,
             "linear": 7 * LAYERS + 1,
             "linear_activation": LAYERS,
+            "rotary": 2 * LAYERS,
+            "turn_pairs": 2 * LAYERS,
         }
 
 
@@ -78,6 +88,7 @@ def test_kernels_of_the_cpu_backend(tmp_path, variant):
             "attention": LAYERS,
             "rms_norm": (4 if variant == "qwen3" else 2) * LAYERS + 1,
             "linear": 7 * LAYERS + 1,
+            "rotary": 2 * LAYERS,
         }
         layers = [op for op in ops if isinstance(op, CustomCall) and ".linear." in op.target]
         assert sum(op.attrs["activation"] == "silu" for op in layers) == LAYERS

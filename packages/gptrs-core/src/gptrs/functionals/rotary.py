@@ -18,6 +18,7 @@ from gptrs.functionals.operands import (
     require_shape,
     splat,
 )
+from gptrs.functionals.patterns import pattern_examples
 from gptrs.functionals.registry import functional
 from gptrs.functionals.rotary_scaling import (
     DynamicScaling,
@@ -84,6 +85,11 @@ def rotary_tables(
     return cast(cos, dtype), cast(sin, dtype)
 
 
+@pattern_examples(
+    {"x": "f16[2, 3, 5, 6]", "cos": table, "sin": table, "interleaved": interleaved}
+    for table in ("f32[5, 3]", "f32[5, 2]", "f32[2, 5, 3]", "f32[2, 5, 2]")
+    for interleaved in (False, True)
+)
 @functional
 def rotary(
     x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, heads_axis: int = 1
@@ -98,9 +104,23 @@ def rotary(
     """
     require_float("rotary", x=x)
     _require_tables(x, cos, sin, heads_axis)
-    half = cos.shape[-1]
-    halves = (*x.shape[:3], half)
+    halves = (*x.shape[:3], cos.shape[-1])
     cos, sin = (expand(_beside_heads(table, heads_axis), halves) for table in (cos, sin))
+    return turn_pairs(x, cos, sin, interleaved)
+
+
+@pattern_examples(
+    {"x": "f16[2, 3, 5, 6]", "cos": table, "sin": table, "interleaved": interleaved}
+    for table in ("f32[2, 3, 5, 3]", "f32[2, 3, 5, 2]")
+    for interleaved in (False, True)
+)
+def turn_pairs(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    """What `rotary` does to x [A, B, C, D] with tables [A, B, C, R / 2] that have all its rows.
+
+    Every call of `rotary` is one of this, whatever the shape of its tables and the axis of its
+    heads. Unchecked.
+    """
+    half = cos.shape[-1]
     turned = _part(x, 0, 2 * half)
     kept = [_part(x, 2 * half, x.shape[3] - 2 * half)] if 2 * half < x.shape[3] else []
     wide = cast(turned, cos.dtype)

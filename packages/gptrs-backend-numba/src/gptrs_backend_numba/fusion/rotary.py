@@ -1,0 +1,36 @@
+"""Rotary embeddings: what turns the pairs, whatever the tables were made of and spread from."""
+
+from __future__ import annotations
+
+from gptrs.functionals.rotary import turn_pairs
+from gptrs.ir.dictionary import Dictionary
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.ops.elementwise import Add, Mul, Sub
+from gptrs.ir.ops.layout import Concat, Slice
+from gptrs.optimizer.fusion import View
+from gptrs.optimizer.pass_base import Pass
+from gptrs_backend_numba.fusion.gate import fusion, tensors
+from gptrs_backend_numba.lowering.rotary import fits_rotary, rotary_target
+
+
+def _rotary(view: View) -> CustomCall | None:
+    x, table = (view.operands[name].type for name in ("x", "cos"))
+    if not fits_rotary(x, table):
+        return None
+    attrs = Dictionary.of(interleaved=view.attributes["interleaved"] is True)
+    return CustomCall(rotary_target(x.dtype), (view.result.type,), attrs)
+
+
+def _call(half: int, *, interleaved: bool) -> dict[str, object]:
+    """With tables of f32; one with tables of the type of x looks like this in another float."""
+    table = f"f32[2, 3, 5, {half}]"
+    return {**tensors(x="f16[2, 3, 5, 6]", cos=table, sin=table), "interleaved": interleaved}
+
+
+FUSE_ROTARY: Pass = fusion(
+    turn_pairs,
+    [_call(half, interleaved=interleaved) for half in (3, 2) for interleaved in (False, True)],
+    (Slice, Concat, Mul, Sub, Add),
+    _rotary,
+)
+"""Tables that were broadcast stay as they are: strides of 0 say so, and cost nothing."""
