@@ -1,9 +1,10 @@
 # Every target works on a machine with Python >= 3.11 and make; `make` alone lists them.
 PYTHON ?= python3
-PYTEST_FLAGS ?= -n 2
+PYTEST_FLAGS ?= -n 2 --dist worksteal
 FUZZ_SECONDS ?= 60
 BENCH_FLAGS ?=
 FUZZ_PROGRAMS ?= 100000
+FUZZ_FILES ?= 100000
 
 BIN := .venv/bin
 PROJECTS := pyproject.toml $(wildcard packages/*/pyproject.toml)
@@ -46,8 +47,9 @@ format: .venv/.installed-check ## rewrite the sources in the house format
 	@$(BIN)/ruff check --quiet --fix-only
 	@$(BIN)/ruff format --quiet
 
-fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, parse mutated ones for FUZZ_SECONDS
+fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, read FUZZ_FILES mutated files, parse for FUZZ_SECONDS
 	@$(BIN)/python tools/fuzz_optimizer.py --programs $(FUZZ_PROGRAMS)
+	@$(BIN)/python tools/fuzz_files.py --count $(FUZZ_FILES)
 	@$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
 
 bench: .venv/.installed-check ## measure gptrs beside torch, write benchmarks/results

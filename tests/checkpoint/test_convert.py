@@ -153,7 +153,7 @@ def test_values_out_of_range_are_refused_and_nothing_is_written(tmp_path):
     folder = single(tmp_path / "m")
     arrays = {"w": np.array([1.0, np.inf], np.float32), "big": np.array([7e4, -2], np.float32)}
     save_file(arrays, folder / "model.safetensors")
-    with pytest.raises(CheckpointError, match="tensor `big` has values up to 7e\\+04, beyond .*f16"):
+    with pytest.raises(CheckpointError, match=r"`big` has values up to 7e\+04, beyond .*f16"):
         convert(folder, tmp_path / "out", dtype="f16")
     assert os.listdir(tmp_path) == ["m"]
     convert(folder, tmp_path / "out", dtype="bf16")
@@ -244,13 +244,17 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path):
     assert os.listdir(tmp_path) == ["m"]
 
 
+def _fill_meanwhile(path: Path) -> None:
+    with atomic_folder(path, replace=False) as folder:
+        with folder.file("a") as file:
+            file.write(b"new")
+        path.mkdir()
+        (path / "b").touch()
+
+
 def test_a_folder_that_fills_up_meanwhile_is_not_replaced(tmp_path):
-    with pytest.raises(CheckpointError, match="Directory not empty"):  # noqa: SIM117
-        with atomic_folder(tmp_path / "m", replace=False) as folder:
-            with folder.file("a") as file:
-                file.write(b"new")
-            (tmp_path / "m").mkdir()
-            (tmp_path / "m" / "b").touch()
+    with pytest.raises(CheckpointError, match="Directory not empty"):
+        _fill_meanwhile(tmp_path / "m")
     assert os.listdir(tmp_path / "m") == ["b"]
     assert os.listdir(tmp_path) == ["m"]
 

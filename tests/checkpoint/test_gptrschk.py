@@ -227,7 +227,7 @@ def test_a_file_that_shrinks_while_it_is_open_is_an_error(tmp_path, touched):
         file.read("x")
     with path.open("r+b") as stream:
         stream.truncate(5000)
-    with pytest.raises(CheckpointError, match="the file had .* when it was opened, now 5000"):
+    with pytest.raises(CheckpointError, match=r"the file had .* when it was opened, now 5000"):
         file.read("y")
-    with pytest.raises(CheckpointError, match="the file had .* when it was opened, now 5000"):
+    with pytest.raises(CheckpointError, match=r"the file had .* when it was opened, now 5000"):
         next(parts)

@@ -60,5 +60,3 @@ def mutated_json(dice: Dice, text: bytes, other: bytes) -> bytes:
 def with_length(text: bytes, size: int) -> bytes:
     """The length of `text` as a little-endian number of `size` bytes, and `text`."""
     return len(text).to_bytes(size, "little") + text
-
-

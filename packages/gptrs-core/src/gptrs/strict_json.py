@@ -64,7 +64,7 @@ def parse_list(data: bytes, where: str, error: type[GptrsError] = ModelError) ->
 def require_bounded(
     data: bytes, where: str, error: type[GptrsError] = ModelError, *, hint: str, max_depth: int
 ) -> None:
-    """`error` for JSON text of more than `max_depth` levels, MAX_VALUES values or MAX_DIGITS digits.
+    """`error` for JSON of more than `max_depth` levels, MAX_VALUES values or MAX_DIGITS digits.
 
     For what another library parses; whether it is JSON at all is left to that.
     """

@@ -18,6 +18,7 @@ from gptrs.plugins.hookspecs import EXTENSION_POINTS, PROJECT, Hooks
 from gptrs.plugins.references import load_reference
 from gptrs.plugins.selection import Selection
 from gptrs.plugins.state import PluginRecord, PluginState
+from gptrs.quoting import quoted
 
 Description = TypeVar("Description", bound=PluginDescription)
 Factory = TypeVar("Factory", bound=FactoryPlugin)
@@ -25,6 +26,7 @@ Factory = TypeVar("Factory", bound=FactoryPlugin)
 _LOG = logging.getLogger("gptrs")
 _KINDS = {point.description: point.kind for point in EXTENSION_POINTS}
 _UNMATCHED = "no plugin or distribution is called `%s`, the name selects nothing"
+_LONGEST_COMPARED = 100
 _PROBLEMS = (PluginState.DUPLICATE, PluginState.INCOMPATIBLE, PluginState.BROKEN)
 
 
@@ -159,11 +161,11 @@ class PluginCatalog:
         self, point: type[PluginDescription], name: str, error: type[GptrsError]
     ) -> GptrsError:
         known = [record.name for record in self.records(point) if record.state.usable]
-        close = difflib.get_close_matches(name, known, n=1)
+        close = difflib.get_close_matches(name[:_LONGEST_COMPARED], known, n=1)
         guess = f"did you mean `{close[0]}`? " if close else ""
         listed = ", ".join(f"`{name}`" for name in known) or "none"
         return error(
-            f"there is no {_label(_KINDS[point])} `{name}`",
+            f"there is no {_label(_KINDS[point])} {quoted(name)}",
             hint=f"{guess}available: {listed}; others come with the package that has them",
         )
 

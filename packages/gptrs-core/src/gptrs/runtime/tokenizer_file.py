@@ -1,4 +1,4 @@
-"""Reading a tokenizer.json that may be hostile: whatever the library makes of it is a ModelError."""
+"""Reading a tokenizer.json that may be hostile: what the library makes of it is a ModelError."""
 
 from __future__ import annotations
 

@@ -1,0 +1,79 @@
+"""A model is the same from a folder and from one file, whatever its kind and its other files."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fuzzing.tiny_models import CONFIGS, save_tiny_model
+from gptrs.backend.protocol import Backend
+from gptrs.checkpoint.convert import convert
+from gptrs.plugins.descriptions import ModelPlugin
+from gptrs.plugins.manager import manager
+from gptrs.runtime.chat.template import chat_template_of
+from gptrs.runtime.embedding import embed
+from gptrs.runtime.load import LoadedModel, load_model
+from runtime.tiny_bert import module, save_dense, save_sentence_bert
+from runtime.tiny_chat import save_tiny_chat
+from runtime.tiny_resnet import save_tiny_resnet
+
+
+def _result(model: LoadedModel) -> np.ndarray:
+    tokens = np.array([[1, 2, 3]])
+    if "image_classifier" in model.capabilities:
+        return model.forward(np.linspace(0, 1, 3 * 32 * 32, dtype=np.float32).reshape(1, 3, 32, 32))
+    if "causal_lm" in model.capabilities:
+        return model.forward(tokens)
+    return model.text_embedder().encode(tokens, np.ones(tokens.shape, np.bool_))
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_from_one_file(tmp_path, backend: Backend, kind):
+    if backend.name != "ref":
+        pytest.skip("how weights are read does not depend on the backend")
+    folder = save_tiny_model(tmp_path / "m", kind, backend)
+    convert(folder, tmp_path / "m.gptrschk")
+    expected = _result(load_model(folder, backend.name))
+    model = load_model(tmp_path / "m.gptrschk", backend.name)
+    assert (model.kind, model.name) == (kind, "m")
+    np.testing.assert_array_equal(_result(model), expected)
+
+
+def test_every_structure_is_among_them():
+    factories = {manager().model_factory(kind) for kind in CONFIGS}
+    for record in manager().records(ModelPlugin):
+        if record.distribution == "gptrs-models":
+            assert manager().model_factory(record.name) in factories, record.name
+
+
+def test_the_settings_of_images_come_along(tmp_path):
+    folder = save_tiny_resnet(tmp_path / "m")
+    convert(folder, tmp_path / "m.gptrschk")
+    one, other = (load_model(path, "ref") for path in (folder, tmp_path / "m.gptrschk"))
+    assert one.image_processor == other.image_processor
+
+
+def test_the_modules_of_sentence_transformers_come_along(tmp_path):
+    folder = save_sentence_bert(
+        tmp_path / "m", {"pooling_mode_mean_tokens": True}, module("Dense", "2_Dense")
+    )
+    save_dense(folder / "2_Dense", outputs=5)
+    convert(folder, tmp_path / "m.gptrschk")
+    convert(tmp_path / "m.gptrschk", tmp_path / "back")
+    paths = (folder, tmp_path / "m.gptrschk", tmp_path / "back")
+    one, *others = (embed(load_model(path, "ref"), ["the cat sat", "a dog"]) for path in paths)
+    assert one.shape == (2, 5)
+    for other in others:
+        np.testing.assert_array_equal(other, one)
+
+
+def test_the_template_of_a_chat_comes_along(tmp_path):
+    folder = save_tiny_chat(tmp_path / "m")
+    (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }} ü")
+    convert(folder, tmp_path / "m.gptrschk")
+    model = load_model(tmp_path / "m.gptrschk", "ref")
+    one, other = (
+        chat_template_of(files, "m") for files in (load_model(folder, "ref").files, model.files)
+    )
+    assert one == other
+    assert one.source.endswith("ü")

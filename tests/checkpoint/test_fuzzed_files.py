@@ -1,0 +1,103 @@
+"""Mutated files of every format: read as they say or refused, in bounded time and memory."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fuzzing import file_judge
+from fuzzing.file_formats import FORMATS, FileFormat
+from fuzzing.file_judge import Watch, judge
+from fuzzing.judge import Flaw
+from gptrs.errors import CheckpointError
+from gptrs.testing.program_generator.dice import Dice
+
+TOOL = Path(file_judge.__file__).parents[1] / "fuzz_files.py"
+FILES = 2000
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_mutated_files(tmp_path: Path, name: str) -> None:
+    """In a process of its own, so that a death by a signal is a failure of one test."""
+    command = [sys.executable, str(TOOL), name, "--count", str(FILES), "--seed", "20240",
+               "--out", str(tmp_path)]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    line = next(line for line in done.stdout.splitlines() if line.startswith(name))
+    found = line.removeprefix(name).split(" in ")[0].strip(", ").split(", ")
+    counts = {outcome: int(number) for number, outcome in map(str.split, found)}
+    assert sum(counts.values()) == FILES
+    assert counts["read"] > 50, "the mutations should leave some files sound"
+    assert counts["refused"] > 500
+
+
+def _format(read) -> FileFormat:
+    return FileFormat("x", lambda folder, backend: [b""], lambda dice, data, other: data, read)
+
+
+def _other_error(path: Path, dice: Dice) -> None:
+    raise KeyError("x")
+
+
+def _open_outside(path: Path, dice: Dice) -> None:
+    (path.parent.parent / "secret").read_bytes()
+
+
+def _open_outside_and_refuse(path: Path, dice: Dice) -> None:
+    _open_outside(path, dice)
+    raise CheckpointError("damaged")
+
+
+def _endless_message(path: Path, dice: Dice) -> None:
+    raise CheckpointError("x" * 5000)
+
+
+def _start_a_program(path: Path, dice: Dice) -> None:
+    subprocess.run(["true"], check=True)
+
+
+def _never_end(path: Path, dice: Dice) -> None:
+    while True:
+        pass
+
+
+FLAWS = {
+    _other_error: (KeyError, "x"),
+    _open_outside: (Flaw, "outside of the folder: open .*secret"),
+    _open_outside_and_refuse: (Flaw, "outside of the folder: open .*secret"),
+    _endless_message: (Flaw, "a message of 5000 characters"),
+    _start_a_program: (Flaw, "outside of the folder: subprocess.Popen"),
+    _never_end: (Flaw, "reading took more than"),
+}
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Watch]:
+    folder = tmp_path_factory.mktemp("watched")
+    (folder / "secret").write_bytes(b"")
+    (folder / "model").mkdir()
+    return folder / "model", Watch(folder / "model")
+
+
+@pytest.mark.parametrize("read", FLAWS, ids=lambda read: read.__name__)
+def test_what_is_not_handled_well_is_found(watched, monkeypatch, read) -> None:
+    monkeypatch.setattr(file_judge, "SECONDS", 0.2)
+    folder, watch = watched
+    error, message = FLAWS[read]
+    with pytest.raises(error, match=message):
+        judge(_format(read), folder / "x", Dice(0), watch)
+
+
+def test_what_is_handled_well_is_not(watched) -> None:
+    folder, watch = watched
+    (folder / "x").write_bytes(b"")
+
+    def refuse(path: Path, dice: Dice) -> None:
+        path.read_bytes()
+        raise CheckpointError("damaged")
+
+    assert judge(_format(refuse), folder / "x", Dice(0), watch) == "refused"
+    assert judge(_format(lambda path, dice: None), folder / "x", Dice(0), watch) == "read"

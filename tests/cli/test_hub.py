@@ -1,0 +1,33 @@
+"""Models of the hub by their ids, as a user meets them: in a process with the usual variables."""
+
+from __future__ import annotations
+
+import pytest
+
+from checkpoint.fake_hub import FakeHub, serving
+
+pytest.importorskip("huggingface_hub")
+
+
+@pytest.fixture
+def hub(model_directory):
+    served = FakeHub()
+    served.add_folder("some/tiny", model_directory)
+    with serving(served):
+        yield served
+
+
+def test_a_hub_id_in_place_of_a_folder(gptrs_process, hub, tmp_path):
+    environment = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_TOKEN": ""}
+    options = ("--prompt", "the cat", "--max-tokens", "2", "--greedy", "--json")
+    generated = gptrs_process("generate", "--model", "some/tiny", *options, environment=environment)
+    assert generated.code == 0, generated.err
+    assert generated.json["model"] == "some/tiny"
+    assert len(generated.json["token_ids"]) == 2
+    offline = {**environment, "HF_HUB_OFFLINE": "1"}
+    inspected = gptrs_process("inspect", "some/tiny@main", "--json", environment=offline)
+    assert inspected.code == 0, inspected.err
+    assert inspected.json["kind"] == "gpt2"
+    missing = gptrs_process("inspect", "some/other", "--json", environment=environment)
+    assert missing.code == 3
+    assert "neither here nor" in missing.json["message"]
