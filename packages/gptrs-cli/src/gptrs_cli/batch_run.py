@@ -27,7 +27,9 @@ def run_prompts(request: Request, prompts: Prompts, settings: Settings) -> int:
     """
     lines = read_prompt_lines(prompts.path)
     with Waiting(f"loading {request.model_shown}"):
-        model = load_model(request.model, settings.backend, settings.threads)
+        model = load_model(
+            request.model, settings.backend, settings.threads, settings.weight_budget
+        )
     with ResultLines(prompts.out, model.name) as results:
         todo = [line for line in lines if line.id not in results.done]
         size = DEFAULT_BATCH_SIZE if prompts.batch_size is None else prompts.batch_size

@@ -22,7 +22,9 @@ _PROMPT = "> "
 def converse(request: Request, settings: Settings) -> int:
     """Answer one message after another until the input ends; returns the exit code."""
     with Waiting(f"loading {request.model_shown}"):
-        model = load_model(request.model, settings.backend, settings.threads)
+        model = load_model(
+            request.model, settings.backend, settings.threads, settings.weight_budget
+        )
         session = ChatSession(model, request.options_for(model), request.system)
     note("Ctrl-C ends an answer, Ctrl-D the conversation")
     while (text := _read_message()) is not None:

@@ -38,7 +38,9 @@ def run_and_print(request: Request, settings: Settings, profile: Profile | None 
         require_writable(request.out)
     what = f"`{request.model}`" if request.model else "the demo model"
     with Waiting(f"loading {what}") as waiting:
-        model = load_model(request.model, settings.backend, settings.threads)
+        model = load_model(
+            request.model, settings.backend, settings.threads, settings.weight_budget
+        )
         waiting.now("reading the input")
         batch = batch_of(model, request.inputs)
         waiting.now(f"running on {model.backend.name}")

@@ -34,7 +34,9 @@ def run(request: Request, settings: Settings, profile: Profile | None = None) ->
         return converse(request, settings)
     prompt = request.prompt.read(has_default=request.model is None and not request.chat)
     with Waiting(f"loading {request.model_shown}") as waiting:
-        model = load_model(request.model, settings.backend, settings.threads)
+        model = load_model(
+            request.model, settings.backend, settings.threads, settings.weight_budget
+        )
         work = _Work(request, model, prompt, waiting)
         waiting.now("reading the prompt")
         with compilation_shown(model.backend, waiting):

@@ -7,15 +7,6 @@ from typing import Annotated
 
 import typer
 
-ModelOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--model",
-        metavar="DIR",
-        help="A model directory (config.json, model.safetensors, tokenizer.json);"
-        " the bundled demo model without it.",
-    ),
-]
 PromptOption = Annotated[
     str | None, typer.Option("--prompt", metavar="TEXT", help="The text to continue.")
 ]

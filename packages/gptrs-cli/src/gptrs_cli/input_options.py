@@ -7,15 +7,6 @@ from typing import Annotated
 
 import typer
 
-ModelOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--model",
-        metavar="DIR",
-        help="A model directory (config.json, model.safetensors, for images"
-        " preprocessor_config.json); the bundled demo model without it.",
-    ),
-]
 InputOption = Annotated[
     list[Path] | None,
     typer.Option(

@@ -36,6 +36,7 @@ class Settings:
     trace_sinks: list[str] = field(default_factory=list[str])
     profile: bool = False
     profile_out: Path | None = None
+    weight_budget: str | None = None
 
 
 def settings_of(context: typer.Context) -> Settings:
@@ -101,6 +102,12 @@ def _profile(context: typer.Context, value: bool) -> bool:
 def _profile_out(context: typer.Context, value: Path | None) -> Path | None:
     settings = settings_of(context)
     settings.profile_out = value or settings.profile_out
+    return value
+
+
+def _weight_budget(context: typer.Context, value: str | None) -> str | None:
+    settings = settings_of(context)
+    settings.weight_budget = settings.weight_budget if value is None else value
     return value
 
 
@@ -195,5 +202,15 @@ ProfileOutOption = Annotated[
         metavar="DIR",
         help="Write the profile to this folder instead: profile.json and profile.txt.",
         callback=_profile_out,
+    ),
+]
+WeightBudgetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--weight-budget",
+        metavar="SIZE",
+        help="Keep at most this much of the weights in memory and read the others again in each"
+        " step: 2GB, 512MiB, 50%, off.  [env: GPTRS_WEIGHT_BUDGET]",
+        callback=_weight_budget,
     ),
 ]

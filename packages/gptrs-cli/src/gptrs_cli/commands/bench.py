@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from gptrs_cli.model_option import ModelOption
 from gptrs_cli.settings import (
     BackendOption,
     DebugOption,
@@ -21,12 +21,6 @@ app = typer.Typer(
     no_args_is_help=False,
     rich_markup_mode=None,
 )
-_ModelOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--model", metavar="DIR", help="A model directory; the bundled demo model without it."
-    ),
-]
 _RoundsOption = Annotated[
     int, typer.Option("--rounds", metavar="N", min=1, help="Take the median of N rounds.")
 ]
@@ -35,7 +29,7 @@ _RoundsOption = Annotated[
 @app.command()
 def generate(
     context: typer.Context,
-    model: _ModelOption = None,
+    model: ModelOption = None,
     prompt_lengths: Annotated[
         str,
         typer.Option("--prompt-lengths", metavar="128,512", help="Read prompts of so many tokens."),
@@ -66,7 +60,7 @@ def generate(
 @app.command()
 def forward(
     context: typer.Context,
-    model: _ModelOption = None,
+    model: ModelOption = None,
     tokens: Annotated[
         int, typer.Option("--tokens", metavar="N", min=1, help="Run on so many tokens.")
     ] = 128,

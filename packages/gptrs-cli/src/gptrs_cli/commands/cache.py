@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json as json_format
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gptrs_cli.model_option import ModelOption
 from gptrs_cli.settings import (
     BackendOption,
     DebugOption,
@@ -56,12 +56,7 @@ def info(
 @app.command()
 def warm(
     context: typer.Context,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            "--model", metavar="DIR", help="A model directory; the bundled demo model without it."
-        ),
-    ] = None,
+    model: ModelOption = None,
     prompt_lengths: Annotated[
         str | None,
         typer.Option(

@@ -29,9 +29,9 @@ def embed(
         Path,
         typer.Option(
             "--model",
-            metavar="DIR",
-            help="A directory with a text embedder (config.json, model.safetensors,"
-            " tokenizer.json), as transformers or sentence-transformers save it.",
+            metavar="MODEL",
+            help="A text embedder: a directory as transformers or sentence-transformers save it,"
+            " a .gptrschk file, or ORG/NAME[@REVISION] of the Hugging Face hub.",
         ),
     ],
     text: Annotated[

@@ -10,11 +10,11 @@ import typer
 from gptrs_cli.input_options import (
     InputKeyOption,
     InputOption,
-    ModelOption,
     PromptOption,
     SeedOption,
     TokensOption,
 )
+from gptrs_cli.model_option import ModelOption
 from gptrs_cli.settings import (
     BackendOption,
     DebugOption,
@@ -27,6 +27,7 @@ from gptrs_cli.settings import (
     ProfileOutOption,
     ThreadsOption,
     TraceSinkOption,
+    WeightBudgetOption,
     settings_of,
 )
 
@@ -50,6 +51,7 @@ def forward(
     backend: BackendOption = None,
     threads: ThreadsOption = None,
     override: OverrideOption = None,
+    weight_budget: WeightBudgetOption = None,
     dump_dir: DumpDirOption = None,
     dump_mode: DumpModeOption = None,
     trace_sinks: TraceSinkOption = None,

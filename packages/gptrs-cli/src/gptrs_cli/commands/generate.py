@@ -17,7 +17,6 @@ from gptrs_cli.generation_options import (
     LogprobsOption,
     MaxTokensOption,
     MinPOption,
-    ModelOption,
     NoCacheOption,
     NumReturnOption,
     OutOption,
@@ -37,6 +36,7 @@ from gptrs_cli.generation_options import (
     TopKOption,
     TopPOption,
 )
+from gptrs_cli.model_option import ModelOption
 from gptrs_cli.settings import (
     BackendOption,
     DebugOption,
@@ -49,6 +49,7 @@ from gptrs_cli.settings import (
     ProfileOutOption,
     ThreadsOption,
     TraceSinkOption,
+    WeightBudgetOption,
     settings_of,
 )
 
@@ -89,6 +90,7 @@ def generate(
     backend: BackendOption = None,
     threads: ThreadsOption = None,
     override: OverrideOption = None,
+    weight_budget: WeightBudgetOption = None,
     dump_dir: DumpDirOption = None,
     dump_mode: DumpModeOption = None,
     trace_sinks: TraceSinkOption = None,

@@ -9,11 +9,11 @@ import typer
 from gptrs_cli.input_options import (
     InputKeyOption,
     InputOption,
-    ModelOption,
     PromptOption,
     SeedOption,
     TokensOption,
 )
+from gptrs_cli.model_option import ModelOption
 from gptrs_cli.settings import (
     BackendOption,
     DebugOption,
