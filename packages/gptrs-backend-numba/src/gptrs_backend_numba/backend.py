@@ -20,11 +20,12 @@ from gptrs_backend_numba.engine import ENGINE
 from gptrs_backend_numba.executable import NumbaExecutable
 from gptrs_backend_numba.fusion import passes
 from gptrs_backend_numba.kernel_cache import StoredKernels
+from gptrs_backend_numba.lowering import matrix_unit
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.probes import MeasuringThreads
 from gptrs_backend_numba.threads import thread_count
 
-SETTINGS = (passes.VARIABLE, cost_model.VARIABLE)
+SETTINGS = (passes.VARIABLE, cost_model.VARIABLE, matrix_unit.VARIABLE)
 """The environment variables that decide what is made of a program."""
 
 
@@ -63,7 +64,10 @@ class NumbaBackend(StoredKernels, MeasuringThreads):
 
     def to_device(self, array: np.ndarray) -> np.ndarray:
         """A read-only view of `array` if kernels can work on its memory, else a copy of it."""
-        native = np.require(array, array.dtype.newbyteorder("="), ["C", "A"]).view()
+        if array.dtype.isnative and array.flags.c_contiguous and array.flags.aligned:
+            native = array.view()
+        else:
+            native = np.require(array, array.dtype.newbyteorder("="), ["C", "A"]).view()
         native.flags.writeable = False
         return native
 

@@ -33,7 +33,8 @@ class MeasuringThreads:
         sums = np.zeros(_BLOCKS, np.int64)
         geometry = np.array([_BLOCK // 8], np.int64)
         task = compiled_task(probe.READ_SOURCE)
-        with ENGINE.entered(self.threads):
+        with ENGINE:
+            POOL.grow(self.threads)
             seconds = _best(lambda: self._run(task, _BLOCKS, array, sums, geometry))
         return array.nbytes / seconds
 
@@ -41,7 +42,8 @@ class MeasuringThreads:
         """The best of several rounds of multiply-adds, one task for each thread."""
         sums, geometry = np.zeros(self.threads, np.float32), np.array([_STEPS], np.int64)
         task = compiled_task(probe.MULTIPLY_SOURCE, probe.NAMES)
-        with ENGINE.entered(self.threads):
+        with ENGINE:
+            POOL.grow(self.threads)
             seconds = _best(lambda: self._run(task, self.threads, sums, sums, geometry))
         return self.threads * _STEPS * probe.OPERATIONS / seconds
 

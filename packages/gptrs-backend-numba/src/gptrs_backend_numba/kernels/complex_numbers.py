@@ -40,11 +40,21 @@ def complex_rsqrt(x):
 
 @register_jitable
 def complex_power(x, y):
-    """`x^y`; 1 at `x^0` and `1^y`, even where the other operand is NaN."""
-    one = complex(1.0, 0.0)
-    if x == one or (y.real == 0.0 and y.imag == 0.0):
-        return one
-    return x**y
+    """`x^y` in polar form; 1 at `x^0` and `1^y`, even where the other operand is NaN.
+
+    At 0, the result is 0 for a positive exponent and NaN for any other.
+    """
+    if (x.real == 1.0 and x.imag == 0.0) or (y.real == 0.0 and y.imag == 0.0):
+        return complex(1.0, 0.0)
+    if x.real == 0.0 and x.imag == 0.0:
+        nothing = 0.0 if y.imag == 0.0 and y.real > 0.0 else math.nan
+        return complex(nothing, nothing)
+    length, angle = math.hypot(x.real, x.imag), math.atan2(x.imag, x.real)
+    size, phase = length**y.real, angle * y.real
+    if y.imag != 0.0:
+        size *= math.exp(-angle * y.imag)
+        phase += y.imag * math.log(length)
+    return complex(size * math.cos(phase), size * math.sin(phase))
 
 
 @register_jitable

@@ -52,7 +52,9 @@ def kernel(lhs, rhs, out, geometry, task):
     step, panel_step = SIZE * G[RK], SIZE * PANEL * G[RN]
     if way == PACKED:
         R, step, panel_step = rhs, SIZE * PANEL, SIZE * PANEL * k
-    block = np.empty(SIZE * PANEL * depth if way != PACKED else 0, np.uint8)
+    paired = m == 1 and (way == PACKED or way == PANELS)
+    packed = 0 if way == PACKED else 2 if paired else 1
+    block = np.empty(SIZE * PANEL * depth * packed, np.uint8)
     memory = tile_memory()
     padded = panels * PANEL
     begin, nothing = np.int64(0), np.int64(0)
@@ -60,19 +62,25 @@ def kernel(lhs, rhs, out, geometry, task):
         length = min(depth, k - begin)
         last = begin + length >= k
         panel = first_panel
-        while m == 1 and way == PACKED and panel + 1 < last_panel:
-            B = R + panel * panel_step
+        while paired and panel + 1 < last_panel:
+            B, b_step = R + panel * panel_step, step
             column = panel * PANEL
+            if way == PANELS:
+                for half in range(2):
+                    call_compiled(G[PACK], B + half * panel_step,
+                                  block.ctypes.data + half * SIZE * PANEL * k,
+                                  min(PANEL, n - column - half * PANEL), k, G[RN], G[RK], 0, 0, 0)
+                B, b_step = block.ctypes.data, np.int64(SIZE * PANEL)
             if G[DIRECT] and column + 2 * PANEL <= n:
                 bias = G[BIAS] + 4 * column if G[HAS_BIAS] else nothing
                 residual = nothing
                 if G[HAS_RESIDUAL]:
                     residual = G[RESIDUAL] + 4 * (batch * G[RESIDUAL_STEP] + column)
-                call_tile(G[TILE], L, B, step, k, 0, bias, 0, residual, 0,
-                          out + 4 * (batch * G[OUT_STEP] + column), 0, B + 64 * PANEL, step)
+                call_tile(G[TILE], L, B, b_step, k, 0, bias, 0, residual, 0,
+                          out + 4 * (batch * G[OUT_STEP] + column), 0, B + 64 * PANEL, b_step)
             else:
-                call_tile(G[TILE], L, B, step, k, 0, 0, 0, 0, 0, memory, PANEL,
-                          B + 64 * PANEL, step)
+                call_tile(G[TILE], L, B, b_step, k, 0, 0, 0, 0, 0, memory, PANEL,
+                          B + 64 * PANEL, b_step)
                 for half in range(2):
                     width = min(PANEL, n - column - half * PANEL)
                     call_compiled(G[FINISH], memory + 4 * PANEL * half, PANEL, out, batch,
@@ -83,7 +91,7 @@ def kernel(lhs, rhs, out, geometry, task):
             width = min(PANEL, n - column)
             direct = G[DIRECT] != 0 and width == PANEL
             B, b_step = R + panel * panel_step + begin * step, step
-            if way == BLOCKS or (way == IN_PLACE and width < PANEL):
+            if way == BLOCKS or way == PANELS or (way == IN_PLACE and width < PANEL):
                 call_compiled(G[PACK], B, block.ctypes.data, width, length, G[RN], G[RK], 0, 0, 0)
                 B, b_step = block.ctypes.data, np.int64(SIZE * PANEL)
             ahead, pace = B + 16 * b_step, b_step

@@ -13,7 +13,7 @@ FIELDS = (
     "TILES_A_TASK", "PANELS_A_TASK",
     "SKIPPED",  # panels of other threads, likely, between a task and the next one of a thread
     "DEPTH",  # values of k in a block
-    "WAY",  # one of PACKED, BLOCKS, IN_PLACE
+    "WAY",  # one of PACKED, BLOCKS, IN_PLACE, PANELS
     "TILE", "PACK", "FINISH",  # addresses of functions
     "BIAS", "RESIDUAL", "SUMS", "ORIGINAL",  # addresses, filled in by the call
     "DIRECT",  # whether sums are results: f32, with nothing but a bias and a residual of f32
@@ -21,11 +21,12 @@ FIELDS = (
     "OUT_STEP", "RESIDUAL_STEP",  # elements from one row to the next
 )  # fmt: skip
 """The names of the numbers of a geometry, which (size, stride) of the batch axes follow."""
-PACKED, BLOCKS, IN_PLACE = range(3)
-"""How the right side is read."""
+PACKED, BLOCKS, IN_PLACE, PANELS = range(4)
+"""How the right side is read: all of it is packed; each task packs it block by block; as it is; as
+in blocks, but one row gives the same bits as with all of it packed."""
 
 POSITIONS = {name: str(position) for position, name in enumerate(FIELDS)} | {
-    "PACKED": str(PACKED), "BLOCKS": str(BLOCKS), "IN_PLACE": str(IN_PLACE)
+    "PACKED": str(PACKED), "BLOCKS": str(BLOCKS), "IN_PLACE": str(IN_PLACE), "PANELS": str(PANELS)
 }  # fmt: skip
 
 

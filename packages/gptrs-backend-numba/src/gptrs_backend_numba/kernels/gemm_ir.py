@@ -12,7 +12,6 @@ from gptrs_backend_numba.kernels.deferred import intrinsic, types
 from gptrs_backend_numba.kernels.emitter import (
     F32,
     FEATURES,
-    I8,
     I32,
     I64,
     VECTOR,
@@ -21,6 +20,7 @@ from gptrs_backend_numba.kernels.emitter import (
     Emitter,
     number,
 )
+from gptrs_backend_numba.kernels.function_calls import call_compiled, call_tile, use_wide_vectors
 
 VECTORS = 2
 """Vector registers in a row of a tile."""
@@ -254,46 +254,6 @@ def prefetch_rows(typing_context, address, step, rows):
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 3), generate
-
-
-def _call(count):
-    """The signature and the code of a call of a function of `count` arguments by its address."""
-
-    def generate(context, builder, signature, arguments):
-        failure = ir.PointerType(I8)
-        result = ir.PointerType(I64)
-        type_ = ir.FunctionType(I32, [result, ir.PointerType(failure), *[I64] * count])
-        function = builder.inttoptr(arguments[0], ir.PointerType(type_))
-        with builder.goto_entry_block():
-            returned, raised = builder.alloca(I64), builder.alloca(failure)
-        builder.call(function, [returned, raised, *arguments[1:]])
-        return context.get_dummy_value()
-
-    return types.void(*[types.int64] * (count + 1)), generate
-
-
-@intrinsic
-def call_compiled(typing_context, function, a, b, c, d, e, f, g, h, i):
-    """Call a compiled function of nine arguments by its address, in numba's convention."""
-    return _call(9)
-
-
-@intrinsic
-def call_tile(typing_context, function, a, b, c, d, e, f, g, h, i, j, k, m, n):
-    """Call a compiled function of thirteen arguments by its address."""
-    return _call(13)
-
-
-@intrinsic
-def use_wide_vectors(typing_context):
-    """Let loops of the function use the widest vectors: for some CPUs LLVM prefers half of them."""
-
-    def generate(context, builder, signature, arguments):
-        # llvmlite knows names of attributes only, not that some have values.
-        set.add(builder.function.attributes, f'"prefer-vector-width"="{32 * WIDTH}"')
-        return context.get_dummy_value()
-
-    return types.void(), generate
 
 
 NARROW = ("f32", "bf16", "f16")

@@ -16,7 +16,8 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.kernels.epilogue import ACTIVATIONS
 from gptrs_backend_numba.lowering.custom_calls import custom_call
-from gptrs_backend_numba.lowering.matmul import FLOATS, Epilogue, gemm
+from gptrs_backend_numba.lowering.matmul import FLOATS, gemm
+from gptrs_backend_numba.lowering.product_calls import Epilogue
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
 

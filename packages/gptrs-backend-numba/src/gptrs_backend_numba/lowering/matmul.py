@@ -10,7 +10,7 @@ from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.kernels import gemm as kernels
 from gptrs_backend_numba.kernels.compiled import compiled_task
 from gptrs_backend_numba.kernels.emitter import WIDTH
-from gptrs_backend_numba.kernels.gemm_geometry import BLOCKS, IN_PLACE, PACKED
+from gptrs_backend_numba.kernels.gemm_geometry import BLOCKS, IN_PLACE, PACKED, PANELS
 from gptrs_backend_numba.kernels.gemm_ir import DOT_ROWS, PANEL, ROWS
 from gptrs_backend_numba.lowering import matrix_unit
 from gptrs_backend_numba.lowering.product_calls import (
@@ -147,7 +147,7 @@ def _multiply_tiles(
     most = _LEFT_BYTES // (4 * ROWS * max(depth, 1))
     fields = call_fields(product, out, epilogue)
     fields |= division(product, tiles, most, builder.context.threads) | {
-        "WAY": _way(product, right),
+        "WAY": _way(builder, product, right),
         "DEPTH": max(depth, 1),
         "TILE": compiled_task(kernels.tile_source(right.dtype)),
         "PACK": compiled_task(kernels.right_source(right.dtype.itemsize)),
@@ -172,9 +172,11 @@ def _multiply_rows(builder: Builder, product: Product, out: View, epilogue: Epil
     run(builder, product, task, count, (left, rhs.view), out, out, epilogue, fields)
 
 
-def _way(product: Product, right: View) -> int:
+def _way(builder: Builder, product: Product, right: View) -> int:
     if right.storage.place is Place.PACKED:
         return PACKED
+    if _parameter(builder, right) in builder.context.streamed and not product.batch:
+        return PANELS
     contiguous = product.rhs.row == 1 or product.rhs.rows == 1
     return IN_PLACE if contiguous and product.lhs.rows <= _FEW_ROWS else BLOCKS
 

@@ -27,7 +27,8 @@ from gptrs_backend_numba.products import Product
 from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.views import View
 
-_VARIABLE = "GPTRS_NUMBA_MATRIX_UNIT"
+VARIABLE = "GPTRS_NUMBA_MATRIX_UNIT"
+"""0: products stay on the vector units."""
 _LEAST_ROWS, _LEAST_DEPTH = 32, 64
 """Below these the vector units are as fast: parts of a panel serve too few rows."""
 _WHOLE_DEPTH, _DEPTH = 768, 384
@@ -43,7 +44,7 @@ def suits(product: Product) -> bool:
     `GPTRS_NUMBA_MATRIX_UNIT=0` says that there is none.
     """
     large = product.lhs.rows >= _LEAST_ROWS and product.k >= _LEAST_DEPTH
-    return large and os.environ.get(_VARIABLE) != "0" and is_there()
+    return large and os.environ.get(VARIABLE) != "0" and is_there()
 
 
 @cache
