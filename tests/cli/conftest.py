@@ -42,8 +42,7 @@ def model_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("GPTRS_")]:
-        if name != "GPTRS_CACHE_DIR":  # all tests share compiled kernels
-            monkeypatch.delenv(name)
+        monkeypatch.delenv(name)
     monkeypatch.setenv("GPTRS_BACKEND", "ref")
     yield
     configure()

@@ -67,7 +67,7 @@ def is_one_error_line(text: str) -> bool:
         (integer_weight, ["`transformer.wte.weight`", "si32[", "needs floats"]),
         (drop_tensor, ["`transformer.ln_f.weight`"]),
         (shard_outside, ["../outside.safetensors", "never opened"]),
-        (unknown_kind, ["there is no model kind `hopfield`", "available: `gpt2`"]),
+        (unknown_kind, ["there is no model kind `hopfield`; available: `", "`gpt2`"]),
         (no_json, ["config.json", "JSON"]),
         (lambda folder: (folder / "config.json").unlink(), ["has no `config.json`"]),
         (lambda folder: (folder / WEIGHTS).unlink(), ["neither `model.safetensors`"]),

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
+from types import TracebackType
 
 import numpy as np
 
 from gptrs.errors import ExecutionError
-from gptrs_backend_numba.memory import aligned
-from gptrs_backend_numba.pool import POOL
+from gptrs_backend_numba.memory import address_of, aligned
 
 
 class Engine:
-    """Serializes all runs of one process: they share the workers and the scratch memory.
+    """Serializes all runs of one process, in `with`: they share the workers and scratch memory.
 
     A forked child has neither the workers nor a usable lock, so it is refused.
     """
@@ -24,6 +22,7 @@ class Engine:
         self._lock = threading.Lock()
         self._owner: int | None = None
         self._scratch = np.empty(0, np.uint8)
+        self._scratch_address = address_of(self._scratch)
 
     def claim(self) -> None:
         """Note that this process uses the engine; ExecutionError in a child forked after that."""
@@ -35,19 +34,27 @@ class Engine:
             )
         self._owner = process
 
-    @contextmanager
-    def entered(self, threads: int) -> Generator[None, None, None]:
-        """Hold the engine, with `threads` threads at hand."""
+    def __enter__(self) -> None:
         self.claim()
-        with self._lock:
-            POOL.grow(threads)
-            yield
+        self._lock.acquire()
 
-    def scratch(self, nbytes: int) -> np.ndarray:
-        """At least `nbytes` of memory, the same until more is needed; for who holds the engine."""
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._lock.release()
+
+    def scratch(self, nbytes: int) -> int:
+        """Where at least `nbytes` of memory are, there until more is needed.
+
+        For who holds the engine.
+        """
         if self._scratch.nbytes < nbytes:
             self._scratch = aligned(nbytes)
-        return self._scratch
+            self._scratch_address = address_of(self._scratch)
+        return self._scratch_address
 
 
 ENGINE = Engine()

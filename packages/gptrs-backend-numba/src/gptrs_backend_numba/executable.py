@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import weakref
+import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -16,17 +16,21 @@ from gptrs.errors import ExecutionError, UsageError
 from gptrs.ir.program import Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.assembly import Key, assemble, locate
+from gptrs_backend_numba.binding import BoundArrays, Location
 from gptrs_backend_numba.engine import ENGINE
 from gptrs_backend_numba.kernels import interpreter
 from gptrs_backend_numba.kernels.compiled import compiled
 from gptrs_backend_numba.memory import address_of
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Arrangement
+from gptrs_backend_numba.pool import POOL
 from gptrs_backend_numba.profiling import Profiler
 from gptrs_backend_numba.schedule import Schedule
 from gptrs_backend_numba.views import Place, View
 
 _CALLS_AT_ONCE = 32
-"""After so many kernel calls Python gets a chance to see Ctrl-C."""
+"""After so many kernel calls at first Python gets a chance to see Ctrl-C."""
+_SHORT, _LONG = 0.002, 0.05
+"""Seconds in which there may be more calls at once, and after which there are as few again."""
 
 
 class NumbaExecutable:
@@ -50,15 +54,23 @@ class NumbaExecutable:
         self._start = address_of(words)
         # Quicker than the array to write single words to.
         self._words = memoryview(cast("bytearray", words))
-        self._addresses: dict[Key, int] = {}
+        self._locations: dict[Key, Location] = {}
+        self._inputs = [self._location(Place.INPUT, index) for index in range(len(params))]
+        self._results = [
+            (self._location(Place.RESULT, index), result.view.shape, result.view.dtype.numpy)
+            for index, result in enumerate(schedule.results)
+        ]
+        self._scratch = self._location(Place.SCRATCH, 0)
         self._interpret = compiled(interpreter.SOURCE)
+        self._calls_at_once = _CALLS_AT_ONCE
         self._profiler: Profiler | None = None
-        self._packings: dict[int, list[tuple[int, Arrangement]]] = {}
+        self._packings: dict[int, list[tuple[Location, Arrangement]]] = {}
         for place, packing in enumerate(schedule.packings):
-            self._packings.setdefault(packing.input, []).append((place, packing.layout))
-        self._seen: list[weakref.ref[np.ndarray] | None] = [None] * len(params)
+            location = self._location(Place.PACKED, place)
+            self._packings.setdefault(packing.input, []).append((location, packing.layout))
+        self._bound = BoundArrays(len(params))
         for index, array in enumerate(schedule.constants):
-            self._locate(Place.CONSTANT, index, address_of(array))
+            self._location(Place.CONSTANT, index).move(address_of(array))
 
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
         """See `gptrs.backend.protocol.Executable`."""
@@ -76,11 +88,12 @@ class NumbaExecutable:
     def _run(self, inputs: Sequence[Buffer], interpret: Callable[[], int]) -> list[Buffer]:
         if len(inputs) != len(self._expected):
             raise UsageError(f"the program takes {len(self._expected)} inputs, got {len(inputs)}")
-        with ENGINE.entered(self._threads):
+        with ENGINE:
+            POOL.grow(self._threads)
             arrays = self._bind_inputs(cast("Sequence[np.ndarray]", inputs))
             results = self._bind_results(arrays)
             # The scratch memory may have moved since the last run, which was another program's.
-            self._locate(Place.SCRATCH, 0, address_of(ENGINE.scratch(self.schedule.scratch)))
+            self._scratch.move(ENGINE.scratch(self.schedule.scratch))
             position = interpret()
             if position < 0:
                 raise ExecutionError(self._explanation(-1 - position))
@@ -89,61 +102,69 @@ class NumbaExecutable:
     def _interpret_all(self) -> int:
         """Run all instructions; 0, or -1 - the position of the call that failed."""
         position = self._code.begin
-        while (position := self._interpret(self._start, position, _CALLS_AT_ONCE)) > 0:
-            pass
-        return position
+        while True:
+            started = time.perf_counter()
+            position = self._interpret(self._start, position, self._calls_at_once)
+            if position <= 0:
+                return position
+            seconds = time.perf_counter() - started
+            if seconds < _SHORT:
+                self._calls_at_once *= 2
+            elif seconds > _LONG:
+                self._calls_at_once = _CALLS_AT_ONCE
 
-    def _locate(self, place: Place, index: int, address: int) -> None:
-        """Tell all calls that use a storage where it is now."""
-        if self._addresses.get((place, index)) == address:
-            return
-        self._addresses[place, index] = address
-        for position, offset in self._code.slots.get((place, index), ()):
-            self._words[position] = address + offset
+    def _location(self, place: Place, index: int) -> Location:
+        """Where a storage is, for all calls that use it."""
+        key = place, index
+        uses = self._code.slots.get(key, ())
+        return self._locations.setdefault(key, Location(self._words, uses))
 
     def _bind_inputs(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The arrays that the calls work on, which the caller must hold until they are done."""
         arrays = list(inputs)
-        for index, (array, seen) in enumerate(zip(inputs, self._seen, strict=True)):
-            if seen is not None and seen() is array:
-                continue
+        identities = list(map(id, inputs))
+        for index in self._bound.others(identities):
+            array = inputs[index]
             if not _fits(array, *self._expected[index]):
                 found = TensorType.of(np.asarray(array))
                 raise UsageError(f"input {index} must be `{self._types[index]}`, got `{found}`")
             flags = array.flags
             usable = array if flags.c_contiguous and flags.aligned else array.copy(order="C")
-            remember = usable is array and self._recurring[index]
-            self._seen[index] = weakref.ref(array) if remember else None
             arrays[index] = usable
-            self._locate(Place.INPUT, index, address_of(usable))
-            for place, layout in self._packings.get(index, ()):
+            self._bound.forget(index)
+            self._inputs[index].move(address_of(usable))
+            for location, layout in self._packings.get(index, ()):
                 packed = PACKED_WEIGHTS.packed(array, usable, layout, self._threads)
-                self._locate(Place.PACKED, place, address_of(packed))
+                location.move(address_of(packed))
+            if usable is array and self._recurring[index]:
+                self._bound.remember(index, array)
         if self._overwritten:
-            self._own_donated(inputs, arrays)
+            self._own_donated(identities, arrays)
         return arrays
 
-    def _own_donated(self, inputs: Sequence[np.ndarray], arrays: list[np.ndarray]) -> None:
+    def _own_donated(self, identities: Sequence[int], arrays: list[np.ndarray]) -> None:
         """Copy what is to be overwritten but is read-only or given for another input as well."""
-        uses = Counter(map(id, inputs)) if len({*map(id, inputs)}) < len(inputs) else None
+        uses = Counter(identities) if len(set(identities)) < len(identities) else None
         for index in self._overwritten:
-            shared = uses is not None and uses[id(inputs[index])] > 1
-            if not arrays[index].flags.writeable or (shared and arrays[index] is inputs[index]):
-                arrays[index] = arrays[index].copy()
-                self._seen[index] = None
-                self._locate(Place.INPUT, index, address_of(arrays[index]))
+            array = arrays[index]
+            shared = uses is not None and uses[id(array)] > 1
+            if shared or not array.flags.writeable:
+                arrays[index] = array.copy()
+                self._bound.forget(index)
+                self._inputs[index].move(address_of(arrays[index]))
 
     def _bind_results(self, arrays: Sequence[np.ndarray]) -> list[Buffer]:
         results: list[Buffer] = []
-        for index, result in enumerate(self.schedule.results):
-            view = result.view
+        for result, (location, shape, dtype) in zip(
+            self.schedule.results, self._results, strict=True
+        ):
             if result.donated is None:
-                array = np.empty(view.shape, view.dtype.numpy)
-                self._locate(Place.RESULT, index, address_of(array))
+                array = np.empty(shape, dtype)
+                location.move(address_of(array))
             else:
                 array = arrays[result.donated]
-                if self._expected[result.donated] != (view.dtype.numpy, view.shape):
-                    array = array.reshape(view.shape).view(view.dtype.numpy)
+                if self._expected[result.donated] != (dtype, shape):
+                    array = array.reshape(shape).view(dtype)
             results.append(array)
         return results
 
@@ -156,7 +177,7 @@ class NumbaExecutable:
     def _read(self, view: View) -> np.ndarray:
         """A copy of the elements behind a view, as the calls see them now."""
         place = locate(view)
-        start = self._addresses[place.key] + place.offset
+        start = self._locations[place.key].address + place.offset
         for counter, stride in place.moves:
             start += self._words[self._code.counters[counter]] * stride
         last = sum((n - 1) * step for n, step in zip(view.shape, view.strides, strict=True))

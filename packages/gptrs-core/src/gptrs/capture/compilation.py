@@ -145,8 +145,8 @@ def prepare(
 
     The backend sees `@main` alone: calls are inlined, and so are the decompositions of custom calls
     that it does not know. ExecutionError for a program that needs more memory than there is,
-    UnsupportedError for one with symbolic dims. `origin` and `reason` are for those who trace.
-    With `streaming` it runs in parts, and takes weights that have a lender as they are.
+    UnsupportedError for one with symbolic dims. `origin` and `reason` are for those who trace. With
+    `streaming` it runs in parts, and takes weights that have a lender as they are.
     """
     request = _Request(origin, reason, fold=True, streaming=streaming)
     return _compile(program, backend, tuple(roles), request)

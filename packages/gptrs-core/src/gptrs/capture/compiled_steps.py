@@ -70,6 +70,8 @@ class CompiledSteps(Generic[Step]):
         self._function = function
         self._expected = expected
         self._entries: dict[StepKey, _Entry[Step]] = {}
+        # What was found last: to compare keys is quicker than to hash all types of one.
+        self._last: tuple[StepKey, _Entry[Step]] | None = None
         self._clock = itertools.count()
         self._lock = ForkSafeLock()
         self._warned = False
@@ -79,17 +81,22 @@ class CompiledSteps(Generic[Step]):
 
     def find(self, key: StepKey) -> Step | None:
         """The step of a call, which is counted; None if there is none."""
-        entry = self._entries.get(key)
+        last = self._last
+        repeated = last is not None and last[0] == key
+        entry = last[1] if last is not None and repeated else self._entries.get(key)
         if entry is None:
             return None
         with self._lock:
             entry.calls += 1
             entry.used = next(self._clock)
+            if not repeated and self._entries.get(key) is entry:  # else it was dropped meanwhile
+                self._last = key, entry
         return entry.step
 
     def keep(self, key: StepKey, step: Step) -> None:
         """Add the step of a call, which is counted; drop the one unused for longest if need be."""
         with self._lock:
+            self._last = None
             self._entries[key] = _Entry(step, 1, next(self._clock))
             if len(self._entries) > MOST_SIGNATURES:
                 del self._entries[min(self._entries, key=lambda key: self._entries[key].used)]
@@ -102,6 +109,7 @@ class CompiledSteps(Generic[Step]):
         """Drop all of them."""
         with self._lock:
             self._entries.clear()
+            self._last = None
             self._warned = False
 
     def signatures(self) -> list[JitSignature]:

@@ -4,89 +4,26 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Hashable, Sequence
-from contextvars import ContextVar
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from types import MethodType
 from typing import Generic, ParamSpec, TypeVar, cast, overload
 
 from gptrs.backend.protocol import Backend, InputRole
 from gptrs.capture import execute
 from gptrs.capture.backend_choice import chosen_backend
-from gptrs.capture.call_signature import CallShape, CallSignature, Names, refused
-from gptrs.capture.compilation import prepare, settings_for
-from gptrs.capture.compiled_steps import (
-    MANY_SIGNATURES,
-    CompiledSteps,
-    JitSignature,
-    StepKey,
-)
-from gptrs.capture.graph import (
-    Captured,
-    GraphSlice,
-    Leaf,
-    Source,
-    common_backend,
-    role_of,
-)
+from gptrs.capture.call_signature import Names
+from gptrs.capture.compilation import prepare
+from gptrs.capture.compiled_steps import MANY_SIGNATURES, CompiledSteps, JitSignature
+from gptrs.capture.graph import Captured, Leaf, common_backend, role_of
 from gptrs.capture.parameter import Parameter
-from gptrs.capture.pytree import AS_GIVEN, Structure, count_tensors, flatten, rebuild
-from gptrs.capture.pytree_nodes import Refusal, Tree
 from gptrs.capture.replay import Step, replay
-from gptrs.capture.tensor import Tensor, flush
-from gptrs.capture.traced import StandIn, require_own
-from gptrs.errors import UsageError
+from gptrs.capture.tensor import flush
+from gptrs.capture.traced_function import Call, TracedFunction
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
-
-_contexts: list[Callable[[], Hashable]] = []
-_open_captures: ContextVar[tuple[tuple[object, StepKey], ...]] = ContextVar(
-    "gptrs_open_captures", default=()
-)
-"""The functions that are being captured, outermost first, each with the key of its call."""
-
-
-def add_signature_context(value: Callable[[], Hashable]) -> None:
-    """Make `value()` part of every signature: for ambient state that changes what is captured."""
-    _contexts.append(value)
-
-
-@dataclass(eq=False, slots=True)
-class _Call:
-    """The arguments of one call, taken apart."""
-
-    shape: CallShape
-    structures: tuple[Structure, ...]
-    tensors: Sequence[Tensor]
-    context: tuple[Hashable, ...]
-
-    def key(self, types: tuple[TensorType, ...], backend: Backend | None) -> StepKey:
-        settings = settings_for(backend) if backend else ()
-        return StepKey(self.shape.labels, self.structures, types, self.context, backend, settings)
-
-    def donated(self) -> dict[int, str]:
-        """The positions of the donated tensors, with the names of their arguments."""
-        names: list[str | None] = []
-        for slot, structure in zip(self.shape.slots, self.structures, strict=True):
-            names += [slot.label if slot.donated else None] * count_tensors(structure)
-        return {position: name for position, name in enumerate(names) if name is not None}
-
-
-@dataclass(frozen=True, slots=True)
-class _Capture:
-    """What a function did with stand-ins for its arguments."""
-
-    graph: GraphSlice
-    arguments: Sequence[StandIn]
-    bound: Sequence[Leaf]
-    outputs: Structure
-    output_types: Sequence[TensorType]
-
-    def program(self) -> Program:
-        return self.graph.lower([*self.arguments, *self.bound])
 
 
 class Jitted(Generic[Parameters, Result]):
@@ -100,9 +37,9 @@ class Jitted(Generic[Parameters, Result]):
         signatures: int = MANY_SIGNATURES,
     ) -> None:
         functools.update_wrapper(self, function)
-        self._function = cast("Callable[..., object]", function)
         self._name = str(getattr(function, "__name__", type(function).__name__))
-        self._signature = CallSignature(self._function, self._name, donate, static)
+        called = cast("Callable[..., object]", function)
+        self._function = TracedFunction(called, self._name, donate, static)
         self._steps = CompiledSteps[Step](self._name, signatures)
         self._home: Backend | None = None
         """The backend of the tensors that the function brings along, once that is known."""
@@ -130,8 +67,8 @@ class Jitted(Generic[Parameters, Result]):
         Its parameters are the tensors of the arguments, in order, and then those that the function
         uses without taking them. Nothing is compiled, run, or donated.
         """
-        call = self._taken_apart(args, kwargs)
-        return self._capture(call, [tensor.source for tensor in call.tensors]).program()
+        call = self._function.taken_apart(args, kwargs)
+        return self._function.capture(call, [tensor.source for tensor in call.tensors]).program()
 
     def __get__(self, instance: object, owner: type | None = None) -> object:
         """A method, where the function is one: `self` is its first argument."""
@@ -139,14 +76,14 @@ class Jitted(Generic[Parameters, Result]):
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """Replay the step compiled for this signature, capturing it first if there is none."""
-        call = self._taken_apart(args, kwargs)
-        if _open_captures.get() or execute.eager():
-            return cast("Result", self._inline(call))
+        call = self._function.taken_apart(args, kwargs)
+        if self._function.in_place:
+            return cast("Result", self._function.run_in_place(call))
         inputs: list[Leaf] = []
         for tensor in call.tensors:
             source = tensor.source
             if source.traced:  # in the body of a loop or branch
-                return cast("Result", self._inline(call))
+                return cast("Result", self._function.run_in_place(call))
             if isinstance(source, Captured):
                 flush(call.tensors)
                 source = tensor.source
@@ -155,13 +92,7 @@ class Jitted(Generic[Parameters, Result]):
         step, cached = self._step(call, inputs)
         return cast("Result", replay(step, inputs, cached))
 
-    def _taken_apart(self, args: tuple[object, ...], kwargs: dict[str, object]) -> _Call:
-        shape = self._signature.shape(args, kwargs)
-        tensors: list[Tensor] = []
-        structures = shape.flatten(args, kwargs, tensors)
-        return _Call(shape, structures, tensors, tuple([value() for value in _contexts]))
-
-    def _step(self, call: _Call, inputs: Sequence[Leaf]) -> tuple[Step, bool]:
+    def _step(self, call: Call, inputs: Sequence[Leaf]) -> tuple[Step, bool]:
         """The step of a call, and whether an earlier one had compiled it."""
         given = common_backend(inputs, self._name)
         types = tuple([leaf.type for leaf in inputs])
@@ -177,15 +108,15 @@ class Jitted(Generic[Parameters, Result]):
             return step, False
 
     def _find(
-        self, call: _Call, types: tuple[TensorType, ...], given: Backend | None
+        self, call: Call, types: tuple[TensorType, ...], given: Backend | None
     ) -> Step | None:
         backend = given or self._home
         if backend is None and self._steps:  # it binds nothing: the default backend decides
             backend = chosen_backend()
         return self._steps.find(call.key(types, backend)) if backend else None
 
-    def _compiled_step(self, call: _Call, inputs: Sequence[Leaf]) -> Step:
-        capture = self._capture(call, inputs)
+    def _compiled_step(self, call: Call, inputs: Sequence[Leaf]) -> Step:
+        capture = self._function.capture(call, inputs)
         self._home = self._home or common_backend(capture.bound, self._name)
         engine = common_backend([*inputs, *capture.bound], self._name) or chosen_backend()
         donated = call.donated()
@@ -217,58 +148,6 @@ class Jitted(Generic[Parameters, Result]):
             # arguments of the next one, and finding it compares types.
             [known.get(type_, type_) for type_ in capture.output_types],
         )
-
-    def _capture(self, call: _Call, inputs: Sequence[Source]) -> _Capture:
-        """Call the function with stand-ins for `inputs`."""
-        arguments = [
-            StandIn(source.type, position, source.backend, self._name)
-            for position, source in enumerate(inputs)
-        ]
-        try:
-            returned = self._traced_call(call, [Tensor(argument) for argument in arguments])
-            results: list[Tensor] = []
-            outputs = self._result_structure(returned, results)
-        finally:
-            for argument in arguments:
-                argument.ended = True
-        graph = GraphSlice([tensor.source for tensor in results])
-        own = set[Leaf](arguments)
-        bound = [leaf for leaf in graph.leaves if leaf not in own]
-        require_own(bound, self._name)
-        return _Capture(graph, arguments, bound, outputs, [tensor.type for tensor in results])
-
-    def _traced_call(self, call: _Call, tensors: Sequence[Tensor]) -> object:
-        """Call the function; UsageError if that very call is being captured already."""
-        key = call.key(tuple([tensor.type for tensor in tensors]), None)
-        opened = _open_captures.get()
-        if (self, key) in opened:
-            raise UsageError(
-                f"`{self._name}` calls itself with arguments of the same types and static values,"
-                " so its capture would never end",
-                hint="stop at a static argument that changes, or use a loop functional",
-            )
-        token = _open_captures.set((*opened, (self, key)))
-        try:
-            return call.shape.call(self._function, call.structures, iter(tensors))
-        finally:
-            _open_captures.reset(token)
-
-    def _inline(self, call: _Call) -> Tree:
-        """The result of the function itself: in eager mode, and as part of another capture."""
-        if execute.eager() and not _open_captures.get():
-            returned = call.shape.call(self._function, call.structures, iter(call.tensors))
-        else:
-            returned = self._traced_call(call, call.tensors)
-        results: list[Tensor] = []
-        structure = self._result_structure(returned, results)
-        return rebuild(structure, iter(results))
-
-    def _result_structure(self, returned: Tree, results: list[Tensor]) -> Structure:
-        try:
-            return flatten(returned, results, AS_GIVEN)
-        except Refusal as refusal:
-            refusal.hint = "return tensors, arrays, static values, and containers of them"
-            raise refused(refusal, f"`{self._name}` cannot return", returned, "result") from None
 
 
 @overload

@@ -15,7 +15,6 @@ from gptrs.backend.protocol import Backend, Buffer
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
 
-
 PREFETCH = 1
 """Parts of a program ahead that weights are read, unless a model says otherwise."""
 PIN_BELOW = 65_536
@@ -35,7 +34,7 @@ class Streaming:
 
     @property
     def share(self) -> int:
-        """Bytes of weights that a part of a program reads, at the most."""
+        """Bytes of weights that a part of a program reads, at the most, and that are left free."""
         return self.budget // 8
 
 

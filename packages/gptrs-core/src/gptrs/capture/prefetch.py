@@ -11,20 +11,33 @@ from collections.abc import Sequence
 from gptrs.capture.parameter import Parameter
 from gptrs.errors import GptrsError
 
+try:
+    import resource
+except ImportError:  # where there is no such system call
+    resource = None
+
 _Requests = queue.Queue[Sequence[weakref.ref[Parameter]] | None]
 _MOST_WAITING = 8
 """Requests; a thread that is further behind than that only gets in the way."""
 
 
 class Prefetcher:
-    """Its thread starts with the first request, in each process, and ends with this object."""
+    """Its thread starts with the first request, in each process, and ends with this object.
+
+    Requests count as long as this process makes the disk work: to ask for what the system has in
+    its cache takes time that the computation lacks.
+    """
 
     def __init__(self) -> None:
+        self._reads: int | None = None
         self._requests: _Requests = queue.Queue(_MOST_WAITING)
         self._thread: threading.Thread | None = None
 
     def ask_for(self, weights: Sequence[Parameter]) -> None:
         """Have the files of these weights read ahead, unless the thread is behind already."""
+        before, self._reads = self._reads, _disk_reads()
+        if before is not None and before == self._reads:
+            return
         if self._thread is None or not self._thread.is_alive():  # as after a fork
             self._start()
         with contextlib.suppress(queue.Full):
@@ -37,8 +50,16 @@ class Prefetcher:
             target=_serve, args=arguments, name="gptrs-prefetch", daemon=True
         )
         self._thread.start()
-        # At exit nobody waits for the thread, and in a forked child the queue may be locked for good.
+        # At exit nobody waits for the thread; in a forked child the queue may be locked for good.
         weakref.finalize(self, _stop, self._requests).atexit = False
+
+
+def _disk_reads() -> int | None:
+    """A number that grows when this process reads from a disk, None where that is not known."""
+    if resource is None:
+        return None
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return usage.ru_inblock + usage.ru_majflt
 
 
 def _serve(requests: _Requests) -> None:

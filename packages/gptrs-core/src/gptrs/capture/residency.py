@@ -21,8 +21,8 @@ class Residency:
     """Which weights of a model are in memory: at most `streaming.budget` bytes of them.
 
     Weights are used in turns, over and over. To make room, the one that was used last goes first,
-    as it is the one whose turn is farthest away: so a part of the weights stays for good, and the
-    rest passes by. Loans of several threads wait for each other.
+    as it is the one whose turn is farthest away: so nearly all that fits is still there when its
+    turn comes. Loans of several threads wait for each other.
     """
 
     def __init__(self, streaming: Streaming) -> None:
@@ -39,7 +39,7 @@ class Residency:
     @property
     def bytes_held(self) -> int:
         """The bytes of weights that are in memory now."""
-        return sum(self._held.values())
+        return sum(nbytes for weight, nbytes in list(self._held.items()) if weight() is not None)
 
     def require_room(self, parts: Sequence[Loan]) -> None:
         """See `gptrs.capture.parameter.Lender`."""
@@ -101,13 +101,19 @@ class Residency:
         return buffer
 
     def _make_room(self, need: int, keep: set[Parameter]) -> None:
-        """Drop weights, the last used first and pinned ones only in the end, but none in `keep`."""
-        for spares_pinned in (True, False):
+        """Drop weights, the last used first, but none in `keep`.
+
+        A share is left free for what kernels make of weights for the moment; pinned ones go only
+        where the budget would be broken.
+        """
+        budget = self.streaming.budget
+        for limit, spares_pinned in ((budget - self.streaming.share, True), (budget, False)):
             for key in reversed(self._held.copy()):
-                if self.bytes_held + need <= self.streaming.budget:
-                    return
+                if self.bytes_held + need <= limit:
+                    break
                 weight = key()
-                if weight is None or not (weight in keep or (spares_pinned and self._pinned(weight))):
+                if weight is None:
                     del self._held[key]
-                    if weight is not None:
-                        weight.drop()
+                elif weight not in keep and not (spares_pinned and self._pinned(weight)):
+                    del self._held[key]
+                    weight.drop()

@@ -58,7 +58,7 @@ class StreamedExecutable:
     """
 
     def __init__(self, pieces: Segments, backend: Backend, prefetch: int) -> None:
-        """Compile each part; with `prefetch`, the weights of the part so far ahead are asked for."""
+        """Compile each part; while it runs, ask for the weights of the one `prefetch` later."""
         self._parts = [
             _Part(backend.compile(part.program, part.roles), part, _rows(part))
             for part in pieces.parts

@@ -59,8 +59,10 @@ class Tensor(Operators, Methods):
     @property
     def source(self) -> Source:
         """What the tensor stands for now; a captured result becomes a stored one once computed."""
-        self._source = resolve(self._source)
-        return self._source
+        source = self._source
+        if isinstance(source, Captured):
+            source = self._source = resolve(source)
+        return source
 
     @property
     def type(self) -> TensorType:
@@ -131,9 +133,11 @@ class Tensor(Operators, Methods):
         return bool(np.any(self._read("`in`", _CHOOSE) == value))
 
     def _read(self, asked: str, hint: str) -> np.ndarray:
-        require_known(asked, self.source, hint)
-        flush([self])
         leaf = self.source
+        require_known(asked, leaf, hint)
+        if isinstance(leaf, Captured):
+            flush([self])
+            leaf = self.source
         assert not isinstance(leaf, Captured)
         view = execute.host_value(leaf).view()
         view.flags.writeable = False
@@ -202,6 +206,6 @@ def tensor(value: npt.ArrayLike, dtype: DType | None = None) -> Tensor:
     array = np.asarray(value)
     if dtype is not None:
         array = array.astype(dtype.numpy)
-    elif not isinstance(value, np.ndarray | np.generic) and array.dtype == np.float64:
+    elif not isinstance(value, (np.ndarray, np.generic)) and array.dtype == np.float64:
         array = array.astype(np.float32)
     return Tensor.of_array(array)

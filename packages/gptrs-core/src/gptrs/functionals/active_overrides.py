@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
-from gptrs.capture.jit import add_signature_context
+from gptrs.capture.traced_function import add_signature_context
 from gptrs.functionals.override_policy import Policy
 
 Arguments = tuple[object, ...]

@@ -25,6 +25,7 @@ from gptrs.plugins.capabilities import (
     capabilities_of,
 )
 from gptrs.plugins.manager import manager
+from gptrs.quoting import shown_value
 from gptrs.runtime.embedding_recipe import EmbeddingRecipe, embedding_recipe
 from gptrs.runtime.functional_overrides import OverriddenModel, model_choices
 from gptrs.runtime.image_processor import ImageProcessor
@@ -183,7 +184,8 @@ class LoadedModel:
                 continue
             tokens = cast("list[object]", value) if isinstance(value, list) else [value]
             if not all(isinstance(token, int) and not isinstance(token, bool) for token in tokens):
-                raise ModelError(f"`{name}` must be a token or a list of tokens, got {value!r}")
+                found = shown_value(cast("object", value))
+                raise ModelError(f"`{name}` must be a token or a list of tokens, got {found}")
             return cast("list[int]", tokens)
         return []
 
@@ -211,10 +213,13 @@ def load_model(
     threads: int | None = None,
     weight_budget: int | str | None = None,
 ) -> LoadedModel:
-    """Load the model in directory `path` (None: the bundled demo model) on a backend by name.
+    """Load the model at `path` (None: the bundled demo model) on a backend by name.
+
+    `path` is a model folder, a `GPTRSCHK` file or, where nothing has that name, a model of the
+    Hugging Face hub as `ORG/NAME[@REVISION]`, for which the library `huggingface_hub` is needed.
 
     Without `backend` the one in `GPTRS_BACKEND` or the installed one of highest priority is taken;
-    `threads` None leaves their number to it. Raises ModelError (no such directory, unknown kind,
+    `threads` None leaves their number to it. Raises ModelError (no such model, unknown kind,
     unsupported setting), CheckpointError (damaged or missing weights) or PluginError (backend).
 
     All that the model computes follows `runtime.functional_overrides` of its config.json, an object

@@ -7,6 +7,10 @@ from collections.abc import Callable, Sequence
 INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 
 
+_WINDOW = 4
+"""Tokens that are decoded together, at most, before those of earlier pieces are left out."""
+
+
 class IncrementalDecoder:
     """Turns tokens into pieces of text whose concatenation is the text of all tokens.
 
@@ -17,27 +21,29 @@ class IncrementalDecoder:
     def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
         self._decode = decode
         self._tokens: list[int] = []
-        self._context_start = 0
-        self._emitted_end = 0
+        """The last tokens, from the beginning of a piece on."""
+        self._told = 0
+        """How many of them gave the pieces so far."""
+        self._told_text = ""
 
     def push(self, token: int) -> str:
         """The text that `token` completes, possibly empty."""
         self._tokens.append(token)
-        text = self._pending()
-        if not text or text.endswith(INCOMPLETE):
+        text = self._decode(self._tokens)
+        piece = text[len(self._told_text) :]
+        if not piece or piece.endswith(INCOMPLETE):
             return ""
-        self._context_start, self._emitted_end = self._emitted_end, len(self._tokens)
-        return text
+        if len(self._tokens) > _WINDOW:
+            del self._tokens[: self._told]
+            text = self._decode(self._tokens)
+        self._told, self._told_text = len(self._tokens), text
+        return piece
 
     def finish(self) -> str:
         """What was held back; bytes that never became a character show as U+FFFD."""
-        text = self._pending()
-        self._context_start = self._emitted_end = len(self._tokens)
+        text = self._decode(self._tokens)[len(self._told_text) :]
+        self._tokens, self._told, self._told_text = [], 0, ""
         return text
-
-    def _pending(self) -> str:
-        context = self._decode(self._tokens[self._context_start : self._emitted_end])
-        return self._decode(self._tokens[self._context_start :])[len(context) :]
 
 
 class StopFilter:

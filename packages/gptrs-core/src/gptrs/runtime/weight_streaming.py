@@ -64,7 +64,7 @@ def _residency(streaming: Streaming, total: int) -> Residency | None:
         "weight streaming is on: %s of weights pass through %s of memory, a step reads up to %s",
         _shown(total),
         _shown(most),
-        _shown(min(total, total - most + streaming.share)),
+        _shown(min(total, total - most + 2 * streaming.share)),
     )
     return Residency(streaming)
 

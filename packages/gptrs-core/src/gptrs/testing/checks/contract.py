@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 
 import numpy as np
@@ -164,10 +165,12 @@ def parameters_are_not_mixed_up(backend: Backend) -> None:
     x = np.array([[1, 2], [3, 4]], np.float32)
     p, q = np.array([[0, 1], [1, 0]], np.float32), np.array([[2, 0], [0, 3]], np.float32)
     roles = [InputRole.ARGUMENT, InputRole.PARAMETER, InputRole.PARAMETER]
+    streamed = [InputRole.ARGUMENT, InputRole.PARAMETER, InputRole.STREAMED]
     buffers: list[Buffer] = [backend.to_device(array) for array in (p, q)]
-    for first, second, expected in (("p", "q", x @ p @ q), ("q", "p", x @ q @ p)):
+    orders = (("p", "q", x @ p @ q), ("q", "p", x @ q @ p))
+    for (first, second, expected), given in itertools.product(orders, (roles, streamed)):
         text = PRODUCTS.format(first=first, second=second)
-        executable = compiled(backend, text, roles)
+        executable = compiled(backend, text, given)
         for _ in range(2):
             results = executable.run([backend.to_device(x), *buffers])
             found = [backend.to_host(result) for result in results]
