@@ -170,7 +170,7 @@ def _compare(folder: Path, budgets: list[str], count: int) -> None:
 
 def main() -> None:
     """See the docstring of the module."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--folder", type=Path, help="where the model is, or is written to")
     parser.add_argument("--tokens", type=int, default=12)
     parser.add_argument("--budgets", default="off,600MB,25%")

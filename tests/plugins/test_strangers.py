@@ -73,6 +73,8 @@ from gptrs.plugins.manager import manager
 class Recorder:
     """Keeps the optimized program that it is given and refuses to compile it."""
     name = "recorder"
+    def refusal(self, op, operands, results):
+        return None
     def compile(self, program, roles):
         if not roles:  # constants, which the optimizer would like to have computed
             raise UnsupportedError("it computes nothing")

@@ -15,7 +15,7 @@ from gptrs.backend.protocol import Backend, Buffer
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
 
-PREFETCH = 1
+PREFETCH = 2
 """Parts of a program ahead that weights are read, unless a model says otherwise."""
 PIN_BELOW = 65_536
 """Bytes from which on a weight may leave memory, unless a model says otherwise."""

@@ -61,7 +61,9 @@ class Residency:
         with self._lock:
             self._make_room(self._need(loan, missing=True), keep=set(loan.weights))
             pairs = list(zip(loan.weights, loan.rows, strict=True))
-            yield [self._buffer(weight, rows) for weight, rows in pairs]
+            buffers = [self._buffer(weight, rows) for weight, rows in pairs]
+            self.most_held = max(self.most_held, self.bytes_held)
+            yield buffers
             for weight, rows in pairs:
                 if rows is not None and not weight.loaded:
                     release_pages(weight.backend.to_host(weight.borrow()))
@@ -97,7 +99,6 @@ class Residency:
         buffer = weight.lend()
         self._held.pop(key, None)
         self._held[key] = weight.type.nbytes
-        self.most_held = max(self.most_held, self.bytes_held)
         return buffer
 
     def _make_room(self, need: int, keep: set[Parameter]) -> None:
@@ -107,13 +108,14 @@ class Residency:
         where the budget would be broken.
         """
         budget = self.streaming.budget
+        taken = self.bytes_held + need
         for limit, spares_pinned in ((budget - self.streaming.share, True), (budget, False)):
             for key in reversed(self._held.copy()):
-                if self.bytes_held + need <= limit:
+                if taken <= limit:
                     break
                 weight = key()
                 if weight is None:
                     del self._held[key]
                 elif weight not in keep and not (spares_pinned and self._pinned(weight)):
-                    del self._held[key]
+                    taken -= self._held.pop(key)
                     weight.drop()

@@ -17,6 +17,7 @@ from gptrs.testing.program_generator.draft import Declined, Draft
 from gptrs.testing.program_generator.elementwise import BITS, DIRECTIONS
 from gptrs.testing.program_generator.emitters import ORDERED, REALS
 from gptrs.testing.program_generator.facts import SIGN_OF_ZERO_OPEN, Facts, computed
+from gptrs.testing.program_generator.indexing import block_of, gathered, rows_of
 from gptrs.testing.program_generator.layout_bait import repeated
 
 CLOSE = (ops.Sqrt, ops.Reciprocal, ops.Div)
@@ -177,6 +178,15 @@ def two_casts(draft: Draft) -> None:
     computing(draft, ops.Cast(last), computing(draft, ops.Cast(between), x))
 
 
+def read_of_cast(draft: Draft) -> None:
+    """Elements at some places of a value that is cast, mostly to a wider type."""
+    x = exact_value(draft, ORDERED, least_rank=1)
+    real = [dtype for dtype in draft.rules.dtypes if not dtype.is_complex]
+    wide = [dtype for dtype in real if dtype.itemsize >= x.type.dtype.itemsize]
+    to = draft.dice.pick(wide if wide and draft.dice.chance(0.8) else real)
+    draft.dice.pick((rows_of, gathered, block_of))(draft, computing(draft, ops.Cast(to), x))
+
+
 def cast_to_itself(draft: Draft) -> None:
     """A cast to the type that the value has."""
     x = exact_value(draft, draft.rules.dtypes)
@@ -254,6 +264,7 @@ BAITS: Sequence[Callable[[Draft], object]] = (
     *[back_and_forth] * 10,
     *[two_casts] * 6,
     *[cast_to_itself] * 2,
+    *[read_of_cast] * 12,
     *[bitcasts] * 7,
     *[known_selection] * 4,
     selection_of_same,

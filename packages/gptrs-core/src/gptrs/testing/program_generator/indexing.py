@@ -57,12 +57,16 @@ def starts(draft: Draft, rank: int) -> Value:
 @emits(ops.Take, dtypes=dtypes.ALL, weight=2)
 def takes(draft: Draft, op: type[Op], dtype: DType) -> None:
     """Any number of rows."""
-    x = draft.operand(dtype, least_rank=1)
+    rows_of(draft, draft.operand(dtype, least_rank=1))
+
+
+def rows_of(draft: Draft, x: Value) -> Value:
+    """Any number of rows of `x`."""
     rows, *row = x.type.shape
     shape = draft.shape(greatest_rank=2)
-    if not rows or TensorType(dtype, (*shape, *row)).size > MAX_SIZE:
+    if not rows or TensorType(x.type.dtype, (*shape, *row)).size > MAX_SIZE:
         shape = (*shape[:1], 0)
-    draft.emit(ops.Take(), x, indices(draft, shape, rows), facts=draft.facts[x])
+    return draft.emit(ops.Take(), x, indices(draft, shape, rows), facts=draft.facts[x])
 
 
 def _inner_shape(draft: Draft, shape: Shape, axis: int) -> Shape:
@@ -75,20 +79,28 @@ def _inner_shape(draft: Draft, shape: Shape, axis: int) -> Shape:
 @emits(ops.Gather, dtypes=dtypes.ALL, weight=2)
 def gathers(draft: Draft, op: type[Op], dtype: DType) -> None:
     """Along any axis."""
-    x = draft.operand(dtype, least_rank=1)
+    gathered(draft, draft.operand(dtype, least_rank=1))
+
+
+def gathered(draft: Draft, x: Value) -> Value:
+    """Elements of `x` along any axis."""
     axis = draft.dice.below(x.type.rank)
     shape = _inner_shape(draft, x.type.shape, axis)
     where = indices(draft, shape, x.type.shape[axis])
-    draft.emit(ops.Gather(axis), x, where, facts=draft.facts[x])
+    return draft.emit(ops.Gather(axis), x, where, facts=draft.facts[x])
 
 
 @emits(ops.DynamicSlice, dtypes=dtypes.ALL)
 def dynamic_slices(draft: Draft, op: type[Op], dtype: DType) -> None:
     """A block of any size, the starts of which are clamped."""
-    x = draft.operand(dtype)
+    block_of(draft, draft.operand(dtype))
+
+
+def block_of(draft: Draft, x: Value) -> Value:
+    """A block of `x` of any size."""
     sizes = tuple(draft.dice.between(0 if dim < 2 else 1, dim) for dim in x.type.shape)
     where = starts(draft, x.type.rank)
-    draft.emit(ops.DynamicSlice(sizes), x, where, facts=draft.facts[x])
+    return draft.emit(ops.DynamicSlice(sizes), x, where, facts=draft.facts[x])
 
 
 @emits(ops.DynamicUpdateSlice, dtypes=dtypes.ALL)
