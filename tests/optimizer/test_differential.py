@@ -14,7 +14,7 @@ from gptrs.optimizer.pass_base import Pass
 from gptrs.optimizer.pipeline import SPECIALIZATION, known_passes
 from gptrs.testing.program_generator import random_program
 
-SEEDS = range(400)
+SEEDS = range(450)
 FIRED_AT_LEAST = 100
 BAIT = 200
 """The weight of left-hand sides of rewrites in the generated programs, against 19 of all else."""
