@@ -19,6 +19,7 @@ from typing import Self, cast
 
 from gptrs.checkpoint.hf_directory import INDEX, WEIGHTS, shards_of
 from gptrs.checkpoint.model_source import CONFIG, GENERATION_CONFIG, TOKENIZER
+from gptrs.checkpoint.sentence_files import MODEL_CONFIG, MODULES, TRANSFORMER_CONFIG
 from gptrs.errors import GptrsError, ModelError
 from gptrs.quoting import clipped, quoted
 
@@ -31,12 +32,12 @@ SETTINGS = (
     "chat_template.jinja",
     "preprocessor_config.json",
     "processor_config.json",
-    "modules.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-    "1_Pooling/config.json",
-    "2_Dense/config.json",
-    "2_Dense/model.safetensors",
+    MODULES,
+    TRANSFORMER_CONFIG,
+    MODEL_CONFIG,
+    f"1_Pooling/{CONFIG}",
+    f"2_Dense/{CONFIG}",
+    f"2_Dense/{WEIGHTS}",
 )
 """What is fetched beside the weights, as far as a model has it."""
 _NAME = r"[A-Za-z0-9_][\w.-]*"
