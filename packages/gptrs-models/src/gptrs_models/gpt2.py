@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-import numpy as np
+from functools import partial
 
 from gptrs import functionals as F
 from gptrs.api import (
     CacheLayer,
     ConfigFields,
-    KVCache,
     LayerCache,
     ModelError,
     Module,
     Params,
     Place,
     Tensor,
-    dtypes,
-    jit,
-    tensor,
 )
 from gptrs.nn import (
     Embedding,
@@ -32,6 +27,7 @@ from gptrs.nn import (
     split_heads,
 )
 from gptrs_models.activations import ACTIVATIONS
+from gptrs_models.causal_lm import CausalLM, Layer
 
 
 @dataclass(frozen=True)
@@ -123,7 +119,7 @@ class Block(Module):
         self.mlp = MLP(config, params / "mlp")
 
     def __call__(
-        self, x: Tensor, place: Place, cache: LayerCache | None
+        self, place: Place, x: Tensor, cache: LayerCache | None
     ) -> tuple[Tensor, LayerCache | None]:
         """[B, T, C] -> [B, T, C] and the cache with the new positions."""
         mixed, cache = self.attn(self.ln_1(x), place, cache)
@@ -131,12 +127,11 @@ class Block(Module):
         return F.add(x, self.mlp(self.ln_2(x))), cache
 
 
-class GPT2(Module):
+class GPT2(CausalLM):
     """The language model; see `gptrs.plugins.capabilities.CausalLM` for what it promises."""
 
-    capabilities = frozenset({"causal_lm", "hidden_states"})
-
     def __init__(self, config: GPT2Config, params: Params) -> None:
+        super().__init__(config.n_positions, config.vocab_size)
         self.config = config
         body = params / "transformer" if "transformer.wte.weight" in params else params
         self.wte = Embedding(body / "wte", config.vocab_size, config.n_embd)
@@ -148,69 +143,26 @@ class GPT2(Module):
             if config.tie_word_embeddings
             else Linear(params / "lm_head", config.n_embd, config.vocab_size, bias=False)
         )
-        self._forward = jit(self._all_logits, signatures=config.n_positions)
-        self._states = jit(self._hidden_states)
-        self._step = jit(self._next_logits, donate=[2])
 
-    @property
-    def context_length(self) -> int:
-        """Most positions that the model can attend to."""
-        return self.config.n_positions
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of tokens it knows."""
-        return self.config.vocab_size
-
-    def forward(self, tokens: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
-        """Logits of every position, si64 [B, T] -> f32 [B, T, V]."""
-        return self._forward(tensor(tokens), Place.at(0, starts)).numpy()
-
-    def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
-        """Tokens si64 [B, T] -> f32 [B, T, C] of the embeddings and after each block."""
-        states = self._states(tensor(inputs), Place.at(0))
-        return {name: state.numpy() for name, state in states.items()}
-
-    def new_cache(self, batch: int, starts: np.ndarray | None = None) -> KVCache:
-        """An empty key/value cache for `batch` texts, `starts` [B] padding tokens before each."""
+    def cache_layers(self) -> list[CacheLayer]:
+        """Keys and values of every head, in all blocks alike."""
         config = self.config
-        layer = CacheLayer(config.n_head, config.n_embd // config.n_head)
-        return KVCache([layer] * config.n_layer, batch, config.n_positions, dtypes.f32, starts)
+        return [CacheLayer(config.n_head, config.n_embd // config.n_head)] * config.n_layer
 
-    def step(self, tokens: np.ndarray, cache: KVCache) -> np.ndarray:
-        """Append tokens, si64 [B, T] with T >= 1, to `cache`; f32 [B, V] logits of the last one."""
-        return cache.append(tokens, self._step).numpy()
+    def embed(self, tokens: Tensor, place: Place) -> Tensor:
+        """The vector of each token plus that of its position, si64 [B, T] -> f32 [B, T, C]."""
+        return F.add(self.wte(tokens), self.wpe(positions(place, tokens.shape[1])))
 
-    def _all_logits(self, tokens: Tensor, place: Place) -> Tensor:
-        return self._unembed(self._hidden(tokens, place, None)[0][-1])
+    def blocks(self, place: Place, count: int) -> list[Layer]:
+        """The blocks in their order, for tokens at `place`."""
+        return [partial(block, place) for block in self.h]
 
-    def _hidden_states(self, tokens: Tensor, place: Place) -> dict[str, Tensor]:
-        states, _ = self._hidden(tokens, place, None)
-        names = ["embeddings", *(f"layer.{index}" for index in range(len(self.h)))]
-        return dict(zip(names, states, strict=True))
+    def final_norm(self, x: Tensor) -> Tensor:
+        """[..., C] -> the same, normalized."""
+        return self.ln_f(x)
 
-    def _next_logits(
-        self, tokens: Tensor, place: Place, layers: Sequence[LayerCache]
-    ) -> tuple[Tensor, list[LayerCache]]:
-        states, updated = self._hidden(tokens, place, layers)
-        batch, length, width = states[-1].shape
-        last = F.reshape(F.slice_axis(states[-1], 1, length - 1, 1), (batch, width))
-        return self._unembed(last), updated
-
-    def _hidden(
-        self, tokens: Tensor, place: Place, layers: Sequence[LayerCache] | None
-    ) -> tuple[list[Tensor], list[LayerCache]]:
-        """The embeddings and what each block makes of them, the last normalized; the new cache."""
-        x = F.add(self.wte(tokens), self.wpe(positions(place, tokens.shape[1])))  # (B, T, C)
-        states, updated = [x], list[LayerCache]()
-        for index, block in enumerate(self.h):
-            x, cache = block(x, place, layers[index] if layers else None)
-            states.append(x)
-            if cache is not None:
-                updated.append(cache)
-        return [*states[:-1], self.ln_f(x)], updated
-
-    def _unembed(self, x: Tensor) -> Tensor:
+    def unembed(self, x: Tensor) -> Tensor:
+        """[..., C] -> [..., V], with the embeddings where the head has no weights of its own."""
         return self.wte.unembed(x) if self.lm_head is None else self.lm_head(x)
 
 

@@ -5,13 +5,12 @@ Llama 2 and 3, SmolLM, Mistral, Ministral, Ministral 3, Qwen2 and Qwen3 differ i
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-
-import numpy as np
+from functools import partial
 
 from gptrs import functionals as F
-from gptrs.api import KVCache, LayerCache, Module, Params, Tensor, dtypes, jit, tensor
+from gptrs.api import LayerCache, Module, Params, Tensor, dtypes
 from gptrs.nn import (
     CacheLayer,
     Embedding,
@@ -24,6 +23,7 @@ from gptrs.nn import (
     split_heads,
 )
 from gptrs_models.activations import ACTIVATIONS
+from gptrs_models.causal_lm import CausalLM, Layer
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.rope_settings import RopeSettings
 
@@ -146,7 +146,7 @@ class Block(Module):
         self.mlp = MLP(config, params / "mlp")
 
     def __call__(
-        self, x: Tensor, place: Place, rotation: Rotation, cache: LayerCache | None
+        self, place: Place, rotation: Rotation, x: Tensor, cache: LayerCache | None
     ) -> tuple[Tensor, LayerCache | None]:
         """[B, T, C] -> [B, T, C] and the cache with the new positions."""
         mixed, cache = self.self_attn(self.input_layernorm(x), place, rotation, cache)
@@ -154,16 +154,15 @@ class Block(Module):
         return F.add(x, self.mlp(self.post_attention_layernorm(x))), cache
 
 
-class Llama(Module):
+class Llama(CausalLM):
     """The language model; see `gptrs.plugins.capabilities.CausalLM` for what it promises.
 
     With dynamic rotary scaling, and beyond `max_position_embeddings`, the logits depend on how a
     text was cut into steps, as in transformers.
     """
 
-    capabilities = frozenset({"causal_lm", "hidden_states"})
-
     def __init__(self, config: LlamaConfig, params: Params) -> None:
+        super().__init__(config.context_length, config.vocab_size)
         self.config = config
         body = params / "model" if "model.embed_tokens.weight" in params else params
         self.embed_tokens = Embedding(body / "embed_tokens", config.vocab_size, config.hidden_size)
@@ -178,75 +177,30 @@ class Llama(Module):
             if tied
             else Linear(params / "lm_head", config.hidden_size, config.vocab_size, bias=False)
         )
-        self._forward = jit(self._all_logits, signatures=config.context_length)
-        self._states = jit(self._all_states, signatures=config.context_length)
-        self._step = jit(self._next_logits, donate=[2])
 
-    @property
-    def context_length(self) -> int:
-        """Most positions that the model can attend to."""
-        return self.config.context_length
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of tokens it knows."""
-        return self.config.vocab_size
-
-    def forward(self, tokens: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
-        """Logits of every position, si64 [B, T] -> f32 [B, T, V]."""
-        return self._forward(tensor(tokens), Place.at(0, starts)).numpy()
-
-    def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
-        """Each state f32 [B, T, C] of the tokens si64 [B, T]; the last one is after the norm."""
-        states = self._states(tensor(inputs), Place.at(0))
-        names = ["embeddings", *(f"layer.{i}" for i in range(len(self.layers)))]
-        return {name: state.numpy() for name, state in zip(names, states, strict=True)}
-
-    def new_cache(self, batch: int, starts: np.ndarray | None = None) -> KVCache:
-        """An empty key/value cache for `batch` texts, padded at the left by `starts`."""
+    def cache_layers(self) -> list[CacheLayer]:
+        """Keys and values of the heads that queries share, within the window of each block."""
         config = self.config
-        layers = [
+        return [
             CacheLayer(config.num_key_value_heads, config.head_dim, config.window(i))
             for i in range(config.num_hidden_layers)
         ]
-        return KVCache(layers, batch, self.context_length, dtypes.f32, starts)
 
-    def step(self, tokens: np.ndarray, cache: KVCache) -> np.ndarray:
-        """Append tokens, si64 [B, T] with T >= 1, to `cache`; f32 [B, V] logits of the last one."""
-        return cache.append(tokens, self._step).numpy()
+    def embed(self, tokens: Tensor, place: Place) -> Tensor:
+        """The vector of each token, si64 [B, T] -> f32 [B, T, C]; the blocks see to positions."""
+        return self.embed_tokens(tokens)
 
-    def _all_logits(self, tokens: Tensor, place: Place) -> Tensor:
-        return self._unembed(self.norm(self._hidden(tokens, place, None)[0][-1]))
+    def blocks(self, place: Place, count: int) -> list[Layer]:
+        """The blocks in their order, with one rotation for all."""
+        rotation = Rotation.of(self.config.rope, self.config.head_dim, place, count)
+        return [partial(block, place, rotation) for block in self.layers]
 
-    def _all_states(self, tokens: Tensor, place: Place) -> list[Tensor]:
-        *states, last = self._hidden(tokens, place, None)[0]
-        return [*states, self.norm(last)]
+    def final_norm(self, x: Tensor) -> Tensor:
+        """[..., C] -> the same, normalized."""
+        return self.norm(x)
 
-    def _next_logits(
-        self, tokens: Tensor, place: Place, layers: Sequence[LayerCache]
-    ) -> tuple[Tensor, list[LayerCache]]:
-        states, updated = self._hidden(tokens, place, layers)
-        batch, length, width = states[-1].shape
-        last = F.reshape(F.slice_axis(states[-1], 1, length - 1, 1), (batch, width))
-        return self._unembed(self.norm(last)), updated
-
-    def _hidden(
-        self, tokens: Tensor, place: Place, layers: Sequence[LayerCache] | None
-    ) -> tuple[list[Tensor], list[LayerCache]]:
-        """What goes into each block and out of the last, and the caches with the new positions."""
-        config = self.config
-        rotation = Rotation.of(config.rope, config.head_dim, place, tokens.shape[1])
-        states = [self.embed_tokens(tokens)]  # (B, T, C)
-        updated: list[LayerCache] = []
-        for index, block in enumerate(self.layers):
-            before = layers[index] if layers else None
-            x, cache = block(states[-1], place, rotation, before)
-            states.append(x)
-            if cache is not None:
-                updated.append(cache)
-        return states, updated
-
-    def _unembed(self, x: Tensor) -> Tensor:
+    def unembed(self, x: Tensor) -> Tensor:
+        """[..., C] -> [..., V], with the embeddings where the head has no weights of its own."""
         return self.embed_tokens.unembed(x) if self.lm_head is None else self.lm_head(x)
 
 

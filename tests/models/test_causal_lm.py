@@ -1,0 +1,89 @@
+"""What language models have in common: names of states, and how much of a prompt is normalized."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gptrs
+from fuzzing.differential import evaluate
+from gptrs.capture.trace import CompileStart, ExecutionTraceSink, tracing
+from gptrs.functionals.patterns import pattern
+from gptrs.ir import Program
+from gptrs.ir.ops.contraction import DotGeneral
+from gptrs.optimizer.fusion import find_views
+from gptrs.optimizer.pipeline import Pipeline
+from models.llama_support import save_llama
+from models.models_support import save_gpt2
+
+pytest.importorskip("torch", reason="the models are saved by transformers")
+pytest.importorskip("transformers", reason="the models are saved by transformers")
+
+LAYERS = 12
+WIDTH, VOCABULARY = 32, 97
+NORMS = {"gpt2": "layer_norm", "llama": "rms_norm"}
+
+
+@pytest.fixture(scope="module", params=NORMS)
+def folder(request, tmp_path_factory) -> Path:
+    """A model with more layers than one digit can count, and width 32."""
+    folder = tmp_path_factory.mktemp("causal_lm") / request.param
+    if request.param == "gpt2":
+        return save_gpt2(folder, n_layer=LAYERS, n_embd=WIDTH)
+    return save_llama(folder, "Llama", num_hidden_layers=LAYERS, hidden_size=WIDTH)
+
+
+class Captured(ExecutionTraceSink):
+    def __init__(self) -> None:
+        self.programs: list[Program] = []
+
+    def before_program(self, event: CompileStart) -> None:
+        self.programs.append(event.program)
+
+
+def norms(program: Program, name: str) -> list[tuple[object, ...]]:
+    """The shapes of what is normalized, in program order."""
+    region = Pipeline(evaluate=evaluate).before_folding(program).main.body
+    views = find_views(pattern(name).evaluated_by(evaluate), region)
+    return [view.result.type.shape for view in views]
+
+
+def test_a_step_normalizes_and_unembeds_the_last_token_of_a_prompt_only(folder):
+    model = gptrs.load_model(folder, backend="ref")
+    captured = Captured()
+    with tracing(captured):
+        lm = model.causal_lm()
+        lm.step(np.arange(18).reshape(2, 9), lm.new_cache(2))
+    (program,) = captured.programs
+    shapes = norms(program, NORMS[folder.name])
+    assert shapes == [(2, 9, WIDTH)] * 2 * LAYERS + [(2, WIDTH)]
+    products = [made for made in program.main.body.walk() if isinstance(made.op, DotGeneral)]
+    assert products[-1].results[0].type.shape == (2, VOCABULARY)
+
+
+def test_all_logits_are_of_normalized_states(folder):
+    model = gptrs.load_model(folder, backend="ref")
+    captured = Captured()
+    with tracing(captured):
+        model.forward(np.arange(18).reshape(2, 9))
+    (program,) = captured.programs
+    assert norms(program, NORMS[folder.name]) == [(2, 9, WIDTH)] * (2 * LAYERS + 1)
+
+
+def test_states_are_named_in_the_order_in_which_they_are_computed(folder):
+    model = gptrs.load_model(folder, backend="ref")
+    tokens = np.arange(18).reshape(2, 9)
+    states = model.hidden_states(tokens)
+    assert list(states) == ["embeddings", *(f"layer.{index}" for index in range(LAYERS))]
+    assert {state.shape for state in states.values()} == {(2, 9, WIDTH)}
+    if folder.name == "llama":  # where embeddings are those of the tokens and of nothing else
+        alone = model.hidden_states(tokens[:, 4:5])["embeddings"]
+        np.testing.assert_array_equal(states["embeddings"][:, 4:5], alone)
+    # The head, applied to the last state, gives the logits: it has been through the final norm.
+    names = dict(model.causal_lm().named_tensors())
+    head = names.get("lm_head.weight", names.get("wte.weight"))
+    assert head is not None
+    logits = states[f"layer.{LAYERS - 1}"] @ head.numpy().T
+    np.testing.assert_allclose(logits, model.forward(tokens), rtol=1e-4, atol=1e-4)
