@@ -9,6 +9,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from gptrs.checkpoint.model_source import ModelSource
+from gptrs.checkpoint.parameter_ids import base_param_id
+
 INDEX = "model.safetensors.index.json"
 CONFIG: dict[str, object] = {"model_type": "tiny", "width": 2}
 ARRAYS = {
@@ -44,3 +47,11 @@ def sharded(folder: Path, weight_map: Mapping[str, object] = SHARD_OF) -> Path:
         save_file({name: ARRAYS[name] for name in names}, folder / shard)
     write_json(folder / INDEX, {"metadata": {"total_size": 44}, "weight_map": dict(weight_map)})
     return folder
+
+
+def require_the_model(source: ModelSource) -> None:
+    """Fail unless the weights of a model are ARRAYS."""
+    found = {name: source.weights.load(base_param_id(name)) for name in source.weights.names()}
+    assert found.keys() == ARRAYS.keys()
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(found[name], array)

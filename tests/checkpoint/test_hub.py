@@ -7,51 +7,16 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from checkpoint.fake_hub import FakeHub, serving
-from checkpoint.model_folders import ARRAYS, sharded, single, write_json
+from checkpoint.model_folders import require_the_model, sharded, single, write_json
 from gptrs.checkpoint.find_model import find_model
 from gptrs.checkpoint.hub import HubModel
-from gptrs.checkpoint.model_source import ModelSource
-from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import ModelError
 
 pytest.importorskip("huggingface_hub")
-
-_CONSTANTS = ("HF_HUB_CACHE", "ENDPOINT", "HF_HUB_OFFLINE", "HUGGINGFACE_CO_URL_TEMPLATE")
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeHub]:
-    """A hub on this machine that the library asks, with an empty cache in `tmp_path / "cache"`."""
-    served = FakeHub()
-    monkeypatch.chdir(tmp_path)
-    with serving(served):
-        constants = importlib.import_module("huggingface_hub.constants")
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "ENDPOINT", served.url)
-        template = served.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        yield served
-        sessions = importlib.import_module("huggingface_hub.utils")
-        sessions.close_session()
-
-
-def _weights(source: ModelSource) -> dict[str, np.ndarray]:
-    return {name: source.weights.load(base_param_id(name)) for name in source.weights.names()}
-
-
-def _require_the_model(source: ModelSource) -> None:
-    found = _weights(source)
-    assert found.keys() == ARRAYS.keys()
-    for name, array in ARRAYS.items():
-        np.testing.assert_array_equal(found[name], array)
 
 
 def _refusal(name: str) -> str:
@@ -64,26 +29,23 @@ def _refusal(name: str) -> str:
 def test_only_the_files_that_are_read_are_fetched(hub, tmp_path):
     folder = single(tmp_path / "source")
     write_json(folder / "tokenizer.json", {})
-    (folder / "1_Pooling").mkdir()
-    write_json(folder / "1_Pooling" / "config.json", {"a": 1})
+    (folder / "onnx").mkdir()
+    write_json(folder / "onnx" / "config.json", {})
     for name in ("pytorch_model.bin", "README.md", "consolidated.safetensors", "model.py"):
         (folder / name).write_bytes(b"never")
     commit = hub.add_folder("org/tiny", folder)
     source = find_model("org/tiny")
-    _require_the_model(source)
+    require_the_model(source)
     assert (source.name, source.model_type) == ("org/tiny", "tiny")
     assert source.path.name == commit
-    assert source.read_json("config.json", "1_Pooling") == {"a": 1}
-    assert hub.fetched() == {
-        "config.json", "model.safetensors", "tokenizer.json", "1_Pooling/config.json",
-    }  # fmt: skip
+    assert hub.fetched() == {"config.json", "model.safetensors", "tokenizer.json"}
 
 
 def test_shards_are_those_of_the_index(hub, tmp_path):
     folder = sharded(tmp_path / "source")
     (folder / "three.safetensors").write_bytes(b"never")
     hub.add_folder("org/tiny", folder)
-    _require_the_model(find_model("org/tiny"))
+    require_the_model(find_model("org/tiny"))
     assert "two.safetensors" in hub.fetched()
     assert "three.safetensors" not in hub.fetched()
 
@@ -92,12 +54,12 @@ def test_what_is_in_the_cache_is_not_fetched_again(hub, tmp_path, monkeypatch):
     hub.add_folder("org/tiny", sharded(tmp_path / "source"))
     find_model("org/tiny")
     hub.requests.clear()
-    _require_the_model(find_model("org/tiny"))
+    require_the_model(find_model("org/tiny"))
     assert hub.fetched() == set()
     hub.requests.clear()
     constants = importlib.import_module("huggingface_hub.constants")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    _require_the_model(find_model("org/tiny"))
+    require_the_model(find_model("org/tiny"))
     assert hub.requests == []
 
 
@@ -106,7 +68,7 @@ def test_without_a_connection_the_cache_has_to_do(hub, tmp_path, monkeypatch):
     find_model("org/tiny")
     constants = importlib.import_module("huggingface_hub.constants")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
-    _require_the_model(find_model("org/tiny"))
+    require_the_model(find_model("org/tiny"))
     message = _refusal("org/other")
     assert "`org/other` does not exist here, is not whole in the cache" in message
     assert "HF_HUB_OFFLINE" in message
@@ -161,7 +123,7 @@ def test_files_that_lead_out_of_the_folder_are_never_written(hub, tmp_path):
     files = {path.name: path.read_bytes() for path in sharded(tmp_path / "source").iterdir()}
     evil = {"../../../../../evil.json": b"{}", "1_Pooling/../../../../../evil.json": b"{}"}
     hub.add("org/evil", {**files, **evil})
-    _require_the_model(find_model("org/evil"))
+    require_the_model(find_model("org/evil"))
     assert not any("evil" in name for name in hub.fetched())
     weight_map = {"w": "../../../../../evil.safetensors"}
     index = {"model.safetensors.index.json": json.dumps({"weight_map": weight_map}).encode()}
@@ -174,7 +136,7 @@ def test_a_path_that_exists_wins(hub, tmp_path):
     hub.add("org/tiny", {"config.json": b"{}"})
     single(tmp_path / "org" / "tiny")
     source = find_model("org/tiny")
-    _require_the_model(source)
+    require_the_model(source)
     assert source.path == Path("org/tiny")
     assert hub.requests == []
 
@@ -192,7 +154,7 @@ def test_the_library_is_needed_for_hub_ids_alone(tmp_path, monkeypatch):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     monkeypatch.setattr(builtins, "__import__", without)
-    _require_the_model(find_model(single(tmp_path / "m")))
+    require_the_model(find_model(single(tmp_path / "m")))
     message = _refusal("org/tiny")
     assert "`org/tiny` does not exist here" in message
     assert "`pip install 'gptrs-core[hub]'`" in message

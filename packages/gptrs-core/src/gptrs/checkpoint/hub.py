@@ -19,6 +19,7 @@ from typing import Self, cast
 
 from gptrs.checkpoint.hf_directory import INDEX, WEIGHTS, shards_of
 from gptrs.checkpoint.model_source import CONFIG, GENERATION_CONFIG, TOKENIZER
+from gptrs.checkpoint.module_folders import module_folders
 from gptrs.checkpoint.sentence_files import MODEL_CONFIG, MODULES, TRANSFORMER_CONFIG
 from gptrs.errors import GptrsError, ModelError
 from gptrs.quoting import clipped, quoted
@@ -35,11 +36,8 @@ SETTINGS = (
     MODULES,
     TRANSFORMER_CONFIG,
     MODEL_CONFIG,
-    f"1_Pooling/{CONFIG}",
-    f"2_Dense/{CONFIG}",
-    f"2_Dense/{WEIGHTS}",
 )
-"""What is fetched beside the weights, as far as a model has it."""
+"""What is fetched beside the weights and the folders of modules, as far as a model has it."""
 _NAME = r"[A-Za-z0-9_][\w.-]*"
 _ID = re.compile(rf"({_NAME}/{_NAME})(?:@([\w.][\w./-]*))?", re.ASCII)
 _LONGEST_REASON = 300
@@ -68,8 +66,9 @@ def download(model: HubModel) -> Path:
     """The folder, in the cache of the library, with the files of a model that gptrs reads.
 
     Weights are fetched in safetensors format only: `model.safetensors`, else the shards that its
-    index names. ModelError says why there is no such folder: the library is not installed, there is
-    no such model or revision, it may not be read, or there is neither a connection nor a copy.
+    index names. Of the folders that `modules.json` names, settings and weights are. ModelError says
+    why there is no such folder: the library is not installed, there is no such model or revision,
+    it may not be read, or there is neither a connection nor a copy.
     """
     library = _library(model)
     with _problems(library, model), _quiet_unless_seen(library):
@@ -80,10 +79,17 @@ def download(model: HubModel) -> Path:
             return Path(fetch(model.repository, revision=revision, allow_patterns=patterns))
 
         folder = fetched([*SETTINGS, WEIGHTS, INDEX], model.revision)
-        shards = () if (folder / WEIGHTS).exists() else shards_of(folder)
-        if shards:  # of the commit that the index is of, which a branch may have left meanwhile
-            folder = fetched([*SETTINGS, INDEX, *shards], folder.name)
+        named = _named_files(folder)
+        if named:  # of the commit that names them, which a branch may have left meanwhile
+            folder = fetched([*SETTINGS, WEIGHTS, INDEX, *named], folder.name)
     return folder
+
+
+def _named_files(folder: Path) -> list[str]:
+    """The shards and the files of modules that the files in `folder` name."""
+    shards = () if (folder / WEIGHTS).exists() else shards_of(folder)
+    modules = [f"{name}/{file}" for name in module_folders(folder) for file in (CONFIG, WEIGHTS)]
+    return [*shards, *modules]
 
 
 def _library(model: HubModel) -> ModuleType:

@@ -9,6 +9,7 @@ from typing import Final, cast
 import numpy as np
 
 from gptrs.checkpoint.model_source import CONFIG, ModelSource
+from gptrs.checkpoint.module_folders import MOST_MODULES
 from gptrs.checkpoint.sentence_files import MODULES
 from gptrs.errors import ModelError
 from gptrs.quoting import listed, quoted, shown_value
@@ -19,7 +20,6 @@ from gptrs.runtime.pooling import MODES, Pooling
 _WEIGHTS: Final = "model.safetensors"
 _PACKAGE: Final = "sentence_transformers."
 _VECTOR: Final = "sentence_embedding"
-_MOST_MODULES: Final = 16
 _FLAGS: Final = {
     "cls": "pooling_mode_cls_token",
     "max": "pooling_mode_max_tokens",
@@ -38,8 +38,8 @@ def pooling_and_steps(
 
     ModelError for malformed files, and for modules and settings that are not supported, by name.
     """
-    if len(entries) > _MOST_MODULES:
-        raise ModelError(f"{quoted(MODULES)} has {len(entries)} modules, more than {_MOST_MODULES}")
+    if len(entries) > MOST_MODULES:
+        raise ModelError(f"{quoted(MODULES)} has {len(entries)} modules, more than {MOST_MODULES}")
     modules = [_module(entry) for entry in entries]
     names = [module.name for module in modules]
     if names[:2] != ["Transformer", "Pooling"]:
