@@ -11,6 +11,7 @@ import pytest
 from gptrs.errors import CheckpointError, ModelError, PluginError, UsageError
 from gptrs.plugins.manager import manager
 from gptrs.runtime.load import load_model
+from runtime.tiny_gpt2 import save_tiny_gpt2
 
 
 def test_a_loaded_model_says_what_it_is(model, directory):
@@ -92,6 +93,19 @@ def test_a_damaged_tokenizer_is_refused_when_it_is_used(directory, tmp_path):
     (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
     with pytest.raises(ModelError, match=r"`tokenizer\.json` is not a tokenizer file"):
         _ = load_model(folder, backend="ref").tokenizer
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_whether_there_is_a_tokenizer_is_decided_once(tmp_path, there):
+    folder = save_tiny_gpt2(tmp_path / "tiny", tokenizer=there)
+    model = load_model(folder, backend="ref")
+    file = folder / "tokenizer.json"
+    assert model.has_tokenizer == file.exists() == there
+    if there:
+        file.unlink()
+    else:
+        file.write_text("{}", encoding="utf-8")
+    assert model.has_tokenizer == there
 
 
 def test_an_unknown_backend_is_refused(directory):

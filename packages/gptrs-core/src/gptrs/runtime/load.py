@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import cast
 
@@ -161,9 +162,9 @@ class LoadedModel:
             self._tokenizer = TextTokenizer(data, TOKENIZER)
         return self._tokenizer
 
-    @property
+    @cached_property
     def has_tokenizer(self) -> bool:
-        """Whether text can be encoded and decoded."""
+        """Whether text can be encoded and decoded, decided when that is first asked."""
         return self.files.has_file(TOKENIZER)
 
     @property
