@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 
 import gptrs.api
+import gptrs_models
+from gptrs.plugins.capabilities import PROTOCOLS
 from gptrs.plugins.references import load_reference
 
 HEAVY = {
@@ -53,6 +55,25 @@ def test_names_for_type_checkers_are_those_that_resolve():
 def test_public_names_are_complete_and_listed_once():
     assert len(set(gptrs.api.__all__)) == len(gptrs.api.__all__)
     assert set(gptrs.api._LAZY) <= set(gptrs.api.__all__) == set(dir(gptrs.api))
+
+
+def test_what_a_model_may_promise_is_public():
+    for protocol in PROTOCOLS.values():
+        assert getattr(gptrs.api, protocol.__name__) is protocol
+
+
+def test_models_need_no_more_than_is_public():
+    """What the models of this project import, an author of another kind can import as well."""
+    needed: dict[str, set[str]] = {}
+    for path in Path(gptrs_models.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                needed.setdefault(node.module, set()).update(alias.name for alias in node.names)
+            assert not isinstance(node, ast.Import) or "gptrs" not in ast.unparse(node)
+    ours = {name: names for name, names in needed.items() if name.partition(".")[0] == "gptrs"}
+    assert ours.keys() == {"gptrs", "gptrs.api", "gptrs.nn"}
+    assert ours["gptrs"] | ours["gptrs.api"] <= set(gptrs.api.__all__)
+    assert ours["gptrs.nn"] <= set(gptrs.api.nn.__all__)
 
 
 def test_an_unknown_name_is_an_attribute_error():

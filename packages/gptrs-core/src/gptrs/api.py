@@ -15,8 +15,8 @@ the module an entry point names stays light.
   `View` and `pattern`; `KernelCache`, with `CacheReport`, `CacheVersion` and `Entries`;
   `ProfiledExecutable`, with `KernelRun`; `MachineProbe`.
 - For models: `Tensor`, `tensor`, `jit`, `register_pytree`, `Module`, `Params`, `ConfigFields`,
-  `KVCache`, `CacheLayer`, `LayerCache`, `Place`, `CausalLM`, `HiddenStates`; the modules `nn` and
-  `functionals`.
+  `KVCache`, `CacheLayer`, `LayerCache`, `Place`; the modules `nn` and `functionals`. What a model
+  promises: `CausalLM`, `ImageClassifier`, `TextEmbedder`, `HiddenStates`.
 - For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
   `RunStart`, `RunEnd`, `KernelEvent`.
 - For functionals: `functional`, `implement`, and the module `primitives`.
@@ -106,7 +106,7 @@ if TYPE_CHECKING:
     from gptrs.optimizer.fusion import FusionPass, View, find_views
     from gptrs.optimizer.pass_base import Pass, RewritePass
     from gptrs.optimizer.rewrite.rewrite import Rewrite
-    from gptrs.plugins.capabilities import CausalLM, HiddenStates
+    from gptrs.plugins.capabilities import CausalLM, HiddenStates, ImageClassifier, TextEmbedder
     from gptrs.runtime.programs import run_program
     from gptrs.testing.kit import run_conformance
 
@@ -158,6 +158,8 @@ __all__ = [
     "dtypes",
     "ops",
     "CausalLM",
+    "ImageClassifier",
+    "TextEmbedder",
     "HiddenStates",
     "ConfigFields",
     "CacheLayer",
@@ -246,6 +248,8 @@ _LAZY = {
     "dtypes": "gptrs.ir.dtypes",
     "ops": "gptrs.ir.ops",
     "CausalLM": "gptrs.plugins.capabilities:CausalLM",
+    "ImageClassifier": "gptrs.plugins.capabilities:ImageClassifier",
+    "TextEmbedder": "gptrs.plugins.capabilities:TextEmbedder",
     "HiddenStates": "gptrs.plugins.capabilities:HiddenStates",
     "ConfigFields": "gptrs.checkpoint.config_fields:ConfigFields",
     "CacheLayer": "gptrs.nn.cache_layer:CacheLayer",
