@@ -39,7 +39,9 @@ def kernel(length, wanted):
     for i in range(length):
         if x[i] != 0 or y[i] != 1:
             return 1
-    return (x.ctypes.data | y.ctypes.data) % wanted
+    odd = (x.ctypes.data | y.ctypes.data) % wanted
+    x[:1], y[:1] = 0, 0
+    return odd
 """
     kernel = compiled(source)
     assert {kernel(length, 16) for length in (1, 3, 17, 1000, 100_003)} == {0}
@@ -89,3 +91,18 @@ def test_stored_kernels_need_no_numba(tmp_path: Path, monkeypatch: pytest.Monkey
         for _ in range(2)
     ]
     assert outputs == [["46", "True"], ["46", "False"]]
+
+
+def test_an_array_must_outlive_the_use_of_its_address() -> None:
+    """numba frees an array after its last mention."""
+    source = """
+def kernel(count):
+    numbers = np.zeros(count, np.int64)
+    place = pointer(numbers.ctypes.data, np.int64)
+    for i in range(count):
+        place[i] = i
+    return 0
+"""
+    with pytest.raises(AssertionError, match="`numbers` is mentioned last to take its address"):
+        compiled(source)
+    compiled(source.replace("    return", "    numbers[:1] = 0\n    return"))

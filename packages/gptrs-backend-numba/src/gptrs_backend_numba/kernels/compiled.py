@@ -6,6 +6,7 @@ import hashlib
 import importlib.metadata
 import logging
 import platform
+import re
 import threading
 from collections.abc import Mapping
 from functools import cache
@@ -119,6 +120,7 @@ def _stored(store: KernelStore, name: str) -> Kernel | None:
 def _compile(
     key: str, source: str, fastmath: tuple[str, ...], constants: Mapping[str, object]
 ) -> MachineCode:
+    _require_kept(source)
     namespace = {"__name__": __name__, **_NAMESPACE, **constants}
     exec(compile(source, "<gptrs kernel>", "exec"), namespace)
     function = namespace["kernel"]
@@ -128,6 +130,13 @@ def _compile(
     function.__name__ = function.__qualname__ = name
     compiler = import_module("gptrs_backend_numba.kernels.numba_compiler")
     return compiler.machine_code(function, fastmath)
+
+
+def _require_kept(source: str) -> None:
+    """numba frees an array after its last mention, even if its address is used afterwards."""
+    for name in set(re.findall(r"\b(\w+)\.ctypes\b", source)):
+        rest = re.split(rf"\b{name}\b", source)[-1]
+        assert not rest.startswith(".ctypes"), f"`{name}` is mentioned last to take its address"
 
 
 @cache

@@ -16,10 +16,9 @@ from gptrs_backend_numba.kernels.gemm_ir import ROWS
 from gptrs_backend_numba.kernels.registers import load, typed_pointer
 
 RUN_SOURCE = placed("""
-def kernel(state, function, count, threads, lhs, rhs, bias, residual, sums, original, out,
-           geometry):
+def kernel(state, function, count, threads, lhs, rhs, bias, residual, sums, out, geometry):
     G = pointer(geometry, np.int64)
-    G[BIAS], G[RESIDUAL], G[SUMS], G[ORIGINAL] = bias, residual, sums, original
+    G[BIAS], G[RESIDUAL], G[SUMS] = bias, residual, sums
     if threads < 2 or count < 2:
         for task in range(count):
             call_task(function, lhs, rhs, out, geometry, task)
@@ -136,6 +135,7 @@ def kernel(lhs, rhs, out, geometry, task):
         begin += length
         if last:
             break
+    block[:1] = 0  # known to the tiles by address only
     return 0
 """)
 

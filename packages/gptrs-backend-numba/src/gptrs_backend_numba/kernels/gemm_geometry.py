@@ -15,7 +15,7 @@ FIELDS = (
     "DEPTH",  # values of k in a block
     "WAY",  # one of PACKED, BLOCKS, IN_PLACE, PANELS
     "TILE", "PACK", "FINISH",  # addresses of functions
-    "BIAS", "RESIDUAL", "SUMS", "ORIGINAL",  # addresses, filled in by the call
+    "BIAS", "RESIDUAL", "SUMS",  # addresses, filled in by the call
     "DIRECT",  # whether sums are results: f32, with nothing but a bias and a residual of f32
     "HAS_BIAS", "HAS_RESIDUAL",
     "OUT_STEP", "RESIDUAL_STEP",  # elements from one row to the next

@@ -10,17 +10,16 @@ from functools import cache
 
 from gptrs.ir import dtypes
 from gptrs_backend_numba.kernels import matrix_unit as kernels
+from gptrs_backend_numba.kernels.bf16_parts_ir import STEP
 from gptrs_backend_numba.kernels.compiled import compiled_task
 from gptrs_backend_numba.kernels.emitter import FEATURES, WIDTH
 from gptrs_backend_numba.kernels.gemm_ir import PANEL
-from gptrs_backend_numba.kernels.matrix_unit_ir import STEP, UNIT_ROWS
+from gptrs_backend_numba.kernels.matrix_unit_ir import UNIT_ROWS
 from gptrs_backend_numba.lowering.product_calls import (
-    PARALLEL_FROM,
     Epilogue,
     call_fields,
     column_blocks,
     division,
-    geometry,
     run,
 )
 from gptrs_backend_numba.products import Product
@@ -32,8 +31,8 @@ VARIABLE = "GPTRS_NUMBA_MATRIX_UNIT"
 _LEAST_ROWS, _LEAST_DEPTH = 32, 64
 """Below these the vector units are as fast: parts of a panel serve too few rows."""
 _WHOLE_DEPTH, _DEPTH = 768, 384
-"""Values of k in a block, a multiple of `STEP`: a few are not divided."""
-_LEFT_BYTES = 5 << 18
+"""Values of k at a time, whole blocks of a panel: a few are not divided."""
+_LEFT_BYTES = 5 << 17
 """Of the parts of the left side in a task, at most, for a block of k: they stay in the L2 cache."""
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
@@ -66,24 +65,16 @@ def multiply(
     lhs, (m, n, k) = product.lhs, (product.lhs.rows, product.rhs.rows, product.k)
     kind = lhs.view.dtype
     rows = replace(lhs.view, shape=(m, k), strides=(lhs.row, lhs.column))
-    original = builder.converted(rows, dtypes.f32)
+    left = builder.converted(rows, dtypes.f32)
     tiles = -(-m // UNIT_ROWS)
     depth = _DEPTH if k > _WHOLE_DEPTH else -(-k // STEP) * STEP
-    most = _LEFT_BYTES // kernels.left_bytes(kind, UNIT_ROWS, depth)
-    fields = call_fields(product, out, epilogue)
-    fields |= division(product, tiles, most, builder.context.threads) | {"DEPTH": depth}
-    left = builder.fresh(dtypes.ui8, (kernels.left_bytes(kind, m, k),))
-    builder.call_tasks(
-        compiled_task(*kernels.left_source(kind)),
-        tiles,
-        (original, original),
-        left,
-        geometry(product, fields),
-        parallel=m * k >= PARALLEL_FROM,
-    )
+    most = _LEFT_BYTES // kernels.left_bytes(kind, depth)
+    fields = call_fields(product, out, epilogue) | {"DEPTH": depth}
+    fields["PACK"] = compiled_task(*kernels.left_source(kind))
+    fields |= division(product, tiles, most, builder.context.threads)
     sums = out
     if depth < k:
         sums = builder.fresh(dtypes.f32, (-(-n // PANEL) * tiles * UNIT_ROWS * PANEL,))
     task = compiled_task(*kernels.task_source(kind, right.dtype))
     count = -(-tiles // fields["TILES_A_TASK"]) * column_blocks(n, fields)
-    run(builder, product, task, count, (left, right), sums, out, epilogue, fields, original)
+    run(builder, product, task, count, (left, right), sums, out, epilogue, fields)

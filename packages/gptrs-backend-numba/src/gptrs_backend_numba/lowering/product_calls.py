@@ -119,14 +119,12 @@ def run(
     out: View,
     epilogue: Epilogue,
     fields: dict[str, int],
-    original: View | None = None,
 ) -> None:
-    """Add the call that runs `count` tasks; `original` is the left side as it was."""
+    """Add the call that runs `count` tasks."""
     threads = builder.context.threads if product.work >= PARALLEL_FROM else 1
     left, right = operands
-    original = left if original is None else original
     extra = [left if view is None else view for view in (epilogue.bias, epilogue.residual)]
     numbers = np.array(geometry(product, fields), np.int64)
     leading = (POOL.address, task, count, threads)
-    reads = (left, right, *extra, sums, original)
+    reads = (left, right, *extra, sums)
     builder.steps.append(Call(compiled(RUN_SOURCE), reads, out, numbers, leading=leading))
