@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 
 from fuzzing import text_mutations
 from gptrs.testing.program_generator.dice import Dice
@@ -46,7 +47,7 @@ def change_value(dice: Dice, value: Json, other: Json) -> None:
     copy: Json = json.loads(json.dumps(source[source_key]))
     action = dice.below(6)
     if action == 0:
-        container[key] = dice.pick(VALUES)
+        container[key] = deepcopy(dice.pick(VALUES))
     elif action == 1:
         del container[key]
     elif action == 2:
