@@ -9,10 +9,11 @@ from gptrs.runtime.chat.messages import Message
 from gptrs.runtime.chat.template import ChatTemplateError, chat_template_of
 from gptrs.runtime.generation.batch import DEFAULT_BATCH_SIZE, Batches, Task
 from gptrs.runtime.generation.chat_session import conversation
-from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.load import LoadedModel
 from gptrs_cli.failures import INTERRUPTED
 from gptrs_cli.generation_page import result_fields
 from gptrs_cli.generation_request import Prompts, Request
+from gptrs_cli.model_loading import loaded_model
 from gptrs_cli.progress import progress_bar
 from gptrs_cli.prompt_lines import PromptLine, read_prompt_lines
 from gptrs_cli.result_lines import ResultLines
@@ -27,9 +28,7 @@ def run_prompts(request: Request, prompts: Prompts, settings: Settings) -> int:
     """
     lines = read_prompt_lines(prompts.path)
     with Waiting(f"loading {request.model_shown}"):
-        model = load_model(
-            request.model, settings.backend, settings.threads, settings.weight_budget
-        )
+        model = loaded_model(request.model, settings)
     with ResultLines(prompts.out, model.name) as results:
         todo = [line for line in lines if line.id not in results.done]
         size = DEFAULT_BATCH_SIZE if prompts.batch_size is None else prompts.batch_size

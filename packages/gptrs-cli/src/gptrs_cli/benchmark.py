@@ -11,9 +11,9 @@ from pathlib import Path
 from gptrs import __version__
 from gptrs.runtime.bench import ModelBench, Row
 from gptrs.runtime.contenders import require_room, tokens_of
-from gptrs.runtime.load import load_model
 from gptrs.runtime.machine_limits import MachineLimits, measure_limits
 from gptrs_cli import machine
+from gptrs_cli.model_loading import loaded_model
 from gptrs_cli.settings import Settings
 from gptrs_cli.stderr import Waiting, note
 from gptrs_cli.tables import print_table
@@ -72,7 +72,7 @@ def _measure(
     rows_of: Callable[[ModelBench], list[Row]],
 ) -> None:
     with Waiting("loading the model") as waiting:
-        model = load_model(path, settings.backend, settings.threads)
+        model = loaded_model(path, settings)
         waiting.now("measuring the machine")
         limits = measure_limits(model.backend)
         threads = settings.threads or limits.threads

@@ -6,9 +6,10 @@ import contextlib
 
 from gptrs.errors import ModelError, UsageError
 from gptrs.runtime.generation.chat_session import ChatSession
-from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.load import LoadedModel
 from gptrs_cli.generation_page import Page, write_stream
 from gptrs_cli.generation_request import Request
+from gptrs_cli.model_loading import loaded_model
 from gptrs_cli.progress import compilation_shown
 from gptrs_cli.settings import Settings
 from gptrs_cli.stderr import Waiting, complain, note
@@ -22,9 +23,7 @@ _PROMPT = "> "
 def converse(request: Request, settings: Settings) -> int:
     """Answer one message after another until the input ends; returns the exit code."""
     with Waiting(f"loading {request.model_shown}"):
-        model = load_model(
-            request.model, settings.backend, settings.threads, settings.weight_budget
-        )
+        model = loaded_model(request.model, settings)
         session = ChatSession(model, request.options_for(model), request.system)
     note("Ctrl-C ends an answer, Ctrl-D the conversation")
     while (text := _read_message()) is not None:

@@ -17,9 +17,10 @@ from gptrs.checkpoint.tensor_archive import require_writable, write_archive
 from gptrs.errors import UsageError
 from gptrs.runtime.embedding import Progress, cosine_similarities, embed
 from gptrs.runtime.kernel_caches import compiling
-from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.profile import Profile
 from gptrs.runtime.value_text import json_values
+from gptrs_cli.model_loading import loaded_model
 from gptrs_cli.observation import profile_fields
 from gptrs_cli.progress import Step, progress_bar
 from gptrs_cli.settings import Settings
@@ -61,7 +62,7 @@ def run_and_print(request: Request, settings: Settings, profile: Profile | None 
             hint="write the vectors with --out",
         )
     with Waiting(f"loading `{request.model}`"):
-        model = load_model(request.model, settings.backend, settings.threads)
+        model = loaded_model(request.model, settings)
         model.text_embedder()
     result = _embedded(model, request)
     if request.out is not None:

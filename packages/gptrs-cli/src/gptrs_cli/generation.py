@@ -9,13 +9,14 @@ import sys
 from gptrs.runtime.generate import Generation, TextStream, stream
 from gptrs.runtime.generation.batch import Several
 from gptrs.runtime.generation.chat_session import chat_prompt, conversation
-from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.profile import Profile
 from gptrs_cli.batch_run import run_prompts
 from gptrs_cli.chat_loop import converse
 from gptrs_cli.failures import INTERRUPTED
 from gptrs_cli.generation_page import Page, figures, result_fields, shown_text, write_stream
 from gptrs_cli.generation_request import Request
+from gptrs_cli.model_loading import loaded_model
 from gptrs_cli.observation import profile_fields
 from gptrs_cli.progress import compilation_shown
 from gptrs_cli.prompt import Prompt
@@ -34,9 +35,7 @@ def run(request: Request, settings: Settings, profile: Profile | None = None) ->
         return converse(request, settings)
     prompt = request.prompt.read(has_default=request.model is None and not request.chat)
     with Waiting(f"loading {request.model_shown}") as waiting:
-        model = load_model(
-            request.model, settings.backend, settings.threads, settings.weight_budget
-        )
+        model = loaded_model(request.model, settings)
         work = _Work(request, model, prompt, waiting)
         waiting.now("reading the prompt")
         with compilation_shown(model.backend, waiting):

@@ -29,6 +29,6 @@ PromptOption = Annotated[
 SeedOption = Annotated[
     int,
     typer.Option(
-        "--seed", metavar="N", help="Makes up the input where none is given, the same for N."
+        "--seed", metavar="N", help="Where no input is given, make one up, the same for the same N."
     ),
 ]

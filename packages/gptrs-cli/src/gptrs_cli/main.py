@@ -42,6 +42,7 @@ from gptrs_cli.settings import (
     Settings,
     ThreadsOption,
     TraceSinkOption,
+    WeightBudgetOption,
 )
 from gptrs_cli.stderr import warnings_as_lines
 
@@ -80,6 +81,7 @@ def root(
     backend: BackendOption = None,
     threads: ThreadsOption = None,
     override: OverrideOption = None,
+    weight_budget: WeightBudgetOption = None,
     dump_dir: DumpDirOption = None,
     dump_mode: DumpModeOption = None,
     trace_sinks: TraceSinkOption = None,

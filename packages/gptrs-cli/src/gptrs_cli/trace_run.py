@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 
 from gptrs.checkpoint.tensor_archive import require_writable, write_archive
-from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.model_inputs import Batch, InputChoice, batch_of
 from gptrs.runtime.profile import Profile
 from gptrs.runtime.state_summary import StateSummary, summarize
 from gptrs.runtime.value_text import json_values
+from gptrs_cli.model_loading import loaded_model
 from gptrs_cli.observation import profile_fields
 from gptrs_cli.progress import compilation_shown
 from gptrs_cli.settings import Settings
@@ -50,7 +51,7 @@ def run_and_print(request: Request, settings: Settings, profile: Profile | None 
         require_writable(request.out)
     what = f"`{request.model}`" if request.model else "the demo model"
     with Waiting(f"loading {what}") as waiting:
-        model = load_model(request.model, settings.backend, settings.threads)
+        model = loaded_model(request.model, settings)
         waiting.now("reading the input")
         batch = batch_of(model, request.inputs)
         waiting.now(f"running on {model.backend.name}")

@@ -16,11 +16,12 @@ import numpy as np
 from gptrs.checkpoint.hf_directory import HfDirectory
 from gptrs.errors import ModelError, UsageError
 from gptrs.runtime.agreement import Agreement
-from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.model_inputs import InputChoice, batch_of
 from gptrs.runtime.profile import Profile
 from gptrs.runtime.validation import Validation, ValidationOptions, validate
 from gptrs.runtime.value_text import json_values
+from gptrs_cli.model_loading import loaded_model
 from gptrs_cli.observation import profile_fields
 from gptrs_cli.progress import compilation_shown
 from gptrs_cli.settings import Settings
@@ -57,7 +58,7 @@ def run_and_print(request: Request, settings: Settings, profile: Profile | None 
     with Waiting("importing torch and transformers") as waiting:
         reference_class = _torch_reference()
         waiting.now(f"loading {what}")
-        model = load_model(request.model, settings.backend, settings.threads)
+        model = loaded_model(request.model, settings)
         _require_folder(model)
         batch = batch_of(model, request.inputs)
         waiting.now(f"loading {what} with transformers")

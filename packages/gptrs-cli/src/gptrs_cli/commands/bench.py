@@ -13,6 +13,7 @@ from gptrs_cli.settings import (
     JsonOption,
     PluginsOption,
     ThreadsOption,
+    WeightBudgetOption,
     settings_of,
 )
 
@@ -44,6 +45,7 @@ def generate(
     rounds: _RoundsOption = 5,
     backend: BackendOption = None,
     threads: ThreadsOption = None,
+    weight_budget: WeightBudgetOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
     plugins: PluginsOption = None,
@@ -67,6 +69,7 @@ def forward(
     rounds: _RoundsOption = 5,
     backend: BackendOption = None,
     threads: ThreadsOption = None,
+    weight_budget: WeightBudgetOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
     plugins: PluginsOption = None,

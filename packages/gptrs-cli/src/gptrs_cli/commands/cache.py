@@ -15,6 +15,7 @@ from gptrs_cli.settings import (
     JsonOption,
     PluginsOption,
     ThreadsOption,
+    WeightBudgetOption,
     settings_of,
 )
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from gptrs.runtime.kernel_caches import CacheReport, Entries
 
 app = typer.Typer(
-    help="Show, fill or clear the compiled kernels that backends keep on disk.",
+    help="Show, fill or clear the compiled kernels on disk.",
     no_args_is_help=False,
     rich_markup_mode=None,
 )
@@ -37,7 +38,7 @@ def info(
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """Show where the kernels are, how much they take, and which are stale."""
+    """Show where the kernels are, their size, and which are stale."""
     from gptrs.runtime.kernel_caches import kernel_caches
 
     settings = settings_of(context)
@@ -67,13 +68,14 @@ def warm(
     ] = None,
     backend: BackendOption = None,
     threads: ThreadsOption = None,
+    weight_budget: WeightBudgetOption = None,
     json: JsonOption = False,
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """Compile what a model needs, so that its first run need not wait for it."""
+    """Compile what a model needs, so that its first run does not wait."""
     from gptrs.runtime.kernel_caches import warm as warm_model
-    from gptrs.runtime.load import load_model
+    from gptrs_cli.model_loading import loaded_model
     from gptrs_cli.progress import progress_bar
     from gptrs_cli.prompt import parse_integers
 
@@ -82,7 +84,7 @@ def warm(
     if prompt_lengths is not None:
         lengths = parse_integers(prompt_lengths, "--prompt-lengths", "numbers of tokens")
     started = time.perf_counter()
-    loaded = load_model(model, settings.backend, settings.threads)
+    loaded = loaded_model(model, settings)
     with progress_bar("warming") as step:
         compiled = warm_model(loaded, lengths, step)
     seconds = time.perf_counter() - started

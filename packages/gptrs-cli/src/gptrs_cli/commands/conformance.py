@@ -63,9 +63,9 @@ def run(
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """Run the conformance kit on a backend: what it claims must pass, the rest it must refuse.
+    """Run the conformance kit on a backend.
 
-    Exits with 1 when anything failed.
+    What it claims must pass, the rest it must refuse. Exits with 1 when anything failed.
     """
     from gptrs.plugins.manager import manager
     from gptrs.testing.kit import run_conformance

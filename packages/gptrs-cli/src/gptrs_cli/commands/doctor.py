@@ -25,9 +25,9 @@ def doctor(
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """Check the installation: machine, versions, plugins, cache, start-up time.
+    """Check the installation: machine, versions, plugins, caches.
 
-    Exits with 4 when something is broken.
+    Start-up time is measured, too. Exits with 4 when something is broken.
     """
     from gptrs.plugins.manager import manager
     from gptrs_cli.health import run_checks

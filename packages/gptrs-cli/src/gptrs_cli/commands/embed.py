@@ -19,6 +19,7 @@ from gptrs_cli.settings import (
     ProfileOutOption,
     ThreadsOption,
     TraceSinkOption,
+    WeightBudgetOption,
     settings_of,
 )
 
@@ -62,7 +63,7 @@ def embed(
         bool | None,
         typer.Option(
             "--normalize/--no-normalize",
-            help="Make all vectors of length 1, or do not; the files of the model say it else.",
+            help="Make all vectors of length 1, or do not; without it as the model says.",
         ),
     ] = None,
     prompt_name: Annotated[
@@ -77,6 +78,7 @@ def embed(
     backend: BackendOption = None,
     threads: ThreadsOption = None,
     override: OverrideOption = None,
+    weight_budget: WeightBudgetOption = None,
     dump_dir: DumpDirOption = None,
     dump_mode: DumpModeOption = None,
     trace_sinks: TraceSinkOption = None,
@@ -86,7 +88,7 @@ def embed(
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """Give each text a vector; texts of like meaning get vectors that point the same way.
+    """Give each text a vector. Texts of like meaning get vectors that point the same way.
 
     Pooling, normalization and prompts are those of the files beside the model.
     """

@@ -45,7 +45,7 @@ def forward(
         typer.Option(
             "--out",
             metavar="FILE",
-            help="Write the tensor `logits`; the suffix says in which of these formats.",
+            help="Write the tensor `logits` as .npy, .npz, .safetensors or .gptrsten.",
         ),
     ] = None,
     backend: BackendOption = None,
@@ -61,7 +61,7 @@ def forward(
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """Run a model once; prints the five classes, or next tokens, that score best.
+    """Run a model once and print the five best classes or tokens.
 
     Images are prepared as the files of the model say, and batches keep the order of their inputs.
     """

@@ -100,7 +100,7 @@ def generate(
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """Continue a prompt; the text streams to standard output, figures follow on standard error.
+    """Continue a prompt. The text streams to standard output, figures follow on standard error.
 
     Sampling options replace single fields of what the model's generation_config.json asks for.
     """

@@ -65,9 +65,10 @@ def inspect(
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """Show the tensors of a checkpoint, or verify a program and show what it asks for.
+    """Show what is in a checkpoint, or verify a program.
 
-    Of a checkpoint, only the headers of its files are read and checked, never the values.
+    A program is shown with what it asks for. Of a checkpoint, only the headers of its files are
+    read and checked, never the values.
     """
     from gptrs.errors import UsageError
     from gptrs.runtime.program_file import is_program

@@ -19,7 +19,7 @@ from gptrs_cli.commands.list_patterns import patterns
 from gptrs_cli.settings import DebugOption, JsonOption, PluginsOption, settings_of
 
 app = typer.Typer(
-    help="List what is there: backends, models, functionals, ops, patterns or plugins.",
+    help="List backends, models, functionals, ops, patterns or plugins.",
     no_args_is_help=False,
     rich_markup_mode=None,
 )
@@ -32,7 +32,7 @@ def backends(
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """List the backends; `*` marks the one that is used unless another is named."""
+    """List the backends. `*` marks the one that is used unless another is named."""
     records = manager().records(BackendPlugin)
     usable = {plugin.name: plugin for plugin in manager().descriptions(BackendPlugin)}
     best = min(usable.values(), key=lambda plugin: (-plugin.priority, plugin.name), default=None)
@@ -69,7 +69,7 @@ def models(
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """List the kinds of models that can be loaded, and the models that come with a package."""
+    """List the kinds of models, and the models of packages."""
     records = [*manager().records(ModelPlugin), *manager().records(DemoModelPlugin)]
     if settings_of(context).json:
         _print_json(map(_fields, records))
@@ -95,7 +95,10 @@ def plugins(
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """List every plugin, also those that are broken, disabled or written for another version."""
+    """List every plugin.
+
+    Those that are broken, disabled or written for another version are shown, too.
+    """
     records = manager().records()
     if settings_of(context).json:
         _print_json(map(_fields, records))

@@ -34,7 +34,10 @@ def functionals(
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """List the functionals that models call, with the implementation that each uses and why."""
+    """List the functionals that models call.
+
+    Each is shown with the implementation that it uses, and why.
+    """
     from gptrs.checkpoint.find_model import find_model
     from gptrs.runtime.functional_listing import list_functionals
     from gptrs.runtime.functional_overrides import command_line_overrides

@@ -20,9 +20,10 @@ def patterns(
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """List the functions whose calls are found in programs, to be computed by one kernel.
+    """List the functions whose calls are found in programs.
 
-    With --json, every way in which a call can look comes with an example program.
+    Such a call can be computed by one kernel. With --json, every way in which it can look comes
+    with an example program.
     """
     from gptrs.runtime.pattern_listing import list_patterns
 

@@ -73,7 +73,7 @@ def run(
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """Run a program; prints its results, large ones abbreviated.
+    """Run a program and print its results, large ones abbreviated.
 
     Parameters without a name are called arg0, arg1 and so on, by their position.
     """

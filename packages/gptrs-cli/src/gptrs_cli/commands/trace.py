@@ -27,6 +27,7 @@ from gptrs_cli.settings import (
     ProfileOutOption,
     ThreadsOption,
     TraceSinkOption,
+    WeightBudgetOption,
     settings_of,
 )
 
@@ -44,12 +45,13 @@ def trace(
         typer.Option(
             "--out",
             metavar="FILE",
-            help="Write each state under its name; the suffix says in which of these formats.",
+            help="Write each state under its name as .npz, .safetensors or .gptrsten.",
         ),
     ] = None,
     backend: BackendOption = None,
     threads: ThreadsOption = None,
     override: OverrideOption = None,
+    weight_budget: WeightBudgetOption = None,
     dump_dir: DumpDirOption = None,
     dump_mode: DumpModeOption = None,
     trace_sinks: TraceSinkOption = None,
@@ -59,9 +61,10 @@ def trace(
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """Run a model once; prints statistics of its hidden states, in the order of computation.
+    """Run a model once and print statistics of its hidden states.
 
-    The names are those of transformers' `hidden_states`: embeddings, layer.0, layer.1, and so on.
+    They come in the order of computation. The names are those of transformers' `hidden_states`:
+    embeddings, layer.0, layer.1, and so on.
     """
     from gptrs.runtime.functional_overrides import command_line_overrides
     from gptrs.runtime.model_inputs import InputChoice

@@ -26,6 +26,7 @@ from gptrs_cli.settings import (
     ProfileOutOption,
     ThreadsOption,
     TraceSinkOption,
+    WeightBudgetOption,
     settings_of,
 )
 
@@ -64,6 +65,7 @@ def validate(
     backend: BackendOption = None,
     threads: ThreadsOption = None,
     override: OverrideOption = None,
+    weight_budget: WeightBudgetOption = None,
     dump_dir: DumpDirOption = None,
     dump_mode: DumpModeOption = None,
     trace_sinks: TraceSinkOption = None,
@@ -73,9 +75,10 @@ def validate(
     debug: DebugOption = False,
     plugins: PluginsOption = None,
 ) -> None:
-    """Compare a model with what transformers makes of the same folder, at f32.
+    """Compare a model with what transformers computes, at f32.
 
-    Exits with 1 where they differ by more than the tolerance. Needs torch and transformers.
+    Both load the same folder. Exits with 1 where they differ by more than the tolerance. Needs
+    torch and transformers.
     """
     from gptrs.runtime.functional_overrides import command_line_overrides
     from gptrs.runtime.model_inputs import InputChoice
