@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from conformance.misbehaving import MISBEHAVIOURS, Misbehaviour
-from conformance.mutants import MUTANTS, Mutant
+from conformance.mutants import MUTANTS
+from conformance.mutation import Mutant
 from gptrs.backend.protocol import Backend, InputRole
 from gptrs.errors import UnsupportedError
 from gptrs.ir import Op, Program, TensorType

@@ -1,0 +1,36 @@
+"""Functionals that end with the test that needs them, and the backend that they run on."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+
+import gptrs
+from functionals.races import Race, slowly
+
+
+@pytest.fixture
+def on_reference():
+    """Runs the test on the reference backend."""
+    with gptrs.use_backend(gptrs.get_backend("ref")):
+        yield
+
+
+@pytest.fixture
+def make_race():
+    """Makes functionals that end with the test."""
+    with ExitStack() as scopes:
+
+        def make(portable=slowly):
+            race = Race(portable=portable)
+            scopes.callback(race.close)
+            return race
+
+        yield make
+
+
+@pytest.fixture
+def race(make_race):
+    """A functional whose portable implementation is slow."""
+    return make_race()
