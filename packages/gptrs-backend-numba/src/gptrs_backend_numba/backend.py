@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import cast
 
@@ -13,6 +12,7 @@ from gptrs.backend.protocol import Buffer, InputRole
 from gptrs.ir.op import Op
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
+from gptrs.optimizer.environment import Variables
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba import cost_model
 from gptrs_backend_numba.compiler import lower
@@ -27,6 +27,7 @@ from gptrs_backend_numba.threads import thread_count
 
 SETTINGS = (passes.VARIABLE, cost_model.VARIABLE, matrix_unit.VARIABLE)
 """The environment variables that decide what is made of a program."""
+_SETTINGS = Variables(*SETTINGS)
 
 
 class NumbaBackend(StoredKernels, MeasuringThreads):
@@ -52,7 +53,7 @@ class NumbaBackend(StoredKernels, MeasuringThreads):
     @property
     def compile_settings(self) -> tuple[str | None, ...]:
         """See `gptrs.backend.protocol.Backend`."""
-        return tuple([os.environ.get(name) for name in SETTINGS])
+        return _SETTINGS.values()
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> NumbaExecutable:
         """Lower a verified program; kernels that are in no cache are compiled, which takes time."""

@@ -13,7 +13,8 @@ the module an entry point names stays light.
   backend; its pytest class is `gptrs.testing.suite.ConformanceSuite`. What a backend may offer
   besides: `BackendWithPasses`, with `Pass`, `RewritePass`, `Rewrite`, `FusionPass`, `find_views`,
   `View` and `pattern`; `KernelCache`, with `CacheReport`, `CacheVersion` and `Entries`;
-  `ProfiledExecutable`, with `KernelRun`; `MachineProbe`.
+  `ProfiledExecutable`, with `KernelRun`; `BindingExecutable`, with `BoundInputs`;
+  `MachineProbe`.
 - For models: `Tensor`, `tensor`, `jit`, `register_pytree`, `Module`, `Params`, `ConfigFields`,
   `KVCache`, `CacheLayer`, `LayerCache`, `Place`; the modules `nn` and `functionals`. What a model
   promises: `CausalLM`, `ImageClassifier`, `TextEmbedder`, `HiddenStates`.
@@ -57,6 +58,7 @@ from gptrs.plugins.references import load_reference
 
 if TYPE_CHECKING:
     from gptrs import functionals, nn
+    from gptrs.backend.bound_inputs import BindingExecutable, BoundInputs
     from gptrs.backend.kernel_cache import CacheReport, CacheVersion, Entries, KernelCache
     from gptrs.backend.machine_probe import MachineProbe
     from gptrs.backend.memory_plan import dying_values
@@ -131,6 +133,8 @@ __all__ = [
     "CacheVersion",
     "Entries",
     "KernelRun",
+    "BindingExecutable",
+    "BoundInputs",
     "ProfiledExecutable",
     "MachineProbe",
     "BackendWithPasses",
@@ -208,82 +212,55 @@ __all__ = [
     "UsageError",
 ]
 
-_LAZY = {
-    "Backend": "gptrs.backend.protocol:Backend",
-    "Buffer": "gptrs.backend.protocol:Buffer",
-    "Executable": "gptrs.backend.protocol:Executable",
-    "InputRole": "gptrs.backend.protocol:InputRole",
-    "OpTable": "gptrs.backend.op_table:OpTable",
-    "dying_values": "gptrs.backend.memory_plan:dying_values",
-    "require_supported": "gptrs.backend.op_table:require_supported",
-    "KernelCache": "gptrs.backend.kernel_cache:KernelCache",
-    "CacheReport": "gptrs.backend.kernel_cache:CacheReport",
-    "CacheVersion": "gptrs.backend.kernel_cache:CacheVersion",
-    "Entries": "gptrs.backend.kernel_cache:Entries",
-    "KernelRun": "gptrs.backend.profiled:KernelRun",
-    "ProfiledExecutable": "gptrs.backend.profiled:ProfiledExecutable",
-    "MachineProbe": "gptrs.backend.machine_probe:MachineProbe",
-    "BackendWithPasses": "gptrs.capture.compilation:BackendWithPasses",
-    "KernelEvent": "gptrs.capture.trace:KernelEvent",
-    "FusionPass": "gptrs.optimizer.fusion:FusionPass",
-    "View": "gptrs.optimizer.fusion:View",
-    "find_views": "gptrs.optimizer.fusion:find_views",
-    "Pass": "gptrs.optimizer.pass_base:Pass",
-    "RewritePass": "gptrs.optimizer.pass_base:RewritePass",
-    "Rewrite": "gptrs.optimizer.rewrite.rewrite:Rewrite",
-    "pattern": "gptrs.functionals.patterns:pattern",
-    "DType": "gptrs.ir.dtypes:DType",
-    "Function": "gptrs.ir.program:Function",
-    "Instruction": "gptrs.ir.program:Instruction",
-    "Literal": "gptrs.ir.literal:Literal",
-    "Scalar": "gptrs.ir.literal:Scalar",
-    "Dictionary": "gptrs.ir.dictionary:Dictionary",
-    "FunctionName": "gptrs.ir.attributes:FunctionName",
-    "Op": "gptrs.ir.op:Op",
-    "Signature": "gptrs.ir.op:Signature",
-    "Program": "gptrs.ir.program:Program",
-    "Region": "gptrs.ir.program:Region",
-    "TensorType": "gptrs.ir.tensor_type:TensorType",
-    "Value": "gptrs.ir.program:Value",
+_NAMES = {
+    "gptrs.backend.bound_inputs": "BindingExecutable BoundInputs",
+    "gptrs.backend.kernel_cache": "KernelCache CacheReport CacheVersion Entries",
+    "gptrs.backend.machine_probe": "MachineProbe",
+    "gptrs.backend.memory_plan": "dying_values",
+    "gptrs.backend.op_table": "OpTable require_supported",
+    "gptrs.backend.profiled": "KernelRun ProfiledExecutable",
+    "gptrs.backend.protocol": "Backend Buffer Executable InputRole",
+    "gptrs.capture.compilation": "BackendWithPasses",
+    "gptrs.capture.jit": "jit",
+    "gptrs.capture.pytree": "register_pytree",
+    "gptrs.capture.tensor": "Tensor tensor",
+    "gptrs.capture.trace": "KernelEvent ExecutionTraceSink CompileStart PassEvent CompileEnd "
+    "RunStart RunEnd",
+    "gptrs.checkpoint.config_fields": "ConfigFields",
+    "gptrs.checkpoint.params": "Params",
+    "gptrs.functionals.patterns": "pattern",
+    "gptrs.functionals.registry": "functional implement",
+    "gptrs.ir": "parse_json parse_program print_json print_program verify",
+    "gptrs.ir.attributes": "FunctionName",
+    "gptrs.ir.builder": "Builder",
+    "gptrs.ir.dictionary": "Dictionary",
+    "gptrs.ir.dtypes": "DType",
+    "gptrs.ir.literal": "Literal Scalar",
+    "gptrs.ir.op": "Op Signature",
+    "gptrs.ir.program": "Function Instruction Program Region Value",
+    "gptrs.ir.specialize": "symbols bind specialize",
+    "gptrs.ir.tensor_type": "TensorType",
+    "gptrs.nn.cache_layer": "CacheLayer",
+    "gptrs.nn.kv_cache": "KVCache LayerCache",
+    "gptrs.nn.module": "Module",
+    "gptrs.nn.place": "Place",
+    "gptrs.optimizer.fusion": "FusionPass View find_views",
+    "gptrs.optimizer.pass_base": "Pass RewritePass",
+    "gptrs.optimizer.rewrite.rewrite": "Rewrite",
+    "gptrs.plugins.capabilities": "CausalLM ImageClassifier TextEmbedder HiddenStates",
+    "gptrs.runtime.programs": "run_program",
+    "gptrs.testing.kit": "run_conformance",
+}
+"""The names of each module, which is imported when the first of them is asked for."""
+_MODULES = {
     "dtypes": "gptrs.ir.dtypes",
     "ops": "gptrs.ir.ops",
-    "CausalLM": "gptrs.plugins.capabilities:CausalLM",
-    "ImageClassifier": "gptrs.plugins.capabilities:ImageClassifier",
-    "TextEmbedder": "gptrs.plugins.capabilities:TextEmbedder",
-    "HiddenStates": "gptrs.plugins.capabilities:HiddenStates",
-    "ConfigFields": "gptrs.checkpoint.config_fields:ConfigFields",
-    "CacheLayer": "gptrs.nn.cache_layer:CacheLayer",
-    "KVCache": "gptrs.nn.kv_cache:KVCache",
-    "LayerCache": "gptrs.nn.kv_cache:LayerCache",
-    "Module": "gptrs.nn.module:Module",
-    "Place": "gptrs.nn.place:Place",
-    "Params": "gptrs.checkpoint.params:Params",
-    "Tensor": "gptrs.capture.tensor:Tensor",
     "functionals": "gptrs.functionals",
-    "jit": "gptrs.capture.jit:jit",
     "nn": "gptrs.nn",
-    "register_pytree": "gptrs.capture.pytree:register_pytree",
-    "tensor": "gptrs.capture.tensor:tensor",
-    "ExecutionTraceSink": "gptrs.capture.trace:ExecutionTraceSink",
-    "CompileStart": "gptrs.capture.trace:CompileStart",
-    "PassEvent": "gptrs.capture.trace:PassEvent",
-    "CompileEnd": "gptrs.capture.trace:CompileEnd",
-    "RunStart": "gptrs.capture.trace:RunStart",
-    "RunEnd": "gptrs.capture.trace:RunEnd",
-    "functional": "gptrs.functionals.registry:functional",
-    "implement": "gptrs.functionals.registry:implement",
     "primitives": "gptrs.capture.primitives",
-    "Builder": "gptrs.ir.builder:Builder",
-    "parse_json": "gptrs.ir:parse_json",
-    "parse_program": "gptrs.ir:parse_program",
-    "print_json": "gptrs.ir:print_json",
-    "print_program": "gptrs.ir:print_program",
-    "run_program": "gptrs.runtime.programs:run_program",
-    "symbols": "gptrs.ir.specialize:symbols",
-    "bind": "gptrs.ir.specialize:bind",
-    "specialize": "gptrs.ir.specialize:specialize",
-    "verify": "gptrs.ir:verify",
-    "run_conformance": "gptrs.testing.kit:run_conformance",
+}
+_LAZY = _MODULES | {
+    name: f"{module}:{name}" for module, names in _NAMES.items() for name in names.split()
 }
 
 

@@ -7,20 +7,21 @@ import time
 from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 
+from gptrs.backend.bound_inputs import BindingExecutable, BoundInputs
 from gptrs.backend.mapped_pages import release_pages
 from gptrs.backend.memory_limit import require_memory
 from gptrs.backend.op_table import require_static
-from gptrs.backend.profiled import KernelRun, ProfiledExecutable
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.capture import pass_statistics, trace
 from gptrs.capture.graph import Leaf
 from gptrs.capture.late_binding import load_sinks
 from gptrs.capture.parameter import Parameter, Streaming
 from gptrs.capture.streamed_executable import streamed_executable
+from gptrs.capture.traced_run import run_traced
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.printer import print_program
 from gptrs.ir.program import Program
@@ -118,11 +119,23 @@ class Prepared:
         """The bytes that the executable says it holds of its own."""
         return getattr(self.executable, "nbytes", 0)
 
-    def run(self, buffers: Sequence[Buffer], cached: bool = True) -> list[Buffer]:
-        """Run it; who traces executions is told, and whether an earlier call had `cached` it."""
-        if not trace.sinks():
-            return self.executable.run(buffers)
-        return _run_traced(self, buffers, cached)
+    def run(
+        self, buffers: Sequence[Buffer], cached: bool = True, bound: BoundInputs | None = None
+    ) -> list[Buffer]:
+        """Run it on `buffers`, and on those of `bound` after them.
+
+        Who traces executions is told, and whether an earlier call had `cached` it.
+        """
+        if trace.sinks():
+            return run_traced(self.number, self.executable, _joined(buffers, bound), cached)
+        run_bound = getattr(self.executable, "run_bound", None)
+        if bound is not None and run_bound is not None:
+            return cast("BindingExecutable", self.executable).run_bound(buffers, bound)
+        return self.executable.run(_joined(buffers, bound))
+
+
+def _joined(buffers: Sequence[Buffer], bound: BoundInputs | None) -> Sequence[Buffer]:
+    return buffers if bound is None else [*buffers, *bound.buffers]
 
 
 def settings_for(backend: Backend) -> Hashable:
@@ -266,36 +279,3 @@ class _Compiler:
         self, op: CustomCall, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> bool:
         return self.backend.refusal(op, operands, results) is None
-
-
-def _run_traced(prepared: Prepared, buffers: Sequence[Buffer], cached: bool) -> list[Buffer]:
-    sinks = trace.sinks()
-    for sink in sinks:
-        sink.before_run(trace.RunStart(prepared.number, cached))
-    started, failure = time.perf_counter(), None
-    try:
-        return _run_for(sinks, prepared, buffers)
-    except BaseException as error:
-        failure = error
-        raise
-    finally:
-        seconds = time.perf_counter() - started
-        for sink in sinks:
-            sink.after_run(trace.RunEnd(prepared.number, seconds, failure))
-
-
-def _run_for(
-    sinks: Sequence[trace.ExecutionTraceSink], prepared: Prepared, buffers: Sequence[Buffer]
-) -> list[Buffer]:
-    """Run kernel by kernel if a sink wants that and the executable can, else as always."""
-    executable = prepared.executable
-    listeners = [sink for sink in sinks if sink.wants_kernels]
-    if not listeners or not isinstance(executable, ProfiledExecutable):
-        return executable.run(buffers)
-
-    def tell(run: KernelRun) -> None:
-        event = trace.KernelEvent(prepared.number, run)
-        for sink in listeners:
-            sink.after_kernel(event)
-
-    return executable.run_profiled(buffers, tell)

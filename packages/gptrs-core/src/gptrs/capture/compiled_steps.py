@@ -86,7 +86,7 @@ class CompiledSteps(Generic[Step]):
         entry = last[1] if last is not None and repeated else self._entries.get(key)
         if entry is None:
             return None
-        with self._lock:
+        with self._lock.inner:
             entry.calls += 1
             entry.used = next(self._clock)
             if not repeated and self._entries.get(key) is entry:  # else it was dropped meanwhile

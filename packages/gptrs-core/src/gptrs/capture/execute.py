@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import cast
 
@@ -28,6 +27,9 @@ from gptrs.ir import verify
 from gptrs.ir.program import Program, Value
 from gptrs.ir.specialize import bind, specialize
 from gptrs.ir.tensor_type import TensorType
+from gptrs.optimizer.environment import Variables
+
+_EAGER = Variables("GPTRS_EAGER")
 
 program_cache = ProgramCache[Prepared]()
 """Executables of flushed graphs, shared by the whole process."""
@@ -35,7 +37,8 @@ program_cache = ProgramCache[Prepared]()
 
 def eager() -> bool:
     """Whether `GPTRS_EAGER` asks for each op to run as soon as it is captured."""
-    return os.environ.get("GPTRS_EAGER", "") not in ("", "0")
+    (asked,) = _EAGER.values()
+    return asked not in (None, "", "0")
 
 
 def run_program(
@@ -102,8 +105,9 @@ def host_value(leaf: Leaf) -> np.ndarray:
     """The elements of a leaf as a NumPy array, which may share memory with it."""
     if isinstance(leaf, Stored):
         leaf.viewed = True
-        if leaf.backend is None and not leaf.consumed:
-            return np.asarray(leaf.buffer)
+        if not leaf.consumed:
+            home = leaf.backend
+            return np.asarray(leaf.buffer) if home is None else home.to_host(leaf.buffer)
     backend = leaf.backend or chosen_backend()
     return backend.to_host(buffer_of(leaf, backend))
 

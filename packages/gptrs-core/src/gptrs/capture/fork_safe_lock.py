@@ -16,11 +16,12 @@ class ForkSafeLock:
     """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self.inner = threading.Lock()
+        """The lock itself, which is quicker in `with`: for what every call does."""
         _locks.add(self)
 
     def __enter__(self) -> None:
-        self._lock.acquire()
+        self.inner.acquire()
 
     def __exit__(
         self,
@@ -28,7 +29,7 @@ class ForkSafeLock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._lock.release()
+        self.inner.release()
 
 
 _locks = weakref.WeakSet[ForkSafeLock]()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from types import MethodType
 from typing import Generic, ParamSpec, TypeVar, cast, overload
 
@@ -14,13 +15,16 @@ from gptrs.capture.backend_choice import chosen_backend
 from gptrs.capture.call_signature import Names
 from gptrs.capture.compilation import prepare
 from gptrs.capture.compiled_steps import MANY_SIGNATURES, CompiledSteps, JitSignature
-from gptrs.capture.graph import Captured, Leaf, common_backend, role_of
+from gptrs.capture.graph import Leaf, common_backend, role_of
 from gptrs.capture.parameter import Parameter
+from gptrs.capture.pytree import rebuilder
 from gptrs.capture.replay import Step, replay
-from gptrs.capture.tensor import flush
+from gptrs.capture.tensor import known_leaves
 from gptrs.capture.traced_function import Call, TracedFunction
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
+
+_TYPE: Callable[[Leaf], TensorType] = attrgetter("type")
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -79,41 +83,32 @@ class Jitted(Generic[Parameters, Result]):
         call = self._function.taken_apart(args, kwargs)
         if self._function.in_place:
             return cast("Result", self._function.run_in_place(call))
-        inputs: list[Leaf] = []
-        for tensor in call.tensors:
-            source = tensor.source
-            if source.traced:  # in the body of a loop or branch
-                return cast("Result", self._function.run_in_place(call))
-            if isinstance(source, Captured):
-                flush(call.tensors)
-                source = tensor.source
-                assert not isinstance(source, Captured), "flushed"
-            inputs.append(source)
-        step, cached = self._step(call, inputs)
+        inputs = known_leaves(call.tensors)
+        if inputs is None:  # in the body of a loop or branch
+            return cast("Result", self._function.run_in_place(call))
+        step = self._find(call, inputs)
+        if step is not None:
+            return cast("Result", replay(step, inputs, cached=True))
+        step, cached = self._new_step(call, inputs)
         return cast("Result", replay(step, inputs, cached))
 
-    def _step(self, call: Call, inputs: Sequence[Leaf]) -> tuple[Step, bool]:
-        """The step of a call, and whether an earlier one had compiled it."""
-        given = common_backend(inputs, self._name)
-        types = tuple([leaf.type for leaf in inputs])
-        step = self._find(call, types, given)
-        if step is not None:
-            return step, True
+    def _new_step(self, call: Call, inputs: Sequence[Leaf]) -> tuple[Step, bool]:
+        """The step of a call that had none, and whether another thread has compiled it now."""
         with self._lock:
-            step = self._find(call, types, given)
+            step = self._find(call, inputs)
             if step is not None:
                 return step, True
             step = self._compiled_step(call, inputs)
-            self._steps.keep(call.key(types, step.backend), step)
+            self._steps.keep(call.key(tuple(map(_TYPE, inputs)), step.backend), step)
             return step, False
 
-    def _find(
-        self, call: Call, types: tuple[TensorType, ...], given: Backend | None
-    ) -> Step | None:
-        backend = given or self._home
+    def _find(self, call: Call, inputs: Sequence[Leaf]) -> Step | None:
+        backend = common_backend(inputs, self._name) or self._home
         if backend is None and self._steps:  # it binds nothing: the default backend decides
             backend = chosen_backend()
-        return self._steps.find(call.key(types, backend)) if backend else None
+        if backend is None:
+            return None
+        return self._steps.find(call.key(tuple(map(_TYPE, inputs)), backend))
 
     def _compiled_step(self, call: Call, inputs: Sequence[Leaf]) -> Step:
         capture = self._function.capture(call, inputs)
@@ -139,11 +134,10 @@ class Jitted(Generic[Parameters, Result]):
             self._name,
             prepared,
             engine,
-            bound,
-            frozenset(bound),
-            [(n, leaf) for n, leaf in enumerate(bound) if not isinstance(leaf, Parameter)],
+            [leaf for leaf in bound if not isinstance(leaf, Parameter)],
+            [leaf for leaf in bound if isinstance(leaf, Parameter)],
             donated,
-            capture.outputs,
+            rebuilder(capture.outputs),
             # The very types of the arguments where they are equal: the results of a step are mostly
             # arguments of the next one, and finding it compares types.
             [known.get(type_, type_) for type_ in capture.output_types],

@@ -8,7 +8,9 @@ instance of a registered class whose parts are trees.
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from operator import itemgetter
 from typing import TypeVar, cast
 
 import numpy as np
@@ -82,6 +84,9 @@ def _static_key(value: Hashable) -> Hashable:
     return type(value), value
 
 
+_NONE = Static(None)
+
+
 def register_pytree(
     cls: type[Container],
     flatten: Callable[[Container], tuple[Sequence[object], Hashable]],
@@ -111,14 +116,19 @@ def flatten(tree: Tree, leaves: list[Tensor], dicts: DictNode = _SORTED) -> Stru
 
     Refusal for what is no tree (see `flatten_named`).
     """
-    kind = cast("type", type(tree))
+    kind = type(tree)
     if kind is Tensor:
         leaves.append(cast("Tensor", tree))
         return LEAF
+    if tree is None:
+        return _NONE
     node = dicts if kind is dict else _nodes.get(kind) or _node_of(kind)
     if node is None:
         return _flatten_single(tree, leaves)
-    parts, rest = node.take_apart(tree)
+    if kind is tuple or kind is list:  # most are: no call for them
+        parts, rest = cast("Sequence[Tree]", tree), None
+    else:
+        parts, rest = node.take_apart(tree)
     structure: list[object] = [node, rest]
     for part in parts:
         if type(part) is Tensor:  # nearly all are: no call for each
@@ -178,6 +188,29 @@ def rebuild(structure: Structure, leaves: Iterator[Tensor]) -> Tree:
     return node.put_together(
         rest, [next(leaves) if part is LEAF else rebuild(part, leaves) for part in parts]
     )
+
+
+Rebuild = Callable[[Sequence[Tensor]], Tree]
+"""Makes a tree of one structure from its tensors, see `rebuilder`."""
+
+
+def rebuilder(structure: Structure) -> Rebuild:
+    """What `rebuild` does for one structure, prepared for many calls."""
+    return _rebuilder(structure, itertools.count())
+
+
+def _rebuilder(structure: Structure, numbers: Iterator[int]) -> Rebuild:
+    if structure is LEAF:
+        return itemgetter(next(numbers))
+    if isinstance(structure, Static):
+        return lambda _, value=structure.value: value
+    node, rest, *parts = cast("tuple[Node, Hashable, *tuple[Structure, ...]]", structure)
+    if node is _nodes[tuple] and len(parts) > 1 and all(part is LEAF for part in parts):
+        return itemgetter(*[next(numbers) for _ in parts])
+    builds = [_rebuilder(part, numbers) for part in parts]
+    if node is _nodes[list]:
+        return lambda leaves: [build(leaves) for build in builds]
+    return lambda leaves: node.put_together(rest, [build(leaves) for build in builds])
 
 
 def show(structure: Structure, types: Iterator[TensorType]) -> str:

@@ -136,11 +136,14 @@ class FieldsNode(Node):
     def __init__(self, kind: type[object], names: Sequence[str]) -> None:
         self._kind = kind
         self._names = names
-        self._make = cast("Callable[[list[Tree]], Tree] | None", getattr(kind, "_make", None))
+        make = getattr(kind, "_make", None) if tuple in kind.__mro__ else None
+        self._make = cast("Callable[[list[Tree]], Tree] | None", make)
         """What makes a named tuple; a dataclass has none."""
 
     def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
         """The values of the fields."""
+        if self._make:
+            return cast("Sequence[Tree]", value), None
         return [getattr(value, name) for name in self._names], None
 
     def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:

@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gptrs.backend.bound_inputs import BoundInputs
 from gptrs.backend.protocol import Backend, Buffer
 from gptrs.capture import execute
 from gptrs.capture.compilation import Prepared
 from gptrs.capture.graph import Leaf, Stored
 from gptrs.capture.parameter import Parameter
-from gptrs.capture.pytree import Structure, rebuild
+from gptrs.capture.pytree import Rebuild
 from gptrs.capture.pytree_nodes import Tree
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
@@ -25,26 +26,25 @@ class Step:
     function: str
     prepared: Prepared
     backend: Backend
-    bound: Sequence[Leaf]
-    """What it uses without taking it; comes after the arguments."""
-    bound_set: frozenset[Leaf]
-    others: Sequence[tuple[int, Leaf]]
-    """Those that are no parameters, with their positions in `bound`."""
+    constants: Sequence[Leaf]
+    """What it uses without taking it and is no parameter; comes after the arguments."""
+    parameters: Sequence[Parameter]
+    """The parameters that it uses; they come last."""
     donated: Mapping[int, str]
     """The positions of the inputs that are given away, with the names of their arguments."""
-    outputs: Structure
+    rebuild: Rebuild
+    """Makes the result of the tensors in it."""
     output_types: Sequence[TensorType]
-    _loaded: list[list[Buffer]] = field(default_factory=list[list[Buffer]])
-    """The buffers of what is bound, once all parameters among it are loaded."""
+    _loaded: list[BoundInputs] = field(default_factory=list[BoundInputs])
+    """The buffers of the parameters, once they are loaded."""
 
-    def bound_buffers(self) -> list[Buffer]:
-        """Where the values of `bound` are now; those of parameters that stay never move."""
+    @property
+    def weights(self) -> BoundInputs:
+        """Where the parameters are: those that stay in memory never move."""
         if not self._loaded:
-            self._loaded[:] = [[execute.input_of(leaf, self.backend) for leaf in self.bound]]
-        buffers = list(self._loaded[0])
-        for position, leaf in self.others:
-            buffers[position] = execute.buffer_of(leaf, self.backend)
-        return buffers
+            buffers = [execute.input_of(leaf, self.backend) for leaf in self.parameters]
+            self._loaded[:] = [BoundInputs(buffers)]
+        return self._loaded[0]
 
 
 def replay(step: Step, inputs: Sequence[Leaf], cached: bool) -> Tree:
@@ -57,17 +57,17 @@ def replay(step: Step, inputs: Sequence[Leaf], cached: bool) -> Tree:
         leaf.buffer  # nearly always: no call for each
         if isinstance(leaf, Stored) and leaf.backend is backend and not leaf.consumed
         else execute.buffer_of(leaf, backend)
-        for leaf in inputs
+        for leaf in (*inputs, *step.constants)
     ]
-    buffers += step.bound_buffers()
+    weights = step.weights
     if step.donated:
         _prepare_donation(step, inputs, buffers)
-    results = step.prepared.run(buffers, cached)
+    results = step.prepared.run(buffers, cached, weights)
     made = [
         Tensor(Stored(type_, result, backend))
         for type_, result in zip(step.output_types, results, strict=True)
     ]
-    return rebuild(step.outputs, iter(made))
+    return step.rebuild(made)
 
 
 def _prepare_donation(step: Step, inputs: Sequence[Leaf], buffers: list[Buffer]) -> None:
@@ -75,10 +75,11 @@ def _prepare_donation(step: Step, inputs: Sequence[Leaf], buffers: list[Buffer])
 
     Nothing is marked unless everything may be given away.
     """
-    _require_donors(step, inputs)
-    for position in step.donated:
-        leaf = inputs[position]
-        assert isinstance(leaf, Stored), "required above"
+    donors = [leaf for position in step.donated if isinstance(leaf := inputs[position], Stored)]
+    distinct = {*inputs, *step.constants}
+    if len(donors) < len(step.donated) or len(distinct) < len(inputs) + len(step.constants):
+        _require_donors(step, inputs)
+    for position, leaf in zip(step.donated, donors, strict=True):
         if leaf.viewed:
             host = step.backend.to_host(buffers[position])
             buffers[position] = step.backend.to_device(host.copy())
@@ -87,9 +88,7 @@ def _prepare_donation(step: Step, inputs: Sequence[Leaf], buffers: list[Buffer])
 
 def _require_donors(step: Step, inputs: Sequence[Leaf]) -> None:
     """UsageError for a donated weight, and for a donated tensor that the call uses twice."""
-    uses: Counter[Leaf] = Counter()
-    if len(set(inputs)) < len(inputs) or not step.bound_set.isdisjoint(inputs):  # rarely
-        uses.update((*inputs, *step.bound))
+    uses = Counter[Leaf]((*inputs, *step.constants))
     for position, name in step.donated.items():
         leaf = inputs[position]
         if isinstance(leaf, Parameter):
@@ -97,7 +96,7 @@ def _require_donors(step: Step, inputs: Sequence[Leaf]) -> None:
                 f"`{step.function}` donates `{name}`, which holds the parameter `{leaf.name}`",
                 hint="a parameter is needed again; donate a computed tensor, `x * 1` makes a copy",
             )
-        if uses and uses[leaf] > 1:
+        if uses[leaf] > 1:
             raise UsageError(
                 f"`{step.function}` donates `{name}`, which holds a `{leaf.type}` that is used"
                 " twice in one call",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from operator import attrgetter
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from gptrs.backend.protocol import Backend
 from gptrs.capture import execute
-from gptrs.capture.graph import Argument, Captured, Source, Stored, make_node, resolve
+from gptrs.capture.graph import Argument, Captured, Leaf, Source, Stored, make_node, resolve
 from gptrs.capture.methods import Methods
 from gptrs.capture.operators import Operators
 from gptrs.capture.parameter import Parameter
@@ -21,6 +23,8 @@ from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Region
 from gptrs.ir.tensor_type import TensorType
 
+_KNOWN: set[type] = {Stored, Parameter}
+"""The sources whose values are always known."""
 _KEEP = "compute with functionals, or return the tensor and read it outside"
 _CHOOSE = "choose with `F.where` or a branch functional, or decide by an argument named in `static`"
 _STATIC = "compute with the tensor itself, or pass a Python number, which is part of the signature"
@@ -134,7 +138,8 @@ class Tensor(Operators, Methods):
 
     def _read(self, asked: str, hint: str) -> np.ndarray:
         leaf = self.source
-        require_known(asked, leaf, hint)
+        if leaf.traced:
+            require_known(asked, leaf, hint)
         if isinstance(leaf, Captured):
             flush([self])
             leaf = self.source
@@ -175,6 +180,28 @@ def flush(tensors: Sequence[Tensor]) -> None:
     """Compute all of these tensors that are not computed yet, as one program."""
     sources = [tensor.source for tensor in tensors]
     execute.materialize([source for source in sources if isinstance(source, Captured)])
+
+
+_SOURCE: Callable[[Tensor], Source] = attrgetter("_source")
+"""What `source` is if nothing was computed meanwhile; no call for each, since steps take many."""
+
+
+def known_leaves(tensors: Sequence[Tensor]) -> list[Leaf] | None:
+    """What holds the values of these tensors; those not computed yet are, as one program.
+
+    None if a value is not known while a function is captured.
+    """
+    sources = list(map(_SOURCE, tensors))
+    kinds = set(map(type, sources))
+    if Captured in kinds:
+        sources = [tensor.source for tensor in tensors]
+        if any(source.traced for source in sources):
+            return None
+        flush(tensors)
+        sources = [tensor.source for tensor in tensors]
+    elif not kinds <= _KNOWN:
+        return None
+    return cast("list[Leaf]", sources)
 
 
 def apply(op: Op, *operands: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from gptrs.capture.call_signature import CallShape, CallSignature, Names, refuse
 from gptrs.capture.compilation import settings_for
 from gptrs.capture.compiled_steps import StepKey
 from gptrs.capture.graph import GraphSlice, Leaf, Source
+from gptrs.capture.parameter import Parameter
 from gptrs.capture.pytree import AS_GIVEN, Structure, count_tensors, flatten, rebuild
 from gptrs.capture.pytree_nodes import Refusal, Tree
 from gptrs.capture.tensor import Tensor
@@ -61,6 +62,7 @@ class Capture:
     graph: GraphSlice
     arguments: Sequence[StandIn]
     bound: Sequence[Leaf]
+    """What it uses without taking it, the parameters at the end."""
     outputs: Structure
     output_types: Sequence[TensorType]
 
@@ -109,7 +111,10 @@ class TracedFunction:
                 argument.ended = True
         graph = GraphSlice([tensor.source for tensor in results])
         own = set[Leaf](arguments)
-        bound = [leaf for leaf in graph.leaves if leaf not in own]
+        bound = sorted(
+            [leaf for leaf in graph.leaves if leaf not in own],
+            key=lambda leaf: isinstance(leaf, Parameter),
+        )
         require_own(bound, self.name)
         return Capture(graph, arguments, bound, outputs, [tensor.type for tensor in results])
 

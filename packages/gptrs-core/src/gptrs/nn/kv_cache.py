@@ -66,7 +66,7 @@ class KVCache:
     @property
     def place(self) -> Place:
         """Where the next tokens stand."""
-        return Place(tensor(np.int64(self.length)), self._starts)
+        return Place(Tensor.of_array(np.int64(self.length)), self._starts)
 
     def append(self, tokens: np.ndarray, step: Step) -> Tensor:
         """Run `step` on tokens [B, T], in as many pieces as rings need; its last result.
@@ -83,7 +83,7 @@ class KVCache:
         end, result = 0, None
         for count in self.pieces(tokens.shape[1]):
             end += count
-            piece = tensor(tokens[:, end - count : end])
+            piece = Tensor.of_array(tokens[:, end - count : end])
             result, layers = step(piece, self.place, self.layers)
             self.advance(count, layers)
         assert result is not None, "there is at least one piece"
@@ -92,17 +92,19 @@ class KVCache:
     def reserve(self, count: int) -> None:
         """Make room for `count` more positions; ContextLengthError beyond the limit."""
         needed = self.length + count
-        self._require_room(needed)
-        if needed > self.capacity:
+        if needed > self.capacity or needed > self.limit:
+            self._require_room(needed)
             self._grow(bucket(needed, FIRST_BUCKET, self.limit))
 
     def pieces(self, count: int) -> list[int]:
         """The lengths of the steps for `count` more positions: one, unless a ring would wrap."""
+        if count and not self._rings:
+            return [count]
         lengths: list[int] = []
         end = self.length + count
         while (at := self.length + sum(lengths)) < end:
             steps = [layer.step(at, end - at, self.limit) for layer in self._rings]
-            lengths.append(min(steps, default=end - at))
+            lengths.append(min(steps))
         return lengths
 
     def advance(self, count: int, layers: Sequence[LayerCache]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gptrs.errors import UsageError
 from gptrs.ir.program import Program
+from gptrs.optimizer.environment import Variables
 from gptrs.optimizer.evaluation import Evaluator
 from gptrs.optimizer.pass_base import Pass, RewritePass
 from gptrs.optimizer.passes.broadcast_folding import BROADCAST_FOLDING
@@ -78,6 +79,8 @@ it. The last stage is the same but for `SPECIALIZATION` in the place of `CANONIC
 
 FIRST_ROUNDS, LAST_ROUNDS = "GPTRS_OPT_PRE_ITERS", "GPTRS_OPT_POST_ITERS"
 """The environment variables with the most rounds of the first and of the last stage."""
+
+_SETTINGS = Variables(FIRST_ROUNDS, LAST_ROUNDS)
 
 MAX_ROUNDS = 8
 """How often those stages run at most; each stops as soon as a round changes nothing."""
@@ -164,9 +167,9 @@ def known_passes(evaluate: Evaluator | None = None) -> tuple[Pass, ...]:
     return (*PIPELINE, *folding, *FOLDINGS, SPECIALIZATION, *SPECIALIZATIONS)
 
 
-def pipeline_settings() -> tuple[str, ...]:
+def pipeline_settings() -> tuple[str | None, ...]:
     """All that decides, besides a program and the passes of a backend, what a pipeline makes."""
-    return os.environ.get(FIRST_ROUNDS, ""), os.environ.get(LAST_ROUNDS, "")
+    return _SETTINGS.values()
 
 
 def _rounds(variable: str) -> int:
