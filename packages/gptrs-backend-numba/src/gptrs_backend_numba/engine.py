@@ -35,7 +35,8 @@ class Engine:
         self._owner = process
 
     def __enter__(self) -> None:
-        self.claim()
+        if self._owner != os.getpid():
+            self.claim()
         self._lock.acquire()
 
     def __exit__(

@@ -58,6 +58,8 @@ ACTIVE: ContextVar[Mapping[str, Choice]] = ContextVar(
 
 def _signature() -> Hashable:
     active = ACTIVE.get()
+    if not active:  # nearly always, and asked in every call
+        return ()
     return tuple(sorted((name, str(choice.policy)) for name, choice in active.items()))
 
 
