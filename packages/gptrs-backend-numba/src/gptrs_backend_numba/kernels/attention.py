@@ -21,6 +21,9 @@ FIELDS = (
     "MASKED", "CAUSAL", "GIVEN",  # whether there is a mask, a causal one, an offset in memory
     "AHEAD",  # the offset if it is not
     "SCALE",  # the bits of an f32
+    # Only on the matrix unit: tasks for the queries of a matrix, keys that are split at a time,
+    "RUNS", "CHUNK", "TASKS", "THREADS",  # tasks of all matrices, threads,
+    "PLAIN",  # the address of the kernel that computes the same on vector units
 )  # fmt: skip
 """The names of the numbers of a geometry; strides count elements, the innermost ones are 1."""
 

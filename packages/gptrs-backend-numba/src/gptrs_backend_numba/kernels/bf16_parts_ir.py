@@ -39,7 +39,7 @@ def row_bytes(dtype: str) -> int:
     return PANEL * (4 if dtype == "f32" else 2)
 
 
-def _parts(emit, value, count):
+def bits_of_parts(emit, value, count):
     """The bits of the parts of a vector of f32, of which the upper halves count.
 
     NaN and what is as good as infinite have a part that is NaN, if there is more than one.
@@ -60,7 +60,7 @@ def split_pair(emit, source, target, dtype, parts):
     row = row_bytes(dtype)
     for half in range(2):
         pair = (emit.moved(source, row * k + row // 2 * half) for k in range(2))
-        both = (_parts(emit, emit.floats(place, dtype), parts) for place in pair)
+        both = (bits_of_parts(emit, emit.floats(place, dtype), parts) for place in pair)
         for part, (low, high) in enumerate(zip(*both, strict=True)):
             word = b.or_(b.lshr(low, words(16)), b.and_(high, words(-0x10000)))
             place = emit.moved(target, BLOCK_BYTES * part + BLOCK_BYTES // 2 * half)
@@ -111,7 +111,7 @@ def split_row(parts: int):
             def body(k, state):
                 source, target = state
                 pair = [emit.load(emit.moved(source, 64 * half), VECTOR, 4) for half in range(2)]
-                both = (_parts(emit, value, parts) for value in pair)
+                both = (bits_of_parts(emit, value, parts) for value in pair)
                 for part, words_ in enumerate(zip(*both, strict=True)):
                     halves = [builder.bitcast(value, _HALVES) for value in words_]
                     row = builder.shuffle_vector(*halves, uppers)

@@ -200,7 +200,7 @@ def transpose(size: int):
             rows = [
                 emit.load(emit.moved(source, (source_step, i)), type_, size) for i in range(side)
             ]
-            for i, row in enumerate(_transposed(builder, rows)):
+            for i, row in enumerate(transposed_lanes(builder, rows)):
                 place = emit.moved(target, (target_step, i))
                 builder.store(row, builder.bitcast(place, ir.PointerType(type_)), align=size)
             return context.get_dummy_value()
@@ -210,7 +210,7 @@ def transpose(size: int):
     return transposed
 
 
-def _transposed(builder, rows):
+def transposed_lanes(builder, rows):
     """Rows i and i + n / 2 merged element by element, log2(n) times over."""
     side = len(rows)
     merged = [[i // 2 + (i % 2) * side + half * side // 2 for i in range(side)] for half in (0, 1)]

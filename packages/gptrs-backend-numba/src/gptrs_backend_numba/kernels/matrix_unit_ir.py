@@ -36,22 +36,25 @@ UNIT_ROWS = 32
 PAIRS_A_STEP = 4
 """Pairs of rows of the next block that are split into parts while a step is multiplied."""
 
-_VOID = ir.VoidType()
+VOID = ir.VoidType()
+"""What instructions of the unit return."""
 _LEFT, _RIGHT = 4, 6
 """The first of the two registers for tiles of a side; those before hold sums."""
 
 
-def _register(register):
+def tile_register(register):
+    """The operand of an instruction that names a register for tiles."""
     return ir.Constant(I8, register)
 
 
 def _load(emit, register, pointer, step, hint=""):
     name = f"llvm.x86.tileloadd{hint}64"
-    call_llvm(emit.builder, name, _VOID, [_register(register), pointer, step])
+    call_llvm(emit.builder, name, VOID, [tile_register(register), pointer, step])
 
 
-def _store(emit, register, pointer, step):
-    call_llvm(emit.builder, "llvm.x86.tilestored64", _VOID, [_register(register), pointer, step])
+def store_tile(emit, register, pointer, step):
+    """Store the rows of a register, `step` bytes apart."""
+    call_llvm(emit.builder, "llvm.x86.tilestored64", VOID, [tile_register(register), pointer, step])
 
 
 @intrinsic
@@ -65,7 +68,7 @@ def use_matrix_unit(typing_context):
             memory = builder.alloca(content.type)
         builder.store(content, memory)
         place = builder.bitcast(memory, ir.PointerType(I8))
-        call_llvm(builder, "llvm.x86.ldtilecfg", _VOID, [place])
+        call_llvm(builder, "llvm.x86.ldtilecfg", VOID, [place])
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -76,7 +79,7 @@ def leave_matrix_unit(typing_context):
     """Say that the registers hold nothing any more, which makes switches of threads cheaper."""
 
     def generate(context, builder, signature, arguments):
-        call_llvm(builder, "llvm.x86.tilerelease", _VOID, [])
+        call_llvm(builder, "llvm.x86.tilerelease", VOID, [])
         return context.get_dummy_value()
 
     return types.void(), generate
@@ -106,7 +109,7 @@ def begin_sums(typing_context, sums, rows, start, residual, step):
     return types.void(*[types.int64] * 5), generate
 
 
-def _path(left_parts, right_parts):
+def parts_to_multiply(left_parts, right_parts):
     """The pairs of parts that count, those of the smallest parts of the left side first.
 
     From one to the next one side stays.
@@ -128,7 +131,7 @@ def _take(emit, sides, register, part, half):
     _load(emit, register + half, place, number(64), "t1" if register == _LEFT else "")
 
 
-def _emit_step(emit, left, right, path, between):
+def emit_step(emit, left, right, path, between):
     """One step: the products of all pairs of parts; `between(n)` emits what follows the nth.
 
     What comes next is loaded as soon as nothing needs the register any more.
@@ -143,8 +146,8 @@ def _emit_step(emit, left, right, path, between):
         for half in range(2):
             for other in range(2):
                 i, j = (other, half) if turns else (half, other)
-                registers = [_register(x) for x in (2 * i + j, _LEFT + i, _RIGHT + j)]
-                call_llvm(emit.builder, "llvm.x86.tdpbf16ps", _VOID, registers)
+                registers = [tile_register(x) for x in (2 * i + j, _LEFT + i, _RIGHT + j)]
+                call_llvm(emit.builder, "llvm.x86.tdpbf16ps", VOID, registers)
                 between(done)
                 done += 1
             if after != pair:
@@ -164,12 +167,12 @@ def _emit_block(builder, arguments, path, pairs, between):
 
     def body(k, state):
         left, right, *pairs = state
-        _emit_step(emit, left, right, path, lambda done: between(emit, done, pairs))
+        emit_step(emit, left, right, path, lambda done: between(emit, done, pairs))
         return [emit.moved(left, left_bytes), emit.moved(right, TILE_BYTES), *pairs]
 
     emit.loop(count, 1, [left, right, *pairs], body)
     for register, (i, j) in enumerate(quarters):
-        _store(emit, register, emit.moved(out, (out_step, 16 * i), 64 * j), out_step)
+        store_tile(emit, register, emit.moved(out, (out_step, 16 * i), 64 * j), out_step)
 
 
 def multiply_block(left_parts: int, right_parts: int):
@@ -178,7 +181,7 @@ def multiply_block(left_parts: int, right_parts: int):
     Arguments: the addresses of the parts of both sides and of the sums, f32; the count; where to
     store the new sums, and the bytes from one row to the next.
     """
-    path = _path(left_parts, right_parts)
+    path = parts_to_multiply(left_parts, right_parts)
 
     @intrinsic
     def multiply(typing_context, left, right, sums, count, out, out_step):
@@ -198,7 +201,7 @@ def multiply_and_split(left_parts: int, right_parts: int, dtype: str):
     Further arguments: the address of that block, of numbers of type `dtype`, and of its parts; of
     another block that is asked for from the memory; and the first pair.
     """
-    path = _path(left_parts, right_parts)
+    path = parts_to_multiply(left_parts, right_parts)
     slots = {4 * len(path) * (2 * i + 1) // (2 * PAIRS_A_STEP) for i in range(PAIRS_A_STEP)}
     size = 2 * row_bytes(dtype)
 

@@ -23,44 +23,47 @@ _POLYNOMIAL = (
 )  # fmt: skip
 
 
-def _splat(value):
+def splat(value):
+    """A vector of one number everywhere."""
     return ir.Constant(VECTOR, [value] * WIDTH)
 
 
 def _power(emit, x):
     """`e^x` for x <= 0 or NaN, as by `exp_f32`, but 0 where that would be below 2^-125."""
     b = emit.builder
-    shifted = emit.multiply_add(x, _splat(1.44269504088896341), _splat(_MAGIC))
-    whole = b.fsub(shifted, _splat(_MAGIC))
-    r = emit.multiply_add(whole, _splat(-0.693359375), x)
-    r = emit.multiply_add(whole, _splat(2.12194440e-4), r)
-    p = _splat(_POLYNOMIAL[0])
+    shifted = emit.multiply_add(x, splat(1.44269504088896341), splat(_MAGIC))
+    whole = b.fsub(shifted, splat(_MAGIC))
+    r = emit.multiply_add(whole, splat(-0.693359375), x)
+    r = emit.multiply_add(whole, splat(2.12194440e-4), r)
+    p = splat(_POLYNOMIAL[0])
     for coefficient in _POLYNOMIAL[1:]:
-        p = emit.multiply_add(p, r, _splat(coefficient))
-    p = b.fadd(emit.multiply_add(p, b.fmul(r, r), r), _splat(1.0))
+        p = emit.multiply_add(p, r, splat(coefficient))
+    p = b.fadd(emit.multiply_add(p, b.fmul(r, r), r), splat(1.0))
     exponent = b.shl(b.bitcast(shifted, _WORDS), words(23))
     scale = b.bitcast(b.add(exponent, words(127 << 23)), VECTOR)
-    return b.select(b.fcmp_ordered("<", x, _splat(-86.6)), ZERO, b.fmul(p, scale))
+    return b.select(b.fcmp_ordered("<", x, splat(-86.6)), ZERO, b.fmul(p, scale))
 
 
-def _larger(emit, x, y):
+def larger_of(emit, x, y):
+    """The larger ones of two vectors, those of `y` where there is a NaN."""
     b = emit.builder
     return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
-def _subtrahend(emit, largest):
+def subtrahend(emit, largest):
     """What to subtract from scores whose largest is given: 0 where all are -inf."""
     b = emit.builder
-    none = b.fcmp_ordered("==", largest, _splat(float("-inf")))
+    none = b.fcmp_ordered("==", largest, splat(float("-inf")))
     return b.select(none, ZERO, largest)
 
 
-def _row(emit, base):
+def row_of(emit, base):
     """The vectors of a row of a panel."""
     return [emit.load(emit.moved(base, _SIDE * v), VECTOR, 4) for v in range(VECTORS)]
 
 
-def _put(emit, values, base):
+def put_row(emit, values, base):
+    """Store the vectors of a row of a panel."""
     for v, value in enumerate(values):
         emit.store(value, emit.moved(base, _SIDE * v))
 
@@ -77,30 +80,30 @@ def weigh_panel(typing_context, scores, count, peaks, totals, factors):
         emit = Emitter(builder)
         count = arguments[1]
         scores, peaks, totals, factors = (emit.pointer(arguments[place]) for place in (0, 2, 3, 4))
-        before = _row(emit, peaks)
+        before = row_of(emit, peaks)
 
         def compare(k, state):
-            found = _row(emit, state[0])
-            larger = [_larger(emit, *pair) for pair in zip(found, state[1:], strict=True)]
+            found = row_of(emit, state[0])
+            larger = [larger_of(emit, *pair) for pair in zip(found, state[1:], strict=True)]
             return [emit.moved(state[0], 4 * PANEL), *larger]
 
         largest = emit.loop(count, 1, [scores, *before], compare)[1:]
-        shift = [_subtrahend(emit, value) for value in largest]
+        shift = [subtrahend(emit, value) for value in largest]
         scale = [_power(emit, builder.fsub(*pair)) for pair in zip(before, shift, strict=True)]
 
         def raise_(k, state):
             powers = [
                 _power(emit, builder.fsub(*pair))
-                for pair in zip(_row(emit, state[0]), shift, strict=True)
+                for pair in zip(row_of(emit, state[0]), shift, strict=True)
             ]
-            _put(emit, powers, state[0])
+            put_row(emit, powers, state[0])
             sums = [builder.fadd(*pair) for pair in zip(state[1:], powers, strict=True)]
             return [emit.moved(state[0], 4 * PANEL), *sums]
 
-        starts = [builder.fmul(*pair) for pair in zip(_row(emit, totals), scale, strict=True)]
+        starts = [builder.fmul(*pair) for pair in zip(row_of(emit, totals), scale, strict=True)]
         sums = emit.loop(count, 1, [scores, *starts], raise_)[1:]
         for values, base in ((largest, peaks), (sums, totals), (scale, factors)):
-            _put(emit, values, base)
+            put_row(emit, values, base)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 5), generate
@@ -122,10 +125,10 @@ def hide_from_panel(typing_context, scores, count, limits, begin):
             single = builder.insert_element(undefined, key, ir.Constant(I32, 0))
             keys = builder.shuffle_vector(single, undefined, words(0))
             shown = [
-                builder.select(builder.icmp_signed("<", keys, bound), score, _splat(float("-inf")))
-                for bound, score in zip(bounds, _row(emit, state[0]), strict=True)
+                builder.select(builder.icmp_signed("<", keys, bound), score, splat(float("-inf")))
+                for bound, score in zip(bounds, row_of(emit, state[0]), strict=True)
             ]
-            _put(emit, shown, state[0])
+            put_row(emit, shown, state[0])
             return [emit.moved(state[0], 4 * PANEL)]
 
         emit.loop(count, 1, [scores], body)
@@ -145,12 +148,12 @@ def weigh_row(typing_context, scores, count, total):
 
         def compare(k, state):
             found = emit.load(emit.moved(scores, (k, 4)), VECTOR, 4)
-            return [_larger(emit, found, state[0])]
+            return [larger_of(emit, found, state[0])]
 
-        (lanes,) = emit.loop(count, WIDTH, [_splat(float("-inf"))], compare)
+        (lanes,) = emit.loop(count, WIDTH, [splat(float("-inf"))], compare)
         name = f"llvm.vector.reduce.fmax.v{WIDTH}f32"
         largest = emit.splat(call_llvm(builder, name, VECTOR.element, [lanes]))
-        shift = _subtrahend(emit, largest)
+        shift = subtrahend(emit, largest)
 
         def raise_(k, state):
             place = emit.moved(scores, (k, 4))

@@ -23,6 +23,7 @@ from gptrs_backend_numba.kernels.attention import FIELDS
 from gptrs_backend_numba.kernels.compiled import compiled, compiled_task
 from gptrs_backend_numba.kernels.extra_operands import RUN_SOURCE
 from gptrs_backend_numba.kernels.gemm_ir import PANEL
+from gptrs_backend_numba.lowering import attention_unit
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.matmul import FLOATS
 from gptrs_backend_numba.passes.elementwise_groups import Unit
@@ -82,7 +83,7 @@ def _has_extra_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
 
 
 def attention(builder: Builder, unit: Unit) -> None:
-    """Tasks of one query or of a panel; the result lies in memory as [B, T, H, E]."""
+    """Tasks of one query, or of a panel or several; the result lies in memory as [B, T, H, E]."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
     query, key, value, *extra = (builder.view(operand) for operand in unit.last.operands)
@@ -99,13 +100,13 @@ def attention(builder: Builder, unit: Unit) -> None:
     task = _task(query.dtype, few)
     count = batch * shared * (columns if few else -(-columns // PANEL))
     work = batch * heads * length * key.shape[2] * (depth + width)
+    threads = builder.context.threads if work >= _PARALLEL_FROM else 1
     fields = _fields(op, query, key, value, mask, out)
-    leading = (
-        POOL.address,
-        task,
-        count,
-        builder.context.threads if work >= _PARALLEL_FROM else 1,
-    )
+    if attention_unit.suits(fields, columns):
+        fields |= attention_unit.division(fields, threads, batch * shared, columns)
+        fields["PLAIN"], task = task, attention_unit.task(query.dtype, depth)
+        count = fields["TASKS"]
+    leading = (POOL.address, task, count, threads)
     numbers = np.array([fields.get(name, 0) for name in FIELDS], np.int64)
     reads = (query, key, value, mask, offset)
     builder.steps.append(Call(compiled(RUN_SOURCE), reads, out, numbers, leading=leading))
