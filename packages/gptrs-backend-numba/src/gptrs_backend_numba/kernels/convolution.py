@@ -83,7 +83,6 @@ def kernel(x, right, out, geometry, task):
     x += batch * G[BATCH_STEP]
     right += batch * G[RIGHT_STEP]
     out += batch * G[OUT_BATCH_STEP]
-    table = geometry + 8 * G[TABLE]
     for panel in range(first_panel, min(first_panel + G[PANELS_A_TASK], panels)):
         width = min(PANEL, n - panel * PANEL)
         at = 4 * PANEL * panel
@@ -93,7 +92,8 @@ def kernel(x, right, out, geometry, task):
         tall, short = G[TALL], G[SHORT]
         if width <= FLOATS:
             tall, short = G[TALL_HALF], G[SHORT_HALF]
-        for item in range(first_item, last_item):
+        item = first_item
+        while item < last_item:
             row = item // tiles
             tile = item - row * tiles
             position = tile * whole + min(tile, taller)
@@ -104,9 +104,13 @@ def kernel(x, right, out, geometry, task):
             residual = G[RESIDUAL]
             if residual:
                 residual += target
-            function = tall if tile < taller else short
-            call_compiled(function, left, weights, out + target, residual, width, at, geometry,
-                          table, following + (item & 1) * 64 * G[K])
+            # Neighbours of one size are one call: it takes as long as some products.
+            function, count = short, min(tiles - tile, last_item - item)
+            if tile < taller:
+                function, count = tall, min(taller - tile, last_item - item)
+            call_compiled(function, left, weights, out + target, residual, at, geometry, following,
+                          item, count)
+            item += count
     return 0
 """,
     TILE_FIELDS,
@@ -115,10 +119,17 @@ def kernel(x, right, out, geometry, task):
 
 _TILE = placed(
     """
-def kernel(left, right, out, residual, width, at, geometry, table, ahead):
+def kernel(left, right, out, residual, at, geometry, ahead, item, count):
     G = pointer(geometry, np.int64)
-    conv_tile_SIZE(left, G[STEP], table, G[RUNS], G[RUN], right, width, G[SCALE] + at,
-                   G[SHIFT] + at, residual, G[BOUNDS], out, 4 * G[N], ahead)
+    row, step, table = 4 * G[N], G[STEP], geometry + 8 * G[TABLE]
+    scale, shift, width = G[SCALE] + at, G[SHIFT] + at, G[N] - at // 4
+    for i in range(item, item + count):
+        conv_tile_SIZE(left, step, table, G[RUNS], G[RUN], right, width, scale, shift, residual,
+                       G[BOUNDS], out, row, ahead + (i & 1) * 64 * G[K])
+        left += ROWS * step
+        out += ROWS * row
+        if residual:
+            residual += ROWS * row
     return 0
 """,
     TILE_FIELDS,
@@ -241,5 +252,5 @@ def lines_source(stride: int) -> str:
 
 
 def tile_source(rows: int, vectors: int, asks: bool) -> str:
-    """A tile of one size, which may ask for the next panel; see `convolution_ir.conv_tile`."""
-    return _TILE.replace("SIZE", f"{rows}_{vectors}_{int(asks)}")
+    """Tiles of one size, which may ask for the next panel; see `convolution_ir.conv_tile`."""
+    return _TILE.replace("SIZE", f"{rows}_{vectors}_{int(asks)}").replace("ROWS *", f"{rows} *")

@@ -24,6 +24,7 @@ from gptrs_backend_numba.kernels import convolution as kernels
 from gptrs_backend_numba.kernels.compiled import compiled_task
 from gptrs_backend_numba.kernels.depthwise_ir import EXPORTS, LINES
 from gptrs_backend_numba.kernels.emitter import WIDTH
+from gptrs_backend_numba.lowering import matrix_convolution
 from gptrs_backend_numba.lowering.convolution_calls import (
     PARALLEL_FROM,
     TASKS,
@@ -141,7 +142,9 @@ def conv2d(builder: Builder, unit: Unit) -> None:
     if given.out.size:
         at = windows(op)
         side = side_of(builder, given, at)
-        if side is None:
+        if matrix_convolution.suits(builder, given, at, side):
+            matrix_convolution.convolution(builder, given, at)
+        elif side is None:
             direct(builder, given, at)
         else:
             winograd(builder, given, at, side)

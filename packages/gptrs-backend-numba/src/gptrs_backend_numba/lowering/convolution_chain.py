@@ -18,6 +18,7 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.convolution_targets import CHAIN, DEPTHWISE
+from gptrs_backend_numba.lowering import matrix_convolution
 from gptrs_backend_numba.lowering.convolution import arranged, call_fits, depthwise, direct
 from gptrs_backend_numba.lowering.convolution_calls import Operands, Windows, packed
 from gptrs_backend_numba.lowering.convolution_job import Job
@@ -34,8 +35,9 @@ _BYTES_AT_ONCE = 768 * 1024
 class _Stage:
     given: Operands
     at: Windows
+    depthwise: bool
     right: View | None
-    """The packed weight, None for a depthwise stage."""
+    """The packed weight, None for a depthwise stage and for one on the matrix unit."""
 
     def compute(self, builder: Builder, x: View, out: View, first: int) -> None:
         """Rows of the result from `first` on, of the rows of the image that they need."""
@@ -50,8 +52,10 @@ class _Stage:
             residual=residual and rows_of(residual, first, out.shape[1]),
         )
         at = replace(self.at, padding=padding)
-        if self.right is None:
+        if self.depthwise:
             depthwise(builder, given, at, tasks=1)
+        elif self.right is None:
+            matrix_convolution.convolution(builder, given, at, tasks=1)
         else:
             direct(builder, given, at, self.right, tasks=1)
 
@@ -127,14 +131,21 @@ def _stages(
         target = out if number == count - 1 else builder.fresh(dtypes.f32, shape)
         has = {name: bool(call.attrs[name]) for name in ("scale", "shift", "residual")}
         given = arranged(builder, [x, *own], has, cast("str", call.attrs["activation"]), target)
-        right = None if call.target == DEPTHWISE else packed(builder, given.weight)
-        if right is None:
-            given = replace(given, weight=builder.contiguous(given.weight))
         names = ("window", "stride", "padding", "dilation")
         at = Windows(*(cast("Shape", call.attrs[name]) for name in names))
-        stages.append(_Stage(given, at, right))
+        stages.append(_stage(builder, given, at, call.target == DEPTHWISE))
         x = target
     return stages
+
+
+def _stage(builder: Builder, given: Operands, at: Windows, depthwise: bool) -> _Stage:
+    """The stage with its weight as it is read."""
+    if depthwise:
+        given = replace(given, weight=builder.contiguous(given.weight))
+        return _Stage(given, at, depthwise, None)
+    # By the whole image: chunks and threads must not show in a result.
+    on_unit = matrix_convolution.suits(builder, given, at, None)
+    return _Stage(given, at, depthwise, None if on_unit else packed(builder, given.weight))
 
 
 def _of_image(stage: _Stage, image: int) -> _Stage:
