@@ -79,3 +79,23 @@ def test_an_expression_that_never_comes_to_an_end_is_given_up():
     found = TextTokenizer(json.dumps(tokenizer).encode(), "t.json")
     with pytest.raises(ModelError, match="retry-limit-in-match over"):
         found.encode("a" * 60 + "!")
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_template_that_repeats_the_text_is_refused(nested):
+    """Cut, it would take memory without bound."""
+
+    def tokenizer(count: int) -> bytes:
+        template = {
+            "type": "TemplateProcessing",
+            "single": [{"Sequence": {"id": "A", "type_id": 0}}] * count,
+            "pair": [],
+            "special_tokens": {},
+        }
+        processor = {"type": "Sequence", "processors": [template]} if nested else template
+        model = {"type": "WordLevel", "vocab": {"a": 0}, "unk_token": "a"}
+        return json.dumps({"post_processor": processor, "model": model}).encode()
+
+    assert TextTokenizer(tokenizer(1), "t.json").encode_within("a", 1) == [0]
+    with pytest.raises(ModelError, match="a post-processor that repeats the text 50 times"):
+        TextTokenizer(tokenizer(50), "t.json")

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TypeVar
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
 
 from tokenizers import Tokenizer
 
@@ -23,10 +24,36 @@ def read_tokenizer(data: bytes, name: str) -> Tokenizer:
     """The tokenizer in the content `data` of a file `name`; ModelError says what is wrong with it.
 
     What could take the library long is refused before it sees it: deep nesting, and more values
-    than a file of settings has.
+    than a file of settings has. So is a template that repeats the text.
     """
     require_bounded(data, name, hint=_AGAIN, max_depth=_MAX_DEPTH)
-    return without_panics(lambda: Tokenizer.from_buffer(data), name)
+    tokenizer = without_panics(lambda: Tokenizer.from_buffer(data), name)
+    if tokenizer.post_processor is not None:
+        state = cast("bytes", tokenizer.post_processor.__getstate__())
+        for template in _templates(json.loads(state)):
+            _require_text_once(template, name)
+    return tokenizer
+
+
+def _templates(processor: Mapping[str, Any]) -> Iterator[Sequence[Mapping[str, object]]]:
+    """What is put around a text, by a post-processor or those that it is a sequence of."""
+    if processor["type"] == "TemplateProcessing":
+        yield processor["single"]
+    for inner in processor.get("processors", ()):
+        yield from _templates(inner)
+
+
+def _require_text_once(template: Sequence[Mapping[str, object]], name: str) -> None:
+    """ModelError if a text would be there several times.
+
+    Of a text that was cut, the library would join every remainder with every other one, which takes
+    all memory there is and ends the process.
+    """
+    count = sum("Sequence" in piece for piece in template)
+    if count > 1:
+        raise ModelError(
+            f"{quoted(name)} has a post-processor that repeats the text {count} times", hint=_AGAIN
+        )
 
 
 def without_panics(work: Callable[[], Result], name: str) -> Result:
