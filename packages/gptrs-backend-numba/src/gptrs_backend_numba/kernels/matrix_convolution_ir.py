@@ -14,7 +14,12 @@ from functools import partial
 
 from llvmlite import ir
 
-from gptrs_backend_numba.kernels.bf16_parts_ir import MOST_PARTS, STEP, TILE_BYTES
+from gptrs_backend_numba.kernels.bf16_parts_ir import (
+    MOST_PARTS,
+    STEP,
+    TILE_BYTES,
+    bits_of_parts,
+)
 from gptrs_backend_numba.kernels.convolution_ir import (
     Epilogue,
     lanes_below,
@@ -22,7 +27,6 @@ from gptrs_backend_numba.kernels.convolution_ir import (
 )
 from gptrs_backend_numba.kernels.deferred import intrinsic, types
 from gptrs_backend_numba.kernels.emitter import (
-    I8,
     I32,
     I64,
     VECTOR,
@@ -33,6 +37,7 @@ from gptrs_backend_numba.kernels.emitter import (
     words,
 )
 from gptrs_backend_numba.kernels.machine import call_llvm
+from gptrs_backend_numba.kernels.matrix_unit_ir import VOID, load_tile, store_tile, tile_register
 
 LINE = 64
 """Bytes of a step of one part of one position."""
@@ -58,20 +63,6 @@ _AHEAD = 32 * 1024
 """Bytes between what is split and what the memory is asked for."""
 
 
-def _register(register):
-    return ir.Constant(I8, register)
-
-
-def _tile_load(emit, register, pointer, step):
-    arguments = [_register(register), pointer, step]
-    call_llvm(emit.builder, "llvm.x86.tileloadd64", ir.VoidType(), arguments)
-
-
-def _tile_store(emit, register, pointer, step):
-    arguments = [_register(register), pointer, step]
-    call_llvm(emit.builder, "llvm.x86.tilestored64", ir.VoidType(), arguments)
-
-
 def conv_block(tiles: int):
     """Intrinsic: the sums of `tiles` tiles of positions for a column, `count` steps of products.
 
@@ -91,7 +82,7 @@ def conv_block(tiles: int):
                 emit.pointer(x) for x in (left, table, source, following, parts, other, out)
             )
             for register in range(tiles):
-                call_llvm(builder, "llvm.x86.tilezero", ir.VoidType(), [_register(register)])
+                call_llvm(builder, "llvm.x86.tilezero", VOID, [tile_register(register)])
             last = builder.sub(count, number(1))
 
             def body(k, state):
@@ -106,7 +97,7 @@ def conv_block(tiles: int):
 
             emit.loop(count, 1, [source, parts, other], body)
             for register in range(tiles):
-                _tile_store(emit, register, emit.moved(out, TILE_BYTES * register), number(LINE))
+                store_tile(emit, register, emit.moved(out, TILE_BYTES * register), number(LINE))
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 9), generate
@@ -137,7 +128,7 @@ def _products(emit, tiles, left, right, others):
 
     def load(register, what, pointer):
         if held.get(register) != what:
-            _tile_load(emit, register, pointer, number(LINE))
+            load_tile(emit, register, pointer, number(LINE))
         held[register] = what
 
     order = list(_order(tiles))
@@ -145,8 +136,8 @@ def _products(emit, tiles, left, right, others):
         at = _RIGHT + weight % 2
         load(at, weight, emit.moved(right, TILE_BYTES * weight))
         load(register, (part, tile), emit.moved(left[0], (left[1], part), TILE_BYTES * tile))
-        registers = [_register(x) for x in (tile, register, at)]
-        call_llvm(emit.builder, "llvm.x86.tdpbf16ps", ir.VoidType(), registers)
+        registers = [tile_register(x) for x in (tile, register, at)]
+        call_llvm(emit.builder, "llvm.x86.tdpbf16ps", VOID, registers)
         begin, end = (len(others) * turn // len(order) for turn in (done, done + 1))
         for other in others[begin:end]:
             other()
@@ -182,17 +173,6 @@ def _cut(emit, value):
     found = []
     for _ in range(MOST_PARTS - 1):
         found.append(b.and_(b.bitcast(value, _WORDS), words(-0x10000)))
-        value = b.fsub(value, b.bitcast(found[-1], VECTOR))
-    return [*found, b.bitcast(value, _WORDS)]
-
-
-def _rounded(emit, value):
-    """The bits of the parts of a vector of f32; what is as good as infinite has one that is NaN."""
-    b = emit.builder
-    found = []
-    for _ in range(MOST_PARTS - 1):
-        bits = b.add(b.bitcast(value, _WORDS), words(0x8000))
-        found.append(b.and_(bits, words(-0x10000)))
         value = b.fsub(value, b.bitcast(found[-1], VECTOR))
     return [*found, b.bitcast(value, _WORDS)]
 
@@ -239,7 +219,8 @@ def split_line(typing_context, source, step, channels, target, plane, before, co
                     masked_load(emit, emit.moved(source, 4 * WIDTH * half), mask)
                     for half, mask in enumerate(masks)
                 )
-                pairs = _paired(emit, _rounded(emit, low), _rounded(emit, high))
+                both = (bits_of_parts(emit, value, MOST_PARTS) for value in (low, high))
+                pairs = _paired(emit, *both)
                 for part, pair in enumerate(pairs):
                     emit.store(pair, emit.moved(place, (plane, part)))
                 return [emit.moved(source, (step, 1)), emit.moved(place, LINE)]

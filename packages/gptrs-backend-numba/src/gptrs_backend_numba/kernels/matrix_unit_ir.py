@@ -47,7 +47,8 @@ def tile_register(register):
     return ir.Constant(I8, register)
 
 
-def _load(emit, register, pointer, step, hint=""):
+def load_tile(emit, register, pointer, step, hint=""):
+    """Load the rows of a register, `step` bytes apart; `hint` is "t1" for what is read once."""
     name = f"llvm.x86.tileloadd{hint}64"
     call_llvm(emit.builder, name, VOID, [tile_register(register), pointer, step])
 
@@ -128,7 +129,7 @@ def _take(emit, sides, register, part, half):
     sizes = (PART_BYTES, TILE_BYTES) if register == _LEFT else (BLOCK_BYTES, BLOCK_BYTES // 2)
     place = emit.moved(pointer, sizes[0] * part + sizes[1] * half)
     # The left side passes by the caches' nearest, where the block of the panel is to stay.
-    _load(emit, register + half, place, number(64), "t1" if register == _LEFT else "")
+    load_tile(emit, register + half, place, number(64), "t1" if register == _LEFT else "")
 
 
 def emit_step(emit, left, right, path, between):
@@ -162,7 +163,7 @@ def _emit_block(builder, arguments, path, pairs, between):
     quarters = [(i, j) for i in range(2) for j in range(2)]
     for register, (i, j) in enumerate(quarters):
         place = emit.moved(sums, 4 * PANEL * 16 * i + 64 * j)
-        _load(emit, register, place, number(4 * PANEL))
+        load_tile(emit, register, place, number(4 * PANEL))
     left_bytes = PART_BYTES * (1 + max(i for i, _ in path))
 
     def body(k, state):
