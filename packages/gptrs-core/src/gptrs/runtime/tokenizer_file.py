@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar, cast
 
 from tokenizers import Tokenizer
 
 from gptrs.errors import GptrsError, ModelError
 from gptrs.quoting import clipped, quoted
+from gptrs.runtime.tokenizer_growth import MOST_GROWTH, growth
 from gptrs.strict_json import require_bounded
 
 _MAX_DEPTH = 16
@@ -24,15 +26,32 @@ def read_tokenizer(data: bytes, name: str) -> Tokenizer:
     """The tokenizer in the content `data` of a file `name`; ModelError says what is wrong with it.
 
     What could take the library long is refused before it sees it: deep nesting, and more values
-    than a file of settings has. So is a template that repeats the text.
+    than a file of settings has. So are steps that could make a text too long for any memory.
     """
     require_bounded(data, name, hint=_AGAIN, max_depth=_MAX_DEPTH)
     tokenizer = without_panics(lambda: Tokenizer.from_buffer(data), name)
-    if tokenizer.post_processor is not None:
-        state = cast("bytes", tokenizer.post_processor.__getstate__())
-        for template in _templates(json.loads(state)):
-            _require_text_once(template, name)
+    steps = tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder
+    _require_bounded_growth(steps[:2], name)
+    _require_bounded_growth(steps[2:], name)
+    for template in _templates(_settings(tokenizer.post_processor)):
+        _require_text_once(template, name)
     return tokenizer
+
+
+def _settings(part: object) -> Mapping[str, Any]:
+    """A part of a tokenizer in the form that it has in the file, that of nothing if it is None."""
+    return {"type": None} if part is None else json.loads(cast("bytes", part.__getstate__()))
+
+
+def _require_bounded_growth(steps: Iterable[object], name: str) -> None:
+    """ModelError if these could make texts much longer than those of any model do."""
+    bound = math.prod(growth(_settings(step)) for step in steps)
+    if bound > MOST_GROWTH:
+        raise ModelError(
+            f"{quoted(name)} has steps that may make {bound:.3g} bytes of one, more than"
+            f" {MOST_GROWTH}",
+            hint=_AGAIN,
+        )
 
 
 def _templates(processor: Mapping[str, Any]) -> Iterator[Sequence[Mapping[str, object]]]:
