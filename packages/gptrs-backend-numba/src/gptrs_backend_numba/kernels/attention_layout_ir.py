@@ -9,9 +9,10 @@ from gptrs_backend_numba.kernels.bf16_parts_ir import (
     MOST_PARTS,
     PART_BYTES,
     bits_of_parts,
+    paired_parts,
 )
 from gptrs_backend_numba.kernels.deferred import intrinsic, types
-from gptrs_backend_numba.kernels.emitter import I32, I64, VECTOR, WIDTH, Emitter, words
+from gptrs_backend_numba.kernels.emitter import I32, I64, VECTOR, WIDTH, Emitter
 from gptrs_backend_numba.kernels.gemm_ir import transposed_lanes
 
 _WORDS = ir.VectorType(I32, WIDTH)
@@ -25,10 +26,8 @@ def _square(emit, source, step):
 
 def _put_parts(emit, pair, target, part_bytes):
     """Store the parts of two vectors, their numbers alternating."""
-    b = emit.builder
-    for part, (low, high) in enumerate(zip(*pair, strict=True)):
-        word = b.or_(b.lshr(low, words(16)), b.and_(high, words(-0x10000)))
-        emit.store(b.bitcast(word, VECTOR), emit.moved(target, part_bytes * part))
+    for part, word in enumerate(paired_parts(emit, *pair)):
+        emit.store(word, emit.moved(target, part_bytes * part))
 
 
 @intrinsic

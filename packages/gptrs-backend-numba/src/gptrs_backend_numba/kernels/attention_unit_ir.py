@@ -13,6 +13,8 @@ from gptrs_backend_numba.kernels.bf16_parts_ir import (
     MOST_PARTS,
     PART_BYTES,
     TILE_BYTES,
+    bits_of_parts,
+    paired_parts,
 )
 from gptrs_backend_numba.kernels.deferred import intrinsic, types
 from gptrs_backend_numba.kernels.emitter import (
@@ -23,7 +25,6 @@ from gptrs_backend_numba.kernels.emitter import (
     ZERO,
     Emitter,
     number,
-    words,
 )
 from gptrs_backend_numba.kernels.gemm_ir import PANEL
 from gptrs_backend_numba.kernels.machine import call_llvm
@@ -36,7 +37,6 @@ from gptrs_backend_numba.kernels.matrix_unit_ir import (
 )
 from gptrs_backend_numba.kernels.softmax_ir import larger_of, put_row, row_of, splat, subtrahend
 
-_WORDS = ir.VectorType(I32, WIDTH)
 _LANES = ir.IntType(WIDTH)
 _MAGIC = 12582912.0
 """1.5 * 2^23: added to a small float, it leaves the nearest integer."""
@@ -132,15 +132,6 @@ def scale_panel(typing_context, sums, rows, factors):
     return types.void(*[types.int64] * 3), generate
 
 
-def _cut(b, value):
-    """The bits of the three parts of a weight, of which the upper halves count."""
-    found = []
-    for _ in range(MOST_PARTS - 1):
-        found.append(b.and_(b.bitcast(value, _WORDS), words(-0x10000)))
-        value = b.fsub(value, b.bitcast(found[-1], VECTOR))
-    return [*found, b.bitcast(value, _WORDS)]
-
-
 def _weigh(emit, half, shift, total, scores, target):
     """Half a pair of rows of scores: weights, added to a total, and stored in parts."""
     b = emit.builder
@@ -149,11 +140,10 @@ def _weigh(emit, half, shift, total, scores, target):
         score = emit.load(emit.moved(scores, place + 4 * WIDTH * half), VECTOR, 4)
         weight = _power(emit, b.fsub(score, shift))
         total = b.fadd(total, weight)
-        both.append(_cut(b, weight))
-    for part, (low, high) in enumerate(zip(*both, strict=True)):
-        word = b.or_(b.lshr(low, words(16)), b.and_(high, words(-0x10000)))
+        both.append(bits_of_parts(emit, weight, MOST_PARTS, rounds=False))
+    for part, word in enumerate(paired_parts(emit, *both)):
         place = emit.moved(target, BLOCK_BYTES * part + BLOCK_BYTES // 2 * half)
-        emit.store(b.bitcast(word, VECTOR), place)
+        emit.store(word, place)
     return total
 
 

@@ -39,32 +39,39 @@ def row_bytes(dtype: str) -> int:
     return PANEL * (4 if dtype == "f32" else 2)
 
 
-def bits_of_parts(emit, value, count):
+def bits_of_parts(emit, value, count, rounds=True):
     """The bits of the parts of a vector of f32, of which the upper halves count.
 
-    NaN and what is as good as infinite have a part that is NaN, if there is more than one.
+    NaN and what is as good as infinite have a part that is NaN, if there is more than one. Where
+    the first part is cut off as the others are, not rounded, the largest numbers have parts.
     """
     b = emit.builder
     found = []
     for part in range(count - 1):
         bits = b.bitcast(value, _WORDS)
-        rounded = b.add(bits, words(0x8000)) if part == 0 else bits
+        rounded = b.add(bits, words(0x8000)) if rounds and part == 0 else bits
         found.append(b.and_(rounded, words(-0x10000)))
         value = b.fsub(value, b.bitcast(found[-1], VECTOR))
     return [*found, b.bitcast(value, _WORDS)]
 
 
+def paired_parts(emit, low, high):
+    """The parts of two vectors, given as their bits: each two bf16 a word, as vectors of f32."""
+    b = emit.builder
+    for x, y in zip(low, high, strict=True):
+        word = b.or_(b.lshr(x, words(16)), b.and_(y, words(-0x10000)))
+        yield b.bitcast(word, VECTOR)
+
+
 def split_pair(emit, source, target, dtype, parts):
     """Store the parts of a pair of rows of a panel, each pair of numbers as two bf16."""
-    b = emit.builder
     row = row_bytes(dtype)
     for half in range(2):
         pair = (emit.moved(source, row * k + row // 2 * half) for k in range(2))
         both = (bits_of_parts(emit, emit.floats(place, dtype), parts) for place in pair)
-        for part, (low, high) in enumerate(zip(*both, strict=True)):
-            word = b.or_(b.lshr(low, words(16)), b.and_(high, words(-0x10000)))
+        for part, word in enumerate(paired_parts(emit, *both)):
             place = emit.moved(target, BLOCK_BYTES * part + BLOCK_BYTES // 2 * half)
-            emit.store(b.bitcast(word, VECTOR), place)
+            emit.store(word, place)
 
 
 def split_pairs(dtype: str, parts: int):

@@ -19,6 +19,7 @@ from gptrs_backend_numba.kernels.bf16_parts_ir import (
     STEP,
     TILE_BYTES,
     bits_of_parts,
+    paired_parts,
 )
 from gptrs_backend_numba.kernels.convolution_ir import (
     Epilogue,
@@ -27,21 +28,18 @@ from gptrs_backend_numba.kernels.convolution_ir import (
 )
 from gptrs_backend_numba.kernels.deferred import intrinsic, types
 from gptrs_backend_numba.kernels.emitter import (
-    I32,
     I64,
     VECTOR,
     WIDTH,
     ZERO,
     Emitter,
     number,
-    words,
 )
 from gptrs_backend_numba.kernels.machine import call_llvm
 from gptrs_backend_numba.kernels.matrix_unit_ir import VOID, load_tile, store_tile, tile_register
 
 LINE = 64
 """Bytes of a step of one part of one position."""
-_WORDS = ir.VectorType(I32, WIDTH)
 _TILES = 4
 """Of a block: positions in fours of `TILE_ROWS`, a register for the sums of each."""
 TILE_ROWS = 16
@@ -148,9 +146,10 @@ def _split_unit(emit, source, target, unit):
     places = [emit.moved(source, 2 * LINE * unit + LINE * half) for half in range(2)]
     for place in places:
         emit.prefetch(emit.moved(place, _AHEAD), near=2)
-    low, high = (_cut(emit, emit.load(place, VECTOR, 64)) for place in places)
-    for part, pair in enumerate(_paired(emit, low, high)):
-        emit.store(pair, emit.moved(target, TILE_BYTES * part + LINE * unit))
+    pair = (emit.load(place, VECTOR, 64) for place in places)
+    both = (bits_of_parts(emit, value, MOST_PARTS, rounds=False) for value in pair)
+    for part, word in enumerate(paired_parts(emit, *both)):
+        emit.store(word, emit.moved(target, TILE_BYTES * part + LINE * unit))
 
 
 @intrinsic
@@ -165,24 +164,6 @@ def split_step(typing_context, source, target):
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 2), generate
-
-
-def _cut(emit, value):
-    """The bits of the parts of a vector of f32, cut off: the largest numbers have parts as well."""
-    b = emit.builder
-    found = []
-    for _ in range(MOST_PARTS - 1):
-        found.append(b.and_(b.bitcast(value, _WORDS), words(-0x10000)))
-        value = b.fsub(value, b.bitcast(found[-1], VECTOR))
-    return [*found, b.bitcast(value, _WORDS)]
-
-
-def _paired(emit, low, high):
-    """The parts of two vectors, each pair of bf16 a word; as vectors of f32."""
-    b = emit.builder
-    for x, y in zip(low, high, strict=True):
-        pair = b.or_(b.lshr(x, words(16)), b.and_(y, words(-0x10000)))
-        yield b.bitcast(pair, VECTOR)
 
 
 @intrinsic
@@ -220,7 +201,7 @@ def split_line(typing_context, source, step, channels, target, plane, before, co
                     for half, mask in enumerate(masks)
                 )
                 both = (bits_of_parts(emit, value, MOST_PARTS) for value in (low, high))
-                pairs = _paired(emit, *both)
+                pairs = paired_parts(emit, *both)
                 for part, pair in enumerate(pairs):
                     emit.store(pair, emit.moved(place, (plane, part)))
                 return [emit.moved(source, (step, 1)), emit.moved(place, LINE)]

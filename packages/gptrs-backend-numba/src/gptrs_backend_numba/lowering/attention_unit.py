@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 
 from gptrs.ir.dtypes import DType
@@ -10,7 +9,7 @@ from gptrs_backend_numba.kernels.attention_unit import KEYS, unit_source
 from gptrs_backend_numba.kernels.bf16_parts_ir import MOST_PARTS, STEP
 from gptrs_backend_numba.kernels.compiled import compiled_task
 from gptrs_backend_numba.kernels.gemm_ir import PANEL
-from gptrs_backend_numba.lowering.matrix_unit import VARIABLE, is_there
+from gptrs_backend_numba.lowering.matrix_unit import is_wanted
 
 _LEAST_COLUMNS, _LEAST_KEYS, _MOST_PADDED = 32, 64, 1.25
 """Of queries that share keys, of keys, and of their numbers, which are padded to whole steps:
@@ -27,7 +26,7 @@ def suits(fields: Mapping[str, int], columns: int) -> bool:
     """Whether attention of `columns` queries that share keys is quicker there, and there is one."""
     large = columns >= _LEAST_COLUMNS and fields["S"] >= _LEAST_KEYS
     dense = sum(_padded(fields)) <= _MOST_PADDED * (fields["D"] + fields["E"])
-    return large and dense and os.environ.get(VARIABLE) != "0" and is_there()
+    return large and dense and is_wanted()
 
 
 def _padded(fields: Mapping[str, int]) -> tuple[int, int]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +25,7 @@ from gptrs_backend_numba.lowering.convolution_calls import (
     parameter,
     run,
 )
-from gptrs_backend_numba.lowering.matrix_unit import VARIABLE, is_there
+from gptrs_backend_numba.lowering.matrix_unit import is_wanted
 from gptrs_backend_numba.memory import Arena
 from gptrs_backend_numba.packing import Packing
 from gptrs_backend_numba.schedule import Builder
@@ -112,7 +111,7 @@ def suits(builder: Builder, given: Operands, at: Windows, side: int | None) -> b
         steps * STEP * outputs,
     )
     conv = Convolution(n, height, width, inputs, outputs, at.taps)
-    return on_unit(work, conv, side) and os.environ.get(VARIABLE) != "0" and is_there()
+    return on_unit(work, conv, side) and is_wanted()
 
 
 @dataclass(frozen=True, slots=True)

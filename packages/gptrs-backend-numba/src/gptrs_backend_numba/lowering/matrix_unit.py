@@ -43,7 +43,12 @@ def suits(product: Product) -> bool:
     `GPTRS_NUMBA_MATRIX_UNIT=0` says that there is none.
     """
     large = product.lhs.rows >= _LEAST_ROWS and product.k >= _LEAST_DEPTH
-    return large and os.environ.get(VARIABLE) != "0" and is_there()
+    return large and is_wanted()
+
+
+def is_wanted() -> bool:
+    """Whether there is such a unit, and `GPTRS_NUMBA_MATRIX_UNIT` does not say otherwise."""
+    return os.environ.get(VARIABLE) != "0" and is_there()
 
 
 @cache
