@@ -6,7 +6,7 @@ import importlib
 import importlib.util
 from pathlib import Path
 
-from gptrs.runtime.contenders import PeerModel
+from gptrs.runtime.measure.bench_cases import PeerModel
 
 _PEERS = {"torch": ("torch_peer", "TorchModel", ("torch", "transformers"))}
 """The module and class of each, `class(folder, threads)`, and the libraries that it needs."""

@@ -25,9 +25,9 @@ from safetensors.numpy import save_file
 
 import gptrs
 from gptrs.api import Buffer, InputRole, Params, Program
-from gptrs.checkpoint.hf_directory import HfDirectory
+from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.plugins.manager import manager
-from gptrs.runtime.bench import Row
+from gptrs.runtime.measure.bench import Row
 from gptrs_backend_numba.kernels import interpreter
 from gptrs_backend_numba.kernels.compiled import compiled
 

@@ -26,10 +26,10 @@ from replay_overhead import demo_row
 from report import markdown, write_report
 
 import gptrs
-from gptrs.runtime.bench import ModelBench, Row
-from gptrs.runtime.contenders import Contender, Decode, Forward, Prefill
 from gptrs.runtime.load import LoadedModel
-from gptrs.runtime.machine_limits import MachineLimits, measure_limits
+from gptrs.runtime.measure.bench import ModelBench, Row
+from gptrs.runtime.measure.bench_cases import Contender, Decode, Forward, Prefill
+from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
 from gptrs_cli.benchmark import machine_fields
 
 _HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import transformers
 
-from gptrs.runtime.contenders import Contender, tokens_of
+from gptrs.runtime.measure.bench_cases import Contender, tokens_of
 
 
 class TorchModel:

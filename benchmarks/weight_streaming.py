@@ -23,8 +23,8 @@ import ml_dtypes
 import numpy as np
 
 import gptrs
-from gptrs.checkpoint.outgoing_tensor import OutgoingTensor
-from gptrs.checkpoint.safetensors_writer import write_safetensors
+from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
+from gptrs.checkpoint.formats.safetensors_writer import write_safetensors
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
 

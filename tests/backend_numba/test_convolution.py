@@ -20,7 +20,7 @@ from backend_numba.convolutions import (
 )
 from gptrs import functionals as F
 from gptrs.api import Backend
-from gptrs.capture.trace import CompileEnd, ExecutionTraceSink, tracing
+from gptrs.capture.events.trace import CompileEnd, ExecutionTraceSink, tracing
 from gptrs.errors import UsageError
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Program

@@ -17,7 +17,7 @@ from gptrs.ir import Program, verify
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.pipeline import Pipeline
-from gptrs.runtime.sampling import Sampling
+from gptrs.runtime.generation.sampling import Sampling
 from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.evaluation import evaluate
 from gptrs_backend_numba.executable import NumbaExecutable

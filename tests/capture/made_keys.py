@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gptrs.capture.program_key import ASPECTS, ProgramKey, digest_of
+from gptrs.capture.caching.program_key import ASPECTS, ProgramKey, digest_of
 
 
 def made_key(instructions: int = 1, literal_bytes: int = 0, **aspects: object) -> ProgramKey:

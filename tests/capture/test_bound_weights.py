@@ -10,7 +10,7 @@ import pytest
 import gptrs
 from gptrs.backend.bound_inputs import BoundInputs
 from gptrs.backend.protocol import Buffer, Executable, InputRole
-from gptrs.capture import trace
+from gptrs.capture.events import trace
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor
 from gptrs.ir.program import Program

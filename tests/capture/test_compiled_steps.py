@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gptrs.capture import compiled_steps
-from gptrs.capture.compiled_steps import CompiledSteps, StepKey
-from gptrs.capture.pytree import LEAF
+from gptrs.capture.jitting import compiled_steps
+from gptrs.capture.jitting.compiled_steps import CompiledSteps, StepKey
+from gptrs.capture.jitting.pytree import LEAF
 from gptrs.ir.dtypes import f32
 from gptrs.ir.tensor_type import TensorType
 

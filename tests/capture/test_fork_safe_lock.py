@@ -9,7 +9,7 @@ _PROGRAM = """
 import os, sys, threading, time
 sys.path.insert(0, sys.argv[1])
 from capture.made_keys import made_key
-from gptrs.capture.program_cache import ProgramCache
+from gptrs.capture.caching.program_cache import ProgramCache
 
 cache = ProgramCache()
 kept, pending = made_key(literal=1), made_key(literal=2)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.capture.pytree import register_pytree
+from gptrs.capture.jitting.pytree import register_pytree
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 

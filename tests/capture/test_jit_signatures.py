@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.capture import compiled_steps
+from gptrs.capture.jitting import compiled_steps
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
 

@@ -9,9 +9,10 @@ import pytest
 
 import gptrs
 from capture.made_keys import made_key
-from gptrs.capture import execute, primitives, program_key
-from gptrs.capture.program_cache import DEFAULT_BUDGET, VARIABLE, Lookup, ProgramCache
-from gptrs.capture.program_store import BYTES_PER_INSTRUCTION
+from gptrs.capture import execute, primitives
+from gptrs.capture.caching import program_key
+from gptrs.capture.caching.program_cache import DEFAULT_BUDGET, VARIABLE, Lookup, ProgramCache
+from gptrs.capture.caching.program_store import BYTES_PER_INSTRUCTION
 from gptrs.errors import UsageError
 
 KEYS = {name: made_key(literal=name) for name in "abcdef"}

@@ -9,8 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from capture.made_keys import made_key
-from gptrs.capture.program_cache import Lookup, ProgramCache
-from gptrs.capture.program_store import BYTES_PER_INSTRUCTION
+from gptrs.capture.caching.program_cache import Lookup, ProgramCache
+from gptrs.capture.caching.program_store import BYTES_PER_INSTRUCTION
 
 KEYS = {name: made_key(literal=name) for name in "abcdef"}
 

@@ -10,10 +10,11 @@ import pytest
 from capture.generated_graphs import GraphGenerator, literal
 from capture.made_keys import made_key
 from gptrs.backend.protocol import InputRole
-from gptrs.capture import primitives, program_key
+from gptrs.capture import primitives
+from gptrs.capture.caching import program_key
+from gptrs.capture.caching.program_key import ASPECTS, ProgramKey
 from gptrs.capture.graph import Argument, GraphSlice, role_of
 from gptrs.capture.parameter import Parameter
-from gptrs.capture.program_key import ASPECTS, ProgramKey
 from gptrs.capture.tensor import Tensor
 from gptrs.ir import dtypes
 from gptrs.ir.printer import print_program

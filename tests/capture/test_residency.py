@@ -8,9 +8,9 @@ import threading
 import numpy as np
 import pytest
 
-from gptrs.capture import prefetch
 from gptrs.capture.parameter import Loan, Parameter, Streaming
-from gptrs.capture.residency import Residency
+from gptrs.capture.streaming import prefetch
+from gptrs.capture.streaming.residency import Residency
 from gptrs.errors import ModelError
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType

@@ -9,8 +9,8 @@ import pytest
 
 from gptrs.backend.protocol import Backend, InputRole
 from gptrs.capture.parameter import Streaming
-from gptrs.capture.segments import Segment, borders, cut
-from gptrs.capture.streamed_executable import StreamedExecutable, streamed_executable
+from gptrs.capture.streaming.segments import Segment, borders, cut
+from gptrs.capture.streaming.streamed_executable import StreamedExecutable, streamed_executable
 from gptrs.errors import GptrsError
 from gptrs.ir import parse_program, verify
 from gptrs.ir.program import Program

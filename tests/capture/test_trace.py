@@ -10,8 +10,9 @@ import pytest
 import gptrs
 from gptrs import functionals as F
 from gptrs.backend.protocol import InputRole
-from gptrs.capture import execute, trace
-from gptrs.capture.trace import (
+from gptrs.capture import execute
+from gptrs.capture.events import trace
+from gptrs.capture.events.trace import (
     CompileEnd,
     CompileStart,
     Event,

@@ -17,8 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gptrs.checkpoint import atomic_folder, atomic_write
-from gptrs.checkpoint.convert import convert
+from gptrs.checkpoint.converting.convert import convert
+from gptrs.checkpoint.files import atomic_folder, atomic_write
 from gptrs.errors import GptrsError
 
 CALLS = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from gptrs.checkpoint.model_source import ModelSource
+from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.checkpoint.parameter_ids import base_param_id
 
 INDEX = "model.safetensors.index.json"

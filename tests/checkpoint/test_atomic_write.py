@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from checkpoint.killed_writers import require_no_litter
-from gptrs.checkpoint import atomic_write
-from gptrs.checkpoint.atomic_write import atomic_file
+from gptrs.checkpoint.files import atomic_write
+from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import CheckpointError, UsageError
 
 OLD, NEW = b"old" * 1000, b"new" * 2000
 
 KILLED_WRITER = """
 import os, signal, sys
-from gptrs.checkpoint import atomic_write
+from gptrs.checkpoint.files import atomic_write
 
 path, fatal, named = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "named"
 calls = 0
@@ -50,7 +50,7 @@ print("done")
 
 FULL_DISK = """
 import resource, signal, sys
-from gptrs.checkpoint.atomic_write import atomic_file
+from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import CheckpointError
 
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

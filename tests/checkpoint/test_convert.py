@@ -14,15 +14,15 @@ from safetensors.numpy import save_file
 
 from checkpoint import killed_conversion
 from checkpoint.model_folders import ARRAYS, sharded, single, write_json
-from gptrs.checkpoint.atomic_folder import atomic_folder
-from gptrs.checkpoint.convert import convert
-from gptrs.checkpoint.hf_directory import HfDirectory
-from gptrs.checkpoint.model_source import ModelSource
-from gptrs.checkpoint.open_model import open_model
+from gptrs.checkpoint.converting.convert import convert
+from gptrs.checkpoint.converting.rounding import rounded
+from gptrs.checkpoint.converting.shards import parse_size
+from gptrs.checkpoint.files.atomic_folder import atomic_folder
+from gptrs.checkpoint.formats.safetensors import SafetensorsFile
+from gptrs.checkpoint.models.hf_directory import HfDirectory
+from gptrs.checkpoint.models.model_source import ModelSource
+from gptrs.checkpoint.models.open_model import open_model
 from gptrs.checkpoint.parameter_ids import base_param_id
-from gptrs.checkpoint.rounding import rounded
-from gptrs.checkpoint.safetensors import SafetensorsFile
-from gptrs.checkpoint.shards import parse_size
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
 
@@ -226,7 +226,7 @@ def test_a_full_disk_is_an_error_that_leaves_nothing(tmp_path):
     save_file({"w": np.zeros(20_000, np.float32)}, folder / "model.safetensors")
     script = (
         "import resource, signal, sys\n"
-        "from gptrs.checkpoint.convert import convert\n"
+        "from gptrs.checkpoint.converting.convert import convert\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, resource.RLIM_INFINITY))\n"
         "for name in ('out', 'm.gptrschk', 'm.npz'):\n"

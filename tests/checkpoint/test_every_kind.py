@@ -7,11 +7,11 @@ import pytest
 
 from fuzzing.tiny_models import CONFIGS, save_tiny_model
 from gptrs.backend.protocol import Backend
-from gptrs.checkpoint.convert import convert
+from gptrs.checkpoint.converting.convert import convert
 from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs.runtime.chat.template import chat_template_of
-from gptrs.runtime.embedding import embed
+from gptrs.runtime.embedding.embed import embed
 from gptrs.runtime.load import LoadedModel, load_model
 from runtime.tiny_bert import module, save_dense, save_sentence_bert
 from runtime.tiny_chat import save_tiny_chat

@@ -10,12 +10,12 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from gptrs.checkpoint.gptrschk import CheckpointSettings, GptrschkFile, write_gptrschk
-from gptrs.checkpoint.gptrschk_model import GptrschkModel
-from gptrs.checkpoint.open_model import is_checkpoint, open_model
-from gptrs.checkpoint.outgoing_tensor import OutgoingTensor
+from gptrs.checkpoint.formats.gptrschk import CheckpointSettings, GptrschkFile, write_gptrschk
+from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
+from gptrs.checkpoint.formats.tensor_index import TAGS
+from gptrs.checkpoint.models.gptrschk_model import GptrschkModel
+from gptrs.checkpoint.models.open_model import is_checkpoint, open_model
 from gptrs.checkpoint.parameter_ids import base_param_id
-from gptrs.checkpoint.tensor_index import TAGS
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.ir.tensor_type import TensorType
 
@@ -55,7 +55,7 @@ def test_every_dtype_and_shape_comes_back(tmp_path):
 
 
 def test_tensors_are_read_part_by_part(tmp_path, monkeypatch):
-    monkeypatch.setattr("gptrs.checkpoint.mapped_tensors._PART_BYTES", 16)
+    monkeypatch.setattr("gptrs.checkpoint.formats.mapped_tensors._PART_BYTES", 16)
     arrays = {"f": np.arange(7.0), "n": np.arange(-3, 4).astype(ml_dtypes.int4).repeat(9)}
     with GptrschkFile.open(write(tmp_path / "m", CheckpointSettings("tiny", {}), arrays)) as file:
         for name, array in arrays.items():

@@ -11,9 +11,9 @@ import pytest
 from safetensors.numpy import save_file
 
 from checkpoint.model_folders import ARRAYS, CONFIG, INDEX, SHARD_OF, sharded, single, write_json
-from gptrs.checkpoint.hf_directory import HfDirectory
+from gptrs.checkpoint.formats.safetensors import SafetensorsFile
+from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.checkpoint.parameter_ids import base_param_id
-from gptrs.checkpoint.safetensors import SafetensorsFile
 from gptrs.errors import CheckpointError, ModelError
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from checkpoint.model_folders import require_the_model, sharded, single, write_json
-from gptrs.checkpoint.find_model import find_model
-from gptrs.checkpoint.hub import HubModel
+from gptrs.checkpoint.models.find_model import find_model
+from gptrs.checkpoint.models.hub import HubModel
 from gptrs.errors import ModelError
 
 pytest.importorskip("huggingface_hub")

@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from checkpoint.model_folders import ARRAYS, INDEX, SHARD_OF, sharded, single, write_json
-from gptrs.checkpoint.hf_directory import HfDirectory
+from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import ModelError
 

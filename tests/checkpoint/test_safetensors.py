@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from safetensors.numpy import save, save_file
 
 from checkpoint.raw_files import F32_PAIR, write_raw
-from gptrs.checkpoint.safetensors import SafetensorsFile
+from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType

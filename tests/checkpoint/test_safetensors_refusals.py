@@ -12,7 +12,7 @@ import pytest
 from safetensors.numpy import save_file
 
 from checkpoint.raw_files import F32_PAIR, raw_bytes, write_raw
-from gptrs.checkpoint.safetensors import SafetensorsFile
+from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.errors import CheckpointError
 
 
@@ -154,7 +154,7 @@ def test_truncation_does_not_kill_the_process(tmp_path: Path) -> None:
 import os, sys
 import numpy as np
 from safetensors.numpy import save_file
-from gptrs.checkpoint.safetensors import SafetensorsFile
+from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.errors import CheckpointError
 path = sys.argv[1]
 save_file({"a": np.ones(1 << 20, np.float32)}, path)

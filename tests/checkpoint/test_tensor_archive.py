@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from gptrs.checkpoint.tensor_archive import open_archive, write_archive
-from gptrs.checkpoint.tensor_index import TAGS
+from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
+from gptrs.checkpoint.formats.tensor_index import TAGS
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gptrs.checkpoint import numpy_archive
-from gptrs.checkpoint.tensor_archive import open_archive, write_archive
+from gptrs.checkpoint.formats import numpy_archive
+from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
 from gptrs.errors import CheckpointError
 
 START = 16 + 4 + 5 + 4 + 8 + 21

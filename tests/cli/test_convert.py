@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gptrs as library
-from gptrs.checkpoint.tensor_archive import open_archive, write_archive
+from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
 
 TOKENS = np.array([[1, 2, 3, 4]])
 

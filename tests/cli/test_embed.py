@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gptrs import embed, load_model
-from gptrs.checkpoint.tensor_archive import open_archive
+from gptrs.checkpoint.formats.tensor_archive import open_archive
 from runtime.tiny_bert import WIDTH, module, save_sentence_bert, write_json
 
 TEXTS = ["the cat sat", "a dog ran on two mats", "blue"]

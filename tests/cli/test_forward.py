@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gptrs import load_model
-from gptrs.checkpoint.tensor_archive import open_archive, write_archive
-from gptrs.runtime.images import read_image
+from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
+from gptrs.runtime.images.decoding import read_image
 from runtime.tiny_resnet import LABELS, save_tiny_resnet
 
 Image = pytest.importorskip("PIL.Image", reason="images need Pillow")

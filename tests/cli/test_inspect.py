@@ -9,7 +9,7 @@ import pytest
 from blake3 import blake3
 from safetensors.numpy import load_file, save_file
 
-from gptrs.checkpoint.tensor_archive import write_archive
+from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs_cli.checkpoint_report import byte_size, count
 
 

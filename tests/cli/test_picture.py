@@ -15,7 +15,7 @@ from gptrs.ir.builder import Builder
 from gptrs.ir.ops.elementwise import Add, Neg
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
-from gptrs.runtime.program_diagram import Diagram, Edge, Node, diagrams_of
+from gptrs.runtime.programs.diagram import Diagram, Edge, Node, diagrams_of
 from gptrs_cli.picture.dot import to_dot
 from gptrs_cli.picture.layers import layers_of
 from gptrs_cli.picture.layout import CHARACTER, Box, Placed, place

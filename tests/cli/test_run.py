@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gptrs.checkpoint.tensor_archive import open_archive, write_archive
+from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
 from gptrs.ir import dtypes, parse_program, print_json
 
 PROGRAM = """
@@ -168,7 +168,7 @@ def test_what_is_no_program_is_exit_3(gptrs, tmp_path, monkeypatch, content, mes
 
 
 def test_a_file_beyond_the_limit_is_not_read(gptrs, tmp_path, monkeypatch):
-    monkeypatch.setattr("gptrs.runtime.program_file.MAX_PROGRAM_BYTES", 1000)
+    monkeypatch.setattr("gptrs.runtime.programs.file.MAX_PROGRAM_BYTES", 1000)
     path = tmp_path / "p.ptir"
     path.write_text(PROGRAM + " " * 1000, encoding="utf-8")
     result = gptrs("run", path)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from gptrs import load_model
-from gptrs.checkpoint.tensor_archive import open_archive
+from gptrs.checkpoint.formats.tensor_archive import open_archive
 from gptrs.errors import ModelError, UsageError
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_resnet import save_tiny_resnet

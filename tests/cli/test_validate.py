@@ -14,7 +14,7 @@ import pytest
 
 from functionals.temporary import implemented
 from gptrs import functionals as F
-from gptrs.checkpoint.tensor_archive import write_archive
+from gptrs.checkpoint.formats.tensor_archive import write_archive
 from models.image_models import save_image_model
 from models.llama_support import save_llama
 from models.models_support import save_gpt2

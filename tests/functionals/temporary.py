@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from gptrs import functionals as F
-from gptrs.functionals import registry
+from gptrs.functionals.dispatch import registry
 
 Named = dict[str, Callable[..., Any]]
 

@@ -10,7 +10,7 @@ import pytest
 
 import gptrs
 from functionals.races import X, slowly
-from gptrs.functionals import implementation_timing
+from gptrs.functionals.dispatch import implementation_timing
 
 pytestmark = pytest.mark.usefixtures("on_reference")
 

@@ -10,7 +10,7 @@ from fuzzing.differential import evaluate
 from gptrs import functionals as F
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
-from gptrs.functionals.patterns import FunctionalPattern, pattern, pattern_names
+from gptrs.functionals.matching.patterns import FunctionalPattern, pattern, pattern_names
 from gptrs.ir import print_program, verify
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType

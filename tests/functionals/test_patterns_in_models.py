@@ -5,10 +5,10 @@ from __future__ import annotations
 import gptrs
 from fuzzing.differential import evaluate
 from gptrs import functionals as F
+from gptrs.capture.events.trace import CompileStart, ExecutionTraceSink, tracing
 from gptrs.capture.graph import Argument, GraphSlice
 from gptrs.capture.tensor import Tensor
-from gptrs.capture.trace import CompileStart, ExecutionTraceSink, tracing
-from gptrs.functionals.patterns import pattern
+from gptrs.functionals.matching.patterns import pattern
 from gptrs.ir import Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import parse_type

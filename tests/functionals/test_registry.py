@@ -11,7 +11,7 @@ import gptrs
 from functionals.temporary import implemented
 from gptrs import functionals as F
 from gptrs.errors import UsageError
-from gptrs.functionals.override_policy import Benchmark, Force, Prefer, parse_policy
+from gptrs.functionals.dispatch.override_policy import Benchmark, Force, Prefer, parse_policy
 
 
 def _needs_a_vector(x):

@@ -10,7 +10,7 @@ from gptrs import functionals as F
 from gptrs.capture import primitives
 from gptrs.errors import ExecutionError, UnsupportedError, UsageError
 from gptrs.ir import dtypes
-from gptrs.runtime.sampling import Sampler, Sampling
+from gptrs.runtime.generation.sampling import Sampler, Sampling
 from gptrs.testing.uses.sampling import min_p, top_k, top_p
 
 

@@ -20,7 +20,7 @@ from gptrs.ir import (
     verify,
 )
 from gptrs.ir.json_literal import literal_to_json
-from gptrs.ir.upgrade_v04 import ROWS
+from gptrs.ir.v04.upgrade import ROWS
 from gptrs.ir.versions import VERSIONS
 
 PARAMS = (

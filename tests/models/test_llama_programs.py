@@ -8,8 +8,8 @@ import pytest
 
 import gptrs
 from fuzzing.differential import evaluate
-from gptrs.capture.trace import CompileEnd, CompileStart, ExecutionTraceSink, tracing
-from gptrs.functionals.patterns import pattern
+from gptrs.capture.events.trace import CompileEnd, CompileStart, ExecutionTraceSink, tracing
+from gptrs.functionals.matching.patterns import pattern
 from gptrs.ir import Program
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.custom_call import CustomCall

@@ -67,7 +67,7 @@ DEMO = '''
 import numpy as np
 import gptrs
 from gptrs.api import Builder, Params, UnsupportedError
-from gptrs.checkpoint.hf_directory import HfDirectory
+from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.plugins.manager import manager
 
 class Recorder:

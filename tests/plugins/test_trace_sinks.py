@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from gptrs.capture import trace
-from gptrs.capture.trace import CompileStart, RunEnd, RunStart
+from gptrs.capture.events import trace
+from gptrs.capture.events.trace import CompileStart, RunEnd, RunStart
 from gptrs.errors import PluginError, UsageError
 from gptrs.ir import parse_program
 from gptrs.plugins.descriptions import TraceSinkPlugin
@@ -23,7 +23,7 @@ HERE = Path(__file__).parent
 GROUP = "gptrs.trace_sinks"
 SOURCE = """
 from gptrs.plugins.descriptions import TraceSinkPlugin
-from gptrs.capture.trace import ExecutionTraceSink
+from gptrs.capture.events.trace import ExecutionTraceSink
 from gptrs.errors import UsageError
 
 def describe(name):

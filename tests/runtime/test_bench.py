@@ -7,9 +7,9 @@ import pytest
 
 import gptrs
 from gptrs.errors import ContextLengthError, UsageError
-from gptrs.runtime.bench import Measure, ModelBench, WorkOfStep, first_run, in_turns
-from gptrs.runtime.contenders import Decode, Prefill, tokens_of
-from gptrs.runtime.machine_limits import MachineLimits, measure_limits
+from gptrs.runtime.measure.bench import Measure, ModelBench, WorkOfStep, first_run, in_turns
+from gptrs.runtime.measure.bench_cases import Decode, Prefill, tokens_of
+from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 LIMITS = MachineLimits(read_gb_per_s=10.0, gflop_per_s=100.0, measured_by="hand", threads=2)

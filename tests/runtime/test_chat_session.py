@@ -8,9 +8,9 @@ import pytest
 
 import gptrs
 from gptrs.errors import ContextLengthError, ModelError
-from gptrs.runtime.generate import GenerationOptions, generate
+from gptrs.runtime.generation.generate import GenerationOptions, generate
+from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.load import load_model
-from gptrs.runtime.sampling import Sampling
 from runtime.tiny_chat import TEMPLATE, save_tiny_chat
 from runtime.tiny_gpt2 import END
 

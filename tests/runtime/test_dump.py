@@ -7,10 +7,10 @@ import threading
 
 import pytest
 
-from gptrs.capture.trace import RunEnd
+from gptrs.capture.events.trace import RunEnd
 from gptrs.errors import UsageError
-from gptrs.runtime import dump_records
-from gptrs.runtime.dump import dumping
+from gptrs.runtime.observe import dump_records
+from gptrs.runtime.observe.dump import dumping
 from runtime.dump_events import (
     CAPTURED,
     OPTIMIZED,

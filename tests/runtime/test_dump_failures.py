@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 from gptrs.backend.protocol import InputRole
-from gptrs.capture.trace import CompileEnd, CompileStart
+from gptrs.capture.events.trace import CompileEnd, CompileStart
 from gptrs.errors import ExecutionError, UnsupportedError
 from gptrs.ir import parse_program
 from gptrs.ir.literal import Literal
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
-from gptrs.runtime import dump_records
-from gptrs.runtime.dump import dumping
+from gptrs.runtime.observe import dump_records
+from gptrs.runtime.observe.dump import dumping
 from runtime.dump_events import (
     CAPTURED,
     OPTIMIZED,

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gptrs.errors import ExecutionError, GptrsError, UsageError
-from gptrs.runtime.dump import dumping
-from gptrs.runtime.dump_files import DumpFolder
+from gptrs.runtime.observe.dump import dumping
+from gptrs.runtime.observe.dump_files import DumpFolder
 from runtime.dump_events import (
     PASS,
     compile_one,

@@ -11,12 +11,13 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.capture import primitives, trace
+from gptrs.capture import primitives
+from gptrs.capture.events import trace
 from gptrs.errors import ExecutionError, UnsupportedError
 from gptrs.ir import parse_program
-from gptrs.runtime.dump import dumping
-from gptrs.runtime.program_file import read_program
-from gptrs.runtime.program_inputs import random_inputs
+from gptrs.runtime.observe.dump import dumping
+from gptrs.runtime.programs.file import read_program
+from gptrs.runtime.programs.inputs import random_inputs
 from runtime.dump_events import programs, read_json, read_lines
 
 PROGRAM = """

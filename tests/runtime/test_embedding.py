@@ -10,7 +10,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError, UsageError
-from gptrs.runtime.embedding import cosine_similarities
+from gptrs.runtime.embedding.embed import cosine_similarities
 from runtime.tiny_bert import (
     CONTEXT,
     WIDTH,

@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 import gptrs
 from gptrs.errors import CheckpointError, ModelError
+from gptrs.runtime.embedding.embed import recipe_of
 from runtime.tiny_bert import (
     TRANSFORMER,
     WIDTH,
@@ -170,5 +171,5 @@ def test_blobs_of_a_hub_cache_are_inside(tmp_path):
     config = snapshot / "1_Pooling" / "config.json"
     config.unlink()
     config.symlink_to("../../../blobs/1")
-    recipe = gptrs.load_model(snapshot, backend="ref").embedding_recipe
+    recipe = recipe_of(gptrs.load_model(snapshot, backend="ref"))
     assert recipe.pooling.modes == ("cls",)

@@ -13,9 +13,9 @@ import gptrs
 from functionals.temporary import implemented
 from gptrs import functionals as F
 from gptrs.errors import ModelError, UsageError
-from gptrs.functionals.active_overrides import ACTIVE
+from gptrs.functionals.dispatch.active_overrides import ACTIVE
 from gptrs.runtime.functional_overrides import command_line_overrides
-from gptrs.runtime.generate import GenerationOptions, stream
+from gptrs.runtime.generation.generate import GenerationOptions, stream
 from gptrs.runtime.load import load_model
 
 TOKENS = np.array([[1, 2, 3]])

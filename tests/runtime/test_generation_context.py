@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from gptrs.errors import CheckpointError, ContextLengthError, UsageError
-from gptrs.runtime.generate import GenerationOptions, generate_several, stream
 from gptrs.runtime.generation.context import Context, ContextLimit
+from gptrs.runtime.generation.generate import GenerationOptions, generate_several, stream
+from gptrs.runtime.generation.prompt_cache import load_prompt_cache
+from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.load import load_model
-from gptrs.runtime.prompt_cache import load_prompt_cache
-from gptrs.runtime.sampling import Sampling
 from runtime.tiny_gpt2 import END, save_tiny_gpt2
 
 GREEDY = Sampling(temperature=0)

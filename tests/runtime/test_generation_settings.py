@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from gptrs.errors import ModelError, UsageError
-from gptrs.runtime.generate import generate
+from gptrs.runtime.generation.generate import generate
 from gptrs.runtime.generation.model_settings import (
     configured_max_tokens,
     configured_restrictions,
@@ -15,8 +15,8 @@ from gptrs.runtime.generation.model_settings import (
     configured_stops,
 )
 from gptrs.runtime.generation.restrictions import Restrictions
+from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.load import load_model
-from gptrs.runtime.sampling import Sampling
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 GREEDY = Sampling(temperature=0)

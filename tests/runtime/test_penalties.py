@@ -7,7 +7,7 @@ import pytest
 
 from gptrs.runtime.generation.penalties import Penalties, SeenNgrams, TokenCounts
 from gptrs.runtime.generation.restrictions import Restrictions
-from gptrs.runtime.sampling import Sampling
+from gptrs.runtime.generation.sampling import Sampling
 
 SIZE = 40
 PROMPT = [3, 7, 3, 9]

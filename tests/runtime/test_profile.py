@@ -7,10 +7,10 @@ import pytest
 
 import gptrs
 from gptrs.backend.profiled import KernelRun
-from gptrs.capture.trace import CompileEnd, CompileStart, KernelEvent, RunEnd
+from gptrs.capture.events.trace import CompileEnd, CompileStart, KernelEvent, RunEnd
 from gptrs.errors import ExecutionError
 from gptrs.ir import parse_program
-from gptrs.runtime.profile import MOST_ROWS, Profile, profiling
+from gptrs.runtime.observe.profile import MOST_ROWS, Profile, profiling
 
 PROGRAM = """
 ptir.v0.5

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from gptrs.checkpoint.tensor_archive import write_archive
+from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import CheckpointError, UsageError
+from gptrs.runtime.generation.model_identity import model_identity
+from gptrs.runtime.generation.prompt_cache import _digest, load_prompt_cache, save_prompt_cache
 from gptrs.runtime.load import load_model
-from gptrs.runtime.model_identity import model_identity
-from gptrs.runtime.prompt_cache import _digest, load_prompt_cache, save_prompt_cache
 
 PROMPT = np.random.default_rng(5).integers(1, 200, 20).tolist()
 

@@ -9,9 +9,9 @@ import math
 import pytest
 
 from gptrs.errors import ModelError, UsageError
-from gptrs.runtime.tokenizer import TextTokenizer
-from gptrs.runtime.tokenizer_file import read_tokenizer, without_panics
-from gptrs.runtime.tokenizer_growth import MOST_GROWTH, growth
+from gptrs.runtime.tokenization.tokenizer import TextTokenizer
+from gptrs.runtime.tokenization.tokenizer_file import read_tokenizer, without_panics
+from gptrs.runtime.tokenization.tokenizer_growth import MOST_GROWTH, growth
 
 
 class PanicException(BaseException):

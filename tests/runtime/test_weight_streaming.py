@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.capture.residency import Residency
+from gptrs.capture.streaming.residency import Residency
 from gptrs.errors import ModelError, UsageError
 from gptrs.runtime.load import LoadedModel
 from runtime.tiny_gpt2 import save_tiny_gpt2

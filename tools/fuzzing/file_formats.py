@@ -14,13 +14,13 @@ from safetensors.numpy import save
 from fuzzing import byte_mutations, tiny_models
 from fuzzing.tiny_tokenizers import tokenizer_files
 from gptrs.backend.protocol import Backend
-from gptrs.checkpoint.convert import convert
-from gptrs.checkpoint.find_model import find_model
-from gptrs.checkpoint.model_source import ModelSource
+from gptrs.checkpoint.converting.convert import convert
+from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
+from gptrs.checkpoint.models.find_model import find_model
+from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.checkpoint.parameter_ids import base_param_id
-from gptrs.checkpoint.tensor_archive import open_archive, write_archive
 from gptrs.runtime.load import LoadedModel, load_model
-from gptrs.runtime.tokenizer import TextTokenizer
+from gptrs.runtime.tokenization.tokenizer import TextTokenizer
 from gptrs.testing.program_generator.dice import Dice
 
 ARRAYS = (

@@ -18,7 +18,7 @@ from gptrs.ir.ops.control_flow import Scan
 from gptrs.ir.program import Program, Region
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer import optimize
-from gptrs.runtime.program_report import ProgramWork, report_program
+from gptrs.runtime.programs.report import ProgramWork, report_program
 from gptrs.testing.program_generator import random_inputs
 
 Form = Literal["text", "json"]

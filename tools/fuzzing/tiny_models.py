@@ -10,7 +10,7 @@ import numpy as np
 
 from gptrs import Tensor, tensor
 from gptrs.backend.protocol import Backend
-from gptrs.checkpoint.tensor_archive import write_archive
+from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.plugins.manager import manager
 
 _TEXT: dict[str, object] = {

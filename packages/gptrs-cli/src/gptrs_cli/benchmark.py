@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from gptrs import __version__
-from gptrs.runtime.bench import ModelBench, Row
-from gptrs.runtime.contenders import require_room, tokens_of
-from gptrs.runtime.machine_limits import MachineLimits, measure_limits
+from gptrs.runtime.measure.bench import ModelBench, Row
+from gptrs.runtime.measure.bench_cases import require_room, tokens_of
+from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
 from gptrs_cli import machine
 from gptrs_cli.model_loading import loaded_model
 from gptrs_cli.settings import Settings

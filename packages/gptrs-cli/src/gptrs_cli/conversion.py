@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from gptrs.checkpoint.convert import Converted, convert
+from gptrs.checkpoint.converting.convert import Converted, convert
 from gptrs_cli.checkpoint_report import byte_size, count
 from gptrs_cli.progress import progress_bar
 from gptrs_cli.stderr import note, printable

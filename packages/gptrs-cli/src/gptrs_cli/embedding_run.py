@@ -13,13 +13,13 @@ from typing import Final
 
 import numpy as np
 
-from gptrs.checkpoint.tensor_archive import require_writable, write_archive
+from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.errors import UsageError
-from gptrs.runtime.embedding import Progress, cosine_similarities, embed
-from gptrs.runtime.kernel_caches import compiling
+from gptrs.runtime.embedding.embed import Progress, cosine_similarities, embed
 from gptrs.runtime.load import LoadedModel
-from gptrs.runtime.profile import Profile
-from gptrs.runtime.value_text import json_values
+from gptrs.runtime.measure.kernel_caches import compiling
+from gptrs.runtime.observe.profile import Profile
+from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.model_loading import loaded_model
 from gptrs_cli.observation import profile_fields
 from gptrs_cli.progress import Step, progress_bar

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from gptrs.checkpoint.tensor_archive import require_writable, write_archive
+from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.runtime.forward import Forward, Score, run_forward
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.model_inputs import Batch, InputChoice, batch_of
-from gptrs.runtime.profile import Profile
-from gptrs.runtime.value_text import json_values
+from gptrs.runtime.observe.profile import Profile
+from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.model_loading import loaded_model
 from gptrs_cli.observation import profile_fields
 from gptrs_cli.progress import compilation_shown

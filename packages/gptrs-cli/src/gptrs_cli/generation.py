@@ -6,11 +6,11 @@ import dataclasses
 import json
 import sys
 
-from gptrs.runtime.generate import Generation, TextStream, stream
 from gptrs.runtime.generation.batch import Several
 from gptrs.runtime.generation.chat_session import chat_prompt, conversation
+from gptrs.runtime.generation.generate import Generation, TextStream, stream
 from gptrs.runtime.load import LoadedModel
-from gptrs.runtime.profile import Profile
+from gptrs.runtime.observe.profile import Profile
 from gptrs_cli.batch_run import run_prompts
 from gptrs_cli.chat_loop import converse
 from gptrs_cli.failures import INTERRUPTED

@@ -6,7 +6,7 @@ import sys
 
 import typer
 
-from gptrs.runtime.generate import Generation, TextStream
+from gptrs.runtime.generation.generate import Generation, TextStream
 from gptrs.runtime.load import LoadedModel
 from gptrs_cli.stderr import Waiting, has_colors, is_terminal, printable
 

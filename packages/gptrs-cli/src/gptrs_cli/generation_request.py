@@ -10,10 +10,10 @@ from pathlib import Path
 import typer
 
 from gptrs.errors import UsageError
-from gptrs.runtime.generate import GenerationOptions
+from gptrs.runtime.generation.generate import GenerationOptions
 from gptrs.runtime.generation.model_settings import configured_sampling
+from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.load import LoadedModel
-from gptrs.runtime.sampling import Sampling
 from gptrs_cli.prompt import PromptChoice
 
 

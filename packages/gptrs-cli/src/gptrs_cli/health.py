@@ -15,7 +15,7 @@ from typing import Literal
 
 import platformdirs
 
-from gptrs.checkpoint.hf_directory import HfDirectory
+from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.errors import GptrsError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import PluginManager

@@ -7,11 +7,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gptrs.checkpoint.atomic_write import atomic_file
+from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import UsageError
 from gptrs.plugins.trace_sinks import listening
-from gptrs.runtime.dump import ProgramDump, dumping
-from gptrs.runtime.profile import Profile, profiling
+from gptrs.runtime.observe.dump import ProgramDump, dumping
+from gptrs.runtime.observe.profile import Profile, profiling
 from gptrs_cli.failures import OutputFileError
 from gptrs_cli.settings import Settings
 from gptrs_cli.stderr import note

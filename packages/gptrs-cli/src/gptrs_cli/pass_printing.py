@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from gptrs.runtime.pass_report import PassReport
+from gptrs.runtime.programs.pass_report import PassReport
 from gptrs_cli.stderr import printable
 from gptrs_cli.tables import print_table
 

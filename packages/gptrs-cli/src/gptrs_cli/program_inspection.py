@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gptrs.api import print_json, print_program
-from gptrs.checkpoint.atomic_write import atomic_file
+from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import UsageError
-from gptrs.runtime.pass_report import explain_pass
-from gptrs.runtime.program_diagram import Diagram, diagrams_of
-from gptrs.runtime.program_file import read_program
-from gptrs.runtime.program_report import NamedType, ProgramReport, ProgramWork, report_program
-from gptrs.runtime.program_sizes import with_sizes
+from gptrs.runtime.programs.diagram import Diagram, diagrams_of
+from gptrs.runtime.programs.file import read_program
+from gptrs.runtime.programs.pass_report import explain_pass
+from gptrs.runtime.programs.report import NamedType, ProgramReport, ProgramWork, report_program
+from gptrs.runtime.programs.sizes import with_sizes
 from gptrs_cli.checkpoint_report import byte_size, count
 from gptrs_cli.failures import OutputFileError
 from gptrs_cli.pass_printing import print_pass

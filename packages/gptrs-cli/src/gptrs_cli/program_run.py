@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 
 from gptrs.api import run_program
-from gptrs.checkpoint.tensor_archive import require_writable, write_archive
+from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.plugins.manager import get_backend
-from gptrs.runtime.profile import Profile
-from gptrs.runtime.program_file import read_program
-from gptrs.runtime.program_inputs import InputFiles, random_inputs, require_complete
-from gptrs.runtime.program_report import result_types
-from gptrs.runtime.program_sizes import with_sizes
-from gptrs.runtime.value_text import MAX_JSON_ELEMENTS, json_values, shown_values
+from gptrs.runtime.observe.profile import Profile
+from gptrs.runtime.programs.file import read_program
+from gptrs.runtime.programs.inputs import InputFiles, random_inputs, require_complete
+from gptrs.runtime.programs.report import result_types
+from gptrs.runtime.programs.sizes import with_sizes
+from gptrs.runtime.programs.value_text import MAX_JSON_ELEMENTS, json_values, shown_values
 from gptrs_cli.observation import profile_fields
 from gptrs_cli.progress import compilation_shown
 from gptrs_cli.settings import Settings

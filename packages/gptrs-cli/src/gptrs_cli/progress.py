@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import typer
 
 from gptrs.api import Backend
-from gptrs.runtime.kernel_caches import compiling
+from gptrs.runtime.measure.kernel_caches import compiling
 from gptrs_cli.stderr import Waiting, is_terminal
 
 Step = Callable[[int, int, str], None]

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from gptrs.checkpoint.hf_directory import HfDirectory
+from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.errors import ModelError, UsageError
-from gptrs.runtime.agreement import Agreement
+from gptrs.runtime.compare.agreement import Agreement
+from gptrs.runtime.compare.validation import Validation, ValidationOptions, validate
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.model_inputs import InputChoice, batch_of
-from gptrs.runtime.profile import Profile
-from gptrs.runtime.validation import Validation, ValidationOptions, validate
-from gptrs.runtime.value_text import json_values
+from gptrs.runtime.observe.profile import Profile
+from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.model_loading import loaded_model
 from gptrs_cli.observation import profile_fields
 from gptrs_cli.progress import compilation_shown

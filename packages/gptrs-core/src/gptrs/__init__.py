@@ -24,48 +24,48 @@ if TYPE_CHECKING:
     from gptrs.backend.protocol import Backend
     from gptrs.capture.backend_choice import use_backend as use_backend
     from gptrs.capture.execute import program_cache as program_cache
-    from gptrs.capture.jit import jit as jit
-    from gptrs.capture.pytree import register_pytree as register_pytree
+    from gptrs.capture.jitting.jit import jit as jit
+    from gptrs.capture.jitting.pytree import register_pytree as register_pytree
     from gptrs.capture.tensor import Tensor as Tensor
     from gptrs.capture.tensor import tensor as tensor
-    from gptrs.functionals.override_scope import overrides as overrides
+    from gptrs.functionals.dispatch.override_scope import overrides as overrides
     from gptrs.plugins.manager import get_backend as get_backend
-    from gptrs.runtime.dump import dumping as dumping
-    from gptrs.runtime.embedding import embed as embed
-    from gptrs.runtime.generate import Generation as Generation
-    from gptrs.runtime.generate import GenerationOptions as GenerationOptions
-    from gptrs.runtime.generate import generate as generate
-    from gptrs.runtime.generate import generate_batch as generate_batch
-    from gptrs.runtime.generate import generate_several as generate_several
-    from gptrs.runtime.generate import stream as stream
+    from gptrs.runtime.embedding.embed import embed as embed
     from gptrs.runtime.generation.chat_session import ChatSession as ChatSession
+    from gptrs.runtime.generation.generate import Generation as Generation
+    from gptrs.runtime.generation.generate import GenerationOptions as GenerationOptions
+    from gptrs.runtime.generation.generate import generate as generate
+    from gptrs.runtime.generation.generate import generate_batch as generate_batch
+    from gptrs.runtime.generation.generate import generate_several as generate_several
+    from gptrs.runtime.generation.generate import stream as stream
+    from gptrs.runtime.generation.sampling import Sampling as Sampling
     from gptrs.runtime.load import LoadedModel as LoadedModel
     from gptrs.runtime.load import load_model as load_model
-    from gptrs.runtime.programs import run_program as run_program
-    from gptrs.runtime.sampling import Sampling as Sampling
+    from gptrs.runtime.observe.dump import dumping as dumping
+    from gptrs.runtime.programs.run import run_program as run_program
 
 __version__ = "0.1.0"
 
 _MODULE_OF = {
     "ChatSession": "runtime.generation.chat_session",
-    "Generation": "runtime.generate",
-    "GenerationOptions": "runtime.generate",
+    "Generation": "runtime.generation.generate",
+    "GenerationOptions": "runtime.generation.generate",
     "LoadedModel": "runtime.load",
-    "Sampling": "runtime.sampling",
+    "Sampling": "runtime.generation.sampling",
     "Tensor": "capture.tensor",
-    "dumping": "runtime.dump",
-    "embed": "runtime.embedding",
-    "generate": "runtime.generate",
-    "generate_batch": "runtime.generate",
-    "generate_several": "runtime.generate",
+    "dumping": "runtime.observe.dump",
+    "embed": "runtime.embedding.embed",
+    "generate": "runtime.generation.generate",
+    "generate_batch": "runtime.generation.generate",
+    "generate_several": "runtime.generation.generate",
     "get_backend": "plugins.manager",
-    "jit": "capture.jit",
+    "jit": "capture.jitting.jit",
     "load_model": "runtime.load",
-    "overrides": "functionals.override_scope",
+    "overrides": "functionals.dispatch.override_scope",
     "program_cache": "capture.execute",
-    "register_pytree": "capture.pytree",
-    "run_program": "runtime.programs",
-    "stream": "runtime.generate",
+    "register_pytree": "capture.jitting.pytree",
+    "run_program": "runtime.programs.run",
+    "stream": "runtime.generation.generate",
     "tensor": "capture.tensor",
     "use_backend": "capture.backend_choice",
 }

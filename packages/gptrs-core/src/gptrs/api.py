@@ -67,10 +67,7 @@ if TYPE_CHECKING:
     from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
     from gptrs.capture import primitives
     from gptrs.capture.compilation import BackendWithPasses
-    from gptrs.capture.jit import jit
-    from gptrs.capture.pytree import register_pytree
-    from gptrs.capture.tensor import Tensor, tensor
-    from gptrs.capture.trace import (
+    from gptrs.capture.events.trace import (
         CompileEnd,
         CompileStart,
         ExecutionTraceSink,
@@ -79,10 +76,13 @@ if TYPE_CHECKING:
         RunEnd,
         RunStart,
     )
+    from gptrs.capture.jitting.jit import jit
+    from gptrs.capture.jitting.pytree import register_pytree
+    from gptrs.capture.tensor import Tensor, tensor
     from gptrs.checkpoint.config_fields import ConfigFields
     from gptrs.checkpoint.params import Params
-    from gptrs.functionals.patterns import pattern
-    from gptrs.functionals.registry import functional, implement
+    from gptrs.functionals.dispatch.registry import functional, implement
+    from gptrs.functionals.matching.patterns import pattern
     from gptrs.ir import (
         dtypes,
         ops,
@@ -109,7 +109,7 @@ if TYPE_CHECKING:
     from gptrs.optimizer.pass_base import Pass, RewritePass
     from gptrs.optimizer.rewrite.rewrite import Rewrite
     from gptrs.plugins.capabilities import CausalLM, HiddenStates, ImageClassifier, TextEmbedder
-    from gptrs.runtime.programs import run_program
+    from gptrs.runtime.programs.run import run_program
     from gptrs.testing.kit import run_conformance
 
 __all__ = [
@@ -221,15 +221,15 @@ _NAMES = {
     "gptrs.backend.profiled": "KernelRun ProfiledExecutable",
     "gptrs.backend.protocol": "Backend Buffer Executable InputRole",
     "gptrs.capture.compilation": "BackendWithPasses",
-    "gptrs.capture.jit": "jit",
-    "gptrs.capture.pytree": "register_pytree",
+    "gptrs.capture.jitting.jit": "jit",
+    "gptrs.capture.jitting.pytree": "register_pytree",
     "gptrs.capture.tensor": "Tensor tensor",
-    "gptrs.capture.trace": "KernelEvent ExecutionTraceSink CompileStart PassEvent CompileEnd "
-    "RunStart RunEnd",
+    "gptrs.capture.events.trace": "KernelEvent ExecutionTraceSink CompileStart PassEvent "
+    "CompileEnd RunStart RunEnd",
     "gptrs.checkpoint.config_fields": "ConfigFields",
     "gptrs.checkpoint.params": "Params",
-    "gptrs.functionals.patterns": "pattern",
-    "gptrs.functionals.registry": "functional implement",
+    "gptrs.functionals.matching.patterns": "pattern",
+    "gptrs.functionals.dispatch.registry": "functional implement",
     "gptrs.ir": "parse_json parse_program print_json print_program verify",
     "gptrs.ir.attributes": "FunctionName",
     "gptrs.ir.builder": "Builder",
@@ -248,7 +248,7 @@ _NAMES = {
     "gptrs.optimizer.pass_base": "Pass RewritePass",
     "gptrs.optimizer.rewrite.rewrite": "Rewrite",
     "gptrs.plugins.capabilities": "CausalLM ImageClassifier TextEmbedder HiddenStates",
-    "gptrs.runtime.programs": "run_program",
+    "gptrs.runtime.programs.run": "run_program",
     "gptrs.testing.kit": "run_conformance",
 }
 """The names of each module, which is imported when the first of them is asked for."""

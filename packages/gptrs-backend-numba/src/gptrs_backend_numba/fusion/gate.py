@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from gptrs.capture.tensor import Tensor
-from gptrs.functionals.patterns import FunctionalPattern
+from gptrs.functionals.matching.patterns import FunctionalPattern
 from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.program import Program, Region, Value
@@ -80,7 +80,8 @@ def fusion(
     """The pass that puts what `replacement` gives in the place of calls like `examples`.
 
     All these calls must have the ops in `needs`. An argument of an example is a number, a word, or
-    the type of a tensor as `tensors` gives it: see `gptrs.functionals.patterns.pattern_example`.
+    the type of a tensor as `tensors` gives it: see
+    `gptrs.functionals.matching.patterns.pattern_example`.
     """
     name = function.__name__
     found = FunctionalPattern(name, function, list(examples), evaluate)

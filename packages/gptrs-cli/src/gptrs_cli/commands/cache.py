@@ -20,7 +20,7 @@ from gptrs_cli.settings import (
 )
 
 if TYPE_CHECKING:
-    from gptrs.runtime.kernel_caches import CacheReport, Entries
+    from gptrs.runtime.measure.kernel_caches import CacheReport, Entries
 
 app = typer.Typer(
     help="Show, fill or clear the compiled kernels on disk.",
@@ -39,7 +39,7 @@ def info(
     plugins: PluginsOption = None,
 ) -> None:
     """Show where the kernels are, their size, and which are stale."""
-    from gptrs.runtime.kernel_caches import kernel_caches
+    from gptrs.runtime.measure.kernel_caches import kernel_caches
 
     settings = settings_of(context)
     caches = kernel_caches(settings.backend)
@@ -74,7 +74,7 @@ def warm(
     plugins: PluginsOption = None,
 ) -> None:
     """Compile what a model needs, so that its first run does not wait."""
-    from gptrs.runtime.kernel_caches import warm as warm_model
+    from gptrs.runtime.measure.kernel_caches import warm as warm_model
     from gptrs_cli.model_loading import loaded_model
     from gptrs_cli.progress import progress_bar
     from gptrs_cli.prompt import parse_integers
@@ -109,7 +109,7 @@ def clear(
     plugins: PluginsOption = None,
 ) -> None:
     """Remove compiled kernels; what needs them compiles them again."""
-    from gptrs.runtime.kernel_caches import kernel_caches
+    from gptrs.runtime.measure.kernel_caches import kernel_caches
 
     settings = settings_of(context)
     caches = kernel_caches(settings.backend)

@@ -73,7 +73,7 @@ def convert(
 
     The files beside the weights are carried over: settings, tokenizer, chat template.
     """
-    from gptrs.checkpoint.shards import parse_size
+    from gptrs.checkpoint.converting.shards import parse_size
     from gptrs_cli.conversion import Request, convert_and_print
 
     request = Request(

@@ -105,7 +105,7 @@ def generate(
     Sampling options replace single fields of what the model's generation_config.json asks for.
     """
     from gptrs.runtime.functional_overrides import command_line_overrides
-    from gptrs.runtime.generate import PREFILL_CHUNK, GenerationOptions
+    from gptrs.runtime.generation.generate import PREFILL_CHUNK, GenerationOptions
     from gptrs_cli.generation import run
     from gptrs_cli.generation_request import Prompts, Request, SamplingChoice, refuse_greedy_with
     from gptrs_cli.observation import observed

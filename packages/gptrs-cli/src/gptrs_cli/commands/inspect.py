@@ -71,7 +71,7 @@ def inspect(
     read and checked, never the values.
     """
     from gptrs.errors import UsageError
-    from gptrs.runtime.program_file import is_program
+    from gptrs.runtime.programs.file import is_program
 
     as_json = settings_of(context).json
     if form is not None and why is not None:
@@ -81,7 +81,7 @@ def inspect(
             "`--json` and `--print` exclude each other", hint="`--print json` prints the program"
         )
     if is_program(path):
-        from gptrs.runtime.program_sizes import parse_sizes
+        from gptrs.runtime.programs.sizes import parse_sizes
         from gptrs_cli.program_inspection import Request, inspect_program
 
         printed = None if form is None else form.value

@@ -38,7 +38,7 @@ def functionals(
 
     Each is shown with the implementation that it uses, and why.
     """
-    from gptrs.checkpoint.find_model import find_model
+    from gptrs.checkpoint.models.find_model import find_model
     from gptrs.runtime.functional_listing import list_functionals
     from gptrs.runtime.functional_overrides import command_line_overrides
 

@@ -78,7 +78,7 @@ def run(
     Parameters without a name are called arg0, arg1 and so on, by their position.
     """
     from gptrs.runtime.functional_overrides import command_line_overrides
-    from gptrs.runtime.program_sizes import parse_sizes
+    from gptrs.runtime.programs.sizes import parse_sizes
     from gptrs_cli.observation import observed
     from gptrs_cli.program_run import Request, run_and_print
     from gptrs_cli.stderr import note

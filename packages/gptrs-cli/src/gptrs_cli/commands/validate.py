@@ -80,9 +80,9 @@ def validate(
     Both load the same folder. Exits with 1 where they differ by more than the tolerance. Needs
     torch and transformers.
     """
+    from gptrs.runtime.compare.validation import MADE_UP_TOKENS, ValidationOptions
     from gptrs.runtime.functional_overrides import command_line_overrides
     from gptrs.runtime.model_inputs import InputChoice
-    from gptrs.runtime.validation import MADE_UP_TOKENS, ValidationOptions
     from gptrs_cli.observation import observed
     from gptrs_cli.prompt import parse_integers
     from gptrs_cli.validation_run import Request, run_and_print

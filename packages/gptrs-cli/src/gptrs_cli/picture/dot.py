@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from gptrs.runtime.program_diagram import Diagram, Node, NodeKind
+from gptrs.runtime.programs.diagram import Diagram, Node, NodeKind
 
 _LOOKS: dict[NodeKind, str] = {
     "parameter": 'style="rounded,filled", fillcolor="#e3f1e3"',

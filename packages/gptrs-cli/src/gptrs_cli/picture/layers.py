@@ -12,7 +12,7 @@ import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gptrs.runtime.program_diagram import Diagram
+from gptrs.runtime.programs.diagram import Diagram
 
 _SWEEPS = 12
 

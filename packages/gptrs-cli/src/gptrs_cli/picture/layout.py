@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gptrs.runtime.program_diagram import Diagram, Node
+from gptrs.runtime.programs.diagram import Diagram, Node
 from gptrs_cli.picture.layers import Layers, Link, layers_of
 
 FONT_SIZE = 12

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
-from gptrs.runtime.program_diagram import Diagram, NodeKind
+from gptrs.runtime.programs.diagram import Diagram, NodeKind
 from gptrs_cli.picture.layout import FONT_SIZE, LINE, PADDING, Box, Placed, Point, place
 
 _MARGIN = 12

@@ -16,12 +16,12 @@ from gptrs.backend.mapped_pages import release_pages
 from gptrs.backend.memory_limit import require_memory
 from gptrs.backend.op_table import require_static
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
-from gptrs.capture import pass_statistics, trace
+from gptrs.capture.events import pass_statistics, trace
+from gptrs.capture.events.traced_run import run_traced
 from gptrs.capture.graph import Leaf
 from gptrs.capture.late_binding import load_sinks
 from gptrs.capture.parameter import Parameter, Streaming
-from gptrs.capture.streamed_executable import streamed_executable
-from gptrs.capture.traced_run import run_traced
+from gptrs.capture.streaming.streamed_executable import streamed_executable
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.printer import print_program
 from gptrs.ir.program import Program

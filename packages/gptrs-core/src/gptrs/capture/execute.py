@@ -9,6 +9,7 @@ import numpy as np
 
 from gptrs.backend.protocol import Backend, Buffer, InputRole
 from gptrs.capture.backend_choice import chosen_backend, scoped_backend
+from gptrs.capture.caching.program_cache import ProgramCache
 from gptrs.capture.compilation import Prepared, prepare, settings_for
 from gptrs.capture.graph import (
     Argument,
@@ -21,7 +22,6 @@ from gptrs.capture.graph import (
     role_of,
 )
 from gptrs.capture.parameter import Parameter, Streaming
-from gptrs.capture.program_cache import ProgramCache
 from gptrs.errors import ConsumedTensorError, UsageError
 from gptrs.ir import verify
 from gptrs.ir.program import Program, Value

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from gptrs.backend.protocol import Backend, Buffer, InputRole
+from gptrs.capture.caching.program_key import KeyBuilder, ProgramKey
 from gptrs.capture.parameter import Parameter
-from gptrs.capture.program_key import KeyBuilder, ProgramKey
 from gptrs.errors import UsageError
 from gptrs.ir.builder import Builder
 from gptrs.ir.copying import copy_region

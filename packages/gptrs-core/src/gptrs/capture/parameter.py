@@ -39,7 +39,7 @@ class Streaming:
 
 
 class Lender(Protocol):
-    """Who decides which weights of a model are in memory; see `gptrs.capture.residency`."""
+    """Who decides which weights of a model are in memory; see `streaming.residency`."""
 
     @property
     def streaming(self) -> Streaming:

@@ -16,7 +16,7 @@ from gptrs.capture.graph import Argument, Captured, Leaf, Source, Stored, make_n
 from gptrs.capture.methods import Methods
 from gptrs.capture.operators import Operators
 from gptrs.capture.parameter import Parameter
-from gptrs.capture.traced import require_known
+from gptrs.capture.placeholder import require_known
 from gptrs.errors import UsageError
 from gptrs.ir.dtypes import DType, from_numpy
 from gptrs.ir.op import Op

@@ -11,10 +11,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from gptrs.checkpoint.mapped_tensors import MappedTensors
+from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
+from gptrs.checkpoint.formats.safetensors import SafetensorsFile
+from gptrs.checkpoint.formats.safetensors_header import TensorEntry
 from gptrs.checkpoint.parameter_ids import base_param_id
-from gptrs.checkpoint.safetensors import SafetensorsFile
-from gptrs.checkpoint.safetensors_header import TensorEntry
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import quoted

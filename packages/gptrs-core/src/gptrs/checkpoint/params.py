@@ -13,7 +13,7 @@ from gptrs.backend.protocol import Backend
 from gptrs.capture import primitives
 from gptrs.capture.parameter import Lender, Parameter
 from gptrs.capture.tensor import Tensor
-from gptrs.checkpoint.near_names import suggest
+from gptrs.checkpoint.missing_tensor import suggest
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.checkpoint.parameter_ids import base_param_id, new_namespace, param_key
 from gptrs.errors import CheckpointError, UsageError

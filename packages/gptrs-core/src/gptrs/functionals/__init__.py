@@ -7,6 +7,11 @@ from gptrs.functionals.attention import *  # noqa: F403
 from gptrs.functionals.comparison import *  # noqa: F403
 from gptrs.functionals.convolution import *  # noqa: F403
 from gptrs.functionals.creation import *  # noqa: F403
+from gptrs.functionals.dispatch.override_scope import overrides as overrides
+from gptrs.functionals.dispatch.registry import functional as functional
+from gptrs.functionals.dispatch.registry import functional_names
+from gptrs.functionals.dispatch.registry import implement as implement
+from gptrs.functionals.dispatch.registry import implementations as implementations
 from gptrs.functionals.dropout import *  # noqa: F403
 from gptrs.functionals.elementary import *  # noqa: F403
 from gptrs.functionals.embedding import *  # noqa: F403
@@ -17,14 +22,9 @@ from gptrs.functionals.linear import *  # noqa: F403
 from gptrs.functionals.masks import *  # noqa: F403
 from gptrs.functionals.normalization import *  # noqa: F403
 from gptrs.functionals.ordering import *  # noqa: F403
-from gptrs.functionals.override_scope import overrides as overrides
 from gptrs.functionals.padding import *  # noqa: F403
 from gptrs.functionals.pooling import *  # noqa: F403
 from gptrs.functionals.reduction import *  # noqa: F403
-from gptrs.functionals.registry import functional as functional
-from gptrs.functionals.registry import functional_names
-from gptrs.functionals.registry import implement as implement
-from gptrs.functionals.registry import implementations as implementations
 from gptrs.functionals.rotary import *  # noqa: F403
 from gptrs.functionals.rotary_scaling import *  # noqa: F403
 from gptrs.functionals.sampling import *  # noqa: F403

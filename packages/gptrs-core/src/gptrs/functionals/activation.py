@@ -11,6 +11,8 @@ from typing import Literal
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
+from gptrs.functionals.matching.patterns import pattern_example
 from gptrs.functionals.operands import (
     REALS,
     axis_of,
@@ -22,8 +24,6 @@ from gptrs.functionals.operands import (
     splat,
     widened,
 )
-from gptrs.functionals.patterns import pattern_example
-from gptrs.functionals.registry import functional
 
 Approximation = Literal["none", "tanh", "quick"]
 

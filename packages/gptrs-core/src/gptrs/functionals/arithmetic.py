@@ -5,6 +5,7 @@ from __future__ import annotations
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import (
     INEXACT,
     NUMBERS,
@@ -16,7 +17,6 @@ from gptrs.functionals.operands import (
     require_dtype,
     splat,
 )
-from gptrs.functionals.registry import functional
 
 
 @functional

@@ -8,8 +8,10 @@ from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.activation import softmax
+from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.layout import cast
 from gptrs.functionals.masks import causal_mask, sliding_window_mask
+from gptrs.functionals.matching.patterns import pattern_examples
 from gptrs.functionals.operands import (
     expand,
     require_integer,
@@ -17,8 +19,6 @@ from gptrs.functionals.operands import (
     require_shape,
     splat,
 )
-from gptrs.functionals.patterns import pattern_examples
-from gptrs.functionals.registry import functional
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.shapes import broadcast_shapes, broadcastable_to

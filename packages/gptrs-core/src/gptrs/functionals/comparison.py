@@ -5,6 +5,7 @@ from __future__ import annotations
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import (
     BITS,
     INEXACT,
@@ -14,7 +15,6 @@ from gptrs.functionals.operands import (
     expand,
     require_dtype,
 )
-from gptrs.functionals.registry import functional
 from gptrs.ir.dtypes import INTEGERS, i1
 from gptrs.ir.shapes import broadcast_shapes
 

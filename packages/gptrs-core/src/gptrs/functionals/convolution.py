@@ -8,6 +8,8 @@ from typing import Literal
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
+from gptrs.functionals.matching.patterns import pattern_examples
 from gptrs.functionals.operands import (
     expand,
     require_float,
@@ -15,8 +17,6 @@ from gptrs.functionals.operands import (
     require_same_dtype,
     require_shape,
 )
-from gptrs.functionals.patterns import pattern_examples
-from gptrs.functionals.registry import functional
 from gptrs.functionals.windows import Extents, Padding, Windows, require_fit, windows_of
 
 _GEOMETRIES = (

@@ -8,8 +8,8 @@ from gptrs.capture import primitives
 from gptrs.capture.primitives.elementwise import Direction
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import NUMBERS, Number, require_made_dtype, splat
-from gptrs.functionals.registry import functional
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 

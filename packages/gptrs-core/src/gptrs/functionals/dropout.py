@@ -5,8 +5,8 @@ from __future__ import annotations
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import require_float, splat
-from gptrs.functionals.registry import functional
 from gptrs.functionals.seed import require_seed
 from gptrs.ir import dtypes
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
+from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import INEXACT, NUMBERS, REALS, require_dtype, require_float
-from gptrs.functionals.registry import functional
 
 
 @functional

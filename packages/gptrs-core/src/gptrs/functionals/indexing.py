@@ -11,6 +11,7 @@ from gptrs.capture import primitives
 from gptrs.capture.primitives.indexing import ScatterKind
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.layout import reshape
 from gptrs.functionals.layout import slice as slice_by_axis
 from gptrs.functionals.operands import (
@@ -25,7 +26,6 @@ from gptrs.functionals.operands import (
     require_same_dtype,
     splat,
 )
-from gptrs.functionals.registry import functional
 from gptrs.ir.dtypes import ALL
 from gptrs.ir.shapes import broadcastable_to
 

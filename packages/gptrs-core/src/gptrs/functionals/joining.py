@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.layout import slice_axis
 from gptrs.functionals.operands import axis_of, require_same_dtype
-from gptrs.functionals.registry import functional
 
 
 @functional

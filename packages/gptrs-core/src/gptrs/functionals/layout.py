@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import Axes, axes_of, axis_of, converted, expand
-from gptrs.functionals.registry import functional
 from gptrs.ir.dtypes import DType
 from gptrs.ir.shapes import broadcastable_to
 

@@ -7,9 +7,9 @@ from typing import Literal
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
+from gptrs.functionals.matching.patterns import pattern_example
 from gptrs.functionals.operands import expand, require_same_dtype, require_shape
-from gptrs.functionals.patterns import pattern_example
-from gptrs.functionals.registry import functional
 from gptrs.ir.shapes import broadcast_shapes
 
 

@@ -7,8 +7,8 @@ from typing import Literal
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import expand, require_integer, require_shape, splat
-from gptrs.functionals.registry import functional
 from gptrs.ir import dtypes
 
 

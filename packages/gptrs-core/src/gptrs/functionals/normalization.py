@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
+from gptrs.functionals.matching.patterns import pattern_example
 from gptrs.functionals.operands import (
     axis_of,
     expand,
@@ -20,8 +22,6 @@ from gptrs.functionals.operands import (
     require_shape,
     splat,
 )
-from gptrs.functionals.patterns import pattern_example
-from gptrs.functionals.registry import functional
 
 
 @pattern_example(x="f32[2, 3]", weight="f32[3]", bias="f32[3]", epsilon=1e-5)

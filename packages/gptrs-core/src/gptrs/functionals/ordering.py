@@ -6,8 +6,8 @@ from gptrs.capture import primitives
 from gptrs.capture.primitives.reduction import CumulativeKind
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import NUMBERS, ORDERED, REALS, axis_of, require_dtype
-from gptrs.functionals.registry import functional
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 

@@ -8,9 +8,9 @@ from typing import Literal
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.layout import flip, slice_axis
 from gptrs.functionals.operands import Number, expand, require_held, require_one_of
-from gptrs.functionals.registry import functional
 
 
 @functional

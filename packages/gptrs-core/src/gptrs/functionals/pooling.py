@@ -11,8 +11,8 @@ import numpy as np
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import expand, require_float, splat
-from gptrs.functionals.registry import functional
 from gptrs.functionals.windows import (
     AxisWindows,
     Extents,

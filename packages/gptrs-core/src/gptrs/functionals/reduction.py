@@ -11,6 +11,7 @@ import math
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import (
     INEXACT,
     NUMBERS,
@@ -27,7 +28,6 @@ from gptrs.functionals.operands import (
     splat,
     widened,
 )
-from gptrs.functionals.registry import functional
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType, i1
 

@@ -9,7 +9,9 @@ import numpy as np
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.layout import cast
+from gptrs.functionals.matching.patterns import pattern_examples
 from gptrs.functionals.operands import (
     expand,
     require_float,
@@ -18,8 +20,6 @@ from gptrs.functionals.operands import (
     require_shape,
     splat,
 )
-from gptrs.functionals.patterns import pattern_examples
-from gptrs.functionals.registry import functional
 from gptrs.functionals.rotary_scaling import (
     DynamicScaling,
     RotaryScaling,

@@ -12,6 +12,7 @@ from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.activation import softmax
+from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.layout import cast
 from gptrs.functionals.operands import (
     expand,
@@ -20,7 +21,6 @@ from gptrs.functionals.operands import (
     require_shape,
     splat,
 )
-from gptrs.functionals.registry import functional
 from gptrs.functionals.seed import require_seed
 from gptrs.ir import dtypes
 

@@ -21,14 +21,14 @@ import json
 
 from gptrs.errors import ProgramError
 from gptrs.ir.bounds import MAX_NESTING
-from gptrs.ir.dump_v04 import is_dump, translate_dump
 from gptrs.ir.json_node import Allowance, JsonNode
 from gptrs.ir.json_reader import JsonReader
 from gptrs.ir.json_writer import program_to_json
 from gptrs.ir.parser import MAX_SPLAT_BYTES
-from gptrs.ir.program import Program
+from gptrs.ir.program import Program, unknown_version
+from gptrs.ir.v04.dump import is_dump, translate_dump
 from gptrs.ir.verifier import verify
-from gptrs.ir.versions import VERSIONS, unknown_version
+from gptrs.ir.versions import VERSIONS
 from gptrs.strict_json import parse_object
 
 MAX_DEPTH = 4 * MAX_NESTING + 16

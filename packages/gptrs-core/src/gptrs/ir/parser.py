@@ -13,12 +13,12 @@ from gptrs.ir.lexer import Lexer, Token
 from gptrs.ir.literal_text import parse_literal
 from gptrs.ir.op import Signature
 from gptrs.ir.ops.creation import Constant
-from gptrs.ir.program import VERSION, Function, Instruction, Program, Region, Value
+from gptrs.ir.program import VERSION, Function, Instruction, Program, Region, Value, unknown_version
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import Annotation, read_type, read_types
 from gptrs.ir.value_tree import Call, Node, read_names, read_value
 from gptrs.ir.verifier import verify
-from gptrs.ir.versions import VERSIONS, unknown_version
+from gptrs.ir.versions import VERSIONS
 from gptrs.ir.written_op import WrittenOp
 
 MAX_SPLAT_BYTES = 2**28

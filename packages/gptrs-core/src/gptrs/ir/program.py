@@ -8,9 +8,18 @@ from dataclasses import dataclass
 from gptrs.errors import ProgramError
 from gptrs.ir.op import Op, Signature
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quoting import quoted
 
 VERSION = "ptir.v0.5"
 """The PTIR version that this package reads and writes."""
+VERSION_04 = "ptir.v0.4"
+"""The older version that is read, too."""
+
+
+def unknown_version(name: str) -> str:
+    """Return the message that refuses a program with this version line."""
+    known = f"`{VERSION}` and `{VERSION_04}`"
+    return f"version {quoted(name)} is not supported, this release reads {known}"
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from gptrs.ir.program import VERSION
-from gptrs.ir.upgrade_v04 import DTYPE_NAMES_04, VERSION_04, change_since_v04
-from gptrs.ir.version_change import UNCHANGED, OpChange
-from gptrs.quoting import quoted
+from gptrs.ir.program import VERSION, VERSION_04
+from gptrs.ir.v04.op_change import UNCHANGED, OpChange
+from gptrs.ir.v04.upgrade import DTYPE_NAMES_04, change_since_v04
 
 
 def _unchanged(name: str) -> OpChange:
@@ -30,9 +29,3 @@ VERSIONS: Mapping[str, Version] = {
     VERSION_04: Version(change_since_v04, DTYPE_NAMES_04),
 }
 """By version line, today's first."""
-
-
-def unknown_version(name: str) -> str:
-    """The message that refuses a program with this version line."""
-    known = " and ".join(f"`{version}`" for version in VERSIONS)
-    return f"version {quoted(name)} is not supported, this release reads {known}"

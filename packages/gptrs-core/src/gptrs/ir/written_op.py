@@ -12,7 +12,7 @@ from gptrs.ir.attribute_kind import AttributeKind
 from gptrs.ir.op import OPS, Op, Signature
 from gptrs.ir.program import Region
 from gptrs.ir.tensor_type import TensorType
-from gptrs.ir.version_change import OpChange
+from gptrs.ir.v04.op_change import OpChange
 from gptrs.quoting import quoted
 
 _LONGEST_GUESS = 64

@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import TypeVar
 
-from gptrs.capture.trace import (
+from gptrs.capture.events.trace import (
     CompileEnd,
     CompileStart,
     ExecutionTraceSink,

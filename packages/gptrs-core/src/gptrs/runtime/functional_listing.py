@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from gptrs import functionals as functionals  # registers them
 from gptrs.errors import PluginError
-from gptrs.functionals.active_overrides import ACTIVE, Choice, entered
-from gptrs.functionals.registry import PORTABLE, functional_names, implementation_names
+from gptrs.functionals.dispatch.active_overrides import ACTIVE, Choice, entered
+from gptrs.functionals.dispatch.registry import PORTABLE, functional_names, implementation_names
 from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import manager
 from gptrs.plugins.state import PluginRecord, PluginState

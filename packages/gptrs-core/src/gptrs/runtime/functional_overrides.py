@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from typing import cast
 
 from gptrs.errors import ModelError, UsageError
-from gptrs.functionals.active_overrides import Choice, Origin, entered
-from gptrs.functionals.override_policy import parse_choices
-from gptrs.functionals.override_scope import resolved
+from gptrs.functionals.dispatch.active_overrides import Choice, Origin, entered
+from gptrs.functionals.dispatch.override_policy import parse_choices
+from gptrs.functionals.dispatch.override_scope import resolved
 from gptrs.quoting import quoted, shown_value
 
 VARIABLE = "GPTRS_OVERRIDES"

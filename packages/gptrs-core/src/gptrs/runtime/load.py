@@ -11,13 +11,13 @@ from typing import cast
 import numpy as np
 
 from gptrs.backend.protocol import Backend
-from gptrs.capture.residency import Residency
-from gptrs.checkpoint.find_model import find_model
-from gptrs.checkpoint.model_source import CONFIG, MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
+from gptrs.capture.streaming.residency import Residency
+from gptrs.checkpoint.models.find_model import find_model
+from gptrs.checkpoint.models.model_source import CONFIG, MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.checkpoint.params import Params
 from gptrs.errors import ModelError, UsageError
-from gptrs.functionals.active_overrides import Choice, entered
+from gptrs.functionals.dispatch.active_overrides import Choice, entered
 from gptrs.plugins.capabilities import (
     CausalLM,
     HiddenStates,
@@ -27,11 +27,10 @@ from gptrs.plugins.capabilities import (
 )
 from gptrs.plugins.manager import manager
 from gptrs.quoting import shown_value
-from gptrs.runtime.embedding_recipe import EmbeddingRecipe, embedding_recipe
 from gptrs.runtime.functional_overrides import OverriddenModel, model_choices
-from gptrs.runtime.image_processor import ImageProcessor
-from gptrs.runtime.image_settings import image_processor_of
-from gptrs.runtime.tokenizer import TextTokenizer
+from gptrs.runtime.images.processor import ImageProcessor
+from gptrs.runtime.images.settings import image_processor_of
+from gptrs.runtime.tokenization.tokenizer import TextTokenizer
 from gptrs.runtime.weight_streaming import weight_residency
 
 
@@ -64,7 +63,6 @@ class LoadedModel:
         self._module = OverriddenModel(module, overrides) if overrides else module
         self.files = source
         self._image_processor: ImageProcessor | None = None
-        self._embedding_recipe: EmbeddingRecipe | None = None
         self.weights: ParamSource = source.weights
         self.residency = residency
         self._tokenizer: TextTokenizer | None = None
@@ -132,14 +130,6 @@ class LoadedModel:
             can = ", ".join(sorted(self.capabilities)) or "nothing that gptrs knows"
             raise ModelError(f"`{self.name}` {otherwise}", hint=f"it offers: {can}")
         return self._module
-
-    @property
-    def embedding_recipe(self) -> EmbeddingRecipe:
-        """What makes a vector of a text; ModelError for unsupported settings, or no embedder."""
-        if self._embedding_recipe is None:
-            self.text_embedder()
-            self._embedding_recipe = embedding_recipe(self.files)
-        return self._embedding_recipe
 
     @property
     def image_processor(self) -> ImageProcessor:

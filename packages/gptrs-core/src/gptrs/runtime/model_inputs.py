@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from gptrs.checkpoint.tensor_archive import TensorArchive, open_archive
+from gptrs.checkpoint.formats.tensor_archive import TensorArchive, open_archive
 from gptrs.errors import UsageError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import listed, quoted
-from gptrs.runtime.images import read_image
+from gptrs.runtime.images.decoding import read_image
 from gptrs.runtime.load import LoadedModel
 
 ARCHIVES = (".npy", ".npz", ".safetensors", ".gptrsten")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from gptrs.capture.parameter import PIN_BELOW, PREFETCH, Streaming
-from gptrs.capture.residency import Residency
+from gptrs.capture.streaming.residency import Residency
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.errors import CheckpointError, GptrsError, ModelError, UsageError
 from gptrs.quoting import quoted, shown_value

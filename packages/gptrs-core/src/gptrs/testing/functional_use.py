@@ -10,7 +10,7 @@ import numpy as np
 
 from gptrs.backend.protocol import Backend
 from gptrs.capture.backend_choice import use_backend
-from gptrs.capture.jit import jit
+from gptrs.capture.jitting.jit import jit
 from gptrs.capture.tensor import Tensor
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType

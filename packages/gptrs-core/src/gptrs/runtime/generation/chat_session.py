@@ -5,9 +5,9 @@ from __future__ import annotations
 from gptrs.runtime.chat.messages import Message
 from gptrs.runtime.chat.template import chat_template_of
 from gptrs.runtime.generation.options import GenerationOptions
+from gptrs.runtime.generation.prompt_cache import PromptCache
 from gptrs.runtime.generation.stream import TextStream
 from gptrs.runtime.load import LoadedModel
-from gptrs.runtime.prompt_cache import PromptCache
 
 
 class ChatSession:

@@ -10,7 +10,7 @@ from typing import Final, cast
 from gptrs.errors import ModelError, UsageError
 from gptrs.quoting import listed, shown_value
 from gptrs.runtime.generation.restrictions import Restrictions
-from gptrs.runtime.sampling import Sampling
+from gptrs.runtime.generation.sampling import Sampling
 
 _logger = logging.getLogger("gptrs")
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from gptrs.errors import UsageError
+from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.token_scores import TokenScores
-from gptrs.runtime.sampling import Sampling
 
 DEFAULT_MAX_TOKENS: Final = 128
 PREFILL_CHUNK: Final = 256

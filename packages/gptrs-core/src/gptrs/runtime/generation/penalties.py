@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from gptrs.runtime.generation.restrictions import Restrictions
-from gptrs.runtime.sampling import Sampling
+from gptrs.runtime.generation.sampling import Sampling
 
 
 class TokenCounts:

@@ -17,10 +17,10 @@ from gptrs.runtime.generation.model_settings import (
 )
 from gptrs.runtime.generation.options import DEFAULT_MAX_TOKENS, GenerationOptions
 from gptrs.runtime.generation.penalties import Penalties
+from gptrs.runtime.generation.sampling import Sampler
 from gptrs.runtime.generation.steps import Steps
 from gptrs.runtime.generation.text_row import TextRow
 from gptrs.runtime.load import LoadedModel, require_known_tokens
-from gptrs.runtime.sampling import Sampler
 
 Prompt = str | Sequence[int]
 """Text, or tokens."""

@@ -9,7 +9,7 @@ import numpy as np
 from gptrs.nn.kv_cache import KVCache
 from gptrs.plugins.capabilities import CausalLM
 from gptrs.runtime.generation.context import Context
-from gptrs.runtime.prompt_cache import PromptCache
+from gptrs.runtime.generation.prompt_cache import PromptCache
 
 _PADDING = 0
 """Any token will do at the left of shorter texts: nothing sees it."""

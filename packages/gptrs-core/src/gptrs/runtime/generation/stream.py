@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from gptrs.checkpoint.tensor_archive import require_writable
+from gptrs.checkpoint.formats.tensor_archive import require_writable
 from gptrs.runtime.generation.options import Generation, GenerationOptions
 from gptrs.runtime.generation.plan import Plan, Prompt
+from gptrs.runtime.generation.prompt_cache import PromptCache, load_prompt_cache, save_prompt_cache
 from gptrs.runtime.generation.steps import Steps
 from gptrs.runtime.load import LoadedModel
-from gptrs.runtime.prompt_cache import PromptCache, load_prompt_cache, save_prompt_cache
 
 
 class TextStream:

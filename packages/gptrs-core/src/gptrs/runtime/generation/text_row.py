@@ -10,9 +10,9 @@ import numpy as np
 from gptrs.runtime.generation.context import Context
 from gptrs.runtime.generation.options import FinishReason, Generation, Timings
 from gptrs.runtime.generation.penalties import Penalties
+from gptrs.runtime.generation.sampling import Sampler
+from gptrs.runtime.generation.text_stream import IncrementalDecoder, StopFilter
 from gptrs.runtime.generation.token_scores import TokenScores
-from gptrs.runtime.sampling import Sampler
-from gptrs.runtime.text_stream import IncrementalDecoder, StopFilter
 
 
 class TextRow:

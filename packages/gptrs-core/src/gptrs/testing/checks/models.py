@@ -11,7 +11,7 @@ import numpy as np
 from gptrs import functionals as F
 from gptrs.backend.protocol import Backend
 from gptrs.capture.backend_choice import use_backend
-from gptrs.capture.jit import jit
+from gptrs.capture.jitting.jit import jit
 from gptrs.capture.tensor import Tensor, tensor
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.checkpoint.params import Params

@@ -1,0 +1,1 @@
+"""What happens to programs, for listeners: compiled, changed by a pass, run."""

@@ -1,0 +1,50 @@
+"""Runs of a compiled program that somebody listens to: told before, after, and kernel by kernel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from gptrs.backend.profiled import KernelRun, ProfiledExecutable
+from gptrs.backend.protocol import Buffer, Executable
+from gptrs.capture.events import trace
+
+
+def run_traced(
+    number: int, executable: Executable, buffers: Sequence[Buffer], cached: bool
+) -> list[Buffer]:
+    """Run program `number`; who traces executions is told, and whether an earlier call had it.
+
+    It runs kernel by kernel if a sink wants that and the executable can, else as always.
+    """
+    sinks = trace.sinks()
+    for sink in sinks:
+        sink.before_run(trace.RunStart(number, cached))
+    started, failure = time.perf_counter(), None
+    try:
+        return _run_for(sinks, number, executable, buffers)
+    except BaseException as error:
+        failure = error
+        raise
+    finally:
+        seconds = time.perf_counter() - started
+        for sink in sinks:
+            sink.after_run(trace.RunEnd(number, seconds, failure))
+
+
+def _run_for(
+    sinks: Sequence[trace.ExecutionTraceSink],
+    number: int,
+    executable: Executable,
+    buffers: Sequence[Buffer],
+) -> list[Buffer]:
+    listeners = [sink for sink in sinks if sink.wants_kernels]
+    if not listeners or not isinstance(executable, ProfiledExecutable):
+        return executable.run(buffers)
+
+    def tell(run: KernelRun) -> None:
+        event = trace.KernelEvent(number, run)
+        for sink in listeners:
+            sink.after_kernel(event)
+
+    return executable.run_profiled(buffers, tell)

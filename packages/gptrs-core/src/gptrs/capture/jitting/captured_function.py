@@ -1,0 +1,152 @@
+"""A function whose calls are taken apart, and which is captured by a call with stand-ins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+from gptrs.backend.protocol import Backend
+from gptrs.capture import execute
+from gptrs.capture.compilation import settings_for
+from gptrs.capture.graph import GraphSlice, Leaf, Source
+from gptrs.capture.jitting.call_signature import CallShape, CallSignature, Names, refused
+from gptrs.capture.jitting.compiled_steps import StepKey
+from gptrs.capture.jitting.pytree import AS_GIVEN, Structure, count_tensors, flatten, rebuild
+from gptrs.capture.jitting.pytree_nodes import Refusal, Tree
+from gptrs.capture.parameter import Parameter
+from gptrs.capture.placeholder import StandIn, require_own
+from gptrs.capture.tensor import Tensor
+from gptrs.errors import UsageError
+from gptrs.ir.program import Program
+from gptrs.ir.tensor_type import TensorType
+
+_contexts: list[Callable[[], Hashable]] = []
+_open_captures: ContextVar[tuple[tuple[object, StepKey], ...]] = ContextVar(
+    "gptrs_open_captures", default=()
+)
+"""The functions that are being captured, outermost first, each with the key of its call."""
+
+
+def add_signature_context(value: Callable[[], Hashable]) -> None:
+    """Make `value()` part of every signature: for ambient state that changes what is captured."""
+    _contexts.append(value)
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """The arguments of one call, taken apart."""
+
+    shape: CallShape
+    structures: tuple[Structure, ...]
+    tensors: Sequence[Tensor]
+    context: tuple[Hashable, ...]
+
+    def key(self, types: tuple[TensorType, ...], backend: Backend | None) -> StepKey:
+        """The key of its step on `backend`, with the types of its tensors."""
+        settings = settings_for(backend) if backend else ()
+        return StepKey(self.shape.labels, self.structures, types, self.context, backend, settings)
+
+    def donated(self) -> dict[int, str]:
+        """The positions of the donated tensors, with the names of their arguments."""
+        names: list[str | None] = []
+        for slot, structure in zip(self.shape.slots, self.structures, strict=True):
+            names += [slot.label if slot.donated else None] * count_tensors(structure)
+        return {position: name for position, name in enumerate(names) if name is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """What a function did with stand-ins for its arguments."""
+
+    graph: GraphSlice
+    arguments: Sequence[StandIn]
+    bound: Sequence[Leaf]
+    """What it uses without taking it, the parameters at the end."""
+    outputs: Structure
+    output_types: Sequence[TensorType]
+
+    def program(self) -> Program:
+        """The program over the arguments, and then what is bound."""
+        return self.graph.lower([*self.arguments, *self.bound])
+
+
+class TracedFunction:
+    """The function of `gptrs.jit`: what it is called with, and what it does with that.
+
+    `name` is for errors, `donate` and `static` as `gptrs.jit` has them.
+    """
+
+    def __init__(
+        self, function: Callable[..., object], name: str, donate: Names, static: Names
+    ) -> None:
+        self.name = name
+        self._function = function
+        self._signature = CallSignature(function, name, donate, static)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether calls just run it: in eager mode, and as part of another capture."""
+        return bool(_open_captures.get()) or execute.eager()
+
+    def taken_apart(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Call:
+        """The parts of a call; UsageError for what cannot be passed, TypeError as Python has it."""
+        shape = self._signature.shape(args, kwargs)
+        tensors: list[Tensor] = []
+        structures = shape.flatten(args, kwargs, tensors)
+        return Call(shape, structures, tensors, tuple([value() for value in _contexts]))
+
+    def capture(self, call: Call, inputs: Sequence[Source]) -> Capture:
+        """Call the function with stand-ins for `inputs`."""
+        arguments = [
+            StandIn(source.type, position, source.backend, self.name)
+            for position, source in enumerate(inputs)
+        ]
+        try:
+            returned = self._traced_call(call, [Tensor(argument) for argument in arguments])
+            results: list[Tensor] = []
+            outputs = self._result_structure(returned, results)
+        finally:
+            for argument in arguments:
+                argument.ended = True
+        graph = GraphSlice([tensor.source for tensor in results])
+        own = set[Leaf](arguments)
+        bound = sorted(
+            [leaf for leaf in graph.leaves if leaf not in own],
+            key=lambda leaf: isinstance(leaf, Parameter),
+        )
+        require_own(bound, self.name)
+        return Capture(graph, arguments, bound, outputs, [tensor.type for tensor in results])
+
+    def _traced_call(self, call: Call, tensors: Sequence[Tensor]) -> object:
+        """Call the function; UsageError if that very call is being captured already."""
+        key = call.key(tuple([tensor.type for tensor in tensors]), None)
+        opened = _open_captures.get()
+        if (self, key) in opened:
+            raise UsageError(
+                f"`{self.name}` calls itself with arguments of the same types and static values,"
+                " so its capture would never end",
+                hint="stop at a static argument that changes, or use a loop functional",
+            )
+        token = _open_captures.set((*opened, (self, key)))
+        try:
+            return call.shape.call(self._function, call.structures, iter(tensors))
+        finally:
+            _open_captures.reset(token)
+
+    def run_in_place(self, call: Call) -> Tree:
+        """The result of the function itself: in eager mode, and as part of another capture."""
+        if execute.eager() and not _open_captures.get():
+            returned = call.shape.call(self._function, call.structures, iter(call.tensors))
+        else:
+            returned = self._traced_call(call, call.tensors)
+        results: list[Tensor] = []
+        structure = self._result_structure(returned, results)
+        return rebuild(structure, iter(results))
+
+    def _result_structure(self, returned: Tree, results: list[Tensor]) -> Structure:
+        try:
+            return flatten(returned, results, AS_GIVEN)
+        except Refusal as refusal:
+            refusal.hint = "return tensors, arrays, static values, and containers of them"
+            raise refused(refusal, f"`{self.name}` cannot return", returned, "result") from None

@@ -1,0 +1,248 @@
+"""Nested containers of tensors, taken apart into a flat list and a structure, and rebuilt.
+
+A tree is a tensor; an array, which counts as a tensor with a copy of it; a static value (None,
+bool, int, float, str, bytes, an Enum, a DType); or a tuple, list, dict, named tuple, dataclass or
+instance of a registered class whose parts are trees.
+"""
+
+from __future__ import annotations
+
+import enum
+import itertools
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from operator import itemgetter
+from typing import TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from gptrs.capture.fork_safe_lock import ForkSafeLock
+from gptrs.capture.jitting.pytree_nodes import (
+    DictNode,
+    Node,
+    Refusal,
+    RegisteredNode,
+    SequenceNode,
+    Tree,
+    fields_node,
+    sorted_keys,
+)
+from gptrs.capture.tensor import Tensor
+from gptrs.errors import ProgramError, UsageError
+from gptrs.ir.dtypes import DType
+from gptrs.ir.tensor_type import TensorType
+
+Container = TypeVar("Container")
+
+Structure = Hashable
+"""LEAF, a Static, or a tuple of a Node, what else tells its value from others, and its parts.
+
+Equal structures and equal types of the tensors mean the same call."""
+
+LEAF = Tensor
+"""What stands for a tensor in a structure."""
+
+_SORTED = DictNode(sorted_keys)
+AS_GIVEN = DictNode(list)
+"""How the dicts of results come apart: a function decides the order of what it returns."""
+
+_BUILT_IN: dict[type, Node] = {
+    tuple: SequenceNode(tuple, "()"),
+    list: SequenceNode(list, "[]"),
+    dict: _SORTED,
+}
+_STATIC_TYPES = (bool, int, float, str, bytes, enum.Enum, DType, type(None))
+
+_nodes: dict[type, Node] = dict(_BUILT_IN)
+_registered: set[type] = set(_BUILT_IN)
+_lock = ForkSafeLock()
+
+
+class Static:
+    """A value that is part of a signature: equal to another of equal value and equal type."""
+
+    __slots__ = ("_key", "value")
+
+    def __init__(self, value: Hashable) -> None:
+        self.value = value
+        self._key = _static_key(value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Static) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _static_key(value: Hashable) -> Hashable:
+    """Tells 1 from True and 1.0, and 0.0 from -0.0; NaN equals NaN."""
+    if isinstance(value, float):
+        return type(value), float.hex(value)
+    if isinstance(value, tuple):
+        items = cast("tuple[Hashable, ...]", value)
+        return (cast("type", type(items)), *map(_static_key, items))
+    return type(value), value
+
+
+_NONE = Static(None)
+
+
+def register_pytree(
+    cls: type[Container],
+    flatten: Callable[[Container], tuple[Sequence[object], Hashable]],
+    unflatten: Callable[[Hashable, Sequence[object]], Container],
+) -> None:
+    """Let functions compiled by `gptrs.jit` take and return instances of `cls`.
+
+    `flatten(value)` returns its parts - tensors, static values, containers of them - and whatever
+    else it holds as one hashable value; `unflatten(rest, parts)` makes it anew, from tensors of
+    other values. It counts for `cls` itself, not for subclasses, in all threads, to the end of the
+    process. UsageError when `cls` is known already.
+    """
+    if not isinstance(cls, type):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise UsageError(f"`register_pytree` needs a class, got `{cls!r}`")
+    node = RegisteredNode(
+        cls, cast("Callable[[Tree], tuple[Sequence[Tree], Hashable]]", flatten), unflatten
+    )
+    with _lock:
+        if cls in _registered or issubclass(cls, (Tensor, *_STATIC_TYPES)):
+            raise UsageError(f"`register_pytree`: `{cls.__name__}` is known already")
+        _registered.add(cls)
+        _nodes[cls] = node
+
+
+def flatten(tree: Tree, leaves: list[Tensor], dicts: DictNode = _SORTED) -> Structure:
+    """Append the tensors of `tree` to `leaves` in order; return what remains.
+
+    Refusal for what is no tree (see `flatten_named`).
+    """
+    kind = type(tree)
+    if kind is Tensor:
+        leaves.append(cast("Tensor", tree))
+        return LEAF
+    if tree is None:
+        return _NONE
+    node = dicts if kind is dict else _nodes.get(kind) or _node_of(kind)
+    if node is None:
+        return _flatten_single(tree, leaves)
+    if kind is tuple or kind is list:  # most are: no call for them
+        parts, rest = cast("Sequence[Tree]", tree), None
+    else:
+        parts, rest = node.take_apart(tree)
+    structure: list[object] = [node, rest]
+    for part in parts:
+        if type(part) is Tensor:  # nearly all are: no call for each
+            leaves.append(part)
+            structure.append(LEAF)
+        else:
+            structure.append(flatten(part, leaves, dicts))
+    return tuple(structure)
+
+
+def _node_of(kind: type[object]) -> Node | None:
+    """The node of a dataclass or named tuple that is seen for the first time."""
+    made = None if issubclass(kind, _STATIC_TYPES) else fields_node(kind)
+    if made is None:
+        return None
+    with _lock:
+        return _nodes.setdefault(kind, made)
+
+
+def _flatten_single(tree: Tree, leaves: list[Tensor]) -> Structure:
+    if isinstance(tree, np.ndarray | np.generic) and not isinstance(tree, str | bytes):
+        leaves.append(_tensor_of(np.asarray(cast("npt.ArrayLike", tree))))
+        return LEAF
+    if isinstance(tree, _STATIC_TYPES):
+        return Static(tree)
+    problem = f"a value of type `{type(tree).__name__}`"
+    if callable(tree):
+        raise Refusal(
+            tree,
+            problem,
+            "let the function use it without taking it, as the bound method of a model does"
+            " (`gptrs.jit(model.forward)`), or name the argument in `static`",
+        )
+    raise Refusal(
+        tree,
+        problem,
+        "pass tensors, arrays, numbers, strings, None, and containers of them; register other"
+        " containers with `gptrs.register_pytree`, and name other arguments in `static`",
+    )
+
+
+def _tensor_of(array: np.ndarray) -> Tensor:
+    try:
+        return Tensor.of_array(array)
+    except ProgramError:
+        problem = f"an array of `{array.dtype}`, which has no PTIR counterpart"
+        raise Refusal(array, problem, "convert its elements first") from None
+
+
+def rebuild(structure: Structure, leaves: Iterator[Tensor]) -> Tree:
+    """The tree that was taken apart, with its tensors taken in order from `leaves`."""
+    if structure is LEAF:
+        return next(leaves)
+    if isinstance(structure, Static):
+        return structure.value
+    node, rest, *parts = cast("tuple[Node, Hashable, *tuple[Structure, ...]]", structure)
+    return node.put_together(
+        rest, [next(leaves) if part is LEAF else rebuild(part, leaves) for part in parts]
+    )
+
+
+Rebuild = Callable[[Sequence[Tensor]], Tree]
+"""Makes a tree of one structure from its tensors, see `rebuilder`."""
+
+
+def rebuilder(structure: Structure) -> Rebuild:
+    """What `rebuild` does for one structure, prepared for many calls."""
+    return _rebuilder(structure, itertools.count())
+
+
+def _rebuilder(structure: Structure, numbers: Iterator[int]) -> Rebuild:
+    if structure is LEAF:
+        return itemgetter(next(numbers))
+    if isinstance(structure, Static):
+        return lambda _, value=structure.value: value
+    node, rest, *parts = cast("tuple[Node, Hashable, *tuple[Structure, ...]]", structure)
+    if node is _nodes[tuple] and len(parts) > 1 and all(part is LEAF for part in parts):
+        return itemgetter(*[next(numbers) for _ in parts])
+    builds = [_rebuilder(part, numbers) for part in parts]
+    if node is _nodes[list]:
+        return lambda leaves: [build(leaves) for build in builds]
+    return lambda leaves: node.put_together(rest, [build(leaves) for build in builds])
+
+
+def show(structure: Structure, types: Iterator[TensorType]) -> str:
+    """The tree with types in place of its tensors: `{"a": [f32[2], 3]}`."""
+    if structure is LEAF:
+        return str(next(types))
+    if isinstance(structure, Static):
+        return repr(structure.value)
+    node, rest, *parts = cast("tuple[Node, Hashable, *tuple[Structure, ...]]", structure)
+    return node.show(rest, [show(part, types) for part in parts])
+
+
+def count_tensors(structure: Structure) -> int:
+    """How many tensors the tree holds."""
+    if structure is LEAF:
+        return 1
+    if isinstance(structure, Static):
+        return 0
+    _, _, *parts = cast("tuple[Node, Hashable, *tuple[Structure, ...]]", structure)
+    return sum(map(count_tensors, parts))
+
+
+def path_of(refused: object, tree: Tree, path: str) -> str | None:
+    """How Python code reaches `refused` in `tree`, which `path` names; None if it is elsewhere."""
+    if tree is refused:
+        return path
+    node = _nodes.get(type(tree))
+    if node is None:
+        return None
+    parts, rest = node.take_apart(tree)
+    for label, part in zip(node.labels(rest, len(parts)), parts, strict=True):
+        found = path_of(refused, part, path + label)
+        if found is not None:
+            return found
+    return None

@@ -1,0 +1,216 @@
+"""How tuples, lists, dicts, dataclasses and registered types come apart and are put together."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Sequence
+from typing import cast
+
+Tree = object
+"""A tensor, an array, a static value, or a container of trees (see `jitting.pytree`)."""
+
+
+class Refusal(Exception):  # noqa: N818 - it never reaches a user
+    """A value that cannot be part of a tree, with the reason; becomes a UsageError with a path."""
+
+    def __init__(self, value: object, problem: str, hint: str) -> None:
+        super().__init__(problem)
+        self.value = value
+        self.problem = problem
+        self.hint = hint
+
+
+class Node(ABC):
+    """What is known of one type of container. Nodes are equal only to themselves."""
+
+    @abstractmethod
+    def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
+        """The parts of `value` in order, and what else tells it from others of its type."""
+
+    @abstractmethod
+    def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:
+        """The inverse."""
+
+    @abstractmethod
+    def labels(self, rest: Hashable, count: int) -> list[str]:
+        """How Python code reaches each part: `[0]`, `["a"]`, `.mean`."""
+
+    @abstractmethod
+    def show(self, rest: Hashable, parts: Sequence[str]) -> str:
+        """The container in the notation of Python, from the text of its parts."""
+
+
+def _positions(count: int) -> list[str]:
+    return [f"[{index}]" for index in range(count)]
+
+
+class SequenceNode(Node):
+    """Tuples or lists."""
+
+    def __init__(self, kind: type[tuple[Tree, ...]] | type[list[Tree]], brackets: str) -> None:
+        self._kind = kind
+        self._brackets = brackets
+
+    def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
+        """The items."""
+        return cast("Sequence[Tree]", value), None
+
+    def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:
+        """The tuple or list of the items."""
+        return parts if self._kind is list else tuple(parts)
+
+    def labels(self, rest: Hashable, count: int) -> list[str]:
+        """`[0]`, `[1]`, ..."""
+        return _positions(count)
+
+    def show(self, rest: Hashable, parts: Sequence[str]) -> str:
+        """`(a, b)` or `[a, b]`."""
+        comma = "," if self._kind is tuple and len(parts) == 1 else ""
+        return f"{self._brackets[0]}{', '.join(parts)}{comma}{self._brackets[1]}"
+
+
+class DictNode(Node):
+    """Dicts. In arguments they are sorted by key, in results they keep their order."""
+
+    def __init__(self, ordered: Callable[[dict[Hashable, Tree]], list[Hashable]]) -> None:
+        self._ordered = ordered
+
+    def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
+        """The values in the order of the keys, and those with their type; Refusal without order."""
+        entries = cast("dict[Hashable, Tree]", value)
+        keys = self._ordered(entries)
+        return [entries[key] for key in keys], (*map(type, keys[:1]), *keys)
+
+    def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:
+        """The dict in the order of the keys."""
+        return dict(zip(_keys(rest), parts, strict=True))
+
+    def labels(self, rest: Hashable, count: int) -> list[str]:
+        """`["a"]`, ..."""
+        return [f"[{_quoted(key)}]" for key in _keys(rest)]
+
+    def show(self, rest: Hashable, parts: Sequence[str]) -> str:
+        """`{"a": f32[2]}`."""
+        pairs = zip(_keys(rest), parts, strict=True)
+        return "{" + ", ".join(f"{_quoted(key)}: {part}" for key, part in pairs) + "}"
+
+
+def _keys(rest: Hashable) -> tuple[Hashable, ...]:
+    return cast("tuple[Hashable, ...]", rest)[1:]
+
+
+def _quoted(key: Hashable) -> str:
+    return f'"{key}"' if isinstance(key, str) else repr(key)
+
+
+_STRINGS: set[type] = {str}
+
+
+def sorted_keys(entries: dict[Hashable, Tree]) -> list[Hashable]:
+    """The keys in order; Refusal unless they are of one type that has an order."""
+    kinds = set(map(type, entries))
+    if len(kinds) > 1:
+        raise _no_order(entries, kinds)
+    if kinds != _STRINGS and any(issubclass(kind, enum.Enum) for kind in kinds):
+        return sorted(entries, key=lambda key: cast("enum.Enum", key).name)
+    try:
+        return list[Hashable](sorted(cast("dict[str, Tree]", entries)))
+    except TypeError:
+        raise _no_order(entries, kinds) from None
+
+
+def _no_order(entries: dict[Hashable, Tree], kinds: set[type]) -> Refusal:
+    names = ", ".join(sorted(f"`{kind.__name__}`" for kind in kinds))
+    return Refusal(
+        entries,
+        f"a dict whose keys have no order (they are {names})",
+        "use strings as keys: entries are passed in the order of their keys",
+    )
+
+
+class FieldsNode(Node):
+    """Instances of a dataclass or a named tuple, by their fields."""
+
+    def __init__(self, kind: type[object], names: Sequence[str]) -> None:
+        self._kind = kind
+        self._names = names
+        make = getattr(kind, "_make", None) if tuple in kind.__mro__ else None
+        self._make = cast("Callable[[list[Tree]], Tree] | None", make)
+        """What makes a named tuple; a dataclass has none."""
+
+    def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
+        """The values of the fields."""
+        if self._make:
+            return cast("Sequence[Tree]", value), None
+        return [getattr(value, name) for name in self._names], None
+
+    def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:
+        """An instance with these fields, made as `copy.copy` does: `__init__` does not run again.
+
+        So a frozen dataclass needs no special care, and no check in it sees a stand-in.
+        """
+        if self._make:
+            return self._make(parts)
+        made = object.__new__(self._kind)
+        for name, part in zip(self._names, parts, strict=True):
+            object.__setattr__(made, name, part)
+        return made
+
+    def labels(self, rest: Hashable, count: int) -> list[str]:
+        """`.mean`, ..."""
+        return [f".{name}" for name in self._names]
+
+    def show(self, rest: Hashable, parts: Sequence[str]) -> str:
+        """`Moments(mean=f32[2], variance=f32[2])`."""
+        pairs = zip(self._names, parts, strict=True)
+        return f"{self._kind.__name__}({', '.join(f'{name}={part}' for name, part in pairs)})"
+
+
+def fields_node(kind: type[object]) -> FieldsNode | None:
+    """The node of a dataclass or a named tuple, None for other types."""
+    if dataclasses.is_dataclass(kind):
+        return FieldsNode(kind, [field.name for field in dataclasses.fields(kind)])
+    names = cast("Sequence[str] | None", getattr(kind, "_fields", None))
+    return FieldsNode(kind, names) if names is not None and tuple in kind.__mro__ else None
+
+
+class RegisteredNode(Node):
+    """Instances of a class whose author said how they come apart."""
+
+    def __init__(
+        self,
+        kind: type,
+        flatten: Callable[[Tree], tuple[Sequence[Tree], Hashable]],
+        unflatten: Callable[[Hashable, Sequence[Tree]], Tree],
+    ) -> None:
+        self._kind = kind
+        self._flatten = flatten
+        self._unflatten = unflatten
+
+    def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
+        """What the registered function says; Refusal if what remains has no hash."""
+        parts, rest = self._flatten(value)
+        try:
+            hash(rest)
+        except TypeError:
+            raise Refusal(
+                value,
+                f"a `{self._kind.__name__}` of which `flatten` keeps an unhashable"
+                f" `{type(rest).__name__}`",
+                "return a tuple of what is no tensor",
+            ) from None
+        return parts, rest
+
+    def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:
+        """What the registered function makes of it."""
+        return self._unflatten(rest, parts)
+
+    def labels(self, rest: Hashable, count: int) -> list[str]:
+        """`[0]`, `[1]`, ..."""
+        return _positions(count)
+
+    def show(self, rest: Hashable, parts: Sequence[str]) -> str:
+        """`Pair(f32[2], f32[2])`."""
+        return f"{self._kind.__name__}({', '.join(parts)})"

@@ -1,0 +1,104 @@
+"""Runs a compiled step on new inputs, and takes care of the memory that is given away."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gptrs.backend.bound_inputs import BoundInputs
+from gptrs.backend.protocol import Backend, Buffer
+from gptrs.capture import execute
+from gptrs.capture.compilation import Prepared
+from gptrs.capture.graph import Leaf, Stored
+from gptrs.capture.jitting.pytree import Rebuild
+from gptrs.capture.jitting.pytree_nodes import Tree
+from gptrs.capture.parameter import Parameter
+from gptrs.capture.tensor import Tensor
+from gptrs.errors import UsageError
+from gptrs.ir.tensor_type import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A compiled capture: what to run, the inputs it brings along, and the shape of its result."""
+
+    function: str
+    prepared: Prepared
+    backend: Backend
+    constants: Sequence[Leaf]
+    """What it uses without taking it and is no parameter; comes after the arguments."""
+    parameters: Sequence[Parameter]
+    """The parameters that it uses; they come last."""
+    donated: Mapping[int, str]
+    """The positions of the inputs that are given away, with the names of their arguments."""
+    rebuild: Rebuild
+    """Makes the result of the tensors in it."""
+    output_types: Sequence[TensorType]
+    _loaded: list[BoundInputs] = field(default_factory=list[BoundInputs])
+    """The buffers of the parameters, once they are loaded."""
+
+    @property
+    def weights(self) -> BoundInputs:
+        """Where the parameters are: those that stay in memory never move."""
+        if not self._loaded:
+            buffers = [execute.input_of(leaf, self.backend) for leaf in self.parameters]
+            self._loaded[:] = [BoundInputs(buffers)]
+        return self._loaded[0]
+
+
+def replay(step: Step, inputs: Sequence[Leaf], cached: bool) -> Tree:
+    """Run `step` on the tensors of its arguments; what the function would have returned.
+
+    `cached` says whether an earlier call had compiled it.
+    """
+    backend = step.backend
+    buffers = [
+        leaf.buffer  # nearly always: no call for each
+        if isinstance(leaf, Stored) and leaf.backend is backend and not leaf.consumed
+        else execute.buffer_of(leaf, backend)
+        for leaf in (*inputs, *step.constants)
+    ]
+    weights = step.weights
+    if step.donated:
+        _prepare_donation(step, inputs, buffers)
+    results = step.prepared.run(buffers, cached, weights)
+    made = [
+        Tensor(Stored(type_, result, backend))
+        for type_, result in zip(step.output_types, results, strict=True)
+    ]
+    return step.rebuild(made)
+
+
+def _prepare_donation(step: Step, inputs: Sequence[Leaf], buffers: list[Buffer]) -> None:
+    """Mark what is given away; copy first where somebody else can still see the memory.
+
+    Nothing is marked unless everything may be given away.
+    """
+    donors = [leaf for position in step.donated if isinstance(leaf := inputs[position], Stored)]
+    distinct = {*inputs, *step.constants}
+    if len(donors) < len(step.donated) or len(distinct) < len(inputs) + len(step.constants):
+        _require_donors(step, inputs)
+    for position, leaf in zip(step.donated, donors, strict=True):
+        if leaf.viewed:
+            host = step.backend.to_host(buffers[position])
+            buffers[position] = step.backend.to_device(host.copy())
+        leaf.consumed = True
+
+
+def _require_donors(step: Step, inputs: Sequence[Leaf]) -> None:
+    """UsageError for a donated weight, and for a donated tensor that the call uses twice."""
+    uses = Counter[Leaf]((*inputs, *step.constants))
+    for position, name in step.donated.items():
+        leaf = inputs[position]
+        if isinstance(leaf, Parameter):
+            raise UsageError(
+                f"`{step.function}` donates `{name}`, which holds the parameter `{leaf.name}`",
+                hint="a parameter is needed again; donate a computed tensor, `x * 1` makes a copy",
+            )
+        if uses[leaf] > 1:
+            raise UsageError(
+                f"`{step.function}` donates `{name}`, which holds a `{leaf.type}` that is used"
+                " twice in one call",
+                hint="pass a copy in one of the places, `x * 1` makes one",
+            )

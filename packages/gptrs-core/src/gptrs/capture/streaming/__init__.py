@@ -1,0 +1,1 @@
+"""Weights under a budget: a program in `segments`, `prefetch` ahead, `residency` evicts."""

@@ -1,0 +1,1 @@
+"""Write a model anew: `convert` reads its `model_content`, rounds weights and cuts `shards`."""

@@ -1,0 +1,281 @@
+"""Writing a model, or tensors, anew: in another format, another type, other files."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+
+from gptrs.checkpoint.converting.model_content import StoredModel, open_stored
+from gptrs.checkpoint.converting.rounding import in_dtype
+from gptrs.checkpoint.converting.shards import index_text, split
+from gptrs.checkpoint.files.atomic_folder import StagedFolder, atomic_folder
+from gptrs.checkpoint.files.atomic_write import atomic_file
+from gptrs.checkpoint.formats import gptrschk
+from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
+from gptrs.checkpoint.formats.safetensors_writer import require_storable, write_safetensors
+from gptrs.checkpoint.formats.tensor_archive import ARCHIVE_SUFFIXES, require_writable
+from gptrs.checkpoint.formats.tensor_index import stored_bytes
+from gptrs.checkpoint.models.gptrschk_model import settings_of
+from gptrs.checkpoint.models.hf_directory import INDEX, WEIGHTS
+from gptrs.checkpoint.models.model_source import CONFIG
+from gptrs.errors import ModelError, UsageError
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.quoting import quoted
+
+Form = Literal["hf", "gptrschk", "tensors"]
+"""A folder as Hugging Face libraries save it, one file for all, or tensors alone."""
+Progress = Callable[[int, int, str], None]
+"""Called with the bytes that were written, those of all tensors, and the name of the next one."""
+
+CHECKPOINT_SUFFIX = ".gptrschk"
+_DTYPE_KEYS = ("dtype", "torch_dtype")
+_DTYPE_NAMES = {dtypes.f32: "float32", dtypes.f16: "float16", dtypes.bf16: "bfloat16"}
+"""What config.json calls the types that weights are rounded to."""
+
+
+@dataclass(frozen=True)
+class Converted:
+    """What was written: `files` in a folder, else the one file; `rounded` tensors changed type.
+
+    `left_out` names files beside the weights that were not carried over.
+    """
+
+    form: Form
+    kind: str | None
+    files: tuple[str, ...]
+    tensors: int
+    parameters: int
+    nbytes: int
+    rounded: int
+    left_out: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where and how to write."""
+
+    path: Path
+    shard_size: int | None
+    replace: bool
+
+
+_Written = tuple[list[str], Sequence[str]]
+"""The names of the files that were written, and of those that were left out."""
+
+
+def convert(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    *,
+    to: Literal["hf", "gptrschk"] | None = None,
+    dtype: str | None = None,
+    shard_size: int | None = None,
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Converted:
+    """Write the model or file of tensors `source` to `destination`, whole or not at all.
+
+    Without `to`, the suffix of the destination says what it becomes: `.gptrschk` one file for all,
+    that of a format of tensors only these, any other a folder. Weights are rounded to `dtype`,
+    f32, f16 or bf16, and those of a folder split into files of `shard_size` bytes. `force` replaces
+    what is there: a file, or a folder that holds a model.
+
+    UsageError for arguments that do not fit together, and for a destination that exists; ModelError
+    and CheckpointError for sources that cannot be read and destinations that cannot be written.
+    """
+    form = _form(destination, to, shard_size)
+    wanted = None if dtype is None else _weight_dtype(dtype)
+    _require_free(Path(destination), form, force)
+    stored = open_stored(source)
+    _require_apart(stored.path, Path(destination))
+    tensors = [tensor if wanted is None else in_dtype(tensor, wanted) for tensor in stored.tensors]
+    rounded = sum(a.type != b.type for a, b in zip(tensors, stored.tensors, strict=True))
+    config = stored.config
+    if config is not None and wanted is not None:
+        config = _with_dtype(config, _DTYPE_NAMES[wanted])
+    tensors = _watched(tensors, progress)
+    ready = replace(stored, tensors=tensors, config=config)
+    place = _Place(Path(destination), shard_size, force)
+    files, left_out = _WRITERS[form](ready, place)
+    return Converted(
+        form=form,
+        kind=cast("str | None", config.get("model_type") if config else None),
+        files=tuple(files),
+        tensors=len(tensors),
+        parameters=sum(tensor.type.size for tensor in tensors),
+        nbytes=sum(stored_bytes(tensor.type) for tensor in tensors),
+        rounded=rounded,
+        left_out=tuple(left_out),
+    )
+
+
+def _weight_dtype(name: str) -> DType:
+    """The type called `name`; UsageError unless weights can be rounded to it."""
+    for dtype in _DTYPE_NAMES:
+        if dtype.name == name:
+            return dtype
+    known = " ".join(dtype.name for dtype in _DTYPE_NAMES)
+    raise UsageError(f"weights cannot be converted to {quoted(name)}", hint=f"choose from {known}")
+
+
+def _form(path: str | os.PathLike[str], to: str | None, shard_size: int | None) -> Form:
+    suffix = Path(path).suffix.lower()
+    form: Form = "hf"
+    if suffix in ARCHIVE_SUFFIXES:
+        form = "tensors"
+    elif to == "gptrschk" or (to is None and suffix == CHECKPOINT_SUFFIX):
+        form = "gptrschk"
+    if to not in (None, form):
+        raise UsageError(
+            f"{quoted(str(path), 200)} names a file of tensors, `--to {to}` asks for a model",
+            hint="leave out `--to`, or choose another name",
+        )
+    if shard_size is not None and form != "hf":
+        raise UsageError(
+            "only a model folder has several files of weights",
+            hint="leave out `--shard-size`, or use `--to hf`",
+        )
+    return form
+
+
+def _require_free(path: Path, form: Form, force: bool) -> None:
+    """UsageError unless nothing is at `path` that would be lost unasked, or that is no model."""
+    shown = quoted(str(path), 200)
+    if form != "hf":
+        if path.is_file() and path.stat().st_size and not force:
+            raise UsageError(f"{shown} exists", hint="`--force` replaces it")
+        return
+    if path.exists() and not path.is_dir():
+        raise UsageError(f"{shown} is a file, a folder is to be written")
+    names = os.listdir(path) if path.exists() else []
+    if names and not force:
+        raise UsageError(f"the folder {shown} is not empty", hint="`--force` replaces a model")
+    if names and CONFIG not in names:
+        raise UsageError(
+            f"the folder {shown} holds no model that could be replaced: it has no `{CONFIG}`",
+            hint="choose another folder, or remove it yourself",
+        )
+
+
+def _require_apart(source: Path, destination: Path) -> None:
+    """UsageError if the source would vanish with the folder that the destination replaces."""
+    if Path(os.path.realpath(destination)) in Path(os.path.realpath(source)).parents:
+        raise UsageError(
+            f"{quoted(str(source), 200)} lies in {quoted(str(destination), 200)}, which is to be"
+            " written anew",
+            hint="choose another folder",
+        )
+
+
+def _with_dtype(config: Mapping[str, object], name: str) -> dict[str, object]:
+    """The config with the type of its weights stated anew where it is stated, at any depth."""
+    changed: dict[str, object] = {}
+    for key, value in config.items():
+        if key in _DTYPE_KEYS and value in _DTYPE_NAMES.values():
+            changed[key] = name
+        elif isinstance(value, dict):
+            changed[key] = _with_dtype(cast("dict[str, object]", value), name)
+        else:
+            changed[key] = value
+    return changed
+
+
+def _watched(
+    tensors: Sequence[OutgoingTensor], progress: Progress | None
+) -> Sequence[OutgoingTensor]:
+    """The same tensors, each part of which moves the progress."""
+    if progress is None:
+        return tensors
+    total = sum(stored_bytes(tensor.type) for tensor in tensors)
+    done = 0
+
+    def parts(tensor: OutgoingTensor) -> Iterator[np.ndarray]:
+        nonlocal done
+        for part in tensor.parts():
+            progress(done, total, tensor.name)
+            yield part
+            done += stored_bytes(tensor.type.with_shape((part.size,)))
+        progress(done, total, "")
+
+    return [replace(tensor, parts=partial(parts, tensor)) for tensor in tensors]
+
+
+def _write_folder(model: StoredModel, place: _Place) -> _Written:
+    config = _require_config(model)
+    own = [tensor for tensor in model.tensors if "/" not in tensor.name]
+    for tensor in own:
+        require_storable(tensor)
+    weights = {**split(own, place.shard_size), **_of_subfolders(model.tensors)}
+    texts = {name: data for name, data in model.files.items() if name not in (CONFIG, INDEX)}
+    texts[CONFIG] = json.dumps(dict(config), indent=2, ensure_ascii=False).encode("utf-8")
+    shards = {name: group for name, group in weights.items() if "/" not in name}
+    if len(shards) > 1:
+        texts[INDEX] = index_text(shards).encode("utf-8")
+    with atomic_folder(place.path, replace=place.replace) as folder:
+        for name, data in texts.items():
+            with folder.file(name) as file:
+                file.write(data)
+        _write_weights(folder, weights)
+    return sorted([*texts, *weights]), model.left_out
+
+
+def _write_weights(folder: StagedFolder, weights: Mapping[str, Sequence[OutgoingTensor]]) -> None:
+    for name, group in weights.items():
+        with folder.file(name) as file:
+            write_safetensors(file, group, {"format": "pt"})
+
+
+def _of_subfolders(tensors: Sequence[OutgoingTensor]) -> dict[str, list[OutgoingTensor]]:
+    """The tensors called `FOLDER/NAME`, by the file in which they are called `NAME`."""
+    found: dict[str, list[OutgoingTensor]] = {}
+    for tensor in tensors:
+        subfolder, slash, name = tensor.name.rpartition("/")
+        if slash:
+            found.setdefault(f"{subfolder}/{WEIGHTS}", []).append(replace(tensor, name=name))
+    return found
+
+
+def _write_checkpoint(model: StoredModel, place: _Place) -> _Written:
+    config = _require_config(model)
+    texts: dict[str, str] = {}
+    left_out = list(model.left_out)
+    for name, data in model.files.items():
+        try:
+            texts[name] = data.decode("utf-8")
+        except UnicodeDecodeError:
+            left_out.append(name)
+    settings = settings_of(config, texts)
+    with atomic_file(place.path) as file:
+        gptrschk.write_gptrschk(file, settings, model.tensors)
+    return [place.path.name], left_out
+
+
+def _write_tensors(model: StoredModel, place: _Place) -> _Written:
+    write = require_writable(place.path)
+    with atomic_file(place.path) as file:
+        write(file, model.tensors)
+    return [place.path.name], [*model.files, *model.left_out]
+
+
+def _require_config(model: StoredModel) -> Mapping[str, object]:
+    if model.config is None:
+        raise ModelError(
+            f"{quoted(str(model.path), 200)} holds tensors without the settings of a model",
+            hint=f"name a model folder, or a destination that ends in {' '.join(ARCHIVE_SUFFIXES)}",
+        )
+    return model.config
+
+
+_WRITERS: Mapping[Form, Callable[[StoredModel, _Place], _Written]] = {
+    "hf": _write_folder,
+    "gptrschk": _write_checkpoint,
+    "tensors": _write_tensors,
+}

@@ -1,0 +1,1 @@
+"""Files of tensors: `tensor_archive` picks the format, a module each reads or writes one."""

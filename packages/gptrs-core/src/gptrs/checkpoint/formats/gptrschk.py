@@ -1,0 +1,173 @@
+"""`GPTRSCHK` v2, a whole model in one file: reading hostile files, and writing in little memory.
+
+The magic `GPTRSCHK`, u32 version 2, u32 length of the settings, the settings, u32 length of the
+index, the index, the data, all numbers little-endian; `tensor_index` has the
+layout of the index. The settings are a JSON object: `kind`, what kind of model it is, `config`, its
+settings, and where there is anything to say `runtime`, how to run it. In `runtime`, `files` maps
+the names of text files that belong to the model to what they hold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+from gptrs.checkpoint.files.open_file import is_plain, open_regular, read_at, resolved
+from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
+from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor, write_data
+from gptrs.checkpoint.formats.safetensors_header import DAMAGED, TensorEntry
+from gptrs.checkpoint.formats.tensor_index import MAX_INDEX_BYTES, make_index, read_index
+from gptrs.errors import CheckpointError
+from gptrs.quoting import listed, quoted, shown_value
+from gptrs.strict_json import parse_object
+
+MAGIC = b"GPTRSCHK"
+VERSION = 2
+MAX_SETTINGS_BYTES = 200_000_000
+"""Most bytes of the settings, which hold a tokenizer as well."""
+ALIGNMENT = 64
+"""Where tensors begin in files that we write: at a multiple, as vector instructions like it."""
+
+_PREFIX = struct.Struct("<8sII")
+_LENGTH = struct.Struct("<I")
+_KEYS = ("kind", "config", "runtime")
+
+
+@dataclass(frozen=True)
+class CheckpointSettings:
+    """What a file says of its model; `files` are texts by name, `FOLDER/NAME` at the deepest."""
+
+    kind: str
+    config: Mapping[str, object]
+    runtime: Mapping[str, object] = field(default_factory=dict[str, object])
+    files: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+class GptrschkFile(MappedTensors):
+    """An open checkpoint; `with GptrschkFile.open(path) as file` closes it at the end."""
+
+    def __init__(self, path: Path, descriptor: int, header: _Header) -> None:
+        super().__init__(path, descriptor, header.size, header.entries)
+        self.settings = header.settings
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> GptrschkFile:
+        """Map the file, check its settings and its index; CheckpointError says what is wrong."""
+        shown = Path(path)
+        descriptor = open_regular(resolved(path, CheckpointError), CheckpointError)
+        try:
+            return cls(shown, descriptor, _read_header(descriptor, str(shown)))
+        except OSError as problem:
+            raise CheckpointError(f"cannot read {quoted(str(shown), 200)}: {problem}") from problem
+        finally:
+            os.close(descriptor)
+
+
+class _Header(NamedTuple):
+    """All that precedes the data, checked, and the size of the file."""
+
+    settings: CheckpointSettings
+    entries: dict[str, TensorEntry]
+    size: int
+
+
+def write_gptrschk(
+    file: BinaryIO, settings: CheckpointSettings, tensors: Sequence[OutgoingTensor]
+) -> None:
+    """Write the checkpoint of these tensors, in order, with memory for a part of one at a time."""
+    runtime: dict[str, object] = dict(settings.runtime)
+    if settings.files:
+        runtime["files"] = dict(settings.files)
+    fields: dict[str, object] = {"kind": settings.kind, "config": dict(settings.config)}
+    if runtime:
+        fields["runtime"] = runtime
+    text = json.dumps(fields, ensure_ascii=False, allow_nan=False).encode("utf-8")
+    start = _PREFIX.size + len(text) + _LENGTH.size
+    types = {tensor.name: tensor.type for tensor in tensors}
+    index = make_index(types, start, ids=True, alignment=ALIGNMENT)
+    file.write(_PREFIX.pack(MAGIC, VERSION, len(text)) + text)
+    file.write(_LENGTH.pack(len(index.data)) + index.data)
+    position = start + len(index.data)
+    for tensor, offset in zip(tensors, index.offsets, strict=True):
+        file.write(bytes(offset - position))
+        position = offset + write_data(file, tensor)
+
+
+def _read_header(descriptor: int, file: str) -> _Header:
+    size = os.fstat(descriptor).st_size
+    prefix = read_at(descriptor, _PREFIX.size, 0)
+    if len(prefix) < _PREFIX.size:
+        raise _refused(file, f"it ends after {len(prefix)} bytes, within its header")
+    magic, version, length = _PREFIX.unpack(prefix)
+    if magic != MAGIC:
+        raise _refused(file, f"it is no checkpoint: it starts with {magic!r}")
+    if version != VERSION:
+        raise _refused(file, f"it is version {version} of the format, only {VERSION} is read")
+    text = _read_block(descriptor, file, "settings", (_PREFIX.size, length), MAX_SETTINGS_BYTES)
+    start = _PREFIX.size + length
+    (length,) = _LENGTH.unpack(
+        _read_block(descriptor, file, "length of an index", (start, _LENGTH.size), _LENGTH.size)
+    )
+    start += _LENGTH.size
+    index = _read_block(descriptor, file, "an index", (start, length), MAX_INDEX_BYTES)
+    entries = read_index(index, file, start + length, size, ids=True)
+    return _Header(_settings(text, file), entries, size)
+
+
+def _read_block(descriptor: int, file: str, what: str, place: tuple[int, int], limit: int) -> bytes:
+    """The bytes at an offset; CheckpointError if they are too many, or not all there."""
+    start, length = place
+    left = max(0, os.fstat(descriptor).st_size - start)
+    if length > min(left, limit):
+        raise _refused(file, f"it declares {what} of {length} bytes, {left} bytes follow")
+    data = read_at(descriptor, length, start)
+    if len(data) != length:
+        raise _refused(file, "it became shorter while it was read")
+    return data
+
+
+def _settings(text: bytes, file: str) -> CheckpointSettings:
+    fields = parse_object(text, file, CheckpointError)
+    unknown = [name for name in fields if name not in _KEYS]
+    if unknown:
+        raise _refused(file, f"its settings have {listed(unknown)}, known are {listed(_KEYS)}")
+    kind = fields.get("kind")
+    if not isinstance(kind, str) or not kind:
+        raise _refused(file, f"its `kind` must be text, found {shown_value(kind)}")
+    config = dict(_object(fields, "config", file))
+    runtime = dict(_object(fields, "runtime", file) if "runtime" in fields else {})
+    files = _files(runtime.pop("files", {}), file)
+    named = config.get("model_type", kind)
+    if named != kind:
+        raise _refused(
+            file, f"its `kind` is {quoted(kind)}, its `config` says {shown_value(named)}"
+        )
+    return CheckpointSettings(kind, config, runtime, files)
+
+
+def _object(fields: Mapping[str, object], name: str, file: str) -> Mapping[str, object]:
+    value = fields.get(name)
+    if not isinstance(value, dict):
+        raise _refused(file, f"its `{name}` must be an object, found {shown_value(value)}")
+    return cast("dict[str, object]", value)
+
+
+def _files(value: object, file: str) -> Mapping[str, str]:
+    files = _object({"files": value}, "files", file)
+    for name, text in files.items():
+        folder, slash, plain = name.rpartition("/")
+        if not is_plain(plain) or (slash and not is_plain(folder)):
+            problem = f"its `files` have {quoted(name)}, which is not `NAME` or `FOLDER/NAME`"
+            raise _refused(file, problem)
+        if not isinstance(text, str):
+            raise _refused(file, f"its file {quoted(name)} must be text, found {shown_value(text)}")
+    return cast("Mapping[str, str]", files)
+
+
+def _refused(file: str, problem: str) -> CheckpointError:
+    return CheckpointError(f"{quoted(file, 200)}: {problem}", hint=DAMAGED)

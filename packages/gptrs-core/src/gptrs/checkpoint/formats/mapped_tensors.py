@@ -1,0 +1,164 @@
+"""The tensors of an open file: views of a memory mapping that copy nothing, or parts in order."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Self
+
+import numpy as np
+
+from gptrs.checkpoint.files.open_file import read_at
+from gptrs.checkpoint.formats.safetensors_header import DTYPES, TensorEntry, refused
+from gptrs.errors import CheckpointError, UsageError
+from gptrs.ir.packed_int4 import unpack_int4
+from gptrs.ir.tensor_type import TensorType
+from gptrs.quoting import quoted
+
+_PART_BYTES = 2**24
+"""Most bytes that are read at once, a multiple of the size of any element."""
+
+
+class MappedTensors:
+    """An open file of which `entries` says where its tensors lie; a scope closes it at its end.
+
+    Arrays that `read` returned stay valid after `close` and keep the mapping alive. A file must not
+    shrink while arrays over it are in use: a tensor that was not read yet is then refused, but one
+    already handed out is memory that is gone.
+    """
+
+    def __init__(
+        self, path: Path, descriptor: int, size: int, entries: Mapping[str, TensorEntry]
+    ) -> None:
+        """Map the `size` bytes of the regular file `descriptor`, which stays the caller's.
+
+        `path` is what errors speak of; CheckpointError if the file cannot be mapped.
+        """
+        self.path = path
+        self.size = size
+        self._entries = dict(entries)
+        try:
+            mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
+            self._descriptor = os.dup(descriptor)
+        except (OSError, ValueError) as problem:
+            raise CheckpointError(f"cannot map {quoted(str(path), 200)}: {problem}") from problem
+        self._mapping: mmap.mmap | None = mapping
+        self._release = weakref.finalize(self, os.close, self._descriptor)
+
+    @property
+    def entries(self) -> Mapping[str, TensorEntry]:
+        """Every tensor by name, in a fixed order."""
+        return MappingProxyType(self._entries)
+
+    @property
+    def header_bytes(self) -> int:
+        """The bytes of the file that are not tensors: what opening it reads."""
+        return self.size - sum(entry.nbytes for entry in self._entries.values())
+
+    def names(self) -> Sequence[str]:
+        """Every tensor, in the same order."""
+        return tuple(self._entries)
+
+    def entry(self, name: str) -> TensorEntry:
+        """The entry called `name`; CheckpointError if there is none."""
+        try:
+            return self._entries[name]
+        except KeyError:
+            raise CheckpointError(
+                f"{quoted(str(self.path), 200)} has no tensor {quoted(name)}"
+            ) from None
+
+    def type_of(self, name: str) -> TensorType:
+        """Dtype and shape of a tensor; CheckpointError if it is absent or of an unknown dtype."""
+        entry = self.entry(name)
+        if entry.dtype is None:
+            raise refused(
+                str(self.path),
+                name,
+                f"dtype {quoted(entry.tag)} is not supported",
+                f"convert the tensor to one of {' '.join(DTYPES)}",
+            )
+        return TensorType(entry.dtype, entry.shape)
+
+    def read(self, name: str) -> np.ndarray:
+        """The tensor as a read-only array of its stored dtype: a view of the mapping.
+
+        It is copied only where the file holds it unaligned, or packed. CheckpointError if it is
+        absent, of an unknown dtype, holds what its dtype does not have, or if the file changed its
+        size since it was opened.
+        """
+        type = self.type_of(name)
+        mapping = self._opened(name)
+        self._require_same_size(name, mapping.size())
+        entry = self._entries[name]
+        if type.size == 0:
+            raw = np.empty(0, np.uint8)
+        else:
+            raw = np.frombuffer(mapping, np.uint8, entry.nbytes, entry.offset)
+        array = self._elements(name, raw, type)
+        array.flags.writeable = False
+        return array
+
+    def parts(self, name: str) -> Iterator[np.ndarray]:
+        """The elements in order, as flat arrays of the stored dtype that take little memory each.
+
+        They are read and not mapped, so that a file which shrinks meanwhile is a CheckpointError
+        at any time. Errors are those of `read`.
+        """
+        type = self.type_of(name)
+        self._opened(name)
+        entry = self._entries[name]
+        for start in range(0, entry.nbytes, _PART_BYTES):
+            size = min(_PART_BYTES, entry.nbytes - start)
+            try:
+                data = read_at(self._descriptor, size, entry.offset + start)
+            except OSError as problem:
+                raise refused(str(self.path), name, str(problem.strerror)) from problem
+            if len(data) != size:
+                self._require_same_size(name, os.fstat(self._descriptor).st_size)
+                raise refused(str(self.path), name, "the file became shorter while it was read")
+            if type.dtype.bits == 4:
+                count = min(2 * size, type.size - 2 * start)
+            else:
+                count = size // type.dtype.itemsize
+            yield self._elements(name, np.frombuffer(data, np.uint8), type.with_shape((count,)))
+
+    def close(self) -> None:
+        """Refuse further reads; the memory is unmapped once no array uses it."""
+        self._mapping = None
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _opened(self, name: str) -> mmap.mmap:
+        if self._mapping is None:
+            raise UsageError(f"{quoted(str(self.path), 200)} was closed before {quoted(name)}")
+        return self._mapping
+
+    def _require_same_size(self, name: str, found: int) -> None:
+        if found != self.size:
+            problem = f"the file had {self.size} bytes when it was opened, now {found}"
+            raise refused(str(self.path), name, problem, "load the model again")
+
+    def _elements(self, name: str, raw: np.ndarray, type: TensorType) -> np.ndarray:
+        """The elements stored in the bytes `raw`, checked where not all bytes are elements."""
+        dtype = type.dtype
+        if dtype.bits == 4:
+            try:
+                return np.asarray(unpack_int4(raw, dtype, type.shape))
+            except UsageError as problem:
+                raise refused(str(self.path), name, problem.message) from problem
+        # Any other byte in an array of bools is undefined behaviour in compiled code.
+        if dtype.is_bool and raw.size and int(raw.max()) > 1:
+            tag = self._entries[name].tag
+            raise refused(str(self.path), name, f"an element of {tag} is neither 0 nor 1")
+        aligned = raw.ctypes.data % dtype.itemsize == 0
+        return (raw if aligned else raw.copy()).view(dtype.numpy).reshape(type.shape)

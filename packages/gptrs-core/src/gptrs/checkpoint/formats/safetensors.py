@@ -1,0 +1,67 @@
+"""Reading safetensors files through a memory mapping: tensors are views that copy nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from gptrs.checkpoint.files.open_file import open_regular, read_at, resolved
+from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
+from gptrs.checkpoint.formats.safetensors_header import (
+    DAMAGED,
+    MAX_HEADER_BYTES,
+    Header,
+    parse_header,
+)
+from gptrs.errors import CheckpointError
+from gptrs.quoting import quoted
+
+
+class SafetensorsFile(MappedTensors):
+    """An open safetensors file; `with SafetensorsFile.open(path) as file` closes it at the end."""
+
+    def __init__(self, path: Path, descriptor: int, size: int, header: Header) -> None:
+        super().__init__(path, descriptor, size, header.entries)
+        self._metadata = header.metadata
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str], *, shown_as: Path | None = None) -> SafetensorsFile:
+        """Map the file and check its whole header; CheckpointError says what is wrong with it.
+
+        `shown_as` is the path to speak of where `path` is only where a link led to.
+        """
+        named = shown_as or Path(path)
+        descriptor = open_regular(resolved(path, CheckpointError), CheckpointError)
+        try:
+            header, size = _read_header(descriptor, str(named))
+            return cls(named, descriptor, size, header)
+        except OSError as problem:
+            raise CheckpointError(f"cannot read {quoted(str(named), 200)}: {problem}") from problem
+        finally:
+            os.close(descriptor)
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The strings under `__metadata__`."""
+        return MappingProxyType(self._metadata)
+
+
+def _read_header(descriptor: int, file: str) -> tuple[Header, int]:
+    """The checked header and the size of the file."""
+    size = os.fstat(descriptor).st_size
+    prefix = read_at(descriptor, 8, 0)
+    length = int.from_bytes(prefix, "little")
+    if len(prefix) < 8:
+        problem = f"has {size} bytes, a safetensors file starts with 8 bytes of header length"
+    elif length > MAX_HEADER_BYTES:
+        problem = f"declares a header of {length} bytes, the limit is {MAX_HEADER_BYTES}"
+    elif length > size - 8:
+        problem = f"declares a header of {length} bytes, but has only {size - 8} after its length"
+    else:
+        text = read_at(descriptor, length, 8)
+        if len(text) == length:
+            return parse_header(text, file, size - 8 - length), size
+        problem = "became shorter while it was read"
+    raise CheckpointError(f"{quoted(file, 200)} {problem}", hint=DAMAGED)

@@ -1,0 +1,153 @@
+"""Files of named tensors in any of the formats that are read: `.safetensors`, NumPy's, GPTRSTEN."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import numpy as np
+
+from gptrs.checkpoint.files.atomic_write import atomic_file
+from gptrs.checkpoint.files.open_file import open_regular, read_at, resolved
+from gptrs.checkpoint.formats import gptrsten, numpy_archive
+from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
+from gptrs.checkpoint.formats.safetensors import SafetensorsFile
+from gptrs.checkpoint.formats.safetensors_writer import write_safetensors
+from gptrs.errors import CheckpointError, UsageError
+from gptrs.ir.tensor_type import TensorType
+from gptrs.quoting import quoted
+
+_MAGIC_BYTES = 9
+_MAGICS = (gptrsten.MAGIC, numpy_archive.NPY_MAGIC, *numpy_archive.ZIP_MAGICS)
+
+
+Writer = Callable[[BinaryIO, Sequence[OutgoingTensor]], None]
+"""Writes a file in one of the formats."""
+
+
+class TensorArchive(Protocol):
+    """An open file of named tensors, which are read when they are asked for."""
+
+    def names(self) -> Sequence[str]:
+        """Every tensor, in the order of the file."""
+        ...
+
+    def type_of(self, name: str) -> TensorType:
+        """Its dtype and shape; CheckpointError if it is absent or not readable. Reads no data."""
+        ...
+
+    def read(self, name: str) -> np.ndarray:
+        """The tensor, which may be read-only; CheckpointError if it is absent or damaged."""
+        ...
+
+    def close(self) -> None:
+        """Close the file; arrays that were read stay valid."""
+        ...
+
+
+def open_archive(path: str | os.PathLike[str]) -> TensorArchive:
+    """Open a tensor archive, whose format its first bytes tell, and check what it declares.
+
+    CheckpointError if there is no such file, if it is of another format, or if it is damaged.
+    The array of an `.npy` file is called as the file is, without the suffix.
+    """
+    named, real = Path(path), resolved(path, CheckpointError)
+    descriptor = open_regular(real, CheckpointError)
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.close, descriptor)
+        start = _start(named, descriptor)
+        if start.startswith(gptrsten.MAGIC):
+            return gptrsten.open_gptrsten(named, descriptor)
+        is_zip = start.startswith(numpy_archive.ZIP_MAGICS)
+        if is_zip or start.startswith(numpy_archive.NPY_MAGIC):
+            archive = numpy_archive.NumpyArchive(named, descriptor, is_zip=is_zip)
+            stack.pop_all()  # the archive owns the descriptor from now on
+            return archive
+    return SafetensorsFile.open(real, shown_as=named)
+
+
+def is_other_archive(path: str | os.PathLike[str]) -> bool:
+    """Whether a file begins as a NumPy or GPTRSTEN file does, and not as safetensors."""
+    try:
+        descriptor = open_regular(Path(os.path.realpath(path)), CheckpointError)
+    except (CheckpointError, ValueError):
+        return False
+    try:
+        return read_at(descriptor, _MAGIC_BYTES, 0).startswith(_MAGICS)
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def write_archive(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
+    """Write named arrays to a file, whole or not at all; the suffix of `path` says in what format.
+
+    UsageError for an unknown suffix and for names, dtypes or numbers of arrays that the format does
+    not have: `.safetensors` lacks `si4`, `ui4` and `cf64`, `.npz` and `.npy` lack `si4`, `ui4`,
+    `f8e4m3`, `f8e5m2` and `bf16`, `.gptrsten` has all. CheckpointError if the file cannot be
+    written.
+    """
+    write = require_writable(path)
+    for name in arrays:
+        try:
+            name.encode("utf-8")
+        except UnicodeEncodeError:
+            reason = f"a tensor cannot be called {quoted(name)}: it has no UTF-8"
+            raise UsageError(reason) from None
+    with atomic_file(path) as file:
+        write(file, [OutgoingTensor.of(name, array) for name, array in arrays.items()])
+
+
+def require_writable(path: str | os.PathLike[str]) -> Writer:
+    """What writes the format that the suffix of `path` names.
+
+    UsageError if it names none, CheckpointError if there is no folder for the file: what can be
+    said before there is anything to write.
+    """
+    if not Path(path).parent.is_dir():
+        raise CheckpointError(f"cannot write {quoted(str(path), 200)}: its folder does not exist")
+    try:
+        return _WRITERS[Path(path).suffix.lower()]
+    except KeyError:
+        raise UsageError(
+            f"the suffix of {quoted(str(path), 200)} names no format of tensors",
+            hint=f"use one of {' '.join(ARCHIVE_SUFFIXES)}",
+        ) from None
+
+
+def _start(path: Path, descriptor: int) -> bytes:
+    """The first bytes of a file that begins as one of the formats does."""
+    try:
+        start = read_at(descriptor, _MAGIC_BYTES, 0)
+    except OSError as problem:
+        shown = quoted(str(path), 200)
+        raise CheckpointError(f"cannot read {shown}: {problem.strerror}") from problem
+    if start.startswith(_MAGICS) or start[8:9] == b"{":
+        return start
+    raise CheckpointError(
+        f"{quoted(str(path), 200)} is no file of tensors: it starts with {start[:8]!r}",
+        hint="`.safetensors`, `.npz`, `.npy` and `.gptrsten` files are read",
+    )
+
+
+def _write_npy(file: BinaryIO, tensors: Sequence[OutgoingTensor]) -> None:
+    if len(tensors) != 1:
+        raise UsageError(
+            f"a `.npy` file holds one array, got {len(tensors)}", hint="write a `.npz` file"
+        )
+    for tensor in tensors:
+        numpy_archive.write_npy(file, tensor.whole())
+
+
+_WRITERS: dict[str, Writer] = {
+    ".safetensors": write_safetensors,
+    ".npz": numpy_archive.write_npz,
+    ".npy": _write_npy,
+    ".gptrsten": gptrsten.write_gptrsten,
+}
+ARCHIVE_SUFFIXES = tuple(_WRITERS)
+"""How names of files of tensors end."""

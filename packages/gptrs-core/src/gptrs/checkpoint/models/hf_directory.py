@@ -1,0 +1,168 @@
+"""A model folder as Hugging Face libraries save it: settings, tokenizer, and safetensors weights.
+
+What may be opened is decided by `model_folder`: nothing outside the folder, except
+blobs of the hub cache entry that a snapshot folder belongs to. Pickle files are never read.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import cast
+
+import numpy as np
+
+from gptrs.checkpoint.files.open_file import is_plain, read_whole
+from gptrs.checkpoint.formats.safetensors import SafetensorsFile
+from gptrs.checkpoint.models.model_folder import ModelFolder
+from gptrs.checkpoint.models.model_source import (
+    CONFIG,
+    GENERATION_CONFIG,
+    MAX_SETTINGS_BYTES,
+    ModelSource,
+)
+from gptrs.checkpoint.param_source import FileSource
+from gptrs.errors import CheckpointError, ModelError
+from gptrs.quoting import listed, quoted, shown_value
+from gptrs.strict_json import parse_object
+
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+
+MAX_INDEX_BYTES = 100_000_000
+_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+_OF_SUBFOLDER = f"/{WEIGHTS}"
+_CONVERT = (
+    "where you trust the file, load the model with transformers and save it again with"
+    " `model.save_pretrained(FOLDER)`, which writes `model.safetensors`"
+)
+
+
+class HfDirectory(ModelSource):
+    """The settings of a model folder, read when it is opened, and its weights, read when used."""
+
+    def __init__(self, folder: ModelFolder) -> None:
+        super().__init__(folder.path, folder.path.resolve().name)
+        self._folder = folder
+        config = read_whole(folder.require(CONFIG), MAX_SETTINGS_BYTES)
+        self.config = MappingProxyType(parse_object(config, str(self.path / CONFIG)))
+        self.generation_config = self.read_generation_config()
+        self._single = folder.find(WEIGHTS)
+        self._index = None if self._single else folder.find(INDEX)
+        if self._single is None and self._index is None:
+            raise _without_weights(folder)
+        read = (folder.find(CONFIG), folder.find(GENERATION_CONFIG), self._index)
+        self.settings_bytes = sum(path.stat().st_size for path in read if path is not None)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> HfDirectory:
+        """Read the settings in the folder `path` and find its weights.
+
+        ModelError says what is wrong with the path, or which file is missing or malformed.
+        """
+        return cls(ModelFolder(path))
+
+    def has_file(self, name: str, subfolder: str = "") -> bool:
+        """As in ModelSource; a link that leads out or nowhere is a ModelError."""
+        return self._folder.find(name, subfolder) is not None
+
+    def read_bytes(
+        self, name: str, subfolder: str = "", limit: int = MAX_SETTINGS_BYTES
+    ) -> bytes | None:
+        """As in ModelSource; a link that leads out or nowhere is a ModelError."""
+        found = self._folder.find(name, subfolder)
+        return None if found is None else read_whole(found, limit)
+
+    def file_names(self) -> Sequence[str]:
+        """As in ModelSource; those whose names begin with a dot are not of the model."""
+        weights = {CONFIG, WEIGHTS, INDEX, *self.weights.files}
+        names = self._folder.walk()
+        return tuple(n for n in names if n not in weights and not n.endswith(_OF_SUBFOLDER))
+
+    def tensor_folders(self) -> Sequence[str]:
+        """As in ModelSource."""
+        names = self._folder.walk()
+        return tuple(n.removesuffix(_OF_SUBFOLDER) for n in names if n.endswith(_OF_SUBFOLDER))
+
+    def tensors_in(self, subfolder: str) -> Mapping[str, np.ndarray] | None:
+        """As in ModelSource."""
+        found = self._folder.find(WEIGHTS, subfolder)
+        if found is None:
+            return None
+        with SafetensorsFile.open(found, shown_as=self.path / subfolder / WEIGHTS) as file:
+            return {name: file.read(name) for name in file.names()}
+
+    def open_weights(self) -> FileSource:
+        """The tensors of the model: of `model.safetensors`, else of the shards of the index."""
+        if self._single is not None:
+            return FileSource.of_file(self._single, shown_as=self.path / WEIGHTS)
+        assert self._index is not None
+        origin = self.path / INDEX
+        return FileSource(_read_index(self._index, origin), self._open_shard, str(origin))
+
+    def _open_shard(self, name: str) -> SafetensorsFile:
+        found = self._folder.find(name)
+        if found is None:
+            raise CheckpointError(
+                f"{quoted(str(self.path / INDEX), 200)} needs the shard {quoted(name)},"
+                " which the folder does not have",
+                hint="download the model again",
+            )
+        return SafetensorsFile.open(found, shown_as=self.path / name)
+
+
+def shards_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """The files that the index in the folder `path` names; none if the folder has no index.
+
+    CheckpointError for an index that is malformed, or names files outside the folder.
+    """
+    folder = ModelFolder(path)
+    index = folder.find(INDEX)
+    if index is None:
+        return ()
+    return tuple(dict.fromkeys(_read_index(index, folder.path / INDEX).values()))
+
+
+def _read_index(path: Path, shown: Path) -> dict[str, str]:
+    """The `weight_map` of an index: tensor name to the plain name of a safetensors file."""
+    index = parse_object(
+        read_whole(path, MAX_INDEX_BYTES, CheckpointError), str(shown), CheckpointError
+    )
+    where = quoted(str(shown), 200)
+    weight_map = index.get("weight_map")
+    if not isinstance(weight_map, dict):
+        found = shown_value(weight_map)
+        raise CheckpointError(f"{where} needs an object `weight_map`, found {found}")
+    shards = cast("dict[str, object]", weight_map)
+    for tensor, shard in shards.items():
+        if not isinstance(shard, str) or not is_plain(shard):
+            raise CheckpointError(
+                f"{where} places tensor {quoted(tensor)} in {shown_value(shard)}, which is not the"
+                " plain name of a file in the folder",
+                hint="files outside the model folder are never opened",
+            )
+        if not shard.endswith(".safetensors"):
+            raise CheckpointError(
+                f"{where} places tensor {quoted(tensor)} in {quoted(shard)}, only safetensors"
+                " files are read",
+                hint=_CONVERT,
+            )
+    return cast("dict[str, str]", shards)
+
+
+def _without_weights(folder: ModelFolder) -> ModelError:
+    where = quoted(str(folder.path), 200)
+    pickles = [name for name in folder.names if name.endswith(_PICKLES)]
+    if pickles:
+        return ModelError(
+            f"the weights in {where} are pickle files ({listed(pickles)}), which are never read:"
+            " opening one can run any code",
+            hint=_CONVERT,
+        )
+    return ModelError(
+        f"the folder {where} has neither {quoted(WEIGHTS)} nor {quoted(INDEX)},"
+        f" found {listed(folder.names)}",
+        hint="download the weights in safetensors format",
+    )

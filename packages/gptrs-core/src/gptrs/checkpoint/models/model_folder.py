@@ -1,0 +1,113 @@
+"""Which files of a model folder may be opened: those inside it, whatever its links and names say.
+
+Links are followed only to a target in the folder itself or, where the folder is a snapshot of a
+Hugging Face hub cache (`models--NAME/snapshots/REVISION`), in the `blobs` folder of the same cache
+entry. The same rule holds for files of fixed names, for shards that an index names, and for files
+of the folders directly inside.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from gptrs.checkpoint.files.open_file import is_plain
+from gptrs.errors import ModelError
+from gptrs.quoting import listed, quoted
+
+
+class ModelFolder:
+    """An existing folder that a user named; ModelError says what else the path is."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        shown = quoted(str(self.path), 200)
+        try:
+            self._real = Path(os.path.realpath(self.path, strict=True))
+            names = sorted(os.listdir(self._real))
+        except FileNotFoundError:
+            raise ModelError(
+                f"{shown} does not exist", hint="name the folder that holds `config.json`"
+            ) from None
+        except NotADirectoryError:
+            parent = quoted(str(self.path.parent), 200)
+            raise ModelError(
+                f"{shown} is a file, a model is a folder", hint=f"did you mean {parent}?"
+            ) from None
+        except (OSError, ValueError) as problem:
+            raise ModelError(f"cannot read the folder {shown}: {problem}") from problem
+        if not names:
+            raise ModelError(
+                f"the folder {shown} is empty",
+                hint="it must hold at least `config.json` and `model.safetensors`",
+            )
+        self.names: tuple[str, ...] = tuple(names)
+        self._roots = (self._real, *_hub_blobs(self._real))
+
+    def find(self, name: str, subfolder: str = "") -> Path | None:
+        """The resolved path of the file called `name`, None if the folder has none of that name.
+
+        With a `subfolder`, that of the file in the folder of this name directly inside. ModelError
+        if either is more than a plain name, or a link that leads out or nowhere.
+        """
+        for part in (name, subfolder) if subfolder else (name,):
+            if not is_plain(part):
+                raise ModelError(
+                    f"{quoted(part)} is not a plain file name: files outside the model folder"
+                    f" {quoted(str(self.path), 200)} are never opened"
+                )
+        inside = self._real / subfolder / name
+        if not os.path.lexists(inside):
+            return None
+        resolved = Path(os.path.realpath(inside))
+        if not any(root in resolved.parents for root in self._roots):
+            raise ModelError(
+                f"{quoted(name)} in {quoted(str(self.path), 200)} is a link to"
+                f" {quoted(str(resolved), 200)}: files outside the model folder are never opened",
+                hint="copy the file into the folder if you trust it",
+            )
+        if not os.path.exists(resolved):
+            raise ModelError(
+                f"{quoted(name)} in {quoted(str(self.path), 200)} is a link to"
+                f" {quoted(str(resolved), 200)}, which does not exist",
+                hint="download the model again",
+            )
+        return resolved
+
+    def walk(self) -> Sequence[str]:
+        """`NAME` or `FOLDER/NAME` of each file, but for names that begin with a dot."""
+        found: list[str] = []
+        for name in self.names:
+            inside = self._real / name
+            if name.startswith("."):
+                continue
+            if not os.path.isdir(inside):
+                found.append(name)
+            elif not os.path.islink(inside):
+                below = sorted(n for n in os.listdir(inside) if not n.startswith("."))
+                found += [f"{name}/{n}" for n in below if not os.path.isdir(inside / n)]
+        return tuple(found)
+
+    def require(self, name: str, hint: str | None = None) -> Path:
+        """Like `find`, but ModelError lists what is there if the file is not."""
+        found = self.find(name)
+        if found is None:
+            raise ModelError(
+                f"the folder {quoted(str(self.path), 200)} has no {quoted(name)},"
+                f" found {listed(self.names)}",
+                hint=hint or self._hub_hint(),
+            )
+        return found
+
+    def _hub_hint(self) -> str | None:
+        if "snapshots" in self.names and self._real.name.startswith("models--"):
+            return "name the folder of one revision below `snapshots`"
+        return None
+
+
+def _hub_blobs(folder: Path) -> tuple[Path, ...]:
+    entry = folder.parent.parent
+    if folder.parent.name == "snapshots" and entry.name.startswith("models--"):
+        return (entry / "blobs",)
+    return ()

@@ -1,0 +1,45 @@
+"""Where a model folder keeps the modules that sentence-transformers lists in `modules.json`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Final, cast
+
+from gptrs.checkpoint.files.open_file import is_plain, read_whole
+from gptrs.checkpoint.models.model_folder import ModelFolder
+from gptrs.checkpoint.models.model_source import MAX_SETTINGS_BYTES
+from gptrs.checkpoint.models.sentence_transformers import MODULES
+from gptrs.errors import ModelError
+from gptrs.strict_json import parse_list
+
+MOST_MODULES: Final = 16
+"""A list of more modules is refused."""
+
+
+def module_folders(path: str | os.PathLike[str]) -> tuple[str, ...]:
+    """The folders directly inside `path` that its `modules.json` names, each once.
+
+    Not that of a transformer, whose files are in the folder itself. Names that could lead elsewhere
+    are left out, and of a malformed list, or one of too many modules, all: a model can be of use
+    without its modules, and who needs them is told by `embedding_recipe` what is wrong.
+    """
+    try:
+        found = ModelFolder(path).find(MODULES)
+        entries = parse_list(read_whole(found, MAX_SETTINGS_BYTES), MODULES) if found else []
+    except ModelError:
+        return ()
+    if len(entries) > MOST_MODULES:
+        return ()
+    folders = (_folder(entry) for entry in entries)
+    return tuple(dict.fromkeys(folder for folder in folders if is_plain(folder)))
+
+
+def _folder(entry: object) -> str:
+    if not isinstance(entry, Mapping):
+        return ""
+    settings = cast("Mapping[str, object]", entry)
+    kind, folder = settings.get("type"), settings.get("path")
+    if not isinstance(kind, str) or not isinstance(folder, str):
+        return ""
+    return "" if kind.rpartition(".")[2] == "Transformer" else folder

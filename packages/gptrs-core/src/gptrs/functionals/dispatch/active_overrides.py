@@ -1,0 +1,94 @@
+"""Which functionals do something else than the portable thing right now, and who wanted that."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Generator, Hashable, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from gptrs.capture.jitting.captured_function import add_signature_context
+from gptrs.functionals.dispatch.override_policy import Policy
+
+Arguments = tuple[object, ...]
+Keywords = Mapping[str, object]
+
+
+class Origin(enum.IntEnum):
+    """Who chose a policy; the greater one wins, and of equals the inner scope."""
+
+    CONFIG = 0
+    """`runtime.functional_overrides` in the config.json of the model that runs."""
+    ENVIRONMENT = 1
+    """The variable `GPTRS_OVERRIDES`."""
+    COMMAND_LINE = 2
+    """The option `--override`."""
+    SCOPE = 3
+    """`gptrs.overrides` in Python."""
+
+    def __str__(self) -> str:
+        return _ORIGINS[self]
+
+
+_ORIGINS: Final = {
+    Origin.CONFIG: "config",
+    Origin.ENVIRONMENT: "environment",
+    Origin.COMMAND_LINE: "--override",
+    Origin.SCOPE: "scope",
+}
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What is to happen at calls of one functional: the policy, its origin, and the call itself."""
+
+    policy: Policy
+    origin: Origin
+    call: Callable[[Arguments, Keywords], object]
+
+
+ACTIVE: ContextVar[Mapping[str, Choice]] = ContextVar(
+    "gptrs_overrides", default=MappingProxyType({})
+)
+"""The choices that hold here, by functional; empty where nothing is overridden."""
+
+
+def _signature() -> Hashable:
+    active = ACTIVE.get()
+    if not active:  # nearly always, and asked in every call
+        return ()
+    return tuple(sorted((name, str(choice.policy)) for name, choice in active.items()))
+
+
+# A captured program holds what the active policies chose.
+add_signature_context(_signature)
+
+
+@contextmanager
+def entered(choices: Mapping[str, Choice]) -> Generator[None]:
+    """Scope in which `choices` hold, where nothing of greater origin is chosen already."""
+    merged = dict(ACTIVE.get())
+    for functional, choice in choices.items():
+        if functional not in merged or merged[functional].origin <= choice.origin:
+            merged[functional] = choice
+    with _set(merged):
+        yield
+
+
+@contextmanager
+def suspended(functional: str) -> Generator[None]:
+    """Scope in which `functional` is not overridden, so that an implementation may call it."""
+    with _set({name: choice for name, choice in ACTIVE.get().items() if name != functional}):
+        yield
+
+
+@contextmanager
+def _set(active: Mapping[str, Choice]) -> Generator[None]:
+    token = ACTIVE.set(active)
+    try:
+        yield
+    finally:
+        ACTIVE.reset(token)

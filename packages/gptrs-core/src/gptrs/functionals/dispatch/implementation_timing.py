@@ -1,0 +1,176 @@
+"""Runs the implementations of a functional on the operands of a call and finds the fastest."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import Context
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from gptrs.backend.protocol import Backend
+from gptrs.capture.backend_choice import use_backend
+from gptrs.capture.jitting.jit import jit
+from gptrs.capture.jitting.pytree import Structure, flatten, rebuild
+from gptrs.capture.tensor import Tensor, flush
+from gptrs.functionals.dispatch.active_overrides import ACTIVE, Arguments, Keywords, entered
+from gptrs.functionals.dispatch.agreement import disagreement
+from gptrs.functionals.dispatch.registry import Implementation, find_implementation
+
+RUNS = 5
+"""Timed runs of an implementation, after one that is not timed; the fastest counts."""
+BUDGET_S = 0.5
+"""Seconds of timed runs after which no other is begun."""
+_SEED = 2025
+_LOG = logging.getLogger("gptrs")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a functional: its arguments, taken apart too, and the backend they run on."""
+
+    functional: str
+    args: Arguments
+    kwargs: Keywords
+    structure: Structure
+    operands: Sequence[Tensor]
+    engine: Backend
+
+    @property
+    def traced(self) -> tuple[bool, ...]:
+        """Which operands have no value, because they stand for one in a capture."""
+        return tuple(operand.source.traced for operand in self.operands)
+
+    def run(self, implementation: Implementation, operands: Iterator[Tensor]) -> list[Tensor]:
+        """The tensors that an implementation gives with `operands` in place of the call's."""
+        args, kwargs = cast("tuple[Arguments, Keywords]", rebuild(self.structure, operands))
+        results: list[Tensor] = []
+        flatten(implementation.run(args, kwargs), results)
+        return results
+
+    def stand_ins(self) -> list[Tensor] | None:
+        """Operands with values: random floats for those without; None if others lack theirs.
+
+        An integer may be an index or a length, for which a random one will not do.
+        """
+        missing = [x for x in self.operands if x.source.traced]
+        if any(x.dtype.is_integer for x in missing):
+            return None
+        generator = np.random.default_rng(_SEED)
+        return [_random_like(x, generator) if x.source.traced else x for x in self.operands]
+
+
+def find_fastest(
+    call: Call, portable: Implementation, names: Sequence[str], operands: Sequence[Tensor]
+) -> Implementation | None:
+    """The fastest of `portable` and the implementations called `names` on `operands`.
+
+    None if the portable one fails, so that there is nothing to compare with. One that declines the
+    call is left out, as is, with a warning, one that fails or gives another result.
+    """
+    active = ACTIVE.get()
+
+    def race() -> Implementation | None:
+        with entered(active), use_backend(call.engine):
+            return _race(call, portable, names, operands)
+
+    # In a context of its own: in that of a capture, what is compiled would become part of it.
+    return Context().run(race)
+
+
+def _race(
+    call: Call, portable: Implementation, names: Sequence[str], operands: Sequence[Tensor]
+) -> Implementation | None:
+    flush(operands)
+    try:
+        expected, least = _timed(call, portable, operands)
+    except Exception:  # the call itself is about to say it
+        return None
+    fastest = portable
+    for name in names:
+        try:
+            rival, seconds = _rival(call, name, operands, expected)
+        except _LeftOutError as error:
+            if error.reason is not None:
+                _LOG.warning("`benchmark` of `%s` leaves out %s", call.functional, error.reason)
+            continue
+        if seconds < least:
+            fastest, least = rival, seconds
+    _LOG.debug("`%s` is fastest as `%s`: %.3g s", call.functional, fastest.name, least)
+    return fastest
+
+
+class _LeftOutError(Exception):
+    """An implementation is out of the race; the reason is None where it declined the call."""
+
+    def __init__(self, reason: str | None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+def _rival(
+    call: Call, name: str, operands: Sequence[Tensor], expected: Sequence[np.ndarray]
+) -> tuple[Implementation, float]:
+    """An implementation that does the same as the portable one, and its seconds."""
+    try:
+        rival = find_implementation(call.functional, name)
+        declined = rival.refusal(call.args, call.kwargs) is not None
+        found, seconds = ([], 0.0) if declined else _timed(call, rival, operands)
+    except Exception as error:  # whatever a plugin may raise
+        message = " ".join(str(error).split())
+        raise _LeftOutError(f"`{name}`: {type(error).__name__}: {message}") from error
+    if declined:
+        raise _LeftOutError(None)
+    problem = disagreement(found, expected)
+    if problem is not None:
+        raise _LeftOutError(f"`{name}`: {problem}")
+    return rival, seconds
+
+
+def _timed(
+    call: Call, implementation: Implementation, operands: Sequence[Tensor]
+) -> tuple[list[np.ndarray], float]:
+    """The values that an implementation gives, and the seconds until they are there."""
+    step = _step(call, implementation, operands)
+    values = _values(step)  # compiles
+    least, spent, runs = float("inf"), 0.0, 0
+    while runs < RUNS and spent < BUDGET_S:
+        started = time.perf_counter()
+        _values(step)
+        seconds = time.perf_counter() - started
+        least, spent, runs = min(least, seconds), spent + seconds, runs + 1
+    return values, least
+
+
+def _values(step: Callable[[], list[Tensor]]) -> list[np.ndarray]:
+    results = step()
+    flush(results)
+    return [result.numpy() for result in results]
+
+
+def _step(
+    call: Call, implementation: Implementation, operands: Sequence[Tensor]
+) -> Callable[[], list[Tensor]]:
+    """One run as the call will be run: captured anew each time, or replayed if it is traced."""
+    traced = call.traced
+    if not any(traced):
+        return lambda: call.run(implementation, iter(operands))
+
+    def compute(*given: Tensor) -> list[Tensor]:
+        stand_ins = iter(given)
+        mixed = [next(stand_ins) if t else x for x, t in zip(operands, traced, strict=True)]
+        return call.run(implementation, iter(mixed))
+
+    replayed = jit(compute)
+    given = [x for x, t in zip(operands, traced, strict=True) if t]
+    return lambda: replayed(*given)
+
+
+def _random_like(x: Tensor, generator: np.random.Generator) -> Tensor:
+    if x.dtype.is_bool:
+        return Tensor.of_array(np.ones(x.shape, np.bool_))
+    normal = generator.standard_normal(x.shape)
+    return Tensor.of_array(np.asarray(normal).astype(x.dtype.numpy))

@@ -1,0 +1,102 @@
+"""Scopes in which functionals are overridden, and what each policy does at a call."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+
+from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.active_overrides import Arguments, Choice, Keywords, Origin, entered
+from gptrs.functionals.dispatch.benchmark_policy import run_fastest
+from gptrs.functionals.dispatch.override_policy import (
+    Benchmark,
+    Force,
+    Policy,
+    Prefer,
+    parse_policy,
+)
+from gptrs.functionals.dispatch.registry import (
+    PORTABLE,
+    Implementation,
+    find_implementation,
+    implementation_names,
+)
+
+_LOG = logging.getLogger("gptrs")
+_declined: set[tuple[str, str]] = set()
+"""The functionals and preferred implementations of which it was said that the latter declined."""
+
+
+@contextmanager
+def overrides(choices: Mapping[str, str]) -> Generator[None]:
+    """Scope in which calls of each functional named in `choices` follow the policy stated there.
+
+    `NAME` or `force=NAME` uses that implementation; a call that it does not take is a UsageError.
+    `prefer=NAME` uses the portable one for such a call. `benchmark` runs all implementations on the
+    first operands of their kind and uses the fastest from then on; `benchmark(cache=N)` remembers
+    the last N kinds instead of 64. Scopes nest; the inner choice wins. They hold in this thread.
+
+    UsageError for an unknown functional, implementation or policy, PluginError for an
+    implementation of a plugin that is broken.
+    """
+    with entered(resolved(choices, Origin.SCOPE)):
+        yield
+
+
+def resolved(choices: Mapping[str, str], origin: Origin) -> dict[str, Choice]:
+    """Policies as choices that scopes can enter; raises as `overrides` does."""
+    found: dict[str, Choice] = {}
+    for functional, text in choices.items():
+        implementation_names(functional)  # an unknown functional comes before its policy
+        policy = parse_policy(functional, text)
+        found[functional] = Choice(policy, origin, _call(functional, policy, origin))
+    return found
+
+
+def _call(
+    functional: str, policy: Policy, origin: Origin
+) -> Callable[[Arguments, Keywords], object]:
+    match policy:
+        case Force(name):
+            return functools.partial(_forced, find_implementation(functional, name), origin)
+        case Prefer(name):
+            return functools.partial(_preferred, find_implementation(functional, name))
+        case Benchmark(entries):
+            return functools.partial(run_fastest, functional, entries)
+
+
+def _forced(
+    implementation: Implementation, origin: Origin, args: Arguments, kwargs: Keywords
+) -> object:
+    reason = implementation.refusal(args, kwargs)
+    if reason is not None:
+        functional, name = implementation.functional, implementation.name
+        others = [f"`{n}`" for n in implementation_names(functional) if n != name]
+        raise UsageError(
+            f"`{functional}` is forced to `{name}` by {_by(origin)},"
+            f" which does not take this call: {reason}",
+            hint=f"`prefer={name}` uses `{PORTABLE}` then; the others are {', '.join(others)}",
+        )
+    return implementation.run(args, kwargs)
+
+
+def _by(origin: Origin) -> str:
+    return {
+        Origin.CONFIG: "the config of the model",
+        Origin.ENVIRONMENT: "`GPTRS_OVERRIDES`",
+        Origin.COMMAND_LINE: "`--override`",
+        Origin.SCOPE: "`gptrs.overrides`",
+    }[origin]
+
+
+def _preferred(implementation: Implementation, args: Arguments, kwargs: Keywords) -> object:
+    reason = implementation.refusal(args, kwargs)
+    if reason is None:
+        return implementation.run(args, kwargs)
+    functional, name = implementation.functional, implementation.name
+    if (functional, name) not in _declined:
+        _declined.add((functional, name))
+        _LOG.info("`%s` uses `%s` where `%s` declines: %s", functional, PORTABLE, name, reason)
+    return find_implementation(functional, PORTABLE).run(args, kwargs)

@@ -1,0 +1,157 @@
+"""The registry of functionals: each has a portable implementation, and others by name."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar, cast
+
+from gptrs.capture.implementation_source import implementation_source
+from gptrs.errors import UsageError
+from gptrs.functionals.dispatch.active_overrides import ACTIVE, Arguments, Keywords, suspended
+from gptrs.functionals.dispatch.override_policy import BENCHMARK, is_implementation_name
+from gptrs.quoting import quoted
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+PORTABLE = "portable"
+"""The name of the implementation that comes with the functional itself."""
+
+
+@dataclass(frozen=True)
+class Implementation:
+    """One way to compute a functional: the same parameters, the same meaning.
+
+    `supports`, called with the arguments of a call, says why the implementation does not take
+    them; None where it does. Without it everything is taken that the functional takes.
+    """
+
+    functional: str
+    name: str
+    function: Callable[..., object]
+    supports: Callable[..., object] | None = None
+
+    def refusal(self, args: Arguments, kwargs: Keywords) -> str | None:
+        """Why it does not take these arguments, None if it does."""
+        reason = None if self.supports is None else self.supports(*args, **kwargs)
+        if reason is None or isinstance(reason, str):
+            return reason
+        raise UsageError(
+            f"`supports` of implementation `{self.name}` of `{self.functional}` must return None"
+            f" or the reason against it, it returned `{reason!r}`"
+        )
+
+    def run(self, args: Arguments, kwargs: Keywords) -> object:
+        """Its result; a call of the functional inside of it is a call of the portable one."""
+        with suspended(self.functional):
+            return self.function(*args, **kwargs)
+
+
+_implementations: dict[str, dict[str, Implementation]] = {}
+
+
+def functional(portable: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorator: register `portable` under its name and let calls go to the active override.
+
+    The body validates (pure, precise errors), then captures primitives or calls functionals.
+    """
+    name = portable.__name__
+    if name in _implementations:
+        raise ValueError(f"functional `{name}` is defined twice")
+    _implementations[name] = {PORTABLE: Implementation(name, PORTABLE, portable)}
+
+    @functools.wraps(portable)
+    def dispatch(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        active = ACTIVE.get()
+        if not active:
+            return portable(*args, **kwargs)
+        choice = active.get(name)
+        if choice is None:
+            return portable(*args, **kwargs)
+        return cast("Result", choice.call(args, kwargs))
+
+    return dispatch
+
+
+def implement(
+    functional: str, name: str, *, supports: Callable[..., str | None] | None = None
+) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """Decorator: register another implementation of a functional; same parameters, same meaning.
+
+    `supports` gets the arguments of each call and returns None, or why the implementation does not
+    take them. UsageError when there is no such functional, or the name is taken or malformed.
+    """
+    known = _registered(functional)
+    if name in known:
+        raise UsageError(f"functional `{functional}` already has an implementation `{name}`")
+    if not is_implementation_name(name):
+        raise UsageError(
+            f"no implementation of `{functional}` can be called {quoted(name)}",
+            hint=f"use letters, digits, `.`, `_` and `-`, and not the word `{BENCHMARK}`",
+        )
+
+    def register(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        known[name] = Implementation(functional, name, function, supports)
+        return function
+
+    return register
+
+
+def functional_names() -> tuple[str, ...]:
+    """The names of all functionals, sorted."""
+    return tuple(sorted(_implementations))
+
+
+def implementations() -> dict[str, tuple[str, ...]]:
+    """The names of the implementations of every functional, the portable one first.
+
+    Those of plugins are known by their descriptions; nothing is imported to list them.
+    """
+    return {name: implementation_names(name) for name in functional_names()}
+
+
+def implementation_names(functional: str) -> tuple[str, ...]:
+    """The names of the implementations of one functional: of code in order, then of plugins."""
+    known = _registered(functional)
+    source = implementation_source()
+    return tuple(dict.fromkeys([*known, *(source.names(functional) if source else ())]))
+
+
+def find_implementation(functional: str, name: str) -> Implementation:
+    """The implementation of that name, imported if a plugin has it.
+
+    UsageError for an unknown functional or name, with what comes close; PluginError when the plugin
+    that has it cannot be used.
+    """
+    known = _registered(functional)
+    if name in known:
+        return known[name]
+    source = implementation_source()
+    found = source.load(functional, name) if source else None
+    if found is None:
+        raise _unknown(functional, name)
+    return Implementation(functional, name, *found)
+
+
+def _registered(functional: str) -> dict[str, Implementation]:
+    if functional not in _implementations:
+        close = difflib.get_close_matches(functional, _implementations)
+        guess = f"did you mean {' or '.join(f'`{match}`' for match in close)}? " if close else ""
+        raise UsageError(
+            f"there is no functional {quoted(functional)}",
+            hint=f"{guess}`gptrs list functionals` shows all of them",
+        )
+    return _implementations[functional]
+
+
+def _unknown(functional: str, name: str) -> UsageError:
+    names = implementation_names(functional)
+    close = difflib.get_close_matches(name, [*names, BENCHMARK], n=1)
+    guess = f"did you mean `{close[0]}`? " if close else ""
+    return UsageError(
+        f"functional `{functional}` has no implementation `{name}`",
+        hint=f"{guess}it has: {', '.join(names)}",
+    )

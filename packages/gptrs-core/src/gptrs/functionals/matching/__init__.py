@@ -1,0 +1,1 @@
+"""Find calls of functionals in programs: `patterns` derived by capturing example calls."""

@@ -1,0 +1,284 @@
+"""What calls of a functional look like in optimized programs, derived from its own capture.
+
+An example call says how the functional is called: `pattern_example(x="f32[2, 3]")`. It is captured
+with stand-ins for its tensors and brought into canonical form; what comes out, without its types
+and numbers, is the shape to look for. Where a program has that shape, the types of the operands and
+the numbers among the attributes are read off, the functional is captured anew for these, and only
+if the program does the same instruction by instruction is it a call of the functional. A pattern
+thus never claims what is not there, and there is none to be written twice.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import functools
+import inspect
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+from gptrs.capture.graph import Argument, GraphSlice, Leaf
+from gptrs.capture.tensor import Tensor
+from gptrs.errors import GptrsError, UsageError
+from gptrs.functionals.matching.attribute_readers import Reader, readers_of
+from gptrs.ir.dtypes import DType, f16, f32
+from gptrs.ir.printer import print_region
+from gptrs.ir.program import Program, Region, Value
+from gptrs.ir.tensor_type import TensorType
+from gptrs.ir.type_text import parse_type
+from gptrs.optimizer.evaluation import Evaluator
+from gptrs.optimizer.fusion import View
+from gptrs.optimizer.pipeline import Pipeline
+from gptrs.optimizer.rewrite.template import Definer, Template, TemplateMatch
+
+Function = TypeVar("Function", bound=Callable[..., object])
+Example = Mapping[str, object]
+"""An argument for each parameter that a call gives: a `TensorType` for a tensor."""
+
+_KEPT_CAPTURES = 256
+
+
+def capture(
+    function: Callable[..., object], example: Example, evaluate: Evaluator | None = None
+) -> Program:
+    """The canonical program of a call; its parameters are the tensors, under their names.
+
+    No override is active. UsageError where the function does not return one tensor, or reads
+    tensors that it does not take.
+    """
+    tensors = {name: given for name, given in example.items() if isinstance(given, TensorType)}
+    leaves = [Argument(type_, position, None) for position, type_ in enumerate(tensors.values())]
+    given = {**example, **{name: Tensor(leaf) for name, leaf in zip(tensors, leaves, strict=True)}}
+    result = contextvars.Context().run(function, **given)
+    if not isinstance(result, Tensor):
+        kind = type(result).__name__
+        raise UsageError(f"a pattern needs a function of one result, got a value of type `{kind}`")
+    graph = GraphSlice([result.source])
+    own: set[Leaf] = set(leaves)
+    if not own.issuperset(graph.leaves):
+        raise UsageError("a pattern needs a function that reads nothing but its arguments")
+    return Pipeline(evaluate=evaluate).before_folding(graph.lower(leaves))
+
+
+@dataclass(frozen=True)
+class Variant:
+    """Calls that look alike: they differ in types and in numbers only."""
+
+    template: Template
+    operands: tuple[str, ...]
+    constants: Mapping[str, object]
+    """Arguments that are the same in all of them."""
+    readers: Mapping[str, Reader]
+    """How the others are read off."""
+
+
+class FunctionalPattern:
+    """Finds calls of one function, see `gptrs.optimizer.fusion.ProgramPattern`."""
+
+    def __init__(
+        self,
+        name: str,
+        function: Callable[..., object],
+        examples: list[Example],
+        evaluate: Evaluator | None = None,
+    ) -> None:
+        self.name = name
+        self._function = function
+        self._examples = examples
+        self._evaluate = evaluate
+        self._captures: OrderedDict[object, Template | None] = OrderedDict()
+
+    def evaluated_by(self, evaluate: Evaluator) -> FunctionalPattern:
+        """The pattern for programs whose constants `evaluate` has folded."""
+        return FunctionalPattern(self.name, self._function, self._examples, evaluate)
+
+    @functools.cached_property
+    def variants(self) -> tuple[Variant, ...]:
+        """The kinds of calls, each with what it looks like; computed on first use."""
+        groups: dict[object, list[tuple[Example, Program]]] = {}
+        for example in self._examples:
+            for kind in _in_small_floats(example):
+                program = capture(self._function, kind, self._evaluate)
+                words = tuple(item for item in kind.items() if _is_word(item[1]))
+                shape = (_outline(program.main.body), words)
+                groups.setdefault(shape, []).append((kind, program))
+        return tuple(self._variant(group) for group in groups.values())
+
+    def view(self, result: Value, definition: Definer) -> View | None:
+        """The call that gives `result`, None if there is none.
+
+        Of several, the one that explains the most instructions, for a mask that was computed in a
+        way that the function knows is not one that was given; then one that needs no transposes.
+        """
+        made = definition(result)
+        if made is None:
+            return None
+        found: list[View] = []
+        for variant in self.variants:
+            if variant.template.root is not type(made.op):
+                continue
+            candidate = variant.template.match(result, definition, exact=False)
+            view = candidate and self._confirmed(variant, candidate, result, definition)
+            if view:
+                found.append(view)
+        return max(found, key=_clarity, default=None)
+
+    def _confirmed(
+        self, variant: Variant, candidate: TemplateMatch, result: Value, definition: Definer
+    ) -> View | None:
+        params = zip(variant.operands, variant.template.params, strict=True)
+        if any(param not in candidate.bound for param in variant.template.params):
+            return None
+        types = {name: candidate.bound[param].type for name, param in params}
+        numbers = {name: reader.read(candidate) for name, reader in variant.readers.items()}
+        attributes = {**variant.constants, **numbers}
+        template = self._template({**types, **attributes})
+        if template is None:
+            return None
+        match = template.match(result, definition, exact=True)
+        if match is None:
+            return None
+        operands = {
+            name: match.bound[param]
+            for name, param in zip(variant.operands, template.params, strict=True)
+        }
+        return View(self.name, operands, attributes, tuple(match.instructions.values()), result)
+
+    def _template(self, call: dict[str, object]) -> Template | None:
+        """The capture of a call, None if the function refuses it; the last ones are kept."""
+        key = tuple((name, str(value), type(value)) for name, value in call.items())
+        if key not in self._captures:
+            try:
+                program = capture(self._function, call, self._evaluate)
+            except GptrsError:
+                self._captures[key] = None
+            else:
+                self._captures[key] = Template(program.main.body)
+            if len(self._captures) > _KEPT_CAPTURES:
+                self._captures.popitem(last=False)
+        return self._captures.get(key)
+
+    def _variant(self, group: list[tuple[Example, Program]]) -> Variant:
+        example, program = group[0]
+        operands = tuple(name for name, given in example.items() if isinstance(given, TensorType))
+
+        def same(call: Example, wanted: Program) -> bool:
+            try:
+                found = capture(self._function, call, self._evaluate)
+            except (GptrsError, TypeError, ValueError):  # a try with a value of another kind
+                return False
+            return print_region(found.main.body) == print_region(wanted.main.body)
+
+        template = Template(program.main.body)
+        numbers = [name for name in example if name not in operands and not _is_word(example[name])]
+        readers = readers_of(numbers, group, same)
+        _require_all_known(self.name, numbers, readers, [call for call, _ in group])
+        constants = {
+            name: given
+            for name, given in example.items()
+            if name not in operands and name not in readers
+        }
+        return Variant(template, operands, constants, readers)
+
+
+def _clarity(view: View) -> tuple[int, int]:
+    transposed = sum(bound.permutation is not None for bound in view.operands.values())
+    return len(view.made), -transposed
+
+
+def _require_all_known(
+    name: str, numbers: list[str], readers: Mapping[str, Reader], calls: list[Example]
+) -> None:
+    for number in numbers:
+        given = {repr(call[number]) for call in calls}
+        if number not in readers and len(given) > 1:
+            raise UsageError(
+                f"the pattern `{name}` cannot read `{number}` off a program; its examples"
+                f" have {' and '.join(sorted(given))}"
+            )
+
+
+def _is_word(given: object) -> bool:
+    """Whether an argument chooses between kinds of calls, rather than being a number in one."""
+    return given is None or isinstance(given, bool | str | DType)
+
+
+def _in_small_floats(example: Example) -> list[Example]:
+    """The example as it is, and in f16, which stands for the floats that may be computed in f32."""
+    small = {
+        name: TensorType(f16, given.shape)
+        if isinstance(given, TensorType) and given.dtype is f32
+        else given
+        for name, given in example.items()
+    }
+    return [example, small]
+
+
+def _outline(region: Region) -> object:
+    """Ops, words among their attributes, and what reads what: all that a shape consists of."""
+    numbers: dict[Value, int] = {}
+    for value in region.params:
+        numbers[value] = len(numbers)
+    lines: list[object] = []
+    for made in region.instructions:
+        op = made.op
+        words = tuple(
+            value for name in op.attribute_types if isinstance(value := getattr(op, name), str)
+        )
+        lines.append((op.name, words, tuple(numbers[operand] for operand in made.operands)))
+        for value in made.results:
+            numbers[value] = len(numbers)
+    return tuple(lines), tuple(numbers[value] for value in region.results)
+
+
+_patterns: dict[str, tuple[Callable[..., object], list[Example]]] = {}
+
+
+def pattern_example(**arguments: object) -> Callable[[Function], Function]:
+    """Decorator: the function is to be found in programs, and this is how it is called.
+
+    A tensor is given by its type in text, `x="f32[2, 3]"`; other arguments as they are, in the form
+    in which ops have them: axes from the front, pairs as pairs. One example for each way of calling
+    it that looks different, and two for each number that is to be read off a program: one with
+    another value.
+    """
+    return pattern_examples([arguments])
+
+
+def pattern_examples(
+    calls: Iterable[Mapping[str, object]],
+) -> Callable[[Function], Function]:
+    """Decorator: `pattern_example` for each of `calls`."""
+
+    def add(function: Function) -> Function:
+        examples = [
+            {name: _type_or_value(function, name, given) for name, given in call.items()}
+            for call in calls
+        ]
+        _patterns.setdefault(function.__name__, (function, []))[1][:0] = examples
+        return function
+
+    return add
+
+
+def _type_or_value(function: Callable[..., object], name: str, given: object) -> object:
+    parameter = inspect.signature(function).parameters[name]
+    if isinstance(given, str) and "Tensor" in str(parameter.annotation):
+        return parse_type(given)
+    return given
+
+
+@functools.cache
+def pattern(name: str) -> FunctionalPattern:
+    """The pattern of the function called `name`; UsageError lists those that have one."""
+    if name not in _patterns:
+        listed = ", ".join(sorted(_patterns))
+        raise UsageError(f"there is no pattern `{name}`", hint=f"there are: {listed}")
+    function, examples = _patterns[name]
+    return FunctionalPattern(name, function, examples)
+
+
+def pattern_names() -> tuple[str, ...]:
+    """The functions that have a pattern, sorted."""
+    return tuple(sorted(_patterns))

@@ -1,0 +1,185 @@
+"""One vector a text: texts are batched by length, and pooled as the files of the model say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from gptrs.capture.shape_buckets import bucket
+from gptrs.errors import UsageError
+from gptrs.quoting import listed, quoted
+from gptrs.runtime.embedding.recipe import EmbeddingRecipe, embedding_recipe
+from gptrs.runtime.embedding.steps import Normalize, Step
+from gptrs.runtime.load import LoadedModel, require_known_tokens
+
+BATCH_SIZE: Final = 32
+"""How many texts are run together unless the caller says otherwise."""
+_SHORTEST: Final = 16
+"""To how many tokens short texts are padded."""
+
+_RECIPES: WeakKeyDictionary[LoadedModel, EmbeddingRecipe] = WeakKeyDictionary()
+
+Progress = Callable[[int, int], None]
+"""Called with the number of texts done and that of all."""
+
+
+def embed(
+    model: LoadedModel,
+    texts: Sequence[str],
+    batch_size: int = BATCH_SIZE,
+    normalize: bool | None = None,
+    *,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
+    progress: Progress | None = None,
+) -> np.ndarray:
+    """The vector of each text, f32 [N, D], in the order of `texts`.
+
+    Pooling, the steps after it, the length to which texts are cut and the prompt before each text
+    are those of the files beside the model; see `embedding_recipe`. `normalize` None leaves it to
+    them whether vectors have the length 1, True makes it so, False leaves out the last step if that
+    is what it does. `prompt_name` is one of the prompts in the files; a `prompt` of the caller's
+    own goes before it, and an empty one is none. UsageError if there is no text or one without
+    tokens; ModelError for a model without the capability `text_embedder`, or without a tokenizer.
+    """
+    if isinstance(texts, str):
+        raise UsageError("`embed` takes a list of texts, got one text", hint="write `[text]`")
+    if not texts or batch_size < 1:
+        raise UsageError(
+            f"`embed` needs at least 1 text and a batch of at least 1, got {len(texts)} and"
+            f" {batch_size}"
+        )
+    recipe = recipe_of(model)
+    first = _prompt(recipe, prompt_name, prompt)
+    tokens = _tokens(model, recipe, [first + text for text in texts])
+    skipped = 0 if recipe.pooling.include_prompt else _prompt_tokens(model, recipe, first)
+    vectors = _pooled(model, recipe, tokens, batch_size, skipped, progress)
+    for step in _steps(recipe, normalize):
+        vectors = step(vectors)
+    return vectors
+
+
+def cosine_similarities(vectors: np.ndarray) -> np.ndarray:
+    """The cosine of the angle between each two of the vectors [N, D], f32 [N, N]."""
+    unit = Normalize()(vectors)
+    return unit @ unit.T
+
+
+def recipe_of(model: LoadedModel) -> EmbeddingRecipe:
+    """Return how a model embeds texts, read from its files once.
+
+    ModelError for settings that are not supported, or a model that embeds no texts.
+    """
+    if model not in _RECIPES:
+        model.text_embedder()
+        _RECIPES[model] = embedding_recipe(model.files)
+    return _RECIPES[model]
+
+
+def _prompt(recipe: EmbeddingRecipe, name: str | None, prompt: str | None) -> str:
+    if prompt is not None:
+        return prompt
+    if name is None:
+        return recipe.default_prompt
+    if name not in recipe.prompts:
+        raise UsageError(
+            f"the model has no prompt {quoted(name)}",
+            hint=f"it has {listed(recipe.prompts)}" if recipe.prompts else "it has none",
+        )
+    return recipe.prompts[name]
+
+
+def _longest(model: LoadedModel, recipe: EmbeddingRecipe) -> int:
+    context = model.text_embedder().context_length
+    return context if recipe.max_length is None else min(recipe.max_length, context)
+
+
+def _cased(recipe: EmbeddingRecipe, text: str) -> str:
+    return text.lower() if recipe.lower_case else text
+
+
+def _tokens(model: LoadedModel, recipe: EmbeddingRecipe, texts: Sequence[str]) -> list[list[int]]:
+    embedder, tokenizer = model.text_embedder(), model.tokenizer
+    limit = _longest(model, recipe)
+    rows = [tokenizer.encode_within(_cased(recipe, text), limit) for text in texts]
+    for number, row in enumerate(rows):
+        if not 1 <= len(row) <= limit:
+            raise UsageError(
+                f"text {number} has {len(row)} tokens, the model takes from 1 to {limit}",
+                hint="leave out empty texts",
+            )
+        require_known_tokens(row, embedder.vocab_size)
+    return rows
+
+
+def _prompt_tokens(model: LoadedModel, recipe: EmbeddingRecipe, prompt: str) -> int:
+    if not prompt:
+        return 0
+    # What ends a text stays where the prompt alone is too long.
+    length = model.tokenizer.prefix_length(_cased(recipe, prompt))
+    return min(length, _longest(model, recipe) - 1)
+
+
+def _pooled(
+    model: LoadedModel,
+    recipe: EmbeddingRecipe,
+    tokens: Sequence[Sequence[int]],
+    batch_size: int,
+    skipped: int,
+    progress: Progress | None,
+) -> np.ndarray:
+    """The pooled vectors [N, D]; the longest texts are run first, so that memory fails early."""
+    embedder, pooling = model.text_embedder(), recipe.pooling
+    order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row]))
+    pooled: list[np.ndarray] = []
+    for rows in _batches(order, batch_size):
+        if progress is not None:
+            progress(sum(map(len, pooled)), len(tokens))
+        padded, mask = _padded([tokens[row] for row in rows], batch_size, embedder.context_length)
+        vectors = embedder.encode(padded, mask)[: len(rows)]
+        pooled.append(pooling(vectors, mask[: len(rows)], skipped))
+    if progress is not None:
+        progress(len(tokens), len(tokens))
+    found = np.concatenate(pooled)
+    result = np.empty_like(found)
+    result[order] = found
+    return result
+
+
+def _batches(order: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    for start in range(0, len(order), size):
+        yield order[start : start + size]
+
+
+def _padded(
+    rows: Sequence[Sequence[int]], most_rows: int, context: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens si64 and their mask i1, padded at the right and below to one of few sizes."""
+    count = bucket(len(rows), first=1, limit=most_rows)
+    length = _padded_length(max(map(len, rows)), context)
+    tokens = np.zeros((count, length), np.int64)
+    mask = np.zeros((count, length), bool)
+    # A row that is padding sees itself: one that saw nothing would be NaN.
+    mask[len(rows) :] = True
+    for index, row in enumerate(rows):
+        tokens[index, : len(row)] = row
+        mask[index, : len(row)] = True
+    return tokens, mask
+
+
+def _padded_length(length: int, context: int) -> int:
+    """One of 16, 24, 32, 48, 64, ... that holds `length`, so that at most a third is padding."""
+    whole = bucket(length, _SHORTEST, context)
+    smaller = bucket(length, _SHORTEST) * 3 // 4
+    return smaller if max(length, _SHORTEST) <= smaller < whole else whole
+
+
+def _steps(recipe: EmbeddingRecipe, normalize: bool | None) -> tuple[Step, ...]:
+    steps = recipe.steps
+    ends_normal = bool(steps) and isinstance(steps[-1], Normalize)
+    if normalize is None or normalize == ends_normal:
+        return steps
+    return (*steps, Normalize()) if normalize else steps[:-1]

@@ -1,0 +1,77 @@
+"""The files of sentence-transformers beside a model: what makes a vector of a text."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from gptrs.checkpoint.models.model_source import ModelSource
+from gptrs.checkpoint.models.sentence_transformers import MODEL_CONFIG, MODULES, TRANSFORMER_CONFIG
+from gptrs.quoting import listed
+from gptrs.runtime.embedding.fields import EmbeddingFields
+from gptrs.runtime.embedding.modules import pooling_and_steps
+from gptrs.runtime.embedding.pooling import Pooling
+from gptrs.runtime.embedding.steps import Step
+
+TOKENIZER_CONFIG: Final = "tokenizer_config.json"
+
+_LONGEST_PROMPT: Final = 10_000
+"""In characters: a prompt is read anew with every text."""
+_MEAN: Final[tuple[Pooling, tuple[Step, ...]]] = (Pooling(), ())
+_logger = logging.getLogger("gptrs")
+
+
+@dataclass(frozen=True)
+class EmbeddingRecipe:
+    """What is done to a text before the model, and to the vectors of its tokens after it.
+
+    `max_length` is the most tokens of a text, None for as many as the model takes. `steps` follow
+    the pooling. `prompts` are texts by name that may precede a text, `default_prompt` the one that
+    does unless another is asked for.
+    """
+
+    pooling: Pooling
+    steps: tuple[Step, ...] = ()
+    max_length: int | None = None
+    lower_case: bool = False
+    prompts: Mapping[str, str] = field(default_factory=dict[str, str])
+    default_prompt: str = ""
+
+
+def embedding_recipe(files: ModelSource) -> EmbeddingRecipe:
+    """What the files say; without `modules.json` the mean of all tokens, and a note says so.
+
+    ModelError for malformed files, and for modules and settings that are not supported, by name.
+    """
+    max_length, lower_case = _text_settings(files)
+    prompts, default = _prompts(files)
+    modules = files.read_json_list(MODULES)
+    pooling, steps = _MEAN if modules is None else pooling_and_steps(files, modules)
+    if modules is None:
+        _logger.info("there is no %s: vectors of tokens are averaged, not normalized", MODULES)
+    return EmbeddingRecipe(pooling, steps, max_length, lower_case, prompts, default)
+
+
+def _text_settings(files: ModelSource) -> tuple[int | None, bool]:
+    fields = EmbeddingFields(files.read_json(TRANSFORMER_CONFIG) or {}, TRANSFORMER_CONFIG)
+    fields.require("transformer_task", "feature-extraction")
+    fields.require("module_output_name", "token_embeddings")
+    longest = fields.count("max_seq_length")
+    if longest is None:
+        of_tokenizer = files.read_json(TOKENIZER_CONFIG) or {}
+        longest = EmbeddingFields(of_tokenizer, TOKENIZER_CONFIG).count("model_max_length")
+    return longest, fields.flag("do_lower_case", False)
+
+
+def _prompts(files: ModelSource) -> tuple[dict[str, str], str]:
+    fields = EmbeddingFields(files.read_json(MODEL_CONFIG) or {}, MODEL_CONFIG)
+    fields.require("model_type", "SentenceTransformer")
+    prompts = fields.texts("prompts")
+    if any(len(prompt) > _LONGEST_PROMPT for prompt in prompts.values()):
+        raise fields.error("prompts", f"must be of at most {_LONGEST_PROMPT} characters each")
+    name = fields.text("default_prompt_name")
+    if name is not None and name not in prompts:
+        raise fields.error("default_prompt_name", f"must be one of {listed(prompts) or 'none'}")
+    return prompts, "" if name is None else prompts[name]

@@ -1,0 +1,135 @@
+"""What is done to an image before a model sees it, as preprocessor_config.json says."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from gptrs.errors import ModelError
+from gptrs.runtime.images.decoding import MAX_PIXELS, resized
+
+SQUASHED_FROM = 384
+"""The shortest edge from which ConvNeXt's recipe resizes to a square instead of cropping one."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large to make an image: a height and width, or a shortest edge of any aspect ratio.
+
+    `longest_edge` bounds the other edge of the latter.
+    """
+
+    height: int | None = None
+    width: int | None = None
+    shortest_edge: int | None = None
+    longest_edge: int | None = None
+
+    def of(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of an image after it was resized; truncated as transformers does."""
+        if self.height is not None and self.width is not None:
+            return self.height, self.width
+        assert self.shortest_edge is not None
+        short, long = sorted((height, width))
+        edge: float = self.shortest_edge
+        if self.longest_edge is not None and long / short * edge > self.longest_edge:
+            edge = self.longest_edge * short / long
+        nearest = round(edge)
+        if short == nearest:
+            return height, width
+        other = int(edge * long / short)
+        return (nearest, other) if height <= width else (other, nearest)
+
+
+@dataclass(frozen=True)
+class ImageProcessor:
+    """Resizes, crops, scales and normalizes; each step may be absent.
+
+    `resize` is done with Pillow's filter number `resample`. Where `crop_fraction` is given, a
+    shortest edge is resized to `edge / crop_fraction` and cut to a square of that edge: ConvNeXt's
+    recipe. Equal to transformers' Pillow processors bit by bit.
+    """
+
+    resize: Size | None
+    resample: int
+    crop_fraction: float | None
+    crop: tuple[int, int] | None
+    factor: float | None
+    mean: tuple[float, ...] | None
+    std: tuple[float, ...] | None
+
+    def __call__(self, pixels: np.ndarray) -> np.ndarray:
+        """ui8 [H, W, 3] -> f32 [3, h, w], what the model takes.
+
+        ModelError for an image so long and thin that its resized form would be enormous.
+        """
+        if self.resize is not None:
+            pixels = self._resized(pixels, self.resize)
+        if self.crop is not None:
+            pixels = center_crop(pixels, *self.crop)
+        table = self._levels()
+        return np.stack([table[:, channel][pixels[..., channel]] for channel in range(3)])
+
+    @property
+    def output_size(self) -> tuple[int, int] | None:
+        """Height and width of what comes out, None where they depend on the image."""
+        if self.crop is not None:
+            return self.crop
+        size = self.resize
+        if size is None:
+            return None
+        if self.crop_fraction is not None and size.shortest_edge is not None:
+            return size.shortest_edge, size.shortest_edge
+        return None if size.height is None or size.width is None else (size.height, size.width)
+
+    def _resized(self, pixels: np.ndarray, size: Size) -> np.ndarray:
+        edge = size.shortest_edge
+        if self.crop_fraction is None or edge is None:
+            return self._resampled(pixels, size)
+        if edge >= SQUASHED_FROM:
+            return self._resampled(pixels, Size(edge, edge))
+        wider = Size(shortest_edge=int(edge / self.crop_fraction))
+        return center_crop(self._resampled(pixels, wider), edge, edge)
+
+    def _resampled(self, pixels: np.ndarray, size: Size) -> np.ndarray:
+        height, width = size.of(*pixels.shape[:2])
+        if height * width > MAX_PIXELS or not height or not width:
+            before = " x ".join(str(dim) for dim in pixels.shape[1::-1])
+            raise ModelError(
+                f"an image of {before} pixels would be resized to {width} x {height}",
+                hint=f"give one that is less long, at most {MAX_PIXELS} pixels are made",
+            )
+        return resized(pixels, height, width, self.resample)
+
+    def _levels(self) -> np.ndarray:
+        """What each of the 256 levels becomes, f32 [256, 3], in transformers' order of rounding."""
+        levels = np.arange(256, dtype=np.float64)[:, np.newaxis]
+        values = (levels * (1 if self.factor is None else self.factor)).astype(np.float32)
+        if self.mean is not None and self.std is not None:
+            values = (values - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
+        return np.broadcast_to(values, (256, 3))
+
+
+def center_crop(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+    """The middle `height` x `width` of an image [H, W, C], zeros around an image that is smaller.
+
+    Of an odd difference, the larger part is cut off, and the smaller part is added, below and on
+    the right.
+    """
+    rows, columns = _overlap(pixels.shape[0], height), _overlap(pixels.shape[1], width)
+    middle = pixels[rows[0], columns[0]]
+    if middle.shape[:2] == (height, width):
+        return middle
+    framed = np.zeros((height, width, pixels.shape[2]), pixels.dtype)
+    framed[rows[1], columns[1]] = middle
+    return framed
+
+
+def _overlap(size: int, wanted: int) -> tuple[slice, slice]:
+    """Which elements of an axis are kept, and where they go."""
+    if size >= wanted:
+        start = (size - wanted) // 2
+        return slice(start, start + wanted), slice(0, wanted)
+    start = math.ceil((wanted - size) / 2)
+    return slice(0, size), slice(start, start + size)

@@ -1,0 +1,122 @@
+"""preprocessor_config.json, in its old and new forms, as the steps of an image processor."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+from gptrs.errors import ModelError
+from gptrs.quoting import listed, shown_value
+from gptrs.runtime.images.fields import ImageFields
+from gptrs.runtime.images.processor import ImageProcessor
+
+PREPROCESSOR_CONFIG = "preprocessor_config.json"
+PROCESSOR_CONFIG = "processor_config.json"
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+_BILINEAR, _BICUBIC = 2, 3
+"""Pillow's numbers of these filters."""
+_logger = logging.getLogger("gptrs")
+
+
+@dataclass(frozen=True)
+class _Recipe:
+    """What a processor of transformers does where its file is silent."""
+
+    resample: int
+    size: Mapping[str, object]
+    crop_size: Mapping[str, object] | None = None
+    crop_fraction: float | None = None
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+
+
+_SQUARE_224 = {"height": 224, "width": 224}
+_CONVNEXT = _Recipe(_BICUBIC, {"shortest_edge": 384}, crop_fraction=224 / 256)
+_MOBILENET_V2 = _Recipe(_BILINEAR, {"shortest_edge": 256}, _SQUARE_224)
+_RECIPES = {
+    "ConvNextImageProcessor": _CONVNEXT,
+    "MobileNetV2ImageProcessor": _MOBILENET_V2,
+}
+_SUFFIXES = ("Fast", "Pil")
+_TORCHVISION = _Recipe(
+    _BILINEAR, {"shortest_edge": 256}, _SQUARE_224, None, IMAGENET_MEAN, IMAGENET_STD
+)
+"""The evaluation recipe of torchvision's first ImageNet weights."""
+
+
+class JsonFiles(Protocol):
+    """Where the JSON files of a model are."""
+
+    def read_json(self, name: str) -> dict[str, object] | None:
+        """The object in a file, None if there is no such file; ModelError if it is malformed."""
+        ...
+
+
+def image_processor_of(files: JsonFiles, default: str) -> ImageProcessor:
+    """The processor that the files of a model describe; `default` is its name where they have none.
+
+    It stands in preprocessor_config.json or, where processor_config.json has `image_processor`,
+    there. Without either, images are prepared as for torchvision's ImageNet models, and a note says
+    so. ModelError names what is unsupported.
+    """
+    settings = _settings_of(files)
+    if settings is None:
+        _logger.info(
+            "there is no %s: images are resized to 256, cropped to 224, and normalized as those"
+            " of ImageNet", PREPROCESSOR_CONFIG,
+        )  # fmt: skip
+        return _processor({}, _TORCHVISION)
+    return _processor(settings, _recipe(settings, default))
+
+
+def _settings_of(files: JsonFiles) -> dict[str, object] | None:
+    whole = files.read_json(PROCESSOR_CONFIG)
+    nested = None if whole is None else whole.get("image_processor")
+    if isinstance(nested, dict):
+        return cast("dict[str, object]", nested)
+    return files.read_json(PREPROCESSOR_CONFIG)
+
+
+def _recipe(settings: Mapping[str, object], default: str) -> _Recipe:
+    """That of the processor that the file names, else of the default."""
+    named = settings.get("image_processor_type") or settings.get("feature_extractor_type")
+    named = named or default
+    if isinstance(named, str):
+        name = named.replace("FeatureExtractor", "ImageProcessor")
+        for suffix in _SUFFIXES:
+            name = name.removesuffix(suffix)
+        if name in _RECIPES:
+            return _RECIPES[name]
+    raise ModelError(
+        f"{PREPROCESSOR_CONFIG} needs a processor of images {shown_value(named)}, which is not"
+        " supported",
+        hint=f"supported are {listed(_RECIPES)}",
+    )
+
+
+def _processor(settings: Mapping[str, object], recipe: _Recipe) -> ImageProcessor:
+    fields = ImageFields(settings)
+    fields.refuse("do_pad", "do_flip_channel_order")
+    crops = fields.flag("do_center_crop", recipe.crop_size is not None)
+    normalizes = fields.flag("do_normalize", True)
+    resizes = fields.flag("do_resize", True)
+    fraction = recipe.crop_fraction
+    square = fields.flag("default_to_square", False)
+    size = fields.size("size", recipe.size, square) if resizes else None
+    if fraction is not None and size is not None and size.shortest_edge is None:
+        raise fields.error("size", "needs a `shortest_edge` for this processor")
+    return ImageProcessor(
+        resize=size,
+        resample=fields.filter(recipe.resample),
+        crop_fraction=None if fraction is None else fields.number("crop_pct", fraction),
+        crop=fields.box("crop_size", recipe.crop_size) if crops else None,
+        factor=fields.number("rescale_factor", 1 / 255)
+        if fields.flag("do_rescale", True)
+        else None,
+        mean=fields.channels("image_mean", recipe.mean) if normalizes else None,
+        std=fields.channels("image_std", recipe.std, positive=True) if normalizes else None,
+    )

@@ -1,0 +1,1 @@
+"""Measure models: `bench` times its `bench_cases` in turns and relates them to `machine_limits`."""

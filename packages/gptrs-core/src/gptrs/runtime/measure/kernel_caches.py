@@ -1,0 +1,141 @@
+"""The compiled kernels that backends keep on disk: found by name, and filled for a model."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, nullcontext
+
+import numpy as np
+
+from gptrs.backend.kernel_cache import CacheReport as CacheReport
+from gptrs.backend.kernel_cache import Compiling, KernelCache
+from gptrs.backend.kernel_cache import Entries as Entries
+from gptrs.backend.protocol import Backend
+from gptrs.errors import BackendError, ContextLengthError, PluginError, UsageError
+from gptrs.plugins.descriptions import BackendPlugin
+from gptrs.plugins.manager import manager
+from gptrs.runtime.generation.generate import PREFILL_CHUNK
+from gptrs.runtime.load import LoadedModel
+
+DEFAULT_LENGTHS = (1, 128, 512)
+"""The prompt lengths that are prepared where nobody asks for others."""
+
+Step = Callable[[int, int, str], None]
+"""Told before a piece of work: how many are done, of how many, and what comes next."""
+
+
+def kernel_caches(name: str | None = None) -> dict[str, KernelCache]:
+    """The caches of the backend called `name`, else of all that work and have one.
+
+    BackendError if the one asked for keeps no kernels, PluginError if it is unknown or broken.
+    """
+    if name is not None:
+        backend = manager().get_backend(name)
+        if not isinstance(backend, KernelCache):
+            raise BackendError(
+                f"backend `{name}` keeps no compiled kernels",
+                hint="leave out --backend to ask all backends",
+            )
+        return {name: backend}
+    names = [plugin.name for plugin in manager().descriptions(BackendPlugin)]
+    made = {name: backend for name in names if (backend := _working(name)) is not None}
+    return {name: backend for name, backend in made.items() if isinstance(backend, KernelCache)}
+
+
+@contextmanager
+def compiling(backend: Backend, tell: Compiling) -> Generator[None]:
+    """Scope in which `tell` hears of each kernel that `backend` compiles, if it says so at all."""
+    with backend.compiling(tell) if isinstance(backend, KernelCache) else nullcontext():
+        yield
+
+
+def warm(model: LoadedModel, lengths: Sequence[int] | None, step: Step | None = None) -> int:
+    """Compile what `model` needs for prompts of these lengths and for text after them.
+
+    Returns the number of kernels that were compiled, 0 if all were in the cache. Each prompt is
+    read as `generate` reads it, a token follows, and `forward` runs once. The default lengths
+    shrink to the context of the model; ContextLengthError for a given one that does not fit in it,
+    ModelError for a model that cannot generate.
+    """
+    asked = _lengths_that_fit(lengths, model.causal_lm().context_length)
+    tasks = {"prompt": _generate_after, "forward": _forward}
+    work = list(itertools.product(asked, tasks))
+    progress = _Progress(len(work), step)
+    with compiling(model.backend, progress.kernel):
+        for length, task in work:
+            progress.begin(f"{task} of {length} tokens")
+            tasks[task](model, length)
+    progress.end()
+    return progress.kernels
+
+
+class _Progress:
+    """Tells `step` of pieces of work, and of the kernels that are compiled in each."""
+
+    def __init__(self, total: int, step: Step | None) -> None:
+        self.kernels = 0
+        self._done = -1
+        self._total = total
+        self._name = ""
+        self._step = step
+
+    def begin(self, name: str) -> None:
+        """A piece begins, so the one before it is done."""
+        self._done += 1
+        self._name = name
+        self._tell(name)
+
+    def kernel(self, number: int, total: int | None) -> None:
+        """A kernel is about to be compiled."""
+        self.kernels = number
+        self._tell(f"{self._name}, compiling kernel {number}")
+
+    def end(self) -> None:
+        """All pieces are done."""
+        self._done = self._total
+        self._tell("")
+
+    def _tell(self, text: str) -> None:
+        if self._step is not None:
+            self._step(self._done, self._total, text)
+
+
+def _lengths_that_fit(lengths: Sequence[int] | None, context: int) -> list[int]:
+    """Each length once, with room for the token that follows."""
+    if lengths is None:
+        return sorted({max(1, min(length, context - 1)) for length in DEFAULT_LENGTHS})
+    for length in lengths:
+        if length < 1:
+            raise UsageError(f"a prompt has 1 or more tokens, got {length}")
+        if length + 1 > context:
+            raise ContextLengthError(
+                f"a prompt of {length} tokens and a new one do not fit into the context of"
+                f" {context} tokens",
+                hint="ask for shorter prompts with --prompt-lengths",
+            )
+    return sorted(set(lengths))
+
+
+def _generate_after(model: LoadedModel, length: int) -> None:
+    lm = model.causal_lm()
+    tokens, cache = _tokens(length), lm.new_cache(1)
+    for start in range(0, length, PREFILL_CHUNK):
+        lm.step(tokens[:, start : start + PREFILL_CHUNK], cache)
+    lm.step(_tokens(1), cache)
+
+
+def _forward(model: LoadedModel, length: int) -> None:
+    model.forward(_tokens(length))
+
+
+def _tokens(length: int) -> np.ndarray:
+    """Any tokens will do: kernels depend on shapes and types alone."""
+    return np.zeros((1, length), np.int64)
+
+
+def _working(name: str) -> Backend | None:
+    try:
+        return manager().get_backend(name)
+    except PluginError:  # its record says why, and `gptrs doctor` shows it
+        return None

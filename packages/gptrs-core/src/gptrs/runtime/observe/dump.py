@@ -1,0 +1,218 @@
+"""Execution dumps: every program that is compiled, what the passes did to it, and each run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal, get_args
+
+from gptrs.capture.events.trace import (
+    CompileEnd,
+    CompileStart,
+    ExecutionTraceSink,
+    PassEvent,
+    RunEnd,
+    RunStart,
+    install,
+    uninstall,
+)
+from gptrs.capture.fork_safe_lock import ForkSafeLock
+from gptrs.errors import GptrsError, UsageError
+from gptrs.quoting import quoted
+from gptrs.runtime.observe.dump_files import DumpFolder
+from gptrs.runtime.observe.dump_records import (
+    ProgramRecord,
+    error_fields,
+    json_text,
+    meta_fields,
+    pass_fields,
+    program_text,
+    rounded,
+    utc_now,
+)
+
+DumpMode = Literal["all", "compile"]
+"""What is dumped: programs, passes and executions, or no executions but those that fail."""
+
+_LOG = logging.getLogger("gptrs")
+
+
+@contextmanager
+def dumping(directory: str | os.PathLike[str], mode: DumpMode = "all") -> Generator[ProgramDump]:
+    """Scope in which the programs that any thread compiles and runs are dumped into `directory`.
+
+    The folder is made if there is none; a dump into that of an earlier one adds to it. What is in
+    it: docs/dumps.md. With `mode` "compile", executions are left out unless they fail. UsageError
+    for a folder that holds something else, GptrsError when a file cannot be written; of a program
+    that fails, its own error is raised, and a line logged.
+    """
+    dump = ProgramDump(directory, mode)
+    error: BaseException | None = None
+    install(dump)
+    try:
+        yield dump
+    except BaseException as problem:
+        error = problem
+        raise
+    finally:
+        uninstall(dump)
+        with _second_to(error):
+            dump.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A run that has not come to its end yet."""
+
+    number: int
+    cached: bool
+    time: str
+
+
+class _Runs(threading.local):
+    """The runs of this thread that have not come to their end yet."""
+
+    def __init__(self) -> None:
+        self.stack: list[_Running] = []
+
+
+class ProgramDump(ExecutionTraceSink):
+    """Writes the events it is told of into a folder, until it is closed; see `dumping`."""
+
+    def __init__(self, directory: str | os.PathLike[str], mode: DumpMode = "all") -> None:
+        if mode not in get_args(DumpMode):
+            raise UsageError(f"the mode of a dump is `all` or `compile`, got {quoted(str(mode))}")
+        self._folder = DumpFolder(directory)
+        self._with_runs = mode == "all"
+        self._run = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
+        self._records: dict[int, ProgramRecord] = {}
+        self._runs = _Runs()
+        # Held while anything is written: nobody writes to a folder that is being closed.
+        self._lock = ForkSafeLock()
+        self._closed = False
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self._folder.path
+
+    @property
+    def programs(self) -> int:
+        """How many programs were dumped so far."""
+        return len(self._records)
+
+    def before_program(self, event: CompileStart) -> None:
+        """Write down the program before anything can happen to it."""
+        with self._lock:
+            if self._closed:
+                return
+            number, folder = self._folder.new_program(event.origin)
+            record = ProgramRecord(number, folder, meta_fields(event, number, self._run))
+            self._records[event.number] = record
+            self._folder.write(folder, "program.ptir", program_text(event.program))
+            self._write_meta(record)
+
+    def after_pass(self, event: PassEvent) -> None:
+        """Add a line for the pass."""
+        with self._lock:
+            record = self._record(event.number)
+            if record is not None:
+                record.passes.append(event)
+                where = {"run": self._run, "program": record.number}
+                self._folder.append("passes.jsonl", {**where, **pass_fields(event)})
+
+    def after_program(self, event: CompileEnd) -> None:
+        """Write down what came out."""
+        with self._lock, _second_to(event.error):
+            record = self._record(event.number)
+            if record is None:
+                return
+            record.compiled(event)
+            self._write_meta(record)
+            if event.optimized is not None:
+                text = program_text(event.optimized)
+                self._folder.write(record.folder, "optimized.ptir", text)
+            self._write_stats(record)
+
+    def before_run(self, event: RunStart) -> None:
+        """Remember when it began."""
+        self._runs.stack.append(_Running(event.number, event.cached, utc_now()))
+
+    def after_run(self, event: RunEnd) -> None:
+        """Count the run, and add a line for it."""
+        running = self._end_of(event.number)
+        with self._lock, _second_to(event.error):
+            if self._closed:
+                return
+            record = self._records.get(event.number)
+            if record is not None:
+                record.runs.add(event.seconds, failed=event.error is not None)
+            if self._with_runs or event.error is not None:
+                self._write_run(record, running, event)
+            if record is not None and event.error is not None:
+                record.run_failed(event.error)
+                self._write_meta(record)
+                self._write_stats(record)
+
+    def close(self) -> None:
+        """Write down how often each program ran; later events are ignored."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            try:
+                for record in self._records.values():
+                    if record.runs.count:
+                        self._write_stats(record)
+            finally:
+                self._folder.close()
+
+    def _record(self, number: int) -> ProgramRecord | None:
+        """The program of that number in the process, unless it began before the dump."""
+        return None if self._closed else self._records.get(number)
+
+    def _end_of(self, number: int) -> _Running | None:
+        """The run of the program that ends in this thread, if it began during the dump."""
+        stack = self._runs.stack
+        while stack:
+            running = stack.pop()
+            if running.number == number:
+                return running
+        return None
+
+    def _write_meta(self, record: ProgramRecord) -> None:
+        self._folder.write(record.folder, "meta.json", json_text(record.meta))
+
+    def _write_stats(self, record: ProgramRecord) -> None:
+        self._folder.write(record.folder, "stats.json", json_text(record.stats()))
+
+    def _write_run(
+        self, record: ProgramRecord | None, running: _Running | None, event: RunEnd
+    ) -> None:
+        fields: dict[str, object] = {
+            "run": self._run,
+            "program": record.number if record else None,
+            "cached": running.cached if running else None,
+            "time": running.time if running else None,
+            "seconds": rounded(event.seconds),
+            "error": error_fields(event.error) if event.error else None,
+        }
+        self._folder.append("executions.jsonl", fields)
+
+
+@contextmanager
+def _second_to(error: BaseException | None) -> Generator[None]:
+    """Scope whose own failure is only logged where `error` is about to be raised."""
+    try:
+        yield
+    except GptrsError as problem:
+        if error is None:
+            raise
+        _LOG.warning("the dump is incomplete: %s", problem)

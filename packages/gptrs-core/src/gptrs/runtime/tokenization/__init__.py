@@ -1,0 +1,1 @@
+"""Text to token ids and back: `tokenizer` reads `tokenizer_file`, whose growth is bounded first."""

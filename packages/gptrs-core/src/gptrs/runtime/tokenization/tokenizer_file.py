@@ -1,0 +1,97 @@
+"""Reading a tokenizer.json that may be hostile: what the library makes of it is a ModelError."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from tokenizers import Tokenizer
+
+from gptrs.errors import GptrsError, ModelError
+from gptrs.quoting import clipped, quoted
+from gptrs.runtime.tokenization.tokenizer_growth import MOST_GROWTH, growth
+from gptrs.strict_json import require_bounded
+
+_MAX_DEPTH = 16
+"""Deepest nesting: a sequence of pre-tokenizers in another one takes 6 levels."""
+_LONGEST_REASON = 200
+_PANIC = "PanicException"
+_AGAIN = "save it again with transformers' `save_pretrained`"
+Result = TypeVar("Result")
+
+
+def read_tokenizer(data: bytes, name: str) -> Tokenizer:
+    """The tokenizer in the content `data` of a file `name`; ModelError says what is wrong with it.
+
+    What could take the library long is refused before it sees it: deep nesting, and more values
+    than a file of settings has. So are steps that could make a text too long for any memory.
+    """
+    require_bounded(data, name, hint=_AGAIN, max_depth=_MAX_DEPTH)
+    tokenizer = without_panics(lambda: Tokenizer.from_buffer(data), name)
+    steps = tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder
+    _require_bounded_growth(steps[:2], name)
+    _require_bounded_growth(steps[2:], name)
+    for template in _templates(_settings(tokenizer.post_processor)):
+        _require_text_once(template, name)
+    return tokenizer
+
+
+def _settings(part: object) -> Mapping[str, Any]:
+    """A part of a tokenizer in the form that it has in the file, that of nothing if it is None."""
+    return {"type": None} if part is None else json.loads(cast("bytes", part.__getstate__()))
+
+
+def _require_bounded_growth(steps: Iterable[object], name: str) -> None:
+    """ModelError if these could make texts much longer than those of any model do."""
+    bound = math.prod(growth(_settings(step)) for step in steps)
+    if bound > MOST_GROWTH:
+        raise ModelError(
+            f"{quoted(name)} has steps that may make {bound:.3g} bytes of one, more than"
+            f" {MOST_GROWTH}",
+            hint=_AGAIN,
+        )
+
+
+def _templates(processor: Mapping[str, Any]) -> Iterator[Sequence[Mapping[str, object]]]:
+    """What is put around a text, by a post-processor or those that it is a sequence of."""
+    if processor["type"] == "TemplateProcessing":
+        yield processor["single"]
+    for inner in processor.get("processors", ()):
+        yield from _templates(inner)
+
+
+def _require_text_once(template: Sequence[Mapping[str, object]], name: str) -> None:
+    """ModelError if a text would be there several times.
+
+    Of a text that was cut, the library would join every remainder with every other one, which takes
+    all memory there is and ends the process.
+    """
+    count = sum("Sequence" in piece for piece in template)
+    if count > 1:
+        raise ModelError(
+            f"{quoted(name)} has a post-processor that repeats the text {count} times", hint=_AGAIN
+        )
+
+
+def without_panics(work: Callable[[], Result], name: str) -> Result:
+    """What `work` returns; whatever the library raises in it is a ModelError about the file `name`.
+
+    It is written in Rust, and a panic there arrives as an exception that is no `Exception`.
+    """
+    try:
+        return work()
+    except GptrsError:
+        raise
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
+        raise ModelError(
+            f"{quoted(name)} is not a tokenizer file: {_reason(error)}", hint=_AGAIN
+        ) from error
+
+
+def _reason(error: BaseException) -> str:
+    first = (str(error).splitlines() or [type(error).__name__])[0]
+    return clipped(first, _LONGEST_REASON)
