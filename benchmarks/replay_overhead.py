@@ -28,8 +28,8 @@ from gptrs.api import Buffer, InputRole, Params, Program
 from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.plugins.manager import manager
 from gptrs.runtime.measure.bench import Row
-from gptrs_backend_numba.kernels import interpreter
-from gptrs_backend_numba.kernels.compiled import compiled
+from gptrs_backend_numba.codegen import interpreter
+from gptrs_backend_numba.codegen.compiled import compiled
 
 KIND = "gpt2"
 LAYERS, WIDTH, VOCABULARY, CONTEXT = 12, 24, 50, 128
@@ -132,7 +132,7 @@ def demo_row() -> Row:
     Time of the processor: what other processes take of it does not count.
     """
     interpret = _TimedKernel(compiled(interpreter.SOURCE))
-    with mock.patch("gptrs_backend_numba.executable.compiled", return_value=interpret):
+    with mock.patch("gptrs_backend_numba.run.executable.compiled", return_value=interpret):
         model = gptrs.load_model(None, "numba", 1).causal_lm()
         token = np.zeros((1, 1), np.int64)
         times: list[float] = []

@@ -7,7 +7,7 @@ import numpy as np
 from gptrs.backend.protocol import InputRole
 from gptrs.ir import dtypes, parse_program
 from gptrs_backend_numba.backend import create
-from gptrs_backend_numba.executable import NumbaExecutable
+from gptrs_backend_numba.run.executable import NumbaExecutable
 
 TOLERANCE = {"f32": 3e-6, "f16": 2e-3, "bf16": 1.5e-2}
 """For results of a few units, rounded once."""

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from backend_numba.attentions import attend, operands, require_close, wanted
-from gptrs_backend_numba.kernels.attention_unit import KEYS
-from gptrs_backend_numba.kernels.gemm_ir import PANEL
-from gptrs_backend_numba.lowering import attention_unit
-from gptrs_backend_numba.lowering.matrix_unit import is_there
+from gptrs_backend_numba.kernels.amx.attention import KEYS
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+from gptrs_backend_numba.lowering import amx_attention as attention_unit
+from gptrs_backend_numba.lowering.amx_matmul import is_there
 
 OFF = ("GPTRS_NUMBA_MATRIX_UNIT", "0")
 Shape = tuple[int, int, int, int, int, int, int]

@@ -14,8 +14,8 @@ from gptrs.backend.protocol import InputRole
 from gptrs.errors import UsageError
 from gptrs.ir import parse_program
 from gptrs_backend_numba.backend import create
-from gptrs_backend_numba.executable import NumbaExecutable
 from gptrs_backend_numba.packing import PACKED_WEIGHTS
+from gptrs_backend_numba.run.executable import NumbaExecutable
 
 ARGUMENT, PARAMETER, DONATED = InputRole.ARGUMENT, InputRole.PARAMETER, InputRole.DONATED
 TEXT = """

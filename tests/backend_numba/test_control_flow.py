@@ -10,7 +10,7 @@ from gptrs.backend.protocol import InputRole
 from gptrs.errors import ExecutionError
 from gptrs.ir import parse_program
 from gptrs_backend_numba.backend import create
-from gptrs_backend_numba.executable import NumbaExecutable
+from gptrs_backend_numba.run.executable import NumbaExecutable
 
 ARGUMENT, DONATED = InputRole.ARGUMENT, InputRole.DONATED
 

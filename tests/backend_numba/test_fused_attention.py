@@ -7,8 +7,8 @@ import pytest
 
 from backend_numba.attentions import attend, compiled, operands, require_close, wanted
 from gptrs.errors import UnsupportedError
-from gptrs_backend_numba.kernels.attention_panels import BLOCK
-from gptrs_backend_numba.kernels.gemm_ir import PANEL
+from gptrs_backend_numba.kernels.attention.many_queries import BLOCK
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
 
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])

@@ -20,8 +20,8 @@ from gptrs.optimizer.pipeline import Pipeline
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.evaluation import evaluate
-from gptrs_backend_numba.executable import NumbaExecutable
 from gptrs_backend_numba.fusion.passes import FUSE
+from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_backend_numba.views import Place
 
 GREEDY = Sampling(temperature=0)

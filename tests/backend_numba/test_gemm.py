@@ -9,7 +9,7 @@ from backend_numba.products import dot, numbers, product, require_close
 from gptrs.backend.protocol import InputRole
 from gptrs.ir import dtypes, parse_program
 from gptrs_backend_numba.backend import create
-from gptrs_backend_numba.kernels.gemm_ir import PANEL, ROWS
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS
 from gptrs_backend_numba.packing import PACKED_WEIGHTS
 
 ARGUMENT, PARAMETER = InputRole.ARGUMENT, InputRole.PARAMETER

@@ -11,8 +11,8 @@ from typing import cast
 import pytest
 from numba import njit
 
-from gptrs_backend_numba.kernels.emitter import FEATURES, WIDTH
-from gptrs_backend_numba.kernels.gemm_ir import ROWS, VECTORS, tile
+from gptrs_backend_numba.codegen.vector_ir import FEATURES, WIDTH
+from gptrs_backend_numba.kernels.matmul.gemm_ir import ROWS, VECTORS, tile
 
 REGISTER = {16: "zmm", 8: "ymm", 4: "xmm"}
 _MACHINE_CODE = (

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gptrs_backend_numba.kernel_entry import Entry, encoded
-from gptrs_backend_numba.kernel_inventory import versions_in
-from gptrs_backend_numba.kernel_store import open_store
+from gptrs_backend_numba.codegen.kernel_entry import Entry, encoded
+from gptrs_backend_numba.codegen.kernel_inventory import versions_in
+from gptrs_backend_numba.codegen.kernel_store import open_store
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 PROGRAM = """
 import logging, sys
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-from gptrs_backend_numba.kernels.compiled import compiled
+from gptrs_backend_numba.codegen.compiled import compiled
 kernel = compiled("def kernel(a, b):\\n    return a * b + 1\\n")
 print(kernel(6, 7))
 """
@@ -32,7 +32,7 @@ print(kernel(6, 7))
 
 COLLISION = """
 import sys
-from gptrs_backend_numba.kernels.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 def source(body):
     return f"def kernel(a, b, c, geometry, task):\\n    return {body}\\n"
 addresses = [compiled_task(source(body)) for body in sys.argv[1:]]
@@ -71,8 +71,8 @@ def test_a_second_process_finds_what_the_first_compiled(root: Path) -> None:
 
 SCRIPT = """
 import sys
-from gptrs_backend_numba.compile_listeners import LISTENERS
-from gptrs_backend_numba.kernels.compiled import compiled
+from gptrs_backend_numba.codegen.compile_listeners import LISTENERS
+from gptrs_backend_numba.codegen.compiled import compiled
 print("ready", flush=True)
 sys.stdin.read()
 numbers = []
@@ -114,7 +114,7 @@ def test_two_cold_processes_share_the_work(root: Path) -> None:
 def test_a_process_that_is_killed_while_it_compiles_stops_nobody(root: Path) -> None:
     blocked = """
 import os, signal
-from gptrs_backend_numba.kernel_store import open_store
+from gptrs_backend_numba.codegen.kernel_store import open_store
 with open_store("made by a test").alone("key"):
     print("locked", flush=True)
     signal.pause()
@@ -136,12 +136,12 @@ def test_who_holds_a_kernel_for_too_long_is_not_waited_for(
 ) -> None:
     blocked = """
 import sys
-from gptrs_backend_numba.kernel_store import open_store
+from gptrs_backend_numba.codegen.kernel_store import open_store
 with open_store("made by a test").alone("key"):
     print("locked", flush=True)
     sys.stdin.read()
 """
-    monkeypatch.setattr("gptrs_backend_numba.kernel_store._WAIT_S", 0.05)
+    monkeypatch.setattr("gptrs_backend_numba.codegen.kernel_store._WAIT_S", 0.05)
     with subprocess.Popen(
         [sys.executable, "-c", blocked], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:

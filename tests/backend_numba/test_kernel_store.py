@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from gptrs.errors import UsageError
-from gptrs_backend_numba.kernel_entry import Entry, encoded
-from gptrs_backend_numba.kernel_inventory import clear, keep_within, versions_in
-from gptrs_backend_numba.kernel_store import KernelStore, open_store
+from gptrs_backend_numba.codegen.kernel_entry import Entry, encoded
+from gptrs_backend_numba.codegen.kernel_inventory import clear, keep_within, versions_in
+from gptrs_backend_numba.codegen.kernel_store import KernelStore, open_store
 
 
 @pytest.fixture
@@ -196,7 +196,7 @@ def test_the_folder_is_not_listed_for_every_entry(
         listed.append(free)
         return free
 
-    monkeypatch.setattr("gptrs_backend_numba.kernel_store.keep_within", listing)
+    monkeypatch.setattr("gptrs_backend_numba.codegen.kernel_store.keep_within", listing)
     monkeypatch.setenv("GPTRS_CACHE_BYTES", str(1 << 20))
     store = open_store("made by a test")
     for number in range(200):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gptrs_backend_numba.kernels.compiled import address_of_kernel, compiled, compiled_task
-from gptrs_backend_numba.kernels.machine_code import Linker, MachineCode, decode
+from gptrs_backend_numba.codegen.compiled import address_of_kernel, compiled, compiled_task
+from gptrs_backend_numba.codegen.machine_code import Linker, MachineCode, decode
 
 SUM = """
 def kernel(count, first):
@@ -77,7 +77,7 @@ def test_what_is_no_object_file_is_refused() -> None:
 
 SCRIPT = f"""
 import sys
-from gptrs_backend_numba.kernels.compiled import compiled
+from gptrs_backend_numba.codegen.compiled import compiled
 print(compiled({SUM!r})(4, 10), "numba" in sys.modules)
 """
 

@@ -19,9 +19,9 @@ from backend_numba.convolutions import (
 from gptrs import functionals as F
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.cost_model import VARIABLE, Convolution, UnitWork, on_unit
-from gptrs_backend_numba.lowering.matrix_convolution import UnitWeight
-from gptrs_backend_numba.lowering.matrix_unit import VARIABLE as UNIT
-from gptrs_backend_numba.lowering.matrix_unit import is_there
+from gptrs_backend_numba.lowering.amx_convolution import UnitWeight
+from gptrs_backend_numba.lowering.amx_matmul import VARIABLE as UNIT
+from gptrs_backend_numba.lowering.amx_matmul import is_there
 
 pytestmark = pytest.mark.skipif(not is_there(), reason="the processor has no matrix unit")
 

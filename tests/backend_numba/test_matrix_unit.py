@@ -7,8 +7,8 @@ from gptrs.backend.protocol import InputRole
 from gptrs.ir import dtypes, parse_program
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.backend import create
-from gptrs_backend_numba.kernels.gemm_ir import PANEL
-from gptrs_backend_numba.lowering.matrix_unit import is_there
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+from gptrs_backend_numba.lowering.amx_matmul import is_there
 
 ARGUMENT, PARAMETER = InputRole.ARGUMENT, InputRole.PARAMETER
 ROUNDING = {"f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-10}

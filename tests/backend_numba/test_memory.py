@@ -10,7 +10,7 @@ from gptrs.backend.protocol import InputRole
 from gptrs.errors import UsageError
 from gptrs.ir import parse_program
 from gptrs_backend_numba.backend import NumbaBackend, create
-from gptrs_backend_numba.executable import NumbaExecutable
+from gptrs_backend_numba.run.executable import NumbaExecutable
 
 ARGUMENT, PARAMETER, DONATED = InputRole.ARGUMENT, InputRole.PARAMETER, InputRole.DONATED
 

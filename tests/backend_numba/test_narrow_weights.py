@@ -27,9 +27,9 @@ from gptrs.ir.ops.elementwise import Cast
 from gptrs.ir.tensor_type import TensorType
 from gptrs.runtime.load import LoadedModel
 from gptrs_backend_numba.backend import NumbaBackend, create
-from gptrs_backend_numba.executable import NumbaExecutable
 from gptrs_backend_numba.memory import Arena, address_of
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Layout
+from gptrs_backend_numba.run.executable import NumbaExecutable
 
 NARROW = {"bf16": np.dtype(ml_dtypes.bfloat16), "f16": np.dtype(np.float16)}
 Compiled = list[tuple[Program, NumbaExecutable]]

@@ -10,7 +10,7 @@ from gptrs.backend.mapped_pages import release_pages
 from gptrs.backend.protocol import InputRole
 from gptrs.ir import dtypes, parse_program
 from gptrs_backend_numba.backend import create
-from gptrs_backend_numba.kernels.gemm_ir import PANEL
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.packing import PACKED_WEIGHTS
 
 ARGUMENT, PARAMETER = InputRole.ARGUMENT, InputRole.PARAMETER

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gptrs.ir import dtypes
-from gptrs_backend_numba.control import Jump, Label
+from gptrs_backend_numba.jumps import Jump, Label
 from gptrs_backend_numba.passes.scratch_layout import place_scratch
 from gptrs_backend_numba.schedule import Call, Step
 from gptrs_backend_numba.views import Place, Storage, View

@@ -18,7 +18,7 @@ from gptrs.ir.ops.layout import Transpose
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.backend import create
-from gptrs_backend_numba.threads import cgroup_quota, granted_cpus, thread_count
+from gptrs_backend_numba.run.threads import cgroup_quota, granted_cpus, thread_count
 
 RNG = np.random.default_rng(7)
 SHAPES = [

@@ -16,14 +16,14 @@ from gptrs.optimizer.environment import Variables
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba import cost_model
 from gptrs_backend_numba.compiler import lower
-from gptrs_backend_numba.engine import ENGINE
-from gptrs_backend_numba.executable import NumbaExecutable
 from gptrs_backend_numba.fusion import passes
 from gptrs_backend_numba.kernel_cache import StoredKernels
-from gptrs_backend_numba.lowering import matrix_unit
+from gptrs_backend_numba.lowering import amx_matmul as matrix_unit
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.probes import MeasuringThreads
-from gptrs_backend_numba.threads import thread_count
+from gptrs_backend_numba.run.executable import NumbaExecutable
+from gptrs_backend_numba.run.run_lock import ENGINE
+from gptrs_backend_numba.run.threads import thread_count
 
 SETTINGS = (passes.VARIABLE, cost_model.VARIABLE, matrix_unit.VARIABLE)
 """The environment variables that decide what is made of a program."""
@@ -78,5 +78,5 @@ class NumbaBackend(StoredKernels, MeasuringThreads):
 
 
 def create(threads: int | None = None) -> NumbaBackend:
-    """The backend with `threads` threads (default: see `gptrs_backend_numba.threads`)."""
+    """The backend with `threads` threads (default: see `gptrs_backend_numba.run.threads`)."""
     return NumbaBackend(thread_count(threads))

@@ -15,10 +15,10 @@ from gptrs_backend_numba.schedule import Builder, Context, Result, Schedule
 from gptrs_backend_numba.views import Place, Storage, View, dense_strides
 
 LOWERINGS = tuple(
-    import_module(f"{lowering.__name__}.{module.name}")
-    for module in pkgutil.iter_modules(lowering.__path__)
+    import_module(module.name)
+    for module in pkgutil.walk_packages(lowering.__path__, f"{lowering.__name__}.")
 )
-"""The modules that fill the table: all of their package."""
+"""The modules that fill the table: all of their package and of its subpackages."""
 
 
 def lower(program: Program, roles: Sequence[InputRole], threads: int) -> Schedule:

@@ -6,8 +6,8 @@ import numpy as np
 
 from gptrs.ir.program import Program
 from gptrs_backend_numba.compiler import lower
-from gptrs_backend_numba.engine import ENGINE
-from gptrs_backend_numba.executable import NumbaExecutable
+from gptrs_backend_numba.run.executable import NumbaExecutable
+from gptrs_backend_numba.run.run_lock import ENGINE
 
 
 def evaluate(program: Program) -> list[np.ndarray]:

@@ -9,10 +9,10 @@ from typing import Protocol
 import numpy as np
 
 from gptrs.backend.mapped_pages import release_pages
-from gptrs_backend_numba.kernels import gemm
-from gptrs_backend_numba.kernels.compiled import compiled_task
-from gptrs_backend_numba.kernels.gemm_geometry import FIELDS
-from gptrs_backend_numba.kernels.gemm_ir import PANEL
+from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.kernels.matmul import gemm
+from gptrs_backend_numba.kernels.matmul.gemm_geometry import FIELDS
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.memory import Arena, address_of
 from gptrs_backend_numba.pool import POOL, run_tasks
 

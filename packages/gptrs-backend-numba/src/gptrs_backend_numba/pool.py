@@ -8,9 +8,9 @@ from functools import cache
 
 import numpy as np
 
-from gptrs_backend_numba.kernels.compiled import compiled
-from gptrs_backend_numba.kernels.machine_code import Kernel
-from gptrs_backend_numba.kernels.tasks import (
+from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_backend_numba.codegen.machine_code import Kernel
+from gptrs_backend_numba.codegen.tasks import (
     RUN_SOURCE,
     STATE_WORDS,
     STOP_SOURCE,
@@ -20,7 +20,7 @@ from gptrs_backend_numba.memory import address_of, aligned
 
 
 class Pool:
-    """Workers that wait for jobs; see `gptrs_backend_numba.kernels.tasks`.
+    """Workers that wait for jobs; see `gptrs_backend_numba.codegen.tasks`.
 
     Only one thread may run a job at a time.
     """

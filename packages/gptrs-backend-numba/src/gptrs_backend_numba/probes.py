@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gptrs_backend_numba.engine import ENGINE
+from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.kernels import probe
-from gptrs_backend_numba.kernels.compiled import compiled_task
 from gptrs_backend_numba.memory import address_of, aligned
 from gptrs_backend_numba.pool import POOL, run_tasks
+from gptrs_backend_numba.run.run_lock import ENGINE
 
 _BLOCK = 4 << 20
 """Bytes that a thread reads at a time."""

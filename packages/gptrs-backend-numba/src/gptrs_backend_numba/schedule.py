@@ -12,11 +12,11 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.program import Region, Value
 from gptrs.ir.shapes import Shape
-from gptrs_backend_numba.control import Control
+from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_backend_numba.codegen.machine_code import Kernel
+from gptrs_backend_numba.jumps import Control
 from gptrs_backend_numba.kernels import elementwise
-from gptrs_backend_numba.kernels.compiled import compiled
 from gptrs_backend_numba.kernels.elementwise import Access, Operation
-from gptrs_backend_numba.kernels.machine_code import Kernel
 from gptrs_backend_numba.packing import Packing
 from gptrs_backend_numba.pool import POOL, run_tasks
 from gptrs_backend_numba.views import Part, Place, Storage, View, dense_strides, merged_axes

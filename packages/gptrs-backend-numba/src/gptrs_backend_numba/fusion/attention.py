@@ -12,7 +12,7 @@ from gptrs.ir.ops.elementwise import Compare, Div, Exp, Select
 from gptrs.ir.ops.reduction import Reduce
 from gptrs.optimizer.fusion import View
 from gptrs.optimizer.pass_base import Pass
-from gptrs_backend_numba.fusion.gate import fusion, tensors
+from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
 from gptrs_backend_numba.lowering.attention import attention_target
 from gptrs_backend_numba.lowering.matmul import FLOATS
 

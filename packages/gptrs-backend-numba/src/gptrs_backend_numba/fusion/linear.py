@@ -17,7 +17,7 @@ from gptrs.ir.program import Region, Value
 from gptrs.optimizer.fusion import View
 from gptrs.optimizer.pass_base import Pass, RegionPass
 from gptrs.optimizer.rewrite.rewriter import Node, Rewriter
-from gptrs_backend_numba.fusion.gate import fusion, tensors
+from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
 from gptrs_backend_numba.lowering.linear import NARROW, linear_target
 from gptrs_backend_numba.lowering.matmul import FLOATS
 

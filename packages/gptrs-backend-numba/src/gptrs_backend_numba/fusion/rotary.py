@@ -9,7 +9,7 @@ from gptrs.ir.ops.elementwise import Add, Mul, Sub
 from gptrs.ir.ops.layout import Concat, Slice
 from gptrs.optimizer.fusion import View
 from gptrs.optimizer.pass_base import Pass
-from gptrs_backend_numba.fusion.gate import fusion, tensors
+from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
 from gptrs_backend_numba.lowering.rotary import fits_rotary, rotary_target
 
 

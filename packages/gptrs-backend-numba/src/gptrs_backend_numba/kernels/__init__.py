@@ -1,1 +1,1 @@
-"""Kernel sources by op family, the intrinsics they use, and their compilation with numba."""
+"""Kernels by op family; families with several kernels have a folder."""

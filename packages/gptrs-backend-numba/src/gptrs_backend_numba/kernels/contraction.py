@@ -1,4 +1,4 @@
-"""Source of the kernel of `dot_general` for all types; `gptrs_backend_numba.kernels.gemm` is fast.
+"""Source of the kernel of `dot_general` for all types; `matmul.gemm` is fast.
 
 A task is one row of one batch. It takes the addresses of lhs, rhs and result and of a geometry:
 the sizes m, n, k; the strides lm, lk, rn, rk; the number of batch axes; (size, stride) of each
@@ -8,7 +8,7 @@ batch axis in lhs, then in rhs; and the number of the task. The result is contig
 from __future__ import annotations
 
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.kernels.registers import (
+from gptrs_backend_numba.codegen.registers import (
     cast_element,
     load,
     rounded,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.kernels.reduction import combined
-from gptrs_backend_numba.kernels.registers import (
+from gptrs_backend_numba.codegen.registers import (
     cast_element,
     load,
     rounded,
     to_accumulator,
     typed_pointer,
 )
+from gptrs_backend_numba.kernels.reduction import combined
 
 _CUMULATIVE = """
 # {kind} of {operand} kept in {accumulator} from {start!r}, returned as {result}

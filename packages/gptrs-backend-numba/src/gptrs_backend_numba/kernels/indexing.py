@@ -5,7 +5,7 @@ They move elements without looking at them, so there is one for each width in by
 
 from __future__ import annotations
 
-from gptrs_backend_numba.kernels.registers import element
+from gptrs_backend_numba.codegen.registers import element
 
 _TAKE = """
 def kernel(x, indices, out, geometry):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.kernels.deferred import register_jitable
-from gptrs_backend_numba.kernels.registers import cast, cast_element, load, register, typed_pointer
+from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.registers import cast, cast_element, load, register, typed_pointer
 
 _LAYER_NORM = """
 # {dtype}, epsilon {epsilon!r}

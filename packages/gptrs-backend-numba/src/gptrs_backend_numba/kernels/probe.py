@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from gptrs_backend_numba.kernels.deferred import intrinsic, types
-from gptrs_backend_numba.kernels.emitter import F32, VECTOR, WIDTH, Emitter
+from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.vector_ir import F32, VECTOR, WIDTH, Emitter
 
 _CHAINS = 12
 """Sums at once: enough to hide the latency of 4 cycles in 2 units, few enough for registers."""

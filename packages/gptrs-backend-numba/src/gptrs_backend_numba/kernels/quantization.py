@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.kernels.registers import cast, register
+from gptrs_backend_numba.codegen.registers import cast, register
 
 Register = tuple[str, DType]
 """A value: its name in the kernel or source that computes it, and its element type."""

@@ -11,10 +11,11 @@ import numpy as np
 from gptrs.ir import dtypes
 from gptrs.ir import random_constants as numbers
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.kernels.conversion import bits_of_f64, f64_from_bits
-from gptrs_backend_numba.kernels.deferred import register_jitable
-from gptrs_backend_numba.kernels.machine import EXPORTS as MACHINE
-from gptrs_backend_numba.kernels.registers import cast_element, typed_pointer
+from gptrs_backend_numba.codegen.compiled import provide
+from gptrs_backend_numba.codegen.conversion import bits_of_f64, f64_from_bits
+from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.machine import EXPORTS as MACHINE
+from gptrs_backend_numba.codegen.registers import cast_element, typed_pointer
 
 BLOCKS = 1024
 """Blocks of 128 bits a task."""
@@ -127,3 +128,4 @@ def _polynomial(x, coefficients):
 
 EXPORTS = {"philox": philox, "inverse_normal": inverse_normal}
 """The names that the sources use."""
+provide(EXPORTS)

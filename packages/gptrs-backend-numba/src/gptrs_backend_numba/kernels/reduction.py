@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.kernels.keys import key, key_pointer
-from gptrs_backend_numba.kernels.registers import (
+from gptrs_backend_numba.codegen.keys import key, key_pointer
+from gptrs_backend_numba.codegen.registers import (
     cast_element,
     load,
     rounded,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.kernels.registers import cast, cast_element, load, rounded, typed_pointer
+from gptrs_backend_numba.codegen.registers import cast, cast_element, load, rounded, typed_pointer
 
 FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16, dtypes.f64)
 """The element types of rows; their tables have the same, or f32."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.codegen.registers import load, store, typed_pointer
+from gptrs_backend_numba.kernels.attention.softmax_ir import NAMES as SOFTMAX_NAMES
 from gptrs_backend_numba.kernels.normalization import sum_of, sum_of_squares
-from gptrs_backend_numba.kernels.registers import load, store, typed_pointer
-from gptrs_backend_numba.kernels.softmax_ir import NAMES as SOFTMAX_NAMES
 
 FIRST = 8
 """Where the number of axes of the rows and (size, stride) of each begin in a geometry.

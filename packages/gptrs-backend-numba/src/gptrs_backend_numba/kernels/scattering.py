@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.kernels.reduction import combined
-from gptrs_backend_numba.kernels.registers import (
+from gptrs_backend_numba.codegen.registers import (
     element,
     load,
     store,
     to_accumulator,
     typed_pointer,
 )
+from gptrs_backend_numba.kernels.reduction import combined
 
 _SCATTER = """
 # {label}

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.kernels.deferred import register_jitable
-from gptrs_backend_numba.kernels.keys import KEY_NAMES, key, key_pointer
-from gptrs_backend_numba.kernels.machine import choose
-from gptrs_backend_numba.kernels.registers import element
+from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.keys import KEY_NAMES, key, key_pointer
+from gptrs_backend_numba.codegen.machine import choose
+from gptrs_backend_numba.codegen.registers import element
 
 _ORDER = """
 # positions of {dtype} in {direction} order

@@ -10,9 +10,8 @@ from __future__ import annotations
 import numpy as np
 
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.kernels.deferred import register_jitable
-from gptrs_backend_numba.kernels.reduction import combined
-from gptrs_backend_numba.kernels.registers import (
+from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.registers import (
     cast_element,
     element,
     load,
@@ -21,6 +20,7 @@ from gptrs_backend_numba.kernels.registers import (
     to_accumulator,
     typed_pointer,
 )
+from gptrs_backend_numba.kernels.reduction import combined
 
 _HEAD = """
     G = pointer(geometry, np.int64)

@@ -18,12 +18,13 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.shapes import broadcastable_to
 from gptrs.ir.tensor_type import TensorType
-from gptrs_backend_numba.kernels import attention_panels, attention_rows
-from gptrs_backend_numba.kernels.attention import FIELDS
-from gptrs_backend_numba.kernels.compiled import compiled, compiled_task
-from gptrs_backend_numba.kernels.extra_operands import RUN_SOURCE
-from gptrs_backend_numba.kernels.gemm_ir import PANEL
-from gptrs_backend_numba.lowering import attention_unit
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.kernels.attention import many_queries as attention_panels
+from gptrs_backend_numba.kernels.attention import single_query as attention_rows
+from gptrs_backend_numba.kernels.attention.geometry import FIELDS
+from gptrs_backend_numba.kernels.five_operand_tasks import RUN_SOURCE
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+from gptrs_backend_numba.lowering import amx_attention as attention_unit
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.matmul import FLOATS
 from gptrs_backend_numba.passes.elementwise_groups import Unit

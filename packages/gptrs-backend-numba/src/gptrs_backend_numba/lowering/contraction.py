@@ -8,13 +8,13 @@ from dataclasses import replace
 from gptrs.ir import dtypes
 from gptrs.ir.ops import contraction as ops
 from gptrs.ir.shapes import Shape
+from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.codegen.registers import NUMBERS, constant
 from gptrs_backend_numba.kernels import contraction as kernels
-from gptrs_backend_numba.kernels.compiled import compiled_task
-from gptrs_backend_numba.kernels.registers import NUMBERS, constant
 from gptrs_backend_numba.lowering import matmul
 from gptrs_backend_numba.lowering.table import TABLE
+from gptrs_backend_numba.matrix_views import Matrix, Product
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.products import Matrix, Product
 from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.views import View, merged_axes
 

@@ -9,7 +9,7 @@ from typing import cast
 from gptrs.ir import dtypes
 from gptrs.ir.ops import control_flow as ops
 from gptrs.ir.program import Region
-from gptrs_backend_numba.control import Begin, Jump, Label, Next
+from gptrs_backend_numba.jumps import Begin, Jump, Label, Next
 from gptrs_backend_numba.lowering.regions import lower_region
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit

@@ -19,12 +19,12 @@ from gptrs.ir import dtypes
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.convolution_targets import CONV2D, DEPTHWISE
-from gptrs_backend_numba.kernels import convolution as kernels
-from gptrs_backend_numba.kernels.compiled import compiled_task
-from gptrs_backend_numba.kernels.depthwise_ir import EXPORTS, LINES
-from gptrs_backend_numba.kernels.emitter import WIDTH
-from gptrs_backend_numba.lowering import matrix_convolution
+from gptrs_backend_numba.kernels.convolution import direct as kernels
+from gptrs_backend_numba.kernels.convolution.depthwise_ir import EXPORTS, LINES
+from gptrs_backend_numba.lowering import amx_convolution as matrix_convolution
 from gptrs_backend_numba.lowering.convolution_calls import (
     PARALLEL_FROM,
     TASKS,

@@ -10,13 +10,13 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.shapes import Shape
-from gptrs_backend_numba.kernels import convolution as kernels
-from gptrs_backend_numba.kernels import gemm
-from gptrs_backend_numba.kernels.compiled import compiled, compiled_task
-from gptrs_backend_numba.kernels.convolution_ir import EXPORTS
-from gptrs_backend_numba.kernels.emitter import WIDTH
-from gptrs_backend_numba.kernels.gemm_geometry import FIELDS as GEMM_FIELDS
-from gptrs_backend_numba.kernels.gemm_ir import PANEL, ROWS
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.vector_ir import WIDTH
+from gptrs_backend_numba.kernels.convolution import direct as kernels
+from gptrs_backend_numba.kernels.convolution.direct_ir import EXPORTS
+from gptrs_backend_numba.kernels.matmul import gemm
+from gptrs_backend_numba.kernels.matmul.gemm_geometry import FIELDS as GEMM_FIELDS
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS
 from gptrs_backend_numba.packing import Layout, Packing
 from gptrs_backend_numba.pool import POOL
 from gptrs_backend_numba.schedule import Builder, Call

@@ -18,7 +18,7 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.convolution_targets import CHAIN, DEPTHWISE
-from gptrs_backend_numba.lowering import matrix_convolution
+from gptrs_backend_numba.lowering import amx_convolution as matrix_convolution
 from gptrs_backend_numba.lowering.convolution import arranged, call_fits, depthwise, direct
 from gptrs_backend_numba.lowering.convolution_calls import Operands, Windows, packed
 from gptrs_backend_numba.lowering.convolution_job import Job

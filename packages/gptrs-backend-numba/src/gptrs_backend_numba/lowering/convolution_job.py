@@ -9,9 +9,9 @@ from typing import cast
 import numpy as np
 
 from gptrs.ir import dtypes
-from gptrs_backend_numba.kernels import convolution_job as kernels
-from gptrs_backend_numba.kernels.compiled import compiled, compiled_task
-from gptrs_backend_numba.kernels.interpreter import MOST_ARGUMENTS
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.interpreter import MOST_ARGUMENTS
+from gptrs_backend_numba.kernels.convolution import job as kernels
 from gptrs_backend_numba.lowering.convolution_calls import geometry
 from gptrs_backend_numba.pool import POOL
 from gptrs_backend_numba.schedule import Builder, Call

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gptrs.ir.ops import reduction as ops
+from gptrs_backend_numba.axis_lines import lines
+from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.codegen.registers import NUMBERS, constant
 from gptrs_backend_numba.kernels import cumulative as kernels
-from gptrs_backend_numba.kernels.compiled import compiled_task
-from gptrs_backend_numba.kernels.registers import NUMBERS, constant
-from gptrs_backend_numba.lines import lines
 from gptrs_backend_numba.lowering.reduction import identity
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit

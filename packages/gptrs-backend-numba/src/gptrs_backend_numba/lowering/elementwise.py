@@ -11,8 +11,8 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.op import OPS, Op
 from gptrs.ir.ops import elementwise as ops
 from gptrs.ir.program import Value
+from gptrs_backend_numba.codegen.registers import register, rounded
 from gptrs_backend_numba.kernels import elementwise as kernels
-from gptrs_backend_numba.kernels.registers import register, rounded
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE, Unit
 from gptrs_backend_numba.schedule import Builder, Explain, Read, with_dtype

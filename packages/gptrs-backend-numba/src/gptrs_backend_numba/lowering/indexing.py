@@ -10,10 +10,10 @@ from gptrs.ir.ops import indexing as ops
 from gptrs.ir.ops.elementwise import ShiftLeft, ShiftRightArithmetic
 from gptrs.ir.program import Instruction
 from gptrs.ir.shapes import Shape
+from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_backend_numba.codegen.registers import register
 from gptrs_backend_numba.kernels import indexing as kernels
-from gptrs_backend_numba.kernels.compiled import compiled
 from gptrs_backend_numba.kernels.elementwise import Operation, cast_operation
-from gptrs_backend_numba.kernels.registers import register
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder, Explain, Read, with_dtype

@@ -14,7 +14,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
-from gptrs_backend_numba.kernels.epilogue import ACTIVATIONS
+from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.matmul import FLOATS, gemm
 from gptrs_backend_numba.lowering.product_calls import Epilogue

@@ -7,12 +7,12 @@ from dataclasses import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.kernels import gemm as kernels
-from gptrs_backend_numba.kernels.compiled import compiled_task
-from gptrs_backend_numba.kernels.emitter import WIDTH
-from gptrs_backend_numba.kernels.gemm_geometry import BLOCKS, IN_PLACE, PACKED, PANELS
-from gptrs_backend_numba.kernels.gemm_ir import DOT_ROWS, PANEL, ROWS
-from gptrs_backend_numba.lowering import matrix_unit
+from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.codegen.vector_ir import WIDTH
+from gptrs_backend_numba.kernels.matmul import gemm as kernels
+from gptrs_backend_numba.kernels.matmul.gemm_geometry import BLOCKS, IN_PLACE, PACKED, PANELS
+from gptrs_backend_numba.kernels.matmul.gemm_ir import DOT_ROWS, PANEL, ROWS
+from gptrs_backend_numba.lowering import amx_matmul as matrix_unit
 from gptrs_backend_numba.lowering.product_calls import (
     PARALLEL_FROM,
     PLAIN,
@@ -24,8 +24,8 @@ from gptrs_backend_numba.lowering.product_calls import (
     geometry,
     run,
 )
+from gptrs_backend_numba.matrix_views import Matrix, Product
 from gptrs_backend_numba.packing import Layout, Packing
-from gptrs_backend_numba.products import Matrix, Product
 from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.views import Place, Storage, View, dense_strides
 

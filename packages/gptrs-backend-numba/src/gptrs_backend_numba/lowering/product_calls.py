@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from gptrs.ir import dtypes
-from gptrs_backend_numba.kernels.compiled import compiled, compiled_task
-from gptrs_backend_numba.kernels.epilogue import finish_source
-from gptrs_backend_numba.kernels.gemm import RUN_SOURCE
-from gptrs_backend_numba.kernels.gemm_geometry import FIELDS
-from gptrs_backend_numba.kernels.gemm_ir import PANEL
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.kernels.matmul.epilogue import finish_source
+from gptrs_backend_numba.kernels.matmul.gemm import RUN_SOURCE
+from gptrs_backend_numba.kernels.matmul.gemm_geometry import FIELDS
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+from gptrs_backend_numba.matrix_views import Product
 from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.products import Product
 from gptrs_backend_numba.schedule import Builder, Call
 from gptrs_backend_numba.views import View
 
@@ -32,7 +32,7 @@ class Epilogue:
     """What becomes of each sum: `activation(sum * scale + bias) + residual`, rounded once.
 
     `bias` is contiguous, of n elements; `residual` contiguous, of the result's shape; both f32,
-    bf16 or f16. `activation` is a key of `gptrs_backend_numba.kernels.epilogue.ACTIVATIONS`.
+    bf16 or f16. `activation` is a key of `gptrs_backend_numba.kernels.matmul.epilogue.ACTIVATIONS`.
     """
 
     bias: View | None = None

@@ -8,8 +8,8 @@ from typing import cast
 
 from gptrs.ir import dtypes
 from gptrs.ir.ops import quantization as ops
+from gptrs_backend_numba.codegen import registers
 from gptrs_backend_numba.kernels import quantization as kernels
-from gptrs_backend_numba.kernels import registers
 from gptrs_backend_numba.kernels.elementwise import Operation
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit

@@ -6,8 +6,8 @@ import math
 from typing import cast
 
 from gptrs.ir.ops import random as ops
+from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.kernels import random as kernels
-from gptrs_backend_numba.kernels.compiled import compiled_task
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import reduction as ops
+from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_backend_numba.codegen.keys import KEY_NAMES
+from gptrs_backend_numba.codegen.registers import NUMBERS, constant
 from gptrs_backend_numba.kernels import reduction as kernels
-from gptrs_backend_numba.kernels.compiled import compiled
-from gptrs_backend_numba.kernels.keys import KEY_NAMES
-from gptrs_backend_numba.kernels.registers import NUMBERS, constant
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder

@@ -14,9 +14,9 @@ import numpy as np
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.kernels import rotary as kernels
-from gptrs_backend_numba.kernels.compiled import compiled, compiled_task
-from gptrs_backend_numba.kernels.extra_operands import EXTRA, RUN_SOURCE
+from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, RUN_SOURCE
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.pool import POOL

@@ -12,9 +12,9 @@ import numpy as np
 
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import indexing as ops
+from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_backend_numba.codegen.registers import NUMBERS
 from gptrs_backend_numba.kernels import scattering as kernels
-from gptrs_backend_numba.kernels.compiled import compiled
-from gptrs_backend_numba.kernels.registers import NUMBERS
 from gptrs_backend_numba.lowering.indexing import out_of_range, positions
 from gptrs_backend_numba.lowering.reduction import identity
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE

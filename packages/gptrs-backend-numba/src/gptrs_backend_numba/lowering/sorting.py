@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from gptrs.ir import dtypes
 from gptrs.ir.ops import sorting as ops
+from gptrs_backend_numba.axis_lines import lines
+from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.kernels import sorting as kernels
-from gptrs_backend_numba.kernels.compiled import compiled_task
-from gptrs_backend_numba.lines import lines
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder

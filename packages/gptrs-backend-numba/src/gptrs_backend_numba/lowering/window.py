@@ -11,9 +11,9 @@ import numpy as np
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import window as ops
 from gptrs.ir.shapes import Shape
+from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.codegen.registers import NUMBERS, constant
 from gptrs_backend_numba.kernels import window as kernels
-from gptrs_backend_numba.kernels.compiled import compiled_task
-from gptrs_backend_numba.kernels.registers import NUMBERS, constant
 from gptrs_backend_numba.lowering.reduction import identity
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit

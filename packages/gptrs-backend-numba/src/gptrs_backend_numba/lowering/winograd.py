@@ -12,11 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gptrs.ir import dtypes
+from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.cost_model import Convolution, winograd_side
-from gptrs_backend_numba.kernels import winograd as kernels
-from gptrs_backend_numba.kernels.compiled import compiled_task
-from gptrs_backend_numba.kernels.gemm_ir import PANEL, ROWS
-from gptrs_backend_numba.kernels.winograd_ir import EXPORTS
+from gptrs_backend_numba.kernels.convolution import winograd as kernels
+from gptrs_backend_numba.kernels.convolution.winograd_ir import EXPORTS
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS
 from gptrs_backend_numba.lowering.convolution_calls import (
     TASKS,
     Operands,

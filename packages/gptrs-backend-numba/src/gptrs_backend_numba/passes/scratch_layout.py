@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gptrs_backend_numba.control import Jump, Label, Next
+from gptrs_backend_numba.jumps import Jump, Label, Next
 from gptrs_backend_numba.schedule import Step
 from gptrs_backend_numba.views import Place, Storage
 

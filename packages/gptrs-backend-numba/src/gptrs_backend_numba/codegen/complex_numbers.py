@@ -1,0 +1,93 @@
+"""Functions of complex128; those of complex64 are computed with them and rounded."""
+
+from __future__ import annotations
+
+import cmath
+import math
+
+from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.machine import EXPORTS as MACHINE
+
+_divide = MACHINE["divide"]
+
+
+@register_jitable
+def complex_divide(x, y):
+    """The quotient by Smith's method, which divides by the larger part of `y` first."""
+    a, b, c, d = x.real, x.imag, y.real, y.imag
+    if abs(c) >= abs(d):
+        if c == 0.0 and d == 0.0:
+            return complex(_divide(a, abs(c)), _divide(b, abs(c)))
+        ratio = _divide(d, c)
+        scale = _divide(1.0, c + d * ratio)
+        return complex((a + b * ratio) * scale, (b - a * ratio) * scale)
+    ratio = _divide(c, d)
+    scale = _divide(1.0, d + c * ratio)
+    return complex((a * ratio + b) * scale, (b * ratio - a) * scale)
+
+
+@register_jitable
+def complex_reciprocal(x):
+    """`1 / x`."""
+    return complex_divide(complex(1.0, 0.0), x)
+
+
+@register_jitable
+def complex_rsqrt(x):
+    """`1 / sqrt(x)`."""
+    return complex_reciprocal(cmath.sqrt(x))
+
+
+@register_jitable
+def complex_power(x, y):
+    """`x^y` in polar form; 1 at `x^0` and `1^y`, even where the other operand is NaN.
+
+    At 0, the result is 0 for a positive exponent and NaN for any other.
+    """
+    if (x.real == 1.0 and x.imag == 0.0) or (y.real == 0.0 and y.imag == 0.0):
+        return complex(1.0, 0.0)
+    if x.real == 0.0 and x.imag == 0.0:
+        nothing = 0.0 if y.imag == 0.0 and y.real > 0.0 else math.nan
+        return complex(nothing, nothing)
+    length, angle = math.hypot(x.real, x.imag), math.atan2(x.imag, x.real)
+    size, phase = length**y.real, angle * y.real
+    if y.imag != 0.0:
+        size *= math.exp(-angle * y.imag)
+        phase += y.imag * math.log(length)
+    return complex(size * math.cos(phase), size * math.sin(phase))
+
+
+@register_jitable
+def complex_expm1(x):
+    """`e^x - 1` without cancellation: `expm1(a) cos(b) - 2 sin(b/2)^2 + i e^a sin(b)`."""
+    half = math.sin(0.5 * x.imag)
+    real = math.expm1(x.real) * math.cos(x.imag) - 2.0 * half * half
+    return complex(real, math.exp(x.real) * math.sin(x.imag))
+
+
+@register_jitable
+def complex_log1p(x):
+    """`log(1 + x)`; near 0 by `log1p(a (2 + a) + b^2) / 2 + i atan2(b, 1 + a)`."""
+    if abs(x.real) > 0.5 or abs(x.imag) > 0.5:
+        return cmath.log(complex(1.0 + x.real, x.imag))
+    real = 0.5 * math.log1p(x.real * (2.0 + x.real) + x.imag * x.imag)
+    return complex(real, math.atan2(x.imag, 1.0 + x.real))
+
+
+@register_jitable
+def complex_is_finite(x):
+    """Whether both parts are."""
+    return math.isfinite(x.real) and math.isfinite(x.imag)
+
+
+EXPORTS = {
+    function.__name__: function
+    for function in (
+        complex_divide, complex_reciprocal, complex_rsqrt, complex_power, complex_expm1,
+        complex_log1p, complex_is_finite,
+    )
+} | {
+    "complex_exp": cmath.exp, "complex_log": cmath.log, "complex_sqrt": cmath.sqrt,
+    "complex_sin": cmath.sin, "complex_cos": cmath.cos, "complex_tanh": cmath.tanh,
+}  # fmt: skip
+"""The names that kernel sources use."""

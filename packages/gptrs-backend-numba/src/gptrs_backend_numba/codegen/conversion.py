@@ -1,0 +1,127 @@
+"""Intrinsics that bring numbers from one type to another."""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.machine import call_llvm, unary
+
+
+def _reinterpreted(source, target):
+    """The bits of a number as one of another type; both are names of types in numba."""
+
+    @intrinsic
+    def apply(typing_context, x):
+        def generate(context, builder, signature, arguments):
+            return builder.bitcast(arguments[0], context.get_value_type(getattr(types, target)))
+
+        return getattr(types, target)(getattr(types, source)), generate
+
+    return apply
+
+
+bits_of = _reinterpreted("float32", "int32")
+from_bits = _reinterpreted("int32", "float32")
+bits_of_f64 = _reinterpreted("float64", "int64")
+f64_from_bits = _reinterpreted("int64", "float64")
+
+
+@intrinsic
+def truncated(typing_context, x):
+    """A float32 that is known to fit, as int32; unlike `convert` this is one vector instruction."""
+
+    def generate(context, builder, signature, arguments):
+        return builder.fptosi(arguments[0], ir.IntType(32))
+
+    return types.int32(types.float32), generate
+
+
+@intrinsic
+def wrapped(typing_context, x, element):
+    """An integer as the integer type `element`: its low bits, or its value in a wider type."""
+    source, target = types.unliteral(x), element.instance_type
+
+    def generate(context, builder, signature, arguments):
+        target_type = context.get_value_type(target)
+        if target.bitwidth < source.bitwidth:
+            return builder.trunc(arguments[0], target_type)
+        if target.bitwidth == source.bitwidth:
+            return arguments[0]
+        return (builder.sext if source.signed else builder.zext)(arguments[0], target_type)
+
+    return target(source, element), generate
+
+
+@intrinsic
+def convert(typing_context, x, element):
+    """`x` as `element` by the rules of `cast`: integers saturate, NaN becomes 0, `i1` is x != 0."""
+    source, target = types.unliteral(x), element.instance_type
+
+    def generate(context, builder, signature, arguments):
+        return _converted(builder, source, target, context.get_value_type(target), arguments[0])
+
+    return target(source, element), generate
+
+
+def _converted(builder, source, target, target_type, value):
+    if source == target:
+        return value
+    if target == types.boolean:
+        zero = ir.Constant(value.type, 0)
+        if isinstance(source, types.Float):
+            return builder.fcmp_unordered("!=", value, zero)
+        return builder.icmp_unsigned("!=", value, zero)
+    if isinstance(target, types.Float):
+        if isinstance(source, types.Float):
+            wider = target.bitwidth > source.bitwidth
+            return (builder.fpext if wider else builder.fptrunc)(value, target_type)
+        signed = isinstance(source, types.Integer) and source.signed
+        return (builder.sitofp if signed else builder.uitofp)(value, target_type)
+    if source == types.boolean:
+        return builder.zext(value, target_type)
+    if isinstance(source, types.Float):
+        kind = "fptosi" if target.signed else "fptoui"
+        name = f"llvm.{kind}.sat.i{target.bitwidth}.f{source.bitwidth}"
+        return call_llvm(builder, name, target_type, [value])
+    return _saturated(builder, source, target, target_type, value)
+
+
+def _saturated(builder, source, target, target_type, value):
+    compare = builder.icmp_signed if source.signed else builder.icmp_unsigned
+    for bound, direction in ((target.minval, "<"), (target.maxval, ">")):
+        if source.minval <= bound <= source.maxval:
+            limit = ir.Constant(value.type, bound)
+            value = builder.select(compare(direction, value, limit), limit, value)
+    if target.bitwidth < source.bitwidth:
+        return builder.trunc(value, target_type)
+    if target.bitwidth == source.bitwidth:
+        return value
+    return (builder.sext if source.signed else builder.zext)(value, target_type)
+
+
+def _to_53_bits_odd(builder, type_, x):
+    """Integers that float64 may not hold become odd multiples of 2^11, which it does hold.
+
+    They lie on the same side of what is halfway between two numbers of much fewer bits.
+    """
+
+    def number(value):
+        return ir.Constant(x.type, value)
+
+    compare = builder.icmp_signed if type_.signed else builder.icmp_unsigned
+    large = compare(">=", x, number(2**53))
+    if type_.signed:
+        large = builder.or_(large, compare("<=", x, number(-(2**53))))
+    inexact = builder.icmp_unsigned("!=", builder.and_(x, number(2047)), number(0))
+    bit = builder.shl(builder.zext(inexact, x.type), number(11))
+    odd = builder.or_(builder.and_(x, number(~2047 % 2**64)), bit)
+    return builder.select(large, odd, x)
+
+
+EXPORTS = {
+    "convert": convert,
+    "wrapped": wrapped,
+    "to_53_bits_odd": unary(_to_53_bits_odd),
+}
+"""The names that kernel sources use."""

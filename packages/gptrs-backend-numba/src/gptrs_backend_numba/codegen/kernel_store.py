@@ -1,0 +1,175 @@
+"""Compiled kernels on disk: a private directory, entries checked before they are trusted."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import logging
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import platformdirs
+
+from gptrs_backend_numba.codegen.kernel_entry import DamagedEntryError, Entry, encoded, read_own
+from gptrs_backend_numba.codegen.kernel_inventory import budget_bytes, keep_within
+
+_LOG = logging.getLogger("gptrs")
+_LOCK_FILE = ".lock"
+_WAIT_S = 120.0
+"""How long a process waits for a kernel that another one compiles, before it does so itself."""
+_LOOK_S = 0.02
+
+
+class KernelStore:
+    """Entries of bytes by key in `folder`; without a folder nothing is found or kept.
+
+    An entry is code for this process, so `folder` must belong to the user and be closed to others
+    (see `open_store`). One that is damaged, or that somebody else may have written, counts as
+    absent; the log says so once in a process, as it does of the first entry that cannot be kept,
+    after which no more are. `version` is what entries are made by and for, `budget` the most bytes
+    that they may take together.
+    """
+
+    def __init__(self, folder: Path | None, version: str, budget: int) -> None:
+        self.folder = folder
+        self.version = version
+        self.budget = budget
+        self.keeps = folder is not None and budget > 0
+        """Whether what is saved stays, as far as is known."""
+        self._unseen = 0
+        """Bytes that may be saved before the folder is looked at again, which takes long."""
+        self._warned: set[str] = set()
+
+    def load(self, key: str) -> bytes | None:
+        """The entry stored under `key`, None if there is none that can be trusted."""
+        if self.folder is None:
+            return None
+        path = self.folder / key
+        try:
+            return read_own(path).body
+        except FileNotFoundError:
+            return None
+        except DamagedEntryError as error:
+            self.discard(key, str(error))
+        except OSError as error:
+            self._warn("refused", f"cached kernel `{path}` is not used: {error.strerror}")
+        return None
+
+    def discard(self, key: str, reason: str) -> None:
+        """Remove the entry under `key`, which turned out to be of no use."""
+        assert self.folder is not None, "nothing was loaded"
+        path = self.folder / key
+        self._warn("damaged", f"cached kernel `{path}` is compiled again: {reason}")
+        try:
+            path.unlink(missing_ok=True)
+        except OSError:  # a directory, or one that is read-only: the next process looks again
+            return
+
+    def save(self, key: str, body: bytes) -> None:
+        """Store `body` under `key` atomically; a full or read-only disk is only logged, once."""
+        if self.folder is None or not self.keeps:
+            return
+        try:
+            _write(self.folder, key, encoded(Entry(self.version, body)))
+            self._unseen -= len(body)
+            if self._unseen <= 0:
+                free = keep_within(self.folder, self.budget)
+                # Other processes save as well.
+                self._unseen = max(free // 4, self.budget // 64)
+        except OSError as error:
+            self.keeps = False
+            self._warn("full", f"kernels cannot be cached in `{self.folder}`: {error.strerror}")
+
+    @contextmanager
+    def alone(self, key: str) -> Generator[None]:
+        """Scope in which no other process is, that wants to compile the kernel under `key`.
+
+        For one thread of a process at a time. Where files cannot be locked, and when the other
+        process takes very long, the scope is entered all the same: work is done twice then, but
+        nothing goes wrong.
+        """
+        descriptor = self._open_lock()
+        if descriptor is None:
+            yield
+            return
+        try:
+            _lock_key(descriptor, key)
+            yield
+        finally:
+            os.close(descriptor)  # which ends the lock
+
+    def _open_lock(self) -> int | None:
+        if self.folder is None or not self.keeps:
+            return None
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+        try:
+            return os.open(self.folder / _LOCK_FILE, flags, 0o600)
+        except OSError:  # saving will fail as well, and say why
+            return None
+
+    def _warn(self, kind: str, text: str) -> None:
+        if kind not in self._warned:
+            self._warned.add(kind)
+            _LOG.warning("%s", text)
+
+
+def open_store(version: str) -> KernelStore:
+    """The store below `GPTRS_CACHE_DIR`, else the user's cache directory.
+
+    The directory is made with mode 0700. One that belongs to somebody else, is a link, or cannot
+    be made private is not used: the log says so and kernels are compiled in every process.
+    UsageError if `GPTRS_CACHE_BYTES` is no number.
+    """
+    budget = budget_bytes()
+    root = os.environ.get("GPTRS_CACHE_DIR") or platformdirs.user_cache_dir("gptrs")
+    folder = Path(root) / "numba"
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+            raise PermissionError(0, "it must be a directory that belongs to this user")
+        if stat.S_IMODE(found.st_mode) & 0o077:
+            folder.chmod(0o700)
+    except OSError as error:
+        _LOG.warning("compiled kernels are not cached in `%s`: %s", folder, error.strerror)
+        return KernelStore(None, version, budget)
+    return KernelStore(folder, version, budget)
+
+
+def _write(folder: Path, key: str, data: bytes) -> None:
+    """Give `data` the name `key` once all of it is written.
+
+    What a loss of power leaves of it is no whole entry, and so is compiled again.
+    """
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(temporary, folder / key)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _lock_key(descriptor: int, key: str) -> None:
+    """Lock the byte of the file that stands for `key`; the system lets go of it with the process.
+
+    Files of their own for the locks would have to be removed, which cannot be done without a race.
+    """
+    digest = hashlib.blake2b(key.encode(), digest_size=7).digest()
+    offset, end = int.from_bytes(digest, "little"), time.monotonic() + _WAIT_S
+    while time.monotonic() < end:
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
+        except (BlockingIOError, PermissionError):  # which of them depends on the system
+            time.sleep(_LOOK_S)
+        except OSError:  # a file system without locks
+            return
+        else:
+            return

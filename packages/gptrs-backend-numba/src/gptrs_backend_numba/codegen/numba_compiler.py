@@ -1,0 +1,91 @@
+"""Has numba turn kernels into machine code; imported when the first one is found in no store."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from types import FunctionType
+
+import llvmlite.binding as llvm
+from numba import types
+from numba.core.codegen import CodeLibrary
+from numba.core.compiler import Flags, compile_extra
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.registry import cpu_target
+
+from gptrs_backend_numba.codegen.deferred import register_waiting
+from gptrs_backend_numba.codegen.machine_code import MachineCode
+
+_ARRAYS = """
+declare ptr @malloc(i64)
+declare void @free(ptr)
+
+define ptr @NRT_MemInfo_alloc_aligned(i64 %size, i32 %align) {
+  %wide = zext i32 %align to i64
+  %room = add i64 %wide, 48
+  %all = add i64 %size, %room
+  %memory = call ptr @malloc(i64 %all)
+  %none = icmp eq ptr %memory, null
+  br i1 %none, label %end, label %fill
+fill:
+  %address = ptrtoint ptr %memory to i64
+  %past = add i64 %address, %room
+  %over = urem i64 %past, %wide
+  %data = sub i64 %past, %over
+  %field = getelementptr i64, ptr %memory, i64 3
+  store i64 1, ptr %memory
+  store i64 %data, ptr %field
+  br label %end
+end:
+  ret ptr %memory
+}
+
+define void @NRT_MemInfo_call_dtor(ptr %memory) {
+  call void @free(ptr %memory)
+  ret void
+}
+"""
+"""Memory for arrays that kernels make: 48 bytes, of which generated code uses the number of users
+in the first word and the address of the elements in the fourth, then the elements. numba's own
+functions live in an extension module that would have to be imported to run stored kernels."""
+
+
+def machine_code(function: FunctionType, fastmath: tuple[str, ...]) -> MachineCode:
+    """Compile a function that takes and returns int64s."""
+    register_waiting()
+    flags = Flags()
+    options = {"nopython": True, "error_model": "numpy", "fastmath": set(fastmath)}
+    cpu_target.options.parse_as_flags(flags, options)
+    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    count = function.__code__.co_argcount
+    with global_compiler_lock:
+        result = compile_extra(
+            cpu_target.typing_context,
+            cpu_target.target_context,
+            function,
+            (types.int64,) * count,
+            types.int64,
+            flags,
+            {},
+        )
+        library = result.library
+        library.add_linking_library(_arrays())  # the last one: it is asked for what still lacks
+        library.finalize()
+        _require_known(library)
+        content = library._get_compiled_object()
+    return MachineCode(result.fndesc.llvm_func_name, count, content)
+
+
+@cache
+def _arrays() -> CodeLibrary:
+    library = cpu_target.target_context.codegen().create_library("arrays")
+    library.add_llvm_module(llvm.parse_assembly(_ARRAYS))
+    return library
+
+
+def _require_known(library: CodeLibrary) -> None:
+    """A name that this process does not have would end the one in which the code is linked."""
+    process = ctypes.CDLL(None)
+    for function in library._final_module.functions:
+        if function.is_declaration and not function.name.startswith("llvm."):
+            assert hasattr(process, function.name), f"a kernel calls `{function.name}`"

@@ -1,0 +1,243 @@
+"""Functions of one number in a form that LLVM vectorizes: no branches, no calls, no tables."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from gptrs_backend_numba.codegen.conversion import bits_of, convert, from_bits, truncated
+from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.machine import EXPORTS as MACHINE
+from gptrs_backend_numba.codegen.machine import choose, fma
+
+f32, i32 = np.float32, np.int32
+_divide, _rint, _copysign = MACHINE["divide"], MACHINE["rint"], MACHINE["copysign"]
+_absolute = MACHINE["absolute"]
+_integer_maximum, _integer_minimum = MACHINE["integer_maximum"], MACHINE["integer_minimum"]
+
+
+@register_jitable
+def exp_f32(x):
+    """`e^x` by `2^n * e^r`, |r| <= ln(2) / 2, with the polynomial of Cephes `expf`; < 2 ULP."""
+    y = choose(x < f32(89.0), x, f32(89.0))  # NaN is put back at the end
+    y = choose(y > f32(-104.0), y, f32(-104.0))
+    n = _rint(y * f32(1.44269504088896341))
+    r = fma(n, f32(-0.693359375), y)
+    r = fma(n, f32(2.12194440e-4), r)
+    p = fma(f32(1.9875691500e-4), r, f32(1.3981999507e-3))
+    p = fma(p, r, f32(8.3334519073e-3))
+    p = fma(p, r, f32(4.1665795894e-2))
+    p = fma(p, r, f32(1.6666665459e-1))
+    p = fma(p, r, f32(5.0000001201e-1))
+    p = fma(p, r * r, r) + f32(1.0)
+    # Two steps, since 2^n alone may lie outside the normal range where the result does not.
+    whole = truncated(n)
+    half = i32(whole >> i32(1))
+    first = from_bits(i32((half + i32(127)) << i32(23)))
+    second = from_bits(i32((whole - half + i32(127)) << i32(23)))
+    return choose(x == x, p * first * second, x)
+
+
+@register_jitable
+def tanh_f32(x):
+    """The hyperbolic tangent: an odd polynomial (Cephes `tanhf`) below 0.625, else by `e^2x`."""
+    t = _absolute(x)
+    z = x * x
+    p = fma(f32(-5.70498872745e-3), z, f32(2.06390887954e-2))
+    p = fma(p, z, f32(-5.37397155531e-2))
+    p = fma(p, z, f32(1.33314422036e-1))
+    p = fma(p, z, f32(-3.33332819422e-1))
+    near = fma(p * z, x, x)
+    far = f32(1.0) - _divide(f32(2.0), exp_f32(t + t) + f32(1.0))
+    return _copysign(choose(t < f32(0.625), near, far), x)
+
+
+@register_jitable
+def erf_f32(x):
+    """The error function: an odd polynomial near 0, else `1 - e^p(|x|)`; about 1 ULP."""
+    t = _absolute(x)
+    z = x * x
+    p = fma(f32(-1.72853470e-5), t, f32(3.83197126e-4))
+    q = fma(f32(-3.88396438e-3), t, f32(2.42546219e-2))
+    p = fma(p, z, q)
+    p = fma(p, t, f32(-1.06777877e-1))
+    p = fma(p, t, f32(-6.34846687e-1))
+    p = fma(p, t, f32(-1.28717512e-1))
+    p = fma(p, t, -t)
+    p = choose(t > f32(4.0), f32(-104.0), p)  # the polynomial holds below; infinities end here
+    far = _copysign(f32(1.0) - exp_f32(p), x)
+    s = fma(f32(-5.96761703e-4), z, f32(4.99119423e-3))
+    s = fma(s, z, f32(-2.67681349e-2))
+    s = fma(s, z, f32(1.12819925e-1))
+    s = fma(s, z, f32(-3.76125336e-1))
+    s = fma(s, z, f32(1.28379166e-1))
+    near = fma(s, x, x)
+    return choose(t > f32(0.927734375), far, choose(x == x, near, x))
+
+
+@register_jitable
+def logistic_f32(x):
+    """`1 / (1 + e^-x)` from `e^-|x|`, which cannot overflow."""
+    e = exp_f32(-_absolute(x))
+    return _divide(choose(x < f32(0.0), e, f32(1.0)), f32(1.0) + e)
+
+
+@register_jitable
+def logistic_f64(x):
+    """`logistic_f32` in double precision."""
+    e = math.exp(-_absolute(x))
+    return _divide(choose(x < 0.0, e, 1.0), 1.0 + e)
+
+
+@register_jitable
+def sign_f32(x):
+    """-1 or 1 with the sign of `x`; zeros and NaN stay."""
+    return choose(_absolute(x) > f32(0.0), _copysign(f32(1.0), x), x)
+
+
+@register_jitable
+def sign_f64(x):
+    """`sign_f32` in double precision."""
+    return choose(_absolute(x) > 0.0, _copysign(1.0, x), x)
+
+
+@register_jitable
+def f16_to_f32(bits):
+    """The value of a half-precision float given as uint16."""
+    b = convert(bits, i32)
+    magnitude = i32((b & i32(0x7FFF)) << i32(13))
+    exponent = i32(magnitude & i32(0x0F800000))
+    normal = from_bits(i32(magnitude + i32(112 << 23)))
+    special = from_bits(i32(magnitude + i32(224 << 23)))
+    # A subnormal is read as if it had the implicit bit of exponent 113, which is then taken off.
+    subnormal = from_bits(i32(magnitude + i32(113 << 23))) - from_bits(i32(113 << 23))
+    value = choose(exponent == i32(0x0F800000), special, normal)
+    value = choose(exponent == i32(0), subnormal, value)
+    sign = i32((b & i32(0x8000)) << i32(16))
+    return from_bits(i32(bits_of(value) | sign))
+
+
+@register_jitable
+def f32_to_f16(x):
+    """The nearest half-precision float as uint16, ties to even; overflows to infinity."""
+    b = bits_of(x)
+    magnitude = i32(b & i32(0x7FFFFFFF))
+    # Adding 0.5 lines the subnormal bits up at the end of the significand, rounded by the adder.
+    subnormal = i32(bits_of(from_bits(magnitude) + f32(0.5)) - i32(0x3F000000))
+    odd = i32((magnitude >> i32(13)) & i32(1))
+    normal = i32((magnitude - i32(112 << 23) + i32(0xFFF) + odd) >> i32(13))
+    special = choose(magnitude > i32(0x7F800000), i32(0x7E00), i32(0x7C00))
+    result = choose(magnitude < i32(113 << 23), subnormal, normal)
+    result = choose(magnitude >= i32(143 << 23), special, result)
+    return np.uint16(result | i32((b >> i32(16)) & i32(0x8000)))
+
+
+@register_jitable
+def bf16_to_f32(bits):
+    """The value of a bfloat16 given as uint16."""
+    return from_bits(i32(convert(bits, i32) << i32(16)))
+
+
+@register_jitable
+def f32_to_bf16(x):
+    """The nearest bfloat16 as uint16, ties to even; NaN stays NaN."""
+    b = bits_of(x)
+    rounded = i32(b + i32(0x7FFF) + i32((b >> i32(16)) & i32(1)))
+    kept = choose(x == x, rounded, i32(b | i32(0x400000)))
+    return np.uint16((kept >> i32(16)) & i32(0xFFFF))
+
+
+@register_jitable
+def f64_to_f32_odd(x):
+    """`x` in float32 with the last bit set if inexact, so that a second rounding is harmless."""
+    nearest = convert(x, f32)
+    back = convert(nearest, np.float64)
+    step = choose(_absolute(back) < _absolute(x), i32(1), i32(-1))
+    b = bits_of(nearest)
+    inexact = (back != x) & (x == x) & ((b & i32(1)) == i32(0)) & (_absolute(back) > 0.0)
+    return from_bits(choose(inexact, i32(b + step), b))
+
+
+@register_jitable
+def f8e5m2_to_f32(bits):
+    """The value of an 8-bit float with 5 bits of exponent, the upper half of a half float."""
+    return f16_to_f32(np.uint16(convert(bits, i32) << i32(8)))
+
+
+@register_jitable
+def f32_to_f8e5m2(x):
+    """The nearest 8-bit float with 5 bits of exponent, ties to even; overflows to infinity."""
+    b = bits_of(x)
+    magnitude = i32(b & i32(0x7FFFFFFF))
+    subnormal = i32(bits_of(from_bits(magnitude) + f32(128.0)) - i32(0x43000000))
+    odd = i32((magnitude >> i32(21)) & i32(1))
+    normal = i32((magnitude - i32(112 << 23) + i32(0xFFFFF) + odd) >> i32(21))
+    special = choose(magnitude > i32(0x7F800000), i32(0x7E), i32(0x7C))
+    result = choose(magnitude < i32(113 << 23), subnormal, normal)
+    result = choose(magnitude >= i32(143 << 23), special, result)
+    return np.uint8(result | i32((b >> i32(24)) & i32(0x80)))
+
+
+@register_jitable
+def f8e4m3_to_f32(bits):
+    """The value of an 8-bit float with 4 bits of exponent, which has NaN but no infinities."""
+    b = convert(bits, i32)
+    magnitude = i32((b & i32(0x7F)) << i32(20))
+    normal = from_bits(i32(magnitude + i32(120 << 23)))
+    subnormal = from_bits(i32(magnitude + i32(121 << 23))) - from_bits(i32(121 << 23))
+    value = choose(magnitude < i32(1 << 23), subnormal, normal)
+    value = choose(magnitude == i32(0x7F << 20), from_bits(i32(0x7FC00000)), value)
+    return from_bits(i32(bits_of(value) | i32((b & i32(0x80)) << i32(24))))
+
+
+@register_jitable
+def f32_to_f8e4m3(x):
+    """The nearest 8-bit float with 4 bits of exponent, ties to even; overflows to NaN."""
+    b = bits_of(x)
+    magnitude = i32(b & i32(0x7FFFFFFF))
+    subnormal = i32(bits_of(from_bits(magnitude) + f32(16384.0)) - i32(0x46800000))
+    odd = i32((magnitude >> i32(20)) & i32(1))
+    normal = i32((magnitude - i32(120 << 23) + i32(0x7FFFF) + odd) >> i32(20))
+    result = choose(magnitude < i32(121 << 23), subnormal, normal)
+    result = choose(result > i32(0x7F), i32(0x7F), result)
+    return np.uint8(result | i32((b >> i32(24)) & i32(0x80)))
+
+
+@register_jitable
+def wrapped_si4(x):
+    """The number that the low 4 bits of an int8 are."""
+    return np.int8(((x & 15) ^ 8) - 8)
+
+
+@register_jitable
+def wrapped_ui4(x):
+    """The number that the low 4 bits of a uint8 are."""
+    return np.uint8(x & 15)
+
+
+@register_jitable
+def clamped_si4(x):
+    """The nearest number of 4 bits."""
+    return _integer_minimum(_integer_maximum(x, np.int8(-8)), np.int8(7))
+
+
+@register_jitable
+def clamped_ui4(x):
+    """The nearest number of 4 bits."""
+    return _integer_minimum(x, np.uint8(15))
+
+
+EXPORTS = {
+    function.__name__: function
+    for function in (
+        exp_f32, tanh_f32, erf_f32, logistic_f32, logistic_f64, sign_f32, sign_f64,
+        f16_to_f32, f32_to_f16, bf16_to_f32, f32_to_bf16, f64_to_f32_odd,
+        f8e5m2_to_f32, f32_to_f8e5m2, f8e4m3_to_f32, f32_to_f8e4m3,
+        wrapped_si4, wrapped_ui4, clamped_si4, clamped_ui4,
+    )
+} | {
+    "exp_f64": math.exp, "tanh_f64": math.tanh, "erf_f64": math.erf,
+    "expm1": math.expm1, "log": math.log, "log1p": math.log1p, "sin": math.sin, "cos": math.cos,
+}  # fmt: skip
+"""The names that kernel sources use."""

@@ -1,0 +1,1 @@
+"""Products, convolutions and attention on AMX, the matrix instructions of x86 processors."""

@@ -1,0 +1,262 @@
+"""The inner loops of convolutions on the matrix unit (AMX) in LLVM vector code.
+
+As in `bf16_parts_ir` a f32 is the sum of three bf16, and six of the nine products of such parts
+count. The left side lies in planes: for each step of `STEP` channels and each part a plane with a
+cache line for each position of the image, so that neighbouring positions are a tile as they lie.
+The right side are columns of f32, `WIDTH` outputs each. While the matrix unit multiplies a step of
+a column with four tiles of positions, the vector units split the next one: parts of weights never
+leave the nearest cache, and weights come from memory with four bytes each.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from llvmlite import ir
+
+from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.machine import call_llvm
+from gptrs_backend_numba.codegen.vector_ir import (
+    I64,
+    VECTOR,
+    WIDTH,
+    ZERO,
+    Emitter,
+    number,
+)
+from gptrs_backend_numba.kernels.amx.bf16x3_ir import (
+    MOST_PARTS,
+    STEP,
+    TILE_BYTES,
+    bits_of_parts,
+    paired_parts,
+)
+from gptrs_backend_numba.kernels.amx.gemm_ir import VOID, load_tile, store_tile, tile_register
+from gptrs_backend_numba.kernels.convolution.direct_ir import (
+    Epilogue,
+    lanes_below,
+    masked_load,
+)
+
+LINE = 64
+"""Bytes of a step of one part of one position."""
+_TILES = 4
+"""Of a block: positions in fours of `TILE_ROWS`, a register for the sums of each."""
+TILE_ROWS = 16
+BLOCK = _TILES * TILE_ROWS
+"""Positions of a block of sums."""
+_RIGHT = 6
+"""The first of two registers for parts of the right side; those before it that hold no sums are for
+tiles of the left side."""
+_PATH = ((2, (0,)), (1, (0, 1)), (0, (0, 1)), (0, (2,)))
+"""Parts of the left side, and those of the right one that they are multiplied with meanwhile."""
+_UNITS = STEP // 2
+"""Pairs of vectors in a step of a column."""
+STEP_BYTES = 4 * STEP * WIDTH
+"""Of a step of a column."""
+PARTS_BYTES = TILE_BYTES * MOST_PARTS
+"""Of its parts."""
+_ROWS_AT_ONCE = 8
+_AHEAD = 32 * 1024
+"""Bytes between what is split and what the memory is asked for."""
+
+
+def conv_block(tiles: int):
+    """Intrinsic: the sums of `tiles` tiles of positions for a column, `count` steps of products.
+
+    Arguments: the address of the first position in the first plane, the bytes of a plane, the
+    address of a table with the bytes from there to the plane and position of each step; of the
+    column, and of the one that comes next; of the parts of the first step, which is split already,
+    and of the second one: that of the next column will be in the place of the first if the count
+    is even; the count; and of the sums, `WIDTH` numbers a row.
+    """
+
+    @intrinsic
+    def multiply(typing_context, left, plane, table, source, following, parts, other, count, out):
+        def generate(context, builder, signature, arguments):
+            left, plane, table, source, following, parts, other, count, out = arguments
+            emit = Emitter(builder)
+            left, table, source, following, parts, other, out = (
+                emit.pointer(x) for x in (left, table, source, following, parts, other, out)
+            )
+            for register in range(tiles):
+                call_llvm(builder, "llvm.x86.tilezero", VOID, [tile_register(register)])
+            last = builder.sub(count, number(1))
+
+            def body(k, state):
+                source, this, other = state
+                source = emit.moved(source, STEP_BYTES)
+                is_last = builder.icmp_signed("==", k, last)
+                splits = builder.select(is_last, following, source)
+                offset = emit.load(emit.moved(table, (k, 8)), I64, 8)
+                units = [partial(_split_unit, emit, splits, other, unit) for unit in range(_UNITS)]
+                _products(emit, tiles, (emit.moved(left, (offset, 1)), plane), this, units)
+                return [source, other, this]
+
+            emit.loop(count, 1, [source, parts, other], body)
+            for register in range(tiles):
+                store_tile(emit, register, emit.moved(out, TILE_BYTES * register), number(LINE))
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 9), generate
+
+    return multiply
+
+
+def _order(tiles):
+    """The products of a step: tile, its part, the weight's part, and the register for the tile.
+
+    As many tiles as there are registers for are multiplied with one part of the weights, then with
+    the other one.
+    """
+    registers = _RIGHT - tiles
+    for part, weights in _PATH:
+        for first in range(0, tiles, registers):
+            for weight in weights:
+                for tile in range(first, min(first + registers, tiles)):
+                    yield tile, part, weight, tiles + tile - first
+
+
+def _products(emit, tiles, left, right, others):
+    """The six products of a step; some of what else is to be done after each instruction.
+
+    `left` are the pointer to the first plane and the bytes of a plane.
+    """
+    held = {}
+
+    def load(register, what, pointer):
+        if held.get(register) != what:
+            load_tile(emit, register, pointer, number(LINE))
+        held[register] = what
+
+    order = list(_order(tiles))
+    for done, (tile, part, weight, register) in enumerate(order):
+        at = _RIGHT + weight % 2
+        load(at, weight, emit.moved(right, TILE_BYTES * weight))
+        load(register, (part, tile), emit.moved(left[0], (left[1], part), TILE_BYTES * tile))
+        registers = [tile_register(x) for x in (tile, register, at)]
+        call_llvm(emit.builder, "llvm.x86.tdpbf16ps", VOID, registers)
+        begin, end = (len(others) * turn // len(order) for turn in (done, done + 1))
+        for other in others[begin:end]:
+            other()
+
+
+def _split_unit(emit, source, target, unit):
+    """Two vectors of a column become a line of each part."""
+    places = [emit.moved(source, 2 * LINE * unit + LINE * half) for half in range(2)]
+    for place in places:
+        emit.prefetch(emit.moved(place, _AHEAD), near=2)
+    pair = (emit.load(place, VECTOR, 64) for place in places)
+    both = (bits_of_parts(emit, value, MOST_PARTS, rounds=False) for value in pair)
+    for part, word in enumerate(paired_parts(emit, *both)):
+        emit.store(word, emit.moved(target, TILE_BYTES * part + LINE * unit))
+
+
+@intrinsic
+def split_step(typing_context, source, target):
+    """Splits the first step of a column. Arguments: its address, and that of the parts."""
+
+    def generate(context, builder, signature, arguments):
+        emit = Emitter(builder)
+        source, target = (emit.pointer(x) for x in arguments)
+        for unit in range(_UNITS):
+            _split_unit(emit, source, target, unit)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 2), generate
+
+
+@intrinsic
+def split_line(typing_context, source, step, channels, target, plane, before, count, after):
+    """A line of an image into planes, with zeros before and after it.
+
+    Arguments: the address of the first position, the bytes to each next one; the channels; the
+    address of the first position in the first plane, the bytes of a plane; how many positions
+    there are before, of the line, and after.
+    """
+
+    def generate(context, builder, signature, arguments):
+        source, step, channels, target, plane, before, count, after = arguments
+        emit = Emitter(builder)
+        source, target = emit.pointer(source), emit.pointer(target)
+
+        def zeros(_, state):
+            (place,) = state
+            for part in range(MOST_PARTS):
+                emit.store(ZERO, emit.moved(place, (plane, part)))
+            return [emit.moved(place, LINE)]
+
+        def body(channel, state):
+            (target,) = state
+            (place,) = emit.loop(before, 1, [target], zeros)
+            masks = [
+                lanes_below(emit, builder.sub(channels, builder.add(channel, number(at))))
+                for at in (0, WIDTH)
+            ]
+
+            def position(_, state):
+                source, place = state
+                low, high = (
+                    masked_load(emit, emit.moved(source, 4 * WIDTH * half), mask)
+                    for half, mask in enumerate(masks)
+                )
+                both = (bits_of_parts(emit, value, MOST_PARTS) for value in (low, high))
+                pairs = paired_parts(emit, *both)
+                for part, pair in enumerate(pairs):
+                    emit.store(pair, emit.moved(place, (plane, part)))
+                return [emit.moved(source, (step, 1)), emit.moved(place, LINE)]
+
+            start = emit.moved(source, (channel, 4))
+            _, place = emit.loop(count, 1, [start, place], position)
+            emit.loop(after, 1, [place], zeros)
+            return [emit.moved(target, (plane, MOST_PARTS))]
+
+        emit.loop(channels, STEP, [target], body)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 8), generate
+
+
+@intrinsic
+def finish_rows(typing_context, sums, count, width, scale, shift, residual, bounds, out, row):
+    """Some rows of sums, `WIDTH` numbers each, become rows of the result.
+
+    Arguments: the address of the sums; how many rows; how many channels are left; addresses of the
+    scale, the shift, the residual or 0, the two bounds and the result; the bytes from one row of
+    the result to the next, the same in the residual. The result is 0 unless a sum is NaN.
+    """
+
+    def generate(context, builder, signature, arguments):
+        sums, count, width, scale, shift, residual, bounds, out, row = arguments
+        emit = Emitter(builder)
+        sums, scale, shift, bounds, out, added = (
+            emit.pointer(x) for x in (sums, scale, shift, bounds, out, residual)
+        )
+        masks = {0: lanes_below(emit, width)}
+        epilogue = Epilogue(emit, scale, shift, residual, bounds)
+
+        def rows(at_once):
+            def body(_, state):
+                sums, added, out, odd = state
+                values = [emit.load(emit.moved(sums, LINE * i), VECTOR, 64) for i in range(at_once)]
+                for pair in zip(values[::2], values[1::2] or values, strict=True):
+                    odd = builder.or_(odd, builder.fcmp_unordered("uno", *pair))
+
+                def place_in(base):
+                    return lambda i: emit.moved(base, (row, i))
+
+                epilogue.finish(values, [0] * at_once, masks, place_in(out), place_in(added))
+                moved = [emit.moved(place, (row, at_once)) for place in (added, out)]
+                return [emit.moved(sums, LINE * at_once), *moved, odd]
+
+            return body
+
+        rest = builder.and_(count, number(_ROWS_AT_ONCE - 1))
+        whole = builder.sub(count, rest)
+        none = ir.Constant(ir.VectorType(ir.IntType(1), WIDTH), None)
+        starts = [sums, added, out, none]
+        state = emit.loop(whole, _ROWS_AT_ONCE, starts, rows(_ROWS_AT_ONCE))
+        odd = emit.loop(rest, 1, state, rows(1))[3]
+        return builder.zext(builder.bitcast(odd, ir.IntType(WIDTH)), I64)
+
+    return types.int64(*[types.int64] * 9), generate

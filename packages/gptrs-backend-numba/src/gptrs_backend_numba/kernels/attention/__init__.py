@@ -1,0 +1,1 @@
+"""Attention without a table of scores: one query, or panels of many."""

@@ -1,0 +1,138 @@
+"""The products of attention: tiles of keys or values, read in place, times a panel of queries.
+
+A panel holds `PANEL` queries side by side: for each number of a query, for each key's weight, for
+each number of a result. Keys and values are f32, and each of their numbers is multiplied with a
+whole row of the panel, so nothing of them needs to be copied into another order.
+"""
+
+from __future__ import annotations
+
+from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.vector_ir import F32, VECTOR, WIDTH, ZERO, Emitter, number
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, VECTORS
+
+MIX_ROWS = (ROWS, 4, 1)
+"""Rows of the tiles of values."""
+SCORE_ROWS = (8, 4, 1) if ROWS > 8 else (4, 1)
+"""Rows of the tiles of keys. Their addresses have no fixed distance, so that LLVM loads the numbers
+of all keys first: there must be registers for these beside the sums."""
+_SIDE = 4 * WIDTH
+"""Bytes of a vector."""
+
+
+def _lines(emit, base, row_step, rows):
+    """Pointers to every fourth row: with the next three, they are few enough for registers."""
+    return [emit.moved(base, (row_step, row)) for row in range(0, rows, 4)]
+
+
+def _products(emit, rows, row_step, k_step):
+    """The body of the loop over k: a row of the panel times `rows` numbers, added to the sums."""
+
+    def body(k, state):
+        lines = (rows + 3) // 4
+        *lefts, rhs = state[: lines + 1]
+        sums = state[lines + 1 :]
+        right = [emit.load(emit.moved(rhs, _SIDE * v), VECTOR, 4) for v in range(VECTORS)]
+        for m in range(rows):
+            left = emit.splat(emit.load(emit.moved(lefts[m // 4], (row_step, m % 4)), F32, 4))
+            for v in range(VECTORS):
+                at = m * VECTORS + v
+                sums[at] = emit.multiply_add(left, right[v], sums[at])
+        lefts = [emit.moved(left, (k_step, 1)) for left in lefts]
+        return [*lefts, emit.moved(rhs, 4 * PANEL), *sums]
+
+    return body
+
+
+def _multiply(emit, rows, steps, lhs, rhs, count, starts):
+    row_step, k_step = steps
+    state = [*_lines(emit, lhs, row_step, rows), rhs, *starts]
+    return emit.loop(count, 1, state, _products(emit, rows, row_step, k_step))[-len(starts) :]
+
+
+def _places(emit, out, rows):
+    return [emit.moved(out, 4 * PANEL * m + _SIDE * v) for m in range(rows) for v in range(VECTORS)]
+
+
+def score_tile(rows: int):
+    """Intrinsic: `rows` keys times a panel of queries, `rows` rows of a panel.
+
+    Arguments: the address of the first key, contiguous, and the bytes from one key to the next; of
+    the queries, of the result, and the count of numbers of a key.
+    """
+
+    @intrinsic
+    def micro_kernel(typing_context, key, step, queries, out, count):
+        def generate(context, builder, signature, arguments):
+            key, step, queries, out, count = arguments
+            emit = Emitter(builder)
+            key, queries, out = (emit.pointer(address) for address in (key, queries, out))
+            zeros = [ZERO] * (rows * VECTORS)
+            steps = step, number(4)
+            sums = _multiply(emit, rows, steps, key, queries, count, zeros)
+            for value, place in zip(sums, _places(emit, out, rows), strict=True):
+                emit.store(value, place)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 5), generate
+
+    return micro_kernel
+
+
+def mix_tile(rows: int):
+    """Intrinsic: `rows` numbers of each of `count` values, weighed, are added to scaled sums.
+
+    Arguments: the address of the first value, contiguous, and the bytes from one value to the next;
+    of the weights, a row of a panel for each value; of a row of factors, which the sums are
+    multiplied with first; of the sums, `rows` rows of a panel; and the count.
+    """
+
+    @intrinsic
+    def micro_kernel(typing_context, value, step, weights, factors, out, count):
+        def generate(context, builder, signature, arguments):
+            value, step, weights, factors, out, count = arguments
+            emit = Emitter(builder)
+            value, weights, factors, out = (
+                emit.pointer(address) for address in (value, weights, factors, out)
+            )
+            scale = [emit.load(emit.moved(factors, _SIDE * v), VECTOR, 4) for v in range(VECTORS)]
+            places = _places(emit, out, rows)
+            starts = [
+                builder.fmul(emit.load(place, VECTOR, 4), scale[at % VECTORS])
+                for at, place in enumerate(places)
+            ]
+            steps = number(4), step
+            sums = _multiply(emit, rows, steps, value, weights, count, starts)
+            for total, place in zip(sums, places, strict=True):
+                emit.store(total, place)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 6), generate
+
+    return micro_kernel
+
+
+@intrinsic
+def prefetch_row(typing_context, address, size):
+    """Ask for `size` bytes of memory, which need not exist."""
+
+    def generate(context, builder, signature, arguments):
+        address, size = arguments
+        emit = Emitter(builder)
+        base = emit.pointer(address)
+
+        def body(k, state):
+            emit.prefetch(emit.moved(base, (k, 1)))
+            return []
+
+        emit.loop(size, 64, [], body)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+NAMES: dict[str, object] = {
+    **{f"score_tile_{rows}": score_tile(rows) for rows in SCORE_ROWS},
+    **{f"mix_tile_{rows}": mix_tile(rows) for rows in MIX_ROWS},
+}
+"""Additional names of the source of `gptrs_backend_numba.kernels.attention.many_queries`."""

@@ -1,0 +1,1 @@
+"""Convolutions, channels last: direct, depthwise, Winograd, and jobs of several calls."""

@@ -1,0 +1,169 @@
+"""The inner loops of depthwise convolutions in LLVM vector code, a lane for each channel."""
+
+from __future__ import annotations
+
+from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.vector_ir import WIDTH, ZERO, Emitter, number
+from gptrs_backend_numba.kernels.convolution.direct_ir import (
+    Epilogue,
+    hidden,
+    lanes_below,
+    masked_load,
+)
+
+_SIDE = 3
+"""Of the window of `depthwise_line`."""
+_AT_ONCE = 4
+"""Positions that `depthwise_line` computes side by side: they share columns of the image."""
+_COLUMNS_A_BASE = 3
+"""Columns whose addresses are a base and one or two steps, which x86 adds for nothing."""
+
+
+def depthwise(positions: int):
+    """Intrinsic: `positions` neighbours in a row of a depthwise convolution, some channels.
+
+    Arguments: the address of the first tap of the first position, the bytes between positions,
+    between rows of taps, how many of these, between taps of a row, how many; the address of the
+    weights of the first tap, the bytes from one row of taps to the next (one tap follows another);
+    how many channels, and the bytes of all; the rest as in `conv_tile`.
+    """
+
+    @intrinsic
+    def micro_kernel(
+        typing_context, x, step, row_step, rows, column_step, columns, weight, weight_row,
+        channels, line,
+        scale, shift, residual, bounds, out,
+    ):  # fmt: skip
+        def generate(context, builder, signature, arguments):
+            emit = Emitter(builder)
+            x, step, row_step, rows, column_step, columns, weight, weight_row, *tail = arguments
+            channels, line, scale, shift, residual, bounds, out = tail
+            x, weight, scale, shift, bounds, out = (
+                emit.pointer(address) for address in (x, weight, scale, shift, bounds, out)
+            )
+
+            def block(c, mask):
+                def tap_row(i, sums):
+                    start = emit.moved(x, (builder.mul(i, row_step), 1), (c, 4))
+                    factors = emit.moved(weight, (builder.mul(i, weight_row), 1), (c, 4))
+
+                    def tap(j, sums):
+                        place = emit.moved(start, (builder.mul(j, column_step), 1))
+                        at = emit.moved(factors, (builder.mul(j, line), 1))
+                        factor = masked_load(emit, at, mask)
+                        return [
+                            emit.multiply_add(
+                                masked_load(emit, emit.moved(place, (step, p)), mask), factor, value
+                            )
+                            for p, value in enumerate(sums)
+                        ]
+
+                    return emit.loop(columns, 1, sums, tap)
+
+                sums = emit.loop(rows, 1, [ZERO] * positions, tap_row)
+                own = (emit.moved(pointer, (c, 4)) for pointer in (scale, shift))
+
+                def place_in(base):
+                    return lambda p: emit.moved(base, (line, p), (c, 4))
+
+                places = (place_in(base) for base in (out, emit.pointer(residual)))
+                Epilogue(emit, *own, residual, bounds).finish(
+                    sums, [0] * positions, {0: mask}, *places
+                )
+
+            def body(c, _):
+                block(c, lanes_below(emit, builder.sub(channels, c)))
+                return []
+
+            emit.loop(channels, WIDTH, [], body)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 15), generate
+
+    return micro_kernel
+
+
+def depthwise_line(stride: int, top: int, bottom: int):
+    """Intrinsic: a row of the result of a 3x3 window, for the channels of one register.
+
+    Rows of taps from `top` to `bottom` are within the image. Arguments: the address of the first
+    tap of the first position, there or not; the bytes between rows and between columns, these also
+    of the result; the address of the weights; whether the first position lacks its left column,
+    how many follow that lack none, whether one follows that lacks its right column; how many
+    channels are left; addresses of the scale, the shift, the two bounds and the result.
+    """
+
+    @intrinsic
+    def micro_kernel(
+        typing_context, x, row_step, step, weight, left, count, right, channels,
+        scale, shift, bounds, out,
+    ):  # fmt: skip
+        def generate(context, builder, signature, arguments):
+            x, row_step, step, weight, left, count, right, channels, *tail = arguments
+            emit = Emitter(builder)
+            x, weight, scale, shift, bounds, out = (
+                emit.pointer(address) for address in (x, weight, *tail)
+            )
+            mask = lanes_below(emit, channels)
+            rows = range(top, bottom)
+            factors = {
+                (i, j): masked_load(emit, emit.moved(weight, (step, _SIDE * i + j)), mask)
+                for i in rows
+                for j in range(_SIDE)
+            }
+            epilogue = Epilogue(emit, scale, shift, number(0), bounds)
+
+            def positions(count, taps):
+                return _positions(emit, (count, stride, taps), factors, step, mask, epilogue)
+
+            starts = [emit.moved(x, (row_step, i)) for i in rows]
+            state = [*starts, out]
+            state = emit.loop(left, 1, state, positions(1, range(1, _SIDE)))
+            rest = builder.and_(count, number(_AT_ONCE - 1))
+            whole = builder.sub(count, rest)
+            state = emit.loop(whole, _AT_ONCE, state, positions(_AT_ONCE, range(_SIDE)))
+            state = emit.loop(rest, 1, state, positions(1, range(_SIDE)))
+            emit.loop(right, 1, state, positions(1, range(_SIDE - 1)))
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 12), generate
+
+    return micro_kernel
+
+
+def _positions(emit, kind, factors, step, mask, epilogue):
+    """The body of a loop over positions: `kind` is how many at once, their stride, the taps."""
+    count, stride, taps = kind
+
+    def body(_, state):
+        *starts, out = state
+        sums = [ZERO] * count
+        for i, start in zip(sorted({i for i, _ in factors}), starts, strict=True):
+            for column in range(taps.start, stride * (count - 1) + taps.stop):
+                if column == taps.start or column % _COLUMNS_A_BASE == 0:
+                    base = hidden(emit.builder, emit.moved(start, (step, column)))
+                    first = column
+                place = emit.moved(base, (step, column - first))
+                value = masked_load(emit, place, mask)
+                for p in range(count):
+                    tap = column - stride * p
+                    if tap in taps:
+                        sums[p] = emit.multiply_add(value, factors[i, tap], sums[p])
+        lanes, masks = [0] * count, {0: mask}
+        epilogue.finish(sums, lanes, masks, *[lambda p: emit.moved(out, (step, p))] * 2)
+        moved = [emit.moved(start, (step, stride * count)) for start in starts]
+        return [*moved, emit.moved(out, (step, count))]
+
+    return body
+
+
+EXPORTS: dict[str, object] = {
+    f"depthwise_{positions}": depthwise(positions) for positions in (1, 4, 8)
+}
+"""Additional names of the source for any window."""
+LINES: dict[str, object] = {
+    f"depthwise_line_{stride}_{top}_{bottom}": depthwise_line(stride, top, bottom)
+    for stride in (1, 2)
+    for top, bottom in ((0, _SIDE), (1, _SIDE), (0, _SIDE - 1))
+}
+"""Additional names of the source for windows of 3x3."""

@@ -1,0 +1,174 @@
+"""The transforms of Winograd's algorithms F(2x2, 3x3) and F(4x4, 3x3), a lane for each channel.
+
+Lavin, Gray: Fast Algorithms for Convolutional Neural Networks (2016). A tile `d` of 4x4 or 6x6
+numbers becomes `B^T d B`, is multiplied element by element by transformed weights, and the sums
+`m` over the channels become 2x2 or 4x4 results `A^T m A`.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.vector_ir import I64, VECTOR, WIDTH, Emitter
+from gptrs_backend_numba.kernels.convolution.direct_ir import (
+    Epilogue,
+    lanes_below,
+    masked_load,
+    masked_store,
+)
+
+
+class _Vectors:
+    """Arithmetic on vectors."""
+
+    def __init__(self, emit):
+        self.add, self.sub = emit.builder.fadd, emit.builder.fsub
+        self._emit = emit
+
+    def times(self, factor, x, added):
+        """`factor * x + added`."""
+        constant = ir.Constant(VECTOR, [float(factor)] * WIDTH)
+        return self._emit.multiply_add(x, constant, added)
+
+
+def _before_4(v, d):
+    """`B^T d` of six vectors."""
+    even, odd = v.times(-4, d[2], d[4]), v.times(-4, d[1], d[3])
+    near, far = v.sub(d[4], d[2]), v.sub(d[3], d[1])
+    return [
+        v.times(4, d[0], v.times(-5, d[2], d[4])),
+        v.add(even, odd),
+        v.sub(even, odd),
+        v.times(2, far, near),
+        v.times(-2, far, near),
+        v.times(4, d[1], v.times(-5, d[3], d[5])),
+    ]
+
+
+def _after_4(v, m):
+    """`A^T m` of six vectors."""
+    p, q = v.add(m[1], m[2]), v.sub(m[1], m[2])
+    r, s = v.add(m[3], m[4]), v.sub(m[3], m[4])
+    return [
+        v.add(v.add(m[0], p), r),
+        v.times(2, s, q),
+        v.times(4, r, p),
+        v.add(v.times(8, s, q), m[5]),
+    ]
+
+
+def _before_2(v, d):
+    """`B^T d` of four vectors."""
+    return [v.sub(d[0], d[2]), v.add(d[1], d[2]), v.sub(d[2], d[1]), v.sub(d[1], d[3])]
+
+
+def _after_2(v, m):
+    """`A^T m` of four vectors."""
+    return [v.add(v.add(m[0], m[1]), m[2]), v.sub(v.sub(m[1], m[2]), m[3])]
+
+
+_BEFORE, _AFTER = {2: _before_2, 4: _before_4}, {2: _after_2, 4: _after_4}
+
+
+def _both_ways(v, transform, columns):
+    """`transform` of each column, then of each row of what comes out; rows of results."""
+    half = [transform(v, column) for column in columns]
+    return [transform(v, list(row)) for row in zip(*half, strict=True)]
+
+
+def _address(emit, table, position):
+    return emit.pointer(emit.load(emit.moved(table, 8 * position), I64, 8))
+
+
+def winograd_before(side: int):
+    """Intrinsic: `B^T d B` of one tile with `side` x `side` results, all channels.
+
+    Arguments: the address of a table with the addresses of the positions of the image, row by row;
+    of the first result, and the bytes to each next one; the number of channels.
+    """
+    seen = side + 2
+
+    @intrinsic
+    def transform(typing_context, table, out, step, channels):
+        def generate(context, builder, signature, arguments):
+            table, out, step, channels = arguments
+            emit = Emitter(builder)
+            table, out, v = emit.pointer(table), emit.pointer(out), _Vectors(emit)
+
+            def body(c, _):
+                mask = lanes_below(emit, builder.sub(channels, c))
+                places = [emit.moved(_address(emit, table, p), (c, 4)) for p in range(seen**2)]
+                columns = [
+                    [masked_load(emit, places[seen * i + j], mask) for i in range(seen)]
+                    for j in range(seen)
+                ]
+                place = emit.moved(out, (c, 4))
+                for row in _both_ways(v, _BEFORE[side], columns):
+                    for value in row:
+                        masked_store(emit, value, place, mask)
+                        place = emit.moved(place, (step, 1))
+                return []
+
+            emit.loop(channels, WIDTH, [], body)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 4), generate
+
+    return transform
+
+
+def winograd_after(side: int):
+    """Intrinsic: `A^T m A` of one tile and the epilogue, all channels.
+
+    Arguments: the address of the first sum, and the bytes to each next one; the number of channels;
+    addresses of the scale and the shift; of a table of the addresses of the positions of the
+    residual, or 0; of the two bounds; of a table of the addresses of the results.
+    """
+    seen = side + 2
+
+    @intrinsic
+    def transform(typing_context, sums, step, channels, scale, shift, residuals, bounds, outs):
+        def generate(context, builder, signature, arguments):
+            sums, step, channels, scale, shift, residuals, bounds, outs = arguments
+            emit = Emitter(builder)
+            sums, scale, shift, bounds, outs = (
+                emit.pointer(address) for address in (sums, scale, shift, bounds, outs)
+            )
+            v = _Vectors(emit)
+
+            def body(c, _):
+                mask = lanes_below(emit, builder.sub(channels, c))
+                first = emit.moved(sums, (c, 4))
+                columns = [
+                    [
+                        masked_load(emit, emit.moved(first, (step, seen * i + j)), mask)
+                        for i in range(seen)
+                    ]
+                    for j in range(seen)
+                ]
+                values = [x for row in _both_ways(v, _AFTER[side], columns) for x in row]
+                own = (emit.moved(pointer, (c, 4)) for pointer in (scale, shift))
+                epilogue = Epilogue(emit, *own, residuals, bounds)
+
+                def place_in(table):
+                    return lambda i: emit.moved(_address(emit, table, i), (c, 4))
+
+                added = place_in(emit.pointer(residuals))
+                epilogue.finish(values, [0] * len(values), {0: mask}, place_in(outs), added)
+                return []
+
+            emit.loop(channels, WIDTH, [], body)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 8), generate
+
+    return transform
+
+
+EXPORTS: dict[str, object] = {
+    f"{function.__name__}_{side}": function(side)
+    for function in (winograd_before, winograd_after)
+    for side in (2, 4)
+}
+"""Additional names of the sources."""

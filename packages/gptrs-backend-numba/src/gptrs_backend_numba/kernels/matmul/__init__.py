@@ -1,0 +1,1 @@
+"""Matrix products: operands are packed, tiles multiplied in registers, epilogues applied."""

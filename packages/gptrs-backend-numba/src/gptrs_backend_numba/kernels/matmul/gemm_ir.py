@@ -1,0 +1,282 @@
+"""The inner loops of the matrix product in LLVM vector code.
+
+A tile holds `ROWS` x `VECTORS * WIDTH` sums in registers. Each step of k loads one row of the
+right side, `PANEL` elements, and multiplies it by one number for each row of the left side.
+"""
+
+from __future__ import annotations
+
+from llvmlite import ir
+
+from gptrs_backend_numba.codegen.compiled import provide
+from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.function_calls import call_compiled, call_tile, use_wide_vectors
+from gptrs_backend_numba.codegen.vector_ir import (
+    F32,
+    FEATURES,
+    I32,
+    I64,
+    VECTOR,
+    WIDTH,
+    ZERO,
+    Emitter,
+    number,
+)
+
+VECTORS = 2
+"""Vector registers in a row of a tile."""
+ROWS = 12 if FEATURES & {"avx512f", "neon"} else 6
+"""Rows of the largest tile: its sums fill three quarters of the 32 or 16 registers."""
+PANEL = VECTORS * WIDTH
+"""Columns of a tile, and of a panel of a packed right side."""
+
+_CHAINS = 8
+"""Sums in flight that keep two units with a latency of four cycles busy."""
+_FEW = 6
+"""Rows up to which a tile is bound by memory."""
+
+
+def tile(rows: int, dtype: str, panels: int = 1):
+    """Intrinsic: `rows` x `PANEL` sums of products over `count` >= 0 values of k.
+
+    Arguments: the address of lhs, f32, `rows` numbers for each k; of rhs, "f32", "bf16" or "f16",
+    and the bytes from one k to the next; the count; two addresses of what the sums begin with,
+    f32, 0 for nothing, each with the elements from one row to the next; the same of the sums; and
+    where to ask the memory for what is needed later, with the bytes to move on for each k: the
+    processor alone looks too little ahead. Tiles of few rows ask for a whole row of a panel at a
+    time, the others for one cache line.
+
+    With two panels, which follow one another in a packed rhs, the sums of the second one are
+    `PANEL` elements behind those of the first: one row alone is faster on two streams from memory.
+    """
+    chains = max(1, _CHAINS // (rows * VECTORS * panels))
+    # Few rows are bound by memory: one chain of sums would wait for itself.
+    unroll = max(2, chains)
+
+    @intrinsic
+    def micro_kernel(
+        typing_context, lhs, rhs, step, count, start, start_row, other, other_row, out, row,
+        ahead, pace,
+    ):  # fmt: skip
+        def generate(context, builder, signature, arguments):
+            lhs, rhs, step, count, start, start_row, other, other_row, *rest = arguments
+            out, row, ahead, pace = rest
+            emit = Emitter(builder)
+            vectors = rows, VECTORS * panels
+            sums = [ZERO] * (vectors[0] * vectors[1])
+            for address, distance in ((start, start_row), (other, other_row)):
+                sums = _increased(emit, sums, address, _places(emit, address, distance, *vectors))
+            starts = sums + [ZERO] * (len(sums) * (chains - 1))
+            streams = [emit.pointer(address) for address in (rhs, ahead)]
+            for panel in range(1, panels):
+                far = builder.mul(builder.mul(count, step), number(panel))
+                streams += [emit.moved(stream, (far, 1)) for stream in streams[:2]]
+            state = [emit.pointer(lhs), *streams, *starts]
+            rest = builder.and_(count, number(unroll - 1))
+            for times, steps in ((builder.sub(count, rest), unroll), (rest, 1)):
+                body = _products(emit, rows, dtype, (step, pace), steps, panels)
+                state = emit.loop(times, steps, state, body)
+            sums = state[1 + len(streams) :]
+            places = _places(emit, out, row, *vectors)
+            for at, place in enumerate(places):
+                value = sums[at]
+                for chain in range(1, chains):
+                    value = builder.fadd(value, sums[at + chain * len(places)])
+                emit.store(value, place)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 12), generate
+
+    return micro_kernel
+
+
+def _places(emit, address, row, rows, vectors):
+    """Pointers to the vectors of a tile, row by row."""
+    base = emit.pointer(address)
+    return [
+        emit.moved(base, (row, 4 * m), 4 * WIDTH * v) for m in range(rows) for v in range(vectors)
+    ]
+
+
+def _increased(emit, sums, address, places):
+    """The sums, plus the vectors at the places unless the address is 0."""
+    b = emit.builder
+    entry = b.block
+    load, begin = b.append_basic_block("load"), b.append_basic_block("begin")
+    b.cbranch(b.icmp_signed("!=", address, number(0)), load, begin)
+    b.position_at_end(load)
+    loaded = [emit.load(place, VECTOR, 4) for place in places]
+    found = [
+        value if start is ZERO else b.fadd(value, start)
+        for value, start in zip(loaded, sums, strict=True)
+    ]
+    b.branch(begin)
+    b.position_at_end(begin)
+    results = [b.phi(VECTOR) for _ in places]
+    for phi, start, value in zip(results, sums, found, strict=True):
+        phi.add_incoming(start, entry)
+        phi.add_incoming(value, load)
+    return results
+
+
+def _products(emit, rows, dtype, paces, steps, panels):
+    """The body of the loop over k: `steps` values, each added to the next chain of sums."""
+    width = (4 if dtype == "f32" else 2) * WIDTH
+    asked, near = (width * VECTORS, 3) if rows <= _FEW else (1, 2)
+
+    def body(k, state):
+        lhs, streams, sums = state[0], state[1 : 1 + 2 * panels], state[1 + 2 * panels :]
+        at = 0
+        for u in range(steps):
+            right = []
+            for rhs, ahead in zip(streams[::2], streams[1::2], strict=True):
+                for line in range(0, asked, 64) if steps > 1 else ():
+                    emit.prefetch(emit.moved(ahead, line), near=near)
+                right += [emit.floats(emit.moved(rhs, width * v), dtype) for v in range(VECTORS)]
+            for m in range(rows):
+                left = emit.splat(emit.load(emit.moved(lhs, 4 * (u * rows + m)), F32, 4))
+                for value in right:
+                    sums[at] = emit.multiply_add(left, value, sums[at])
+                    at = (at + 1) % len(sums)
+            streams = [emit.moved(x, (paces[i % 2], 1)) for i, x in enumerate(streams)]
+        return [emit.moved(lhs, 4 * steps * rows), *streams, *sums]
+
+    return body
+
+
+DOT_ROWS = 4
+"""Rows of the right side that `dots` reads side by side."""
+
+
+def dots(dtype: str):
+    """Intrinsic: the products of one vector with `DOT_ROWS` rows, both contiguous.
+
+    Arguments: the address of the vector, f32; of the first row, "f32", "bf16" or "f16", and the
+    bytes from one row to the next; of the sums, f32; the count, a multiple of 2 * WIDTH.
+    """
+    size = 4 if dtype == "f32" else 2
+
+    @intrinsic
+    def micro_kernel(typing_context, x, rhs, step, out, count):
+        def generate(context, builder, signature, arguments):
+            x, rhs, step, out, count = arguments
+            emit = Emitter(builder)
+            x, rhs, out = (emit.pointer(address) for address in (x, rhs, out))
+
+            def body(k, sums):
+                for half in range(2):
+                    left = emit.load(emit.moved(x, (k, 4), 4 * half * WIDTH), VECTOR, 4)
+                    for row in range(DOT_ROWS):
+                        place = emit.moved(rhs, (step, row), (k, size), size * half * WIDTH)
+                        emit.prefetch(emit.moved(place, (step, DOT_ROWS)), near=2)
+                        at = 2 * row + half
+                        sums[at] = emit.multiply_add(left, emit.floats(place, dtype), sums[at])
+                return sums
+
+            sums = emit.loop(count, 2 * WIDTH, [ZERO] * (2 * DOT_ROWS), body)
+            for row in range(DOT_ROWS):
+                both = builder.fadd(sums[2 * row], sums[2 * row + 1])
+                emit.store(emit.total(both), emit.moved(out, 4 * row))
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 5), generate
+
+    return micro_kernel
+
+
+def transpose(size: int):
+    """Intrinsic: a square of `16 // size` x `16 // size` elements of `size` bytes, transposed.
+
+    Arguments: the address of its first row, bytes between rows; the same of the result.
+    """
+    side = 16 // size
+    type_ = ir.VectorType(ir.IntType(8 * size), side)
+
+    @intrinsic
+    def transposed(typing_context, source, source_step, target, target_step):
+        def generate(context, builder, signature, arguments):
+            source, source_step, target, target_step = arguments
+            emit = Emitter(builder)
+            source, target = emit.pointer(source), emit.pointer(target)
+            rows = [
+                emit.load(emit.moved(source, (source_step, i)), type_, size) for i in range(side)
+            ]
+            for i, row in enumerate(transposed_lanes(builder, rows)):
+                place = emit.moved(target, (target_step, i))
+                builder.store(row, builder.bitcast(place, ir.PointerType(type_)), align=size)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 4), generate
+
+    return transposed
+
+
+def transposed_lanes(builder, rows):
+    """Rows i and i + n / 2 merged element by element, log2(n) times over."""
+    side = len(rows)
+    merged = [[i // 2 + (i % 2) * side + half * side // 2 for i in range(side)] for half in (0, 1)]
+    masks = [ir.VectorType(I32, side)(lanes) for lanes in merged]
+    for _ in range(side.bit_length() - 1):
+        rows = [
+            builder.shuffle_vector(rows[i], rows[i + side // 2], mask)
+            for i in range(side // 2)
+            for mask in masks
+        ]
+    return rows
+
+
+@intrinsic
+def tile_memory(typing_context):
+    """The address of memory on the stack for the sums of one tile."""
+
+    def generate(context, builder, signature, arguments):
+        with builder.goto_entry_block():
+            memory = builder.alloca(ir.ArrayType(F32, ROWS * PANEL))
+            memory.align = 64
+        return builder.ptrtoint(memory, I64)
+
+    return types.int64(), generate
+
+
+@intrinsic
+def prefetch_rows(typing_context, address, step, rows):
+    """Ask for the memory of a tile of results: `rows` rows, `step` bytes apart."""
+
+    def generate(context, builder, signature, arguments):
+        address, step, rows = arguments
+        emit = Emitter(builder)
+
+        def body(k, state):
+            for line in range(0, 4 * PANEL, 64):
+                emit.prefetch(emit.moved(state[0], line), write=1)
+            return [emit.moved(state[0], (step, 1))]
+
+        emit.loop(rows, 1, [emit.pointer(address)], body)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 3), generate
+
+
+NARROW = ("f32", "bf16", "f16")
+"""Element types of a right side."""
+
+EXPORTS = {
+    "PANEL": PANEL,
+    "ROWS": ROWS,
+    "FLOATS": WIDTH,
+    "DOT_ROWS": DOT_ROWS,
+    "tile_memory": tile_memory,
+    "prefetch_rows": prefetch_rows,
+    "call_compiled": call_compiled,
+    "call_tile": call_tile,
+    "use_wide_vectors": use_wide_vectors,
+    "transpose_2": transpose(2),
+    "transpose_4": transpose(4),
+    **{f"dots_{dtype}": dots(dtype) for dtype in NARROW},
+    **{f"pair_{dtype}": tile(1, dtype, panels=2) for dtype in NARROW},
+    **{
+        f"tile_{rows}_{dtype}": tile(rows, dtype) for dtype in NARROW for rows in range(1, ROWS + 1)
+    },
+}
+"""The names that kernel sources use."""
+provide(EXPORTS)

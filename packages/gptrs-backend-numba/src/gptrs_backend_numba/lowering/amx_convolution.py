@@ -1,0 +1,234 @@
+"""Convolutions on the matrix unit of the processor, where it has one that takes bf16."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs.ir.shapes import Shape
+from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.codegen.vector_ir import WIDTH
+from gptrs_backend_numba.cost_model import Convolution, UnitWork, on_unit
+from gptrs_backend_numba.kernels.amx import convolution as kernels
+from gptrs_backend_numba.kernels.amx.bf16x3_ir import MOST_PARTS, STEP
+from gptrs_backend_numba.kernels.amx.convolution_ir import BLOCK, LINE, TILE_ROWS
+from gptrs_backend_numba.lowering.amx_matmul import is_wanted
+from gptrs_backend_numba.lowering.convolution_calls import (
+    PARALLEL_FROM,
+    TASKS,
+    Operands,
+    Windows,
+    geometry,
+    kept,
+    parameter,
+    run,
+)
+from gptrs_backend_numba.memory import Arena
+from gptrs_backend_numba.packing import Packing
+from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.views import View
+
+_BLOCKS_A_TASK = 8
+"""Blocks of positions at most: their planes stay in the L2 cache while all columns pass by."""
+_LEAST_TILES = 3
+"""Of positions, in a block."""
+_LINES = 16
+"""Tasks that split an image, at most."""
+_ARENA = Arena()
+
+
+@dataclass(frozen=True, slots=True)
+class UnitWeight:
+    """A weight (taps, inputs, outputs) in columns for the matrix unit, see `packing.Arrangement`.
+
+    Inputs are padded with zeros to whole steps. Strides and the offset count elements.
+    """
+
+    taps: int
+    inputs: int
+    outputs: int
+    row: int
+    column: int
+    offset: int
+
+    @property
+    def steps_a_tap(self) -> int:
+        """Of `STEP` inputs."""
+        return -(-self.inputs // STEP)
+
+    @property
+    def columns(self) -> int:
+        """Of `WIDTH` outputs."""
+        return -(-self.outputs // WIDTH)
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        """Columns, steps of a tap, taps, pairs of inputs, one of a pair, outputs."""
+        return self.columns, self.steps_a_tap, self.taps, STEP // 2, 2, WIDTH
+
+    @property
+    def nbytes(self) -> int:
+        """Of the columns."""
+        return 4 * math.prod(self._shape)
+
+    def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
+        """The columns, one after another."""
+        strides = (4 * self.row * self.inputs, 4 * self.row, 4 * self.column)
+        start = array.reshape(-1)[self.offset :]
+        shape = (self.taps, self.inputs, self.outputs)
+        weight = np.lib.stride_tricks.as_strided(start, shape, strides)
+        target = _ARENA.aligned(self.nbytes)
+        made = target.view(np.float32).reshape(self._shape)
+        whole = np.zeros((self.taps, self.steps_a_tap * STEP, WIDTH), np.float32)
+        # Inputs half a step apart are a pair.
+        pairs = whole.reshape(self.taps, self.steps_a_tap, 2, STEP // 2, WIDTH)
+        for column in range(self.columns):
+            some = weight[..., column * WIDTH : (column + 1) * WIDTH]
+            whole[:, : self.inputs, : some.shape[-1]] = some
+            whole[..., some.shape[-1] :] = 0
+            made[column] = pairs.transpose(1, 0, 3, 2, 4)
+        return target
+
+
+def suits(builder: Builder, given: Operands, at: Windows, side: int | None) -> bool:
+    """Whether a convolution is quicker on the matrix unit, and there is one.
+
+    Quicker than by Winograd's algorithm, or without a `side` for it by the direct one.
+    `GPTRS_NUMBA_MATRIX_UNIT=0` says that there is none.
+    """
+    if at.dilation != (1, 1) or parameter(builder, given.weight) is None:
+        return False
+    (n, height, width, outputs), inputs = given.out.shape, given.x.shape[3]
+    planes, steps = _planes(given, at), at.taps * -(-inputs // STEP)
+    work = UnitWork(
+        planes.tiles,
+        steps,
+        -(-outputs // WIDTH),
+        planes.positions * planes.sets * inputs,
+        steps * STEP * outputs,
+    )
+    conv = Convolution(n, height, width, inputs, outputs, at.taps)
+    return on_unit(work, conv, side) and is_wanted()
+
+
+@dataclass(frozen=True, slots=True)
+class _Planes:
+    """How an image lies in planes: `above` x `beside` sets of them, each of `count`."""
+
+    above: int
+    beside: int
+    count: int
+    down: int
+    across: int
+    tiles: int
+    positions: int
+
+    @property
+    def nbytes(self) -> int:
+        """Of a plane."""
+        return LINE * self.positions
+
+    @property
+    def sets(self) -> int:
+        """Of planes."""
+        return self.above * self.beside
+
+    def offsets(self, at: Windows) -> list[int]:
+        """Bytes from a position to those that its window sees, tap by tap for each step."""
+        return [
+            self._offset((i, j), step, at.stride)
+            for step in range(self.count // MOST_PARTS)
+            for i in range(at.window[0])
+            for j in range(at.window[1])
+        ]
+
+    def _offset(self, tap: tuple[int, int], step: int, stride: Shape) -> int:
+        (i, above), (j, beside) = (divmod(*pair) for pair in zip(tap, stride, strict=True))
+        plane = (above * self.beside + beside) * self.count + step * MOST_PARTS
+        return plane * self.nbytes + LINE * (i * self.across + j)
+
+
+def _planes(given: Operands, at: Windows) -> _Planes:
+    (images, _, _, channels), (_, rows, columns, _) = given.x.shape, given.out.shape
+    reach = [(window - 1) // stride for window, stride in zip(at.window, at.stride, strict=True)]
+    down, across = rows + reach[0], columns + reach[1]
+    last = ((images - 1) * down + rows - 1) * across + columns
+    tiles = max(_LEAST_TILES, -(-last // TILE_ROWS))
+    positions = max(images * down * across, (tiles + 1) * TILE_ROWS + reach[0] * across + reach[1])
+    return _Planes(
+        min(at.window[0], at.stride[0]),
+        min(at.window[1], at.stride[1]),
+        MOST_PARTS * -(-channels // STEP),
+        down,
+        across,
+        tiles,
+        positions | 1,  # so that neighbouring planes do not meet in the same lines of a cache
+    )
+
+
+def convolution(builder: Builder, given: Operands, at: Windows, tasks: int = TASKS) -> None:
+    """Add calls that bring the image into planes and compute the sums."""
+    planes, weight = _planes(given, at), _weight(given, at)
+    fields = _image(given, at) | _division(planes, weight, given.x.shape[0], tasks)
+    left = builder.fresh(dtypes.ui8, (planes.sets * planes.count * planes.nbytes,))
+    builder.call_tasks(
+        compiled_task(kernels.SPLIT_SOURCE, kernels.NAMES),
+        -(-fields["LINES"] // fields["LINES_A_TASK"]),
+        (given.x, given.x),
+        left,
+        [int(number) for number in geometry(kernels.SPLIT_FIELDS, fields)],
+        parallel=given.x.size >= PARALLEL_FROM,
+    )
+    if (at.taps, at.stride) == (1, (1, 1)) and not any(at.padding):
+        # All positions follow one another.
+        line = math.prod(given.out.shape[:3])
+        fields |= {"IMAGES": 1, "DOWN": 1, "OH": 1, "H": 1, "ACROSS": line, "OW": line, "W": line}
+    parts = -(-fields["BLOCKS"] // fields["BLOCKS_A_TASK"])
+    job = (
+        compiled_task(kernels.TASK_SOURCE, kernels.NAMES),
+        parts * -(-weight.columns // fields["COLUMNS_A_TASK"]),
+        given.out.size * at.taps * weight.inputs,
+    )
+    numbers = geometry(kernels.FIELDS, fields, planes.offsets(at))
+    run(builder, job, (left, _packed(builder, given, weight)), given, numbers, given.x)
+
+
+def _weight(given: Operands, at: Windows) -> UnitWeight:
+    row, column = given.weight.strides
+    inputs, outputs = given.x.shape[3], given.out.shape[3]
+    return UnitWeight(at.taps, inputs, outputs, row, column, given.weight.offset)
+
+
+def _packed(builder: Builder, given: Operands, layout: UnitWeight) -> View:
+    source = parameter(builder, given.weight)
+    assert source is not None, "checked before"
+    return kept(builder, Packing(source, layout))
+
+
+def _division(planes: _Planes, weight: UnitWeight, images: int, tasks: int) -> dict[str, int]:
+    """How lines of the image, blocks of positions and columns are divided into tasks."""
+    blocks = -(-planes.tiles * TILE_ROWS // BLOCK)
+    parts = -(-blocks // _BLOCKS_A_TASK)
+    lines, steps = images * planes.down, weight.taps * weight.steps_a_tap
+    return {
+        "ABOVE": planes.above, "BESIDE": planes.beside, "PLANES": planes.count,
+        "PLANE": planes.nbytes, "DOWN": planes.down, "ACROSS": planes.across, "IMAGES": images,
+        "LINES": lines, "LINES_A_TASK": -(-lines // min(tasks, _LINES)),
+        "TILES": planes.tiles, "BLOCKS": blocks, "BLOCKS_A_TASK": -(-blocks // parts),
+        "COLUMNS_A_TASK": max(1, weight.columns * parts // tasks),
+        "STEPS": steps, "TABLE": len(kernels.FIELDS),
+        "FINISH": compiled_task(kernels.FINISH_SOURCE, kernels.NAMES),
+    }  # fmt: skip
+
+
+def _image(given: Operands, at: Windows) -> dict[str, int]:
+    """What is known of an image and of its windows."""
+    (_, height, width, channels), (_, rows, columns, outputs) = given.x.shape, given.out.shape
+    return {
+        "H": height, "W": width, "C": channels, "N": outputs, "OH": rows, "OW": columns,
+        "PT": at.padding[0], "PL": at.padding[2], "SH": at.stride[0], "SW": at.stride[1],
+        "KH": at.window[0], "KW": at.window[1],
+    }  # fmt: skip

@@ -1,0 +1,85 @@
+"""Products of many rows on the matrix unit of the processor, where it has one that takes bf16."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from dataclasses import replace
+from functools import cache
+
+from gptrs.ir import dtypes
+from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.codegen.vector_ir import FEATURES, WIDTH
+from gptrs_backend_numba.kernels.amx import gemm as kernels
+from gptrs_backend_numba.kernels.amx.bf16x3_ir import STEP
+from gptrs_backend_numba.kernels.amx.gemm_ir import UNIT_ROWS
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+from gptrs_backend_numba.lowering.product_calls import (
+    Epilogue,
+    call_fields,
+    column_blocks,
+    division,
+    run,
+)
+from gptrs_backend_numba.matrix_views import Product
+from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.views import View
+
+VARIABLE = "GPTRS_NUMBA_MATRIX_UNIT"
+"""0: products stay on the vector units."""
+_LEAST_ROWS, _LEAST_DEPTH = 32, 64
+"""Below these the vector units are as fast: parts of a panel serve too few rows."""
+_WHOLE_DEPTH, _DEPTH = 768, 384
+"""Values of k at a time, whole blocks of a panel: a few are not divided."""
+_LEFT_BYTES = 5 << 17
+"""Of the parts of the left side in a task, at most, for a block of k: they stay in the L2 cache."""
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
+
+
+def suits(product: Product) -> bool:
+    """Whether a product with a packed right side is quicker on the matrix unit, and there is one.
+
+    `GPTRS_NUMBA_MATRIX_UNIT=0` says that there is none.
+    """
+    large = product.lhs.rows >= _LEAST_ROWS and product.k >= _LEAST_DEPTH
+    return large and is_wanted()
+
+
+def is_wanted() -> bool:
+    """Whether there is such a unit, and `GPTRS_NUMBA_MATRIX_UNIT` does not say otherwise."""
+    return os.environ.get(VARIABLE) != "0" and is_there()
+
+
+@cache
+def is_there() -> bool:
+    """Whether the processor has such a unit, and Linux lets this process use it.
+
+    It has to be asked, since what it saves of a program grows by 8 KiB.
+    """
+    known = WIDTH == 16 and {"amx-tile", "amx-bf16"} <= FEATURES
+    if not known or (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        return False
+    return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0
+
+
+def multiply(
+    builder: Builder, product: Product, right: View, out: View, epilogue: Epilogue
+) -> None:
+    """A product of f32, bf16 or f16 operands, the right one packed, into a contiguous `out`."""
+    lhs, (m, n, k) = product.lhs, (product.lhs.rows, product.rhs.rows, product.k)
+    kind = lhs.view.dtype
+    rows = replace(lhs.view, shape=(m, k), strides=(lhs.row, lhs.column))
+    left = builder.converted(rows, dtypes.f32)
+    tiles = -(-m // UNIT_ROWS)
+    depth = _DEPTH if k > _WHOLE_DEPTH else -(-k // STEP) * STEP
+    most = _LEFT_BYTES // kernels.left_bytes(kind, depth)
+    fields = call_fields(product, out, epilogue) | {"DEPTH": depth}
+    fields["PACK"] = compiled_task(*kernels.left_source(kind))
+    fields |= division(product, tiles, most, builder.context.threads)
+    sums = out
+    if depth < k:
+        sums = builder.fresh(dtypes.f32, (-(-n // PANEL) * tiles * UNIT_ROWS * PANEL,))
+    task = compiled_task(*kernels.task_source(kind, right.dtype))
+    count = -(-tiles // fields["TILES_A_TASK"]) * column_blocks(n, fields)
+    run(builder, product, task, count, (left, right), sums, out, epilogue, fields)

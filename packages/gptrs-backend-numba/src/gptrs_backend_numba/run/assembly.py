@@ -1,0 +1,122 @@
+"""Turns a schedule into the words that the interpreter kernel runs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gptrs_backend_numba.codegen import interpreter
+from gptrs_backend_numba.codegen.compiled import address_of_kernel
+from gptrs_backend_numba.jumps import Begin, Jump, Label, Next
+from gptrs_backend_numba.memory import address_of
+from gptrs_backend_numba.schedule import Call, Step
+from gptrs_backend_numba.views import Counter, Place, Storage, View
+
+Key = tuple[Place, int]
+"""A storage outside, or the scratch memory as a whole."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a view begins: a storage, bytes to add, and strides of counters of loops in bytes."""
+
+    key: Key
+    offset: int
+    moves: tuple[tuple[Counter, int], ...]
+
+
+def locate(view: View) -> Location:
+    """Where a view begins, once its storage has its final place."""
+    storage: Storage = view.storage
+    offset = view.offset * view.dtype.itemsize
+    moves: list[tuple[Counter, int]] = []
+    while storage.part is not None:
+        offset += storage.part.offset
+        if storage.part.counter is not None:
+            moves.append((storage.part.counter, storage.part.stride))
+        storage = storage.part.whole
+    if storage.place is Place.SCRATCH:
+        return Location((Place.SCRATCH, 0), offset + storage.index, tuple(moves))
+    return Location((storage.place, storage.index), offset, tuple(moves))
+
+
+@dataclass(slots=True)
+class Code:
+    """Words of a schedule; those that hold addresses are filled in when the storages are known."""
+
+    words: list[int] = field(default_factory=list[int])
+    begin: int = 0
+    """The position of the first instruction, behind the counters."""
+    slots: dict[Key, list[tuple[int, int]]] = field(
+        default_factory=dict[Key, list[tuple[int, int]]]
+    )
+    """For each storage the positions of addresses in it, and the bytes to add to it."""
+    calls: dict[int, Call] = field(default_factory=dict[int, Call])
+    """The kernel calls by position."""
+    counters: dict[Counter, int] = field(default_factory=dict[Counter, int])
+    """The positions of the counters."""
+
+
+def assemble(steps: Sequence[Step]) -> Code:
+    """The words of steps whose storages have their final places."""
+    code = Code()
+    for step in steps:
+        if isinstance(step, Begin):
+            code.counters[step.counter] = len(code.counters)
+    code.begin = len(code.counters)
+    code.words += [0] * code.begin
+    labels: dict[Label, int] = {}
+    jumps: list[tuple[int, Label]] = []
+    for step in steps:
+        if isinstance(step, Label):
+            labels[step] = len(code.words)
+            continue
+        _add(code, step)
+        if isinstance(step, (Jump, Next)):  # the target is the last word of a jump
+            jumps.append((len(code.words) - 1, step.target))
+    code.words.append(interpreter.END)
+    for position, label in jumps:
+        code.words[position] = labels[label]
+    return code
+
+
+def _add(code: Code, step: Call | Jump | Begin | Next) -> None:
+    match step:
+        case Call():
+            _add_call(code, step)
+        case Jump(unless=None):
+            code.words += [interpreter.JUMP, 0]
+        case Jump():
+            _add_with_addresses(code, [interpreter.UNLESS, 0, 0], 1, step.views)
+        case Begin(counter=counter):
+            code.words += [interpreter.BEGIN, code.counters[counter], counter.first]
+        case Next(counter=counter):
+            position = code.counters[counter]
+            code.words += [interpreter.NEXT, position, counter.last, counter.by, 0]
+
+
+def _add_call(code: Code, call: Call) -> None:
+    arguments = [*call.leading, *[0] * len(call.views), address_of(call.geometry)]
+    assert len(arguments) <= interpreter.MOST_ARGUMENTS, "no kernel takes so many tensors"
+    words = [interpreter.CALL, address_of_kernel(call.kernel), len(arguments), *arguments]
+    position = _add_with_addresses(code, words, 3 + len(call.leading), call.views)
+    code.calls[position] = call
+
+
+def _add_with_addresses(code: Code, words: list[int], first: int, views: Sequence[View]) -> int:
+    """Add an instruction whose words from `first` on are addresses of views; its position.
+
+    Before it come those that find the views which move with loops.
+    """
+    places = [locate(view) for view in views]
+    position = len(code.words) + sum(4 + 2 * len(place.moves) for place in places if place.moves)
+    for word, place in enumerate(places, position + first):
+        at = word
+        if place.moves:
+            at = len(code.words) + 2
+            code.words += [interpreter.PLACE, word, 0, len(place.moves)]
+            for counter, stride in place.moves:
+                code.words += [code.counters[counter], stride]
+        code.slots.setdefault(place.key, []).append((at, place.offset))
+    code.words += words
+    return position

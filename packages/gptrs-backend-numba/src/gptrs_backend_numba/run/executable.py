@@ -1,0 +1,155 @@
+"""Runs a schedule: fills the addresses of inputs and results in, then starts the interpreter."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from typing import cast
+
+import numpy as np
+
+from gptrs.backend.bound_inputs import BoundInputs
+from gptrs.backend.profiled import KernelRun
+from gptrs.backend.protocol import Buffer, InputRole
+from gptrs.errors import ExecutionError
+from gptrs.ir.program import Value
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.codegen import interpreter
+from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_backend_numba.memory import address_of
+from gptrs_backend_numba.packing import Arrangement
+from gptrs_backend_numba.pool import POOL
+from gptrs_backend_numba.run.assembly import Key, assemble, locate
+from gptrs_backend_numba.run.bound_arrays import Location
+from gptrs_backend_numba.run.input_binding import Input, InputBinding
+from gptrs_backend_numba.run.output_binding import OutputBinding
+from gptrs_backend_numba.run.profiling import Profiler
+from gptrs_backend_numba.run.run_lock import ENGINE
+from gptrs_backend_numba.schedule import Schedule
+from gptrs_backend_numba.views import Place, View
+
+_CALLS_AT_ONCE = 32
+"""After so many kernel calls at first Python gets a chance to see Ctrl-C."""
+_SHORT, _LONG = 0.002, 0.05
+"""Seconds in which there may be more calls at once, and after which there are as few again."""
+
+
+class NumbaExecutable:
+    """A compiled program. Runs are serialized by the engine of the process.
+
+    Between runs it remembers addresses, but keeps no array of the caller alive.
+    """
+
+    def __init__(
+        self, schedule: Schedule, params: Sequence[Value], roles: Sequence[InputRole], threads: int
+    ) -> None:
+        self.schedule = schedule
+        self._threads = threads
+        self._code = assemble(schedule.steps)
+        words = np.array(self._code.words, np.int64)
+        self._start = address_of(words)
+        # Quicker than the array to write single words to.
+        self._words = memoryview(cast("bytearray", words))
+        self._locations: dict[Key, Location] = {}
+        types = [param.type for param in params]
+        inputs = self._described(types, roles)
+        self._inputs = InputBinding(inputs, _overwritten(schedule), threads)
+        outputs = [self._location(Place.RESULT, at) for at in range(len(schedule.results))]
+        self._outputs = OutputBinding(schedule.results, outputs, types)
+        self._scratch = self._location(Place.SCRATCH, 0)
+        self._interpret = compiled(interpreter.SOURCE)
+        self._calls_at_once = _CALLS_AT_ONCE
+        self._profiler: Profiler | None = None
+        for index, array in enumerate(schedule.constants):
+            self._location(Place.CONSTANT, index).move(address_of(array))
+
+    def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
+        """See `gptrs.backend.protocol.Executable`."""
+        return self._run(inputs, None, self._interpret_all)
+
+    def run_bound(self, inputs: Sequence[Buffer], bound: BoundInputs) -> list[Buffer]:
+        """See `gptrs.backend.bound_inputs.BindingExecutable`."""
+        return self._run(inputs, bound, self._interpret_all)
+
+    def run_profiled(
+        self, inputs: Sequence[Buffer], tell: Callable[[KernelRun], None]
+    ) -> list[Buffer]:
+        """See `gptrs.backend.profiled.ProfiledExecutable`."""
+        if self._profiler is None:
+            self._profiler = Profiler(self._interpret, self._code, self._words, self._start)
+        profiler = self._profiler
+        return self._run(inputs, None, lambda: profiler.run(tell))
+
+    def _run(
+        self, inputs: Sequence[Buffer], bound: BoundInputs | None, interpret: Callable[[], int]
+    ) -> list[Buffer]:
+        with ENGINE:
+            if self._threads > 1:
+                POOL.grow(self._threads)
+            arrays = self._inputs.bind(inputs, bound)
+            results = self._outputs.bind(arrays)
+            # The scratch memory may have moved since the last run, which was another program's.
+            self._scratch.move(ENGINE.scratch(self.schedule.scratch))
+            position = interpret()
+            if position < 0:
+                raise ExecutionError(self._explanation(-1 - position))
+            self._outputs.finish(results)
+        return results
+
+    def _interpret_all(self) -> int:
+        """Run all instructions; 0, or -1 - the position of the call that failed."""
+        position = self._code.begin
+        while True:
+            started = time.perf_counter()
+            position = self._interpret(self._start, position, self._calls_at_once)
+            if position <= 0:
+                return position
+            seconds = time.perf_counter() - started
+            if seconds < _SHORT:
+                self._calls_at_once *= 2
+            elif seconds > _LONG:
+                self._calls_at_once = _CALLS_AT_ONCE
+
+    def _location(self, place: Place, index: int) -> Location:
+        """Where a storage is, for all calls that use it."""
+        key = place, index
+        uses = self._code.slots.get(key, ())
+        return self._locations.setdefault(key, Location(self._words, uses))
+
+    def _described(self, types: Sequence[TensorType], roles: Sequence[InputRole]) -> list[Input]:
+        packings: dict[int, list[tuple[Location, Arrangement]]] = {}
+        for place, packing in enumerate(self.schedule.packings):
+            location = self._location(Place.PACKED, place)
+            packings.setdefault(packing.input, []).append((location, packing.layout))
+        return [
+            Input(type_, role, self._location(Place.INPUT, index), packings.get(index, ()))
+            for index, (type_, role) in enumerate(zip(types, roles, strict=True))
+        ]
+
+    def _explanation(self, position: int) -> str:
+        call = self._code.calls[position]
+        if call.explain is None:
+            return "a kernel found no memory for its work"
+        return call.explain(self._read)
+
+    def _read(self, view: View) -> np.ndarray:
+        """A copy of the elements behind a view, as the calls see them now."""
+        place = locate(view)
+        start = self._locations[place.key].address + place.offset
+        for counter, stride in place.moves:
+            start += self._words[self._code.counters[counter]] * stride
+        last = sum((n - 1) * step for n, step in zip(view.shape, view.strides, strict=True))
+        count = last + 1 if view.size else 0
+        elements = np.frombuffer(
+            ctypes.string_at(start, count * view.dtype.itemsize), view.dtype.numpy
+        )
+        strides = [stride * view.dtype.itemsize for stride in view.strides]
+        return np.lib.stride_tricks.as_strided(elements, view.shape, strides)
+
+
+def _overwritten(schedule: Schedule) -> list[int]:
+    """The inputs that calls write to or that are returned."""
+    written = [call.write.storage.root for call in schedule.calls]
+    written += [result.view.storage for result in schedule.results]
+    return sorted({storage.index for storage in written if storage.place is Place.INPUT})

@@ -1,0 +1,150 @@
+"""Brings the inputs of a run to where the calls of a program read them."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from gptrs.backend.bound_inputs import BoundInputs
+from gptrs.backend.protocol import Buffer, InputRole
+from gptrs.errors import UsageError
+from gptrs.ir.tensor_type import TensorType
+from gptrs_backend_numba.memory import address_of, aligned
+from gptrs_backend_numba.packing import PACKED_WEIGHTS, Arrangement
+from gptrs_backend_numba.run.bound_arrays import BoundArrays, Location
+
+_STAGED = 256
+"""Bytes up to which a new argument is copied, which is quicker than to ask for its address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What a program knows of one of its inputs."""
+
+    type: TensorType
+    role: InputRole
+    location: Location
+    packings: Sequence[tuple[Location, Arrangement]]
+    """Where it is wanted in another arrangement."""
+
+
+class InputBinding:
+    """Tells locations where the arrays of a run are; what was there before is not looked at again.
+
+    `overwritten` are the inputs that calls write to or that are returned. It keeps no array of the
+    caller alive. To be used by who holds the engine.
+    """
+
+    def __init__(self, inputs: Sequence[Input], overwritten: Sequence[int], threads: int) -> None:
+        self._inputs = inputs
+        self._overwritten = overwritten
+        self._threads = threads
+        self._expected = [(each.type.dtype.numpy, each.type.shape) for each in inputs]
+        # What is given away comes back as a result, and mostly again as an input of the next run.
+        self._recurring = [each.role is not InputRole.ARGUMENT for each in inputs]
+        self._staged = [_stage(each) for each in inputs]
+        self._remembered = BoundArrays(len(inputs))
+        self._changing = _changing(inputs)
+        self._bound: weakref.ref[BoundInputs] | None = None
+        """What the last inputs are bound to, if they need not be looked at where it is given."""
+
+    def bind(self, inputs: Sequence[Buffer], bound: BoundInputs | None) -> list[np.ndarray]:
+        """The arrays that the calls work on, which the caller must hold until they are done.
+
+        Of those of `bound`, which come last, there may be none. UsageError for other types.
+        """
+        if bound is not None and self._bound is not None and self._bound() is bound:
+            if len(inputs) + len(bound.buffers) != len(self._inputs):
+                raise self._other_count(len(inputs) + len(bound.buffers))
+            return self._bind(cast("Sequence[np.ndarray]", inputs), bound.identities)
+        every = inputs if bound is None else [*inputs, *bound.buffers]
+        if len(every) != len(self._inputs):
+            raise self._other_count(len(every))
+        self._bound = None
+        arrays = self._bind(cast("Sequence[np.ndarray]", every), frozenset())
+        if bound is not None and self._keeps(len(inputs), every):
+            self._bound = weakref.ref(bound)
+        return arrays
+
+    def _other_count(self, count: int) -> UsageError:
+        return UsageError(f"the program takes {len(self._inputs)} inputs, got {count}")
+
+    def _keeps(self, first: int, inputs: Sequence[Buffer]) -> bool:
+        """Whether the inputs from `first` on are parameters, each bound to the very array given."""
+        others = self._remembered.others(list(map(id, inputs)))
+        return first >= self._changing and (not others or others[-1] < first)
+
+    def _bind(self, inputs: Sequence[np.ndarray], elsewhere: frozenset[int]) -> list[np.ndarray]:
+        """Bind the first inputs; `elsewhere` are the identities of the others."""
+        arrays = list(inputs)
+        identities = list(map(id, arrays))
+        for index in self._remembered.others(identities):
+            array = inputs[index]
+            if not _fits(array, *self._expected[index]):
+                found, wanted = TensorType.of(np.asarray(array)), self._inputs[index].type
+                raise UsageError(f"input {index} must be `{wanted}`, got `{found}`")
+            stage = self._staged[index]
+            if stage is None:
+                arrays[index] = self._placed(index, array)
+            else:
+                stage[:] = array.tobytes()
+        if self._overwritten:
+            self._own_donated(identities, arrays, elsewhere)
+        return arrays
+
+    def _placed(self, index: int, array: np.ndarray) -> np.ndarray:
+        """Bind an input to an array, or to a copy of it where kernels cannot work on its memory."""
+        flags = array.flags
+        usable = array if flags.c_contiguous and flags.aligned else array.copy(order="C")
+        self._remembered.forget(index)
+        self._inputs[index].location.move(address_of(usable))
+        for location, layout in self._inputs[index].packings:
+            packed = PACKED_WEIGHTS.packed(array, usable, layout, self._threads)
+            location.move(address_of(packed))
+        if usable is array and self._recurring[index]:
+            self._remembered.remember(index, array)
+        return usable
+
+    def _own_donated(
+        self, identities: Sequence[int], arrays: list[np.ndarray], elsewhere: frozenset[int]
+    ) -> None:
+        """Copy what is to be overwritten but is read-only or given for another input as well."""
+        distinct = set(identities)
+        alone = len(distinct) == len(identities) and elsewhere.isdisjoint(distinct)
+        uses = None if alone else Counter((*identities, *elsewhere))
+        for index in self._overwritten:
+            array = arrays[index]
+            shared = uses is not None and uses[id(array)] > 1
+            if shared or not array.flags.writeable:
+                arrays[index] = array.copy()
+                self._remembered.forget(index)
+                self._inputs[index].location.move(address_of(arrays[index]))
+
+
+def _changing(inputs: Sequence[Input]) -> int:
+    """How many inputs there are before the parameters at the end."""
+    count = len(inputs)
+    while count and inputs[count - 1].role is InputRole.PARAMETER:
+        count -= 1
+    return count
+
+
+def _stage(given: Input) -> memoryview | None:
+    """Memory to copy the bytes of a small argument to, at which its location stays."""
+    if given.role is not InputRole.ARGUMENT or given.type.nbytes > _STAGED:
+        return None
+    stage = aligned(given.type.nbytes)
+    given.location.move(address_of(stage))
+    return memoryview(cast("bytearray", stage))
+
+
+def _fits(buffer: object, dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> bool:
+    if not isinstance(buffer, np.ndarray):
+        return False
+    array = cast("np.ndarray", buffer)
+    return array.dtype == dtype and array.shape == shape
