@@ -15,9 +15,9 @@ from fuzzing import json_mutations, program_mutations, text_mutations
 from fuzzing.judge import Form, judge
 from gptrs.backend.protocol import Backend
 from gptrs.ir import Program, print_json, print_program
-from gptrs.testing.program_generator import random_program
-from gptrs.testing.program_generator.dice import Dice
 from gptrs_backend_ref.backend import create
+from gptrs_conformance.program_generator import random_program
+from gptrs_conformance.program_generator.dice import Dice
 
 MEMORY = 6 * 2**30
 """Bytes of address space: who asks for more gets a MemoryError."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from fuzzing.file_formats import FORMATS, FileFormat
 from fuzzing.file_judge import Watch, judge
 from gptrs.backend.protocol import Backend
-from gptrs.testing.program_generator.dice import Dice
 from gptrs_backend_ref.backend import create
+from gptrs_conformance.program_generator.dice import Dice
 
 MEMORY = 2 * 2**30
 """Bytes of address space beyond what the process has at the start."""

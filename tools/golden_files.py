@@ -5,7 +5,7 @@ each part of the first two is.
 
 - `inputs`: the bytes of the parameters of `@main`, one after the other, row-major, little-endian.
 - `expected`: the bytes of the results in the same way.
-- `ulps`, `rtol`: how far each result may be off, as in `gptrs.testing.Tolerance`, 0 for not at all.
+- `ulps`, `rtol`: how far each result may be off, as in the kit's `Tolerance`, 0 for not at all.
 - `atol`: the absolute allowances of all results, `atol_sizes` of them for each: one for all of its
   elements, or one an element.
 """
@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 
 from gptrs.ir import Program, TensorType, parse_program, print_program
-from gptrs.testing.numerics import decode
-from gptrs.testing.tolerance import Tolerance
+from gptrs_conformance.numerics import decode
+from gptrs_conformance.tolerance import Tolerance
 
 FOLDER = Path(__file__).parents[1] / "tests" / "goldens"
 

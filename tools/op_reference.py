@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import gptrs.testing.cases  # noqa: F401 - registers the legal element types of every op
+import gptrs_conformance.cases  # noqa: F401 - registers the legal element types of every op
 from gptrs.ir import OPS, DType, Op, dtypes
-from gptrs.testing.allowances import ULPS
-from gptrs.testing.op_case import legal_dtypes
+from gptrs_conformance.allowances import ULPS
+from gptrs_conformance.op_case import legal_dtypes
 
 PATH = Path(__file__).parents[1] / "docs" / "ptir.md"
 BEGIN = "<!-- op reference: written by tools/op_reference.py -->"

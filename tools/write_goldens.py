@@ -14,15 +14,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 import golden_files
-import gptrs.testing.cases  # noqa: F401 - registers the rows
+import gptrs_conformance.cases  # noqa: F401 - registers the rows
 from golden_files import Golden
 from golden_graphs import GRAPHS
 from gptrs.ir import OPS, VERSION, Builder, Function, Op, Region, TensorType
 from gptrs.ir.copying import copy_region
 from gptrs.ir.dtypes import DType, f32, f64
 from gptrs.ir.program import Instruction, Value
-from gptrs.testing.numerics import rounded
-from gptrs.testing.op_case import ROWS, OpCase, cases
+from gptrs_conformance.numerics import rounded
+from gptrs_conformance.op_case import ROWS, OpCase, cases
 
 FOLDER = golden_files.FOLDER / VERSION.removeprefix("ptir.")
 

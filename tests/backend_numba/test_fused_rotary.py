@@ -18,11 +18,11 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.layout import Concat, Slice
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.pipeline import Pipeline
-from gptrs.testing.uses.rotary import turned
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.evaluation import evaluate
 from gptrs_backend_numba.fusion.passes import FUSE
 from gptrs_backend_numba.kernels.rotary import FLOATS
+from gptrs_conformance.uses.rotary import turned
 
 TYPES = ["f32 f32", "f64 f64", "f16 f16", "bf16 bf16", "f16 f32", "bf16 f32"]
 """Those of x and of the tables."""

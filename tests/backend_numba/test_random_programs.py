@@ -10,13 +10,13 @@ import pytest
 
 from gptrs.backend.protocol import Backend, InputRole
 from gptrs.ir import Op, Program, TensorType, dtypes, print_program
-from gptrs.testing.program_generator import (
+from gptrs_backend_numba.backend import create
+from gptrs_conformance.program_generator import (
     disagreement,
     programs_covering,
     random_inputs,
     random_program,
 )
-from gptrs_backend_numba.backend import create
 
 reference = pytest.importorskip("gptrs_backend_ref.backend", reason="needs the reference backend")
 

@@ -13,7 +13,7 @@ from gptrs.backend.protocol import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.elementwise import Bitcast, Cast
-from gptrs.testing.numerics import (
+from gptrs_conformance.numerics import (
     PRECISION,
     assert_same_floats,
     decode,
@@ -22,7 +22,7 @@ from gptrs.testing.numerics import (
     rounded,
     rounded_exactly,
 )
-from gptrs.testing.samples import SHAPES, edge_floats, edge_integers, integers, sample
+from gptrs_conformance.samples import SHAPES, edge_floats, edge_integers, integers, sample
 
 SMALL = [dtype for dtype in dtypes.ALL if dtype.bits <= 16]
 WIDE = [dtype for dtype in dtypes.ALL if dtype.bits > 16 and not dtype.is_complex]

@@ -12,8 +12,8 @@ from gptrs.backend.protocol import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.contraction import DotGeneral
-from gptrs.testing.numerics import assert_close, decode, integer_range, wrapped
-from gptrs.testing.samples import sample
+from gptrs_conformance.numerics import assert_close, decode, integer_range, wrapped
+from gptrs_conformance.samples import sample
 
 SHAPES: list[tuple[tuple[int, ...], tuple[int, ...], DotGeneral]] = [
     ((5,), (5,), DotGeneral((0,), (0,))),

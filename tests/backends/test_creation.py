@@ -11,8 +11,8 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.literal import Literal
 from gptrs.ir.ops.creation import Constant, Iota
-from gptrs.testing.numerics import decode
-from gptrs.testing.samples import sample
+from gptrs_conformance.numerics import decode
+from gptrs_conformance.samples import sample
 
 LIMITS = {"si4": 8, "ui4": 16, "f8e4m3": 17, "f8e5m2": 9, "si8": 128, "ui8": 256}
 

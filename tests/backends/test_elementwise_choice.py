@@ -13,8 +13,8 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.literal import Literal
 from gptrs.ir.ops.elementwise import Clamp, Compare, IsFinite, Select, StopGradient
-from gptrs.testing.numerics import assert_same_floats, decode
-from gptrs.testing.samples import SHAPES, edge_floats, edge_integers, integers, pairs, sample
+from gptrs_conformance.numerics import assert_same_floats, decode
+from gptrs_conformance.samples import SHAPES, edge_floats, edge_integers, integers, pairs, sample
 
 DIRECTIONS = {
     "lt": operator.lt,

@@ -13,8 +13,8 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise as ops
-from gptrs.testing.numerics import assert_close, decode, rounded
-from gptrs.testing.samples import SHAPES, edge_floats, pairs, sample
+from gptrs_conformance.numerics import assert_close, decode, rounded
+from gptrs_conformance.samples import SHAPES, edge_floats, pairs, sample
 
 torch = pytest.importorskip("torch", reason="parity with torch")
 

@@ -15,8 +15,8 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise as ops
-from gptrs.testing.numerics import every_value, integer_range, wrapped
-from gptrs.testing.samples import SHAPES, edge_integers, integers, pairs, sample
+from gptrs_conformance.numerics import every_value, integer_range, wrapped
+from gptrs_conformance.samples import SHAPES, edge_integers, integers, pairs, sample
 
 Exact = Callable[..., int]
 

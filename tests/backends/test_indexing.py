@@ -13,8 +13,8 @@ from gptrs.errors import ExecutionError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.indexing import DynamicSlice, DynamicUpdateSlice, Gather, Take
-from gptrs.testing.numerics import integer_range
-from gptrs.testing.samples import integers, sample
+from gptrs_conformance.numerics import integer_range
+from gptrs_conformance.samples import integers, sample
 
 Shape = tuple[int, ...]
 

@@ -12,7 +12,7 @@ from gptrs.backend.protocol import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.layout import BroadcastTo, Concat, Reshape, Slice, Transpose
-from gptrs.testing.samples import sample
+from gptrs_conformance.samples import sample
 
 Shape = tuple[int, ...]
 

@@ -12,8 +12,8 @@ from gptrs.capture import primitives
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.normalization import LayerNorm
-from gptrs.testing.numerics import LEAST_EXPONENT, PRECISION, decode
-from gptrs.testing.samples import sample
+from gptrs_conformance.numerics import LEAST_EXPONENT, PRECISION, decode
+from gptrs_conformance.samples import sample
 
 
 def definition(op: LayerNorm, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:

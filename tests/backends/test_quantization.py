@@ -15,8 +15,8 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.quantization import QUANTIZED, Dequantize, Quantize, Requantize
 from gptrs.ir.packed_int4 import pack_int4, unpack_int4
-from gptrs.testing.numerics import decode, every_value, integer_range, rounded
-from gptrs.testing.samples import sample
+from gptrs_conformance.numerics import decode, every_value, integer_range, rounded
+from gptrs_conformance.samples import sample
 
 SHORT_FLOATS = [dtypes.f8e4m3, dtypes.f8e5m2, dtypes.bf16, dtypes.f16]
 SHORT_INTEGERS = [dtype for dtype in QUANTIZED if dtype.bits <= 16]

@@ -15,9 +15,9 @@ from gptrs.capture import primitives
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.random import RngNormal, RngUniform
-from gptrs.testing.cases.random import inverse_normal, normal, philox, words
-from gptrs.testing.numerics import decode, rounded
 from gptrs_backend_ref.kernels import random as reference
+from gptrs_conformance.cases.random import inverse_normal, normal, philox, words
+from gptrs_conformance.numerics import decode, rounded
 
 PUBLISHED = [
     (

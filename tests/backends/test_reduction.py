@@ -15,8 +15,8 @@ from gptrs.backend.protocol import Backend
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.reduction import Argmax, Argmin, Reduce
-from gptrs.testing.numerics import GREATEST, assert_close, decode, integer_range, wrapped
-from gptrs.testing.samples import edge_floats, edge_integers, integers, sample
+from gptrs_conformance.numerics import GREATEST, assert_close, decode, integer_range, wrapped
+from gptrs_conformance.samples import edge_floats, edge_integers, integers, sample
 
 REALS = dtypes.INTEGERS + dtypes.FLOATS
 SHAPES_AND_AXES = [

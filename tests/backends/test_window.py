@@ -17,9 +17,9 @@ from gptrs.ir import dtypes
 from gptrs.ir.literal import Literal, Scalar
 from gptrs.ir.op import Op
 from gptrs.ir.ops.window import ExtractPatches, ReduceWindow
-from gptrs.testing.cases.window import expected_patches, expected_reduction
-from gptrs.testing.exact_values import exact_operand
-from gptrs.testing.numerics import decode
+from gptrs_conformance.cases.window import expected_patches, expected_reduction
+from gptrs_conformance.exact_values import exact_operand
+from gptrs_conformance.numerics import decode
 
 
 @st.composite

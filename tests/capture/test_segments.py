@@ -15,7 +15,7 @@ from gptrs.errors import GptrsError
 from gptrs.ir import parse_program, verify
 from gptrs.ir.program import Program
 from gptrs.optimizer.pipeline import Pipeline
-from gptrs.testing.program_generator import random_inputs, random_program
+from gptrs_conformance.program_generator import random_inputs, random_program
 
 ARGUMENT, PARAMETER = InputRole.ARGUMENT, InputRole.PARAMETER
 DONATED, STREAMED = InputRole.DONATED, InputRole.STREAMED

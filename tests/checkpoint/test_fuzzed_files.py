@@ -13,7 +13,7 @@ from fuzzing.file_formats import FORMATS, FileFormat
 from fuzzing.file_judge import Watch, judge
 from fuzzing.judge import Flaw
 from gptrs.errors import CheckpointError
-from gptrs.testing.program_generator.dice import Dice
+from gptrs_conformance.program_generator.dice import Dice
 
 TOOL = Path(file_judge.__file__).parents[1] / "fuzz_files.py"
 FILES = 2000

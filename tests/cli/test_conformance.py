@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from gptrs.ir import OPS, Op, TensorType
-from gptrs.testing import kit
-from gptrs.testing.check import Check, CheckFailure
 from gptrs_backend_ref.backend import RefBackend
+from gptrs_conformance import kit
+from gptrs_conformance.check import Check, CheckFailure
 
 
 def broken(backend: object) -> None:

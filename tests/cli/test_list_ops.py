@@ -5,8 +5,8 @@ from __future__ import annotations
 import gptrs as gptrs_core
 from gptrs.ir.dtypes import ALL
 from gptrs.ir.op import OPS
-from gptrs.testing.op_case import legal_dtypes
-from gptrs.testing.op_support import op_support
+from gptrs_conformance.op_case import legal_dtypes
+from gptrs_conformance.op_support import op_support
 
 
 class Picky:

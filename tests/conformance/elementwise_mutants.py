@@ -8,7 +8,7 @@ import numpy as np
 
 from conformance.mutation import Kernel, Mutations
 from gptrs.ir import Op
-from gptrs.testing.numerics import integer_range
+from gptrs_conformance.numerics import integer_range
 
 MUTATIONS = Mutations()
 wrong, with_attributes = MUTATIONS.wrong, MUTATIONS.with_attributes

@@ -8,10 +8,10 @@ import pytest
 from gptrs.backend.protocol import Backend
 from gptrs.functionals import implementations
 from gptrs.ir import OPS, parse_program
-from gptrs.testing.checks import graphs, models, programs
-from gptrs.testing.graph import Graph
-from gptrs.testing.kit import checks_of, run_check
-from gptrs.testing.uses import ALL_USES
+from gptrs_conformance.checks import graphs, models, programs
+from gptrs_conformance.graph import Graph
+from gptrs_conformance.kit import checks_of, run_check
+from gptrs_conformance.uses import ALL_USES
 
 NAMES = [check.name for check in checks_of("full")]
 

@@ -13,11 +13,11 @@ from gptrs.backend.protocol import Backend
 from gptrs.errors import UnsupportedError, UsageError
 from gptrs.ir import OPS, dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.testing import kit
-from gptrs.testing.check import Check, CheckFailure
-from gptrs.testing.kit import LEVELS, checks_of, run_check, run_conformance
-from gptrs.testing.op_case import ROWS, cases, rows
-from gptrs.testing.tolerance import EXACT, Tolerance
+from gptrs_conformance import kit
+from gptrs_conformance.check import Check, CheckFailure
+from gptrs_conformance.kit import LEVELS, checks_of, run_check, run_conformance
+from gptrs_conformance.op_case import ROWS, cases, rows
+from gptrs_conformance.tolerance import EXACT, Tolerance
 
 NAN, INF = np.nan, np.inf
 
@@ -124,7 +124,8 @@ def test_rows_are_registered_once() -> None:
 
 
 SUITE = """
-from gptrs.testing import op_runner, suite
+from gptrs_conformance import op_runner
+from gptrs_conformance import suite
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_backend_ref.kernels import TABLE
 from gptrs.ir import OPS

@@ -12,8 +12,8 @@ from conformance.mutation import Mutant
 from gptrs.backend.protocol import Backend, InputRole
 from gptrs.errors import UnsupportedError
 from gptrs.ir import Op, Program, TensorType
-from gptrs.testing.kit import checks_of, run_check, run_conformance
 from gptrs_backend_ref.backend import RefBackend, RefExecutable
+from gptrs_conformance.kit import checks_of, run_check, run_conformance
 
 
 def test_there_are_enough() -> None:

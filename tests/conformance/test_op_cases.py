@@ -8,8 +8,8 @@ from gptrs.backend.protocol import Backend
 from gptrs.errors import ProgramError
 from gptrs.ir import OPS, TensorType, dtypes
 from gptrs.ir.op import Op
-from gptrs.testing.kit import run_conformance
-from gptrs.testing.op_case import ROWS, cases
+from gptrs_conformance.kit import run_conformance
+from gptrs_conformance.op_case import ROWS, cases
 
 
 @pytest.mark.parametrize("name", sorted(OPS))

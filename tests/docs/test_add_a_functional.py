@@ -19,8 +19,8 @@ USE = """
 import numpy as np
 import gptrs
 from gptrs import functionals as F
-from gptrs.testing.checks.functionals import CHECKS
-from gptrs.testing.kit import run_check
+from gptrs_conformance.checks.functionals import CHECKS
+from gptrs_conformance.kit import run_check
 
 assert gptrs.__file__.startswith({root!r})
 reference = gptrs.get_backend("ref")

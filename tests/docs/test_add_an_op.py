@@ -19,8 +19,8 @@ import numpy as np
 import gptrs
 from gptrs.capture import primitives
 from gptrs.ir import parse_json, parse_program, print_json, print_program
-from gptrs.testing.kit import run_conformance
-from gptrs.testing.program_generator import programs_covering
+from gptrs_conformance.kit import run_conformance
+from gptrs_conformance.program_generator import programs_covering
 
 import op_reference
 import ptir_schema

@@ -11,7 +11,7 @@ import gptrs
 from gptrs import functionals as F
 from gptrs.capture.graph import GraphSlice
 from gptrs.ir import dtypes
-from gptrs.testing.uses.attention import attended, heads, seen
+from gptrs_conformance.uses.attention import attended, heads, seen
 
 SHARINGS = [(4, 4), (4, 2), (4, 1)]
 LENGTHS = [(1, 1), (1, 6), (3, 5), (5, 5), (5, 3), (0, 4), (3, 0)]

@@ -12,7 +12,7 @@ from gptrs import functionals as F
 from gptrs.capture.graph import GraphSlice
 from gptrs.errors import ExecutionError, GptrsError, UsageError
 from gptrs.ir import dtypes
-from gptrs.testing.numerics import decode
+from gptrs_conformance.numerics import decode
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,7 @@ from gptrs.capture import primitives
 from gptrs.errors import ExecutionError, UnsupportedError, UsageError
 from gptrs.ir import dtypes
 from gptrs.runtime.generation.sampling import Sampler, Sampling
-from gptrs.testing.uses.sampling import min_p, top_k, top_p
+from gptrs_conformance.uses.sampling import min_p, top_k, top_p
 
 
 def _seed(key: int, counter: int = 0) -> gptrs.Tensor:

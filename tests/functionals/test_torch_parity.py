@@ -8,8 +8,8 @@ import pytest
 import gptrs
 from gptrs import functionals as F
 from gptrs.errors import UnsupportedError
-from gptrs.testing.functional_use import Use
-from gptrs.testing.uses import ALL_USES
+from gptrs_conformance.functional_use import Use
+from gptrs_conformance.uses import ALL_USES
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
 

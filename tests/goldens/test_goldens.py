@@ -14,7 +14,7 @@ from gptrs.ir import OPS, VERSION, Function, Program, Region, parse_json, print_
 from gptrs.ir.program import Instruction, Value
 from gptrs.plugins.manager import PluginManager
 from gptrs.plugins.selection import Selection
-from gptrs.testing.op_runner import prepared, refusals
+from gptrs_conformance.op_runner import prepared, refusals
 
 PATHS = sorted(golden_files.FOLDER.glob("v*/*.ptir"))
 TODAY = [path for path in PATHS if path.parent.name == VERSION.removeprefix("ptir.")]

@@ -16,8 +16,8 @@ from fuzzing import program_mutations
 from fuzzing.judge import Flaw, judge
 from gptrs.errors import ParseError
 from gptrs.ir import Dictionary, parse_program, print_program, verify
-from gptrs.testing.program_generator import random_program
-from gptrs.testing.program_generator.dice import Dice
+from gptrs_conformance.program_generator import random_program
+from gptrs_conformance.program_generator.dice import Dice
 
 reference = pytest.importorskip("gptrs_backend_ref.backend", reason="programs run on it")
 

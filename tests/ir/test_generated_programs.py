@@ -29,7 +29,7 @@ from gptrs.ir import (
     verify,
 )
 from gptrs.ir.program import Region, Value
-from gptrs.testing.program_generator import programs_covering, random_program
+from gptrs_conformance.program_generator import programs_covering, random_program
 
 SHAPES = st.lists(st.integers(0, 4), max_size=4).map(tuple)
 DTYPES = st.sampled_from(dtypes.ALL)

@@ -14,8 +14,8 @@ from gptrs.ir.lexer import Lexer
 from gptrs.ir.ops import contraction, creation, indexing, layout, quantization, sorting, window
 from gptrs.ir.symbolic_dim import substituted, symbol
 from gptrs.ir.type_text import read_type
-from gptrs.testing.kit import cases_of
-from gptrs.testing.op_case import ROWS, OpCase
+from gptrs_conformance.kit import cases_of
+from gptrs_conformance.op_case import ROWS, OpCase
 
 Sizes = dict[int, int]
 Lift = Callable[[int], int]

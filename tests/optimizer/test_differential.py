@@ -12,7 +12,7 @@ from gptrs.optimizer import optimize, recording
 from gptrs.optimizer.evaluation import CHEAP
 from gptrs.optimizer.pass_base import Pass
 from gptrs.optimizer.pipeline import SPECIALIZATION, known_passes
-from gptrs.testing.program_generator import random_program
+from gptrs_conformance.program_generator import random_program
 
 SEEDS = range(450)
 FIRED_AT_LEAST = 100

@@ -8,7 +8,7 @@ import pytest
 from fuzzing.differential import run
 from gptrs.ir import Program, parse_program, print_program, verify
 from gptrs.optimizer.parameter_folding import Recipe, Split, fold_parameters
-from gptrs.testing.program_generator import random_inputs, random_program
+from gptrs_conformance.program_generator import random_inputs, random_program
 
 
 def split(text: str, *constant: str) -> Split:

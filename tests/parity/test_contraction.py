@@ -11,7 +11,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.creation import Iota
-from gptrs.testing.samples import sample
+from gptrs_conformance.samples import sample
 from parity.torch_arrays import assert_same_bits, to_torch, torch
 from parity.torch_types import FLOATS, INTEGERS, torch_dtype
 

@@ -13,7 +13,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise as ops
-from gptrs.testing.samples import edge_floats, edge_integers, integers, sample
+from gptrs_conformance.samples import edge_floats, edge_integers, integers, sample
 from parity.torch_arrays import to_torch, torch
 from parity.torch_types import FLOATS, INTEGERS, torch_dtype
 

@@ -1,7 +1,7 @@
 """Mutations of JSON are repeatable, whatever was mutated before, and are always text."""
 
 from fuzzing import json_mutations
-from gptrs.testing.program_generator.dice import Dice
+from gptrs_conformance.program_generator.dice import Dice
 
 TEXT = '{"a": [1, {"b": "f32[2]"}], "c": null}'
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fuzzing import json_mutations
-from gptrs.testing.program_generator.dice import Dice
+from gptrs_conformance.program_generator.dice import Dice
 
 NUMBERS = (
     0, 1, 2, 3, 7, 31, 32, 33, 127, 128, 255, 256, 4095, 4096, 65535, 2**31 - 1, 2**31, 2**32 - 1,

@@ -13,9 +13,9 @@ from gptrs.ir import Program, dtypes, print_program, verify
 from gptrs.optimizer import recording
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs.optimizer.stage import PassRun, instruction_count
-from gptrs.testing.program_generator import random_inputs, random_program
-from gptrs.testing.program_generator.dice import Dice
 from gptrs_backend_ref.backend import create
+from gptrs_conformance.program_generator import random_inputs, random_program
+from gptrs_conformance.program_generator.dice import Dice
 
 REF = create(None)
 """What says which results are right."""

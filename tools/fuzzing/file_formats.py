@@ -21,7 +21,7 @@ from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.runtime.load import LoadedModel, load_model
 from gptrs.runtime.tokenization.tokenizer import TextTokenizer
-from gptrs.testing.program_generator.dice import Dice
+from gptrs_conformance.program_generator.dice import Dice
 
 ARRAYS = (
     {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "b": np.array(True)},

@@ -10,7 +10,7 @@ from typing import Literal
 from fuzzing.file_formats import FileFormat
 from fuzzing.judge import Flaw, TimeIsUp, time_limit
 from gptrs.errors import GptrsError
-from gptrs.testing.program_generator.dice import Dice
+from gptrs_conformance.program_generator.dice import Dice
 
 Outcome = Literal["read", "refused"]
 

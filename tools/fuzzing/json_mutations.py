@@ -6,7 +6,7 @@ import json
 from copy import deepcopy
 
 from fuzzing import text_mutations
-from gptrs.testing.program_generator.dice import Dice
+from gptrs_conformance.program_generator.dice import Dice
 
 Json = dict[str, "Json"] | list["Json"] | str | int | float | bool | None
 Place = tuple[dict[str, Json] | list[Json], str | int]

@@ -19,7 +19,7 @@ from gptrs.ir.program import Program, Region
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer import optimize
 from gptrs.runtime.programs.report import ProgramWork, report_program
-from gptrs.testing.program_generator import random_inputs
+from gptrs_conformance.program_generator import random_inputs
 
 Form = Literal["text", "json"]
 Outcome = Literal["refused", "unsupported", "large", "failed", "timeout", "ran"]

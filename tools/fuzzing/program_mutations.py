@@ -15,7 +15,7 @@ from gptrs.ir.ops.creation import Constant
 from gptrs.ir.ops.layout import BroadcastTo
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
-from gptrs.testing.program_generator.dice import Dice
+from gptrs_conformance.program_generator.dice import Dice
 
 DIMS = (0, 1, 2, 3, 4, 5, 64, 1000, 70_000, 2**24, 2**31, 2**40)
 INTEGERS = (*DIMS, -1, -2, -(2**31), 2**47, 2**62, 2**63 - 1, -(2**63))

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from gptrs.ir import OPS, dtypes
-from gptrs.testing.program_generator.dice import Dice
+from gptrs_conformance.program_generator.dice import Dice
 
 Mutation = Callable[[Dice, str, str], str]
 """Makes a text of a text, and of another one from which it may take parts."""

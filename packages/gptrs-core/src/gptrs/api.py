@@ -10,7 +10,8 @@ the module an entry point names stays light.
   `dying_values`, and the program they are given: `Program`, `Function`, `Region`, `Instruction`,
   `Value`, `Op`, `Signature`, `TensorType`, `DType`, `Literal`, `Scalar`, `Dictionary`,
   `FunctionName`; the modules `ops` (one module a family) and `dtypes`. `run_conformance` checks a
-  backend; its pytest class is `gptrs.testing.suite.ConformanceSuite`. What a backend may offer
+  backend and `op_support` lists what it takes, both by the package `gptrs-conformance`, whose
+  pytest class is `gptrs_conformance.suite.ConformanceSuite`. What a backend may offer
   besides: `BackendWithPasses`, with `Pass`, `RewritePass`, `Rewrite`, `FusionPass`, `find_views`,
   `View` and `pattern`; `KernelCache`, with `CacheReport`, `CacheVersion` and `Entries`;
   `ProfiledExecutable`, with `KernelRun`; `BindingExecutable`, with `BoundInputs`;
@@ -109,8 +110,8 @@ if TYPE_CHECKING:
     from gptrs.optimizer.pass_base import Pass, RewritePass
     from gptrs.optimizer.rewrite.rewrite import Rewrite
     from gptrs.plugins.capabilities import CausalLM, HiddenStates, ImageClassifier, TextEmbedder
+    from gptrs.runtime.conformance import op_support, run_conformance
     from gptrs.runtime.programs.run import run_program
-    from gptrs.testing.kit import run_conformance
 
 __all__ = [
     "API_VERSION",
@@ -198,6 +199,7 @@ __all__ = [
     "specialize",
     "verify",
     "run_conformance",
+    "op_support",
     "BackendError",
     "CheckpointError",
     "ConsumedTensorError",
@@ -248,8 +250,8 @@ _NAMES = {
     "gptrs.optimizer.pass_base": "Pass RewritePass",
     "gptrs.optimizer.rewrite.rewrite": "Rewrite",
     "gptrs.plugins.capabilities": "CausalLM ImageClassifier TextEmbedder HiddenStates",
+    "gptrs.runtime.conformance": "op_support run_conformance",
     "gptrs.runtime.programs.run": "run_program",
-    "gptrs.testing.kit": "run_conformance",
 }
 """The names of each module, which is imported when the first of them is asked for."""
 _MODULES = {

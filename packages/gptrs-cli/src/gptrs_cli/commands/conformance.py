@@ -22,7 +22,7 @@ from gptrs_cli.settings import (
 )
 
 if TYPE_CHECKING:
-    from gptrs.testing.report import Report
+    from gptrs_conformance.report import Report
 
 app = typer.Typer(
     help="Check a backend against the definition of PTIR.",
@@ -67,8 +67,8 @@ def run(
 
     What it claims must pass, the rest it must refuse. Exits with 1 when anything failed.
     """
+    from gptrs.api import run_conformance
     from gptrs.plugins.manager import manager
-    from gptrs.testing.kit import run_conformance
     from gptrs_cli.observation import observed
     from gptrs_cli.progress import progress_bar
 

@@ -27,8 +27,8 @@ def ops(
     Some forms: it depends on other types, attributes or shapes. Whether what it runs is right is
     what `gptrs conformance run` tells.
     """
+    from gptrs.api import op_support
     from gptrs.plugins.manager import get_backend
-    from gptrs.testing.op_support import op_support
     from gptrs_cli.op_matrix import LEGEND, print_op_matrix
     from gptrs_cli.stderr import Waiting
 

@@ -1,0 +1,41 @@
+"""How exact each op must be, by element type: what the kit allows and the documentation states.
+
+Integers and i1 are exact. An op that is not listed rounds each float result once, correctly, from
+the exact one. f64 is allowed what f32 is, in its own units. A float of 8 or 16 bits is the rounded
+f32 result: an f32 error may carry it over the middle between two neighbours, so an op that is not
+exact at f32 is allowed one unit.
+"""
+
+from __future__ import annotations
+
+from gptrs.ir.dtypes import DType
+from gptrs_conformance.tolerance import EXACT, Tolerance
+
+ULPS: dict[str, float] = {
+    "exp": 4,
+    "expm1": 4,
+    "log": 4,
+    "log1p": 4,
+    "sqrt": 1,
+    "rsqrt": 3,
+    "reciprocal": 1,
+    "sin": 4,
+    "cos": 4,
+    "tanh": 5,
+    "logistic": 5,
+    "erf": 5,
+    "div": 1,
+    "pow": 8,
+}
+"""Units in the last place that an elementwise op may be off at f32 and f64."""
+
+COMPLEX_RTOL = {"cf32": 1e-5, "cf64": 1e-12}
+"""Complex results: relative to the magnitude of the whole number, for every op but `neg`."""
+
+
+def elementwise_tolerance(op: str, dtype: DType) -> Tolerance:
+    """The allowance of the elementwise op called `op` for results of type `dtype`, a float."""
+    ulps = ULPS.get(op, 0.0)
+    if not ulps:
+        return EXACT
+    return Tolerance.ulp(ulps if dtype.bits > 16 else 1.0)

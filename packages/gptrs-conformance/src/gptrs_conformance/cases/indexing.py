@@ -1,0 +1,175 @@
+"""Cases of the ops that read or write at positions given by another tensor, place by place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain, cycle
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.op import Op
+from gptrs.ir.ops import indexing as ops
+from gptrs_conformance.exact_values import Index, collected, edge_operand, plain, wide
+from gptrs_conformance.numerics import integer_range
+from gptrs_conformance.op_case import OpCase, rows
+from gptrs_conformance.samples import integers
+
+TAKES: tuple[tuple[str, Index, Index], ...] = (
+    ("rows", (5, 3), (4,)),
+    ("elements", (7,), (2, 3)),
+    ("one row", (5, 3), ()),
+    ("one element", (1,), ()),
+    ("no rows", (5, 3), (2, 0)),
+    ("empty rows", (5, 0, 2), (3,)),
+    ("no row of nothing", (0, 3), (0,)),
+    ("rank 4", (3, 2, 1, 4), (2, 2)),
+)
+GATHERS: tuple[tuple[str, Index, Index, int], ...] = (
+    ("last axis", (3, 5), (3, 4), 1),
+    ("first axis, part of the other", (5, 4), (7, 2), 0),
+    ("vector", (6,), (9,), 0),
+    ("nothing", (3, 4), (0, 4), 1),
+    ("nothing of nothing", (0, 4), (0, 3), 1),
+    ("one element", (1, 1), (1, 3), 1),
+    ("middle of rank 4", (2, 5, 1, 3), (1, 2, 1, 3), 1),
+)
+BLOCKS: tuple[tuple[str, Index, Index, tuple[int, ...]], ...] = (
+    ("inside", (5, 6), (2, 3), (1, 2)),
+    ("up to the end", (5,), (2,), (3,)),
+    ("past the end", (5,), (2,), (4,)),
+    ("before the start", (5, 4), (2, 3), (-1, -7)),
+    ("rank 0", (), (), ()),
+    ("all", (3, 4), (3, 4), (2, 2)),
+    ("nothing", (5, 3), (0, 3), (7, 0)),
+    ("of nothing", (0, 3), (0, 2), (1, 1)),
+    ("rank 4", (2, 3, 1, 5), (1, 2, 1, 3), (1, 0, 0, 1)),
+)
+FAR: tuple[tuple[DType, int], ...] = (
+    (dtypes.si64, 2**63 - 1),
+    (dtypes.si64, -(2**63)),
+    (dtypes.ui64, 2**64 - 1),
+    (dtypes.si4, -8),
+)
+"""Starts as far outside as their type goes."""
+
+OUTSIDE: tuple[tuple[DType, int], ...] = (
+    (dtypes.si64, -1),
+    (dtypes.si32, 5),
+    (dtypes.ui8, 200),
+    (dtypes.ui64, 2**64 - 2),
+    (dtypes.si4, -8),
+)
+"""Indices that an axis of 5 does not have."""
+
+
+def positions(rng: np.random.Generator, shape: Index, size: int, dtype: DType) -> np.ndarray:
+    """Indices in [0, size), as far as the type holds them."""
+    limit = max(min(size, integer_range(dtype)[1] + 1), 1)
+    return np.asarray(rng.integers(0, limit, shape)).astype(dtype.numpy)
+
+
+def index_types(dtype: DType) -> Iterator[DType]:
+    """si64, then the integer types over and over, another one first for each element type."""
+    start = dtypes.ALL.index(dtype) % len(dtypes.INTEGERS)
+    return chain((dtypes.si64,), cycle(dtypes.INTEGERS[start:] + dtypes.INTEGERS[:start]))
+
+
+@rows(ops.Take, dtypes=dtypes.ALL)
+def take(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
+    """Rows and elements by indices of every type; indices outside."""
+    del op_class
+    for (label, shape, rows_), index_type in zip(TAKES, index_types(dtype), strict=False):
+        x = edge_operand(dtype, shape, rng)
+        indices = positions(rng, rows_, shape[0], index_type)
+        values, at = plain(x), plain(indices)
+        count = len(rows_)
+        expected = collected(
+            (*rows_, *shape[1:]),
+            lambda place, v=values, at=at, n=count: v[(at[place[:n]], *place[n:])],
+        )
+        yield OpCase(ops.Take(), (x, indices), (wide(expected, dtype),), label=label)
+    x = edge_operand(dtype, (5, 2), rng)
+    for index_type, index in OUTSIDE:
+        indices = integers([0, 4, index, 1], index_type)
+        yield OpCase(ops.Take(), (x, indices), (), label=f"index {index}", error=f"index {index}")
+    indices = integers([0], dtypes.si64)
+    yield OpCase(ops.Take(), (x[:0], indices), (), label="index of nothing", error="index 0")
+
+
+@rows(ops.Gather, dtypes=dtypes.ALL)
+def gather(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
+    """Every axis, all and part of the others, indices of every type; indices outside."""
+    del op_class
+    for (label, shape, read, axis), index_type in zip(GATHERS, index_types(dtype), strict=False):
+        x = edge_operand(dtype, shape, rng)
+        indices = positions(rng, read, shape[axis], index_type)
+        values, at = plain(x), plain(indices)
+        expected = collected(
+            read,
+            lambda place, v=values, at=at, a=axis: v[(*place[:a], at[place], *place[a + 1 :])],
+        )
+        yield OpCase(ops.Gather(axis), (x, indices), (wide(expected, dtype),), label=label)
+    x = edge_operand(dtype, (2, 5), rng)
+    for index_type, index in OUTSIDE:
+        indices = integers([0, 4, index, 1], index_type).reshape(2, 2)
+        yield OpCase(
+            ops.Gather(1), (x, indices), (), label=f"index {index}", error=f"index {index}"
+        )
+
+
+def block_places(shape: Index, sizes: Index, starts: tuple[int, ...]) -> list[tuple[Index, Index]]:
+    """Each place of a block with the place in the whole, the starts clamped."""
+    at = [
+        min(max(start, 0), dim - size)
+        for start, dim, size in zip(starts, shape, sizes, strict=True)
+    ]
+    return [
+        (place, tuple(first + inside for first, inside in zip(at, place, strict=True)))
+        for place in np.ndindex(*sizes)
+    ]
+
+
+def blocks(dtype: DType) -> Iterator[tuple[str, Index, Index, tuple[int, ...], np.ndarray]]:
+    """The rows of BLOCKS with starts of every type that holds them, then those of FAR."""
+    types = index_types(dtype)
+    for label, shape, sizes, starts in BLOCKS:
+        fitting = (
+            index_type
+            for index_type in types
+            if not starts or integer_range(index_type)[0] <= min(starts)
+        )
+        yield label, shape, sizes, starts, integers(list(starts), next(fitting))
+    for index_type, start in FAR:
+        starts = (start, 1)
+        label = f"from {start} of {index_type}"
+        yield label, (5, 4), (2, 3), starts, integers(list(starts), index_type)
+
+
+@rows(ops.DynamicSlice, dtypes=dtypes.ALL)
+def dynamic_slice(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
+    """Blocks inside, clamped at either end, of everything and of nothing."""
+    del op_class
+    for label, shape, sizes, starts, array in blocks(dtype):
+        x = edge_operand(dtype, shape, rng)
+        values = plain(x)
+        expected = np.zeros(sizes, object)
+        for place, source in block_places(shape, sizes, starts):
+            expected[place] = values[source]
+        yield OpCase(ops.DynamicSlice(sizes), (x, array), (wide(expected, dtype),), label=label)
+
+
+@rows(ops.DynamicUpdateSlice, dtypes=dtypes.ALL)
+def dynamic_update_slice(
+    op_class: type[Op], dtype: DType, rng: np.random.Generator
+) -> Iterator[OpCase]:
+    """The same blocks written."""
+    del op_class
+    for label, shape, sizes, starts, array in blocks(dtype):
+        x, update = edge_operand(dtype, shape, rng), edge_operand(dtype, sizes, rng)
+        expected, values = np.array(plain(x)), plain(update)
+        for place, target in block_places(shape, sizes, starts):
+            expected[target] = values[place]
+        inputs = (x, update, array)
+        yield OpCase(ops.DynamicUpdateSlice(), inputs, (wide(expected, dtype),), label=label)

@@ -1,0 +1,234 @@
+"""Cases of the quantization ops: every rounding by exact fractions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from fractions import Fraction
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.op import Op
+from gptrs.ir.ops.quantization import (
+    QUANTIZED,
+    Dequantize,
+    Quantization,
+    Quantize,
+    Requantize,
+)
+from gptrs_conformance.numerics import decode, integer_range, rounded_exactly
+from gptrs_conformance.op_case import OpCase, rows
+from gptrs_conformance.samples import as_float, edge_floats, edge_integers, integers, sample
+
+LAYOUTS: tuple[tuple[str, tuple[int, ...], int | None, int | None], ...] = (
+    ("per tensor", (3, 5), None, None),
+    ("rank 0", (), None, None),
+    ("empty", (2, 0, 3), None, None),
+    ("first axis", (3, 2, 1), 0, None),
+    ("last axis", (2, 1, 3, 5), 3, None),
+    ("empty axis", (3, 0), 1, None),
+    ("groups of the last axis", (3, 6), 1, 2),
+    ("groups of the first axis", (6, 1, 2), 0, 3),
+    ("one group", (2, 5), 1, 5),
+    ("no groups", (0, 2), 0, 4),
+)
+"""Label, shape, axis and group size."""
+
+
+def quotient(x: float, scale: float, compute: DType) -> float:
+    """`x / scale` rounded to `compute`."""
+    if compute is dtypes.f64 or scale == 0 or not (math.isfinite(x) and math.isfinite(scale)):
+        with np.errstate(all="ignore"):  # what is not finite is the same in any type
+            return float(np.float64(x) / np.float64(scale))
+    return rounded_exactly(Fraction(x) / Fraction(scale), compute)
+
+
+def product(difference: int, scale: float, compute: DType) -> float:
+    """`difference * scale`, both the integer and the product rounded to `compute`."""
+    whole = rounded_exactly(Fraction(difference), compute)
+    if compute is dtypes.f64 or whole * scale == 0 or not math.isfinite(scale):
+        return whole * scale
+    return rounded_exactly(Fraction(whole) * Fraction(scale), compute)
+
+
+def quantized(value: float, scale: float, zero_point: int, dtype: DType, compute: DType) -> int:
+    """One element of `quantize`."""
+    low, high = integer_range(dtype)
+    ratio = quotient(value, scale, compute)
+    if math.isinf(ratio):
+        return high if ratio > 0 else low
+    whole = 0 if math.isnan(ratio) else round(ratio)
+    return min(max(whole + zero_point, low), high)
+
+
+def spread(op: Quantization, parameter: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The scale or zero point of each element, found index by index."""
+    result = np.zeros(shape, parameter.dtype)
+    for index in np.ndindex(*shape):
+        if parameter.ndim == 0 or op.axis is None:
+            place: tuple[int, ...] = ()
+        elif op.group_size is None:
+            place = (index[op.axis],)
+        else:
+            place = tuple(
+                i // op.group_size if axis == op.axis else i for axis, i in enumerate(index)
+            )
+        result[index] = parameter[place]
+    return result
+
+
+def computing(*floats: DType) -> DType:
+    """f64 if one of the types is."""
+    return dtypes.f64 if any(dtype is dtypes.f64 for dtype in floats) else dtypes.f32
+
+
+def parameters(
+    op: Quantization, shape: tuple[int, ...], dtype: DType, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Scales of `dtype`, one of them negative, and zero points for an operand of `shape`."""
+    wanted: tuple[int, ...] = ()
+    if op.axis is not None and op.group_size is None:
+        wanted = (shape[op.axis],)
+    elif op.axis is not None and op.group_size is not None:
+        wanted = tuple(
+            dim // op.group_size if axis == op.axis else dim for axis, dim in enumerate(shape)
+        )
+    scale = np.asarray(rng.uniform(0.05, 1.5, wanted))
+    scale.reshape(-1)[1::3] *= -1
+    zero_point = np.asarray(rng.integers(-5, 6, wanted), np.int32)
+    return as_float(scale, dtype), zero_point
+
+
+def expected_quantize(
+    op: Quantize, x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
+) -> np.ndarray:
+    """What `quantize` must give, as si64."""
+    compute = computing(dtypes.from_numpy(x.dtype), dtypes.from_numpy(scale.dtype))
+    scales, zero_points = spread(op, decode(scale), x.shape), spread(op, zero_point, x.shape)
+    values = decode(x)
+    result = np.zeros(x.shape, np.int64)
+    for index in np.ndindex(*x.shape):
+        element = float(values[index]), float(scales[index]), int(zero_points[index])
+        result[index] = quantized(*element, op.dtype, compute)
+    return result
+
+
+def expected_dequantize(
+    op: Quantization, q: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, compute: DType
+) -> np.ndarray:
+    """What `dequantize` must give before the result is rounded to its type, as f64."""
+    scales, zero_points = spread(op, decode(scale), q.shape), spread(op, zero_point, q.shape)
+    whole = q.astype(np.int64)
+    result = np.zeros(q.shape, np.float64)
+    for index in np.ndindex(*q.shape):
+        difference = int(whole[index]) - int(zero_points[index])
+        result[index] = product(difference, float(scales[index]), compute)
+    return result
+
+
+@rows(Quantize, dtypes=dtypes.FLOATS)
+def quantize(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
+    """Every layout and result type, ties, saturation, NaN, and scales that no one should use."""
+    del op_class
+    for number, (label, shape, axis, group_size) in enumerate(LAYOUTS):
+        op = Quantize(QUANTIZED[number % len(QUANTIZED)], axis, group_size)
+        x = sample(dtype, shape, seed=number)
+        scale_dtype = dtype if number % 3 else dtypes.FLOATS[number // 3 + 2]
+        yield _quantize_case(op, (x, *parameters(op, shape, scale_dtype, rng)), label)
+    ties = as_float(np.arange(-9, 10) / 2, dtype)
+    yield _quantize_case(Quantize(dtypes.si4), (ties, *_pair(1, 0, dtype)), "ties")
+    # Quotients around halves, which the product with a rounded reciprocal misses.
+    precise = dtypes.f64 if dtype is dtypes.f64 else dtypes.f32
+    near = as_float(3 / (np.arange(64) + 0.5), precise)
+    x, zero_point = as_float(np.full(64, 3.0), dtype), np.zeros(64, np.int32)
+    yield _quantize_case(Quantize(dtypes.si8, axis=0), (x, near, zero_point), "near ties")
+    edges = edge_floats(dtype)
+    for result, zero_point in ((dtypes.ui8, 3), (dtypes.si32, 2**31 - 1), (dtypes.ui32, -(2**31))):
+        label = f"edge values as {result}"
+        yield _quantize_case(Quantize(result), (edges, *_pair(0.5, zero_point, dtype)), label)
+    scale = as_float(np.array([0.0, -0.0, np.inf, np.nan, 2.0**-9]), dtype)
+    x = as_float(np.array([1.0, -1.0, 0.0, np.inf, np.nan])[:, np.newaxis] * np.ones(5), dtype)
+    zero_point = np.arange(-2, 3, dtype=np.int32)
+    yield _quantize_case(Quantize(dtypes.si8, axis=1), (x, scale, zero_point), "edge scales")
+
+
+def _quantize_case(
+    op: Quantize, inputs: tuple[np.ndarray, np.ndarray, np.ndarray], label: str
+) -> OpCase:
+    return OpCase(op, inputs, (expected_quantize(op, *inputs),), label=label)
+
+
+def _pair(scale: float, zero_point: int, dtype: DType) -> tuple[np.ndarray, np.ndarray]:
+    return as_float(np.array(scale), dtype), np.array(zero_point, np.int32)
+
+
+@rows(Dequantize, dtypes=QUANTIZED)
+def dequantize(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
+    """Every layout and result type, differences past 2^24, and scales that no one should use."""
+    del op_class
+    for number, (label, shape, axis, group_size) in enumerate(LAYOUTS):
+        op = Dequantize(dtypes.FLOATS[number % len(dtypes.FLOATS)], axis, group_size)
+        scale_dtype = op.dtype if number % 3 else dtypes.FLOATS[number // 3 + 2]
+        q = sample(dtype, shape, seed=number)
+        yield _dequantize_case(op, (q, *parameters(op, shape, scale_dtype, rng)), label)
+    edges = integers(edge_integers(dtype), dtype)
+    for result, scale, zero_point in (
+        (dtypes.f32, 0.1, 2**31 - 1),
+        (dtypes.f32, -0.75, 0),
+        (dtypes.f64, 1e-300, -(2**31)),
+        (dtypes.f16, 2.0**-20, 1),
+    ):
+        scale_dtype = dtypes.f64 if result is dtypes.f64 else dtypes.f32
+        pair = _pair(scale, zero_point, scale_dtype)
+        label = f"edge values as {result}, zero point {zero_point}"
+        yield _dequantize_case(Dequantize(result), (edges, *pair), label)
+    q = integers([1, 1, 1, 1, 0, 0, 0, 0], dtype).reshape(2, 4)
+    scale = as_float(np.array([0.0, -0.0, np.inf, np.nan]), dtypes.f32)
+    zero_point = np.zeros(4, np.int32)
+    yield _dequantize_case(Dequantize(dtypes.f32, axis=1), (q, scale, zero_point), "edge scales")
+
+
+def _dequantize_case(
+    op: Dequantize, inputs: tuple[np.ndarray, np.ndarray, np.ndarray], label: str
+) -> OpCase:
+    compute = computing(dtypes.from_numpy(inputs[1].dtype), op.dtype)
+    return OpCase(op, inputs, (expected_dequantize(op, *inputs, compute),), label=label)
+
+
+@rows(Requantize, dtypes=QUANTIZED)
+def requantize(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
+    """Every layout and result type; one pair of scale and zero point is sometimes tensor-wide."""
+    del op_class
+    for number, (label, shape, axis, group_size) in enumerate(LAYOUTS):
+        op = Requantize(QUANTIZED[(number + 3) % len(QUANTIZED)], axis, group_size)
+        tensor_wide = Requantize(op.dtype)
+        first = tensor_wide if number % 3 == 1 else op
+        second = tensor_wide if number % 3 == 2 else op
+        scales = (dtypes.FLOATS[number % 6], dtypes.FLOATS[(number + 1) % 5])
+        inputs = (
+            sample(dtype, shape, seed=number),
+            *parameters(first, shape, scales[0], rng),
+            *parameters(second, shape, scales[1], rng),
+        )
+        yield _requantize_case(op, inputs, label)
+    edges = integers(edge_integers(dtype), dtype)
+    pairs = (*_pair(0.3, -(2**31), dtypes.f32), *_pair(0.1, 2**31 - 1, dtypes.f32))
+    yield _requantize_case(Requantize(dtypes.si32), (edges, *pairs), "edge values")
+
+
+def _requantize_case(
+    op: Requantize,
+    inputs: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray],
+    label: str,
+) -> OpCase:
+    q, scale_in, zero_point_in, scale_out, zero_point_out = inputs
+    compute = computing(*(dtypes.from_numpy(scale.dtype) for scale in (scale_in, scale_out)))
+    value = expected_dequantize(op, q, scale_in, zero_point_in, compute)
+    if compute is dtypes.f32:
+        value = value.astype(np.float32)  # exact: it has been rounded to f32
+    step = Quantize(op.dtype, op.axis, op.group_size)
+    wide_scale = decode(scale_out).astype(value.dtype)
+    expected = expected_quantize(step, value, wide_scale, zero_point_out)
+    return OpCase(op, inputs, (expected,), label=label)

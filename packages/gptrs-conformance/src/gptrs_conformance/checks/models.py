@@ -1,0 +1,227 @@
+"""A small language model on the backend, against the same model written in NumPy in f64."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from gptrs import functionals as F
+from gptrs.backend.protocol import Backend
+from gptrs.capture.backend_choice import use_backend
+from gptrs.capture.jitting.jit import jit
+from gptrs.capture.tensor import Tensor, tensor
+from gptrs.checkpoint.parameter_ids import base_param_id
+from gptrs.checkpoint.params import Params
+from gptrs.ir import dtypes
+from gptrs.ir.tensor_type import TensorType
+from gptrs.nn import (
+    CacheLayer,
+    Embedding,
+    KVCache,
+    LayerCache,
+    LayerNorm,
+    Linear,
+    Module,
+    Place,
+    cached_attention,
+    merge_heads,
+    positions,
+    split_heads,
+)
+from gptrs_conformance.check import Check, CheckFailure
+from gptrs_conformance.tolerance import Tolerance
+
+VOCABULARY, WIDTH, HEADS, LAYERS, CONTEXT = 23, 16, 2, 2, 96
+PROMPT = np.array([[5, 11, 2, 19, 7, 3]])
+CLOSE = Tolerance.close(1e-4, 1e-4)
+"""Logits of magnitude 10 after two layers in f32."""
+
+
+@functools.cache
+def weights() -> Mapping[str, np.ndarray]:
+    """Random weights, large enough for the best token to stand out."""
+    rng = np.random.default_rng(20)
+    shapes = {"tokens.weight": (VOCABULARY, WIDTH), "positions.weight": (CONTEXT, WIDTH)}
+    for layer in range(LAYERS):
+        shapes |= {
+            f"layers.{layer}.mix.weight": (3 * WIDTH, WIDTH),
+            f"layers.{layer}.out.weight": (WIDTH, WIDTH),
+            f"layers.{layer}.up.weight": (4 * WIDTH, WIDTH),
+            f"layers.{layer}.down.weight": (WIDTH, 4 * WIDTH),
+        }
+        for norm in ("first", "second"):
+            shapes |= {f"layers.{layer}.{norm}.{part}": (WIDTH,) for part in ("weight", "bias")}
+    return {name: _weight(rng, name, shape) for name, shape in shapes.items()}
+
+
+def _weight(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.ndarray:
+    if len(shape) > 1:
+        return (rng.normal(size=shape) * 0.4).astype(np.float32)
+    middle = 1.0 if name.endswith("weight") else 0.0
+    return (middle + rng.normal(size=shape) * 0.2).astype(np.float32)
+
+
+class Source:
+    """The weights as a checkpoint has them: found by id, loaded when they are needed."""
+
+    def names(self) -> Sequence[str]:
+        """Every weight."""
+        return list(weights())
+
+    def type_of(self, name: str) -> TensorType:
+        """Its type."""
+        return TensorType.of(weights()[name])
+
+    def load(self, base_id: int) -> np.ndarray:
+        """The weight of this id."""
+        return next(array for name, array in weights().items() if base_param_id(name) == base_id)
+
+
+class Block(Module):
+    """Attention and two affine layers, each behind a layer norm."""
+
+    def __init__(self, params: Params) -> None:
+        self.first = LayerNorm(params / "first", WIDTH, 1e-5)
+        self.mix = Linear(params / "mix", WIDTH, 3 * WIDTH, bias=False)
+        self.out = Linear(params / "out", WIDTH, WIDTH, bias=False)
+        self.second = LayerNorm(params / "second", WIDTH, 1e-5)
+        self.up = Linear(params / "up", WIDTH, 4 * WIDTH, bias=False)
+        self.down = Linear(params / "down", 4 * WIDTH, WIDTH, bias=False)
+
+    def __call__(
+        self, x: Tensor, place: Place, cache: LayerCache | None
+    ) -> tuple[Tensor, LayerCache | None]:
+        """[B, T, C] -> [B, T, C], and the cache with the new positions."""
+        parts = F.split(self.mix(self.first(x)), 3)
+        heads = [split_heads(part, HEADS) for part in parts]
+        mixed, cache = cached_attention(heads[0], heads[1], heads[2], cache, place, None)
+        x = F.add(x, self.out(merge_heads(mixed)))
+        return F.add(x, self.down(F.gelu(self.up(self.second(x))))), cache
+
+
+class Model(Module):
+    """A decoder of two layers with a tied head."""
+
+    def __init__(self, backend: Backend) -> None:
+        params = Params(Source(), backend=backend)
+        self.tokens = Embedding(params / "tokens", VOCABULARY, WIDTH)
+        self.positions = Embedding(params / "positions", CONTEXT, WIDTH)
+        self.layers = [Block(params / "layers" / layer) for layer in range(LAYERS)]
+        self._whole = jit(self._all_logits)
+        self._step = jit(self._logits, donate=[2])
+
+    def whole(self, ids: np.ndarray) -> np.ndarray:
+        """Logits of all positions, [B, T] -> [B, T, V], without a cache."""
+        return self._whole(tensor(ids)).numpy()
+
+    def step(self, ids: np.ndarray, cache: KVCache) -> np.ndarray:
+        """Logits of new positions, [B, T] -> [B, T, V], which go into the cache."""
+        return cache.append(ids, self._step).numpy()
+
+    def new_cache(self, batch: int) -> KVCache:
+        """An empty cache."""
+        layers = [CacheLayer(HEADS, WIDTH // HEADS)] * LAYERS
+        return KVCache(layers, batch, CONTEXT, dtypes.f32)
+
+    def _all_logits(self, ids: Tensor) -> Tensor:
+        return self._logits(ids, Place.at(0), None)[0]
+
+    def _logits(
+        self, ids: Tensor, place: Place, caches: Sequence[LayerCache] | None
+    ) -> tuple[Tensor, list[LayerCache]]:
+        x = F.add(self.tokens(ids), self.positions(positions(place, ids.shape[1])))
+        updated: list[LayerCache] = []
+        for index, layer in enumerate(self.layers):
+            x, cache = layer(x, place, caches[index] if caches else None)
+            updated += [] if cache is None else [cache]
+        return self.tokens.unembed(x), updated
+
+
+def reference(ids: np.ndarray) -> np.ndarray:
+    """The same model in NumPy, in f64: [B, T] -> [B, T, V]."""
+    w = {name: array.astype(np.float64) for name, array in weights().items()}
+    length = ids.shape[1]
+    x = w["tokens.weight"][ids] + w["positions.weight"][:length]
+    for layer in range(LAYERS):
+        at = f"layers.{layer}."
+        mixed = _normed(x, w, f"{at}first") @ w[f"{at}mix.weight"].T
+        q, k, v = (
+            part.reshape(*ids.shape, HEADS, -1).swapaxes(1, 2) for part in np.split(mixed, 3, -1)
+        )
+        scores = q @ k.swapaxes(-1, -2) / math.sqrt(WIDTH // HEADS)
+        scores = np.where(np.tril(np.ones((length, length), bool)), scores, -np.inf)
+        e = np.exp(scores - scores.max(-1, keepdims=True))
+        attended = (e / e.sum(-1, keepdims=True) @ v).swapaxes(1, 2).reshape(x.shape)
+        x = x + attended @ w[f"{at}out.weight"].T
+        up = _normed(x, w, f"{at}second") @ w[f"{at}up.weight"].T
+        erf = np.vectorize(math.erf)(up / math.sqrt(2))
+        x = x + (up / 2 * (1 + erf)) @ w[f"{at}down.weight"].T
+    return x @ w["tokens.weight"].T
+
+
+def _normed(x: np.ndarray, w: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    d = x - x.mean(-1, keepdims=True)
+    normed = d / np.sqrt((d * d).mean(-1, keepdims=True) + 1e-5)
+    return normed * w[f"{name}.weight"] + w[f"{name}.bias"]
+
+
+def _require_close(found: np.ndarray, expected: np.ndarray, what: str) -> None:
+    problem = CLOSE.mismatch(found, expected, dtypes.f32)
+    if problem:
+        raise CheckFailure(f"{what}: the result {problem}")
+
+
+def logits_agree(backend: Backend) -> None:
+    """Logits of every position, of one sequence and of a batch."""
+    with use_backend(backend):
+        model = Model(backend)
+        _require_close(model.whole(PROMPT), reference(PROMPT), "one sequence")
+        batch = np.concatenate([PROMPT, PROMPT[:, ::-1], (PROMPT + 4) % VOCABULARY])
+        found = model.whole(batch)
+        _require_close(found, reference(batch), "a batch")
+        _require_close(found[:1], model.whole(PROMPT).astype(np.float64), "a batch and its first")
+
+
+def prefill_is_decode(backend: Backend) -> None:
+    """A prompt gives the same logits at once, token by token, and in chunks, with a cache."""
+    with use_backend(backend):
+        model = Model(backend)
+        expected = reference(PROMPT)
+        for sizes in ((6,), (1,) * 6, (3, 1, 2)):
+            cache, at, parts = model.new_cache(1), 0, list[np.ndarray]()
+            for size in sizes:
+                parts.append(model.step(PROMPT[:, at : at + size], cache))
+                at += size
+            found = np.concatenate(parts, axis=1)
+            _require_close(found, expected, f"steps of {list(sizes)}")
+
+
+def greedy_tokens_agree(backend: Backend) -> None:
+    """32 tokens, each the likeliest: with the cache, without it, and in NumPy."""
+    expected = PROMPT
+    for _ in range(32):
+        best = reference(expected)[:, -1].argmax(-1)
+        expected = np.concatenate([expected, best[:, None]], axis=1)
+    with use_backend(backend):
+        model = Model(backend)
+        cache = model.new_cache(1)
+        ids, logits = PROMPT, model.step(PROMPT, cache)
+        while ids.shape[1] < expected.shape[1]:
+            best = logits[:, -1].argmax(-1)[:, None]
+            ids = np.concatenate([ids, best], axis=1)
+            logits = model.step(best, cache)
+        if not np.array_equal(ids, expected):
+            raise CheckFailure(f"gave the tokens {ids[0].tolist()}, not {expected[0].tolist()}")
+        again = model.whole(expected)[:, PROMPT.shape[1] - 1 : -1].argmax(-1)
+        if not np.array_equal(again, expected[:, PROMPT.shape[1] :]):
+            raise CheckFailure("the tokens without a cache differ from those with it")
+
+
+CHECKS = [
+    Check("a language model: logits", "full", logits_agree),
+    Check("a language model: prefill and decode", "full", prefill_is_decode),
+    Check("a language model: greedy tokens", "full", greedy_tokens_agree),
+]

@@ -1,0 +1,90 @@
+"""What a use of a functional is: a call on arrays, and what it must give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from gptrs.backend.protocol import Backend
+from gptrs.capture.backend_choice import use_backend
+from gptrs.capture.jitting.jit import jit
+from gptrs.capture.tensor import Tensor
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs_conformance.check import Check, CheckFailure
+from gptrs_conformance.numerics import decode
+from gptrs_conformance.samples import as_float
+from gptrs_conformance.tolerance import EXACT, Tolerance
+
+Arrays = tuple[np.ndarray, ...]
+Result = TypeVar("Result", np.ndarray, Tensor)
+TOLERANCES = {
+    "f32": Tolerance.close(1e-5, 5e-6),
+    "f16": Tolerance.close(2.0**-8, 2.0**-8),
+    "bf16": Tolerance.close(2.0**-5, 2.0**-5),
+}
+"""A functional is several ops, each of which rounds to the element type."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """A call of a functional on arrays, and what NumPy gives for them in f64 (or exactly)."""
+
+    functional: str
+    inputs: Arrays
+    call: Callable[..., Tensor | Sequence[Tensor]]
+    """Called with a tensor for each input."""
+    expected: Callable[..., np.ndarray | Sequence[np.ndarray]]
+    """Called with the inputs, their floats widened to f64; imports of torch have no place here."""
+    label: str = ""
+    """What is special about it, where a functional has several uses."""
+    small_floats: bool = True
+    """Whether it is tried with its f32 inputs in f16 and bf16 too."""
+    torch: Callable[..., Any] | None = None
+    """The same call in torch, where it has one: `(torch, *tensors)`; for the parity tests."""
+
+    @property
+    def name(self) -> str:
+        """The functional with the label."""
+        return f"{self.functional} ({self.label})" if self.label else self.functional
+
+    def run(self, backend: Backend) -> None:
+        """CheckFailure if a result is wrong; UnsupportedError passes."""
+        types = (dtypes.f32, dtypes.f16, dtypes.bf16) if self.small_floats else (dtypes.f32,)
+        for dtype in types:
+            arrays = tuple(
+                as_float(array.astype(np.float64), dtype) if array.dtype == np.float32 else array
+                for array in self.inputs
+            )
+            wanted = _several(self.expected(*map(_wide, arrays)))
+            with use_backend(backend):
+                tensors = [Tensor.of_array(array) for array in arrays]
+                for how, call in (("lazily", self.call), ("by jit", jit(self.call))):
+                    found = [result.numpy() for result in _several(call(*tensors))]
+                    _compare(found, wanted, dtype, how)
+
+    def check(self) -> Check:
+        """The check that this use gives what it should."""
+        return Check(f"functional {self.name}", "full", self.run)
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return decode(array) if dtypes.from_numpy(array.dtype).is_float else array
+
+
+def _several(found: Result | Sequence[Result]) -> list[Result]:
+    return list(found) if isinstance(found, tuple | list) else [cast("Result", found)]
+
+
+def _compare(
+    found: Sequence[np.ndarray], wanted: Sequence[np.ndarray], dtype: DType, how: str
+) -> None:
+    for index, (result, value) in enumerate(zip(found, wanted, strict=True)):
+        type_ = dtypes.from_numpy(result.dtype)
+        tolerance = TOLERANCES[dtype.name] if type_.is_float else EXACT
+        problem = tolerance.mismatch(result, np.asarray(value), type_)
+        if problem:
+            raise CheckFailure(f"with {dtype}, {how}: result {index} {problem}")

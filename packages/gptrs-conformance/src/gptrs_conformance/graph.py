@@ -1,0 +1,53 @@
+"""A whole program with inputs, and what must come out of it: how the graph checks are stated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gptrs.backend.protocol import Backend
+from gptrs.ir import dtypes
+from gptrs_conformance.check import Check, CheckFailure
+from gptrs_conformance.running import compiled, run_on
+from gptrs_conformance.tolerance import EXACT, Tolerance
+
+CLOSE = Tolerance.close(1e-5, 5e-6)
+"""For f32 results after some dozens of operations on values of magnitude 1."""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A program in text, its inputs by name, and a function that gives its results.
+
+    The function takes the inputs as keywords, f32 ones widened to f64, and must share nothing with
+    a backend. Float results are compared by `tolerance`, others must be equal.
+    """
+
+    text: str
+    inputs: Mapping[str, np.ndarray]
+    expected: Callable[..., Sequence[np.ndarray]]
+    tolerance: Tolerance = CLOSE
+
+    def run(self, backend: Backend) -> None:
+        """CheckFailure if a result on `backend` is wrong; UnsupportedError passes."""
+        found = run_on(backend, compiled(backend, self.text), *self.inputs.values())
+        wide = {
+            name: array.astype(np.float64) if array.dtype == np.float32 else array
+            for name, array in self.inputs.items()
+        }
+        with np.errstate(all="ignore"):
+            wanted = self.expected(**wide)
+        if len(found) != len(wanted):
+            raise CheckFailure(f"gave {len(found)} results, not {len(wanted)}")
+        for index, (result, value) in enumerate(zip(found, wanted, strict=True)):
+            dtype = dtypes.from_numpy(result.dtype)
+            tolerance = self.tolerance if dtype.is_float else EXACT
+            problem = tolerance.mismatch(result, np.asarray(value), dtype)
+            if problem:
+                raise CheckFailure(f"result {index} {problem}")
+
+    def check(self, name: str) -> Check:
+        """The check that this graph runs right."""
+        return Check(name, "core", self.run)

@@ -1,0 +1,69 @@
+"""Single applications of an op with expected results, registered by op and element type."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from gptrs.ir.dtypes import ALL, DType
+from gptrs.ir.op import Op
+from gptrs.ir.program import Function, Region
+from gptrs_conformance.check import Level
+from gptrs_conformance.tolerance import EXACT, Tolerance
+
+
+@dataclass(frozen=True, eq=False)
+class OpCase:
+    """An op on given operands, and what must come out, or the error that must be raised.
+
+    `expected` holds one array a result, wide: f64 or complex128 for floats, an integer type that
+    holds the values (or objects) for integers, bool for i1. `error` is text that the
+    ExecutionError contains; nothing is expected then.
+    """
+
+    op: Op
+    inputs: tuple[np.ndarray, ...]
+    expected: tuple[np.ndarray, ...]
+    tolerance: Tolerance = EXACT
+    label: str = ""
+    """What is special about the case."""
+    error: str | None = None
+    regions: tuple[Region, ...] = ()
+    functions: tuple[Function, ...] = ()
+
+
+CaseMaker = Callable[[type[Op], DType, np.random.Generator], Iterator[OpCase]]
+
+ROWS: dict[type[Op], dict[DType, CaseMaker]] = {}
+"""What makes the cases of each op, by the element type that its kernel is chosen by."""
+
+
+def rows(*op_classes: type[Op], dtypes: Iterable[DType]) -> Callable[[CaseMaker], CaseMaker]:
+    """Decorator: a function that makes the cases of these ops, for every legal `key_dtype`."""
+    legal = tuple(dtypes)
+
+    def register(make: CaseMaker) -> CaseMaker:
+        for op_class in op_classes:
+            makers = ROWS.setdefault(op_class, {})
+            for dtype in legal:
+                if dtype in makers:
+                    raise ValueError(f"`{op_class.name}` on {dtype} has rows already")
+                makers[dtype] = make
+        return make
+
+    return register
+
+
+def legal_dtypes(op_class: type[Op]) -> list[DType]:
+    """The element types that an op has rows for, in the order of `gptrs.ir.dtypes`."""
+    return [dtype for dtype in ALL if dtype in ROWS[op_class]]
+
+
+def cases(op_class: type[Op], dtype: DType, level: Level = "full") -> list[OpCase]:
+    """The cases of an op on a type, the same in every process; `smoke` has the first only."""
+    seed = zlib.crc32(f"{op_class.name} {dtype}".encode())
+    made = ROWS[op_class][dtype](op_class, dtype, np.random.default_rng(seed))
+    return [next(made)] if level == "smoke" else list(made)

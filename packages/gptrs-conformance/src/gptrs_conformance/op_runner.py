@@ -1,0 +1,133 @@
+"""Runs single applications of ops on a backend and judges what it did."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from gptrs.backend.protocol import Backend, InputRole
+from gptrs.errors import ExecutionError, GptrsError, UnsupportedError
+from gptrs.ir.builder import Builder
+from gptrs.ir.copying import copy_region
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.program import Program
+from gptrs.ir.tensor_type import TensorType
+from gptrs.optimizer.passes.inlining import Inlining
+from gptrs_conformance.check import CheckFailure
+from gptrs_conformance.op_case import OpCase
+
+Status = Literal["pass", "fail", "refused"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a case or check, and why where it did not pass."""
+
+    status: Status
+    reason: str = ""
+
+
+def run_case(backend: Backend, case: OpCase) -> Outcome:
+    """Run one case. Whatever the backend raises, an Outcome comes back.
+
+    Refused means that `refusal` says so and `compile` raises UnsupportedError that names the op.
+    Anything else but the expected result, type for type and in memory of its own, with operands
+    left as they are, or the expected ExecutionError, is a failure.
+    """
+    try:
+        return _judge(backend, case)
+    except CheckFailure as failure:
+        return Outcome("fail", str(failure))
+    except GptrsError as error:
+        return Outcome("fail", f"raised {type(error).__name__}: {error}")
+    except Exception as error:  # a backend under test may raise anything
+        return Outcome("fail", f"raised {type(error).__name__}, no GptrsError: {error}")
+
+
+def program_of(case: OpCase) -> Program:
+    """The program of one instruction that the case stands for."""
+    builder = Builder(case.functions)
+    operands = [builder.param(TensorType.of(array)) for array in case.inputs]
+    regions = [copy_region(region) for region in case.regions]
+    return builder.program(*builder.emit_many(case.op, operands, regions).results)
+
+
+def prepared(backend: Backend, program: Program) -> Program:
+    """`program` as the product hands it to `backend`: with calls that it does not know inlined."""
+
+    def knows(
+        op: CustomCall, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> bool:
+        return backend.refusal(op, operands, results) is None
+
+    return Inlining(knows).apply(program)
+
+
+def refusals(backend: Backend, program: Program) -> list[str]:
+    """Why `backend` refuses instructions of `program`; empty if it claims them all."""
+    found: list[str] = []
+    for function in program.reachable():
+        for step in function.body.walk():
+            operands = [value.type for value in step.operands]
+            results = [value.type for value in step.results]
+            reason = backend.refusal(step.op, operands, results)
+            if reason is not None:
+                found.append(reason)
+    return found
+
+
+def require_refusal(backend: Backend, program: Program, roles: Sequence[InputRole]) -> None:
+    """CheckFailure unless `compile` refuses `program` by an UnsupportedError that names an op."""
+    try:
+        backend.compile(program, roles)
+    except UnsupportedError as error:
+        names = {step.op.name for step in program.main.body.walk()}
+        if not any(f"`{name}`" in str(error) for name in names):
+            raise CheckFailure(f"refused without naming an op: {error}") from None
+        return
+    raise CheckFailure("`refusal` refuses it, but `compile` does not")
+
+
+def _judge(backend: Backend, case: OpCase) -> Outcome:
+    program = prepared(backend, program_of(case))
+    roles = [InputRole.ARGUMENT] * len(case.inputs)
+    refused = refusals(backend, program)
+    if refused:
+        require_refusal(backend, program, roles)
+        return Outcome("refused", refused[0])
+    before = [array.tobytes() for array in case.inputs]
+    executable = backend.compile(program, roles)
+    buffers = [backend.to_device(array) for array in case.inputs]
+    try:
+        outputs = executable.run(buffers)
+    except ExecutionError as error:
+        if case.error is None or case.error not in str(error):
+            wanted = f", expected one with {case.error!r}" if case.error else ""
+            raise CheckFailure(f"raised ExecutionError: {error}{wanted}") from None
+        return Outcome("pass")
+    if case.error is not None:
+        raise CheckFailure(f"gave a result, expected an ExecutionError with {case.error!r}")
+    found = [backend.to_host(output) for output in outputs]
+    _check_results(case, program, found)
+    for position, (array, bytes_) in enumerate(zip(case.inputs, before, strict=True)):
+        if array.tobytes() != bytes_:
+            raise CheckFailure(f"changed operand {position}")
+    return Outcome("pass")
+
+
+def _check_results(case: OpCase, program: Program, found: Sequence[np.ndarray]) -> None:
+    types = [value.type for value in program.main.body.results]
+    if len(found) != len(types):
+        raise CheckFailure(f"gave {len(found)} results, not {len(types)}")
+    for index, (array, type_) in enumerate(zip(found, types, strict=True)):
+        what = f"result {index}" if len(types) > 1 else "the result"
+        if TensorType.of(array) != type_ or not array.dtype.isnative:
+            raise CheckFailure(f"{what} is {array.dtype}{list(array.shape)}, not `{type_}`")
+        if any(np.shares_memory(array, other) for other in case.inputs):
+            raise CheckFailure(f"{what} shares memory with an operand")
+        problem = case.tolerance.mismatch(array, case.expected[index], type_.dtype)
+        if problem:
+            raise CheckFailure(f"{what} {problem}")

@@ -1,0 +1,37 @@
+"""What a backend says it takes, op by op and type by type; nothing is run to find out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+from gptrs.backend.protocol import Backend
+from gptrs.ir.op import OPS
+from gptrs_conformance import cases as cases  # registers the rows
+from gptrs_conformance.op_case import OpCase, legal_dtypes
+from gptrs_conformance.op_case import cases as cases_of
+from gptrs_conformance.op_runner import prepared, program_of, refusals
+
+Support = Literal["all", "some", "none"]
+
+
+def op_support(backend: Backend) -> dict[str, dict[str, Support]]:
+    """By op and element type, how many cases of the conformance kit `backend` does not refuse.
+
+    The types are those that the op is defined on, by the type that its kernel is chosen by.
+    `some`: it depends on the other types, the attributes or the shapes of the case.
+    """
+    return {
+        name: {
+            dtype.name: _support(backend, cases_of(op_class, dtype))
+            for dtype in legal_dtypes(op_class)
+        }
+        for name, op_class in sorted(OPS.items())
+    }
+
+
+def _support(backend: Backend, op_cases: Iterable[OpCase]) -> Support:
+    refused = {bool(refusals(backend, prepared(backend, program_of(case)))) for case in op_cases}
+    if len(refused) > 1:
+        return "some"
+    return "none" if refused == {True} else "all"

@@ -1,0 +1,50 @@
+"""Seeded random programs: well typed, running without an error, the same on every machine.
+
+One module an op family writes the instructions, `draft` keeps what is known of their values, and
+`programs` puts them together; `rewrite_bait` has what the rewrites of the optimizer look for. An
+op without an emitter, a function in the module of its family, is written with the operands of its
+cases in the kit.
+"""
+
+from gptrs_conformance.program_generator import (
+    contraction,
+    control_flow,
+    creation,
+    custom_call,
+    elementwise,
+    indexing,
+    layout,
+    normalization,
+    quantization,
+    random,
+    reduction,
+    sorting,
+    window,
+)
+from gptrs_conformance.program_generator.agreement import disagreement
+from gptrs_conformance.program_generator.emitters import EMITTERS
+from gptrs_conformance.program_generator.facts import error_limit
+from gptrs_conformance.program_generator.inputs import random_inputs
+from gptrs_conformance.program_generator.programs import programs_covering, random_program
+
+__all__ = [
+    "EMITTERS",
+    "disagreement",
+    "error_limit",
+    "programs_covering",
+    "random_inputs",
+    "random_program",
+    "contraction",
+    "control_flow",
+    "creation",
+    "custom_call",
+    "elementwise",
+    "indexing",
+    "layout",
+    "normalization",
+    "quantization",
+    "random",
+    "reduction",
+    "sorting",
+    "window",
+]

@@ -1,0 +1,162 @@
+"""Emitters of branches, loops that end, and calls."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gptrs.ir import dtypes
+from gptrs.ir.attributes import FunctionName
+from gptrs.ir.dtypes import DType
+from gptrs.ir.op import Op
+from gptrs.ir.ops import control_flow as ops
+from gptrs.ir.ops.elementwise import Add, And, Compare, Sub
+from gptrs.ir.program import Function, Region, Value
+from gptrs.ir.tensor_type import TensorType
+from gptrs_conformance.program_generator.draft import Declined, Draft
+from gptrs_conformance.program_generator.emitters import emits
+from gptrs_conformance.program_generator.facts import NOTHING_KNOWN, Facts, joined
+from gptrs_conformance.program_generator.steps import inner_draft
+
+MAX_NESTING = 2
+"""Deepest nesting of regions in regions: each level multiplies the instructions."""
+
+PREDICATE = TensorType(dtypes.i1, ())
+
+
+@emits(ops.Cond, dtypes=[dtypes.i1], weight=3)
+def conds(draft: Draft, op: type[Op], dtype: DType) -> None:
+    """Two regions that give the same types out of the same operands."""
+    _require_room(draft)
+    operands = _some_values(draft, draft.dice.below(4), exact=False)
+    then = _inner(draft, operands)
+    results = _picked(then, draft.dice.between(1, 3))
+    otherwise = _inner(draft, operands)
+    others = [otherwise.like(value.type) for value in results]
+    facts = [
+        joined(then.facts[a], otherwise.facts[b]) for a, b in zip(results, others, strict=True)
+    ]
+    regions = (then.region(results), otherwise.region(others))
+    predicate = draft.like(PREDICATE)
+    draft.emit_many(ops.Cond(), (predicate, *operands), facts, regions)
+
+
+@emits(ops.While, dtypes=[dtypes.i1], weight=2)
+def whiles(draft: Draft, op: type[Op], dtype: DType) -> None:
+    """A loop that counts to at most 3, up or down, whatever else it does; its state is exact."""
+    _require_room(draft)
+    integers = [integer for integer in dtypes.INTEGERS if integer in draft.rules.dtypes]
+    if not integers:
+        raise Declined
+    counter = TensorType(draft.dice.pick(integers), ())
+    trips, down = draft.dice.below(4), draft.dice.chance(0.3)
+    state = _some_values(draft, draft.dice.below(3), exact=True)
+    place = draft.dice.between(0, len(state))
+    state.insert(place, draft.splat(trips if down else 0, counter))
+    regions = (_condition(draft, state, place, trips, down), _loop_body(draft, state, place, down))
+    draft.emit_many(ops.While(), state, [NOTHING_KNOWN] * len(state), regions)
+
+
+def _condition(draft: Draft, state: Sequence[Value], place: int, trips: int, down: bool) -> Region:
+    inner = _inner(draft, state, exact=True)
+    counter = inner.params[place]
+    limit = inner.splat(0 if down else trips, counter.type)
+    goes_on = inner.emit(Compare("gt" if down else "lt"), counter, limit)
+    if draft.dice.chance(0.3):
+        goes_on = inner.emit(And(), goes_on, inner.like(PREDICATE))
+    return inner.region([goes_on])
+
+
+def _loop_body(draft: Draft, state: Sequence[Value], place: int, down: bool) -> Region:
+    inner = _inner(draft, state, exact=True)
+    counter = inner.params[place]
+    following = inner.emit(Sub() if down else Add(), counter, inner.splat(1, counter.type))
+    results = [inner.like(value.type, exact=True) for value in state]
+    results[place] = following
+    return inner.region(results)
+
+
+@emits(ops.Scan, dtypes=[dtypes.i1], weight=3)
+def scans(draft: Draft, op: type[Op], dtype: DType) -> None:
+    """Over none to two tensors, with none to two exact values carried along."""
+    _require_room(draft)
+    carried = _some_values(draft, draft.dice.below(3), exact=True)
+    scanned = _scanned(draft)
+    steps = scanned[0].type.shape[0] if scanned else draft.dice.below(4)
+    length = steps if not scanned or draft.dice.chance(0.2) else None
+    slices = [value.type.with_shape(value.type.shape[1:]) for value in scanned]
+    types = [*(value.type for value in carried), *slices]
+    known = [*(NOTHING_KNOWN for _ in carried), *(draft.facts[value] for value in scanned)]
+    inner = inner_draft(draft, types, known, draft.dice.between(1, 5))
+    kept = [inner.like(value.type, exact=True) for value in carried]
+    stacked = _picked(inner, draft.dice.between(0 if carried else 1, 2))
+    facts = [*(NOTHING_KNOWN for _ in carried), *(inner.facts[value] for value in stacked)]
+    scan = ops.Scan(len(carried), length, draft.dice.chance(0.4))
+    region = inner.region([*kept, *stacked])
+    draft.emit_many(scan, (*carried, *scanned), facts, [region])
+
+
+def _scanned(draft: Draft) -> list[Value]:
+    if draft.dice.chance(0.25):
+        return []
+    first = draft.operand(_any_dtype(draft), least_rank=1)
+    steps = first.type.shape[0]
+    other = draft.search(lambda value: value.type.shape[:1] == (steps,))
+    return [first, other] if other is not None and draft.dice.chance(0.4) else [first]
+
+
+@emits(ops.Call, dtypes=[dtypes.i1], weight=3)
+def calls(draft: Draft, op: type[Op], dtype: DType) -> None:
+    """Of a function written before, or for this call."""
+    function = some_function(draft)
+    draft.emit_many(
+        ops.Call(FunctionName(function.name)),
+        arguments(draft, function),
+        draft.library.facts[function.name],
+    )
+
+
+def some_function(draft: Draft) -> Function:
+    """A function of the library, which may be a new one; it counts on exact arguments."""
+    functions = draft.library.functions
+    if functions and draft.dice.chance(0.6):
+        return draft.dice.pick(functions)
+    _require_room(draft)
+    types = [TensorType(_any_dtype(draft), draft.shape()) for _ in range(draft.dice.below(4))]
+    inner = inner_draft(draft, types, [NOTHING_KNOWN] * len(types), draft.dice.between(2, 6))
+    results = _picked(inner, draft.dice.between(1, 3))
+    function = Function(f"f{len(functions)}", inner.region(results))
+    functions.append(function)
+    draft.library.facts[function.name] = tuple(inner.facts[value] for value in results)
+    return function
+
+
+def arguments(draft: Draft, function: Function) -> list[Value]:
+    """Exact values of the types of the parameters."""
+    return [draft.like(param.type, exact=True) for param in function.body.params]
+
+
+def _require_room(draft: Draft) -> None:
+    if draft.nesting >= MAX_NESTING:
+        raise Declined
+
+
+def _any_dtype(draft: Draft) -> DType:
+    return draft.dice.pick(draft.palette)
+
+
+def _some_values(draft: Draft, count: int, *, exact: bool) -> list[Value]:
+    return [draft.operand(_any_dtype(draft), exact=exact) for _ in range(count)]
+
+
+def _inner(draft: Draft, operands: Sequence[Value], *, exact: bool = False) -> Draft:
+    """The region of operands of these types, of which only `exact` may be counted on."""
+    types = [value.type for value in operands]
+    known: list[Facts] = [NOTHING_KNOWN if exact else draft.facts[value] for value in operands]
+    return inner_draft(draft, types, known, draft.dice.between(0, 4))
+
+
+def _picked(inner: Draft, count: int) -> list[Value]:
+    """Results of a region: any of its values, new ones where there are none."""
+    if count and not inner.values:
+        inner.fresh(TensorType(_any_dtype(inner), inner.shape()))
+    return [inner.dice.pick(inner.values) for _ in range(count)]

@@ -1,0 +1,250 @@
+"""A region in the making: instructions, the values they gave, and what is known of those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.literal import Literal
+from gptrs.ir.op import Op, Signature
+from gptrs.ir.ops.creation import Constant
+from gptrs.ir.ops.elementwise import Clamp
+from gptrs.ir.program import Function, Instruction, Region, Value
+from gptrs.ir.shapes import Shape
+from gptrs.ir.tensor_type import TensorType
+from gptrs_conformance.program_generator.dice import Dice
+from gptrs_conformance.program_generator.elements import Style, magnitude, random_literal, splat
+from gptrs_conformance.program_generator.facts import NOTHING_KNOWN, Facts, error_limit
+
+MAX_SIZE = 256
+"""Most elements of a value."""
+MAX_RANK = 5
+MAX_PARAMS = 8
+
+Made = TypeVar("Made")
+Accepts = Callable[[Op, Sequence[TensorType], Sequence[TensorType]], bool]
+"""Whether an op on operands and results of these types may be in the program."""
+
+
+class Declined(Exception):  # noqa: N818 - a change of plan, not an error
+    """What an emitter was about to do is not possible here; nothing of it stays."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a program may consist of."""
+
+    ops: Collection[str] | None = None
+    dtypes: Sequence[DType] = dtypes.ALL
+    accepts: Accepts | None = None
+    control_flow: bool = True
+    bait: int = 0
+    """How often a step is bait for a rewrite: its weight where that of all others is 19."""
+
+    def allow(self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]) -> bool:
+        """Whether this instruction may be in the program."""
+        if self.ops is not None and op.name not in self.ops:
+            return False
+        if any(type_.dtype not in self.dtypes for type_ in results):
+            return False
+        return self.accepts is None or self.accepts(op, operands, results)
+
+
+@dataclass
+class Library:
+    """The functions written so far, callees first, and what is known of their results."""
+
+    functions: list[Function] = field(default_factory=list[Function])
+    facts: dict[str, tuple[Facts, ...]] = field(default_factory=dict[str, tuple[Facts, ...]])
+
+
+@dataclass
+class Draft:
+    """A region being written; `open` says that it may get more parameters, as `@main` may."""
+
+    dice: Dice
+    rules: Rules
+    library: Library
+    palette: Sequence[DType]
+    """Most operands are made of these, so that instructions meet."""
+    nesting: int = 0
+    open: bool = True
+    params: list[Value] = field(default_factory=list[Value])
+    instructions: list[Instruction] = field(default_factory=list[Instruction])
+    values: list[Value] = field(default_factory=list[Value])
+    """All that instructions may read."""
+    facts: dict[Value, Facts] = field(default_factory=dict[Value, Facts])
+
+    def attempt(self, step: Callable[[], Made]) -> Made | None:
+        """What a step makes; None if it declined, and then all is as before."""
+        marks = [(items, len(items)) for items in (self.params, self.instructions, self.values)]
+        written = len(self.library.functions)
+        try:
+            return step()
+        except Declined:
+            for items, length in marks:
+                del items[length:]
+            del self.library.functions[written:]
+            return None
+
+    def emit(self, op: Op, *operands: Value, facts: Facts = NOTHING_KNOWN) -> Value:
+        """Add an instruction of one result; Declined if the rules forbid it or it is too large."""
+        return self.emit_many(op, operands, [facts])[0]
+
+    def emit_many(
+        self,
+        op: Op,
+        operands: Sequence[Value],
+        facts: Sequence[Facts],
+        regions: Sequence[Region] = (),
+    ) -> tuple[Value, ...]:
+        """Add an instruction with any number of results, and what is known of each."""
+        types = [operand.type for operand in operands]
+        results = op.result_types(types, self._bodies(op, regions))
+        if any(type_.size > MAX_SIZE or type_.rank > MAX_RANK for type_ in results):
+            raise Declined
+        if not self.rules.allow(op, types, results):
+            raise Declined
+        for type_, known in zip(results, facts, strict=True):
+            if not known.error <= error_limit(type_.dtype):
+                raise Declined
+        values = tuple(Value(type_) for type_ in results)
+        self.instructions.append(Instruction(op, tuple(operands), values, tuple(regions)))
+        self.values.extend(values)
+        self.facts.update(zip(values, facts, strict=True))
+        return values
+
+    def _bodies(self, op: Op, regions: Sequence[Region]) -> list[Signature]:
+        functions = {function.name: function.body for function in self.library.functions}
+        callees = (functions[name] for name in op.callees())
+        return [region.signature for region in (*regions, *callees)]
+
+    def param(self, type_: TensorType) -> Value:
+        """A new parameter, of which nothing is known but that it is given; some have no name."""
+        if type_.dtype not in self.rules.dtypes:
+            raise Declined
+        name = None if self.dice.chance(0.1) else f"x{len(self.params)}"
+        value = Value(type_, name)
+        self.params.append(value)
+        self.values.append(value)
+        self.facts[value] = NOTHING_KNOWN
+        return value
+
+    def constant(self, type_: TensorType, style: Style = "special") -> Value:
+        """A new constant; Declined if the rules forbid it."""
+        return self.literal(random_literal(self.dice, type_, style))
+
+    def literal(self, literal: Literal) -> Value:
+        """A constant of this value; often one that is there already."""
+        type_, op = literal.type, Constant(literal)
+        for instruction in self.instructions:
+            if instruction.results[0].type == type_ and instruction.op == op:
+                if self.dice.chance(0.7):
+                    return instruction.results[0]
+                break
+        return self.emit(op, facts=Facts(magnitude(literal)))
+
+    def splat(self, value: float, type_: TensorType) -> Value:
+        """A new constant of one element repeated, which the type holds exactly."""
+        return self.literal(splat(value, type_))
+
+    def shape(self, *, least_rank: int = 0, greatest_rank: int = MAX_RANK) -> Shape:
+        """Any shape: mostly small dims, some of them 0 or 1."""
+        weights = [5, 10, 10, 7, 3, 1]
+        for rank in range(len(weights)):
+            if not least_rank <= rank <= greatest_rank:
+                weights[rank] = 0
+        rank = self.dice.weighted(range(6), weights)
+        dims = range(8)
+        while True:
+            shape = tuple(self.dice.weighted(dims, (1, 10, 11, 8, 5, 2, 1, 1)) for _ in range(rank))
+            if TensorType(dtypes.i1, shape).size <= MAX_SIZE // 4:
+                return shape
+
+    def fresh(self, type_: TensorType) -> Value:
+        """A value that no instruction computed: a parameter or a constant, as far as allowed."""
+        if self.open and len(self.params) < MAX_PARAMS and self.dice.chance(0.5):
+            return self.param(type_)
+        style: Style = self.dice.pick(("ordinary", "ordinary", "special", "special", "bits"))
+        made = self.attempt(lambda: self.constant(type_, style))
+        if made is None and not self.open:
+            raise Declined
+        return made or self.param(type_)
+
+    def operand(
+        self,
+        dtype: DType,
+        fits: Callable[[Value], bool] = lambda value: True,
+        *,
+        least_rank: int = 0,
+        exact: bool = False,
+    ) -> Value:
+        """A value of `dtype` that fits, often a late one so that chains grow, else a fresh one.
+
+        `exact` demands one that PTIR fixes to the bit.
+        """
+
+        def good(value: Value) -> bool:
+            return (
+                value.type.dtype is dtype
+                and value.type.rank >= least_rank
+                and not (exact and self.facts[value].error)
+                and fits(value)
+            )
+
+        found = self.search(good)
+        if found is not None and self.dice.chance(0.85):
+            return found
+        for _ in range(8):
+            made = self.fresh(TensorType(dtype, self.shape(least_rank=least_rank)))
+            if good(made):
+                return made
+        if found is None:
+            raise Declined
+        return found
+
+    def like(self, type_: TensorType, *, exact: bool = False) -> Value:
+        """A value of exactly this type, of the pool or a fresh one."""
+
+        def good(value: Value) -> bool:
+            return value.type == type_ and not (exact and self.facts[value].error)
+
+        found = self.search(good)
+        return found if found is not None and self.dice.chance(0.8) else self.fresh(type_)
+
+    def search(self, fits: Callable[[Value], bool]) -> Value | None:
+        """A value of the pool that fits, preferably a late one."""
+        fitting = [value for value in self.values if fits(value)]
+        if not fitting:
+            return None
+        return self.dice.pick(fitting[-4:] if self.dice.chance(0.6) else fitting)
+
+    def mild(self, dtype: DType) -> Value:
+        """A new constant of magnitudes from 1/4 to 2: away from zeros, poles and branch cuts."""
+        return self.constant(TensorType(dtype, self.shape()), "mild")
+
+    def tame(self, x: Value, limit: float) -> Value:
+        """`x` if its magnitude is at most `limit`, else `x` within limits, or a constant instead.
+
+        NaN stays. `limit` is 1 or more and a power of 2, which every float type holds.
+        """
+        known = self.facts[x]
+        if known.bound <= limit or not (x.type.dtype.is_float or x.type.dtype.is_complex):
+            return x
+
+        def clamp() -> Value:
+            low, high = self.splat(-limit, x.type), self.splat(limit, x.type)
+            # The limits are not 0, so that zeros keep their signs.
+            return self.emit(Clamp(), x, low, high, facts=Facts(limit, known.error))
+
+        made = self.attempt(clamp) if x.type.dtype.is_float else None
+        if made is not None:
+            return made
+        return self.splat(limit, x.type) if limit < 2 else self.constant(x.type, "mild")
+
+    def region(self, results: Sequence[Value]) -> Region:
+        """What was written, with these results."""
+        return Region(tuple(self.params), tuple(self.instructions), tuple(results))

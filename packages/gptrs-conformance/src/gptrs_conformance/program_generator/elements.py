@@ -1,0 +1,109 @@
+"""Random elements of every dtype, special values among them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal as OneOf
+
+import numpy as np
+
+from gptrs.ir.dtypes import DType, by_name
+from gptrs.ir.literal import Literal
+from gptrs.ir.tensor_type import TensorType
+from gptrs_conformance.numerics import GREATEST, LEAST_EXPONENT, PRECISION, integer_range
+from gptrs_conformance.program_generator.dice import Dice
+
+Style = OneOf["ordinary", "special", "bits", "mild"]
+"""`ordinary`: small numbers; `special`: NaN, infinities, zeros, extremes among them; `bits`: any
+bits whatever; `mild`: numbers of magnitude 1/4 to 2, unless integers."""
+
+_REACH = 4
+_MOST_DISTINCT = 4096
+"""Elements of larger tensors repeat, so that they take no time to make."""
+
+
+def random_literal(dice: Dice, type_: TensorType, style: Style) -> Literal:
+    """A literal of `type_`, about one in three a single element repeated."""
+    if type_.size > 1 and dice.chance(0.35):
+        return Literal(type_, random_element(dice, type_.dtype, style) * type_.size)
+    count = min(type_.size, _MOST_DISTINCT)
+    block = b"".join(random_element(dice, type_.dtype, style) for _ in range(count))
+    repeated = block * -(-type_.size // _MOST_DISTINCT) if count else b""
+    return Literal(type_, repeated[: type_.nbytes])
+
+
+def splat(value: float, type_: TensorType) -> Literal:
+    """`value`, which `type_` holds exactly, in every element."""
+    if type_.dtype.is_integer:
+        return Literal(type_, _integer_bytes(int(value), type_.dtype) * type_.size)
+    return Literal.full(value, type_.dtype, type_.shape)
+
+
+def listed_literal(dice: Dice, type_: TensorType, values: Sequence[float]) -> Literal:
+    """A literal of a float or integer type with each element one of `values`."""
+    chosen = [dice.pick(values) for _ in range(type_.size)]
+    storage = np.int64 if type_.dtype.is_integer else np.float64
+    with np.errstate(all="ignore"):
+        array = np.array(chosen, storage).astype(type_.dtype.numpy)
+    return Literal.of(array.reshape(type_.shape))
+
+
+def random_element(dice: Dice, dtype: DType, style: Style) -> bytes:
+    """One element in the storage format."""
+    if dtype.is_complex:
+        part = part_dtype(dtype)
+        return random_element(dice, part, style) + random_element(dice, part, style)
+    if dtype.is_bool:
+        return bytes([dice.below(2)])
+    if style == "bits":
+        storage = dice.bits(dtype.bits)
+        return np.array([storage], f"u{dtype.itemsize}").tobytes()
+    if dtype.is_integer:
+        return _integer_bytes(_random_integer(dice, dtype, style), dtype)
+    with np.errstate(all="ignore"):
+        return np.array([_random_float(dice, dtype, style)]).astype(dtype.numpy).tobytes()
+
+
+def part_dtype(dtype: DType) -> DType:
+    """The type of the real and imaginary part of a complex dtype; any other dtype itself."""
+    return by_name({"cf32": "f32", "cf64": "f64"}.get(dtype.name, dtype.name))
+
+
+def epsilon(dtype: DType) -> float:
+    """The distance from 1 to the next number of a float type or of the parts of a complex one."""
+    return 2.0 ** (1 - PRECISION[part_dtype(dtype).name])
+
+
+def magnitude(literal: Literal) -> float:
+    """The largest absolute value of the elements, or parts of such, that are not NaN; else 0."""
+    wide_type = np.complex128 if literal.type.dtype.is_complex else np.float64
+    with np.errstate(invalid="ignore"):  # of a signalling NaN
+        wide = literal.array.astype(wide_type)
+    sizes = np.abs(np.concatenate([wide.real.reshape(-1), wide.imag.reshape(-1)]))
+    return float(sizes[~np.isnan(sizes)].max(initial=0.0))
+
+
+def _random_integer(dice: Dice, dtype: DType, style: Style) -> int:
+    least, greatest = integer_range(dtype)
+    if style == "special" and dice.chance(0.4):
+        return dice.pick((least, greatest, least + 1, greatest - 1, 0, 1))
+    if style == "special" and dice.chance(0.2):
+        return least + dice.bits(dtype.bits)
+    return dice.between(max(least, -_REACH), _REACH)
+
+
+def _random_float(dice: Dice, dtype: DType, style: Style) -> float:
+    if style == "mild":
+        return dice.pick((-1, 1)) * dice.between(4, 32) / 16
+    if style == "special" and dice.chance(0.3):
+        least = 2.0 ** LEAST_EXPONENT[dtype.name]
+        limits = (GREATEST[dtype.name], least, least * epsilon(dtype))
+        value = dice.pick((np.nan, np.inf, 0.0, 1.0, *limits))
+        return -value if dice.chance(0.5) else value
+    return dice.between(-64 * _REACH, 64 * _REACH) / 64
+
+
+def _integer_bytes(value: int, dtype: DType) -> bytes:
+    if dtype.bits < 8:
+        return bytes([value & 0xF])
+    return np.array([value], dtype.numpy).tobytes()

@@ -1,0 +1,54 @@
+"""The table of emitters: for each op, how a random instruction of it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType, Kind
+from gptrs.ir.op import Op
+from gptrs_conformance.program_generator.draft import Draft
+
+Emit = Callable[[Draft, type[Op], DType], object]
+"""Writes one instruction, with what it needs before it, that is found by this element type.
+
+Raises `Declined` where that is not possible in this draft.
+"""
+
+
+@dataclass(frozen=True)
+class Emitter:
+    """How instructions of an op are written, for which element types, and how often."""
+
+    emit: Emit
+    dtypes: tuple[DType, ...]
+    weight: int
+
+
+EMITTERS: dict[type[Op], Emitter] = {}
+"""By op class; filled by the `emits` decorator in the modules of the families."""
+
+
+def emits(*ops: type[Op], dtypes: Iterable[DType], weight: int = 1) -> Callable[[Emit], Emit]:
+    """Decorator: the function writes instructions of these ops, found by one of `dtypes`."""
+    taken = tuple(dtypes)
+
+    def add(emit: Emit) -> Emit:
+        for op in ops:
+            if op in EMITTERS:
+                raise ValueError(f"`{op.name}` has two emitters")
+            EMITTERS[op] = Emitter(emit, taken, weight)
+        return emit
+
+    return add
+
+
+def of_kind(*kinds: Kind) -> tuple[DType, ...]:
+    """The dtypes of these kinds."""
+    return tuple(dtype for dtype in dtypes.ALL if dtype.kind in kinds)
+
+
+REALS = of_kind("signed", "unsigned", "float")
+NUMBERS = of_kind("signed", "unsigned", "float", "complex")
+ORDERED = of_kind("bool", "signed", "unsigned", "float")

@@ -1,0 +1,103 @@
+"""Random programs by seed, and sets of them that leave no op and no dtype out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from gptrs.ir import dtypes as all_dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.op import Op
+from gptrs.ir.program import Function, Program, Value
+from gptrs.ir.tensor_type import TensorType
+from gptrs_conformance.program_generator.dice import Dice
+from gptrs_conformance.program_generator.draft import Accepts, Draft, Library, Rules
+from gptrs_conformance.program_generator.emitters import Emitter
+from gptrs_conformance.program_generator.steps import random_palette, take_steps, usable_emitters
+
+_PAIRS_A_PROGRAM = 12
+_ATTEMPTS = 50
+
+
+def random_program(
+    seed: int,
+    *,
+    size: int = 30,
+    ops: Collection[str] | None = None,
+    dtypes: Collection[DType] | None = None,
+    control_flow: bool = True,
+    accepts: Accepts | None = None,
+    bait: int = 0,
+) -> Program:
+    """A well-typed program of about `size` instructions in `@main`; the same one for the same seed.
+
+    It runs without an error on any inputs of the types of its parameters: indices are in range,
+    integer divisors not 0, loops end. Its results are those of any backend that follows PTIR, to
+    the bit for integers and `i1`, else within `error_limit`. What may be in it: ops called `ops`,
+    values of `dtypes`, regions and calls only with `control_flow`, and only instructions that
+    `accepts` returns True for; by default everything. With `bait`, the weight of such steps where
+    that of all others is 19, it has many instances of what rewrites look for, and near misses.
+    """
+    chosen = all_dtypes.ALL if dtypes is None else [d for d in all_dtypes.ALL if d in dtypes]
+    rules = Rules(ops, chosen, accepts, control_flow, bait)
+    draft = _empty(Dice(seed), rules)
+    for _ in range(draft.dice.between(1, 3)):
+        draft.param(TensorType(draft.dice.pick(draft.palette), draft.shape()))
+    take_steps(draft, size)
+    return _finished(draft, _results(draft))
+
+
+def programs_covering(seed: int, *, accepts: Accepts | None = None) -> list[Program]:
+    """Programs that together have every op on every element type that a kernel is found by.
+
+    Pairs of op and type that `accepts` leaves no way to are left out.
+    """
+    dice = Dice(seed)
+    rules = Rules(accepts=accepts)
+    pairs = [
+        (op, emitter, dtype) for op, emitter in usable_emitters(rules) for dtype in emitter.dtypes
+    ]
+    pairs = dice.shuffled(pairs)
+    chunks = range(0, len(pairs), _PAIRS_A_PROGRAM)
+    return [_covering(dice, rules, pairs[at : at + _PAIRS_A_PROGRAM]) for at in chunks]
+
+
+def _covering(
+    dice: Dice, rules: Rules, pairs: Sequence[tuple[type[Op], Emitter, DType]]
+) -> Program:
+    draft = _empty(dice, rules)
+    results: list[Value] = []
+    for op, emitter, dtype in pairs:
+        if any(_emitted(draft, op, emitter, dtype) for _ in range(_ATTEMPTS)):
+            results.extend(draft.instructions[-1].results)
+    return _finished(draft, results)
+
+
+def _emitted(draft: Draft, op: type[Op], emitter: Emitter, dtype: DType) -> bool:
+    def step() -> bool:
+        emitter.emit(draft, op, dtype)
+        return True
+
+    return draft.attempt(step) is not None
+
+
+def _empty(dice: Dice, rules: Rules) -> Draft:
+    return Draft(dice, rules, Library(), random_palette(dice, rules))
+
+
+def _results(draft: Draft) -> list[Value]:
+    """Any values: parameters, some in the middle, one more than once; half of them unread so far.
+
+    What they leave out is dead. Bait is kept alive: there, all that is unread is a result.
+    """
+    read = {operand for step in draft.instructions for operand in step.operands}
+    unread = [value for value in draft.values if value not in read]
+    picked = [
+        draft.dice.pick(unread if unread and draft.dice.chance(0.5) else draft.values)
+        for _ in range(draft.dice.between(1, 12))
+    ]
+    return [*unread, *picked] if draft.rules.bait else picked
+
+
+def _finished(draft: Draft, results: Sequence[Value]) -> Program:
+    functions = draft.library.functions
+    return Program((*functions, Function("main", draft.region(results))))

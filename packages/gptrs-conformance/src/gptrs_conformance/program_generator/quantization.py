@@ -1,0 +1,73 @@
+"""Emitters of the ops that map floats to integers of few bits and back."""
+
+from __future__ import annotations
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.op import Op
+from gptrs.ir.ops import quantization as ops
+from gptrs.ir.program import Value
+from gptrs.ir.shapes import Shape
+from gptrs.ir.tensor_type import TensorType
+from gptrs_conformance.program_generator.draft import Declined, Draft
+from gptrs_conformance.program_generator.elements import Style
+from gptrs_conformance.program_generator.emitters import emits
+
+STYLES: tuple[Style, ...] = ("mild", "mild", "ordinary", "special")
+
+
+def _granularity(draft: Draft, shape: Shape) -> tuple[int | None, int | None]:
+    """An axis and a group size, or none."""
+    if not shape or draft.dice.chance(0.3):
+        return None, None
+    axis = draft.dice.below(len(shape))
+    sizes = [size for size in range(1, shape[axis] + 1) if shape[axis] % size == 0]
+    return axis, draft.dice.pick(sizes) if sizes and draft.dice.chance(0.5) else None
+
+
+def _parameters(draft: Draft, shape: Shape) -> tuple[Value, Value]:
+    """A scale of any float type and a zero point."""
+    floats = [dtype for dtype in dtypes.FLOATS if dtype in draft.rules.dtypes]
+    if not floats:
+        raise Declined
+    dtype = dtypes.f32 if dtypes.f32 in floats and draft.dice.chance(0.5) else None
+    type_ = TensorType(dtype or draft.dice.pick(floats), shape)
+    if draft.dice.chance(0.7):
+        scale = draft.constant(type_, draft.dice.pick(STYLES))
+    else:
+        scale = draft.like(type_, exact=True)
+    return scale, draft.constant(TensorType(dtypes.si32, shape), draft.dice.pick(STYLES))
+
+
+def _target(draft: Draft, choices: tuple[DType, ...]) -> DType:
+    used = [dtype for dtype in choices if dtype in draft.palette]
+    return draft.dice.pick(used if used and draft.dice.chance(0.5) else choices)
+
+
+@emits(ops.Quantize, dtypes=dtypes.FLOATS, weight=2)
+def quantizations(draft: Draft, op: type[Op], dtype: DType) -> None:
+    """Of an exact operand, per tensor, axis or group."""
+    x = draft.operand(dtype, exact=True)
+    target = _target(draft, ops.QUANTIZED)
+    quantize = ops.Quantize(target, *_granularity(draft, x.type.shape))
+    draft.emit(quantize, x, *_parameters(draft, quantize.parameter_shape(x.type)))
+
+
+@emits(ops.Dequantize, dtypes=ops.QUANTIZED, weight=2)
+def dequantizations(draft: Draft, op: type[Op], dtype: DType) -> None:
+    """To any float type, exact since the scale is."""
+    x = draft.operand(dtype)
+    target = _target(draft, dtypes.FLOATS)
+    dequantize = ops.Dequantize(target, *_granularity(draft, x.type.shape))
+    draft.emit(dequantize, x, *_parameters(draft, dequantize.parameter_shape(x.type)))
+
+
+@emits(ops.Requantize, dtypes=ops.QUANTIZED)
+def requantizations(draft: Draft, op: type[Op], dtype: DType) -> None:
+    """Between any two, either of which may be for the whole tensor."""
+    x = draft.operand(dtype)
+    target = _target(draft, ops.QUANTIZED)
+    requantize = ops.Requantize(target, *_granularity(draft, x.type.shape))
+    shape = requantize.parameter_shape(x.type)
+    pairs = [_parameters(draft, () if draft.dice.chance(0.2) else shape) for _ in ("in", "out")]
+    draft.emit(requantize, x, *pairs[0], *pairs[1])

@@ -1,0 +1,90 @@
+"""The kit as a pytest class that the tests of a backend inherit.
+
+>>> from gptrs_conformance.suite import ConformanceSuite
+>>> class TestMine(ConformanceSuite):
+...     backend_name = "mine"
+
+This module needs pytest; the rest of `gptrs_conformance` does not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import pytest
+
+from gptrs.backend.protocol import Backend
+from gptrs.ir.op import OPS
+from gptrs.plugins.manager import manager
+from gptrs_conformance.check import Level
+from gptrs_conformance.kit import checks_of, run_check
+from gptrs_conformance.op_case import cases, legal_dtypes
+from gptrs_conformance.op_runner import Outcome, run_case
+
+
+class ConformanceSuite:
+    """One test for each op and one for each check, on the backend called `backend_name`.
+
+    An op that the backend refuses is skipped with the reason, after checking that it is refused
+    before it runs. `known_failures` maps `op dtype` (`"tanh f16"`) or the name of a check to the
+    reason why it is allowed to fail; one that passes is an error, so that the list stays true.
+    """
+
+    backend_name: ClassVar[str]
+    level: ClassVar[Level] = "full"
+    known_failures: ClassVar[Mapping[str, str]] = {}
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """One test an op, one a check."""
+        if "op_name" in metafunc.fixturenames:
+            metafunc.parametrize("op_name", sorted(OPS))
+        if "check_name" in metafunc.fixturenames:
+            names = [] if self.level == "smoke" else [c.name for c in checks_of(self.level)]
+            metafunc.parametrize("check_name", names)
+
+    @pytest.fixture
+    def conformance_backend(self) -> Backend:
+        """The backend as its plugin creates it; override to test one that is not installed."""
+        return manager().get_backend(self.backend_name)
+
+    def test_op(self, op_name: str, conformance_backend: Backend) -> None:
+        """Every case of the op, on every element type that PTIR allows."""
+        op_class = OPS[op_name]
+        failures: list[str] = []
+        refused: list[str] = []
+        passed = 0
+        for dtype in legal_dtypes(op_class):
+            name = f"{op_name} {dtype}"
+            outcomes = [
+                (case.label, run_case(conformance_backend, case))
+                for case in cases(op_class, dtype, self.level)
+            ]
+            failures += self._judged(name, outcomes)
+            passed += any(outcome.status == "pass" for _, outcome in outcomes)
+            refused += [outcome.reason for _, outcome in outcomes if outcome.status == "refused"]
+        if failures:
+            pytest.fail("\n".join(failures), pytrace=False)
+        if not passed and refused:
+            pytest.skip(f"`{conformance_backend.name}` refuses {refused[0]}")
+
+    def test_check(self, check_name: str, conformance_backend: Backend) -> None:
+        """One check above the level of single ops."""
+        (check,) = [check for check in checks_of("full") if check.name == check_name]
+        outcome = run_check(conformance_backend, check)
+        failures = self._judged(check_name, [("", outcome)])
+        if failures:
+            pytest.fail("\n".join(failures), pytrace=False)
+        if outcome.status == "refused":
+            pytest.skip(outcome.reason)
+
+    def _judged(self, name: str, outcomes: list[tuple[str, Outcome]]) -> list[str]:
+        """What is wrong with these outcomes, the known failures considered."""
+        failed = [
+            f"{name} ({label}): {outcome.reason}" if label else f"{name}: {outcome.reason}"
+            for label, outcome in outcomes
+            if outcome.status == "fail"
+        ]
+        if name in self.known_failures:
+            return [] if failed else [f"{name} passes; remove it from `known_failures`"]
+        return failed

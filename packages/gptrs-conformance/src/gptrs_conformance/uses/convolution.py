@@ -1,0 +1,211 @@
+"""Uses of convolution: kernels, strides, dilations, paddings, groups and layouts."""
+
+# The tables below are of lambdas, whose parameters have no types.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from gptrs import functionals as F
+from gptrs.capture.tensor import Tensor
+from gptrs_conformance.functional_use import Arrays, Use
+from gptrs_conformance.running import normal
+
+Pairs = tuple[tuple[int, int], ...]
+
+
+def same_padding(dim: int, size: int, stride: int, dilation: int) -> tuple[int, int]:
+    """What makes `ceil(dim / stride)` positions, the odd element above."""
+    reach, positions = (size - 1) * dilation + 1, -(-dim // stride)
+    total = max((positions - 1) * stride + reach - dim, 0)
+    return total // 2, (total + 1) // 2
+
+
+def convolve(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray | float,
+    stride: Sequence[int],
+    padding: Pairs,
+    dilation: Sequence[int],
+    groups: int,
+) -> np.ndarray:
+    """A loop over the positions; x [N, spatial.., C], weight [O, C / groups, spatial..]."""
+    padded = np.pad(x, ((0, 0), *padding, (0, 0)))
+    size, outputs, inputs = weight.shape[2:], weight.shape[0], weight.shape[1]
+    counts = [
+        (dim - (k - 1) * d - 1) // s + 1
+        for dim, k, s, d in zip(padded.shape[1:-1], size, stride, dilation, strict=True)
+    ]
+    out = np.zeros((x.shape[0], *counts, outputs))
+    for place in np.ndindex(*counts):
+        for offset in np.ndindex(*size):
+            at = tuple(
+                p * s + k * d for p, s, k, d in zip(place, stride, offset, dilation, strict=True)
+            )
+            seen = padded[(slice(None), *at)]
+            for o in range(outputs):
+                first = o // (outputs // groups) * inputs
+                kernel = weight[(o, slice(None), *offset)]
+                out[(slice(None), *place, o)] += seen[:, first : first + inputs] @ kernel
+    return out + bias
+
+
+@dataclass(frozen=True)
+class Conv2d:
+    """A row of the grid."""
+
+    kernel: tuple[int, int]
+    stride: int | tuple[int, int] = 1
+    padding: Any = 0
+    dilation: int | tuple[int, int] = 1
+    groups: int = 1
+    batch: int = 2
+    bias: bool = True
+    image: tuple[int, int] = (9, 8)
+    outputs: int = 8
+    layout: Literal["oihw", "hwio"] = "oihw"
+    small_floats: bool = False
+
+    @property
+    def label(self) -> str:
+        """The values that are not the default."""
+        default = Conv2d((0, 0))
+        shown = {name: value for name, value in vars(self).items() if value != vars(default)[name]}
+        return ", ".join(f"{name} {value}" for name, value in shown.items() if name != "image")
+
+    @property
+    def moves(self) -> tuple[tuple[int, int], Pairs, tuple[int, int]]:
+        """Stride, padding and dilation axis by axis."""
+        stride, dilation = _pair(self.stride), _pair(self.dilation)
+        if self.padding == "same":
+            axes = zip(self.image, self.kernel, stride, dilation, strict=True)
+            return stride, tuple(same_padding(*axis) for axis in axes), dilation
+        sides = _pair(0 if self.padding == "valid" else self.padding)
+        return stride, tuple(_pair(side) for side in sides), dilation
+
+    def inputs(self) -> Arrays:
+        """Images of 4 channels, and kernels small enough for sums of about 1."""
+        x = normal(1, self.batch, *self.image, 4)
+        weight = normal(2, self.outputs, 4 // self.groups, *self.kernel) / 4
+        if self.layout == "hwio":
+            weight = np.ascontiguousarray(weight.transpose(2, 3, 1, 0))
+        return (x, weight, normal(3, self.outputs)) if self.bias else (x, weight)
+
+    def call(self, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        """By the functional."""
+        moves = (self.stride, self.padding, self.dilation)
+        return F.conv2d(x, weight, bias, *moves, self.groups, self.layout)
+
+    def expected(self, x: np.ndarray, weight: np.ndarray, bias: Any = 0.0) -> np.ndarray:
+        """By loops."""
+        oihw = weight.transpose(3, 2, 0, 1) if self.layout == "hwio" else weight
+        return convolve(x, oihw, bias, *self.moves, self.groups)
+
+    def torch(self, torch: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+        """By torch."""
+        stride, ((top, bottom), (left, right)), dilation = self.moves
+        oihw = weight.permute(3, 2, 0, 1) if self.layout == "hwio" else weight
+        padded = torch.nn.functional.pad(x.permute(0, 3, 1, 2), (left, right, top, bottom))
+        out = torch.nn.functional.conv2d(padded, oihw, bias, stride, 0, dilation, self.groups)
+        return out.permute(0, 2, 3, 1)
+
+    def use(self) -> Use:
+        """As a use."""
+        return Use(
+            "conv2d", self.inputs(), self.call, self.expected, self.label,
+            small_floats=self.small_floats, torch=self.torch if self.outputs else None,
+        )  # fmt: skip
+
+
+def _pair(value: Any) -> tuple[Any, Any]:
+    return (value, value) if isinstance(value, int) else value
+
+
+def _grid() -> list[Conv2d]:
+    """Kernels, strides and groups; the other choices take turns, in cycles of coprime lengths."""
+    rows = itertools.product((1, 3, 5, (7, 3)), (1, 2, (1, 2)), (1, 2, 4))
+    paddings = itertools.cycle([0, 1, "same", (2, 1), ((0, 2), (1, 0)), "valid", "same"])
+    dilations = itertools.cycle([1, 2, (2, 1), 1, 1])
+    sizes = itertools.cycle([(2, True), (1, False), (1, True), (2, False)])
+    return [
+        Conv2d(_pair(kernel), stride, padding, dilation, groups, *size, image=(15, 13))
+        for (kernel, stride, groups), padding, dilation, size in zip(
+            rows, paddings, dilations, sizes, strict=False
+        )
+    ]
+
+
+ROWS = [
+    *_grid(),
+    Conv2d((3, 3), padding=1, small_floats=True),
+    Conv2d((3, 3), 2, "same", groups=2, small_floats=True),
+    Conv2d((3, 3), padding=((1, 1), (0, 2)), groups=4, small_floats=True),
+    Conv2d((1, 1), small_floats=True),
+    Conv2d((3, 2), layout="hwio"),
+    Conv2d((3, 2), groups=2, layout="hwio"),
+    Conv2d((3, 2), groups=4, layout="hwio"),
+    Conv2d((2, 2), padding="same", image=(4, 7)),
+    Conv2d((3, 3), padding=2, image=(1, 1)),
+    Conv2d((9, 8), image=(9, 8)),
+    Conv2d((3, 3), batch=0),
+    Conv2d((3, 3), groups=4, batch=0),
+    Conv2d((3, 3), outputs=0),
+]
+
+
+def depthwise(x: np.ndarray, weight: np.ndarray, bias: Any = 0.0) -> np.ndarray:
+    """At stride (2, 1), padding 1, without dilation; weight [C * M, 1, KH, KW]."""
+    return convolve(x, weight, bias, (2, 1), ((1, 1), (1, 1)), (1, 1), x.shape[-1])
+
+
+def _torch_depthwise(torch: Any, x: Any, weight: Any, bias: Any = None) -> Any:
+    images, groups = x.permute(0, 3, 1, 2), x.shape[-1]
+    out = torch.nn.functional.conv2d(images, weight, bias, (2, 1), 1, 1, groups)
+    return out.permute(0, 2, 3, 1)
+
+
+IMAGES = normal(1, 2, 7, 6, 3)
+SEQUENCES = normal(1, 2, 11, 4)
+
+USES = (
+    *(row.use() for row in ROWS),
+    Use("depthwise_conv2d", (IMAGES, normal(2, 3, 1, 3, 3) / 2, normal(3, 3)),
+        lambda x, w, b: F.depthwise_conv2d(x, w, b, (2, 1), 1), depthwise,
+        torch=_torch_depthwise),
+    Use("depthwise_conv2d", (IMAGES, normal(2, 6, 1, 3, 5) / 2),
+        lambda x, w: F.depthwise_conv2d(x, w, None, (2, 1), 1), depthwise, "2 kernels a channel",
+        torch=_torch_depthwise),
+    Use("depthwise_conv2d", (IMAGES, normal(2, 3, 3, 3, 2) / 2, normal(3, 6)),
+        lambda x, w, b: F.depthwise_conv2d(x, w, b, (2, 1), 1, layout="hwio"),
+        lambda x, w, b: depthwise(x, w.reshape(3, 3, 6, 1).transpose(2, 3, 0, 1), b), "hwio",
+        torch=lambda torch, x, w, b: _torch_depthwise(
+            torch, x, w.reshape(3, 3, 6, 1).permute(2, 3, 0, 1), b)),
+    Use("depthwise_conv2d", (IMAGES, normal(2, 6, 1, 1, 1)),
+        lambda x, w: F.depthwise_conv2d(x, w),
+        lambda x, w: convolve(x, w, 0.0, (1, 1), ((0, 0), (0, 0)), (1, 1), 3), "kernel 1"),
+    Use("conv1d", (SEQUENCES, normal(2, 6, 4, 3) / 3, normal(3, 6)),
+        lambda x, w, b: F.conv1d(x, w, b, stride=2, padding=1),
+        lambda x, w, b: convolve(x, w, b, (2,), ((1, 1),), (1,), 1),
+        torch=lambda torch, x, w, b: torch.nn.functional.conv1d(
+            x.permute(0, 2, 1), w, b, 2, 1).permute(0, 2, 1)),
+    Use("conv1d", (SEQUENCES, normal(2, 6, 2, 3) / 3),
+        lambda x, w: F.conv1d(x, w, None, 1, "same", 2, 2),
+        lambda x, w: convolve(x, w, 0.0, (1,), ((2, 2),), (2,), 2), "groups",
+        torch=lambda torch, x, w: torch.nn.functional.conv1d(
+            x.permute(0, 2, 1), w, None, 1, "same", 2, 2).permute(0, 2, 1)),
+    Use("conv1d", (SEQUENCES, normal(2, 8, 1, 4) / 2),
+        lambda x, w: F.conv1d(x, w, padding=((3, 0),), groups=4),
+        lambda x, w: convolve(x, w, 0.0, (1,), ((3, 0),), (1,), 4), "causal, depthwise",
+        torch=lambda torch, x, w: torch.nn.functional.conv1d(
+            torch.nn.functional.pad(x.permute(0, 2, 1), (3, 0)), w, groups=4).permute(0, 2, 1)),
+    Use("conv1d", (SEQUENCES, normal(2, 3, 4, 6) / 3),
+        lambda x, w: F.conv1d(x, w, layout="wio"),
+        lambda x, w: convolve(x, w.transpose(2, 1, 0), 0.0, (1,), ((0, 0),), (1,), 1), "wio"),
+)  # fmt: skip

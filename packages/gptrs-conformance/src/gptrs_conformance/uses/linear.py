@@ -1,0 +1,24 @@
+"""Uses of matrix products and of lookup."""
+
+# The table below is of lambdas, whose parameters have no types.
+# pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+from __future__ import annotations
+
+import numpy as np
+
+from gptrs import functionals as F
+from gptrs_conformance.functional_use import Use
+from gptrs_conformance.running import normal
+
+X = normal(1, 3, 4)
+ROWS = np.array([[2, 0], [4, 4]])
+
+USES = (
+    Use("embedding", (ROWS, normal(7, 5, 3)), F.embedding, lambda i, w: w[i],
+        torch=lambda torch, i, w: torch.nn.functional.embedding(i, w)),
+    Use("linear", (X, normal(8, 5, 4) / 2, normal(9, 5)), F.linear, lambda x, w, b: x @ w.T + b,
+        torch=lambda torch, x, w, b: torch.nn.functional.linear(x, w, b)),
+    Use("matmul", (normal(1, 2, 1, 3, 4), normal(2, 5, 4, 2) / 2), F.matmul, np.matmul,
+        torch=lambda torch, x, y: torch.matmul(x, y)),
+)  # fmt: skip

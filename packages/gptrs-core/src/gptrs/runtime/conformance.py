@@ -1,0 +1,53 @@
+"""The door to the conformance kit, a package of its own: `pip install gptrs-conformance`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, cast
+
+from gptrs.backend.protocol import Backend
+from gptrs.errors import UsageError
+
+if TYPE_CHECKING:
+    from gptrs_conformance.report import Report
+
+_KIT = "gptrs_conformance"
+
+
+def run_conformance(
+    backend: Backend,
+    level: Literal["smoke", "core", "full"] = "core",
+    *,
+    ops: Sequence[str] = (),
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Report:
+    """Run the kit on `backend`; failures are in the report, never raised.
+
+    See `gptrs_conformance.kit.run_conformance`. UsageError for an op that PTIR does not have, and
+    where the kit is not installed.
+    """
+    run = cast("Callable[..., Report]", _from_kit("kit", "run_conformance"))
+    return run(backend, level, ops=ops, progress=progress)
+
+
+def op_support(backend: Backend) -> dict[str, dict[str, str]]:
+    """Return which ops a backend says it runs: "all", "some" or "none", by op and element type.
+
+    Nothing is run. UsageError where the kit is not installed.
+    """
+    find = cast("Callable[[Backend], dict[str, dict[str, str]]]", _from_kit("op_support"))
+    return find(backend)
+
+
+def _from_kit(module: str, name: str | None = None) -> object:
+    """Import a name of the kit, by default that of its module."""
+    try:
+        return getattr(importlib.import_module(f"{_KIT}.{module}"), name or module)
+    except ModuleNotFoundError as error:
+        if error.name != _KIT:
+            raise
+        raise UsageError(
+            "this needs the conformance kit, which is not installed",
+            hint="run `pip install gptrs-conformance`",
+        ) from error
