@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from gptrs.errors import ModelError, UsageError
-from gptrs.runtime.images.decoding import decoding as images
+from gptrs.runtime.images import decoding as images
 from gptrs.runtime.images.decoding import read_image
 
 Image = pytest.importorskip("PIL.Image", reason="images need Pillow")
