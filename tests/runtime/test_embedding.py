@@ -162,7 +162,8 @@ def test_texts_are_lowered_where_the_files_say_so(tmp_path):
     lowering = gptrs.load_model(folder, backend="ref")
     kept, lowered = gptrs.embed(model, ["the House", "the house"])
     assert not np.allclose(kept, lowered, atol=1e-3)
-    np.testing.assert_array_equal(gptrs.embed(lowering, ["the HouSe"])[0], lowered)
+    # BLAS may sum a batch of one in another order: the vectors agree, their bits need not.
+    np.testing.assert_allclose(gptrs.embed(lowering, ["the HouSe"])[0], lowered, atol=2e-6)
 
 
 @pytest.fixture(scope="module")
