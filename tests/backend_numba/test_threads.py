@@ -4,11 +4,11 @@ import os
 import subprocess
 import sys
 import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
 
+from gptrs.backend.process_limits import granted_cpus
 from gptrs.backend.protocol import InputRole
 from gptrs.errors import UsageError
 from gptrs.ir.builder import Builder
@@ -18,7 +18,6 @@ from gptrs.ir.ops.layout import Transpose
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.backend import create
-from gptrs_backend_numba.run.threads import cgroup_quota, granted_cpus, thread_count
 
 RNG = np.random.default_rng(7)
 SHAPES = [
@@ -127,59 +126,17 @@ def test_a_forked_child_gets_a_typed_error() -> None:
 
 
 def test_argument_then_variable_then_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPTRS_NUM_THREADS", " 3 ")
-    assert thread_count(5) == 5
-    assert thread_count(None) == 3
+    monkeypatch.setenv("GPTRS_NUM_THREADS", "3")
+    assert create(5).threads == 5
+    assert create(None).threads == 3
     monkeypatch.setenv("GPTRS_NUM_THREADS", "")
-    assert thread_count(None) == granted_cpus() <= len(os.sched_getaffinity(0))
-
-
-@pytest.mark.parametrize("text", ["0", "-1", "two", "1.5", "257", "٣"])
-def test_a_bad_variable_is_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GPTRS_NUM_THREADS", text)
-    with pytest.raises(UsageError, match="`GPTRS_NUM_THREADS` must be from 1 to 256, got"):
-        thread_count(None)
+    assert create(None).threads == granted_cpus() <= len(os.sched_getaffinity(0))
 
 
 @pytest.mark.parametrize("threads", [0, -1, 257, True])
 def test_a_bad_argument_is_refused(threads: int) -> None:
     with pytest.raises(UsageError, match="`threads` must be from 1 to 256, got"):
         create(threads)
-
-
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/cpu.max": "150000 100000\n"}, 2),
-        ({"proc/self/cgroup": "0::/a/b\n", "sys/fs/cgroup/a/b/cpu.max": "max 100000\n"}, None),
-        (
-            {
-                "proc/self/cgroup": "0::/a/b\n",
-                "sys/fs/cgroup/a/b/cpu.max": "400000 100000\n",
-                "sys/fs/cgroup/cpu.max": "50000 100000\n",
-            },
-            1,
-        ),
-        (
-            {
-                "proc/self/cgroup": "3:memory:/m\n2:cpu,cpuacct:/c\n",
-                "sys/fs/cgroup/cpu/c/cpu.cfs_quota_us": "300000\n",
-                "sys/fs/cgroup/cpu/c/cpu.cfs_period_us": "100000\n",
-            },
-            3,
-        ),
-        ({"proc/self/cgroup": "nonsense\n"}, None),
-        ({}, None),
-    ],
-)
-def test_the_tightest_cgroup_quota_counts(
-    files: dict[str, str], expected: int | None, tmp_path: Path
-) -> None:
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    assert cgroup_quota(tmp_path) == expected
 
 
 def test_views_of_weights_need_no_copy() -> None:

@@ -101,14 +101,14 @@ def test_threads_are_the_argument_or_the_variable_or_left_to_the_backend(backend
     assert get_backend(threads=2).threads == 2
 
 
-@pytest.mark.parametrize("given", ["0", "-1", "two", "1.5", "²", " "])
+@pytest.mark.parametrize("given", ["0", "-1", "two", "1.5", "²"])
 def test_a_wrong_number_of_threads_is_a_usage_error(backends, monkeypatch, given):
     backends("one")
     configure()
     monkeypatch.setenv("GPTRS_NUM_THREADS", given)
-    with pytest.raises(UsageError, match=f"threads must be 1 or more, got {given!r}"):
+    with pytest.raises(UsageError, match=f"must be from 1 to 256, got `{given}`"):
         get_backend()
-    with pytest.raises(UsageError, match="threads must be 1 or more, got 0"):
+    with pytest.raises(UsageError, match="`threads` must be from 1 to 256, got `0`"):
         get_backend("one", 0)
 
 

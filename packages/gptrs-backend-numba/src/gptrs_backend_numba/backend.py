@@ -8,6 +8,7 @@ from typing import cast
 import numpy as np
 
 from gptrs.backend.op_table import require_supported
+from gptrs.backend.process_limits import MOST_THREADS, granted_cpus, requested_threads
 from gptrs.backend.protocol import Buffer, InputRole
 from gptrs.ir.op import Op
 from gptrs.ir.program import Program
@@ -23,7 +24,6 @@ from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.probes import MeasuringThreads
 from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_backend_numba.run.run_lock import ENGINE
-from gptrs_backend_numba.run.threads import thread_count
 
 SETTINGS = (passes.VARIABLE, cost_model.VARIABLE, matrix_unit.VARIABLE)
 """The environment variables that decide what is made of a program."""
@@ -78,5 +78,9 @@ class NumbaBackend(StoredKernels, MeasuringThreads):
 
 
 def create(threads: int | None = None) -> NumbaBackend:
-    """The backend with `threads` threads (default: see `gptrs_backend_numba.run.threads`)."""
-    return NumbaBackend(thread_count(threads))
+    """Return the backend with `threads` threads.
+
+    None means `GPTRS_NUM_THREADS`, else the CPUs that affinity and cgroup quota grant. UsageError
+    for a number below 1 or above `MOST_THREADS`.
+    """
+    return NumbaBackend(requested_threads(threads) or min(granted_cpus(), MOST_THREADS))

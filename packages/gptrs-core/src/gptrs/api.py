@@ -7,9 +7,11 @@ the module an entry point names stays light.
 - Descriptions: `BackendPlugin`, `ModelPlugin`, `FunctionalPlugin`, `CommandPlugin`,
   `DemoModelPlugin`, `TraceSinkPlugin`, `hookimpl`, `API_VERSION`.
 - For backends: `Backend`, `Executable`, `Buffer`, `InputRole`, `OpTable`, `require_supported`,
-  `dying_values`, and the program they are given: `Program`, `Function`, `Region`, `Instruction`,
-  `Value`, `Op`, `Signature`, `TensorType`, `DType`, `Literal`, `Scalar`, `Dictionary`,
-  `FunctionName`; the modules `ops` (one module a family) and `dtypes`. `run_conformance` checks a
+  `dying_values`; what the process is granted: `requested_threads`, `granted_cpus`,
+  `affinity_cpus`, `cpu_quota`, `memory_limit`; and the program they are given: `Program`,
+  `Function`, `Region`, `Instruction`, `Value`, `Op`, `Signature`, `TensorType`, `DType`, `Literal`,
+  `Scalar`, `Dictionary`, `FunctionName`; the modules `ops` (one module a family) and `dtypes`.
+  `run_conformance` checks a
   backend and `op_support` lists what it takes, both by the package `gptrs-conformance`, whose
   pytest class is `gptrs_conformance.suite.ConformanceSuite`. What a backend may offer
   besides: `BackendWithPasses`, with `Pass`, `RewritePass`, `Rewrite`, `FusionPass`, `find_views`,
@@ -64,6 +66,13 @@ if TYPE_CHECKING:
     from gptrs.backend.machine_probe import MachineProbe
     from gptrs.backend.memory_plan import dying_values
     from gptrs.backend.op_table import OpTable, require_supported
+    from gptrs.backend.process_limits import (
+        affinity_cpus,
+        cpu_quota,
+        granted_cpus,
+        memory_limit,
+        requested_threads,
+    )
     from gptrs.backend.profiled import KernelRun, ProfiledExecutable
     from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
     from gptrs.capture import primitives
@@ -129,6 +138,11 @@ __all__ = [
     "OpTable",
     "dying_values",
     "require_supported",
+    "affinity_cpus",
+    "cpu_quota",
+    "granted_cpus",
+    "memory_limit",
+    "requested_threads",
     "KernelCache",
     "CacheReport",
     "CacheVersion",
@@ -220,6 +234,8 @@ _NAMES = {
     "gptrs.backend.machine_probe": "MachineProbe",
     "gptrs.backend.memory_plan": "dying_values",
     "gptrs.backend.op_table": "OpTable require_supported",
+    "gptrs.backend.process_limits": "affinity_cpus cpu_quota granted_cpus memory_limit "
+    "requested_threads",
     "gptrs.backend.profiled": "KernelRun ProfiledExecutable",
     "gptrs.backend.protocol": "Backend Buffer Executable InputRole",
     "gptrs.capture.compilation": "BackendWithPasses",

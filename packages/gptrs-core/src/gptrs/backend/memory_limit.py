@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import os
-from pathlib import Path
 
 from gptrs.backend.memory_plan import program_peak_bytes
+from gptrs.backend.process_limits import memory_limit
 from gptrs.errors import ExecutionError
 from gptrs.ir.program import Program
 
-_CGROUP_LIMITS = (
-    Path("/sys/fs/cgroup/memory.max"),
-    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
-)
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
 
 def memory_bytes() -> int | None:
-    """The memory that this process may use: of the machine or its container; None if unknown."""
-    limits = [limit for limit in map(_cgroup_limit, _CGROUP_LIMITS) if limit]
+    """Return the memory that this process may use, of machine or container; None if unknown."""
+    limit = memory_limit()
+    limits = [] if limit is None else [limit]
     with contextlib.suppress(AttributeError, OSError, ValueError):  # a system without these names
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return min(limits, default=None)
@@ -41,14 +38,6 @@ def require_memory(program: Program) -> None:
             f"the program needs {_size(needed)} at one time, this machine has {_size(available)}",
             hint="use smaller tensors; `gptrs inspect PROGRAM` shows what is live at the peak",
         )
-
-
-def _cgroup_limit(path: Path) -> int | None:
-    try:
-        text = path.read_text(encoding="ascii").strip()
-    except OSError:
-        return None
-    return int(text) if text.isdigit() else None
 
 
 def _size(count: int) -> str:

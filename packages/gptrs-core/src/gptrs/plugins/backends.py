@@ -7,6 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, cast
 
+from gptrs.backend.process_limits import requested_threads
 from gptrs.errors import BackendError, PluginError, UsageError
 from gptrs.plugins.catalog import PluginCatalog
 from gptrs.plugins.descriptions import BackendPlugin
@@ -32,7 +33,7 @@ class Backends:
     def get(self, name: str | None, threads: int | None) -> Backend:
         """The backend called `name`, else that of `GPTRS_BACKEND`, else the best that works."""
         name = name or os.environ.get("GPTRS_BACKEND") or None
-        threads = _threads(threads)
+        threads = requested_threads(threads)
         found = self._made.get((name, threads))
         if found is not None:
             return found
@@ -79,19 +80,6 @@ class Backends:
             if failed and record.name not in self._warned:
                 self._warned.add(record.name)
                 _LOG.warning("backend `%s` is skipped: %s", record.name, record.reason)
-
-
-def _threads(threads: int | None) -> int | None:
-    """The argument, else `GPTRS_NUM_THREADS`, else None; UsageError unless it is 1 or more."""
-    given: object = threads
-    if threads is None:
-        given = os.environ.get("GPTRS_NUM_THREADS") or None
-        if given is None:
-            return None
-        threads = int(given) if given.isascii() and given.isdigit() else 0
-    if threads < 1:
-        raise UsageError(f"the number of threads must be 1 or more, got {given!r}")
-    return threads
 
 
 def _checked(made: object, name: str) -> Backend:

@@ -35,7 +35,7 @@ class PluginManager(PluginCatalog):
         Without a name the usable one of the highest priority is taken; broken ones are skipped with
         a warning of one line each. `threads` defaults to `GPTRS_NUM_THREADS`, else to the choice of
         the backend. The same name and threads give the same object. PluginError when the one asked
-        for is unknown, disabled, incompatible or broken; UsageError for threads below 1.
+        for is unknown, disabled, incompatible or broken; UsageError for threads out of range.
         """
         return self._backends.get(name, threads)
 
