@@ -33,7 +33,7 @@ class Model:
             return np.full(SIZE // 4, number, np.float32)
 
         type_ = TensorType(dtypes.f32, (SIZE // 4,))
-        return Parameter(type_, number, f"w{number}", load, backend, self.residency, in_place=True)
+        return Parameter(type_, number, f"w{number}", load, backend, self.residency, zero_copy=True)
 
     def use(self, *numbers: int, rows: int | None = None) -> list[float]:
         loan = Loan([self.weights[number] for number in numbers], [rows] * len(numbers))
@@ -150,7 +150,7 @@ def test_prefetching_asks_for_files_only(backend, monkeypatch):
     """A weight that is converted would take memory, and is left to its loan."""
     monkeypatch.setattr(prefetch, "_disk_reads", itertools.count().__next__)
     model = Model(backend, 5 * SIZE)
-    model.weights[1].in_place = False
+    model.weights[1].zero_copy = False
     model.residency.ask_for(Loan(model.weights[:3], [None, None, 4]))
     model.residency.ask_for(Loan([model.weights[5]], [None]))
     assert asked(model, 5)

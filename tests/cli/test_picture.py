@@ -15,7 +15,7 @@ from gptrs.ir.builder import Builder
 from gptrs.ir.ops.elementwise import Add, Neg
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
-from gptrs.runtime.programs.diagram import Diagram, Edge, Node, diagrams_of
+from gptrs.runtime.programs.diagram import Diagram, DiagramNode, Edge, diagrams_of
 from gptrs_cli.picture.dot import to_dot
 from gptrs_cli.picture.layers import layers_of
 from gptrs_cli.picture.layout import CHARACTER, Box, Placed, place
@@ -121,7 +121,7 @@ def test_the_diagram_has_the_names_of_the_text_form():
     assert main.size() == len(list(_nodes(main)))
 
 
-def _nodes(diagram: Diagram) -> Iterator[Node]:
+def _nodes(diagram: Diagram) -> Iterator[DiagramNode]:
     for node in diagram.nodes:
         yield node
         for inner in node.inner:
@@ -181,8 +181,8 @@ def test_no_arrow_passes_through_a_box(program):
                     assert beside or bottom < box.y or top > box.y + box.height
 
 
-def _node(title: str) -> Node:
-    return Node("instruction", title, (), ("f32[]",))
+def _node(title: str) -> DiagramNode:
+    return DiagramNode("instruction", title, (), ("f32[]",))
 
 
 def test_crossings_are_removed():
@@ -209,7 +209,7 @@ def test_a_value_read_far_below_has_one_lane():
 
 
 def test_text_is_escaped():
-    odd = Node("instruction", '<a> & "b" \\n', ("k = ]]>",), ("f32[]",))
+    odd = DiagramNode("instruction", '<a> & "b" \\n', ("k = ]]>",), ("f32[]",))
     diagrams = [Diagram("@main", (odd,), ())]
     root = ET.fromstring(to_svg(diagrams))
     texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]

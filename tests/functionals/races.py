@@ -28,8 +28,8 @@ class Race:
         counted.__name__ = self.name
         self.call = self._scopes.enter_context(defined(counted))
 
-    def add(self, name, function, supports=None):
-        predicates = {name: supports} if supports else {}
+    def add(self, name, function, declines=None):
+        predicates = {name: declines} if declines else {}
         counted = {name: self._counted(name, function)}
         self._scopes.enter_context(implemented(self.name, counted, predicates))
 

@@ -13,10 +13,10 @@ Named = dict[str, Callable[..., Any]]
 
 
 @contextmanager
-def implemented(functional: str, functions: Named, supports: Named | None = None) -> Iterator[None]:
+def implemented(functional: str, functions: Named, declines: Named | None = None) -> Iterator[None]:
     """Scope in which `functional` has these implementations, some of them with a predicate."""
     for name, function in functions.items():
-        F.implement(functional, name, supports=(supports or {}).get(name))(function)
+        F.implement(functional, name, declines=(declines or {}).get(name))(function)
     try:
         yield
     finally:

@@ -57,7 +57,7 @@ def test_one_that_gives_something_else_is_left_out_with_a_warning(race, wrong, m
 
 
 def test_one_that_declines_is_left_out_silently(race, caplog):
-    race.add("declining", lambda x: x + x, supports=lambda x: "not today")
+    race.add("declining", lambda x: x + x, declines=lambda x: "not today")
     with race.overrides():
         assert race.runs("declining", X) == 0
     assert not caplog.records

@@ -144,9 +144,9 @@ def test_the_example_is_two_files_and_knows_public_names_only():
 
 SOURCE = """
 from gptrs.api import FunctionalPlugin
-def plugin(name, functional, factory, supports=None):
+def plugin(name, functional, factory, declines=None):
     return FunctionalPlugin(name=name, functional=functional, summary="s", api="0.1",
-                            factory="laid_out_code:" + factory, supports=supports)
+                            factory="laid_out_code:" + factory, declines=declines)
 DOUBLE = plugin("double", "tanh", "double", "laid_out_code:declines_rank_0")
 GONE = plugin("gone", "tanh", "no_such_function")
 BAD = plugin("bad", "tanh", "double", "laid_out_code:NUMBER")
@@ -232,7 +232,7 @@ def test_names_that_policies_use_are_taken(name):
 
 
 def test_a_predicate_is_a_reference():
-    with pytest.raises(PluginError, match=r"`FunctionalPlugin.supports` must be"):
+    with pytest.raises(PluginError, match=r"`FunctionalPlugin.declines` must be"):
         FunctionalPlugin(
-            name="x", functional="tanh", summary="s", api="0.1", factory="a:b", supports="a.b"
+            name="x", functional="tanh", summary="s", api="0.1", factory="a:b", declines="a.b"
         )

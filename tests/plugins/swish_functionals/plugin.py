@@ -14,6 +14,6 @@ GELU = FunctionalPlugin(
     functional="gelu",
     summary="gelu as x * logistic(1.702 x), an approximation",
     factory="swish_functionals.swish:gelu",
-    supports="swish_functionals.swish:why_not_gelu",
+    declines="swish_functionals.swish:why_not_gelu",
     api="0.1",
 )

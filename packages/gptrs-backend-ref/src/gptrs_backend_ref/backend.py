@@ -20,7 +20,7 @@ from gptrs_backend_ref.table import Kernel
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Step:
+class PreparedInstruction:
     """An instruction with its kernel, what its regions and callees do, and what dies after it."""
 
     instruction: Instruction
@@ -150,14 +150,14 @@ def _step(
     functions: Mapping[str, RegionBody],
     table: OpTable[Kernel],
     dying: tuple[Value, ...],
-) -> Step:
+) -> PreparedInstruction:
     operands = [value.type for value in instruction.operands]
     results = [value.type for value in instruction.results]
     kernel = table.find(instruction.op, operands, results)
     assert kernel is not None, "`require_supported` has found one"
     regions = (RegionBody(region, functions, table) for region in instruction.regions)
     callees = (functions[name] for name in instruction.op.callees())
-    return Step(instruction, kernel, (*regions, *callees), dying)
+    return PreparedInstruction(instruction, kernel, (*regions, *callees), dying)
 
 
 def _checked_input(position: int, param: Value, buffer: Buffer) -> np.ndarray:

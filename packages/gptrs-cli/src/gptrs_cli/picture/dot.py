@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from gptrs.runtime.programs.diagram import Diagram, Node, NodeKind
+from gptrs.runtime.programs.diagram import Diagram, DiagramNode, NodeKind
 
 _LOOKS: dict[NodeKind, str] = {
     "parameter": 'style="rounded,filled", fillcolor="#e3f1e3"',
@@ -42,7 +42,7 @@ def _cluster(diagram: Diagram, prefix: str, indent: str) -> Iterator[str]:
     yield f"{indent}}}"
 
 
-def _node(node: Node, name: str, indent: str) -> Iterator[str]:
+def _node(node: DiagramNode, name: str, indent: str) -> Iterator[str]:
     label = _quoted([node.title, *node.details, *node.types])
     here = f'{indent}"{name}" [label={label}, {_LOOKS[node.kind]}];'
     if not node.inner:

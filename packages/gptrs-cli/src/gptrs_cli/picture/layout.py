@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gptrs.runtime.programs.diagram import Diagram, Node
+from gptrs.runtime.programs.diagram import Diagram, DiagramNode
 from gptrs_cli.picture.layers import Layers, Link, layers_of
 
 FONT_SIZE = 12
@@ -33,7 +33,7 @@ Point = tuple[float, float]
 class Box:
     """A node at its place; `regions` lie within it, in the coordinates of the diagram as well."""
 
-    node: Node
+    node: DiagramNode
     x: float
     y: float
     width: float
@@ -96,7 +96,7 @@ def place(diagram: Diagram, x: float = 0, y: float = 0) -> Placed:
     return Placed(diagram.name, x, y, width, bottom + PADDING * 2 - y, placed, arrows)
 
 
-def _size(node: Node) -> _Size:
+def _size(node: DiagramNode) -> _Size:
     lines = [node.title, *node.details, *node.types]
     regions: list[Placed] = []
     offset = float(PADDING)
@@ -110,7 +110,7 @@ def _size(node: Node) -> _Size:
     return _Size(max(width, offset if regions else 0), height, tuple(regions))
 
 
-def _box(node: Node, size: _Size, x: float, y: float) -> Box:
+def _box(node: DiagramNode, size: _Size, x: float, y: float) -> Box:
     text = (1 + len(node.details)) * LINE + PADDING
     regions = tuple(_moved(region, x, y + text) for region in size.regions)
     return Box(node, x, y, size.width, size.height, regions)

@@ -161,7 +161,7 @@ def prepare(
     UnsupportedError for one with symbolic dims. `origin` and `reason` are for those who trace. With
     `streaming` it runs in parts, and takes weights that have a lender as they are.
     """
-    request = _Request(origin, reason, fold=True, streaming=streaming)
+    request = _CompileRequest(origin, reason, fold=True, streaming=streaming)
     return _compile(program, backend, tuple(roles), request)
 
 
@@ -176,11 +176,13 @@ def compile_program(
     Without `roles` all inputs are arguments.
     """
     given = tuple(roles or [InputRole.ARGUMENT] * len(program.main.body.params))
-    return _compile(program, backend, given, _Request(origin, "not cached", fold=False)).executable
+    return _compile(
+        program, backend, given, _CompileRequest(origin, "not cached", fold=False)
+    ).executable
 
 
 @dataclass(frozen=True, slots=True)
-class _Request:
+class _CompileRequest:
     origin: str
     reason: str
     fold: bool
@@ -189,7 +191,7 @@ class _Request:
 
 
 def _compile(
-    program: Program, backend: Backend, roles: tuple[InputRole, ...], request: _Request
+    program: Program, backend: Backend, roles: tuple[InputRole, ...], request: _CompileRequest
 ) -> Prepared:
     pass_statistics.install_if_asked()
     load_sinks()
@@ -229,7 +231,7 @@ def _teller(number: int, sinks: Sequence[trace.ExecutionTraceSink]) -> Callable[
 class _Compiler:
     backend: Backend
     roles: tuple[InputRole, ...]
-    request: _Request
+    request: _CompileRequest
     observe: Callable[[PassRun], None] | None = None
     optimized: Program | None = None
     """What the backend is given, once that is settled."""

@@ -28,7 +28,7 @@ class Stored:
     """Whether a host view was handed out, which a donation must not change."""
     consumed: bool = False
     """Whether the buffer was donated, so that it must not be read any more."""
-    traced: ClassVar[bool] = False
+    abstract: ClassVar[bool] = False
 
 
 @dataclass(eq=False, slots=True)
@@ -38,18 +38,18 @@ class Argument:
     type: TensorType
     position: int
     backend: Backend | None
-    traced: ClassVar[bool] = True
+    abstract: ClassVar[bool] = True
 
 
 @dataclass(eq=False, slots=True)
-class Node:
+class GraphNode:
     """One application of an op; `stored` fills up when its results are computed."""
 
     op: Op
     operands: tuple[Source, ...]
     types: tuple[TensorType, ...]
     backend: Backend | None
-    traced: bool
+    abstract: bool
     """Whether it depends on an argument of a function that is being captured."""
     stored: list[Stored | None]
     regions: tuple[Region, ...] = ()
@@ -61,7 +61,7 @@ class Node:
 class Captured:
     """Result number `index` of a node that has not run yet."""
 
-    node: Node
+    node: GraphNode
     index: int
 
     @property
@@ -75,9 +75,9 @@ class Captured:
         return self.node.backend
 
     @property
-    def traced(self) -> bool:
+    def abstract(self) -> bool:
         """Whether the node depends on an argument of a function that is being captured."""
-        return self.node.traced
+        return self.node.abstract
 
 
 Leaf = Stored | Parameter | Argument
@@ -96,7 +96,7 @@ def make_node(
     operands: Sequence[Source],
     regions: Sequence[Region] = (),
     functions: Sequence[Function] = (),
-) -> Node:
+) -> GraphNode:
     """Check `op` on these operands and add it to the graph; UsageError when backends mix."""
     sources = tuple(resolve(operand) for operand in operands)
     by_name = {function.name: function.body for function in functions}
@@ -104,13 +104,15 @@ def make_node(
     types = op.result_types(
         [source.type for source in sources], [body.signature for body in bodies]
     )
-    traced = any(source.traced for source in sources)
+    abstract = any(source.abstract for source in sources)
     backend = common_backend(sources, op.name)
     stored: list[Stored | None] = [None] * len(types)
-    return Node(op, sources, types, backend, traced, stored, tuple(regions), tuple(functions))
+    return GraphNode(
+        op, sources, types, backend, abstract, stored, tuple(regions), tuple(functions)
+    )
 
 
-def emit_node(builder: Builder, node: Node, operands: Sequence[Value]) -> tuple[Value, ...]:
+def emit_node(builder: Builder, node: GraphNode, operands: Sequence[Value]) -> tuple[Value, ...]:
     """Add a node to a program under construction, with a copy of its regions; its results."""
     regions = tuple(copy_region(region) for region in node.regions)
     return builder.emit_many(node.op, operands, regions).results
@@ -136,9 +138,9 @@ class GraphSlice:
 
     outputs: Sequence[Source]
     leaves: list[Leaf] = field(default_factory=list[Leaf])
-    nodes: list[Node] = field(default_factory=list[Node])
+    nodes: list[GraphNode] = field(default_factory=list[GraphNode])
     _leaf_numbers: dict[Leaf, int] = field(default_factory=dict[Leaf, int])
-    _node_numbers: dict[Node, int] = field(default_factory=dict[Node, int])
+    _node_numbers: dict[GraphNode, int] = field(default_factory=dict[GraphNode, int])
 
     def __post_init__(self) -> None:
         for output in self.outputs:

@@ -73,10 +73,10 @@ class Parameter:
 
     `key` is the 128-bit ParamKey of the weight; equal keys mean equal contents. What has a `lender`
     is in memory only as long as that says so. `sources` are what a derived parameter is made of.
-    `in_place` says that `load` copies nothing, and reads nothing ahead of its use.
+    `zero_copy` says that `load` copies nothing, and reads nothing ahead of its use.
     """
 
-    traced: ClassVar[bool] = False
+    abstract: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -87,7 +87,7 @@ class Parameter:
         backend: Backend,
         lender: Lender | None = None,
         sources: Sequence[Parameter] = (),
-        in_place: bool = False,
+        zero_copy: bool = False,
     ) -> None:
         self.type = type
         self.key = key
@@ -95,7 +95,7 @@ class Parameter:
         self.backend = backend
         self.lender = lender
         self.sources = sources
-        self.in_place = in_place
+        self.zero_copy = zero_copy
         self._load = load
         self._buffer: Buffer | None = None
         self._derived: dict[int, Parameter] = {}
@@ -139,7 +139,7 @@ class Parameter:
     def ask_ahead(self) -> None:
         """Let the system read the file that the weight, or what it is made of, is mapped from."""
         for source in self.sources or (self,):
-            if source.in_place:
+            if source.zero_copy:
                 ask_for_pages(source.backend.to_host(source.borrow()))
 
     @property

@@ -1,4 +1,4 @@
-"""Tensors whose value is not known: stand-ins for arguments, and what is computed from them."""
+"""Tensors whose value is not known: placeholders for arguments, and what is computed from them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gptrs.errors import UsageError
 
 
 @dataclass(eq=False, slots=True)
-class StandIn(Argument):
+class Placeholder(Argument):
     """An argument of a function that `gptrs.jit` captures."""
 
     function: str
@@ -21,25 +21,25 @@ class StandIn(Argument):
 
 def require_known(what: str, source: Source, hint: str) -> None:
     """UsageError if `what`, which needs the value of `source`, is done while that is unknown."""
-    if source.traced:
+    if source.abstract:
         raise _unknown(what, source, hint)
 
 
 def _unknown(what: str, source: Source, hint: str) -> UsageError:
     below = GraphSlice([source]).leaves
-    stand_ins = [leaf for leaf in below if isinstance(leaf, StandIn)]
+    placeholders = [leaf for leaf in below if isinstance(leaf, Placeholder)]
     asked = f"{what} needs the value of a `{source.type}`"
-    for leaf in stand_ins:
+    for leaf in placeholders:
         if leaf.ended:
             return _leaked(asked, leaf)
-    if stand_ins:
-        when = f"`gptrs.jit` captures `{stand_ins[0].function}`"
+    if placeholders:
+        when = f"`gptrs.jit` captures `{placeholders[0].function}`"
     else:
         when = "the body of a loop or branch is captured"
     return UsageError(f"{asked}, which is not known while {when}", hint=hint)
 
 
-def _leaked(asked: str, leaf: StandIn) -> UsageError:
+def _leaked(asked: str, leaf: Placeholder) -> UsageError:
     """The error of what was `asked` of a tensor that outlived the capture it belongs to."""
     return UsageError(
         f"{asked} that only stood for an argument of `{leaf.function}` while it was captured",
@@ -50,7 +50,7 @@ def _leaked(asked: str, leaf: StandIn) -> UsageError:
 def require_own(bound: Sequence[Leaf], name: str) -> None:
     """UsageError if the function `name` binds what stands for an argument of another one."""
     for leaf in bound:
-        if isinstance(leaf, StandIn):
+        if isinstance(leaf, Placeholder):
             raise _leaked(f"`{name}` uses a `{leaf.type}`", leaf)
         if isinstance(leaf, Argument):
             raise UsageError(

@@ -10,7 +10,7 @@ from typing import Literal, cast
 from gptrs.capture.graph import (
     Argument,
     Captured,
-    Node,
+    GraphNode,
     Source,
     common_backend,
     emit_node,
@@ -28,13 +28,13 @@ Body = Callable[..., Tensor | Sequence[Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
-class Trace:
-    """A function that was called with stand-ins for its arguments, and what it returned."""
+class CapturedBody:
+    """A function that was called with placeholders for its arguments, and what it returned."""
 
     name: str
     arguments: tuple[Argument, ...]
     results: tuple[Source, ...]
-    nodes: tuple[Node, ...]
+    nodes: tuple[GraphNode, ...]
     """What the results need and the region computes itself, in an order in which it can run."""
     outside: tuple[Source, ...]
     """What the function reads of its surroundings; an instruction must pass it in."""
@@ -58,7 +58,7 @@ class Trace:
         place = len(self.arguments) if after is None else after
         params: list[Source] = [*self.arguments[:place], *outside, *self.arguments[place:]]
         builder = Builder(self.functions)
-        values: dict[Source | tuple[Node, int], Value] = {
+        values: dict[Source | tuple[GraphNode, int], Value] = {
             _key(source): builder.param(source.type) for source in params
         }
         for node in self.nodes:
@@ -69,15 +69,15 @@ class Trace:
         return builder.region(*(values[_key(source)] for source in results))
 
 
-def trace(name: str, function: Body, types: Sequence[TensorType]) -> Trace:
-    """Call `function` with stand-ins of `types`; UsageError if it does not return tensors.
+def capture_body(name: str, function: Body, types: Sequence[TensorType]) -> CapturedBody:
+    """Call `function` with placeholders of `types`; UsageError if it does not return tensors.
 
     `name` says in errors what the function is for.
     """
     arguments = tuple(Argument(type_, position, None) for position, type_ in enumerate(types))
     returned = function(*map(Tensor, arguments))
     results = tuple(resolve(tensor.source) for tensor in _tensors(name, returned))
-    return _Tracer(name, arguments, results).trace()
+    return _BodyCapture(name, arguments, results).captured()
 
 
 def _tensors(name: str, returned: object) -> list[Tensor]:
@@ -91,11 +91,11 @@ def _tensors(name: str, returned: object) -> list[Tensor]:
     return tensors
 
 
-def as_function(trace: Trace) -> Function:
-    """A traced function as one of the program, named by its content; the outside comes last."""
-    region = trace.region(trace.outside)
+def as_function(body: CapturedBody) -> Function:
+    """A captured body as one of the program, named by its content; the outside comes last."""
+    region = body.region(body.outside)
     digest = hashlib.blake2b(print_region(region).encode(), digest_size=8).hexdigest()
-    return Function(f"{_identifier(trace.name)}_{digest}", region)
+    return Function(f"{_identifier(body.name)}_{digest}", region)
 
 
 def _identifier(name: str) -> str:
@@ -103,13 +103,13 @@ def _identifier(name: str) -> str:
     return kept if kept[:1].isalpha() else f"f{kept}"
 
 
-def outside_of(traces: Sequence[Trace]) -> tuple[Source, ...]:
-    """What several traces read of their surroundings, each source once."""
-    found = {_key(source): source for trace in traces for source in trace.outside}
+def outside_of(bodies: Sequence[CapturedBody]) -> tuple[Source, ...]:
+    """Return what several bodies read of their surroundings, each source once."""
+    found = {_key(source): source for body in bodies for source in body.outside}
     return tuple(found.values())
 
 
-def _key(source: Source) -> Source | tuple[Node, int]:
+def _key(source: Source) -> Source | tuple[GraphNode, int]:
     """A captured result is the same wherever it is handed around."""
     return (source.node, source.index) if isinstance(source, Captured) else source
 
@@ -117,7 +117,7 @@ def _key(source: Source) -> Source | tuple[Node, int]:
 _Kind = Literal["constant", "varying", "outside"]
 
 
-class _Tracer:
+class _BodyCapture:
     """Decides for each node below the results whether the region computes it or gets it passed.
 
     The region computes what varies with its arguments, and the constants that it needs: what
@@ -131,9 +131,9 @@ class _Tracer:
         self._arguments = arguments
         self._results = results
         self._own = set[Source](arguments)
-        self._kinds: dict[Node, _Kind] = {}
+        self._kinds: dict[GraphNode, _Kind] = {}
 
-    def trace(self) -> Trace:
+    def captured(self) -> CapturedBody:
         """The nodes and the outside of the region."""
         for result in self._results:
             self._visit(result)
@@ -142,7 +142,7 @@ class _Tracer:
         outside = {_key(source): source for source in read if self._kind(source) == "outside"}
         sources = tuple(outside.values())
         common_backend(sources, self._name)
-        return Trace(self._name, self._arguments, self._results, tuple(nodes), sources)
+        return CapturedBody(self._name, self._arguments, self._results, tuple(nodes), sources)
 
     def _kind(self, source: Source) -> _Kind:
         if isinstance(source, Captured):
@@ -170,7 +170,7 @@ class _Tracer:
                 else "constant"
             )
 
-    def _needed(self) -> list[Node]:
+    def _needed(self) -> list[GraphNode]:
         """The nodes of the region that a result needs, in an order in which they can run."""
         needed = {source.node for source in self._results if isinstance(source, Captured)}
         for node in reversed(self._kinds):

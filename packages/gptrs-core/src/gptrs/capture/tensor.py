@@ -138,7 +138,7 @@ class Tensor(Operators, Methods):
 
     def _read(self, asked: str, hint: str) -> np.ndarray:
         leaf = self.source
-        if leaf.traced:
+        if leaf.abstract:
             require_known(asked, leaf, hint)
         if isinstance(leaf, Captured):
             flush([self])
@@ -195,7 +195,7 @@ def known_leaves(tensors: Sequence[Tensor]) -> list[Leaf] | None:
     kinds = set(map(type, sources))
     if Captured in kinds:
         sources = [tensor.source for tensor in tensors]
-        if any(source.traced for source in sources):
+        if any(source.abstract for source in sources):
             return None
         flush(tensors)
         sources = [tensor.source for tensor in tensors]
@@ -219,7 +219,7 @@ def apply_many(
     """Capture one application of `op` with any number of results."""
     node = make_node(op, [operand.source for operand in operands], regions, functions)
     captured = [Captured(node, index) for index in range(len(node.types))]
-    if execute.eager() and not node.traced:
+    if execute.eager() and not node.abstract:
         execute.materialize(captured)
     return tuple(Tensor(source) for source in captured)
 

@@ -159,8 +159,8 @@ class _Loaded:
             type = stored
         load = partial(_load, self.source.load, base_id, type.dtype)
         key = param_key(self._namespace, base_id)
-        in_place = stored == type and type.dtype.is_float
-        return Parameter(type, key, name, load, self.backend, self._lender, in_place=in_place)
+        zero_copy = stored == type and type.dtype.is_float
+        return Parameter(type, key, name, load, self.backend, self._lender, zero_copy=zero_copy)
 
 
 def _converted(stored: TensorType, dtype: DType | None) -> TensorType:

@@ -97,19 +97,19 @@ class FunctionalPlugin(FactoryPlugin):
 
     Users choose it by `name`. A package that implements several functionals under one name calls
     its plugins `gelu.fast`, `softmax.fast`, and users still write `gelu=fast`. `factory` is the
-    implementation itself: the parameters and the meaning of the functional. `supports`, also
+    implementation itself: the parameters and the meaning of the functional. `declines`, also
     "module:callable", gets the arguments of a call and returns None, or why the implementation does
     not take them; without it everything is taken that the functional takes.
     """
 
     functional: str
-    supports: str | None = None
+    declines: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _require_match(self, "functional", self.functional, _NAME, "the name of a functional")
-        if self.supports is not None:
-            _require_match(self, "supports", self.supports, _REFERENCE, '"module:callable"')
+        if self.declines is not None:
+            _require_match(self, "declines", self.declines, _REFERENCE, '"module:callable"')
         if self.implementation in _RESERVED:
             raise _malformed(self, "name", "another word than a policy has", self.name)
 

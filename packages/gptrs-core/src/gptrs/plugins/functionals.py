@@ -52,13 +52,13 @@ def _answers_to(
 
 
 def _predicate(plugin: FunctionalPlugin) -> Function | None:
-    if plugin.supports is None:
+    if plugin.declines is None:
         return None
     try:
-        found = load_reference(plugin.supports)
+        found = load_reference(plugin.declines)
         if not callable(found):
             kind = type(found).__name__
-            raise PluginError(f"`{plugin.supports}` must be callable, it is a `{kind}`")
+            raise PluginError(f"`{plugin.declines}` must be callable, it is a `{kind}`")
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit, too: a plugin must not end the program

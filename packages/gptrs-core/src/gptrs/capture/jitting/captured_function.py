@@ -1,4 +1,4 @@
-"""A function whose calls are taken apart, and which is captured by a call with stand-ins."""
+"""A function whose calls are taken apart, and which is captured by a call with placeholders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gptrs.capture.jitting.compiled_steps import StepKey
 from gptrs.capture.jitting.pytree import AS_GIVEN, Structure, count_tensors, flatten, rebuild
 from gptrs.capture.jitting.pytree_nodes import Refusal, Tree
 from gptrs.capture.parameter import Parameter
-from gptrs.capture.placeholder import StandIn, require_own
+from gptrs.capture.placeholder import Placeholder, require_own
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.ir.program import Program
@@ -34,7 +34,7 @@ def add_signature_context(value: Callable[[], Hashable]) -> None:
 
 
 @dataclass(eq=False, slots=True)
-class Call:
+class JitCall:
     """The arguments of one call, taken apart."""
 
     shape: CallShape
@@ -57,10 +57,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What a function did with stand-ins for its arguments."""
+    """What a function did with placeholders for its arguments."""
 
     graph: GraphSlice
-    arguments: Sequence[StandIn]
+    arguments: Sequence[Placeholder]
     bound: Sequence[Leaf]
     """What it uses without taking it, the parameters at the end."""
     outputs: Structure
@@ -71,7 +71,7 @@ class Capture:
         return self.graph.lower([*self.arguments, *self.bound])
 
 
-class TracedFunction:
+class CapturedFunction:
     """The function of `gptrs.jit`: what it is called with, and what it does with that.
 
     `name` is for errors, `donate` and `static` as `gptrs.jit` has them.
@@ -85,25 +85,25 @@ class TracedFunction:
         self._signature = CallSignature(function, name, donate, static)
 
     @property
-    def in_place(self) -> bool:
+    def inlined(self) -> bool:
         """Whether calls just run it: in eager mode, and as part of another capture."""
         return bool(_open_captures.get()) or execute.eager()
 
-    def taken_apart(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Call:
+    def taken_apart(self, args: tuple[object, ...], kwargs: dict[str, object]) -> JitCall:
         """The parts of a call; UsageError for what cannot be passed, TypeError as Python has it."""
         shape = self._signature.shape(args, kwargs)
         tensors: list[Tensor] = []
         structures = shape.flatten(args, kwargs, tensors)
-        return Call(shape, structures, tensors, tuple([value() for value in _contexts]))
+        return JitCall(shape, structures, tensors, tuple([value() for value in _contexts]))
 
-    def capture(self, call: Call, inputs: Sequence[Source]) -> Capture:
-        """Call the function with stand-ins for `inputs`."""
+    def capture(self, call: JitCall, inputs: Sequence[Source]) -> Capture:
+        """Call the function with placeholders for `inputs`."""
         arguments = [
-            StandIn(source.type, position, source.backend, self.name)
+            Placeholder(source.type, position, source.backend, self.name)
             for position, source in enumerate(inputs)
         ]
         try:
-            returned = self._traced_call(call, [Tensor(argument) for argument in arguments])
+            returned = self._captured_call(call, [Tensor(argument) for argument in arguments])
             results: list[Tensor] = []
             outputs = self._result_structure(returned, results)
         finally:
@@ -118,7 +118,7 @@ class TracedFunction:
         require_own(bound, self.name)
         return Capture(graph, arguments, bound, outputs, [tensor.type for tensor in results])
 
-    def _traced_call(self, call: Call, tensors: Sequence[Tensor]) -> object:
+    def _captured_call(self, call: JitCall, tensors: Sequence[Tensor]) -> object:
         """Call the function; UsageError if that very call is being captured already."""
         key = call.key(tuple([tensor.type for tensor in tensors]), None)
         opened = _open_captures.get()
@@ -134,12 +134,12 @@ class TracedFunction:
         finally:
             _open_captures.reset(token)
 
-    def run_in_place(self, call: Call) -> Tree:
+    def run_inlined(self, call: JitCall) -> Tree:
         """The result of the function itself: in eager mode, and as part of another capture."""
         if execute.eager() and not _open_captures.get():
             returned = call.shape.call(self._function, call.structures, iter(call.tensors))
         else:
-            returned = self._traced_call(call, call.tensors)
+            returned = self._captured_call(call, call.tensors)
         results: list[Tensor] = []
         structure = self._result_structure(returned, results)
         return rebuild(structure, iter(results))

@@ -52,26 +52,26 @@ class JitSignature:
         return f"({listed}) on {self.backend}, called {self.calls}x"
 
 
-Step = TypeVar("Step")
+StepT = TypeVar("StepT")
 
 
 @dataclass(slots=True)
-class _Entry(Generic[Step]):
-    step: Step
+class _Entry(Generic[StepT]):
+    step: StepT
     calls: int
     used: int
     """A larger number was used later."""
 
 
-class CompiledSteps(Generic[Step]):
+class CompiledSteps(Generic[StepT]):
     """Steps by key, safe between threads."""
 
     def __init__(self, function: str, expected: int = MANY_SIGNATURES) -> None:
         self._function = function
         self._expected = expected
-        self._entries: dict[StepKey, _Entry[Step]] = {}
+        self._entries: dict[StepKey, _Entry[StepT]] = {}
         # What was found last: to compare keys is quicker than to hash all types of one.
-        self._last: tuple[StepKey, _Entry[Step]] | None = None
+        self._last: tuple[StepKey, _Entry[StepT]] | None = None
         self._clock = itertools.count()
         self._lock = ForkSafeLock()
         self._warned = False
@@ -79,7 +79,7 @@ class CompiledSteps(Generic[Step]):
     def __len__(self) -> int:
         return len(self._entries)
 
-    def find(self, key: StepKey) -> Step | None:
+    def find(self, key: StepKey) -> StepT | None:
         """The step of a call, which is counted; None if there is none."""
         last = self._last
         repeated = last is not None and last[0] == key
@@ -93,7 +93,7 @@ class CompiledSteps(Generic[Step]):
                 self._last = key, entry
         return entry.step
 
-    def keep(self, key: StepKey, step: Step) -> None:
+    def keep(self, key: StepKey, step: StepT) -> None:
         """Add the step of a call, which is counted; drop the one unused for longest if need be."""
         with self._lock:
             self._last = None

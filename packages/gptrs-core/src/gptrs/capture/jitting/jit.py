@@ -15,10 +15,10 @@ from gptrs.capture.backend_choice import chosen_backend
 from gptrs.capture.compilation import prepare
 from gptrs.capture.graph import Leaf, common_backend, role_of
 from gptrs.capture.jitting.call_signature import Names
-from gptrs.capture.jitting.captured_function import Call, TracedFunction
+from gptrs.capture.jitting.captured_function import CapturedFunction, JitCall
 from gptrs.capture.jitting.compiled_steps import MANY_SIGNATURES, CompiledSteps, JitSignature
 from gptrs.capture.jitting.pytree import rebuilder
-from gptrs.capture.jitting.replay import Step, replay
+from gptrs.capture.jitting.replay import CompiledStep, replay
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import known_leaves
 from gptrs.ir.program import Program
@@ -43,8 +43,8 @@ class Jitted(Generic[Parameters, Result]):
         functools.update_wrapper(self, function)
         self._name = str(getattr(function, "__name__", type(function).__name__))
         called = cast("Callable[..., object]", function)
-        self._function = TracedFunction(called, self._name, donate, static)
-        self._steps = CompiledSteps[Step](self._name, signatures)
+        self._function = CapturedFunction(called, self._name, donate, static)
+        self._steps = CompiledSteps[CompiledStep](self._name, signatures)
         self._home: Backend | None = None
         """The backend of the tensors that the function brings along, once that is known."""
         self._lock = threading.RLock()
@@ -81,18 +81,18 @@ class Jitted(Generic[Parameters, Result]):
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """Replay the step compiled for this signature, capturing it first if there is none."""
         call = self._function.taken_apart(args, kwargs)
-        if self._function.in_place:
-            return cast("Result", self._function.run_in_place(call))
+        if self._function.inlined:
+            return cast("Result", self._function.run_inlined(call))
         inputs = known_leaves(call.tensors)
         if inputs is None:  # in the body of a loop or branch
-            return cast("Result", self._function.run_in_place(call))
+            return cast("Result", self._function.run_inlined(call))
         step = self._find(call, inputs)
         if step is not None:
             return cast("Result", replay(step, inputs, cached=True))
         step, cached = self._new_step(call, inputs)
         return cast("Result", replay(step, inputs, cached))
 
-    def _new_step(self, call: Call, inputs: Sequence[Leaf]) -> tuple[Step, bool]:
+    def _new_step(self, call: JitCall, inputs: Sequence[Leaf]) -> tuple[CompiledStep, bool]:
         """The step of a call that had none, and whether another thread has compiled it now."""
         with self._lock:
             step = self._find(call, inputs)
@@ -102,7 +102,7 @@ class Jitted(Generic[Parameters, Result]):
             self._steps.keep(call.key(tuple(map(_TYPE, inputs)), step.backend), step)
             return step, False
 
-    def _find(self, call: Call, inputs: Sequence[Leaf]) -> Step | None:
+    def _find(self, call: JitCall, inputs: Sequence[Leaf]) -> CompiledStep | None:
         backend = common_backend(inputs, self._name) or self._home
         if backend is None and self._steps:  # it binds nothing: the default backend decides
             backend = chosen_backend()
@@ -110,7 +110,7 @@ class Jitted(Generic[Parameters, Result]):
             return None
         return self._steps.find(call.key(tuple(map(_TYPE, inputs)), backend))
 
-    def _compiled_step(self, call: Call, inputs: Sequence[Leaf]) -> Step:
+    def _compiled_step(self, call: JitCall, inputs: Sequence[Leaf]) -> CompiledStep:
         capture = self._function.capture(call, inputs)
         self._home = self._home or common_backend(capture.bound, self._name)
         engine = common_backend([*inputs, *capture.bound], self._name) or chosen_backend()
@@ -130,7 +130,7 @@ class Jitted(Generic[Parameters, Result]):
         # The arguments come first and stay; of what is bound, some parameters may be folded.
         bound = prepared.leaves([*inputs, *capture.bound])[len(inputs) :]
         known = {leaf.type: leaf.type for leaf in inputs}
-        return Step(
+        return CompiledStep(
             self._name,
             prepared,
             engine,

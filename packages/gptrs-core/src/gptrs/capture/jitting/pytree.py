@@ -19,7 +19,7 @@ import numpy.typing as npt
 from gptrs.capture.fork_safe_lock import ForkSafeLock
 from gptrs.capture.jitting.pytree_nodes import (
     DictNode,
-    Node,
+    PytreeNode,
     Refusal,
     RegisteredNode,
     SequenceNode,
@@ -35,7 +35,7 @@ from gptrs.ir.tensor_type import TensorType
 Container = TypeVar("Container")
 
 Structure = Hashable
-"""LEAF, a Static, or a tuple of a Node, what else tells its value from others, and its parts.
+"""LEAF, a Static, or a tuple of a PytreeNode, what else tells its value from others, and its parts.
 
 Equal structures and equal types of the tensors mean the same call."""
 
@@ -46,14 +46,14 @@ _SORTED = DictNode(sorted_keys)
 AS_GIVEN = DictNode(list)
 """How the dicts of results come apart: a function decides the order of what it returns."""
 
-_BUILT_IN: dict[type, Node] = {
+_BUILT_IN: dict[type, PytreeNode] = {
     tuple: SequenceNode(tuple, "()"),
     list: SequenceNode(list, "[]"),
     dict: _SORTED,
 }
 _STATIC_TYPES = (bool, int, float, str, bytes, enum.Enum, DType, type(None))
 
-_nodes: dict[type, Node] = dict(_BUILT_IN)
+_nodes: dict[type, PytreeNode] = dict(_BUILT_IN)
 _registered: set[type] = set(_BUILT_IN)
 _lock = ForkSafeLock()
 
@@ -139,7 +139,7 @@ def flatten(tree: Tree, leaves: list[Tensor], dicts: DictNode = _SORTED) -> Stru
     return tuple(structure)
 
 
-def _node_of(kind: type[object]) -> Node | None:
+def _node_of(kind: type[object]) -> PytreeNode | None:
     """The node of a dataclass or named tuple that is seen for the first time."""
     made = None if issubclass(kind, _STATIC_TYPES) else fields_node(kind)
     if made is None:
@@ -184,7 +184,7 @@ def rebuild(structure: Structure, leaves: Iterator[Tensor]) -> Tree:
         return next(leaves)
     if isinstance(structure, Static):
         return structure.value
-    node, rest, *parts = cast("tuple[Node, Hashable, *tuple[Structure, ...]]", structure)
+    node, rest, *parts = cast("tuple[PytreeNode, Hashable, *tuple[Structure, ...]]", structure)
     return node.put_together(
         rest, [next(leaves) if part is LEAF else rebuild(part, leaves) for part in parts]
     )
@@ -204,7 +204,7 @@ def _rebuilder(structure: Structure, numbers: Iterator[int]) -> Rebuild:
         return itemgetter(next(numbers))
     if isinstance(structure, Static):
         return lambda _, value=structure.value: value
-    node, rest, *parts = cast("tuple[Node, Hashable, *tuple[Structure, ...]]", structure)
+    node, rest, *parts = cast("tuple[PytreeNode, Hashable, *tuple[Structure, ...]]", structure)
     if node is _nodes[tuple] and len(parts) > 1 and all(part is LEAF for part in parts):
         return itemgetter(*[next(numbers) for _ in parts])
     builds = [_rebuilder(part, numbers) for part in parts]
@@ -219,7 +219,7 @@ def show(structure: Structure, types: Iterator[TensorType]) -> str:
         return str(next(types))
     if isinstance(structure, Static):
         return repr(structure.value)
-    node, rest, *parts = cast("tuple[Node, Hashable, *tuple[Structure, ...]]", structure)
+    node, rest, *parts = cast("tuple[PytreeNode, Hashable, *tuple[Structure, ...]]", structure)
     return node.show(rest, [show(part, types) for part in parts])
 
 
@@ -229,7 +229,7 @@ def count_tensors(structure: Structure) -> int:
         return 1
     if isinstance(structure, Static):
         return 0
-    _, _, *parts = cast("tuple[Node, Hashable, *tuple[Structure, ...]]", structure)
+    _, _, *parts = cast("tuple[PytreeNode, Hashable, *tuple[Structure, ...]]", structure)
     return sum(map(count_tensors, parts))
 
 

@@ -22,7 +22,7 @@ class Refusal(Exception):  # noqa: N818 - it never reaches a user
         self.hint = hint
 
 
-class Node(ABC):
+class PytreeNode(ABC):
     """What is known of one type of container. Nodes are equal only to themselves."""
 
     @abstractmethod
@@ -46,7 +46,7 @@ def _positions(count: int) -> list[str]:
     return [f"[{index}]" for index in range(count)]
 
 
-class SequenceNode(Node):
+class SequenceNode(PytreeNode):
     """Tuples or lists."""
 
     def __init__(self, kind: type[tuple[Tree, ...]] | type[list[Tree]], brackets: str) -> None:
@@ -71,7 +71,7 @@ class SequenceNode(Node):
         return f"{self._brackets[0]}{', '.join(parts)}{comma}{self._brackets[1]}"
 
 
-class DictNode(Node):
+class DictNode(PytreeNode):
     """Dicts. In arguments they are sorted by key, in results they keep their order."""
 
     def __init__(self, ordered: Callable[[dict[Hashable, Tree]], list[Hashable]]) -> None:
@@ -130,7 +130,7 @@ def _no_order(entries: dict[Hashable, Tree], kinds: set[type]) -> Refusal:
     )
 
 
-class FieldsNode(Node):
+class FieldsNode(PytreeNode):
     """Instances of a dataclass or a named tuple, by their fields."""
 
     def __init__(self, kind: type[object], names: Sequence[str]) -> None:
@@ -149,7 +149,7 @@ class FieldsNode(Node):
     def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:
         """An instance with these fields, made as `copy.copy` does: `__init__` does not run again.
 
-        So a frozen dataclass needs no special care, and no check in it sees a stand-in.
+        So a frozen dataclass needs no special care, and no check in it sees a placeholder.
         """
         if self._make:
             return self._make(parts)
@@ -176,7 +176,7 @@ def fields_node(kind: type[object]) -> FieldsNode | None:
     return FieldsNode(kind, names) if names is not None and tuple in kind.__mro__ else None
 
 
-class RegisteredNode(Node):
+class RegisteredNode(PytreeNode):
     """Instances of a class whose author said how they come apart."""
 
     def __init__(

@@ -20,7 +20,7 @@ from gptrs.ir.tensor_type import TensorType
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class CompiledStep:
     """A compiled capture: what to run, the inputs it brings along, and the shape of its result."""
 
     function: str
@@ -47,7 +47,7 @@ class Step:
         return self._loaded[0]
 
 
-def replay(step: Step, inputs: Sequence[Leaf], cached: bool) -> Tree:
+def replay(step: CompiledStep, inputs: Sequence[Leaf], cached: bool) -> Tree:
     """Run `step` on the tensors of its arguments; what the function would have returned.
 
     `cached` says whether an earlier call had compiled it.
@@ -70,7 +70,7 @@ def replay(step: Step, inputs: Sequence[Leaf], cached: bool) -> Tree:
     return step.rebuild(made)
 
 
-def _prepare_donation(step: Step, inputs: Sequence[Leaf], buffers: list[Buffer]) -> None:
+def _prepare_donation(step: CompiledStep, inputs: Sequence[Leaf], buffers: list[Buffer]) -> None:
     """Mark what is given away; copy first where somebody else can still see the memory.
 
     Nothing is marked unless everything may be given away.
@@ -86,7 +86,7 @@ def _prepare_donation(step: Step, inputs: Sequence[Leaf], buffers: list[Buffer])
         leaf.consumed = True
 
 
-def _require_donors(step: Step, inputs: Sequence[Leaf]) -> None:
+def _require_donors(step: CompiledStep, inputs: Sequence[Leaf]) -> None:
     """UsageError for a donated weight, and for a donated tensor that the call uses twice."""
     uses = Counter[Leaf]((*inputs, *step.constants))
     for position, name in step.donated.items():

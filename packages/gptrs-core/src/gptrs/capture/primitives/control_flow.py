@@ -1,42 +1,43 @@
 """Primitives that run Python functions as branches, loops and calls of the program.
 
-Each function is called once, with stand-ins, to capture what it does. Tensors that it uses without
-taking them as arguments are passed along: a branch may read them, a loop carries them unchanged.
+Each function is called once, with placeholders. Tensors that it closes over become more operands:
+a branch may read them, a loop carries them unchanged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gptrs.capture.region import Body, as_function, outside_of, trace
+from gptrs.capture.region import Body, as_function, capture_body, outside_of
 from gptrs.capture.tensor import Tensor, apply_many
 from gptrs.ir.attributes import FunctionName
 from gptrs.ir.ops import control_flow
 
 
 def cond(predicate: Tensor, then: Body, otherwise: Body, *operands: Tensor) -> tuple[Tensor, ...]:
-    """What then gives for the operands where predicate is true, else what otherwise gives."""
+    """Return `then(*operands)` if the scalar `predicate` is true, else `otherwise(*operands)`."""
     types = [operand.type for operand in operands]
-    traces = [trace("then", then, types), trace("else", otherwise, types)]
-    outside = outside_of(traces)
-    regions = [traced.region(outside) for traced in traces]
+    bodies = [capture_body("then", then, types), capture_body("else", otherwise, types)]
+    outside = outside_of(bodies)
+    regions = [captured.region(outside) for captured in bodies]
     inputs = (predicate, *operands, *map(Tensor, outside))
-    functions = [function for traced in traces for function in traced.functions]
+    functions = [function for captured in bodies for function in captured.functions]
     return apply_many(control_flow.Cond(), *inputs, regions=regions, functions=functions)
 
 
 def while_(condition: Body, body: Body, *state: Tensor) -> tuple[Tensor, ...]:
-    """The state after body was applied to it as long as condition holds for it."""
+    """Apply `body` to the state while `condition` holds for it; return the last state."""
     types = [value.type for value in state]
-    conditions, bodies = trace("condition", condition, types), trace("body", body, types)
-    outside = outside_of([conditions, bodies])
-    regions = [conditions.region(outside), bodies.region(outside, returned=outside)]
+    test = capture_body("condition", condition, types)
+    step = capture_body("body", body, types)
+    outside = outside_of([test, step])
+    regions = [test.region(outside), step.region(outside, returned=outside)]
     results = apply_many(
         control_flow.While(),
         *state,
         *map(Tensor, outside),
         regions=regions,
-        functions=[*conditions.functions, *bodies.functions],
+        functions=[*test.functions, *step.functions],
     )
     return results[: len(state)]
 
@@ -48,21 +49,21 @@ def scan(
     length: int | None = None,
     reverse: bool = False,
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
-    """The last carried values, and the other results of body stacked over the leading axis."""
+    """Return the last carried values, and the other results of `body` stacked on a leading axis."""
     steps = [x.type.with_shape(x.shape[1:]) for x in scanned]
-    traced = trace("body", body, [*(x.type for x in carried), *steps])
+    captured = capture_body("body", body, [*(x.type for x in carried), *steps])
     count = len(carried)
-    region = traced.region(traced.outside, after=count, returned=traced.outside)
-    op = control_flow.Scan(count + len(traced.outside), length, reverse)
-    inputs = (*carried, *map(Tensor, traced.outside), *scanned)
-    results = apply_many(op, *inputs, regions=[region], functions=traced.functions)
+    region = captured.region(captured.outside, after=count, returned=captured.outside)
+    op = control_flow.Scan(count + len(captured.outside), length, reverse)
+    inputs = (*carried, *map(Tensor, captured.outside), *scanned)
+    results = apply_many(op, *inputs, regions=[region], functions=captured.functions)
     return results[:count], results[op.carry_count :]
 
 
 def call(function: Body, *operands: Tensor, name: str = "function") -> tuple[Tensor, ...]:
-    """What function gives for the operands, kept as one function of the program."""
-    traced = trace(name, function, [operand.type for operand in operands])
-    made = as_function(traced)
-    inputs = (*operands, *map(Tensor, traced.outside))
+    """Call `function` as a function of the program, which is kept as one."""
+    captured = capture_body(name, function, [operand.type for operand in operands])
+    made = as_function(captured)
+    inputs = (*operands, *map(Tensor, captured.outside))
     op = control_flow.Call(FunctionName(made.name))
-    return apply_many(op, *inputs, functions=[*traced.functions, made])
+    return apply_many(op, *inputs, functions=[*captured.functions, made])

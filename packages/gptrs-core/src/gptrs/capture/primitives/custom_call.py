@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gptrs.capture.region import Body, as_function, trace
+from gptrs.capture.region import Body, as_function, capture_body
 from gptrs.capture.tensor import Tensor, apply_many
 from gptrs.errors import UsageError
 from gptrs.ir.attributes import FunctionName
@@ -24,12 +24,12 @@ def custom_call(
     values = Dictionary.of(attrs)
     if decomposition is None:
         return apply_many(ops.CustomCall(target, tuple(results), values), *operands)
-    traced = trace("decomposition", decomposition, [operand.type for operand in operands])
-    if traced.outside:
+    captured = capture_body("decomposition", decomposition, [operand.type for operand in operands])
+    if captured.outside:
         raise UsageError(
-            f"the decomposition of `{target}` reads a `{traced.outside[0].type}` from outside",
+            f"the decomposition of `{target}` reads a `{captured.outside[0].type}` from outside",
             hint="make it an operand of the custom call, so that a kernel gets it too",
         )
-    made = as_function(traced)
+    made = as_function(captured)
     op = ops.CustomCall(target, tuple(results), values, FunctionName(made.name))
-    return apply_many(op, *operands, functions=[*traced.functions, made])
+    return apply_many(op, *operands, functions=[*captured.functions, made])

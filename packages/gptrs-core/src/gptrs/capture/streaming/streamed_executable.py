@@ -33,7 +33,7 @@ class _Part:
             if isinstance(weight, Parameter) and weight.lender is not None:
                 loan = found.setdefault(weight.lender, Loan([], []))
                 loan.weights.append(weight)
-                loan.rows.append(self.rows.get(number) if weight.in_place else None)
+                loan.rows.append(self.rows.get(number) if weight.zero_copy else None)
         return found
 
 

@@ -14,7 +14,7 @@ from gptrs.capture.jitting.pytree import flatten
 from gptrs.capture.jitting.pytree_nodes import Refusal
 from gptrs.capture.tensor import Tensor
 from gptrs.functionals.dispatch.active_overrides import Arguments, Keywords
-from gptrs.functionals.dispatch.implementation_timing import Call, find_fastest
+from gptrs.functionals.dispatch.implementation_timing import FunctionalCall, find_fastest
 from gptrs.functionals.dispatch.registry import (
     PORTABLE,
     Implementation,
@@ -70,22 +70,22 @@ def run_fastest(functional: str, entries: int, args: Arguments, kwargs: Keywords
         _say_once(functional, f"it cannot tell {refusal.problem} from others")
         return portable.run(args, kwargs)
     engine = common_backend([x.source for x in operands], functional) or chosen_backend()
-    call = Call(functional, args, kwargs, structure, operands, engine)
+    call = FunctionalCall(functional, args, kwargs, structure, operands, engine)
     return _fastest(call, portable, entries).run(args, kwargs)
 
 
-def _fastest(call: Call, portable: Implementation, entries: int) -> Implementation:
+def _fastest(call: FunctionalCall, portable: Implementation, entries: int) -> Implementation:
     names = implementation_names(call.functional)
     rivals = [name for name in names if name != PORTABLE]
     if not rivals:
         return portable
     types = tuple(x.type for x in call.operands)
-    kind = (call.structure, types, call.traced, call.engine, names)
+    kind = (call.structure, types, call.abstract, call.engine, names)
     decisions = _decisions.setdefault(call.functional, _Decisions())
     known = decisions.find(kind)
     if known is not None:
         return known
-    operands = call.stand_ins()
+    operands = call.sample_operands()
     if operands is None:
         _say_once(call.functional, "the values of integer operands are not known in a capture")
         return portable

@@ -29,7 +29,7 @@ _LOG = logging.getLogger("gptrs")
 
 
 @dataclass(frozen=True)
-class Call:
+class FunctionalCall:
     """A call of a functional: its arguments, taken apart too, and the backend they run on."""
 
     functional: str
@@ -40,9 +40,9 @@ class Call:
     engine: Backend
 
     @property
-    def traced(self) -> tuple[bool, ...]:
+    def abstract(self) -> tuple[bool, ...]:
         """Which operands have no value, because they stand for one in a capture."""
-        return tuple(operand.source.traced for operand in self.operands)
+        return tuple(operand.source.abstract for operand in self.operands)
 
     def run(self, implementation: Implementation, operands: Iterator[Tensor]) -> list[Tensor]:
         """The tensors that an implementation gives with `operands` in place of the call's."""
@@ -51,20 +51,20 @@ class Call:
         flatten(implementation.run(args, kwargs), results)
         return results
 
-    def stand_ins(self) -> list[Tensor] | None:
+    def sample_operands(self) -> list[Tensor] | None:
         """Operands with values: random floats for those without; None if others lack theirs.
 
         An integer may be an index or a length, for which a random one will not do.
         """
-        missing = [x for x in self.operands if x.source.traced]
+        missing = [x for x in self.operands if x.source.abstract]
         if any(x.dtype.is_integer for x in missing):
             return None
         generator = np.random.default_rng(_SEED)
-        return [_random_like(x, generator) if x.source.traced else x for x in self.operands]
+        return [_random_like(x, generator) if x.source.abstract else x for x in self.operands]
 
 
 def find_fastest(
-    call: Call, portable: Implementation, names: Sequence[str], operands: Sequence[Tensor]
+    call: FunctionalCall, portable: Implementation, names: Sequence[str], operands: Sequence[Tensor]
 ) -> Implementation | None:
     """The fastest of `portable` and the implementations called `names` on `operands`.
 
@@ -82,7 +82,7 @@ def find_fastest(
 
 
 def _race(
-    call: Call, portable: Implementation, names: Sequence[str], operands: Sequence[Tensor]
+    call: FunctionalCall, portable: Implementation, names: Sequence[str], operands: Sequence[Tensor]
 ) -> Implementation | None:
     flush(operands)
     try:
@@ -112,7 +112,7 @@ class _LeftOutError(Exception):
 
 
 def _rival(
-    call: Call, name: str, operands: Sequence[Tensor], expected: Sequence[np.ndarray]
+    call: FunctionalCall, name: str, operands: Sequence[Tensor], expected: Sequence[np.ndarray]
 ) -> tuple[Implementation, float]:
     """An implementation that does the same as the portable one, and its seconds."""
     try:
@@ -131,7 +131,7 @@ def _rival(
 
 
 def _timed(
-    call: Call, implementation: Implementation, operands: Sequence[Tensor]
+    call: FunctionalCall, implementation: Implementation, operands: Sequence[Tensor]
 ) -> tuple[list[np.ndarray], float]:
     """The values that an implementation gives, and the seconds until they are there."""
     step = _step(call, implementation, operands)
@@ -152,20 +152,20 @@ def _values(step: Callable[[], list[Tensor]]) -> list[np.ndarray]:
 
 
 def _step(
-    call: Call, implementation: Implementation, operands: Sequence[Tensor]
+    call: FunctionalCall, implementation: Implementation, operands: Sequence[Tensor]
 ) -> Callable[[], list[Tensor]]:
-    """One run as the call will be run: captured anew each time, or replayed if it is traced."""
-    traced = call.traced
-    if not any(traced):
+    """Return a run like that of the call: replayed if operands are abstract, else captured anew."""
+    abstract = call.abstract
+    if not any(abstract):
         return lambda: call.run(implementation, iter(operands))
 
     def compute(*given: Tensor) -> list[Tensor]:
-        stand_ins = iter(given)
-        mixed = [next(stand_ins) if t else x for x, t in zip(operands, traced, strict=True)]
+        samples = iter(given)
+        mixed = [next(samples) if t else x for x, t in zip(operands, abstract, strict=True)]
         return call.run(implementation, iter(mixed))
 
     replayed = jit(compute)
-    given = [x for x, t in zip(operands, traced, strict=True) if t]
+    given = [x for x, t in zip(operands, abstract, strict=True) if t]
     return lambda: replayed(*given)
 
 

@@ -25,22 +25,22 @@ PORTABLE = "portable"
 class Implementation:
     """One way to compute a functional: the same parameters, the same meaning.
 
-    `supports`, called with the arguments of a call, says why the implementation does not take
+    `declines`, called with the arguments of a call, says why the implementation does not take
     them; None where it does. Without it everything is taken that the functional takes.
     """
 
     functional: str
     name: str
     function: Callable[..., object]
-    supports: Callable[..., object] | None = None
+    declines: Callable[..., object] | None = None
 
     def refusal(self, args: Arguments, kwargs: Keywords) -> str | None:
         """Why it does not take these arguments, None if it does."""
-        reason = None if self.supports is None else self.supports(*args, **kwargs)
+        reason = None if self.declines is None else self.declines(*args, **kwargs)
         if reason is None or isinstance(reason, str):
             return reason
         raise UsageError(
-            f"`supports` of implementation `{self.name}` of `{self.functional}` must return None"
+            f"`declines` of implementation `{self.name}` of `{self.functional}` must return None"
             f" or the reason against it, it returned `{reason!r}`"
         )
 
@@ -77,11 +77,11 @@ def functional(portable: Callable[Parameters, Result]) -> Callable[Parameters, R
 
 
 def implement(
-    functional: str, name: str, *, supports: Callable[..., str | None] | None = None
+    functional: str, name: str, *, declines: Callable[..., str | None] | None = None
 ) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
     """Decorator: register another implementation of a functional; same parameters, same meaning.
 
-    `supports` gets the arguments of each call and returns None, or why the implementation does not
+    `declines` gets the arguments of each call and returns None, or why the implementation does not
     take them. UsageError when there is no such functional, or the name is taken or malformed.
     """
     known = _registered(functional)
@@ -94,7 +94,7 @@ def implement(
         )
 
     def register(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-        known[name] = Implementation(functional, name, function, supports)
+        known[name] = Implementation(functional, name, function, declines)
         return function
 
     return register

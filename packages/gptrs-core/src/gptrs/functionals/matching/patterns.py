@@ -1,7 +1,7 @@
 """What calls of a functional look like in optimized programs, derived from its own capture.
 
 An example call says how the functional is called: `pattern_example(x="f32[2, 3]")`. It is captured
-with stand-ins for its tensors and brought into canonical form; what comes out, without its types
+with placeholders for its tensors and brought into canonical form; what comes out, without its types
 and numbers, is the shape to look for. Where a program has that shape, the types of the operands and
 the numbers among the attributes are read off, the functional is captured anew for these, and only
 if the program does the same instruction by instruction is it a call of the functional. A pattern

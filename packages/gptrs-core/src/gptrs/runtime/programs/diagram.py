@@ -22,7 +22,7 @@ _LONGEST = 44
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DiagramNode:
     """A box: a title, lines of detail, the types that it gives, and the diagrams within it."""
 
     kind: NodeKind
@@ -47,7 +47,7 @@ class Diagram:
     """One region: its nodes, each after those that it reads, and the edges between them."""
 
     name: str
-    nodes: tuple[Node, ...]
+    nodes: tuple[DiagramNode, ...]
     edges: tuple[Edge, ...]
 
     def size(self) -> int:
@@ -75,15 +75,19 @@ class _Drawing:
         sheet = _Sheet()
         names = self._names.define_params(region.params)
         for param_name, param in zip(names, region.params, strict=True):
-            sheet.add(Node("parameter", f"%{param_name}", (), (str(param.type),)), (), (param,))
+            sheet.add(
+                DiagramNode("parameter", f"%{param_name}", (), (str(param.type),)), (), (param,)
+            )
         for instruction in region.instructions:
             node = self._instruction(instruction)
             sheet.add(node, instruction.operands, instruction.results)
         for position, value in enumerate(region.results):
-            sheet.add(Node("result", f"result {position}", (), (str(value.type),)), (value,), ())
+            sheet.add(
+                DiagramNode("result", f"result {position}", (), (str(value.type),)), (value,), ()
+            )
         return Diagram(name, tuple(sheet.nodes), tuple(sheet.edges))
 
-    def _instruction(self, instruction: Instruction) -> Node:
+    def _instruction(self, instruction: Instruction) -> DiagramNode:
         op = instruction.op
         inner: list[Diagram] = []
         for name, region in zip(op.region_names, instruction.regions, strict=True):
@@ -92,19 +96,19 @@ class _Drawing:
         results = ", ".join(f"%{name}" for name in self._names.define_results(instruction.results))
         types = tuple(str(value.type) for value in instruction.results)
         kind: NodeKind = "instruction" if instruction.operands or inner else "constant"
-        return Node(kind, f"{results} = {op.name}", _attributes(op), types, tuple(inner))
+        return DiagramNode(kind, f"{results} = {op.name}", _attributes(op), types, tuple(inner))
 
 
 class _Sheet:
     """The nodes and edges of one diagram while it is made."""
 
     def __init__(self) -> None:
-        self.nodes: list[Node] = []
+        self.nodes: list[DiagramNode] = []
         self.edges: list[Edge] = []
         self._place: dict[Value, tuple[int, int]] = {}
-        self._constants: dict[Value, tuple[Node, int]] = {}
+        self._constants: dict[Value, tuple[DiagramNode, int]] = {}
 
-    def add(self, node: Node, reads: Sequence[Value], gives: Sequence[Value]) -> None:
+    def add(self, node: DiagramNode, reads: Sequence[Value], gives: Sequence[Value]) -> None:
         """Add a node; a constant appears anew beside each node that reads it."""
         if node.kind == "constant":
             self._constants.update((value, (node, i)) for i, value in enumerate(gives))
