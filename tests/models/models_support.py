@@ -73,11 +73,11 @@ def torch_hidden_states(folder: Path, tokens: np.ndarray) -> list[np.ndarray]:
     return [state.numpy() for state in output.hidden_states]
 
 
-def torch_batch_logits(folder: Path, tokens: np.ndarray, starts: np.ndarray) -> np.ndarray:
+def torch_batch_logits(folder: Path, tokens: np.ndarray, left_padding: np.ndarray) -> np.ndarray:
     """Logits [B, T, V] of texts that are padded at the left."""
     import torch
 
-    mask = torch.from_numpy(_mask(tokens, starts))
+    mask = torch.from_numpy(_mask(tokens, left_padding))
     at = (mask.cumsum(-1) - 1).clamp(min=0)
     with torch.no_grad():
         found = _load(folder)(torch.from_numpy(tokens), attention_mask=mask, position_ids=at)
@@ -85,7 +85,7 @@ def torch_batch_logits(folder: Path, tokens: np.ndarray, starts: np.ndarray) -> 
 
 
 def torch_batch_tokens(
-    folder: Path, tokens: np.ndarray, starts: np.ndarray, count: int
+    folder: Path, tokens: np.ndarray, left_padding: np.ndarray, count: int
 ) -> np.ndarray:
     """The `count` tokens that transformers appends greedily to texts padded at the left."""
     import torch
@@ -93,7 +93,7 @@ def torch_batch_tokens(
     with torch.no_grad():
         output = _load(folder).generate(
             torch.from_numpy(tokens),
-            attention_mask=torch.from_numpy(_mask(tokens, starts)),
+            attention_mask=torch.from_numpy(_mask(tokens, left_padding)),
             max_new_tokens=count,
             min_new_tokens=count,
             do_sample=False,
@@ -103,6 +103,6 @@ def torch_batch_tokens(
     return output[:, tokens.shape[1] :].numpy()
 
 
-def _mask(tokens: np.ndarray, starts: np.ndarray) -> np.ndarray:
+def _mask(tokens: np.ndarray, left_padding: np.ndarray) -> np.ndarray:
     """1 where a token counts."""
-    return (np.arange(tokens.shape[1]) >= starts[:, None]).astype(np.int64)
+    return (np.arange(tokens.shape[1]) >= left_padding[:, None]).astype(np.int64)

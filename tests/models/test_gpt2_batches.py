@@ -24,9 +24,9 @@ def _prompts() -> list[list[int]]:
 def _padded(prompts: list[list[int]]) -> tuple[np.ndarray, np.ndarray]:
     """Left-padded with a token that is far from neutral, and how much."""
     longest = max(map(len, prompts))
-    starts = np.array([longest - len(prompt) for prompt in prompts])
+    left_padding = np.array([longest - len(prompt) for prompt in prompts])
     rows = [[96] * (longest - len(prompt)) + prompt for prompt in prompts]
-    return np.array(rows), starts
+    return np.array(rows), left_padding
 
 
 def _assert_close(ours: np.ndarray, theirs: np.ndarray, tolerance: float = TOLERANCE) -> None:
@@ -49,20 +49,20 @@ def lm(tiny_gpt2_directory, backend_name):
 
 def test_logits_of_a_batch(lm, tiny_gpt2_directory):
     prompts = _prompts()
-    tokens, starts = _padded(prompts)
-    together = lm.forward(tokens, starts)
+    tokens, left_padding = _padded(prompts)
+    together = lm.forward(tokens, left_padding)
     assert np.isfinite(together).all()
-    theirs = torch_batch_logits(tiny_gpt2_directory, tokens, starts)
+    theirs = torch_batch_logits(tiny_gpt2_directory, tokens, left_padding)
     for row, prompt in enumerate(prompts):
-        own = together[row, starts[row] :]
+        own = together[row, left_padding[row] :]
         _assert_close(own, lm.forward(np.array([prompt]))[0])
-        _assert_close(own, theirs[row, starts[row] :], 1e-4)
+        _assert_close(own, theirs[row, left_padding[row] :], 1e-4)
 
 
 def test_generating_in_a_batch(lm, tiny_gpt2_directory):
     prompts = _prompts()
-    tokens, starts = _padded(prompts)
-    cache = lm.new_cache(len(prompts), starts)
+    tokens, left_padding = _padded(prompts)
+    cache = lm.new_cache(len(prompts), left_padding)
     chosen, logits = _greedy(lm, lm.step(tokens, cache), cache, 64)
     for row, prompt in enumerate(prompts):
         alone = lm.new_cache(1)
@@ -71,15 +71,15 @@ def test_generating_in_a_batch(lm, tiny_gpt2_directory):
         np.testing.assert_array_equal(chosen[row], expected[0])
         _assert_close(logits[row], expected_logits[0])
     np.testing.assert_array_equal(
-        chosen, torch_batch_tokens(tiny_gpt2_directory, tokens, starts, 64)
+        chosen, torch_batch_tokens(tiny_gpt2_directory, tokens, left_padding, 64)
     )
 
 
 def test_a_padded_batch_may_be_cut_anywhere(lm):
-    tokens, starts = _padded(_prompts())
-    expected = lm.forward(tokens, starts)[:, -1]
+    tokens, left_padding = _padded(_prompts())
+    expected = lm.forward(tokens, left_padding)[:, -1]
     for sizes in ([3, 9], [7, 4, 1]):
-        cache, end = lm.new_cache(len(tokens), starts), 0
+        cache, end = lm.new_cache(len(tokens), left_padding), 0
         for size in sizes:
             last = lm.step(tokens[:, end : end + size], cache)
             end += size
@@ -87,12 +87,12 @@ def test_a_padded_batch_may_be_cut_anywhere(lm):
 
 
 def test_padding_has_no_influence(lm):
-    tokens, starts = _padded(_prompts())
+    tokens, left_padding = _padded(_prompts())
     other = tokens.copy()
-    for row, start in enumerate(starts):
+    for row, start in enumerate(left_padding):
         other[row, :start] = np.arange(start) + 3
-    ours, theirs = (lm.forward(given, starts) for given in (tokens, other))
-    for row, start in enumerate(starts):
+    ours, theirs = (lm.forward(given, left_padding) for given in (tokens, other))
+    for row, start in enumerate(left_padding):
         np.testing.assert_array_equal(ours[row, start:], theirs[row, start:])
 
 
@@ -116,7 +116,7 @@ def test_one_prompt_for_several_texts(lm):
 def test_a_batch_of_another_size_is_refused(lm):
     with pytest.raises(UsageError, match=r"a step takes tokens \[2, T\]"):
         lm.step(np.zeros((3, 1), np.int64), lm.new_cache(2))
-    with pytest.raises(UsageError, match=r"`starts` needs integers \[2\]"):
+    with pytest.raises(UsageError, match=r"`left_padding` needs integers \[2\]"):
         lm.new_cache(2, np.array([0, 1, 2]))
 
 

@@ -33,31 +33,31 @@ def _padded() -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_unequal_texts_are_as_if_alone(lm):
-    tokens, starts = _padded()
-    together = lm.forward(tokens, starts)
+    tokens, left_padding = _padded()
+    together = lm.forward(tokens, left_padding)
     assert np.isfinite(together).all()
-    for row, start in enumerate(starts):
+    for row, start in enumerate(left_padding):
         alone = lm.forward(tokens[row : row + 1, start:])
         assert_close(together[row : row + 1, start:], alone)
 
 
 def test_unequal_texts_with_a_cache(lm):
     """Prefill in two steps, then twenty tokens one by one, past every window."""
-    tokens, starts = _padded()
+    tokens, left_padding = _padded()
     more = some_tokens(len(LENGTHS), 20)
-    cache = lm.new_cache(len(LENGTHS), starts)
+    cache = lm.new_cache(len(LENGTHS), left_padding)
     lm.step(tokens[:, :17], cache)
     steps = [lm.step(tokens[:, 17:], cache)]
-    steps += [lm.step(more[:, place : place + 1], cache) for place in range(20)]
-    for row, start in enumerate(starts):
+    steps += [lm.step(more[:, position : position + 1], cache) for position in range(20)]
+    for row, start in enumerate(left_padding):
         text = np.concatenate([tokens[row : row + 1, start:], more[row : row + 1]], 1)
         alone = lm.forward(text)[0, LENGTHS[row] - 1 :]
         assert_close(np.stack([step[row] for step in steps]), alone)
 
 
 def test_unequal_texts_agree_with_transformers(folder, lm):
-    tokens, starts = _padded()
-    mask = np.arange(tokens.shape[1]) >= starts[:, None]
+    tokens, left_padding = _padded()
+    mask = np.arange(tokens.shape[1]) >= left_padding[:, None]
     places = np.maximum(np.cumsum(mask, 1) - 1, 0)
     with torch.no_grad():
         theirs = fresh_model(folder)(
@@ -65,7 +65,7 @@ def test_unequal_texts_agree_with_transformers(folder, lm):
             attention_mask=torch.from_numpy(mask.astype(np.int64)),
             position_ids=torch.from_numpy(places),
         ).logits.numpy()
-    assert_close(lm.forward(tokens, starts)[mask], theirs[mask])
+    assert_close(lm.forward(tokens, left_padding)[mask], theirs[mask])
 
 
 @pytest.mark.parametrize("chunk", [7, 64, 200])

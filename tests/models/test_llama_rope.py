@@ -91,11 +91,11 @@ def test_dynamic_scaling_of_a_generation(dynamic, backend_name, prompt):
 def test_dynamic_scaling_of_unequal_texts(dynamic, backend_name):
     """Each row has the frequencies of its own length."""
     lm = gptrs.load_model(dynamic, backend=backend_name).causal_lm()
-    tokens, starts = some_tokens(3, 50), np.array([0, 20, 45])
-    cache = lm.new_cache(3, starts)
+    tokens, left_padding = some_tokens(3, 50), np.array([0, 20, 45])
+    cache = lm.new_cache(3, left_padding)
     together = lm.step(tokens, cache)
     following = lm.step(tokens[:, :1], cache)
-    for row, start in enumerate(starts):
+    for row, start in enumerate(left_padding):
         alone = lm.new_cache(1)
         text = tokens[row : row + 1]
         assert_close(together[row : row + 1], lm.step(text[:, start:], alone))

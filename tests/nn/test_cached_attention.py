@@ -11,37 +11,37 @@ import gptrs
 from gptrs import functionals as F
 from gptrs.capture.backend_choice import use_backend
 from gptrs.ir import dtypes
-from gptrs.nn import CacheLayer, KVCache, Place, cached_attention, positions, split_heads
+from gptrs.nn import CacheLayer, CachePosition, KVCache, cached_attention, positions, split_heads
 
-HEADS, SHARED, DEPTH = 4, 2, 3
+HEADS, SHARED, HEAD_DIM = 4, 2, 3
 WINDOW, RING, LIMIT = 5, 32, 120
 TEXT = np.random.default_rng(3).integers(0, 50, (3, LIMIT))
-STARTS = np.array([0, 7, 40])
+LEFT_PADDING = np.array([0, 7, 40])
 
 
 def _table(heads: int, seed: int) -> np.ndarray:
-    drawn = np.random.default_rng(seed).normal(size=(50, heads, DEPTH)) * 2
+    drawn = np.random.default_rng(seed).normal(size=(50, heads, HEAD_DIM)) * 2
     return drawn.astype(np.float32)
 
 
 TABLES = [_table(HEADS, 0), _table(SHARED, 1), _table(SHARED, 2)]
 
 
-def _reference(text: np.ndarray, window: int | None, starts: np.ndarray) -> np.ndarray:
+def _reference(text: np.ndarray, window: int | None, left_padding: np.ndarray) -> np.ndarray:
     """In f64, query by query: [B, H, T, D]."""
     q, k, v = (np.swapaxes(table[text].astype(np.float64), 1, 2) for table in TABLES)
     out = np.zeros(q.shape)
     for row, head, at in np.ndindex(*q.shape[:3]):
-        first = max(starts[row], 0 if window is None else at - window + 1)
-        seen = slice(first, at + 1) if at >= starts[row] else slice(at, at + 1)
+        first = max(left_padding[row], 0 if window is None else at - window + 1)
+        seen = slice(first, at + 1) if at >= left_padding[row] else slice(at, at + 1)
         keys, values = (x[row, head // (HEADS // SHARED), seen] for x in (k, v))
-        scores = np.exp(keys @ q[row, head, at] / math.sqrt(DEPTH))
+        scores = np.exp(keys @ q[row, head, at] / math.sqrt(HEAD_DIM))
         out[row, head, at] = scores @ values / scores.sum()
     return out
 
 
 EXPECTED = {
-    (window, padded): _reference(TEXT, window, STARTS if padded else np.zeros(3, int))
+    (window, padded): _reference(TEXT, window, LEFT_PADDING if padded else np.zeros(3, int))
     for window in (None, WINDOW)
     for padded in (False, True)
 }
@@ -56,19 +56,19 @@ class Reader:
         self.whole = gptrs.jit(self.attend)
         self.seen: list[list[np.ndarray]] = []
 
-    def attend(self, tokens, place, layers):
+    def attend(self, tokens, position, layers):
         query, key, value = (
             split_heads(F.embedding(tokens, table), heads)
             for table, heads in zip(self.tables, (HEADS, SHARED, SHARED), strict=True)
         )
         found = [
-            cached_attention(query, key, value, cache, place, None, window)
+            cached_attention(query, key, value, cache, position, None, window)
             for cache, window in zip(layers, (None, WINDOW), strict=True)
         ]
         return tuple(mixed for mixed, _ in found), [cache for _, cache in found]
 
-    def step(self, tokens, place, layers):
-        found, layers = self.compiled(tokens, place, layers)
+    def step(self, tokens, position, layers):
+        found, layers = self.compiled(tokens, position, layers)
         self.seen.append([mixed.numpy() for mixed in found])
         return tokens, layers
 
@@ -83,8 +83,8 @@ def reader(backend):
 
 
 def _cache(padded: bool) -> KVCache:
-    layers = [CacheLayer(SHARED, DEPTH), CacheLayer(SHARED, DEPTH, WINDOW)]
-    return KVCache(layers, 3, LIMIT, dtypes.f32, STARTS if padded else None)
+    layers = [CacheLayer(SHARED, HEAD_DIM), CacheLayer(SHARED, HEAD_DIM, WINDOW)]
+    return KVCache(layers, 3, LIMIT, dtypes.f32, LEFT_PADDING if padded else None)
 
 
 def _assert_as_expected(found: list[np.ndarray], padded: bool) -> None:
@@ -96,8 +96,8 @@ def _assert_as_expected(found: list[np.ndarray], padded: bool) -> None:
 @pytest.mark.parametrize("padded", [False, True])
 def test_without_a_cache(reader, backend, padded):
     with use_backend(backend):
-        place = Place.at(0, STARTS if padded else None)
-        found, updated = reader.whole(gptrs.tensor(TEXT), place, [None, None])
+        position = CachePosition.at(0, LEFT_PADDING if padded else None)
+        found, updated = reader.whole(gptrs.tensor(TEXT), position, [None, None])
         assert updated == [None, None]
         _assert_as_expected([mixed.numpy() for mixed in found], padded)
 
@@ -148,8 +148,8 @@ def test_copied_rows_go_on_as_their_own(reader, backend, padded):
 
 def test_positions_begin_after_the_padding(backend):
     with use_backend(backend):
-        plain = positions(Place.at(4), 3)
-        padded = positions(Place.at(4, np.array([0, 5, 9])), 3)
+        plain = positions(CachePosition.at(4), 3)
+        padded = positions(CachePosition.at(4, np.array([0, 5, 9])), 3)
         np.testing.assert_array_equal(plain.numpy(), [4, 5, 6])
         np.testing.assert_array_equal(padded.numpy(), [[4, 5, 6], [0, 0, 1], [0, 0, 0]])
         assert padded.dtype is dtypes.si64
@@ -160,6 +160,6 @@ def test_texts_without_padding_have_no_mask():
     layers = _cache(padded=False)
     layers.reserve(3)
     tokens = gptrs.tensor(TEXT[:, :3])
-    plain = reader.compiled.lower(tokens, Place.at(0, np.zeros(3, int)), layers.layers)
-    padded = reader.compiled.lower(tokens, Place.at(0, STARTS), layers.layers)
+    plain = reader.compiled.lower(tokens, CachePosition.at(0, np.zeros(3, int)), layers.layers)
+    padded = reader.compiled.lower(tokens, CachePosition.at(0, LEFT_PADDING), layers.layers)
     assert len(plain.main.body.instructions) < len(padded.main.body.instructions)

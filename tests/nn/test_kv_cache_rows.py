@@ -18,10 +18,10 @@ def _cache(batch: int = 2, limit: int = 200, **settings) -> KVCache:
     return KVCache(LAYERS, batch, limit, dtypes.f32, **settings)
 
 
-def _run(tokens, place, layers):
+def _run(tokens, position, layers):
     """A step that writes 1000 * row + position, as keys; the negative, as values."""
     count, updated = tokens.shape[1], []
-    at = int(place.position)
+    at = int(position.offset)
     for keys, _ in layers:
         array = keys.numpy().copy()
         batch, _, slots, _ = array.shape
@@ -65,7 +65,7 @@ def test_the_state_is_in_the_order_of_positions(count):
         last = np.arange(count - kept, count)
         expected = np.stack([last, 1000 + last])[:, None, :, None]
         keys, values = state[f"layer.{index}.keys"], state[f"layer.{index}.values"]
-        assert keys.shape == (2, LAYERS[index].heads, kept, LAYERS[index].depth)
+        assert keys.shape == (2, LAYERS[index].heads, kept, LAYERS[index].head_dim)
         assert (keys == expected).all()
         assert (values == -expected).all()
 
@@ -97,9 +97,9 @@ def test_another_state_is_refused_and_changes_nothing():
 
 
 def test_rows_are_copies():
-    cache = _filled(40, starts=np.array([0, 3]))
+    cache = _filled(40, left_padding=np.array([0, 3]))
     chosen = cache.rows([1, 1, 0])
-    np.testing.assert_array_equal(chosen.starts, [3, 3, 0])
+    np.testing.assert_array_equal(chosen.left_padding, [3, 3, 0])
     assert (chosen.batch, chosen.length, chosen.capacity) == (3, 40, 64)
     for index, (keys, values) in enumerate(cache.layers):
         for ours, theirs in zip(chosen.layers[index], (keys, values), strict=True):
@@ -110,15 +110,15 @@ def test_rows_are_copies():
 
 
 def test_rows_without_padding_need_no_mask():
-    cache = _filled(10, starts=np.array([0, 3]))
-    assert cache.rows([0, 0]).starts is None
-    assert cache.rows([0, 0]).place.starts is None
-    assert cache.place.starts is not None
+    cache = _filled(10, left_padding=np.array([0, 3]))
+    assert cache.rows([0, 0]).left_padding is None
+    assert cache.rows([0, 0]).position.left_padding is None
+    assert cache.position.left_padding is not None
 
 
 def test_repeated_keeps_the_copies_of_a_row_together():
-    cache = _filled(9, starts=np.array([0, 3])).repeated(2)
-    np.testing.assert_array_equal(cache.starts, [0, 0, 3, 3])
+    cache = _filled(9, left_padding=np.array([0, 3])).repeated(2)
+    np.testing.assert_array_equal(cache.left_padding, [0, 0, 3, 3])
     keys = cache.state()["layer.0.keys"]
     np.testing.assert_array_equal(keys[:, 0, 0, 0], [0, 0, 1000, 1000])
 
@@ -141,12 +141,12 @@ def test_winding_back():
 
 
 def test_padding_is_counted_for_each_row():
-    for starts in (np.array([1]), np.array([[0, 1]]), np.array([0.0, 1.0])):
-        with pytest.raises(UsageError, match=r"`starts` needs integers \[2\]"):
-            _cache(starts=starts)
-    with pytest.raises(UsageError, match="`starts` counts padding, got -1"):
-        _cache(starts=np.array([0, -1]))
-    assert _cache(starts=np.array([0, 0])).starts is None
+    for left_padding in (np.array([1]), np.array([[0, 1]]), np.array([0.0, 1.0])):
+        with pytest.raises(UsageError, match=r"`left_padding` needs integers \[2\]"):
+            _cache(left_padding=left_padding)
+    with pytest.raises(UsageError, match="`left_padding` counts padding, got -1"):
+        _cache(left_padding=np.array([0, -1]))
+    assert _cache(left_padding=np.array([0, 0])).left_padding is None
 
 
 def test_tokens_must_be_those_of_the_batch():

@@ -9,13 +9,13 @@ import numpy as np
 
 from gptrs.api import (
     CacheLayer,
+    CachePosition,
     ConfigFields,
     KVCache,
     LayerCache,
     ModelPlugin,
     Module,
     Params,
-    Place,
     Tensor,
     dtypes,
     jit,
@@ -68,13 +68,13 @@ class Attention(Module):
         self._scale = (config.width // config.heads) ** -0.5
 
     def __call__(
-        self, x: Tensor, place: Place, cache: LayerCache | None
+        self, x: Tensor, position: CachePosition, cache: LayerCache | None
     ) -> tuple[Tensor, LayerCache | None]:
         """[B, T, C] -> [B, T, C] and the cache with the new positions."""
         query, key, value = (
             nn.split_heads(layer(x), self._heads) for layer in (self.query, self.key, self.value)
         )
-        found, cache = nn.cached_attention(query, key, value, cache, place, self._scale)
+        found, cache = nn.cached_attention(query, key, value, cache, position, self._scale)
         return F.add(x, self.out(nn.merge_heads(found))), cache
 
 
@@ -103,48 +103,48 @@ class AttentionOnly(Module):
         """Number of tokens it knows."""
         return self.config.vocab_size
 
-    def forward(self, tokens: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
+    def forward(self, tokens: np.ndarray, left_padding: np.ndarray | None = None) -> np.ndarray:
         """Logits of every position, si64 [B, T] -> f32 [B, T, V]."""
-        return self._forward(tensor(tokens), Place.at(0, starts)).numpy()
+        return self._forward(tensor(tokens), CachePosition.at(0, left_padding)).numpy()
 
     def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
         """Tokens si64 [B, T] -> f32 [B, T, C] of the embeddings and after each layer."""
-        states = self._collect(tensor(inputs), Place.at(0))
+        states = self._collect(tensor(inputs), CachePosition.at(0))
         return {name: state.numpy() for name, state in states.items()}
 
-    def new_cache(self, batch: int, starts: np.ndarray | None = None) -> KVCache:
-        """An empty cache for `batch` texts, `starts` [B] padding tokens before each."""
+    def new_cache(self, batch: int, left_padding: np.ndarray | None = None) -> KVCache:
+        """An empty cache for `batch` texts, `left_padding` [B] padding tokens before each."""
         config = self.config
         layer = CacheLayer(config.heads, config.width // config.heads)
-        return KVCache([layer] * config.layers, batch, config.context, dtypes.f32, starts)
+        return KVCache([layer] * config.layers, batch, config.context, dtypes.f32, left_padding)
 
     def step(self, tokens: np.ndarray, cache: KVCache) -> np.ndarray:
         """Append tokens, si64 [B, T] with T >= 1, to `cache`; f32 [B, V] logits of the last one."""
         return cache.append(tokens, self._step).numpy()
 
-    def _all_logits(self, tokens: Tensor, place: Place) -> Tensor:
-        return self.unembed(self._states(tokens, place)[0][-1])
+    def _all_logits(self, tokens: Tensor, position: CachePosition) -> Tensor:
+        return self.unembed(self._states(tokens, position)[0][-1])
 
-    def _named_states(self, tokens: Tensor, place: Place) -> dict[str, Tensor]:
+    def _named_states(self, tokens: Tensor, position: CachePosition) -> dict[str, Tensor]:
         names = ["embeddings", *(f"layer.{index}" for index in range(len(self.layers)))]
-        return dict(zip(names, self._states(tokens, place)[0], strict=True))
+        return dict(zip(names, self._states(tokens, position)[0], strict=True))
 
     def _next_logits(
-        self, tokens: Tensor, place: Place, caches: Sequence[LayerCache]
+        self, tokens: Tensor, position: CachePosition, caches: Sequence[LayerCache]
     ) -> tuple[Tensor, list[LayerCache]]:
-        states, updated = self._states(tokens, place, caches)
+        states, updated = self._states(tokens, position, caches)
         batch, length, width = states[-1].shape
         last = F.reshape(F.slice_axis(states[-1], 1, length - 1, 1), (batch, width))
         return self.unembed(last), updated
 
     def _states(
-        self, tokens: Tensor, place: Place, caches: Sequence[LayerCache] = ()
+        self, tokens: Tensor, position: CachePosition, caches: Sequence[LayerCache] = ()
     ) -> tuple[list[Tensor], list[LayerCache]]:
         """What goes into each layer and out of the last; the caches with the new positions."""
-        states = [F.add(self.tokens(tokens), self.places(nn.positions(place, tokens.shape[1])))]
+        states = [F.add(self.tokens(tokens), self.places(nn.positions(position, tokens.shape[1])))]
         updated: list[LayerCache] = []
         for index, layer in enumerate(self.layers):
-            x, cache = layer(states[-1], place, caches[index] if caches else None)
+            x, cache = layer(states[-1], position, caches[index] if caches else None)
             states.append(x)
             if cache is not None:
                 updated.append(cache)

@@ -19,8 +19,8 @@ the module an entry point names stays light.
   `ProfiledExecutable`, with `KernelRun`; `BindingExecutable`, with `BoundInputs`;
   `MachineProbe`.
 - For models: `Tensor`, `tensor`, `jit`, `register_pytree`, `Module`, `Params`, `ConfigFields`,
-  `KVCache`, `CacheLayer`, `LayerCache`, `Place`; the modules `nn` and `functionals`. What a model
-  promises: `CausalLM`, `ImageClassifier`, `TextEmbedder`, `HiddenStates`.
+  `KVCache`, `CacheLayer`, `LayerCache`, `CachePosition`; the modules `nn` and `functionals`. What
+  a model promises: `CausalLM`, `ImageClassifier`, `TextEmbedder`, `HiddenStates`.
 - For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
   `RunStart`, `RunEnd`, `KernelEvent`.
 - For functionals: `functional`, `implement`, and the module `primitives`.
@@ -112,9 +112,9 @@ if TYPE_CHECKING:
     from gptrs.ir.specialize import bind, specialize, symbols
     from gptrs.ir.tensor_type import TensorType
     from gptrs.nn.cache_layer import CacheLayer
+    from gptrs.nn.cache_position import CachePosition
     from gptrs.nn.kv_cache import KVCache, LayerCache
     from gptrs.nn.module import Module
-    from gptrs.nn.place import Place
     from gptrs.optimizer.fusion import FusionPass, View, find_views
     from gptrs.optimizer.pass_base import Pass, RewritePass
     from gptrs.optimizer.rewrite.rewrite import Rewrite
@@ -186,7 +186,7 @@ __all__ = [
     "LayerCache",
     "Module",
     "Params",
-    "Place",
+    "CachePosition",
     "Tensor",
     "functionals",
     "jit",
@@ -261,7 +261,7 @@ _NAMES = {
     "gptrs.nn.cache_layer": "CacheLayer",
     "gptrs.nn.kv_cache": "KVCache LayerCache",
     "gptrs.nn.module": "Module",
-    "gptrs.nn.place": "Place",
+    "gptrs.nn.cache_position": "CachePosition",
     "gptrs.optimizer.fusion": "FusionPass View find_views",
     "gptrs.optimizer.pass_base": "Pass RewritePass",
     "gptrs.optimizer.rewrite.rewrite": "Rewrite",

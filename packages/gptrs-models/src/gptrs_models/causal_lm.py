@@ -9,10 +9,10 @@ import numpy as np
 from gptrs import functionals as F
 from gptrs.api import (
     CacheLayer,
+    CachePosition,
     KVCache,
     LayerCache,
     Module,
-    Place,
     Tensor,
     dtypes,
     jit,
@@ -50,23 +50,23 @@ class CausalLM(Module):
         """Number of tokens it knows."""
         return self._vocab_size
 
-    def forward(self, tokens: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
+    def forward(self, tokens: np.ndarray, left_padding: np.ndarray | None = None) -> np.ndarray:
         """Logits of every position, si64 [B, T] -> f32 [B, T, V]."""
-        return self._forward(tensor(tokens), Place.at(0, starts)).numpy()
+        return self._forward(tensor(tokens), CachePosition.at(0, left_padding)).numpy()
 
     def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
         """Tokens si64 [B, T] -> f32 [B, T, C] of the embeddings and after each block.
 
         What the last block makes has been through the final norm.
         """
-        states = self._collect(tensor(inputs), Place.at(0))
+        states = self._collect(tensor(inputs), CachePosition.at(0))
         names = ["embeddings", *(f"layer.{index}" for index in range(len(states) - 1))]
         return {name: state.numpy() for name, state in zip(names, states, strict=True)}
 
-    def new_cache(self, batch: int, starts: np.ndarray | None = None) -> KVCache:
-        """An empty key/value cache for `batch` texts, `starts` [B] padding tokens before each."""
+    def new_cache(self, batch: int, left_padding: np.ndarray | None = None) -> KVCache:
+        """Return an empty cache for `batch` texts with `left_padding` [B] tokens before each."""
         layers = self.cache_layers()
-        return KVCache(layers, batch, self.context_length, dtypes.f32, starts)
+        return KVCache(layers, batch, self.context_length, dtypes.f32, left_padding)
 
     def step(self, tokens: np.ndarray, cache: KVCache) -> np.ndarray:
         """Append tokens, si64 [B, T] with T >= 1, to `cache`; f32 [B, V] logits of the last one."""
@@ -76,12 +76,12 @@ class CausalLM(Module):
         """What each block keeps of the tokens before, in the order of `blocks`."""
         raise NotImplementedError
 
-    def embed(self, tokens: Tensor, place: Place) -> Tensor:
+    def embed(self, tokens: Tensor, position: CachePosition) -> Tensor:
         """What the first block is given, si64 [B, T] -> f32 [B, T, C]."""
         raise NotImplementedError
 
-    def blocks(self, place: Place, count: int) -> Sequence[Layer]:
-        """The blocks in their order, for `count` tokens at `place`."""
+    def blocks(self, position: CachePosition, count: int) -> Sequence[Layer]:
+        """The blocks in their order, for `count` tokens at `position`."""
         raise NotImplementedError
 
     def final_norm(self, x: Tensor) -> Tensor:
@@ -92,27 +92,27 @@ class CausalLM(Module):
         """The logits of each vector, [..., C] -> [..., V]."""
         raise NotImplementedError
 
-    def _all_logits(self, tokens: Tensor, place: Place) -> Tensor:
-        return self.unembed(self._all_states(tokens, place)[-1])
+    def _all_logits(self, tokens: Tensor, position: CachePosition) -> Tensor:
+        return self.unembed(self._all_states(tokens, position)[-1])
 
-    def _all_states(self, tokens: Tensor, place: Place) -> list[Tensor]:
-        *states, last = self._run(tokens, place, None)[0]
+    def _all_states(self, tokens: Tensor, position: CachePosition) -> list[Tensor]:
+        *states, last = self._run(tokens, position, None)[0]
         return [*states, self.final_norm(last)]
 
     def _next_logits(
-        self, tokens: Tensor, place: Place, caches: Sequence[LayerCache]
+        self, tokens: Tensor, position: CachePosition, caches: Sequence[LayerCache]
     ) -> tuple[Tensor, list[LayerCache]]:
-        states, updated = self._run(tokens, place, caches)
+        states, updated = self._run(tokens, position, caches)
         batch, length, width = states[-1].shape
         last = F.reshape(F.slice_axis(states[-1], 1, length - 1, 1), (batch, width))
         return self.unembed(self.final_norm(last)), updated
 
     def _run(
-        self, tokens: Tensor, place: Place, caches: Sequence[LayerCache] | None
+        self, tokens: Tensor, position: CachePosition, caches: Sequence[LayerCache] | None
     ) -> tuple[list[Tensor], list[LayerCache]]:
         """What goes into each block and out of the last, and the caches with the new positions."""
-        states, updated = [self.embed(tokens, place)], list[LayerCache]()
-        for index, block in enumerate(self.blocks(place, tokens.shape[1])):
+        states, updated = [self.embed(tokens, position)], list[LayerCache]()
+        for index, block in enumerate(self.blocks(position, tokens.shape[1])):
             x, cache = block(states[-1], caches[index] if caches else None)
             states.append(x)
             if cache is not None:

@@ -9,12 +9,12 @@ from functools import partial
 from gptrs import functionals as F
 from gptrs.api import (
     CacheLayer,
+    CachePosition,
     ConfigFields,
     LayerCache,
     ModelError,
     Module,
     Params,
-    Place,
     Tensor,
 )
 from gptrs.nn import (
@@ -88,11 +88,11 @@ class Attention(Module):
             self._scale /= layer + 1
 
     def __call__(
-        self, x: Tensor, place: Place, cache: LayerCache | None
+        self, x: Tensor, position: CachePosition, cache: LayerCache | None
     ) -> tuple[Tensor, LayerCache | None]:
         """[B, T, C] -> [B, T, C] and the cache with the new positions."""
         query, key, value = (split_heads(part, self._heads) for part in F.split(self.c_attn(x), 3))
-        mixed, cache = cached_attention(query, key, value, cache, place, self._scale)
+        mixed, cache = cached_attention(query, key, value, cache, position, self._scale)
         return self.c_proj(merge_heads(mixed)), cache
 
 
@@ -119,10 +119,10 @@ class Block(Module):
         self.mlp = MLP(config, params / "mlp")
 
     def __call__(
-        self, place: Place, x: Tensor, cache: LayerCache | None
+        self, position: CachePosition, x: Tensor, cache: LayerCache | None
     ) -> tuple[Tensor, LayerCache | None]:
         """[B, T, C] -> [B, T, C] and the cache with the new positions."""
-        mixed, cache = self.attn(self.ln_1(x), place, cache)
+        mixed, cache = self.attn(self.ln_1(x), position, cache)
         x = F.add(x, mixed)
         return F.add(x, self.mlp(self.ln_2(x))), cache
 
@@ -149,13 +149,13 @@ class GPT2(CausalLM):
         config = self.config
         return [CacheLayer(config.n_head, config.n_embd // config.n_head)] * config.n_layer
 
-    def embed(self, tokens: Tensor, place: Place) -> Tensor:
+    def embed(self, tokens: Tensor, position: CachePosition) -> Tensor:
         """The vector of each token plus that of its position, si64 [B, T] -> f32 [B, T, C]."""
-        return F.add(self.wte(tokens), self.wpe(positions(place, tokens.shape[1])))
+        return F.add(self.wte(tokens), self.wpe(positions(position, tokens.shape[1])))
 
-    def blocks(self, place: Place, count: int) -> list[Layer]:
-        """The blocks in their order, for tokens at `place`."""
-        return [partial(block, place) for block in self.h]
+    def blocks(self, position: CachePosition, count: int) -> list[Layer]:
+        """The blocks in their order, for tokens at `position`."""
+        return [partial(block, position) for block in self.h]
 
     def final_norm(self, x: Tensor) -> Tensor:
         """[..., C] -> the same, normalized."""

@@ -13,9 +13,9 @@ from gptrs import functionals as F
 from gptrs.api import LayerCache, Module, Params, Tensor, dtypes
 from gptrs.nn import (
     CacheLayer,
+    CachePosition,
     Embedding,
     Linear,
-    Place,
     RMSNorm,
     cached_attention,
     merge_heads,
@@ -41,10 +41,10 @@ class Rotation:
     query_factor: Tensor | None
 
     @classmethod
-    def of(cls, rope: RopeSettings, depth: int, place: Place, count: int) -> Rotation:
-        """For `count` tokens at `place`, and heads of `depth` components."""
-        at = positions(place, count)
-        cos, sin = _tables(rope, depth, place, at)
+    def of(cls, rope: RopeSettings, head_dim: int, position: CachePosition, count: int) -> Rotation:
+        """For `count` tokens at `position`, and heads of `head_dim` components."""
+        at = positions(position, count)
+        cos, sin = _tables(rope, head_dim, position, at)
         return cls(cos, sin, _query_factor(rope, at) if rope.query_growth else None)
 
     def turn_query(self, query: Tensor) -> Tensor:
@@ -57,7 +57,9 @@ class Rotation:
         return F.rotary(key, self.cos, self.sin)
 
 
-def _tables(rope: RopeSettings, depth: int, place: Place, at: Tensor) -> tuple[Tensor, Tensor]:
+def _tables(
+    rope: RopeSettings, head_dim: int, position: CachePosition, at: Tensor
+) -> tuple[Tensor, Tensor]:
     """Cosine and sine for the positions `at`, [T] or [B, T].
 
     The frequencies of `DynamicScaling` are those of the length that a text has after this step.
@@ -65,14 +67,16 @@ def _tables(rope: RopeSettings, depth: int, place: Place, at: Tensor) -> tuple[T
     `max_position_embeddings` it matters which tokens came in one step.
     """
     if not isinstance(rope.scaling, F.DynamicScaling):
-        return F.rotary_tables(at, depth, rope.theta, rope.scaling)
-    length = F.add(place.position, at.shape[-1])
-    if place.starts is None:
-        return F.rotary_tables(at, depth, rope.theta, rope.scaling, length)
-    rows = range(place.starts.shape[0])
-    own = [F.sub(length, F.reshape(F.slice_axis(place.starts, 0, row, 1), ())) for row in rows]
+        return F.rotary_tables(at, head_dim, rope.theta, rope.scaling)
+    length = F.add(position.offset, at.shape[-1])
+    if position.left_padding is None:
+        return F.rotary_tables(at, head_dim, rope.theta, rope.scaling, length)
+    rows = range(position.left_padding.shape[0])
+    own = [
+        F.sub(length, F.reshape(F.slice_axis(position.left_padding, 0, row, 1), ())) for row in rows
+    ]
     tables = [
-        F.rotary_tables(F.slice_axis(at, 0, row, 1), depth, rope.theta, rope.scaling, own[row])
+        F.rotary_tables(F.slice_axis(at, 0, row, 1), head_dim, rope.theta, rope.scaling, own[row])
         for row in rows
     ]  # each (1, T, D / 2)
     return F.concat([cos for cos, _ in tables], 0), F.concat([sin for _, sin in tables], 0)
@@ -90,22 +94,22 @@ class Attention(Module):
     """Causal self-attention in which several query heads may share a head of keys and values."""
 
     def __init__(self, config: LlamaConfig, params: Params, layer: int) -> None:
-        hidden, depth = config.hidden_size, config.head_dim
-        wide, narrow = config.num_attention_heads * depth, config.num_key_value_heads * depth
+        hidden, head_dim = config.hidden_size, config.head_dim
+        wide, narrow = config.num_attention_heads * head_dim, config.num_key_value_heads * head_dim
         self.q_proj = Linear(params / "q_proj", hidden, wide, config.qkv_bias)
         self.k_proj = Linear(params / "k_proj", hidden, narrow, config.qkv_bias)
         self.v_proj = Linear(params / "v_proj", hidden, narrow, config.qkv_bias)
         self.o_proj = Linear(params / "o_proj", wide, hidden, config.output_bias)
         self.q_norm, self.k_norm = (
-            RMSNorm(params / name, depth, config.rms_norm_eps) if config.qk_norm else None
+            RMSNorm(params / name, head_dim, config.rms_norm_eps) if config.qk_norm else None
             for name in ("q_norm", "k_norm")
         )
         self._heads, self._shared = config.num_attention_heads, config.num_key_value_heads
-        self._scale = depth**-0.5
+        self._scale = head_dim**-0.5
         self._window = config.window(layer)
 
     def __call__(
-        self, x: Tensor, place: Place, rotation: Rotation, cache: LayerCache | None
+        self, x: Tensor, position: CachePosition, rotation: Rotation, cache: LayerCache | None
     ) -> tuple[Tensor, LayerCache | None]:
         """[B, T, C] -> [B, T, C] and the cache with the new positions."""
         query = split_heads(self.q_proj(x), self._heads)  # (B, H, T, D)
@@ -114,7 +118,9 @@ class Attention(Module):
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
         query, key = rotation.turn_query(query), rotation.turn_key(key)
-        mixed, cache = cached_attention(query, key, value, cache, place, self._scale, self._window)
+        mixed, cache = cached_attention(
+            query, key, value, cache, position, self._scale, self._window
+        )
         return self.o_proj(merge_heads(mixed)), cache
 
 
@@ -146,10 +152,10 @@ class Block(Module):
         self.mlp = MLP(config, params / "mlp")
 
     def __call__(
-        self, place: Place, rotation: Rotation, x: Tensor, cache: LayerCache | None
+        self, position: CachePosition, rotation: Rotation, x: Tensor, cache: LayerCache | None
     ) -> tuple[Tensor, LayerCache | None]:
         """[B, T, C] -> [B, T, C] and the cache with the new positions."""
-        mixed, cache = self.self_attn(self.input_layernorm(x), place, rotation, cache)
+        mixed, cache = self.self_attn(self.input_layernorm(x), position, rotation, cache)
         x = F.add(x, mixed)
         return F.add(x, self.mlp(self.post_attention_layernorm(x))), cache
 
@@ -186,14 +192,14 @@ class Llama(CausalLM):
             for i in range(config.num_hidden_layers)
         ]
 
-    def embed(self, tokens: Tensor, place: Place) -> Tensor:
+    def embed(self, tokens: Tensor, position: CachePosition) -> Tensor:
         """The vector of each token, si64 [B, T] -> f32 [B, T, C]; the blocks see to positions."""
         return self.embed_tokens(tokens)
 
-    def blocks(self, place: Place, count: int) -> list[Layer]:
+    def blocks(self, position: CachePosition, count: int) -> list[Layer]:
         """The blocks in their order, with one rotation for all."""
-        rotation = Rotation.of(self.config.rope, self.config.head_dim, place, count)
-        return [partial(block, place, rotation) for block in self.layers]
+        rotation = Rotation.of(self.config.rope, self.config.head_dim, position, count)
+        return [partial(block, position, rotation) for block in self.layers]
 
     def final_norm(self, x: Tensor) -> Tensor:
         """[..., C] -> the same, normalized."""

@@ -90,7 +90,7 @@ class LlamaConfig:
         for name in ("quantization_config", "num_experts", "num_local_experts", "no_rope_layers"):
             fields.require(name, None)
         hidden = fields.integer("hidden_size", 4096)
-        heads, shared, depth = _heads(fields, settings, defaults, hidden)
+        heads, shared, head_dim = _heads(fields, settings, defaults, hidden)
         layers = fields.integer("num_hidden_layers", defaults.layers)
         max_position = fields.integer("max_position_embeddings", defaults.max_position)
         window = _window(fields, settings, kind)
@@ -102,7 +102,7 @@ class LlamaConfig:
             num_hidden_layers=layers,
             num_attention_heads=heads,
             num_key_value_heads=shared,
-            head_dim=depth,
+            head_dim=head_dim,
             hidden_act=fields.choice("hidden_act", ACTIVATIONS, "silu"),
             rms_norm_eps=fields.number("rms_norm_eps", defaults.epsilon),
             tie_word_embeddings=fields.boolean("tie_word_embeddings", False),
@@ -125,16 +125,17 @@ def _heads(
     shared = fields.integer(
         "num_key_value_heads", (defaults.key_value_heads if absent else None) or heads
     )
-    depth = fields.integer("head_dim", defaults.head_dim or hidden // heads, minimum=0)
+    head_dim = fields.integer("head_dim", defaults.head_dim or hidden // heads, minimum=0)
     if heads % shared:
         raise ModelError(
             f"`num_attention_heads` ({heads}) is no multiple of `num_key_value_heads` ({shared})"
         )
-    if depth < 2 or depth % 2:
+    if head_dim < 2 or head_dim % 2:
         raise ModelError(
-            f"`head_dim` must be even and at least 2 for rotary embeddings, config.json has {depth}"
+            "`head_dim` must be even and at least 2 for rotary embeddings,"
+            f" config.json has {head_dim}"
         )
-    return heads, shared, depth
+    return heads, shared, head_dim
 
 
 def _sliding_layers(

@@ -19,13 +19,13 @@ from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn import (
     CacheLayer,
+    CachePosition,
     Embedding,
     KVCache,
     LayerCache,
     LayerNorm,
     Linear,
     Module,
-    Place,
     cached_attention,
     merge_heads,
     positions,
@@ -92,12 +92,12 @@ class Block(Module):
         self.down = Linear(params / "down", 4 * WIDTH, WIDTH, bias=False)
 
     def __call__(
-        self, x: Tensor, place: Place, cache: LayerCache | None
+        self, x: Tensor, position: CachePosition, cache: LayerCache | None
     ) -> tuple[Tensor, LayerCache | None]:
         """[B, T, C] -> [B, T, C], and the cache with the new positions."""
         parts = F.split(self.mix(self.first(x)), 3)
         heads = [split_heads(part, HEADS) for part in parts]
-        mixed, cache = cached_attention(heads[0], heads[1], heads[2], cache, place, None)
+        mixed, cache = cached_attention(heads[0], heads[1], heads[2], cache, position, None)
         x = F.add(x, self.out(merge_heads(mixed)))
         return F.add(x, self.down(F.gelu(self.up(self.second(x))))), cache
 
@@ -127,15 +127,15 @@ class Model(Module):
         return KVCache(layers, batch, CONTEXT, dtypes.f32)
 
     def _all_logits(self, ids: Tensor) -> Tensor:
-        return self._logits(ids, Place.at(0), None)[0]
+        return self._logits(ids, CachePosition.at(0), None)[0]
 
     def _logits(
-        self, ids: Tensor, place: Place, caches: Sequence[LayerCache] | None
+        self, ids: Tensor, position: CachePosition, caches: Sequence[LayerCache] | None
     ) -> tuple[Tensor, list[LayerCache]]:
-        x = F.add(self.tokens(ids), self.positions(positions(place, ids.shape[1])))
+        x = F.add(self.tokens(ids), self.positions(positions(position, ids.shape[1])))
         updated: list[LayerCache] = []
         for index, layer in enumerate(self.layers):
-            x, cache = layer(x, place, caches[index] if caches else None)
+            x, cache = layer(x, position, caches[index] if caches else None)
             updated += [] if cache is None else [cache]
         return self.tokens.unembed(x), updated
 

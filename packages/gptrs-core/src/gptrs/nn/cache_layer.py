@@ -16,7 +16,7 @@ LARGEST_MARGIN: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class CacheLayer:
-    """The buffers of one layer: `heads` heads of keys and values, vectors of size `depth`.
+    """The buffers of one layer: `heads` heads of keys and values, vectors of size `head_dim`.
 
     With `window` each position reads the last `window` ones up to itself, so older ones need not be
     kept: the buffers are a ring, in which position p lies in slot `p mod size`. It is a little
@@ -25,11 +25,11 @@ class CacheLayer:
     """
 
     heads: int
-    depth: int
+    head_dim: int
     window: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("heads", "depth", "window"):
+        for name in ("heads", "head_dim", "window"):
             size: int | None = getattr(self, name)
             if size is not None and size < 1:
                 raise UsageError(f"a layer of a cache needs `{name}` of at least 1, got {size}")

@@ -12,13 +12,13 @@ from gptrs.errors import ContextLengthError, UsageError
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.cache_layer import CacheLayer
-from gptrs.nn.place import Place, checked_starts
+from gptrs.nn.cache_position import CachePosition, checked_left_padding
 
 LayerCache = tuple[Tensor, Tensor]
-"""Keys and values of one layer, each [batch, heads, slots, depth]."""
+"""Keys and values of one layer, each [batch, heads, slots, head_dim]."""
 
-Step = Callable[[Tensor, Place, Sequence[LayerCache]], tuple[Tensor, Sequence[LayerCache]]]
-"""A compiled step: tokens [B, T], their place, the donated buffers -> a result, the new buffers."""
+Step = Callable[[Tensor, CachePosition, Sequence[LayerCache]], tuple[Tensor, Sequence[LayerCache]]]
+"""A compiled step: tokens [B, T], position, donated buffers -> a result, the new buffers."""
 
 FIRST_BUCKET = 64
 """Positions that the first buffers have room for; see `gptrs.capture.shape_buckets`."""
@@ -27,14 +27,14 @@ FIRST_BUCKET = 64
 class KVCache:
     """Keys and values of `layers`, for `batch` texts of at most `limit` positions each.
 
-    `length` positions are valid; the ones of a text begin after its padding, `starts` (si64 [B]) of
-    them, None for no padding. Buffers double as they fill up, which keeps the number of compiled
+    `length` positions are valid; those of a text begin after its padding, `left_padding` (si64 [B])
+    of them, None for no padding. Buffers double as they fill up, which keeps the number of compiled
     steps small; with `fixed` they have all their room at once. The buffers of a layer with a window
     stop growing at little more than that, however long the text is.
 
     A model hands tokens to `append`. By hand: `reserve` room, cut the tokens into `pieces`, give
-    each with `place` and the donated `layers` to a step, and its buffers to `advance`. UsageError
-    for a batch below 1 and other `starts`.
+    each with `position` and the donated `layers` to a step, and its buffers to `advance`.
+    UsageError for a batch below 1 and other `left_padding`.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class KVCache:
         batch: int,
         limit: int,
         dtype: DType,
-        starts: np.ndarray | None = None,
+        left_padding: np.ndarray | None = None,
         *,
         fixed: bool = False,
     ) -> None:
@@ -52,21 +52,21 @@ class KVCache:
         self.length = 0
         self.limit = limit
         self.batch = batch
-        self.starts = checked_starts(starts, batch)
+        self.left_padding = checked_left_padding(left_padding, batch)
         self.dtype = dtype
         self.capacity = 0
         self._plan = tuple(layers)
         self._rings = frozenset(layer for layer in layers if layer.window is not None)
-        self._starts = None if self.starts is None else tensor(self.starts)
+        self._left_padding = None if self.left_padding is None else tensor(self.left_padding)
         empty = [self._zeros(layer) for layer in self._plan]
         self.layers: list[LayerCache] = [(Tensor.of_array(x), Tensor.of_array(x)) for x in empty]
         if fixed:
             self._grow(limit)
 
     @property
-    def place(self) -> Place:
+    def position(self) -> CachePosition:
         """Where the next tokens stand."""
-        return Place(Tensor.of_array(np.int64(self.length)), self._starts)
+        return CachePosition(Tensor.of_array(np.int64(self.length)), self._left_padding)
 
     def append(self, tokens: np.ndarray, step: Step) -> Tensor:
         """Run `step` on tokens [B, T], in as many pieces as rings need; its last result.
@@ -84,7 +84,7 @@ class KVCache:
         for count in self.pieces(tokens.shape[1]):
             end += count
             piece = Tensor.of_array(tokens[:, end - count : end])
-            result, layers = step(piece, self.place, self.layers)
+            result, layers = step(piece, self.position, self.layers)
             self.advance(count, layers)
         assert result is not None, "there is at least one piece"
         return result
@@ -138,8 +138,8 @@ class KVCache:
             raise UsageError(f"`rows` needs a list of row numbers, got {indices!r}")
         if chosen.min() < 0 or chosen.max() >= self.batch:
             raise UsageError(f"`rows` needs rows of a batch of {self.batch}, got {indices!r}")
-        starts = None if self.starts is None else self.starts[chosen]
-        made = KVCache(self._plan, chosen.size, self.limit, self.dtype, starts)
+        left_padding = None if self.left_padding is None else self.left_padding[chosen]
+        made = KVCache(self._plan, chosen.size, self.limit, self.dtype, left_padding)
         made.length, made.capacity = self.length, self.capacity
         made.layers = [
             (Tensor.of_array(keys.numpy()[chosen]), Tensor.of_array(values.numpy()[chosen]))
@@ -150,7 +150,7 @@ class KVCache:
     def state(self) -> dict[str, np.ndarray]:
         """All that is kept, by name, in the order of positions: what `restore` takes.
 
-        `layer.<i>.keys` and `layer.<i>.values` are [B, heads, P, depth] for the last P positions.
+        `layer.<i>.keys` and `layer.<i>.values` are [B, K, P, D] for the last P positions.
         """
         arrays: dict[str, np.ndarray] = {}
         for index, buffers in enumerate(self.layers):
@@ -189,7 +189,7 @@ class KVCache:
     def _require_state(self, length: int, arrays: Mapping[str, np.ndarray]) -> None:
         for index, layer in enumerate(self._plan):
             kept = min(length, layer.slots(self.limit))
-            shape = (self.batch, layer.heads, kept, layer.depth)
+            shape = (self.batch, layer.heads, kept, layer.head_dim)
             for name in (f"layer.{index}.keys", f"layer.{index}.values"):
                 found = arrays.get(name)
                 if found is None or found.shape != shape or found.dtype != self.dtype.numpy:
@@ -217,4 +217,4 @@ class KVCache:
 
     def _zeros(self, layer: CacheLayer) -> np.ndarray:
         slots = min(self.capacity, layer.slots(self.limit))
-        return np.zeros((self.batch, layer.heads, slots, layer.depth), self.dtype.numpy)
+        return np.zeros((self.batch, layer.heads, slots, layer.head_dim), self.dtype.numpy)

@@ -17,9 +17,9 @@ class CausalLM(Protocol):
     """The capability `causal_lm`: predicts the next token from those before it.
 
     Tokens are integer arrays [B, T] of ids in [0, vocab_size); logits are f32. Rows of unequal
-    length are padded at the left, with any known token: `starts` (si64 [B]) counts the padding of
-    each row, None stands for no padding. A row's logits are those that it has alone, to rounding;
-    at its padding they are finite and mean nothing.
+    length are padded at the left, with any known token: `left_padding` (si64 [B]) counts the
+    padding of each row, None stands for no padding. A row's logits are those that it has alone, to
+    rounding; at its padding they are finite and mean nothing.
     """
 
     @property
@@ -32,11 +32,11 @@ class CausalLM(Protocol):
         """Number of token ids, and size of the last axis of logits."""
         ...
 
-    def forward(self, tokens: np.ndarray, starts: np.ndarray | None = None) -> np.ndarray:
+    def forward(self, tokens: np.ndarray, left_padding: np.ndarray | None = None) -> np.ndarray:
         """Logits [B, T, V] of every position; ContextLengthError if T is too large."""
         ...
 
-    def new_cache(self, batch: int, starts: np.ndarray | None = None) -> KVCache:
+    def new_cache(self, batch: int, left_padding: np.ndarray | None = None) -> KVCache:
         """An empty cache for `batch` sequences; it grows as tokens are appended to it."""
         ...
 

@@ -58,7 +58,12 @@ def save_prompt_cache(
     The suffix names the format: `.safetensors` or `.gptrsten`. UsageError for another one and a
     cache that is not of these tokens, CheckpointError if the file cannot be written.
     """
-    if cache.batch != 1 or cache.starts is not None or cache.length != len(tokens) or not tokens:
+    if (
+        cache.batch != 1
+        or cache.left_padding is not None
+        or cache.length != len(tokens)
+        or not tokens
+    ):
         raise UsageError(
             f"a cache of {cache.batch} texts and {cache.length} positions is not that of one prompt"
             f" of {len(tokens)} tokens"

@@ -52,10 +52,10 @@ class Steps:
         for context in self._contexts:
             context.moved = False
         tokens = np.array(rows, np.int64)
-        starts = np.array(padding, np.int64) if any(padding) else None
+        left_padding = np.array(padding, np.int64) if any(padding) else None
         if not self._use_cache:
-            return self._lm.forward(tokens, starts)[:, -1]
-        return self._prefill(tokens, starts, known)
+            return self._lm.forward(tokens, left_padding)[:, -1]
+        return self._prefill(tokens, left_padding, known)
 
     def next(self) -> np.ndarray:
         """Logits [B, V] after one more token in each context."""
@@ -91,21 +91,21 @@ class Steps:
         return PromptCache(tuple(self._contexts[0].tokens[: self._cache.length]), self._cache)
 
     def _prefill(
-        self, tokens: np.ndarray, starts: np.ndarray | None, known: PromptCache | None
+        self, tokens: np.ndarray, left_padding: np.ndarray | None, known: PromptCache | None
     ) -> np.ndarray:
         done = 0
         if known is not None and known.cache.length <= self._size:
             self._cache = cache = self._resized(known.cache)
             done = PromptCache(known.tokens, cache).reuse(self._contexts[0].tokens)
         else:
-            self._cache = cache = self._new_cache(len(tokens), starts)
+            self._cache = cache = self._new_cache(len(tokens), left_padding)
         logits = np.empty((0, 0), np.float32)
         for start in range(done, tokens.shape[1], self._chunk):
             logits = self._lm.step(tokens[:, start : start + self._chunk], cache)
         return logits
 
-    def _new_cache(self, batch: int, starts: np.ndarray | None) -> KVCache:
-        cache = self._lm.new_cache(batch, starts)
+    def _new_cache(self, batch: int, left_padding: np.ndarray | None) -> KVCache:
+        cache = self._lm.new_cache(batch, left_padding)
         cache.limit = min(cache.limit, self._size)
         if self._fixed:
             cache.reserve(self._size)
