@@ -11,6 +11,9 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
+from prose_rules import prose_problems
+from source_rules import parse, small_modules, source_problems
+
 MAX_LINES = 500
 NOTED_LINES = 300
 MAX_FILE_BYTES = 1_000_000
@@ -30,9 +33,11 @@ def main() -> int:
     """Check the repository that holds this file and return the exit code."""
     root = Path(__file__).resolve().parent.parent
     files = tracked_files(root)
-    for note in long_files(root, files, NOTED_LINES):
+    trees = parse(root, files)
+    of_words, notes = prose_problems(root, files, trees)
+    for note in (*long_files(root, files, NOTED_LINES), *small_modules(root, trees), *notes):
         print(f"note: {note}")
-    problems = sorted(find_problems(root, files))
+    problems = sorted((*find_problems(root, files), *source_problems(trees), *of_words))
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0
@@ -150,7 +155,7 @@ def plugin_names(root: Path, files: Iterable[PurePosixPath]) -> list[str]:
 
 
 def prose(source: str) -> Iterator[tuple[int, str]]:
-    """Yield line and text of each string and comment.
+    """Yield line and text of each string and comment of a Python source.
 
     Identifiers are left out: a variable `ref` names no backend, and imports have their own check.
     """

@@ -1,0 +1,78 @@
+"""Rules for words: links that lead somewhere, and sentences that need not be read twice."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+from source_rules import definitions
+
+# How often each phrase may still occur. The numbers may only shrink: the aim is 0.
+PHRASES = {
+    "it is they that": 1,
+    "of which": 47,
+    "What is not": 3,
+    "whose turn": 1,
+    "comes of it": 1,
+}
+OPENINGS = {"What": 255, "As in": 97, "See": 16}
+_WRITTEN = frozenset({"packages", "docs", "README.md", "CONTRIBUTING.md"})
+# Words of a phrase may stand on two lines, in a comment too.
+_PHRASE = re.compile(rf"\b({'|'.join(PHRASES)})\b".replace(" ", r"\s+(#\s+)?"))
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s\"]+)\)")
+_FENCED = re.compile(r"^```.*?^```", re.S | re.M)
+
+
+def prose_problems(
+    root: Path, files: list[PurePosixPath], trees: Mapping[PurePosixPath, ast.Module]
+) -> tuple[list[str], list[str]]:
+    """Return the broken rules among `files`, and notes on limits that are higher than need be.
+
+    `trees` are those of the Python files.
+    """
+    problems, notes = list(dead_links(root, files)), list[str]()
+    for name, limit, places in counted_phrases(root, files, trees):
+        found = f"{name} stands in {len(places)} places"
+        if len(places) > limit:
+            advice = "write a short active sentence"
+            problems.append(f"{places[-1]}: {found}, {limit} are allowed; {advice}")
+        elif len(places) < limit:
+            notes.append(f"tools/prose_rules.py: {found}; allow no more")
+    return problems, notes
+
+
+def dead_links(root: Path, files: Iterable[PurePosixPath]) -> Iterator[str]:
+    """Yield a line for each relative link of a Markdown file to a file that does not exist."""
+    for path in files:
+        if path.suffix == ".md":
+            text = _FENCED.sub("", (root / path).read_text(encoding="utf-8"))
+            for target in _LINK.findall(text):
+                name = target.partition("#")[0]
+                if name and "://" not in name and not (root / path.parent / name).exists():
+                    yield f"{path}: links to `{target}`, which does not exist"
+
+
+def counted_phrases(
+    root: Path, files: list[PurePosixPath], trees: Mapping[PurePosixPath, ast.Module]
+) -> Iterator[tuple[str, int, list[str]]]:
+    """Yield each phrase with its limit and the places where it stands."""
+    places: dict[str, list[str]] = {phrase: [] for phrase in PHRASES}
+    for path in files:
+        if path.parts[0] in _WRITTEN and path.suffix in {".py", ".md"}:
+            for match in _PHRASE.finditer((root / path).read_text(encoding="utf-8")):
+                places[" ".join(match[0].replace("#", " ").split())].append(str(path))
+    for phrase, limit in PHRASES.items():
+        yield f"`{phrase}`", limit, places[phrase]
+    docstrings = [found for path, tree in trees.items() for found in _docstrings(path, tree)]
+    for word, limit in OPENINGS.items():
+        found = [place for place, text in docstrings if re.match(rf"{word}\b", text)]
+        yield f"a docstring that opens with `{word}`", limit, found
+
+
+def _docstrings(path: PurePosixPath, tree: ast.Module) -> Iterator[tuple[str, str]]:
+    if path.parts[0] == "packages":
+        for node in definitions(tree):
+            if text := ast.get_docstring(node):
+                yield f"{path}:{node.body[0].lineno}", text
