@@ -22,13 +22,12 @@ from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.checkpoint.models.open_model import open_model
-from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
 
 
 def _weights(source: ModelSource) -> dict[str, np.ndarray]:
-    return {name: source.weights.load(base_param_id(name)) for name in source.weights.names()}
+    return {name: source.weights.load(name) for name in source.weights.names()}
 
 
 def _model(folder: Path) -> Path:

@@ -13,7 +13,6 @@ from safetensors.numpy import save_file
 from checkpoint.model_folders import ARRAYS, CONFIG, INDEX, SHARD_OF, sharded, single, write_json
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.models.hf_directory import HfDirectory
-from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import CheckpointError, ModelError
 
 
@@ -28,7 +27,7 @@ def _refusal(folder: Path) -> str:
 
 def _read_all(directory: HfDirectory) -> dict[str, np.ndarray]:
     names = directory.weights.names()
-    return {name: directory.weights.load(base_param_id(name)) for name in names}
+    return {name: directory.weights.load(name) for name in names}
 
 
 @pytest.mark.parametrize("make", [single, sharded])
@@ -224,7 +223,7 @@ def test_shards_are_opened_when_needed(tmp_path: Path, monkeypatch: pytest.Monke
     assert weights.names() == tuple(SHARD_OF)
     assert opened == []
     weights.type_of("h.1.bias")
-    weights.load(base_param_id("h.0.bias"))
+    weights.load("h.0.bias")
     assert opened == ["two.safetensors"]
 
 
@@ -234,17 +233,8 @@ def test_asking_for_what_is_not_there(tmp_path: Path) -> None:
         weights.type_of("x")
     with pytest.raises(CheckpointError, match=r"has no tensor `x`"):
         weights.locate("x")
-    with pytest.raises(CheckpointError, match=r"has no tensor with the id 0x0+5"):
-        weights.load(5)
-
-
-def test_tensors_whose_names_have_no_id_are_listed(tmp_path: Path) -> None:
-    folder = single(tmp_path)
-    save_file({"\u00e9": np.zeros(2, np.float32), "a": np.ones(1)}, folder / "model.safetensors")
-    weights = HfDirectory.open(folder).weights
-    assert set(weights.names()) == {"\u00e9", "a"}
-    assert weights.type_of("\u00e9").shape == (2,)
-    assert weights.load(base_param_id("a")).tolist() == [1.0]
+    with pytest.raises(CheckpointError, match=r"has no tensor `y`"):
+        weights.load("y")
 
 
 def test_hostile_names_are_escaped_in_messages(tmp_path: Path) -> None:

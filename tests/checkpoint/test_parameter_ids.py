@@ -8,10 +8,10 @@ import pytest
 from blake3 import blake3
 
 from gptrs.checkpoint.parameter_ids import base_param_id, new_namespace, param_key
-from gptrs.errors import CheckpointError, UsageError
+from gptrs.errors import UsageError
 
 
-@pytest.mark.parametrize("name", ["", "wte.weight", "h.11.attn.c_attn.bias", "x" * 5000])
+@pytest.mark.parametrize("name", ["", "wte.weight", "größe", "h.11.attn.c_attn.bias", "x" * 5000])
 def test_base_ids(name: str) -> None:
     expected = int.from_bytes(blake3(name.encode()).digest()[:16], "little")
     assert base_param_id(name) == expected
@@ -39,11 +39,6 @@ def test_keys_of_numbers_out_of_range(number: int) -> None:
         param_key(number, 0)
     with pytest.raises(UsageError):
         param_key(0, number)
-
-
-def test_names_that_are_not_ascii() -> None:
-    with pytest.raises(CheckpointError, match="tensor name `w\u00e9` is not ASCII"):
-        base_param_id("w\u00e9")
 
 
 def test_namespaces_differ_across_threads() -> None:

@@ -18,7 +18,6 @@ from gptrs.checkpoint.converting.convert import convert
 from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
 from gptrs.checkpoint.models.find_model import find_model
 from gptrs.checkpoint.models.model_source import ModelSource
-from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.runtime.load import LoadedModel, load_model
 from gptrs.runtime.tokenization.tokenizer import TextTokenizer
 from gptrs_conformance.program_generator.dice import Dice
@@ -93,10 +92,9 @@ def _read_weights(source: ModelSource, path: Path, dice: Dice) -> None:
         if dice.chance(0.05):
             _shrink(path, dice)
         found = weights.type_of(name)
-        if name.isascii():
-            array = weights.load(base_param_id(name))
-            assert (array.shape, array.dtype) == (found.shape, found.dtype.numpy)
-            array.tobytes()  # touches every page
+        array = weights.load(name)
+        assert (array.shape, array.dtype) == (found.shape, found.dtype.numpy)
+        array.tobytes()  # touches every page
         assert sum(part.size for part in weights.parts(name)) == found.size
 
 

@@ -21,7 +21,7 @@ from gptrs.plugins.manager import manager
 class TensorReport:
     """One tensor: its type in IR syntax and its parts, its bytes, its file.
 
-    `id` is the stable 128-bit id of the name in hexadecimal, None for a name that can have none.
+    `id` is the stable 128-bit id of the name in hexadecimal.
     """
 
     name: str
@@ -30,7 +30,7 @@ class TensorReport:
     shape: tuple[int, ...]
     nbytes: int
     file: str
-    id: str | None
+    id: str
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _tensors(source: FileSource) -> tuple[TensorReport, ...]:
                 shape=entry.shape,
                 nbytes=entry.nbytes,
                 file=file.path.name,
-                id=_id(name),
+                id=f"{base_param_id(name):032x}",
             )
         )
     return tuple(tensors)
@@ -175,15 +175,11 @@ def _archive_report(path: Path) -> CheckpointReport:
             shape=type.shape,
             nbytes=type.nbytes,
             file=path.name,
-            id=_id(name),
+            id=f"{base_param_id(name):032x}",
         )
         for name, type in types.items()
     )
     return CheckpointReport(path, None, "", {path.name: path.stat().st_size}, tensors)
-
-
-def _id(name: str) -> str | None:
-    return f"{base_param_id(name):032x}" if name.isascii() else None
 
 
 def _support(kind: str) -> str:

@@ -125,8 +125,7 @@ def _print_report(report: CheckpointReport) -> None:
     print_table(["file", "size"], [[name, byte_size(size)] for name, size in report.files.items()])
     print()
     rows = [
-        [tensor.name, tensor.type, byte_size(tensor.nbytes), tensor.id or "-"]
-        for tensor in report.tensors
+        [tensor.name, tensor.type, byte_size(tensor.nbytes), tensor.id] for tensor in report.tensors
     ]
     print_table(["tensor", "type", "size", "id"], rows)
     print("\nThis is what the headers declare; no values were read.")

@@ -13,7 +13,6 @@ from gptrs.backend.protocol import Backend
 from gptrs.capture.backend_choice import use_backend
 from gptrs.capture.jitting.jit import jit
 from gptrs.capture.tensor import Tensor, tensor
-from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.checkpoint.params import Params
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
@@ -65,7 +64,7 @@ def _weight(rng: np.random.Generator, name: str, shape: tuple[int, ...]) -> np.n
 
 
 class Source:
-    """The weights as a checkpoint has them: found by id, loaded when they are needed."""
+    """The weights as a checkpoint has them: found by name, loaded when they are needed."""
 
     def names(self) -> Sequence[str]:
         """Every weight."""
@@ -75,9 +74,9 @@ class Source:
         """Its type."""
         return TensorType.of(weights()[name])
 
-    def load(self, base_id: int) -> np.ndarray:
-        """The weight of this id."""
-        return next(array for name, array in weights().items() if base_param_id(name) == base_id)
+    def load(self, name: str) -> np.ndarray:
+        """The weight of this name."""
+        return weights()[name]
 
 
 class Block(Module):

@@ -4,14 +4,13 @@ from gptrs.checkpoint.config_fields import ConfigFields
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
 from gptrs.checkpoint.models.hf_directory import HfDirectory
-from gptrs.checkpoint.param_source import FileSource, Location, ParamSource
+from gptrs.checkpoint.param_source import FileSource, ParamSource
 from gptrs.checkpoint.parameter_ids import base_param_id, new_namespace, param_key
 from gptrs.checkpoint.params import Params
 
 __all__ = [
     "ConfigFields",
     "HfDirectory",
-    "Location",
     "ParamSource",
     "Params",
     "SafetensorsFile",

@@ -7,14 +7,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
-from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import quoted
@@ -31,16 +30,9 @@ class ParamSource(Protocol):
         """The stored dtype and shape; CheckpointError if there is no such readable tensor."""
         ...
 
-    def load(self, base_id: int) -> np.ndarray:
-        """The tensor whose name has this `base_param_id`, in its stored dtype; may be read-only."""
+    def load(self, name: str) -> np.ndarray:
+        """Return the tensor in its stored dtype, perhaps read-only; CheckpointError without it."""
         ...
-
-
-class Location(NamedTuple):
-    """The file that holds a tensor, and where in it."""
-
-    file: MappedTensors
-    entry: TensorEntry
 
 
 class FileSource:
@@ -86,29 +78,18 @@ class FileSource:
         """The stored dtype and shape; CheckpointError if there is no such readable tensor."""
         return self._file_of(name).type_of(name)
 
-    def load(self, base_id: int) -> np.ndarray:
-        """A read-only array over the mapped file; see `MappedTensors.read`."""
-        try:
-            name = self._name_by_id[base_id]
-        except KeyError:
-            raise CheckpointError(
-                f"{quoted(self.origin, 200)} has no tensor with the id {base_id:#034x}"
-            ) from None
+    def load(self, name: str) -> np.ndarray:
+        """Return a read-only array over the mapped file, as `MappedTensors.read` does."""
         return self._file_of(name).read(name)
 
     def parts(self, name: str) -> Iterator[np.ndarray]:
         """The elements of a tensor in order, read part by part; see `MappedTensors.parts`."""
         return self._file_of(name).parts(name)
 
-    def locate(self, name: str) -> Location:
-        """The file of a tensor and its place there; CheckpointError if there is none."""
+    def locate(self, name: str) -> tuple[MappedTensors, TensorEntry]:
+        """Return the file of a tensor and its place there; CheckpointError if there is none."""
         file = self._file_of(name)
-        return Location(file, file.entry(name))
-
-    @cached_property
-    def _name_by_id(self) -> dict[int, str]:
-        # A name that is not ASCII has no id: such a tensor can be listed but never be a parameter.
-        return {base_param_id(name): name for name in self._shard_of if name.isascii()}
+        return file, file.entry(name)
 
     @cached_property
     def _names_in(self) -> dict[str, list[str]]:

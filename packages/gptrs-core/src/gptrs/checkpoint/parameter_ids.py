@@ -1,4 +1,4 @@
-"""Stable 128-bit ids of parameters: by name, and by name within one loaded model."""
+"""Stable 128-bit ids of parameters: of a name, and of a name within one loaded model."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import threading
 
 from blake3 import blake3
 
-from gptrs.errors import CheckpointError, UsageError
-from gptrs.quoting import quoted
+from gptrs.errors import UsageError
 
 _KEY_DOMAIN = b"gpt-rs:param-key:v1"
 _namespaces = itertools.count(1)
@@ -16,19 +15,15 @@ _namespaces_lock = threading.Lock()
 
 
 def base_param_id(name: str) -> int:
-    """The id of a dotted name: the first 16 bytes, little-endian, of BLAKE3 of its ASCII bytes."""
-    if not name.isascii():
-        raise CheckpointError(
-            f"the tensor name {quoted(name)} is not ASCII", hint="rename the tensor in the file"
-        )
-    return _first_128_bits(name.encode("ascii"))
+    """Return the first 16 bytes, little-endian, of BLAKE3 of the name in UTF-8."""
+    return _first_128_bits(name.encode("utf-8", "surrogatepass"))
 
 
 def param_key(namespace: int, base_id: int) -> int:
-    """The id of a parameter of one loaded model, under which backends keep what they derive.
+    """Return the cache key of a parameter: backends keep under it what they derive.
 
-    The first 16 bytes, little-endian, of BLAKE3 of a domain tag, the namespace and the base id,
-    both as 16 bytes little-endian. UsageError for a number that is not in [0, 2^128).
+    The first 16 bytes, little-endian, of BLAKE3 of a domain tag, the namespace of the loaded model
+    and the base id, both as 16 bytes little-endian. UsageError for a number outside [0, 2^128).
     """
     for number in (namespace, base_id):
         if not 0 <= number < 1 << 128:
@@ -38,7 +33,7 @@ def param_key(namespace: int, base_id: int) -> int:
 
 
 def new_namespace() -> int:
-    """A namespace that no other call in this process returns."""
+    """Return a number that no other call in this process returns."""
     with _namespaces_lock:
         return next(_namespaces)
 

@@ -64,7 +64,7 @@ def make_index(
         position += -position % alignment
         parts += [_NUMBER.pack(len(names[name])), names[name]]
         if ids:
-            parts.append(_id_of(name).to_bytes(_ID_BYTES, "little"))
+            parts.append(base_param_id(name).to_bytes(_ID_BYTES, "little"))
         nbytes = stored_bytes(type_)
         parts.append(struct.pack(f"<I{type_.rank}Q", type_.rank, *type_.shape))
         parts.append(struct.pack("<IBQQ", _TAG_OF[type_.dtype], 0, position, nbytes))
@@ -148,8 +148,8 @@ class _IndexReader:
 
     def _check_id(self, name: str) -> None:
         stored = int.from_bytes(self._bytes(_ID_BYTES), "little")
-        if stored not in (0, _id_of(name)):
-            problem = f"has the id {stored:#034x}, its name stands for {_id_of(name):#034x}"
+        if stored not in (0, base_param_id(name)):
+            problem = f"has the id {stored:#034x}, its name stands for {base_param_id(name):#034x}"
             raise refused(self._file, name, problem)
 
     def _take(self, layout: str) -> tuple[int, ...]:
@@ -180,11 +180,6 @@ def _check_places(file: str, entries: Iterable[TensorEntry], start: int, size: i
         raise refused(file, entry.name, problem)
     if size > previous + _MAX_PADDING:
         raise _damaged(file, f"{size - previous} bytes at its end belong to no tensor")
-
-
-def _id_of(name: str) -> int:
-    """The stable id of a name, 0 for one that can have none."""
-    return base_param_id(name) if name.isascii() else 0
 
 
 def _damaged(file: str, problem: str) -> CheckpointError:

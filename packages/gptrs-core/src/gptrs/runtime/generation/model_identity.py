@@ -13,7 +13,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from gptrs.checkpoint.param_source import ParamSource
-from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import CheckpointError
 from gptrs.runtime.load import LoadedModel
 
@@ -40,8 +39,7 @@ def _tensor_parts(weights: ParamSource, name: str) -> Iterator[bytes]:
         yield str(weights.type_of(name)).encode()
     except CheckpointError:  # of a dtype that is not read: no model has such a weight
         return
-    if name.isascii():  # other names have no id, and are no parameters either
-        yield from _samples(weights.load(base_param_id(name)))
+    yield from _samples(weights.load(name))
 
 
 def _samples(array: np.ndarray) -> Iterator[bytes]:
