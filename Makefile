@@ -16,7 +16,7 @@ INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/py
 BUILD := --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check lint types format fuzz bench clean
+.PHONY: help demo test check paths lint types format fuzz bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -31,8 +31,12 @@ demo: .venv/.installed-runtime ## generate text with the bundled demo model
 test: .venv/.installed-test ## run the tests (those that need torch are skipped where it is missing)
 	@$(BIN)/pytest $(PYTEST_FLAGS)
 
-check: .venv/.installed-check lint types ## what CI runs: lint, types, and all tests with torch
+check: .venv/.installed-check lint types ## what CI runs: lint, types, all tests with torch, paths
 	@$(BIN)/pytest $(PYTEST_FLAGS)
+	@$(BIN)/python tools/run_paths.py $(PYTEST_FLAGS)
+
+paths: .venv/.installed-test ## kernels of each kind of processor: AMX, AVX-512, AVX2, portable
+	@$(BIN)/python tools/run_paths.py $(PYTEST_FLAGS)
 
 lint: .venv/.installed-check ## style, formatting, import layers, repository rules
 	@$(BIN)/ruff check --quiet

@@ -23,6 +23,7 @@ def require_unit(shape: Shape) -> None:
     assert attention_unit.suits({"S": keys, "D": depth, "E": width}, group * length)
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
 @pytest.mark.parametrize("seed", range(10))
 def test_random_shapes_masks_and_positions(dtype: str, seed: int) -> None:

@@ -47,6 +47,7 @@ def halfway(dtype: DType) -> np.ndarray:
     return np.concatenate(around)
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_every_number_is_read_exactly(dtype: DType) -> None:
     codes = np.arange(2**dtype.bits, dtype=f"u{dtype.itemsize}").view(dtype.numpy)
@@ -56,6 +57,7 @@ def test_every_number_is_read_exactly(dtype: DType) -> None:
     assert same_bits(back, codes).all()
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("source", [dtypes.f32, dtypes.f64], ids=str)
 @pytest.mark.parametrize("dtype", NARROW, ids=str)
 def test_floats_are_rounded_once(dtype: DType, source: DType) -> None:

@@ -92,6 +92,7 @@ WINOGRAD = (
 )
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("side", [2, 4])
 @pytest.mark.parametrize("case", WINOGRAD, ids=str)
 def test_winograd_stays_within_its_bound(
@@ -127,6 +128,7 @@ DEPTHWISE_CASES = (
 )
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("case", DEPTHWISE_CASES, ids=str)
 @pytest.mark.parametrize("epilogue", EPILOGUES, ids=str)
 def test_depthwise(case: Case, epilogue: dict[str, object]) -> None:
@@ -151,6 +153,7 @@ def test_groups_and_several_kernels_a_channel_are_right_though_not_fused() -> No
     assert not optimized.calls(CONV2D) + optimized.calls(DEPTHWISE)
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize(
     "case",
     [
@@ -218,6 +221,7 @@ def test_networks_are_fused(name: str, images: int, convolutions: int, depthwise
     assert np.abs(found - wanted).max() <= 1e-4 * np.abs(wanted).max()
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("stride", [1, 2])
 @pytest.mark.parametrize("kernel", [3, 5])
 @pytest.mark.parametrize("stem", [False, True])

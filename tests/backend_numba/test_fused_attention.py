@@ -32,6 +32,7 @@ def test_random_shapes_masks_and_positions(dtype: str, seed: int) -> None:
     require_close(found, want, dtype)
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("length", [1, PANEL + 3])
 @pytest.mark.parametrize("group", [1, 3, 4])
 def test_heads_that_were_split_by_a_transpose(length: int, group: int) -> None:
@@ -42,6 +43,7 @@ def test_heads_that_were_split_by_a_transpose(length: int, group: int) -> None:
     require_close(found, wanted(*arrays))
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("length", [1, 5, 2 * PANEL])
 def test_keys_behind_the_last_visible_one_are_not_read(length: int) -> None:
     random = np.random.default_rng(4)
@@ -83,6 +85,7 @@ def test_scores_beyond_what_powers_can_hold(length: int) -> None:
     np.testing.assert_allclose(found, wanted(query * 100, key * 100, value), rtol=2e-2, atol=2e-3)
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("length", [2, PANEL])
 def test_nan_and_infinities_spread_to_their_query_alone(length: int) -> None:
     query, key, value = operands(np.random.default_rng(8), (1, 1, 1, length, 60, 16, 16), "f32")

@@ -15,6 +15,7 @@ from gptrs_backend_numba.packing import PACKED_WEIGHTS
 ARGUMENT, PARAMETER = InputRole.ARGUMENT, InputRole.PARAMETER
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("role", [ARGUMENT, PARAMETER])
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_every_tail_in_rows_columns_and_depth(dtype: str, role: InputRole) -> None:
@@ -29,6 +30,7 @@ def test_every_tail_in_rows_columns_and_depth(dtype: str, role: InputRole) -> No
             require_close(product(x, turned, dtype, 1, role), x, w, dtype)
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("role", [ARGUMENT, PARAMETER])
 def test_random_shapes_large_enough_for_blocks(role: InputRole) -> None:
     random = np.random.default_rng(2)
@@ -38,6 +40,7 @@ def test_random_shapes_large_enough_for_blocks(role: InputRole) -> None:
         require_close(product(x, w, "f32", 0, role), x, w)
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 @pytest.mark.parametrize("m", [1, 3, 7])
 def test_a_large_table_is_read_in_place(dtype: str, m: int) -> None:
@@ -65,6 +68,7 @@ func @main(%x: f32[40, 30], %w: f32[70, 50]) -> f32[15, 25] {
     require_close(np.asarray(found), x[3:23, 1:31:2].T, w[2:62:3, 1:51:2])
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 def test_batches(dtype: str) -> None:
     random = np.random.default_rng(5)

@@ -55,6 +55,7 @@ def _unit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "unit")
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("case", GEOMETRIES, ids=str)
 def test_all_geometries(case: Case) -> None:
     arrays = arrays_of(case)

@@ -66,6 +66,7 @@ def require_close(
     assert (np.abs(found - want) <= allowed).all()
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize(
     "types", [("f32", "f32"), ("f32", "bf16"), ("f32", "f16"), ("bf16", "bf16"), ("f16", "f16")]
 )
@@ -100,6 +101,7 @@ def test_sizes_from_the_smallest_to_the_largest() -> None:
         require_close(layer(x, w), x, w, 0.0, 0.0, "f32")
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("value", [np.inf, -np.inf, np.nan, 3.4028235e38])
 @pytest.mark.parametrize("side", ["x", "w"])
 @pytest.mark.parametrize("k", [80, 1600])

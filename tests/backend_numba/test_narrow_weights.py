@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -80,6 +77,7 @@ def require_close(found: np.ndarray, x: np.ndarray, w: np.ndarray) -> None:
     assert (np.abs(found - x @ w) <= 1e-5 * (np.abs(x) @ np.abs(w))).all()
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("layout", ["out_in", "in_out"])
 @pytest.mark.parametrize("rows", [1, 2, 4, 5, 13, 50])
 @pytest.mark.parametrize("dtype", NARROW)
@@ -99,6 +97,7 @@ def test_layers_read_panels_of_two_bytes(
     assert 0 < PACKED_WEIGHTS.nbytes - before < 2 * (129 + 32) * 75
 
 
+@pytest.mark.paths
 @pytest.mark.parametrize("rows", [1, 3, 9])
 @pytest.mark.parametrize("dtype", NARROW)
 def test_a_tied_embedding_lies_in_its_file_alone(dtype: str, rows: int, compiled: Compiled) -> None:
@@ -199,16 +198,3 @@ def test_pieces_of_an_arena_are_apart_and_a_block_goes_with_its_last_piece() -> 
     del many, small, large, pieces, piece, bases
     assert block() is None
     assert arena.aligned(8).nbytes == 8
-
-
-@pytest.mark.skipif("NUMBA_CPU_NAME" in os.environ, reason="this is that process")
-def test_on_a_machine_without_avx512() -> None:
-    command = [sys.executable, "-m", "pytest", "-q", "-x", __file__, "--backends", "numba"]
-    done = subprocess.run(
-        [*command, "-k", "layers or embedding", "-p", "no:cacheprovider"],
-        env={**os.environ, "NUMBA_CPU_NAME": "haswell"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:]

@@ -1,0 +1,56 @@
+"""`make paths` compiles for the kind of processor that it names, and says what it leaves out."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import run_paths
+
+WIDTHS = {"AMX": 16, "AVX-512": 16, "AVX2": 8, "portable": 4}
+SHOWN = """
+from gptrs_backend_numba.codegen.vector_ir import FEATURES, WIDTH
+print(WIDTH, "amx-tile" in FEATURES, any(name.startswith("avx512") for name in FEATURES))
+"""
+
+
+@pytest.mark.parametrize("path", run_paths.PATHS, ids=lambda path: path.name)
+def test_each_path_compiles_for_its_kind(path: run_paths.CodePath):
+    host = run_paths.host_features()
+    if reason := path.missing(host):
+        pytest.skip(reason)
+    environment = {**os.environ, **path.environment(host)}
+    command = [sys.executable, "-c", SHOWN]
+    shown = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    wide = path.name in ("AMX", "AVX-512")
+    assert shown.stdout.split() == [str(WIDTHS[path.name]), str(path.name == "AMX"), str(wide)]
+
+
+def test_what_the_processor_lacks_is_the_reason():
+    amx, _, avx2, portable = run_paths.PATHS
+    assert amx.missing(frozenset({"avx512f", "amx-tile"})) == "the processor has no amx-bf16"
+    assert avx2.missing(frozenset({"avx2", "fma"})) is None
+    assert portable.missing(frozenset()) is None
+
+
+@pytest.mark.parametrize(("status", "failed"), [(0, 0), (1, 1), (5, 1)])  # 5: no test was found
+def test_each_path_is_run_or_named(monkeypatch, capsys, status: int, failed: int):
+    monkeypatch.setattr(run_paths, "host_features", lambda: frozenset({"avx2", "fma", "amx-tile"}))
+    given: list[tuple[str, list[str]]] = []
+
+    def run(environment, arguments):
+        given.append((environment["NUMBA_CPU_FEATURES"], arguments))
+        return status
+
+    monkeypatch.setattr(run_paths, "run", run)
+    assert run_paths.main(["-x"]) == failed
+    assert given == [("+avx2,+fma", ["-x"]), ("", ["-x"])]
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "AMX: skipped, the processor has no amx-bf16, avx512f"
+    assert lines[1] == "AVX-512: skipped, the processor has no avx512f"
+    state = "FAILED" if failed else "passed"
+    assert [line.rpartition(" in ")[0] for line in lines[2:]] == [
+        f"AVX2: {state}",
+        f"portable: {state}",
+    ]
