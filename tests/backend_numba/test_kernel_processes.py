@@ -24,20 +24,20 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 PROGRAM = """
 import logging, sys
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
-from gptrs_backend_numba.codegen.compiled import compiled
-kernel = compiled("def kernel(a, b):\\n    return a * b + 1\\n")
+from gptrs_backend_numba.codegen.compiled import compiled_source
+kernel = compiled_source("def kernel(a, b):\\n    return a * b + 1\\n")
 print(kernel(6, 7))
 """
 
 
 COLLISION = """
 import sys
-from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.compiled import compiled_source, compiled_source_task
 def source(body):
     return f"def kernel(a, b, c, geometry, task):\\n    return {body}\\n"
-addresses = [compiled_task(source(body)) for body in sys.argv[1:]]
-assert [compiled_task(source(body)) for body in sys.argv[1:]] == addresses, addresses
-print(*(compiled(source(body))(6, 7, 8, 9, 10) for body in sys.argv[1:]))
+addresses = [compiled_source_task(source(body)) for body in sys.argv[1:]]
+assert [compiled_source_task(source(body)) for body in sys.argv[1:]] == addresses, addresses
+print(*(compiled_source(source(body))(6, 7, 8, 9, 10) for body in sys.argv[1:]))
 """
 
 
@@ -72,12 +72,13 @@ def test_a_second_process_finds_what_the_first_compiled(root: Path) -> None:
 SCRIPT = """
 import sys
 from gptrs_backend_numba.codegen.compile_listeners import LISTENERS
-from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_backend_numba.codegen.compiled import compiled_source
 print("ready", flush=True)
 sys.stdin.read()
 numbers = []
 with LISTENERS.told(lambda number, total: numbers.append(number)):
-    found = [compiled(f"def kernel(a, b):\\n    return a * b + {i}\\n")(6, 7) for i in range(4)]
+    sources = [f"def kernel(a, b):\\n    return a * b + {i}\\n" for i in range(4)]
+    found = [compiled_source(source)(6, 7) for source in sources]
 print(len(numbers), *found)
 """
 

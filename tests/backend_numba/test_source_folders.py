@@ -9,7 +9,7 @@ import pytest
 
 import gptrs_backend_numba
 from gptrs_backend_numba import compiler, lowering
-from gptrs_backend_numba.codegen.compiled import sources_digest
+from gptrs_backend_numba.codegen.sources import read_sources, sources_digest
 
 PACKAGE = Path(gptrs_backend_numba.__file__).parent
 NESTED = [
@@ -33,13 +33,13 @@ def test_some_kernels_lie_in_folders() -> None:
 
 @pytest.mark.parametrize("path", NESTED, ids=str)
 def test_a_change_of_any_kernel_source_changes_the_digest(copy: Path, path: Path) -> None:
-    before = sources_digest(copy)
+    before = sources_digest(read_sources(copy))
     file = copy / path
     text = file.read_text()
     file.write_text(f"{text}# changed\n")
-    assert sources_digest(copy) != before
+    assert sources_digest(read_sources(copy)) != before
     file.write_text(text)
-    assert sources_digest(copy) == before
+    assert sources_digest(read_sources(copy)) == before
 
 
 def test_lowerings_in_folders_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

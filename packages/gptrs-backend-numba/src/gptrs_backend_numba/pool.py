@@ -11,10 +11,10 @@ import numpy as np
 from gptrs_backend_numba.codegen.compiled import compiled
 from gptrs_backend_numba.codegen.machine_code import Kernel
 from gptrs_backend_numba.codegen.tasks import (
-    RUN_SOURCE,
     STATE_WORDS,
-    STOP_SOURCE,
-    WORKER_SOURCE,
+    run_tasks_kernel,
+    stop_kernel,
+    worker_kernel,
 )
 from gptrs_backend_numba.memory import address_of, aligned
 
@@ -40,7 +40,7 @@ class Pool:
         while len(self._workers) < threads - 1:
             number = len(self._workers) + 1
             worker = threading.Thread(
-                target=compiled(WORKER_SOURCE),
+                target=compiled(worker_kernel),
                 args=(self.address, number),
                 name=f"gptrs-numba-{number}",
                 daemon=True,
@@ -49,7 +49,7 @@ class Pool:
             self._workers.append(worker)
             if number == 1:
                 # The interpreter frees compiled code when it ends; nobody may be in it by then.
-                atexit.register(self._stop, compiled(STOP_SOURCE))
+                atexit.register(self._stop, compiled(stop_kernel))
 
     def _stop(self, stop: Kernel) -> None:
         stop(self.address)
@@ -60,7 +60,7 @@ class Pool:
 @cache
 def run_tasks() -> Kernel:
     """The kernel that runs a job; compiled on first use."""
-    return compiled(RUN_SOURCE)
+    return compiled(run_tasks_kernel)
 
 
 POOL = Pool()

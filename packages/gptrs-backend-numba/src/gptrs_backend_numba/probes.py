@@ -32,7 +32,7 @@ class MeasuringThreads:
         array.fill(1)  # memory that was never written to is one page of zeros
         sums = np.zeros(_BLOCKS, np.int64)
         geometry = np.array([_BLOCK // 8], np.int64)
-        task = compiled_task(probe.READ_SOURCE)
+        task = compiled_task(probe.read_task)
         with ENGINE:
             POOL.grow(self.threads)
             seconds = _best(lambda: self._run(task, _BLOCKS, array, sums, geometry))
@@ -41,7 +41,7 @@ class MeasuringThreads:
     def flop_per_s(self) -> float:
         """The best of several rounds of multiply-adds, one task for each thread."""
         sums, geometry = np.zeros(self.threads, np.float32), np.array([_STEPS], np.int64)
-        task = compiled_task(probe.MULTIPLY_SOURCE, probe.NAMES)
+        task = compiled_task(probe.multiply_task)
         with ENGINE:
             POOL.grow(self.threads)
             seconds = _best(lambda: self._run(task, self.threads, sums, sums, geometry))

@@ -12,7 +12,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.program import Region, Value
 from gptrs.ir.shapes import Shape
-from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_backend_numba.codegen.compiled import compiled_source
 from gptrs_backend_numba.codegen.machine_code import Kernel
 from gptrs_backend_numba.jumps import Control
 from gptrs_backend_numba.kernels import elementwise
@@ -226,7 +226,7 @@ class Builder:
         for place, access in enumerate(accesses):
             if not access.fixed:
                 geometry += [steps[place] for _, steps in axes]
-        self.call(compiled(source), inputs, output, geometry, explain)
+        self.call(compiled_source(source), inputs, output, geometry, explain)
 
     def copy(self, source: View, target: View) -> None:
         """Add a call that copies elements between views of one shape, as they are."""

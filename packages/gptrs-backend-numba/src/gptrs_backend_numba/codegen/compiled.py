@@ -8,41 +8,33 @@ import logging
 import platform
 import re
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from importlib import import_module
-from pathlib import Path
+from types import FunctionType
 
 import llvmlite
 
 from gptrs_backend_numba.codegen import (
     complex_numbers,
     conversion,
-    interpreter,
     machine,
     scalar,
     target,
     tasks,
 )
 from gptrs_backend_numba.codegen.compile_listeners import LISTENERS
+from gptrs_backend_numba.codegen.kernel import (
+    KernelFunction,
+    SpecializedKernel,
+    unique_name,
+)
 from gptrs_backend_numba.codegen.kernel_store import KernelStore, open_store
-from gptrs_backend_numba.codegen.machine_code import Kernel, Linker, MachineCode, decode
+from gptrs_backend_numba.codegen.machine_code import Kernel, Linker, decode
+from gptrs_backend_numba.codegen.sources import SOURCES_DIGEST
 
-
-def sources_digest(package: Path) -> bytes:
-    """Return a digest of the kernels below `package` and of the functions that kernels call.
-
-    It covers `codegen` and `kernels` with all their subfolders: a kernel on disk that was compiled
-    from other sources must never be taken.
-    """
-    sources = (path for folder in _SOURCES for path in (package / folder).rglob("*.py"))
-    content = b"".join(path.read_bytes() for path in sorted(sources))
-    return hashlib.blake2b(content, digest_size=20).digest()
-
-
-_SOURCES = ("codegen", "kernels")
-# Taken at import, together with the code that it stands for.
-_SOURCES_DIGEST = sources_digest(Path(__file__).parent.parent)
+Build = Callable[[str], FunctionType]
+"""What makes the function of a kernel, with a name, when it is found in no store."""
 _NAMESPACE = {
     name: value
     for module in (
@@ -51,7 +43,6 @@ _NAMESPACE = {
         scalar,
         complex_numbers,
         tasks,
-        interpreter,
     )
     for name, value in module.EXPORTS.items()
 }
@@ -61,21 +52,42 @@ _LOCK = threading.Lock()
 
 
 def compiled(
+    kernel: KernelFunction | SpecializedKernel, *, fastmath: tuple[str, ...] = ()
+) -> Kernel:
+    """Return the machine code of a kernel; one without bindings needs no `specialize`.
+
+    `fastmath` has LLVM's flags for the floating-point operations of the kernel and of functions
+    that it calls, except those that have flags of their own.
+    """
+    specialized = kernel.specialize() if isinstance(kernel, KernelFunction) else kernel
+    return _found(specialized.name, specialized.key, fastmath, specialized.build)
+
+
+def compiled_task(kernel: KernelFunction | SpecializedKernel) -> int:
+    """Return the address of a compiled kernel, for `call_task` and the like in other kernels."""
+    return compiled(kernel).address
+
+
+def compiled_source(
     source: str,
     *,
     fastmath: tuple[str, ...] = (),
     constants: Mapping[str, object] | None = None,
 ) -> Kernel:
-    """The machine code of the function `kernel` that `source` defines, all arguments int64.
+    """Return the machine code of the function `kernel` that generated source text defines.
 
     `source` must differ wherever `constants`, its additional global names, differ.
     """
-    key = f"{fastmath}\n{source}"
-    with _LOCK:
-        found = _KERNELS.get(key)
-        if found is None:
-            found = _KERNELS[key] = _made(key, source, fastmath, constants or {})
-        return found
+
+    def build(name: str) -> FunctionType:
+        return _from_text(name, source, constants or {})
+
+    return _found("kernel", source, fastmath, build)
+
+
+def compiled_source_task(source: str, constants: Mapping[str, object] | None = None) -> int:
+    """Return the address of compiled source text."""
+    return compiled_source(source, constants=constants).address
 
 
 def provide(functions: Mapping[str, object]) -> None:
@@ -88,27 +100,30 @@ def address_of_kernel(kernel: Kernel) -> int:
     return kernel.address
 
 
-def compiled_task(source: str, constants: Mapping[str, object] | None = None) -> int:
-    """The address of the compiled function `kernel`, for `call_task` in other kernels."""
-    return compiled(source, constants=constants).address
+def _found(name: str, key: str, fastmath: tuple[str, ...], build: Build) -> Kernel:
+    key = f"{fastmath}\n{key}"
+    with _LOCK:
+        found = _KERNELS.get(key)
+        if found is None:
+            found = _KERNELS[key] = _made(name, key, fastmath, build)
+        return found
 
 
-def _made(
-    key: str, source: str, fastmath: tuple[str, ...], constants: Mapping[str, object]
-) -> Kernel:
+def _made(name: str, key: str, fastmath: tuple[str, ...], build: Build) -> Kernel:
     store = kernel_store()
-    name = hashlib.blake2b(f"{store.version}\n{key}".encode(), digest_size=20).hexdigest()
-    stored = _stored(store, name)
+    entry = hashlib.blake2b(f"{store.version}\n{key}".encode(), digest_size=20).hexdigest()
+    stored = _stored(store, entry)
     if stored is not None:
         return stored
-    with store.alone(name):
-        stored = _stored(store, name)  # another process may have compiled it meanwhile
+    with store.alone(entry):
+        stored = _stored(store, entry)  # another process may have compiled it meanwhile
         if stored is not None:
             return stored
         _announce(store)
         LISTENERS.kernel()
-        code = _compile(key, source, fastmath, constants)
-        store.save(name, code.encoded())
+        compiler = import_module("gptrs_backend_numba.codegen.numba_compiler")
+        code = compiler.machine_code(build(unique_name(name, key)), fastmath)
+        store.save(entry, code.encoded())
     return _LINKER.link(code)
 
 
@@ -123,19 +138,14 @@ def _stored(store: KernelStore, name: str) -> Kernel | None:
         return None
 
 
-def _compile(
-    key: str, source: str, fastmath: tuple[str, ...], constants: Mapping[str, object]
-) -> MachineCode:
+def _from_text(name: str, source: str, constants: Mapping[str, object]) -> FunctionType:
     _require_kept(source)
     namespace = {"__name__": __name__, **_NAMESPACE, **constants}
     exec(compile(source, "<gptrs kernel>", "exec"), namespace)
     function = namespace["kernel"]
-    # The linker knows functions by name only, and numba numbers them anew in each process:
-    # kernels that different processes have stored would take each other's place.
-    name = f"kernel_{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}"
+    assert isinstance(function, FunctionType)
     function.__name__ = function.__qualname__ = name
-    compiler = import_module("gptrs_backend_numba.codegen.numba_compiler")
-    return compiler.machine_code(function, fastmath)
+    return function
 
 
 def _require_kept(source: str) -> None:
@@ -148,7 +158,7 @@ def _require_kept(source: str) -> None:
 @cache
 def kernel_store() -> KernelStore:
     """Where this process finds and keeps its kernels."""
-    content = _SOURCES_DIGEST + target.description().encode()
+    content = SOURCES_DIGEST + target.description().encode()
     digest = hashlib.blake2b(content, digest_size=8).hexdigest()
     return open_store(
         f"Python {platform.python_version()}, numba {importlib.metadata.version('numba')},"

@@ -6,9 +6,7 @@ import cmath
 import math
 
 from gptrs_backend_numba.codegen.deferred import register_jitable
-from gptrs_backend_numba.codegen.machine import EXPORTS as MACHINE
-
-_divide = MACHINE["divide"]
+from gptrs_backend_numba.codegen.machine import divide
 
 
 @register_jitable
@@ -17,12 +15,12 @@ def complex_divide(x, y):
     a, b, c, d = x.real, x.imag, y.real, y.imag
     if abs(c) >= abs(d):
         if c == 0.0 and d == 0.0:
-            return complex(_divide(a, abs(c)), _divide(b, abs(c)))
-        ratio = _divide(d, c)
-        scale = _divide(1.0, c + d * ratio)
+            return complex(divide(a, abs(c)), divide(b, abs(c)))
+        ratio = divide(d, c)
+        scale = divide(1.0, c + d * ratio)
         return complex((a + b * ratio) * scale, (b - a * ratio) * scale)
-    ratio = _divide(c, d)
-    scale = _divide(1.0, d + c * ratio)
+    ratio = divide(c, d)
+    scale = divide(1.0, d + c * ratio)
     return complex((a * ratio + b) * scale, (b * ratio - a) * scale)
 
 

@@ -119,9 +119,7 @@ def _to_53_bits_odd(builder, type_, x):
     return builder.select(large, odd, x)
 
 
-EXPORTS = {
-    "convert": convert,
-    "wrapped": wrapped,
-    "to_53_bits_odd": unary(_to_53_bits_odd),
-}
+to_53_bits_odd = unary("to_53_bits_odd", _to_53_bits_odd)
+
+EXPORTS = {"convert": convert, "wrapped": wrapped, "to_53_bits_odd": to_53_bits_odd}
 """The names that kernel sources use."""

@@ -22,6 +22,7 @@ class Intrinsic:
 
     def __init__(self, define: Callable[..., object]) -> None:
         self.__name__ = define.__name__
+        self.__qualname__ = define.__qualname__
         self.__doc__ = define.__doc__
         self.__module__ = define.__module__
         self._define = define
@@ -44,6 +45,29 @@ def intrinsic(define: Callable[..., object]) -> Intrinsic:
     return Intrinsic(define)
 
 
+def named_intrinsic(name: str) -> Callable[[Callable[..., object]], Intrinsic]:
+    """Decorator: `intrinsic` of a function that is defined within another, for use as `name`."""
+
+    def decorate(define: Callable[..., object]) -> Intrinsic:
+        define.__name__ = define.__qualname__ = name
+        return Intrinsic(define)
+
+    return decorate
+
+
+def named(name: str) -> Callable[[Function], Function]:
+    """Decorator: rename a function that is defined within another, below `register_jitable`.
+
+    The name must stand for one function of its module, in all processes.
+    """
+
+    def decorate(function: Function) -> Function:
+        function.__name__ = function.__qualname__ = name
+        return function
+
+    return decorate
+
+
 @overload
 def register_jitable(function: Function, /) -> Function: ...
 @overload
@@ -58,6 +82,10 @@ def register_jitable(
 
 
 def _wait(options: dict[str, object], function: Function) -> Function:
+    # The linker knows functions of stored kernels by name only: see `kernel.unique_name`.
+    if "<" in function.__qualname__:
+        raise TypeError(f"give `{function.__qualname__}` a name of its own by `named`")
+
     def register() -> None:
         real = import_module("numba.extending").register_jitable
         (real(**options) if options else real)(function)

@@ -13,9 +13,12 @@ Every instruction is its number and its operands; positions count words from the
 
 from __future__ import annotations
 
+import numpy as np
 from llvmlite import ir
 
 from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.kernel import kernel
+from gptrs_backend_numba.codegen.machine import pointer
 
 END, CALL, JUMP, UNLESS, BEGIN, NEXT, PLACE = range(7)
 MOST_ARGUMENTS = 24
@@ -24,47 +27,6 @@ RAISED = -1
 """What a call gives that ended by an exception, of which only a lack of memory is possible."""
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
-
-SOURCE = """
-def kernel(code, at, left):
-    C = pointer(code, np.int64)
-    while left > 0:
-        what = C[at]
-        if what == CALL:
-            if invoke(C[at + 1], code + 8 * (at + 3), C[at + 2]) != 0:
-                return -1 - at
-            at += 3 + C[at + 2]
-            left -= 1
-        elif what == PLACE:
-            address = C[at + 2]
-            for move in range(C[at + 3]):
-                address += C[C[at + 4 + 2 * move]] * C[at + 5 + 2 * move]
-            C[C[at + 1]] = address
-            at += 4 + 2 * C[at + 3]
-        elif what == UNLESS:
-            at = at + 3 if pointer(C[at + 1], np.uint8)[0] != 0 else C[at + 2]
-            left -= 1
-        elif what == JUMP:
-            at = C[at + 1]
-        elif what == BEGIN:
-            C[C[at + 1]] = C[at + 2]
-            at += 3
-        elif what == NEXT:
-            left -= 1
-            if C[C[at + 1]] == C[at + 2]:
-                at += 5
-            else:
-                C[C[at + 1]] += C[at + 3]
-                at = C[at + 4]
-        else:
-            return 0
-    return at
-"""
-"""Runs the words at `code` from position `at`, at most about `left` of the calls.
-
-Returns 0 at the end, where to go on if there is more to do, or -1 - the position of a call that
-failed.
-"""
 
 
 @intrinsic
@@ -109,13 +71,42 @@ def _returned(builder, function, first, count, slots):
     return builder.select(succeeded, builder.load(result, typ=_I64), ir.Constant(_I64, RAISED))
 
 
-EXPORTS = {
-    "invoke": invoke,
-    "CALL": CALL,
-    "JUMP": JUMP,
-    "UNLESS": UNLESS,
-    "BEGIN": BEGIN,
-    "NEXT": NEXT,
-    "PLACE": PLACE,
-}
-"""The names that the source uses."""
+@kernel
+def run_schedule(code, at, left):
+    """Run the words at `code` from position `at`, at most about `left` of the calls.
+
+    Return 0 at the end, where to go on if there is more to do, or -1 - the position of a call that
+    failed.
+    """
+    C = pointer(code, np.int64)
+    while left > 0:
+        what = C[at]
+        if what == CALL:
+            if invoke(C[at + 1], code + 8 * (at + 3), C[at + 2]) != 0:
+                return -1 - at
+            at += 3 + C[at + 2]
+            left -= 1
+        elif what == PLACE:
+            address = C[at + 2]
+            for move in range(C[at + 3]):
+                address += C[C[at + 4 + 2 * move]] * C[at + 5 + 2 * move]
+            C[C[at + 1]] = address
+            at += 4 + 2 * C[at + 3]
+        elif what == UNLESS:
+            at = at + 3 if pointer(C[at + 1], np.uint8)[0] != 0 else C[at + 2]
+            left -= 1
+        elif what == JUMP:
+            at = C[at + 1]
+        elif what == BEGIN:
+            C[C[at + 1]] = C[at + 2]
+            at += 3
+        elif what == NEXT:
+            left -= 1
+            if C[C[at + 1]] == C[at + 2]:
+                at += 5
+            else:
+                C[C[at + 1]] += C[at + 3]
+                at = C[at + 4]
+        else:
+            return 0
+    return at

@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import intrinsic, register_jitable, types
+from gptrs_backend_numba.codegen.deferred import (
+    intrinsic,
+    named_intrinsic,
+    register_jitable,
+    types,
+)
 
 
 def call_llvm(builder, name, result, arguments):
@@ -28,10 +33,10 @@ def pointer(typing_context, address, element):
     return signature, generate
 
 
-def unary(emit):
+def unary(name, emit):
     """An intrinsic of one number; `emit` takes the builder, the type and the number."""
 
-    @intrinsic
+    @named_intrinsic(name)
     def apply(typing_context, x):
         def generate(context, builder, signature, arguments):
             return emit(builder, signature.return_type, *arguments)
@@ -41,10 +46,10 @@ def unary(emit):
     return apply
 
 
-def binary(emit):
+def binary(name, emit):
     """An intrinsic of two numbers of one type; `emit` takes the builder, the type and both."""
 
-    @intrinsic
+    @named_intrinsic(name)
     def apply(typing_context, x, y):
         if types.unliteral(x) != types.unliteral(y):
             raise TypeError(f"operands of one type needed, got {x} and {y}")
@@ -140,7 +145,7 @@ def _sign_bits(builder, type_, x):
     return builder.ashr(x, ir.Constant(x.type, type_.bitwidth - 1))
 
 
-_divide_exact = binary(lambda builder, type_, x, y: builder.udiv(x, y))
+_divide_exact = binary("_divide_exact", lambda builder, type_, x, y: builder.udiv(x, y))
 
 
 @register_jitable
@@ -155,39 +160,82 @@ def offset(geometry, at, rank, index):
     return total
 
 
+absolute = unary("absolute", _math("fabs"))
+floor = unary("floor", _math("floor"))
+ceil = unary("ceil", _math("ceil"))
+rint = unary("rint", _math("rint"))
+square_root = unary("square_root", _math("sqrt"))
+copysign = binary("copysign", _math("copysign"))
+float_maximum = binary("float_maximum", _math("maximum"))
+float_minimum = binary("float_minimum", _math("minimum"))
+power = binary("power", _math("pow"))
+divide = binary("divide", lambda builder, type_, x, y: builder.fdiv(x, y))
+float_remainder = binary("float_remainder", lambda builder, type_, x, y: builder.frem(x, y))
+negated = unary("negated", lambda builder, type_, x: builder.neg(x))
+complement = unary("complement", lambda builder, type_, x: builder.not_(x))
+wrap_add = binary("wrap_add", lambda builder, type_, x, y: builder.add(x, y))
+wrap_sub = binary("wrap_sub", lambda builder, type_, x, y: builder.sub(x, y))
+wrap_mul = binary("wrap_mul", lambda builder, type_, x, y: builder.mul(x, y))
+bit_and = binary("bit_and", lambda builder, type_, x, y: builder.and_(x, y))
+bit_or = binary("bit_or", lambda builder, type_, x, y: builder.or_(x, y))
+bit_xor = binary("bit_xor", lambda builder, type_, x, y: builder.xor(x, y))
+integer_maximum = binary("integer_maximum", _integer_extreme(">"))
+integer_minimum = binary("integer_minimum", _integer_extreme("<"))
+quotient = binary("quotient", _quotient)
+remainder = binary("remainder", _remainder)
+shift_left = binary("shift_left", _shift(lambda builder, _: builder.shl, _zero))
+shift_right_logical = binary("shift_right_logical", _shift(lambda builder, _: builder.lshr, _zero))
+shift_right_arithmetic = binary(
+    "shift_right_arithmetic",
+    _shift(lambda builder, type_: builder.ashr if type_.signed else builder.lshr, _sign_bits),
+)
+
+
+@intrinsic
+def keep_alive(typing_context, array):
+    """Do nothing: numba frees an array after its last mention, which this is.
+
+    A kernel that uses the address of an array needs it before each `return`, see
+    `gptrs_backend_numba.codegen.array_lifetimes`.
+    """
+
+    def generate(context, builder, signature, arguments):
+        return context.get_dummy_value()
+
+    return types.void(array), generate
+
+
 EXPORTS = {
     "np": np,
     "pointer": pointer,
     "offset": offset,
     "choose": choose,
     "fma": fma,
-    "absolute": unary(_math("fabs")),
-    "floor": unary(_math("floor")),
-    "ceil": unary(_math("ceil")),
-    "rint": unary(_math("rint")),
-    "square_root": unary(_math("sqrt")),
-    "copysign": binary(_math("copysign")),
-    "float_maximum": binary(_math("maximum")),
-    "float_minimum": binary(_math("minimum")),
-    "power": binary(_math("pow")),
-    "divide": binary(lambda builder, type_, x, y: builder.fdiv(x, y)),
-    "float_remainder": binary(lambda builder, type_, x, y: builder.frem(x, y)),
-    "negated": unary(lambda builder, type_, x: builder.neg(x)),
-    "complement": unary(lambda builder, type_, x: builder.not_(x)),
-    "wrap_add": binary(lambda builder, type_, x, y: builder.add(x, y)),
-    "wrap_sub": binary(lambda builder, type_, x, y: builder.sub(x, y)),
-    "wrap_mul": binary(lambda builder, type_, x, y: builder.mul(x, y)),
-    "bit_and": binary(lambda builder, type_, x, y: builder.and_(x, y)),
-    "bit_or": binary(lambda builder, type_, x, y: builder.or_(x, y)),
-    "bit_xor": binary(lambda builder, type_, x, y: builder.xor(x, y)),
-    "integer_maximum": binary(_integer_extreme(">")),
-    "integer_minimum": binary(_integer_extreme("<")),
-    "quotient": binary(_quotient),
-    "remainder": binary(_remainder),
-    "shift_left": binary(_shift(lambda builder, _: builder.shl, _zero)),
-    "shift_right_logical": binary(_shift(lambda builder, _: builder.lshr, _zero)),
-    "shift_right_arithmetic": binary(
-        _shift(lambda builder, type_: builder.ashr if type_.signed else builder.lshr, _sign_bits)
-    ),
+    "absolute": absolute,
+    "floor": floor,
+    "ceil": ceil,
+    "rint": rint,
+    "square_root": square_root,
+    "copysign": copysign,
+    "float_maximum": float_maximum,
+    "float_minimum": float_minimum,
+    "power": power,
+    "divide": divide,
+    "float_remainder": float_remainder,
+    "negated": negated,
+    "complement": complement,
+    "wrap_add": wrap_add,
+    "wrap_sub": wrap_sub,
+    "wrap_mul": wrap_mul,
+    "bit_and": bit_and,
+    "bit_or": bit_or,
+    "bit_xor": bit_xor,
+    "integer_maximum": integer_maximum,
+    "integer_minimum": integer_minimum,
+    "quotient": quotient,
+    "remainder": remainder,
+    "shift_left": shift_left,
+    "shift_right_logical": shift_right_logical,
+    "shift_right_arithmetic": shift_right_arithmetic,
 }
 """The names that kernel sources use."""

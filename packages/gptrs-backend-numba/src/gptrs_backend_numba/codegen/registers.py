@@ -125,3 +125,14 @@ def constant(value: complex, dtype: DType) -> np.generic:
     if dtype.bits == 4:
         return (np.int8 if dtype.kind == "signed" else np.uint8)(int(value.real))
     return dtype.numpy.type(value)
+
+
+def combined(kind: str, dtype: DType, total: str, value: str) -> str:
+    """Source of what a reduction of `kind` makes of two register values, before rounding."""
+    if kind in ("and", "or"):
+        return f"bit_{kind}({total}, {value})"
+    if kind in ("max", "min"):
+        return f"{'float' if dtype.is_float else 'integer'}_{kind}imum({total}, {value})"
+    if dtype.is_integer:
+        return f"wrap_add({total}, {value})" if kind == "sum" else f"wrap_mul({total}, {value})"
+    return f"{total} + {value}" if kind == "sum" else f"{total} * {value}"

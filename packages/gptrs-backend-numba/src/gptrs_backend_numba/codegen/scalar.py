@@ -8,13 +8,18 @@ import numpy as np
 
 from gptrs_backend_numba.codegen.conversion import bits_of, convert, from_bits, truncated
 from gptrs_backend_numba.codegen.deferred import register_jitable
-from gptrs_backend_numba.codegen.machine import EXPORTS as MACHINE
-from gptrs_backend_numba.codegen.machine import choose, fma
+from gptrs_backend_numba.codegen.machine import (
+    absolute,
+    choose,
+    copysign,
+    divide,
+    fma,
+    integer_maximum,
+    integer_minimum,
+    rint,
+)
 
 f32, i32 = np.float32, np.int32
-_divide, _rint, _copysign = MACHINE["divide"], MACHINE["rint"], MACHINE["copysign"]
-_absolute = MACHINE["absolute"]
-_integer_maximum, _integer_minimum = MACHINE["integer_maximum"], MACHINE["integer_minimum"]
 
 
 @register_jitable
@@ -22,7 +27,7 @@ def exp_f32(x):
     """`e^x` by `2^n * e^r`, |r| <= ln(2) / 2, with the polynomial of Cephes `expf`; < 2 ULP."""
     y = choose(x < f32(89.0), x, f32(89.0))  # NaN is put back at the end
     y = choose(y > f32(-104.0), y, f32(-104.0))
-    n = _rint(y * f32(1.44269504088896341))
+    n = rint(y * f32(1.44269504088896341))
     r = fma(n, f32(-0.693359375), y)
     r = fma(n, f32(2.12194440e-4), r)
     p = fma(f32(1.9875691500e-4), r, f32(1.3981999507e-3))
@@ -42,21 +47,21 @@ def exp_f32(x):
 @register_jitable
 def tanh_f32(x):
     """The hyperbolic tangent: an odd polynomial (Cephes `tanhf`) below 0.625, else by `e^2x`."""
-    t = _absolute(x)
+    t = absolute(x)
     z = x * x
     p = fma(f32(-5.70498872745e-3), z, f32(2.06390887954e-2))
     p = fma(p, z, f32(-5.37397155531e-2))
     p = fma(p, z, f32(1.33314422036e-1))
     p = fma(p, z, f32(-3.33332819422e-1))
     near = fma(p * z, x, x)
-    far = f32(1.0) - _divide(f32(2.0), exp_f32(t + t) + f32(1.0))
-    return _copysign(choose(t < f32(0.625), near, far), x)
+    far = f32(1.0) - divide(f32(2.0), exp_f32(t + t) + f32(1.0))
+    return copysign(choose(t < f32(0.625), near, far), x)
 
 
 @register_jitable
 def erf_f32(x):
     """The error function: an odd polynomial near 0, else `1 - e^p(|x|)`; about 1 ULP."""
-    t = _absolute(x)
+    t = absolute(x)
     z = x * x
     p = fma(f32(-1.72853470e-5), t, f32(3.83197126e-4))
     q = fma(f32(-3.88396438e-3), t, f32(2.42546219e-2))
@@ -66,7 +71,7 @@ def erf_f32(x):
     p = fma(p, t, f32(-1.28717512e-1))
     p = fma(p, t, -t)
     p = choose(t > f32(4.0), f32(-104.0), p)  # the polynomial holds below; infinities end here
-    far = _copysign(f32(1.0) - exp_f32(p), x)
+    far = copysign(f32(1.0) - exp_f32(p), x)
     s = fma(f32(-5.96761703e-4), z, f32(4.99119423e-3))
     s = fma(s, z, f32(-2.67681349e-2))
     s = fma(s, z, f32(1.12819925e-1))
@@ -79,27 +84,27 @@ def erf_f32(x):
 @register_jitable
 def logistic_f32(x):
     """`1 / (1 + e^-x)` from `e^-|x|`, which cannot overflow."""
-    e = exp_f32(-_absolute(x))
-    return _divide(choose(x < f32(0.0), e, f32(1.0)), f32(1.0) + e)
+    e = exp_f32(-absolute(x))
+    return divide(choose(x < f32(0.0), e, f32(1.0)), f32(1.0) + e)
 
 
 @register_jitable
 def logistic_f64(x):
     """`logistic_f32` in double precision."""
-    e = math.exp(-_absolute(x))
-    return _divide(choose(x < 0.0, e, 1.0), 1.0 + e)
+    e = math.exp(-absolute(x))
+    return divide(choose(x < 0.0, e, 1.0), 1.0 + e)
 
 
 @register_jitable
 def sign_f32(x):
     """-1 or 1 with the sign of `x`; zeros and NaN stay."""
-    return choose(_absolute(x) > f32(0.0), _copysign(f32(1.0), x), x)
+    return choose(absolute(x) > f32(0.0), copysign(f32(1.0), x), x)
 
 
 @register_jitable
 def sign_f64(x):
     """`sign_f32` in double precision."""
-    return choose(_absolute(x) > 0.0, _copysign(1.0, x), x)
+    return choose(absolute(x) > 0.0, copysign(1.0, x), x)
 
 
 @register_jitable
@@ -153,9 +158,9 @@ def f64_to_f32_odd(x):
     """`x` in float32 with the last bit set if inexact, so that a second rounding is harmless."""
     nearest = convert(x, f32)
     back = convert(nearest, np.float64)
-    step = choose(_absolute(back) < _absolute(x), i32(1), i32(-1))
+    step = choose(absolute(back) < absolute(x), i32(1), i32(-1))
     b = bits_of(nearest)
-    inexact = (back != x) & (x == x) & ((b & i32(1)) == i32(0)) & (_absolute(back) > 0.0)
+    inexact = (back != x) & (x == x) & ((b & i32(1)) == i32(0)) & (absolute(back) > 0.0)
     return from_bits(choose(inexact, i32(b + step), b))
 
 
@@ -219,13 +224,13 @@ def wrapped_ui4(x):
 @register_jitable
 def clamped_si4(x):
     """The nearest number of 4 bits."""
-    return _integer_minimum(_integer_maximum(x, np.int8(-8)), np.int8(7))
+    return integer_minimum(integer_maximum(x, np.int8(-8)), np.int8(7))
 
 
 @register_jitable
 def clamped_ui4(x):
     """The nearest number of 4 bits."""
-    return _integer_minimum(x, np.uint8(15))
+    return integer_minimum(x, np.uint8(15))
 
 
 EXPORTS = {

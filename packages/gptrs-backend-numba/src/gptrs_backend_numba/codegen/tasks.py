@@ -17,6 +17,7 @@ from __future__ import annotations
 from llvmlite import ir
 
 from gptrs_backend_numba.codegen.deferred import intrinsic, register_jitable, types
+from gptrs_backend_numba.codegen.kernel import kernel
 from gptrs_backend_numba.codegen.system import (
     atomic_add,
     atomic_load,
@@ -143,42 +144,48 @@ def sleep(state, worker):
     atomic_add(state + _SLEEPERS, -1)
 
 
-RUN_SOURCE = """
-def kernel(state, function, count, threads, a, b, c, geometry):
+@register_jitable
+def share_tasks(state, function, count, threads, a, b, c, geometry):
+    """Run all tasks of a job on up to `threads` threads; the caller is one of them."""
     if threads < 2 or count < 2:
         for task in range(count):
             call_task(function, a, b, c, geometry, task)
-        return 0
+        return
     publish(state, function, count, threads, a, b, c, geometry)
     while take_task(state, 0):
         pass
     await_others(state, count)
-    return 0
-"""
-"""Runs all tasks of a job on up to `threads` threads; the caller is one of them."""
 
-WORKER_SOURCE = """
-def kernel(state, worker):
+
+@kernel
+def run_tasks_kernel(state, function, count, threads, a, b, c, geometry):
+    """Run all tasks of a job, see `share_tasks`."""
+    share_tasks(state, function, count, threads, a, b, c, geometry)
+    return 0
+
+
+@kernel
+def worker_kernel(state, worker):
+    """Take tasks until stopped: what a worker thread does."""
     idle = 0
     while not stopped(state):
         if take_task(state, worker):
             idle = 0
-        elif idle < SPINS:
+        elif idle < _SPINS:
             idle += 1
             pause()
         else:
             sleep(state, worker)
             idle = 0
     return 0
-"""
-"""What a worker does until it is stopped."""
 
-STOP_SOURCE = """
-def kernel(state):
+
+@kernel
+def stop_kernel(state):
+    """Make all workers return."""
     stop(state)
     return 0
-"""
-"""Makes all workers return."""
+
 
 EXPORTS = {
     "SPINS": _SPINS,

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
+
+from gptrs_backend_numba.codegen.kernel import kernel
+from gptrs_backend_numba.codegen.machine import pointer
+from gptrs_backend_numba.codegen.tasks import share_tasks
+
 EXTRA = 3
 """How many other tensors a call takes; what a task does not need may be any address."""
 
-RUN_SOURCE = """
-def kernel(state, function, count, threads, a, b, x, y, z, out, geometry):
+
+@kernel
+def run_with_extra(state, function, count, threads, a, b, x, y, z, out, geometry):
+    """Run tasks on up to `threads` threads; the geometry begins with room for x, y and z."""
     G = pointer(geometry, np.int64)
     G[0], G[1], G[2] = x, y, z
-    if threads < 2 or count < 2:
-        for task in range(count):
-            call_task(function, a, b, out, geometry, task)
-        return 0
-    publish(state, function, count, threads, a, b, out, geometry)
-    while take_task(state, 0):
-        pass
-    await_others(state, count)
+    share_tasks(state, function, count, threads, a, b, out, geometry)
     return 0
-"""
-"""Runs tasks on up to `threads` threads; the first `EXTRA` numbers of the geometry are its own."""

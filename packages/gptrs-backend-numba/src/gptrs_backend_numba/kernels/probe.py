@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 from llvmlite import ir
 
 from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.kernel import kernel
+from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.codegen.vector_ir import F32, VECTOR, WIDTH, Emitter
 
 _CHAINS = 12
@@ -33,8 +36,9 @@ def multiply_adds(typing_context, steps):
     return types.float32(types.int64), generate
 
 
-READ_SOURCE = """
-def kernel(a, b, c, geometry, task):
+@kernel
+def read_task(a, b, c, geometry, task):
+    """Add up one block of int64; geometry: its length."""
     count = pointer(geometry, np.int64)[0]
     block = pointer(a + 8 * count * task, np.int64)
     total = 0
@@ -42,11 +46,10 @@ def kernel(a, b, c, geometry, task):
         total += block[i]
     pointer(c, np.int64)[task] = total
     return 0
-"""
-MULTIPLY_SOURCE = """
-def kernel(a, b, c, geometry, task):
+
+
+@kernel
+def multiply_task(a, b, c, geometry, task):
+    """Multiply and add in registers; geometry: the number of steps."""
     pointer(c, np.float32)[task] = multiply_adds(pointer(geometry, np.int64)[0])
     return 0
-"""
-NAMES: dict[str, object] = {"multiply_adds": multiply_adds}
-"""The additional names that the second source uses."""

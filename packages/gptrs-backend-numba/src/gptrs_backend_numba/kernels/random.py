@@ -14,7 +14,7 @@ from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.compiled import provide
 from gptrs_backend_numba.codegen.conversion import bits_of_f64, f64_from_bits
 from gptrs_backend_numba.codegen.deferred import register_jitable
-from gptrs_backend_numba.codegen.machine import EXPORTS as MACHINE
+from gptrs_backend_numba.codegen.machine import divide, square_root
 from gptrs_backend_numba.codegen.registers import cast_element, typed_pointer
 
 BLOCKS = 1024
@@ -30,7 +30,6 @@ _A, _B = numbers.CENTRAL
 _C, _D = numbers.MIDDLE
 _E, _F = numbers.FAR
 _LN_2, _SQRT_HALF = numbers.LN_2, numbers.SQRT_HALF
-_divide, _square_root = MACHINE["divide"], MACHINE["square_root"]
 
 _SOURCE = """
 # {what} of {result}
@@ -94,14 +93,14 @@ def inverse_normal(u):
     q = u - 0.5
     if abs(q) <= 0.425:
         r = 0.180625 - q * q
-        return _divide(q * _polynomial(r, _A), _polynomial(r, _B))
-    t = _square_root(-_log(min(u, 1.0 - u)))
+        return divide(q * _polynomial(r, _A), _polynomial(r, _B))
+    t = square_root(-_log(min(u, 1.0 - u)))
     if t <= 5.0:
         s = t - 1.6
-        tail = _divide(_polynomial(s, _C), _polynomial(s, _D))
+        tail = divide(_polynomial(s, _C), _polynomial(s, _D))
     else:
         s = t - 5.0
-        tail = _divide(_polynomial(s, _E), _polynomial(s, _F))
+        tail = divide(_polynomial(s, _E), _polynomial(s, _F))
     return -tail if q < 0.0 else tail
 
 
@@ -113,7 +112,7 @@ def _log(x):
     m = f64_from_bits((bits & 0xFFFFFFFFFFFFF) | 0x3FE0000000000000)
     if m < _SQRT_HALF:
         m, exponent = 2.0 * m, exponent - 1
-    s = _divide(m - 1.0, m + 1.0)
+    s = divide(m - 1.0, m + 1.0)
     return float(exponent) * _LN_2 + (2.0 * s) * _polynomial(s * s, _LOG_SERIES)
 
 

@@ -1,113 +1,141 @@
-"""Sources of the kernels of `reduce`, `argmax` and `argmin` over strided operands."""
+"""Kernels of `reduce`, `argmax` and `argmin` over strided operands."""
 
 from __future__ import annotations
 
-from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.keys import key, key_pointer
-from gptrs_backend_numba.codegen.registers import (
-    cast_element,
-    load,
-    rounded,
-    to_accumulator,
-    typed_pointer,
-)
+from functools import cache
 
-_REDUCE = """
-# {kind} of {operand} kept in {accumulator} from {identity!r}, returned as {result}
-def kernel(x, out, geometry):
+import numpy as np
+
+from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.codegen import machine
+from gptrs_backend_numba.codegen.deferred import named, register_jitable
+from gptrs_backend_numba.codegen.elements import (
+    Binary,
+    bits_of_width,
+    cast_element_of,
+    load_as,
+    memory_of,
+    rounded_of,
+)
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
+from gptrs_backend_numba.codegen.keys import key_of
+from gptrs_backend_numba.codegen.machine import offset, pointer
+
+
+@kernel
+def reduce_kernel(x, out, geometry, *, OPERAND, RESULT, IDENTITY, combine, rounded, store):
+    """Reduce some axes.
+
+    Geometry: number of results, of kept axes, of rows of reduced elements, of reduced axes besides
+    the row; row length and stride; then (size, stride) of each kept and each reduced axis.
+    """
     G = pointer(geometry, np.int64)
-    X, O = {X}, {O}
+    X, O = pointer(x, OPERAND), pointer(out, RESULT)
     count, kept, outer, reduced, n, stride = G[0], G[1], G[2], G[3], G[4], G[5]
     for o in range(count):
         base = offset(G, 6, kept, o)
         total = IDENTITY
         for r in range(outer):
             first = base + offset(G, 6 + 2 * kept, reduced, r)
-            if stride == 1:
+            if stride == 1:  # a loop of its own, so that it vectorizes
                 for i in range(n):
-                    total = {unit}
+                    total = rounded(combine(total, X[first + i]))
             else:
                 for i in range(n):
-                    total = {strided}
-        O[o] = {value}
+                    total = rounded(combine(total, X[first + i * stride]))
+        O[o] = store(total)
     return 0
-"""
-
-_EXTREME = """
-# index of the {better} of {operand} as {result}
-def kernel(x, out, geometry):
-    G = pointer(geometry, np.int64)
-    X, O = {X}, {O}
-    count, kept, n, stride = G[0], G[1], G[2], G[3]
-    for o in range(count):
-        base = offset(G, 4, kept, o)
-        best = {first}
-        at = np.int64(0)
-        for i in range(np.int64(1), n):
-            key = {next}
-            if key {sign} best:
-                best = key
-                at = i
-        O[o] = at
-    return 0
-"""
 
 
-def reduce_source(
-    kind: str, identity: float, operand: DType, accumulator: DType, result: DType
-) -> str:
-    """The kernel of one kind; its global name `IDENTITY` is to be the register of `identity`.
-
-    Geometry: number of results, of kept axes, of rows of reduced elements, of reduced axes besides
-    the row; row length and stride; then (size, stride) of each kept and each reduced axis.
-    """
-
-    def step(element: str) -> str:
-        value = to_accumulator(load(operand, element), operand, accumulator)
-        return rounded(accumulator, combined(kind, accumulator, "total", value))
-
-    return _REDUCE.format(
-        kind=kind,
-        identity=identity,
-        operand=operand,
-        accumulator=accumulator,
-        result=result,
-        X=typed_pointer("x", operand),
-        O=typed_pointer("out", result),
-        unit=step("X[first + i]"),
-        strided=step("X[first + i * stride]"),
-        value=cast_element("total", accumulator, result),
-    )
-
-
-def combined(kind: str, dtype: DType, total: str, value: str) -> str:
-    """Source of what a reduction of `kind` makes of two register values, before rounding."""
-    if kind in ("and", "or"):
-        return f"bit_{kind}({total}, {value})"
-    if kind in ("max", "min"):
-        return f"{'float' if dtype.is_float else 'integer'}_{kind}imum({total}, {value})"
-    if dtype.is_integer:
-        return f"wrap_add({total}, {value})" if kind == "sum" else f"wrap_mul({total}, {value})"
-    return f"{total} + {value}" if kind == "sum" else f"{total} * {value}"
-
-
-def extreme_source(largest: bool, operand: DType, result: DType) -> str:
-    """The kernel of `argmax` or `argmin`: the first of equals, the first NaN before all else.
+@kernel
+def extreme_kernel(x, out, geometry, *, OPERAND, RESULT, key, is_better):
+    """Find the index of the first best element; the first NaN comes before all else.
 
     Geometry: number of results, of kept axes, length and stride of the axis; then (size, stride)
     of each kept axis.
     """
+    G = pointer(geometry, np.int64)
+    X, O = pointer(x, OPERAND), pointer(out, RESULT)
+    count, kept, n, stride = G[0], G[1], G[2], G[3]
+    for o in range(count):
+        base = offset(G, 4, kept, o)
+        best = key(X[base])
+        at = np.int64(0)
+        for i in range(np.int64(1), n):
+            found = key(X[base + i * stride])
+            if is_better(found, best):
+                best = found
+                at = i
+        O[o] = at
+    return 0
 
-    def element(index: str) -> str:
-        return key(operand, f"X[{index}]", nan_is_least=not largest)
 
-    return _EXTREME.format(
-        better="largest" if largest else "least",
-        operand=operand,
-        result=result,
-        X=key_pointer("x", operand),
-        O=typed_pointer("out", result),
-        first=element("base"),
-        next=element("base + i * stride"),
-        sign=">" if largest else "<",
+def reduction(
+    kind: str, identity: np.generic, operand: DType, accumulator: DType, result: DType
+) -> SpecializedKernel:
+    """Return the kernel of `reduce`; `identity` is a register value of the accumulator."""
+    return reduce_kernel.specialize(
+        OPERAND=memory_of(operand),
+        RESULT=memory_of(result),
+        IDENTITY=identity,
+        combine=combined_of(kind, operand, accumulator),
+        rounded=rounded_of(accumulator),
+        store=cast_element_of(accumulator, result),
     )
+
+
+def extreme(largest: bool, operand: DType, result: DType) -> SpecializedKernel:
+    """Return the kernel of `argmax` or `argmin`."""
+    return extreme_kernel.specialize(
+        OPERAND=bits_of_width(operand.itemsize),
+        RESULT=memory_of(result),
+        key=key_of(operand, nan_is_least=not largest),
+        is_better=is_greater if largest else is_less,
+    )
+
+
+@cache
+def combined_of(kind: str, operand: DType, accumulator: DType) -> Binary:
+    """Return the function of a total and an element in memory to the next total, not rounded."""
+    load, combine = load_as(operand, accumulator), _combination(kind, accumulator)
+
+    @register_jitable
+    @named(f"{kind}_of_{operand}_in_{accumulator}")
+    def combined(total, element):
+        return combine(total, load(element))
+
+    return combined
+
+
+def _combination(kind: str, dtype: DType) -> object:
+    if kind in ("and", "or"):
+        return getattr(machine, f"bit_{kind}")
+    if kind in ("max", "min"):
+        return getattr(machine, f"{'float' if dtype.is_float else 'integer'}_{kind}imum")
+    if dtype.is_integer:
+        return machine.wrap_add if kind == "sum" else machine.wrap_mul
+    return added if kind == "sum" else multiplied
+
+
+@register_jitable
+def added(x, y):
+    """Return the sum of two floats or complex numbers."""
+    return x + y
+
+
+@register_jitable
+def multiplied(x, y):
+    """Return the product of two floats or complex numbers."""
+    return x * y
+
+
+@register_jitable
+def is_greater(x, y):
+    """Return whether x > y."""
+    return x > y
+
+
+@register_jitable
+def is_less(x, y):
+    """Return whether x < y."""
+    return x < y

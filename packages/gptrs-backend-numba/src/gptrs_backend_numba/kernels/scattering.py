@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.registers import (
+    combined,
     element,
     load,
     store,
     to_accumulator,
     typed_pointer,
 )
-from gptrs_backend_numba.kernels.reduction import combined
 
 _SCATTER = """
 # {label}

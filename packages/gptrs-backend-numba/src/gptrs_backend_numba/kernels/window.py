@@ -13,6 +13,7 @@ from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.registers import (
     cast_element,
+    combined,
     element,
     load,
     register,
@@ -20,7 +21,6 @@ from gptrs_backend_numba.codegen.registers import (
     to_accumulator,
     typed_pointer,
 )
-from gptrs_backend_numba.kernels.reduction import combined
 
 _HEAD = """
     G = pointer(geometry, np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.codegen.compiled import compiled_source_task
 from gptrs_backend_numba.kernels.amx.attention import KEYS, unit_source
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import MOST_PARTS, STEP
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
@@ -36,7 +36,7 @@ def _padded(fields: Mapping[str, int]) -> tuple[int, int]:
 
 def task(dtype: DType, depth: int) -> int:
     """The address of the function of a task."""
-    return compiled_task(*unit_source(dtype, depth))
+    return compiled_source_task(*unit_source(dtype, depth))
 
 
 def division(

@@ -9,7 +9,7 @@ from dataclasses import replace
 from functools import cache
 
 from gptrs.ir import dtypes
-from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.codegen.compiled import compiled_source_task
 from gptrs_backend_numba.codegen.vector_ir import FEATURES, WIDTH
 from gptrs_backend_numba.kernels.amx import gemm as kernels
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import STEP
@@ -75,11 +75,11 @@ def multiply(
     depth = _DEPTH if k > _WHOLE_DEPTH else -(-k // STEP) * STEP
     most = _LEFT_BYTES // kernels.left_bytes(kind, depth)
     fields = call_fields(product, out, epilogue) | {"DEPTH": depth}
-    fields["PACK"] = compiled_task(*kernels.left_source(kind))
+    fields["PACK"] = compiled_source_task(*kernels.left_source(kind))
     fields |= division(product, tiles, most, builder.context.threads)
     sums = out
     if depth < k:
         sums = builder.fresh(dtypes.f32, (-(-n // PANEL) * tiles * UNIT_ROWS * PANEL,))
-    task = compiled_task(*kernels.task_source(kind, right.dtype))
+    task = compiled_source_task(*kernels.task_source(kind, right.dtype))
     count = -(-tiles // fields["TILES_A_TASK"]) * column_blocks(n, fields)
     run(builder, product, task, count, (left, right), sums, out, epilogue, fields)

@@ -18,11 +18,11 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.shapes import broadcastable_to
 from gptrs.ir.tensor_type import TensorType
-from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_source_task
 from gptrs_backend_numba.kernels.attention import many_queries as attention_panels
 from gptrs_backend_numba.kernels.attention import single_query as attention_rows
 from gptrs_backend_numba.kernels.attention.geometry import FIELDS
-from gptrs_backend_numba.kernels.five_operand_tasks import RUN_SOURCE
+from gptrs_backend_numba.kernels.five_operand_tasks import run_with_extra
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering import amx_attention as attention_unit
 from gptrs_backend_numba.lowering.custom_calls import custom_call
@@ -110,13 +110,13 @@ def attention(builder: Builder, unit: Unit) -> None:
     leading = (POOL.address, task, count, threads)
     numbers = np.array([fields.get(name, 0) for name in FIELDS], np.int64)
     reads = (query, key, value, mask, offset)
-    builder.steps.append(Call(compiled(RUN_SOURCE), reads, out, numbers, leading=leading))
+    builder.steps.append(Call(compiled(run_with_extra), reads, out, numbers, leading=leading))
 
 
 def _task(dtype: DType, few: bool) -> int:
     if few:
-        return compiled_task(attention_rows.rows_source(dtype), attention_rows.NAMES)
-    return compiled_task(attention_panels.panels_source(dtype), attention_panels.NAMES)
+        return compiled_source_task(attention_rows.rows_source(dtype), attention_rows.NAMES)
+    return compiled_source_task(attention_panels.panels_source(dtype), attention_panels.NAMES)
 
 
 def _with_dense_rows(builder: Builder, view: View) -> View:

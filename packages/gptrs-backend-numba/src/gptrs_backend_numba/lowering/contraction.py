@@ -9,7 +9,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.ops import contraction as ops
 from gptrs.ir.shapes import Shape
 from gptrs_backend_numba.codegen.compiled import compiled_task
-from gptrs_backend_numba.codegen.registers import NUMBERS, constant
+from gptrs_backend_numba.codegen.registers import NUMBERS
 from gptrs_backend_numba.kernels import contraction as kernels
 from gptrs_backend_numba.lowering import matmul
 from gptrs_backend_numba.lowering.table import TABLE
@@ -38,9 +38,8 @@ def dot_general(builder: Builder, unit: Unit) -> None:
     if accumulator is dtypes.f32 and matmul.suits(product, out):
         matmul.multiply(builder, product, out)
         return
-    source = kernels.any_type_source(lhs.dtype, accumulator, out.dtype)
     builder.call_tasks(
-        compiled_task(source, {"ZERO": constant(0, accumulator)}),
+        compiled_task(kernels.contraction(lhs.dtype, accumulator, out.dtype)),
         product.lhs.rows * math.prod(product.batch),
         (product.lhs.view, product.rhs.view),
         out,

@@ -19,7 +19,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
-from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.codegen.compiled import compiled_source_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.convolution_targets import CONV2D, DEPTHWISE
 from gptrs_backend_numba.kernels.convolution import direct as kernels
@@ -206,7 +206,7 @@ def _padded(builder: Builder, x: View, padding: Shape) -> View:
         "HEIGHT": shape[1], "WIDTH": line, "ROWS": rows, "ROWS_A_TASK": block,
     }  # fmt: skip
     builder.call_tasks(
-        compiled_task(kernels.PAD_SOURCE),
+        compiled_source_task(kernels.PAD_SOURCE),
         -(-rows // block),
         (x, x),
         target,
@@ -246,9 +246,9 @@ def depthwise(
         "CHANNELS_AT_ONCE": max(1, fitting // WIDTH) * WIDTH, "FIRST": first, "LAST": last,
     }  # fmt: skip
     if given.residual is None and _in_lines(at, given.x.shape, given.out.shape):
-        task = compiled_task(kernels.lines_source(at.stride[0]), LINES)
+        task = compiled_source_task(kernels.lines_source(at.stride[0]), LINES)
     else:
-        task = compiled_task(kernels.DEPTHWISE_SOURCE, EXPORTS)
+        task = compiled_source_task(kernels.DEPTHWISE_SOURCE, EXPORTS)
     weight = builder.contiguous(given.weight)
     numbers = geometry(kernels.DEPTHWISE_FIELDS, fields)
     run(builder, (task, -(-items // block), work), (given.x, weight), given, numbers)

@@ -10,7 +10,7 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.shapes import Shape
-from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.compiled import compiled_source, compiled_source_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.convolution import direct as kernels
 from gptrs_backend_numba.kernels.convolution.direct_ir import EXPORTS
@@ -86,7 +86,9 @@ def _functions(rows: tuple[int, int], outputs: int, weights: int) -> dict[str, i
     names = {2: ("SHORT", "TALL"), 1: ("SHORT_HALF", "TALL_HALF")}
     asks = weights >= _MANY_WEIGHTS
     return {
-        names[wide][more]: compiled_task(kernels.tile_source(rows[0] + more, wide, asks), EXPORTS)
+        names[wide][more]: compiled_source_task(
+            kernels.tile_source(rows[0] + more, wide, asks), EXPORTS
+        )
         for wide in vectors
         for more in range(2 if rows[1] else 1)
     }
@@ -105,7 +107,7 @@ def multiply(
     count = batch * -(-fields["ITEMS"] // fields["ITEMS_A_TASK"])
     count *= -(-panels // fields["PANELS_A_TASK"])
     numbers = dict(fields) | {"TABLE": len(kernels.TILE_FIELDS)}
-    task = compiled_task(kernels.TILES_SOURCE)
+    task = compiled_source_task(kernels.TILES_SOURCE)
     work = batch * given.out.size * fields["K"]
     run(builder, (task, count, work), sides, given, geometry(kernels.TILE_FIELDS, numbers, runs))
 
@@ -131,7 +133,7 @@ def run(
     leading = (POOL.address, task, count, builder.context.threads if work >= PARALLEL_FROM else 1)
     x, right = sides
     reads = (x, right, given.scale, given.shift, given.residual or x, given.bounds, extra or x)
-    kernel = compiled(kernels.RUN_SOURCE)
+    kernel = compiled_source(kernels.RUN_SOURCE)
     builder.steps.append(Call(kernel, reads, given.out, numbers, leading=leading))
 
 
@@ -143,10 +145,10 @@ def packed(builder: Builder, weight: View) -> View:
     if source is not None:
         return kept(builder, Packing(source, layout))
     target = builder.fresh(dtypes.f32, (layout.nbytes // 4,))
-    pack = compiled_task(gemm.right_source(4))
+    pack = compiled_source_task(gemm.right_source(4))
     numbers = {"N": n, "K": k, "RN": row, "RK": column, "PACK": pack}
     builder.call_tasks(
-        compiled_task(gemm.weight_source(4)),
+        compiled_source_task(gemm.weight_source(4)),
         -(-n // PANEL),
         (weight, weight),
         target,

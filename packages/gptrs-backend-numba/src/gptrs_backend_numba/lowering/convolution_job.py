@@ -9,7 +9,7 @@ from typing import cast
 import numpy as np
 
 from gptrs.ir import dtypes
-from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.compiled import compiled_source, compiled_source_task
 from gptrs_backend_numba.codegen.interpreter import MOST_ARGUMENTS
 from gptrs_backend_numba.kernels.convolution import job as kernels
 from gptrs_backend_numba.lowering.convolution_calls import geometry
@@ -57,11 +57,11 @@ class Job:
             return
         slots = min(builder.context.threads, len(self._tasks))
         memory = builder.fresh(dtypes.ui8, (slots * self._bytes,))
-        task = compiled_task(kernels.TASK_SOURCE, kernels.NAMES)
+        task = compiled_source_task(kernels.TASK_SOURCE, kernels.NAMES)
         leading = (POOL.address, task, len(self._tasks), builder.context.threads)
         builder.steps.append(
             Call(
-                compiled(kernels.run_source(count)),
+                compiled_source(kernels.run_source(count)),
                 (memory, *self._operands.values()),
                 self._out,
                 self._geometry(slots, count),

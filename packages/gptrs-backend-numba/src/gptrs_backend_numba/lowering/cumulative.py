@@ -34,12 +34,17 @@ def cumulative(builder: Builder, unit: Unit) -> None:
     nothing = identity(op.kind, accumulator)
     # A sum of nothing but -0.0 keeps its sign.
     start = -0.0 if op.kind == "sum" and accumulator.is_float else nothing
-    source = kernels.cumulative_source(
-        op.kind, start, x.dtype, accumulator, out.dtype, exclusive=op.exclusive
+    kernel = kernels.cumulative(
+        op.kind,
+        constant(start, accumulator),
+        constant(nothing, accumulator),
+        x.dtype,
+        accumulator,
+        out.dtype,
+        exclusive=op.exclusive,
     )
-    constants = {"START": constant(start, accumulator), "IDENTITY": constant(nothing, accumulator)}
     builder.call_tasks(
-        compiled_task(source, constants),
+        compiled_task(kernel),
         along.tasks,
         (x, x),
         out,

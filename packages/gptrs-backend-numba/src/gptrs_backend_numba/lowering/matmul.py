@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.codegen.compiled import compiled_source_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.matmul import gemm as kernels
 from gptrs_backend_numba.kernels.matmul.gemm_geometry import BLOCKS, IN_PLACE, PACKED, PANELS
@@ -114,9 +114,9 @@ def _right(builder: Builder, product: Product, input_: int, whole: bool) -> View
         return view
     target = builder.fresh(view.dtype, (layout.nbytes // size,))
     fields = {"N": rhs.rows, "K": product.k, "RN": rhs.row, "RK": rhs.column}
-    fields["PACK"] = compiled_task(kernels.right_source(size))
+    fields["PACK"] = compiled_source_task(kernels.right_source(size))
     builder.call_tasks(
-        compiled_task(kernels.weight_source(size)),
+        compiled_source_task(kernels.weight_source(size)),
         -(-rhs.rows // PANEL),
         (view, view),
         target,
@@ -149,15 +149,15 @@ def _multiply_tiles(
     fields |= division(product, tiles, most, builder.context.threads) | {
         "WAY": _way(builder, product, right),
         "DEPTH": max(depth, 1),
-        "TILE": compiled_task(kernels.tile_source(right.dtype)),
-        "PACK": compiled_task(kernels.right_source(right.dtype.itemsize)),
+        "TILE": compiled_source_task(kernels.tile_source(right.dtype)),
+        "PACK": compiled_source_task(kernels.right_source(right.dtype.itemsize)),
     }
     left = _packed_left(builder, product, fields)
     padded = -(-n // PANEL) * PANEL
     needed = depth < k and not (fields["DIRECT"] and padded == n)
     sums = builder.fresh(dtypes.f32, (batch * m, padded)) if needed else out
     count = batch * -(-tiles // fields["TILES_A_TASK"]) * column_blocks(n, fields)
-    task = compiled_task(kernels.task_source(right.dtype))
+    task = compiled_source_task(kernels.task_source(right.dtype))
     run(builder, product, task, count, (left, right), sums, out, epilogue, fields)
 
 
@@ -167,7 +167,7 @@ def _multiply_rows(builder: Builder, product: Product, out: View, epilogue: Epil
     left = builder.converted(replace(lhs.view, shape=shape, strides=strides), dtypes.f32)
     fields = call_fields(product, out, epilogue)
     fields["PANELS_A_TASK"] = enough_panels(lhs.rows, rhs.rows, product.k)
-    task = compiled_task(kernels.dots_source(rhs.view.dtype))
+    task = compiled_source_task(kernels.dots_source(rhs.view.dtype))
     count = math.prod(product.batch) * column_blocks(rhs.rows, fields)
     run(builder, product, task, count, (left, rhs.view), out, out, epilogue, fields)
 
@@ -191,7 +191,7 @@ def _packed_left(builder: Builder, product: Product, fields: dict[str, int]) -> 
     target = builder.fresh(dtypes.f32, (batch * lhs.rows * product.k,))
     if target.size:
         builder.call_tasks(
-            compiled_task(kernels.left_source(lhs.view.dtype)),
+            compiled_source_task(kernels.left_source(lhs.view.dtype)),
             batch * fields["TILES"],
             (lhs.view, lhs.view),
             target,

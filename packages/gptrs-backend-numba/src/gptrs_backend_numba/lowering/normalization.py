@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gptrs.ir.ops import normalization as ops
 from gptrs_backend_numba.axis_lines import lines
-from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.codegen.compiled import compiled_source_task
 from gptrs_backend_numba.codegen.registers import FLOATS, constant
 from gptrs_backend_numba.kernels import normalization as kernels
 from gptrs_backend_numba.lowering.table import TABLE
@@ -29,7 +29,7 @@ def layer_norm(builder: Builder, unit: Unit) -> None:
     source = kernels.layer_norm_source(x.dtype, op.epsilon)
     epsilon = {"EPSILON": constant(op.epsilon, x.dtype)}
     builder.call_tasks(
-        compiled_task(source, kernels.NORM_NAMES | epsilon),
+        compiled_source_task(source, kernels.NORM_NAMES | epsilon),
         along.tasks,
         (x, _joined(builder, scale, bias)),
         out,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gptrs.ir import dtypes
-from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.compiled import compiled_source, compiled_source_task
 from gptrs_backend_numba.kernels.matmul.epilogue import finish_source
 from gptrs_backend_numba.kernels.matmul.gemm import RUN_SOURCE
 from gptrs_backend_numba.kernels.matmul.gemm_geometry import FIELDS
@@ -96,7 +96,7 @@ def call_fields(product: Product, out: View, epilogue: Epilogue) -> dict[str, in
         "M": lhs.rows, "N": rhs.rows, "K": product.k,
         "LM": lhs.row, "LK": lhs.column, "RN": rhs.row, "RK": rhs.column,
         "LEFT": first, "RIGHT": first + 2 * len(product.batch), "RANK": len(product.batch),
-        "FINISH": compiled_task(finish),
+        "FINISH": compiled_source_task(finish),
         "DIRECT": int(plain and types == {dtypes.f32}),
         "HAS_BIAS": int(bias is not None), "HAS_RESIDUAL": int(residual is not None),
         "OUT_STEP": rhs.rows, "RESIDUAL_STEP": rhs.rows,
@@ -127,4 +127,4 @@ def run(
     numbers = np.array(geometry(product, fields), np.int64)
     leading = (POOL.address, task, count, threads)
     reads = (left, right, *extra, sums)
-    builder.steps.append(Call(compiled(RUN_SOURCE), reads, out, numbers, leading=leading))
+    builder.steps.append(Call(compiled_source(RUN_SOURCE), reads, out, numbers, leading=leading))

@@ -9,7 +9,6 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import reduction as ops
 from gptrs_backend_numba.codegen.compiled import compiled
-from gptrs_backend_numba.codegen.keys import KEY_NAMES
 from gptrs_backend_numba.codegen.registers import NUMBERS, constant
 from gptrs_backend_numba.kernels import reduction as kernels
 from gptrs_backend_numba.lowering.table import TABLE
@@ -37,12 +36,12 @@ def reduce(builder: Builder, unit: Unit) -> None:
     start = identity(op.kind, accumulator)
     if op.kind == "sum" and accumulator.is_float and rows * length > 0:
         start = -0.0  # so that a sum of nothing but -0.0 keeps its sign
-    source = kernels.reduce_source(op.kind, start, x.dtype, accumulator, out.dtype)
+    kernel = kernels.reduction(
+        op.kind, constant(start, accumulator), x.dtype, accumulator, out.dtype
+    )
     # Only sums of floats depend on their order, and PTIR leaves that open.
     fastmath = ("reassoc",) if op.kind in ("sum", "prod") else ()
-    constants = {"IDENTITY": constant(start, accumulator)}
-    kernel = compiled(source, fastmath=fastmath, constants=constants)
-    builder.call(kernel, (x,), out, geometry)
+    builder.call(compiled(kernel, fastmath=fastmath), (x,), out, geometry)
 
 
 @TABLE.register(ops.Argmax, ops.Argmin, dtypes=[d for d in dtypes.ALL if not d.is_complex])
@@ -56,8 +55,8 @@ def extreme(builder: Builder, unit: Unit) -> None:
         return
     kept, _ = _split(x, (op.axis,))
     geometry = [out.size, len(kept), x.shape[op.axis], x.strides[op.axis], *_flat(kept)]
-    source = kernels.extreme_source(isinstance(op, ops.Argmax), x.dtype, out.dtype)
-    builder.call(compiled(source, constants=KEY_NAMES), (x,), out, geometry)
+    kernel = kernels.extreme(isinstance(op, ops.Argmax), x.dtype, out.dtype)
+    builder.call(compiled(kernel), (x,), out, geometry)
 
 
 def _split(x: View, axes: Sequence[int]) -> tuple[Axes, Axes]:

@@ -14,9 +14,9 @@ import numpy as np
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
-from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_source_task
 from gptrs_backend_numba.kernels import rotary as kernels
-from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, RUN_SOURCE
+from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, run_with_extra
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.pool import POOL
@@ -68,10 +68,10 @@ def rotary(builder: Builder, unit: Unit) -> None:
     steps = [step for view in (x, cos, sin) for step in view.strides[:3]]
     sizes = [*x.shape[:3], *steps, block, half, x.shape[3] - 2 * half]
     threads = builder.context.threads if x.size >= _PARALLEL_FROM else 1
-    leading = (POOL.address, compiled_task(source), -(-rows // block), threads)
+    leading = (POOL.address, compiled_source_task(source), -(-rows // block), threads)
     numbers = np.array([*[0] * EXTRA, *sizes], np.int64)
     reads = (x, cos, sin, x, x)
-    builder.steps.append(Call(compiled(RUN_SOURCE), reads, out, numbers, leading=leading))
+    builder.steps.append(Call(compiled(run_with_extra), reads, out, numbers, leading=leading))
 
 
 def _with_dense_rows(builder: Builder, view: View) -> View:

@@ -15,9 +15,9 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.axis_lines import lines
-from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_source_task
 from gptrs_backend_numba.kernels import rows as kernels
-from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, RUN_SOURCE
+from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, run_with_extra
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.pool import POOL
@@ -74,11 +74,11 @@ def row_kernel(builder: Builder, unit: Unit) -> None:
     sizes = [along.count, along.block, along.length, along.step]
     geometry = [*[0] * EXTRA, *sizes, bits, *along.geometry()]
     threads = builder.context.threads if along.work >= _PARALLEL_FROM else 1
-    task = compiled_task(_source(op, x), kernels.NAMES)
+    task = compiled_source_task(_source(op, x), kernels.NAMES)
     leading = (POOL.address, task, along.tasks, threads)
     reads = (x, x, weight, bias, x)
     numbers = np.array(geometry, np.int64)
-    builder.steps.append(Call(compiled(RUN_SOURCE), reads, out, numbers, leading=leading))
+    builder.steps.append(Call(compiled(run_with_extra), reads, out, numbers, leading=leading))
 
 
 def _has(op: CustomCall, flag: str) -> bool:

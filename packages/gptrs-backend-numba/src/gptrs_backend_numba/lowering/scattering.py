@@ -12,7 +12,7 @@ import numpy as np
 
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import indexing as ops
-from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_backend_numba.codegen.compiled import compiled_source
 from gptrs_backend_numba.codegen.registers import NUMBERS
 from gptrs_backend_numba.kernels import scattering as kernels
 from gptrs_backend_numba.lowering.indexing import out_of_range, positions
@@ -86,7 +86,7 @@ def _scatter(builder: Builder, unit: Unit, indices: View, updates: View, total: 
         source = kernels.combine_source(kind, updates.dtype, total.dtype)
     explain = out_of_range(unit.last, indices, axis, total.shape[axis])
     walk = _walk(updates, wide, total, axis)
-    builder.call(compiled(source), (updates, wide), total, [*numbers, *walk], explain)
+    builder.call(compiled_source(source), (updates, wide), total, [*numbers, *walk], explain)
 
 
 def _walk(updates: View, indices: View, total: View, axis: int) -> list[int]:

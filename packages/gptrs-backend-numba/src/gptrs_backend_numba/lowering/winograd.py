@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gptrs.ir import dtypes
-from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.codegen.compiled import compiled_source_task
 from gptrs_backend_numba.cost_model import Convolution, winograd_side
 from gptrs_backend_numba.kernels.convolution import winograd as kernels
 from gptrs_backend_numba.kernels.convolution.winograd_ir import EXPORTS
@@ -145,7 +145,7 @@ def _transform(
 ) -> None:
     x, out = sides
     count = -(-fields["COUNT"] // fields["COUNT_A_TASK"])
-    job = compiled_task(source, EXPORTS), count, max(x.size, out.size)
+    job = compiled_source_task(source, EXPORTS), count, max(x.size, out.size)
     numbers = geometry(kernels.FIELDS, fields)
     run(builder, job, (x, x), replace(given, out=out), numbers, zeros)
 

@@ -58,7 +58,7 @@ class NumbaExecutable:
         outputs = [self._location(Place.RESULT, at) for at in range(len(schedule.results))]
         self._outputs = OutputBinding(schedule.results, outputs, types)
         self._scratch = self._location(Place.SCRATCH, 0)
-        self._interpret = compiled(interpreter.SOURCE)
+        self._interpret = compiled(interpreter.run_schedule)
         self._calls_at_once = _CALLS_AT_ONCE
         self._profiler: Profiler | None = None
         for index, array in enumerate(schedule.constants):

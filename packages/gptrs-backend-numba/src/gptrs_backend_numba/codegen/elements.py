@@ -1,0 +1,218 @@
+"""Functions of element types for the bindings of kernels: what loads, rounds, casts and stores.
+
+`X` being a pointer to elements of the type `memory_of(dtype)`, `load_of(dtype)` is the function of
+compiled code that makes a register value of `X[i]`, and `X[i] = store(value)` needs
+`store_of(dtype)`. See `gptrs_backend_numba.codegen.registers` for what values live as.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.codegen import scalar
+from gptrs_backend_numba.codegen.conversion import convert, to_53_bits_odd, wrapped
+from gptrs_backend_numba.codegen.deferred import named, register_jitable
+from gptrs_backend_numba.codegen.registers import is_narrow
+from gptrs_backend_numba.codegen.scalar import f64_to_f32_odd
+
+Unary = Callable[..., object]
+"""A function of one value in compiled code."""
+Binary = Callable[..., object]
+"""A function of two values in compiled code."""
+
+
+def register_of(dtype: DType) -> type[np.generic]:
+    """Return the NumPy type of a value in a register."""
+    if is_narrow(dtype):
+        return np.float32
+    if dtype.bits == 4:
+        return np.int8 if dtype.kind == "signed" else np.uint8
+    return dtype.numpy.type
+
+
+def memory_of(dtype: DType) -> type[np.generic]:
+    """Return the NumPy type of an element in memory."""
+    if is_narrow(dtype) or dtype.is_bool:
+        return bits_of_width(dtype.itemsize)
+    return register_of(dtype)
+
+
+def bits_of_width(width: int) -> type[np.generic]:
+    """Return the NumPy type of elements of `width` bytes that are moved as they are."""
+    return np.complex128 if width == 16 else np.dtype(f"u{width}").type
+
+
+@register_jitable
+def unchanged(value):
+    """Return the value."""
+    return value
+
+
+@register_jitable
+def to_truth(element):
+    """Load an `i1`."""
+    return convert(element, np.bool_)
+
+
+@register_jitable
+def from_truth(value):
+    """Store an `i1`."""
+    return convert(value, np.uint8)
+
+
+def load_of(dtype: DType) -> Unary:
+    """Return the function from an element in memory to a register value."""
+    if is_narrow(dtype):
+        return getattr(scalar, f"{dtype}_to_f32")
+    if dtype.bits == 4:
+        return rounded_of(dtype)
+    return to_truth if dtype.is_bool else unchanged
+
+
+def store_of(dtype: DType) -> Unary:
+    """Return the function from a register value to an element in memory; it rounds."""
+    if is_narrow(dtype):
+        return getattr(scalar, f"f32_to_{dtype}")
+    return from_truth if dtype.is_bool else unchanged
+
+
+@cache
+def rounded_of(dtype: DType) -> Unary:
+    """Return the function that brings a computed value to the precision of its type."""
+    if dtype.bits == 4:
+        return getattr(scalar, f"wrapped_{dtype}")
+    if not is_narrow(dtype):
+        return unchanged
+    load, store = load_of(dtype), store_of(dtype)
+
+    @register_jitable
+    @named(f"rounded_{dtype}")
+    def rounded(value):
+        return load(store(value))
+
+    return rounded
+
+
+@cache
+def cast_of(source: DType, target: DType) -> Unary:
+    """Return the function that converts register values as `cast` does; none is complex to real."""
+    if source is target:
+        return unchanged
+    if target.is_complex:
+        return _to_complex_of(source, target)
+    if source.is_complex:
+        return _is_not_zero_of(source)
+    if is_narrow(target):
+        return _composed(f"{source}_to_{target}", rounded_of(target), _to_f32_of(source))
+    if target.bits == 4:
+        clamped = getattr(scalar, f"clamped_{target}")
+        return _composed(f"{source}_to_{target}", clamped, _converted_to(register_of(target)))
+    return _converted_to(register_of(target))
+
+
+@cache
+def cast_element_of(source: DType, target: DType) -> Unary:
+    """Return the function from a register value of one type to an element of another."""
+    store = store_of(target)
+    if source is target:
+        return store
+    if is_narrow(target):  # storing rounds
+        return _composed(f"{source}_to_{target}_element", store, _to_f32_of(source))
+    if store is unchanged:
+        return cast_of(source, target)
+    return _composed(f"{source}_to_{target}_element", store, cast_of(source, target))
+
+
+@cache
+def load_as(dtype: DType, accumulator: DType) -> Unary:
+    """Return the function from an element in memory to a register value of the accumulator."""
+    load, accumulated = load_of(dtype), accumulated_of(dtype, accumulator)
+    if accumulated is unchanged:
+        return load
+    if load is unchanged:
+        return accumulated
+    return _composed(f"{dtype}_element_as_{accumulator}", accumulated, load)
+
+
+@cache
+def accumulated_of(source: DType, accumulator: DType) -> Unary:
+    """Return the function for values on their way into a sum: integers wrap, as the sum does."""
+    if not source.is_integer:
+        return cast_of(source, accumulator)
+    widened = _wrapped_to(register_of(accumulator))
+    if accumulator.bits != 4:
+        return widened
+    return _composed(f"wrapped_to_{accumulator}", rounded_of(accumulator), widened)
+
+
+@cache
+def _wrapped_to(type_: type[np.generic]) -> Unary:
+    @register_jitable
+    @named(f"wrapped_to_{type_.__name__}")
+    def widened(value):
+        return wrapped(value, type_)
+
+    return widened
+
+
+def _composed(name: str, outer: Unary, inner: Unary) -> Unary:
+    @register_jitable
+    @named(name)
+    def composed(value):
+        return outer(inner(value))
+
+    return composed
+
+
+@cache
+def _converted_to(type_: type[np.generic]) -> Unary:
+    @register_jitable
+    @named(f"converted_to_{type_.__name__}")
+    def converted(value):
+        return convert(value, type_)
+
+    return converted
+
+
+def _to_complex_of(source: DType, target: DType) -> Unary:
+    part = dtypes.f32 if target is dtypes.cf32 else dtypes.f64
+    inner = unchanged if source.is_complex else cast_of(source, part)
+    type_ = register_of(target)
+
+    @register_jitable
+    @named(f"{source}_to_{target}")
+    def to_complex(value):
+        return type_(inner(value))
+
+    return to_complex
+
+
+def _is_not_zero_of(source: DType) -> Unary:
+    type_ = register_of(source)
+
+    @register_jitable
+    @named(f"{source}_to_i1")
+    def is_not_zero(value):
+        return value != type_(0)
+
+    return is_not_zero
+
+
+@cache
+def _to_f32_of(source: DType) -> Unary:
+    """On the way to a narrow type: what is rounded here stays off the middle of two results."""
+    if source.bits < 32 or source is dtypes.f32:
+        return _converted_to(np.float32)
+    exact = to_53_bits_odd if source.is_integer and source.bits == 64 else unchanged
+
+    @register_jitable
+    @named(f"{source}_to_f32_odd")
+    def to_f32(value):
+        return convert(f64_to_f32_odd(convert(exact(value), np.float64)), np.float32)
+
+    return to_f32

@@ -1,0 +1,154 @@
+"""Kernels as Python functions: `@kernel`, and `specialize` with constants for their bindings.
+
+The positional parameters of a kernel are int64 (addresses and sizes). Its keyword-only parameters
+are bindings: constants of the machine code, which numba sees as global names.
+"""
+
+from __future__ import annotations
+
+import ast
+import copy
+import hashlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import FunctionType
+
+import numpy as np
+
+from gptrs_backend_numba.codegen.array_lifetimes import require_kept_arrays
+from gptrs_backend_numba.codegen.deferred import Intrinsic, register_jitable
+from gptrs_backend_numba.codegen.sources import foreign_digest, syntax_tree
+
+
+class KernelFunction:
+    """A function that can be compiled once values for its bindings are given."""
+
+    def __init__(self, function: FunctionType) -> None:
+        if function.__code__.co_freevars:
+            raise TypeError(f"kernel `{function.__qualname__}` must be defined in a module")
+        self.function = function
+        self.__name__ = function.__name__
+        self.__doc__ = function.__doc__
+        self.__module__ = function.__module__
+        parameters = inspect.signature(function).parameters.values()
+        self.bindings = frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        self._key = f"{foreign_digest(function.__code__.co_filename)}{qualified_name(function)}"
+
+    def specialize(self, **bindings: object) -> SpecializedKernel:
+        """Return the kernel with a value for each binding; TypeError if one is missing or unknown.
+
+        A value is a number, a NumPy scalar, a string, a type, a tuple of such, a function of
+        compiled code (an intrinsic, a `register_jitable` function, one of `math`), or another
+        specialized kernel, which is then called with its positional parameters.
+        """
+        if bindings.keys() != self.bindings:
+            wanted, given = (", ".join(sorted(names)) for names in (self.bindings, bindings))
+            raise TypeError(f"kernel `{self.__name__}` has the bindings ({wanted}), got ({given})")
+        values = ", ".join(f"{name}={_key_of(value)}" for name, value in sorted(bindings.items()))
+        return SpecializedKernel(self, bindings, f"{self._key}({values})")
+
+
+def kernel(function: Callable[..., object]) -> KernelFunction:
+    """Decorator: `compiled` makes machine code of the function; Python cannot call it."""
+    assert isinstance(function, FunctionType)
+    return KernelFunction(function)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SpecializedKernel:
+    """A kernel with values for its bindings. `key` tells it from all others, in all processes."""
+
+    template: KernelFunction
+    bindings: Mapping[str, object]
+    key: str
+
+    @property
+    def name(self) -> str:
+        """The name of the kernel without its bindings."""
+        return self.template.__name__
+
+    def build(self, name: str) -> FunctionType:
+        """Return a function called `name` without the bindings, which are its global names.
+
+        File and line numbers are those of the kernel, so numba's errors point to them.
+        """
+        function = self.template.function
+        definition = _without_bindings(_definition(function))
+        tree = ast.Module([definition], [])
+        namespace = {
+            **function.__globals__,
+            **{name: _bound(value) for name, value in self.bindings.items()},
+        }
+        exec(compile(tree, function.__code__.co_filename, "exec", dont_inherit=True), namespace)
+        built = namespace[definition.name]
+        assert isinstance(built, FunctionType)
+        built.__name__ = built.__qualname__ = name
+        return built
+
+
+def unique_name(name: str, key: str) -> str:
+    """Return a name for the function with this key.
+
+    The linker knows functions by their names, and numba numbers them anew in each process: two
+    kernels of one name that different processes have stored would take each other's place.
+    """
+    return f"{name}_{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}"
+
+
+def qualified_name(function: object) -> str:
+    """Return the module and name of a function or type; TypeError if it has no lasting one."""
+    name = getattr(function, "__qualname__", "<unnamed>")
+    if "<" in name:
+        raise TypeError(f"`{name}` has no name that tells it from others in all processes")
+    return f"{getattr(function, '__module__', '')}.{name}"
+
+
+def _key_of(value: object) -> str:
+    if isinstance(value, SpecializedKernel):
+        return value.key
+    if isinstance(value, np.generic):  # to the bit: -0.0 is not 0.0
+        return f"{value.dtype.str}:{value.tobytes().hex()}"
+    if isinstance(value, bool | int | float | str | None):
+        return repr(value)
+    if isinstance(value, tuple):
+        return f"({','.join(map(_key_of, value))})"
+    if isinstance(value, type | Intrinsic) or callable(value):
+        return qualified_name(value)
+    raise TypeError(f"a binding cannot be a `{type(value).__name__}`: {value!r}")
+
+
+def _bound(value: object) -> object:
+    return _callee(value.key, value) if isinstance(value, SpecializedKernel) else value
+
+
+_CALLEES: dict[str, FunctionType] = {}
+
+
+def _callee(key: str, specialized: SpecializedKernel) -> FunctionType:
+    """The one function of a specialized kernel that other kernels call."""
+    if key not in _CALLEES:
+        built = specialized.build(unique_name(specialized.name, key))
+        _CALLEES[key] = register_jitable(built)
+    return _CALLEES[key]
+
+
+def _definition(function: FunctionType) -> ast.FunctionDef:
+    code = function.__code__
+    for node in ast.walk(syntax_tree(code.co_filename)):
+        # A code object begins at the first decorator.
+        if isinstance(node, ast.FunctionDef) and node.name == function.__name__:
+            if code.co_firstlineno == node.decorator_list[0].lineno:
+                return copy.deepcopy(node)
+    raise LookupError(f"`{code.co_filename}` does not define kernel `{function.__name__}`")
+
+
+def _without_bindings(definition: ast.FunctionDef) -> ast.FunctionDef:
+    require_kept_arrays(definition)
+    arguments = definition.args
+    arguments.kwonlyargs, arguments.kw_defaults = [], []
+    for argument in arguments.args:
+        argument.annotation = None
+    definition.returns = None
+    definition.decorator_list = []
+    return definition
