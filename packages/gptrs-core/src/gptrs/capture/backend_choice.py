@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
-from gptrs.errors import BackendError
+from gptrs.capture.late_binding import default_backend
 
 if TYPE_CHECKING:
     from gptrs.backend.protocol import Backend
 
 _scope: ContextVar[Backend | None] = ContextVar("gptrs_backend", default=None)
-_default: list[Callable[[], Backend]] = []
-
-
-def set_default_backend(resolve: Callable[[], Backend]) -> None:
-    """Install the function that names the default backend; asked only when one is needed."""
-    _default[:] = [resolve]
 
 
 @contextmanager
@@ -32,15 +26,11 @@ def use_backend(backend: Backend) -> Generator[Backend]:
 
 
 def scoped_backend() -> Backend | None:
-    """The backend of the innermost scope, None outside of any."""
+    """Return the backend of the innermost scope, None outside of any."""
     return _scope.get()
 
 
 def chosen_backend() -> Backend:
-    """The backend of the innermost scope, else the default one."""
+    """Return the backend of the innermost scope, else the default one."""
     backend = _scope.get()
-    if backend is not None:
-        return backend
-    if not _default:
-        raise BackendError("no backend was chosen", hint="enter `use_backend(...)`")
-    return _default[0]()
+    return default_backend() if backend is None else backend

@@ -19,7 +19,7 @@ from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.capture.events import pass_statistics, trace
 from gptrs.capture.events.traced_run import run_traced
 from gptrs.capture.graph import Leaf
-from gptrs.capture.late_binding import load_sinks
+from gptrs.capture.late_binding import load_trace_sinks
 from gptrs.capture.parameter import Parameter, Streaming
 from gptrs.capture.streaming.streamed_executable import streamed_executable
 from gptrs.ir.ops.custom_call import CustomCall
@@ -194,7 +194,7 @@ def _compile(
     program: Program, backend: Backend, roles: tuple[InputRole, ...], request: _CompileRequest
 ) -> Prepared:
     pass_statistics.install_if_asked()
-    load_sinks()
+    load_trace_sinks()
     sinks = trace.sinks()
     if not sinks:
         return _Compiler(backend, roles, request).compile(program)

@@ -1,18 +1,54 @@
-"""What capture takes from the layers above it: named by them, imported on first use."""
+"""The four places where capture reaches into layers above it: imported by name, on first use.
+
+Everything else imports downwards only. Here a tensor finds its functionals, a program its backend
+and its trace sinks, and a functional the implementations that plugins bring.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Protocol
 
-_sinks: list[Callable[[], None]] = []
+if TYPE_CHECKING:
+    from gptrs.backend.protocol import Backend
+
+Found = tuple[Callable[..., object], Callable[..., object] | None]
+"""An implementation of a functional, and its `declines` predicate, if it has one."""
 
 
-def set_sink_loader(load: Callable[[], None]) -> None:
-    """Let `load` install the trace sinks that the user named, before a program is compiled."""
-    _sinks[:] = [load]
+class ImplementationSource(Protocol):
+    """Implementations of functionals by name, known before they are imported."""
+
+    def names(self, functional: str) -> Sequence[str]:
+        """Return the names of the implementations of `functional` that are usable."""
+        ...
+
+    def load(self, functional: str, name: str) -> Found | None:
+        """Import an implementation; None if no plugin has it, PluginError if it is unusable."""
+        ...
 
 
-def load_sinks() -> None:
-    """Install the trace sinks that the user named, if they are not there yet."""
-    for load in _sinks:
-        load()
+@cache
+def functional(name: str) -> Callable[..., Any]:
+    """Return the functional called `name`."""
+    return getattr(import_module("gptrs.functionals"), name)
+
+
+def default_backend() -> Backend:
+    """Return the backend that `GPTRS_BACKEND` names, else the best that works."""
+    return import_module("gptrs.plugins.manager").get_backend()
+
+
+@cache
+def plugin_implementations() -> ImplementationSource:
+    """Return the implementations of functionals that installed plugins bring."""
+    return import_module("gptrs.plugins.functionals").PluginImplementations()
+
+
+def load_trace_sinks() -> None:
+    """Install the sinks that `GPTRS_TRACE_SINKS` names, unless they listen already."""
+    if os.environ.get("GPTRS_TRACE_SINKS"):
+        import_module("gptrs.plugins.trace_sinks").install_from_environment()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Literal, Self
 
-from gptrs.capture.operators import functional
+from gptrs.capture.late_binding import functional
 from gptrs.ir.dtypes import DType
 
 Axes = int | Sequence[int] | None

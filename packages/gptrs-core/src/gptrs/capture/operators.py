@@ -1,24 +1,10 @@
-"""Python's operators on tensors, each of which goes to the functional that gives it meaning."""
+"""Python's operators on tensors: each calls the functional of the same meaning."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
-_found: dict[str, Callable[..., Any]] = {}
-_loaders: list[Callable[[], object]] = []
-
-
-def set_loader(load: Callable[[], object]) -> None:
-    """Let `load` import and return the module of functionals, when the first of them is used."""
-    _loaders[:] = [load]
-
-
-def functional(name: str) -> Callable[..., Any]:
-    """The functional called `name`."""
-    if name not in _found:
-        _found[name] = getattr(_loaders[0](), name)
-    return _found[name]
+from gptrs.capture.late_binding import functional
 
 
 class Operators:

@@ -15,7 +15,7 @@ Function: TypeAlias = Callable[..., object]
 
 
 class PluginImplementations:
-    """The source that `gptrs.capture.implementation_source` asks for."""
+    """The `ImplementationSource` that `gptrs.capture.late_binding` gives to the registry."""
 
     def names(self, functional: str) -> Sequence[str]:
         """The implementations of a functional that usable plugins describe."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar, cast
 
-from gptrs.capture.implementation_source import implementation_source
+from gptrs.capture.late_binding import plugin_implementations
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.active_overrides import ACTIVE, Arguments, Keywords, suspended
 from gptrs.functionals.dispatch.override_policy import BENCHMARK, is_implementation_name
@@ -116,8 +116,7 @@ def implementations() -> dict[str, tuple[str, ...]]:
 def implementation_names(functional: str) -> tuple[str, ...]:
     """The names of the implementations of one functional: of code in order, then of plugins."""
     known = _registered(functional)
-    source = implementation_source()
-    return tuple(dict.fromkeys([*known, *(source.names(functional) if source else ())]))
+    return tuple(dict.fromkeys([*known, *plugin_implementations().names(functional)]))
 
 
 def find_implementation(functional: str, name: str) -> Implementation:
@@ -129,8 +128,7 @@ def find_implementation(functional: str, name: str) -> Implementation:
     known = _registered(functional)
     if name in known:
         return known[name]
-    source = implementation_source()
-    found = source.load(functional, name) if source else None
+    found = plugin_implementations().load(functional, name)
     if found is None:
         raise _unknown(functional, name)
     return Implementation(functional, name, *found)

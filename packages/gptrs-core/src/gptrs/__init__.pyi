@@ -1,0 +1,28 @@
+"""Where each public name of `gptrs` is; read by type checkers and by `gptrs.lazy_names`."""
+
+from gptrs import functionals as functionals
+from gptrs import ir as ir
+from gptrs import nn as nn
+from gptrs.capture.backend_choice import use_backend as use_backend
+from gptrs.capture.execute import program_cache as program_cache
+from gptrs.capture.jitting.jit import jit as jit
+from gptrs.capture.jitting.pytree import register_pytree as register_pytree
+from gptrs.capture.tensor import Tensor as Tensor
+from gptrs.capture.tensor import tensor as tensor
+from gptrs.functionals.dispatch.override_scope import overrides as overrides
+from gptrs.plugins.manager import get_backend as get_backend
+from gptrs.runtime.embedding.embed import embed as embed
+from gptrs.runtime.generation.chat_session import ChatSession as ChatSession
+from gptrs.runtime.generation.generate import Generation as Generation
+from gptrs.runtime.generation.generate import GenerationOptions as GenerationOptions
+from gptrs.runtime.generation.generate import generate as generate
+from gptrs.runtime.generation.generate import generate_batch as generate_batch
+from gptrs.runtime.generation.generate import generate_several as generate_several
+from gptrs.runtime.generation.generate import stream as stream
+from gptrs.runtime.generation.sampling import Sampling as Sampling
+from gptrs.runtime.load import LoadedModel as LoadedModel
+from gptrs.runtime.load import load_model as load_model
+from gptrs.runtime.observe.dump import dumping as dumping
+from gptrs.runtime.programs.run import run_program as run_program
+
+__version__: str

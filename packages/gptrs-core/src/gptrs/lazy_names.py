@@ -1,0 +1,43 @@
+"""Public names that are imported on first use; the `.pyi` beside a module says where each is.
+
+So type checkers and Python read the same table, and `import gptrs` stays light. (The library
+lazy_loader reads relative imports only, and keeps what it finds in the package: the names of
+`gptrs.api` would appear in `gptrs`.)
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+
+def attach(
+    module: str, file: str
+) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
+    """Return `__getattr__`, `__dir__` (PEP 562) and `__all__` of `module`, which lies in `file`.
+
+    They offer the names that its stub imports by `from package.module import name as name`.
+    """
+    stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
+    sources = {
+        alias.name: statement.module
+        for statement in stub.body
+        if isinstance(statement, ast.ImportFrom) and statement.module
+        for alias in statement.names
+    }
+
+    def load(name: str) -> object:
+        if name not in sources:
+            raise AttributeError(f"`{module}` has no public name `{name}`")
+        source = import_module(sources[name])
+        if name in vars(source):
+            value: object = vars(source)[name]
+        else:
+            value = import_module(f"{sources[name]}.{name}")
+        setattr(sys.modules[module], name, value)
+        return value
+
+    return load, lambda: sorted(sources), sorted(sources)
