@@ -1,13 +1,15 @@
-"""Renders chat templates; a process of its own, for templates come from strangers.
+"""Render chat templates in a process of its own, for templates come from strangers.
 
 The sandbox of Jinja keeps a template from reaching Python. It does not keep it from computing for
-hours or filling the memory with one expression, which limits of the operating system do. It runs as
-a script: nothing of gptrs is imported here. It reads a JSON object from standard input and writes
-one to standard output, `{"texts": [...]}` or `{"problem": "...", "conversation": 0}`.
+hours or filling the memory with one expression, which limits of the operating system do. This file
+runs as a script: nothing of gptrs is imported. Each line of standard input is a JSON object; the
+answer is a line of standard output: `{"texts": [...]}`, or `{"problem": "...", "conversation": 0}`.
+The end of the input ends it.
 """
 
 from __future__ import annotations
 
+import functools
 import json
 import resource
 import sys
@@ -23,64 +25,61 @@ import jinja2.utils
 
 
 def main() -> None:
-    """Answer the one request on standard input within the limits that it names."""
-    request = json.load(sys.stdin)
-    _limit_resources(request["cpu_seconds"], request["memory_bytes"])
-    answer = Answer()
+    """Answer the requests on standard input, each within the limits that it names."""
+    for line in sys.stdin:
+        request = json.loads(line)
+        _limit_resources(request["cpu_seconds"], request["memory_bytes"])
+        print(json.dumps(_answer(request)), flush=True)
+
+
+def _answer(request: dict[str, Any]) -> dict[str, object]:
+    """Return the texts of all conversations, or the problem with one of them."""
+    texts: list[str] = []
+    conversation: int | None = None
+    room: int = request["characters"]
     try:
-        answer.render(request)
+        template = _template(request["template"])
+        for messages in request["conversations"]:
+            conversation = len(texts)
+            texts.append(_text(template, {**request["variables"], "messages": messages}, room))
+            room -= len(texts[-1])
     except MemoryError:
-        answer.problem = "it needs too much memory"
+        problem = "it needs too much memory"
     except RecursionError:
-        answer.problem = "it is nested too deeply"
+        problem = "it is nested too deeply"
     except Exception as error:  # whatever a template provokes is the template's problem
-        answer.problem = f"{type(error).__name__}: {str(error)[:300]}"
-    json.dump(answer.as_json(), sys.stdout)
-
-
-class Answer:
-    """The texts of all conversations, or the problem with one of them."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        self.problem: str | None = None
-        self._conversation: int | None = None
-
-    def render(self, request: dict[str, Any]) -> None:
-        """Render one after another."""
-        template = environment().from_string(request["template"])
-        room: int = request["characters"]
-        for number, conversation in enumerate(request["conversations"]):
-            self._conversation = number
-            text = _text(template, {**request["variables"], "messages": conversation}, room)
-            room -= len(text)
-            self.texts.append(text)
-
-    def as_json(self) -> dict[str, object]:
-        """What goes to standard output."""
-        if self.problem is None:
-            return {"texts": self.texts}
-        return {"problem": self.problem, "conversation": self._conversation}
+        problem = f"{type(error).__name__}: {str(error)[:300]}"
+    else:
+        return {"texts": texts}
+    return {"problem": problem, "conversation": conversation}
 
 
 def _limit_resources(cpu_seconds: int, memory_bytes: int) -> None:
-    """No more time and memory than that, no file written, no core left behind."""
+    """Allow so much more processor time, so much memory in all, no file and no core dump.
+
+    Soft limits, so that the next request can be given time again; at the soft limit of processor
+    time the system ends the process. No template can raise them: it does not reach `resource`.
+    """
     used = resource.getrusage(resource.RUSAGE_SELF)
-    seconds = int(used.ru_utime + used.ru_stime) + cpu_seconds
     limits = {
-        resource.RLIMIT_CPU: seconds,
+        resource.RLIMIT_CPU: int(used.ru_utime + used.ru_stime) + cpu_seconds,
         resource.RLIMIT_AS: memory_bytes,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
     }
     for kind, limit in limits.items():
         most = resource.getrlimit(kind)[1]
-        lower = limit if most == resource.RLIM_INFINITY else min(limit, most)
-        resource.setrlimit(kind, (lower, lower))
+        resource.setrlimit(kind, (limit if most < 0 else min(limit, most), most))
+
+
+@functools.lru_cache(maxsize=4)
+def _template(source: str) -> jinja2.Template:
+    """Return the compiled template: the one of a chat serves all its turns."""
+    return environment().from_string(source)
 
 
 def _text(template: jinja2.Template, variables: dict[str, Any], room: int) -> str:
-    """The whole text, unless it grows too long on the way."""
+    """Return the rendered text; ValueError once it has more than `room` characters."""
     pieces: list[str] = []
     for piece in template.generate(**variables):
         room -= len(piece)
@@ -91,7 +90,7 @@ def _text(template: jinja2.Template, variables: dict[str, Any], room: int) -> st
 
 
 def environment() -> jinja2.Environment:
-    """What transformers gives to chat templates, which are written for it."""
+    """Return the sandbox that transformers gives to chat templates, with its extensions."""
     sandbox = jinja2.sandbox.ImmutableSandboxedEnvironment(
         trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, jinja2.ext.loopcontrols]
     )

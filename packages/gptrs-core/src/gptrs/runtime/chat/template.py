@@ -1,24 +1,20 @@
-"""The chat template of a model: where it stands, what it is told, and how it is rendered."""
+"""The chat template of a model: where it is found, its variables, and its limits."""
 
 from __future__ import annotations
 
 import importlib.util
-import json
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol, cast
 
 from gptrs.errors import GptrsError, ModelError
 from gptrs.quoting import clipped, shown_value
 from gptrs.runtime.chat.messages import Message, as_templates_read, checked_messages
+from gptrs.runtime.chat.render_worker import WorkerError, worker
 
 _CONFIG: Final = "tokenizer_config.json"
 _FILE: Final = "chat_template.jinja"
 _SPECIAL: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-_SCRIPT: Final = Path(__file__).with_name("render.py")
 
 _MAX_SOURCE_BYTES: Final = 1_000_000
 _MAX_CHARACTERS: Final = 10_000_000
@@ -26,18 +22,18 @@ _CPU_SECONDS: Final = 3
 _SECONDS_PER_CONVERSATION: Final = 0.02
 _MEMORY_BYTES: Final = 1 << 29
 _WALL_FACTOR: Final = 20
-"""How much longer than its processor time a process may take, on a machine that is busy."""
+"""Seconds on the clock for each second of processor time, as the machine may be busy."""
 
 
 class ModelFiles(Protocol):
     """The folder of a model."""
 
     def read_bytes(self, name: str, subfolder: str = "", limit: int = ...) -> bytes | None:
-        """The content of a file, None if there is none; ModelError beyond `limit` bytes."""
+        """Return the bytes of a file, None if there is none; ModelError beyond `limit` bytes."""
         ...
 
     def read_json(self, name: str) -> dict[str, object] | None:
-        """The object in a file, None if there is no such file; ModelError if it is malformed."""
+        """Return the object in a JSON file, None if there is none; ModelError if malformed."""
         ...
 
 
@@ -63,7 +59,7 @@ class ChatTemplate:
     special_tokens: Mapping[str, str]
 
     def render(self, messages: Sequence[Message], *, answer: bool = True) -> str:
-        """The text of a conversation; with `answer` it ends where the model is to go on.
+        """Return the text of a conversation; with `answer` it ends where the model continues.
 
         UsageError for malformed messages. ChatTemplateError if the template fails or refuses them,
         or takes more than a few seconds, 512 MiB of memory or ten million characters.
@@ -73,11 +69,11 @@ class ChatTemplate:
     def render_all(
         self, conversations: Sequence[Sequence[Message]], *, answer: bool = True
     ) -> list[str]:
-        """The texts of several conversations, for which one process is enough."""
+        """Return the texts of several conversations; the limits are for all of them together."""
         checked = [checked_messages(messages) for messages in conversations]
         variables = {"tools": None, "documents": None, "add_generation_prompt": answer}
         seconds = _CPU_SECONDS + int(_SECONDS_PER_CONVERSATION * len(checked))
-        request = {
+        request: dict[str, object] = {
             "template": self.source,
             "variables": {**self.special_tokens, **variables},
             "conversations": [[as_templates_read(m) for m in messages] for messages in checked],
@@ -85,11 +81,11 @@ class ChatTemplate:
             "cpu_seconds": seconds,
             "memory_bytes": _MEMORY_BYTES,
         }
-        return _answer(json.dumps(request), seconds * _WALL_FACTOR)
+        return _answer(request, seconds * _WALL_FACTOR)
 
 
 def chat_template_of(files: ModelFiles, name: str) -> ChatTemplate:
-    """The template in chat_template.jinja, else in tokenizer_config.json, of the model `name`.
+    """Return the template in chat_template.jinja, else in tokenizer_config.json, of model `name`.
 
     ModelError if there is none or it is malformed.
     """
@@ -114,7 +110,7 @@ def chat_template_of(files: ModelFiles, name: str) -> ChatTemplate:
 
 
 def _default_of(stated: object) -> object:
-    """The template itself, or the one called `default` of a list of named ones."""
+    """Return the template itself, or the one called `default` in a list of named ones."""
     if not isinstance(stated, list):
         return stated
     for entry in cast("list[object]", stated):
@@ -136,22 +132,14 @@ def _special_tokens(settings: Mapping[str, object]) -> dict[str, str]:
     return found
 
 
-def _answer(request: str, timeout: float) -> list[str]:
-    """What the process renders; ChatTemplateError says why it does not."""
+def _answer(request: dict[str, object], timeout: float) -> list[str]:
+    """Return the rendered texts; ChatTemplateError says why there are none."""
     _require_jinja()
-    command = [sys.executable, "-P", "-X", "utf8", str(_SCRIPT)]
-    data = request.encode("ascii")  # as JSON writes it
     try:
-        done = subprocess.run(
-            command, input=data, capture_output=True, timeout=timeout, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise ChatTemplateError("it takes too long") from error
-    if done.returncode:
-        killed = "it takes too long" if done.returncode < 0 else _last_line(done.stderr)
-        raise ChatTemplateError(killed)
-    answer = cast("dict[str, object]", json.loads(done.stdout))
-    if "texts" not in answer:
+        answer = worker.ask(request, timeout)
+    except WorkerError as error:
+        raise ChatTemplateError(str(error)) from error
+    if "problem" in answer:
         number = cast("int | None", answer["conversation"])
         raise ChatTemplateError(clipped(str(answer["problem"]), 300), number)
     return cast("list[str]", answer["texts"])
@@ -163,8 +151,3 @@ def _require_jinja() -> None:
             "chat templates need Jinja, which is not installed",
             hint="run `pip install 'gptrs-core[chat]'`",
         )
-
-
-def _last_line(stderr: bytes) -> str:
-    lines = stderr.decode("utf-8", "replace").splitlines()
-    return clipped(lines[-1], 300) if lines else "its process failed"
