@@ -19,25 +19,20 @@ from __future__ import annotations
 from gptrs.ir.ops.elementwise import StopGradient
 from gptrs.ir.program import Value
 from gptrs.optimizer.pass_base import RewritePass
-from gptrs.optimizer.rewrite.pattern import Match, Operand, OpPattern, calls
-from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
+from gptrs.optimizer.rewrite.pattern import Match, Operand, calls
+from gptrs.optimizer.rewrite.rewrite import Emitter, rewrite
 
+stop_gradient = calls(StopGradient)
 x = Operand("x")
 
 
-class StopGradientIsNothing(Rewrite):
+@rewrite(stop_gradient(x))
+def stop_gradient_is_nothing(m: Match, emit: Emitter) -> Value:
     """stop_gradient(x) -> x"""
-
-    def pattern(self) -> OpPattern:
-        """A mark."""
-        return calls(StopGradient)(x)
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """Its operand."""
-        return match[x]
+    return m[x]
 
 
-STOP_GRADIENT_FOLDING = RewritePass("stop-gradient-folding", (StopGradientIsNothing(),))
+STOP_GRADIENT_FOLDING = RewritePass("stop-gradient-folding", (stop_gradient_is_nothing,))
 '''
 TEST = """// RUN: stop-gradient-folding
 ptir.v0.5

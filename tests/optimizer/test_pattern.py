@@ -103,6 +103,32 @@ def test_an_inner_pattern_is_one_of_several_results():
     assert match_last(neg(both(x, y)), program) is None
 
 
+def test_a_symbol_of_several_ops_stands_for_the_one_that_is_there():
+    either = calls(Neg, Tanh)
+    for op in (Neg(), Tanh()):
+        builder = Builder()
+        match = match_last(either(x), builder.program(builder.emit(op, builder.param(F32))))
+        assert match is not None
+        assert match[either] is op
+    builder = Builder()
+    doubled = builder.emit(Add(), *[builder.param(F32)] * 2)
+    assert match_last(either(x), builder.program(doubled)) is None
+
+
+def test_a_symbol_of_an_op_that_occurs_twice_stands_for_the_outermost():
+    inner = calls(Transpose)
+    builder = Builder()
+    there = builder.emit(Transpose((1, 0)), builder.param(F32))
+    program = builder.program(builder.emit(Transpose((0, 1)), there))
+    match = match_last(transpose(transpose(x)), program)
+    assert match is not None
+    assert match[transpose] == Transpose((0, 1))
+    match = match_last(transpose(inner(x)), program)
+    assert match is not None
+    assert (match[transpose], match[inner]) == (Transpose((0, 1)), Transpose((1, 0)))
+    assert match.operands == [there]
+
+
 def test_depth_is_that_of_the_longest_path():
     assert neg(x).depth == 1
     assert add(neg(x), neg(neg(x))).depth == 3

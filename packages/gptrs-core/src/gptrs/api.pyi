@@ -87,7 +87,15 @@ from gptrs.optimizer.fusion import View as View
 from gptrs.optimizer.fusion import find_views as find_views
 from gptrs.optimizer.pass_base import Pass as Pass
 from gptrs.optimizer.pass_base import RewritePass as RewritePass
+from gptrs.optimizer.rewrite.pattern import Attribute as Attribute
+from gptrs.optimizer.rewrite.pattern import Match as Match
+from gptrs.optimizer.rewrite.pattern import Operand as Operand
+from gptrs.optimizer.rewrite.pattern import Operands as Operands
+from gptrs.optimizer.rewrite.pattern import calls as calls
+from gptrs.optimizer.rewrite.rewrite import Declined as Declined
+from gptrs.optimizer.rewrite.rewrite import Emitter as Emitter
 from gptrs.optimizer.rewrite.rewrite import Rewrite as Rewrite
+from gptrs.optimizer.rewrite.rewrite import rewrite as rewrite
 from gptrs.plugins.capabilities import CausalLM as CausalLM
 from gptrs.plugins.capabilities import HiddenStates as HiddenStates
 from gptrs.plugins.capabilities import ImageClassifier as ImageClassifier

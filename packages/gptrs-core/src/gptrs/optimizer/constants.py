@@ -40,6 +40,14 @@ def is_splat(match: Match, value: Value, number: complex) -> bool:
     return splat_value(match, value) == Literal.full(number, value.type.dtype)
 
 
+def beside_splat(match: Match, number: complex) -> Value | None:
+    """Return the operand of a binary op whose other one holds `number` everywhere, lhs first."""
+    lhs, rhs = match.operands
+    if is_splat(match, rhs, number):
+        return lhs
+    return rhs if is_splat(match, lhs, number) else None
+
+
 def emit_splat(emit: Emitter, element: Literal, type_: TensorType) -> Value:
     """A value of `type_` that holds `element`, a literal of rank 0, in every element."""
     constant = emit(Constant(element))

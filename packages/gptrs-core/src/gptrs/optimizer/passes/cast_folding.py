@@ -6,8 +6,8 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.elementwise import Bitcast, Cast
 from gptrs.ir.program import Value
 from gptrs.optimizer.pass_base import RewritePass
-from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, OpPattern, calls
-from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
+from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, calls
+from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, rewrite
 
 cast, bitcast = calls(Cast), calls(Bitcast)
 x = Operand("x")
@@ -59,77 +59,39 @@ def _integer_is_exact(source: DType, target: DType, part: str) -> bool:
     return magnitude <= target.bits - (target.kind == "signed")
 
 
-class CastToSameType(Rewrite):
+@rewrite(cast(x))
+def cast_to_same_type(m: Match, emit: Emitter) -> Value | Declined:
     """cast(x, dtype(x)) -> x"""
-
-    def pattern(self) -> OpPattern:
-        """A cast."""
-        return cast(x)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if the type changes."""
-        if match.type != match[x].type:
-            return f"{match[x].type.dtype} becomes {match.type.dtype}"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """Its operand."""
-        return match[x]
+    if m.type != m[x].type:
+        return Declined(f"{m[x].type.dtype} becomes {m.type.dtype}")
+    return m[x]
 
 
-class CastOfCast(Rewrite):
+@rewrite(cast(cast(x, dtype=b), dtype=c))
+def cast_of_cast(m: Match, emit: Emitter) -> Value | Declined:
     """cast(cast(x, b), c) -> cast(x, c), x if it is of type c, where b holds every value of x
 
     No value is rounded or saturated in between, so that the second cast sees what the first saw.
     """
-
-    def pattern(self) -> OpPattern:
-        """A cast of a cast."""
-        return cast(cast(x, dtype=b), dtype=c)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if the type in between does not hold every value."""
-        if not is_exact(match[x].type.dtype, match[b]):
-            return f"{match[b]} does not hold every value of {match[x].type.dtype}"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """One cast, or none."""
-        if match[x].type == match.type:
-            return match[x]
-        return emit(Cast(match[c]), match[x])
+    if not is_exact(m[x].type.dtype, m[b]):
+        return Declined(f"{m[b]} does not hold every value of {m[x].type.dtype}")
+    return m[x] if m[x].type == m.type else emit(Cast(m[c]), m[x])
 
 
-class BitcastToSameType(Rewrite):
+@rewrite(bitcast(x))
+def bitcast_to_same_type(m: Match, emit: Emitter) -> Value | Declined:
     """bitcast(x, dtype(x)) -> x"""
-
-    def pattern(self) -> OpPattern:
-        """A bitcast."""
-        return bitcast(x)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if the type changes."""
-        if match.type != match[x].type:
-            return f"{match[x].type.dtype} becomes {match.type.dtype}"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """Its operand."""
-        return match[x]
+    if m.type != m[x].type:
+        return Declined(f"{m[x].type.dtype} becomes {m.type.dtype}")
+    return m[x]
 
 
-class BitcastOfBitcast(Rewrite):
+@rewrite(bitcast(bitcast(x), dtype=c))
+def bitcast_of_bitcast(m: Match, emit: Emitter) -> Value:
     """bitcast(bitcast(x, b), c) -> bitcast(x, c)"""
-
-    def pattern(self) -> OpPattern:
-        """A bitcast of a bitcast."""
-        return bitcast(bitcast(x), dtype=c)
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The bits as the last type."""
-        return emit(Bitcast(match[c]), match[x])
+    return emit(Bitcast(m[c]), m[x])
 
 
 CAST_FOLDING = RewritePass(
-    "cast-folding", (CastToSameType(), CastOfCast(), BitcastToSameType(), BitcastOfBitcast())
+    "cast-folding", (cast_to_same_type, cast_of_cast, bitcast_to_same_type, bitcast_of_bitcast)
 )

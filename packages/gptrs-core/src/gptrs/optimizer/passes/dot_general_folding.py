@@ -8,8 +8,8 @@ from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.layout import Transpose
 from gptrs.ir.program import Value
 from gptrs.optimizer.pass_base import RewritePass
-from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, OpPattern, calls
-from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
+from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, calls
+from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, rewrite
 
 dot_general = calls(DotGeneral)
 transpose = calls(Transpose)
@@ -20,95 +20,57 @@ p = Attribute[tuple[int, ...]]("p")
 Axes = tuple[int, ...]
 
 
-def _op(match: Match) -> DotGeneral:
-    op = match.root.op
-    assert isinstance(op, DotGeneral)
-    return op
-
-
-def _free_out_of_order(taken: Axes, permutation: Axes) -> Axes | None:
-    """The free axes of the transposed operand, as those of x, if they are not in the order of x."""
-    free = [permutation[axis] for axis in range(len(permutation)) if axis not in taken]
-    return tuple(free) if free != sorted(free) else None
-
-
-class TransposeOfLhs(Rewrite):
+@rewrite(dot_general(transpose(x, permutation=p), y))
+def transpose_of_lhs(m: Match, emit: Emitter) -> Value | Declined:
     """dot_general(transpose(x, p), y, batch = b, contract = c) -> dot_general(x, y, p[b], p[c])
 
     The free axes of x must keep their order, since the result has them in that order.
     """
-
-    def pattern(self) -> OpPattern:
-        """A product whose left side is transposed."""
-        return dot_general(transpose(x, permutation=p), y)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if free axes change places."""
-        op = _op(match)
-        moved = _free_out_of_order(op.batch_lhs + op.contract_lhs, match[p])
-        return None if moved is None else f"the free axes of lhs come in the order {list(moved)}"
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The product of x itself."""
-        op, axes = _op(match), match[p]
-        batch, contract = ([axes[a] for a in side] for side in (op.batch_lhs, op.contract_lhs))
-        plain = replace(op, batch_lhs=tuple(batch), contract_lhs=tuple(contract))
-        return emit(plain, match[x], match[y])
+    op = m[dot_general]
+    if moved := _free_out_of_order(op.batch_lhs + op.contract_lhs, m[p]):
+        return Declined(f"the free axes of lhs come in the order {moved}")
+    batch, contract = (tuple(m[p][a] for a in side) for side in (op.batch_lhs, op.contract_lhs))
+    return emit(replace(op, batch_lhs=batch, contract_lhs=contract), m[x], m[y])
 
 
-class TransposeOfRhs(Rewrite):
+@rewrite(dot_general(x, transpose(y, permutation=p)))
+def transpose_of_rhs(m: Match, emit: Emitter) -> Value | Declined:
     """dot_general(x, transpose(y, p), batch = b, contract = c) -> dot_general(x, y, p[b], p[c])
 
     The free axes of y must keep their order, since the result has them in that order.
     """
-
-    def pattern(self) -> OpPattern:
-        """A product whose right side is transposed."""
-        return dot_general(x, transpose(y, permutation=p))
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if free axes change places."""
-        op = _op(match)
-        moved = _free_out_of_order(op.batch_rhs + op.contract_rhs, match[p])
-        return None if moved is None else f"the free axes of rhs come in the order {list(moved)}"
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The product of y itself."""
-        op, axes = _op(match), match[p]
-        batch, contract = ([axes[a] for a in side] for side in (op.batch_rhs, op.contract_rhs))
-        plain = replace(op, batch_rhs=tuple(batch), contract_rhs=tuple(contract))
-        return emit(plain, match[x], match[y])
+    op = m[dot_general]
+    if moved := _free_out_of_order(op.batch_rhs + op.contract_rhs, m[p]):
+        return Declined(f"the free axes of rhs come in the order {moved}")
+    batch, contract = (tuple(m[p][a] for a in side) for side in (op.batch_rhs, op.contract_rhs))
+    return emit(replace(op, batch_rhs=batch, contract_rhs=contract), m[x], m[y])
 
 
-class ContractionInOrder(Rewrite):
+def _free_out_of_order(taken: Axes, permutation: Axes) -> list[int]:
+    """Return the free axes of the transposed operand, as axes of x; none if x has that order."""
+    free = [permutation[axis] for axis in range(len(permutation)) if axis not in taken]
+    return [] if free == sorted(free) else free
+
+
+@rewrite(dot_general(x, y))
+def contraction_in_order(m: Match, emit: Emitter) -> Value | Declined:
     """dot_general(x, y, contract = c) -> dot_general(x, y, contract = sorted(c))
 
     Pairs of contracted axes are put into the order of the left side. Sums of floats are left as
     they are where that changes in which order they are added.
     """
-
-    def pattern(self) -> OpPattern:
-        """A product."""
-        return dot_general(x, y)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if they are in order, or if other bits could come out."""
-        axes, lhs = _op(match).contract_lhs, match[x].type
-        if list(axes) == sorted(axes):
-            return "its contracted axes are in order"
-        several = sum(lhs.shape[axis] != 1 for axis in axes) > 1
-        if several and not lhs.dtype.is_integer:
-            return f"numbers of {lhs.dtype} would be added in another order"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The same product."""
-        op = _op(match)
-        pairs = sorted(zip(op.contract_lhs, op.contract_rhs, strict=True))
-        lhs, rhs = (tuple(pair[side] for pair in pairs) for side in (0, 1))
-        return emit(replace(op, contract_lhs=lhs, contract_rhs=rhs), match[x], match[y])
+    op, lhs = m[dot_general], m[x].type
+    pairs = sorted(zip(op.contract_lhs, op.contract_rhs, strict=True))
+    in_order = tuple(axis for axis, _ in pairs)
+    if op.contract_lhs == in_order:
+        return Declined("its contracted axes are in order")
+    several = sum(lhs.shape[axis] != 1 for axis in in_order) > 1
+    if several and not lhs.dtype.is_integer:
+        return Declined(f"numbers of {lhs.dtype} would be added in another order")
+    rhs = tuple(axis for _, axis in pairs)
+    return emit(replace(op, contract_lhs=in_order, contract_rhs=rhs), m[x], m[y])
 
 
 DOT_GENERAL_FOLDING = RewritePass(
-    "dot-general-folding", (TransposeOfLhs(), TransposeOfRhs(), ContractionInOrder())
+    "dot-general-folding", (transpose_of_lhs, transpose_of_rhs, contraction_in_order)
 )

@@ -19,175 +19,106 @@ from gptrs.ir.ops.elementwise import (
     Sub,
 )
 from gptrs.ir.program import Value
-from gptrs.optimizer.constants import is_splat
+from gptrs.optimizer.constants import beside_splat, is_splat
 from gptrs.optimizer.pass_base import RewritePass
-from gptrs.optimizer.rewrite.pattern import Match, Operand, OpPattern, calls
-from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
+from gptrs.optimizer.rewrite.pattern import Match, Operand, OpSymbol, calls
+from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, Rewrite, rewrite
 
 add, sub, mul, div = calls(Add), calls(Sub), calls(Mul), calls(Div)
 neg, abs_ = calls(Neg), calls(Abs)
 x = Operand("x")
 y = Operand("y")
 
-COMPLEX = "a product of complex numbers mixes their parts"
+COMPLEX = Declined("a product of complex numbers mixes their parts")
 
 
-class AddOfZero(Rewrite):
+@rewrite(add(x, y))
+def add_of_zero(m: Match, emit: Emitter) -> Value | Declined:
     """add(x, -0.0) -> x, of integers add(x, 0) -> x, on either side
 
     A float 0.0 is another matter: -0.0 + 0.0 is 0.0.
     """
-
-    def pattern(self) -> OpPattern:
-        """A sum."""
-        return add(x, y)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if neither operand is known to be that zero."""
-        if not any(is_splat(match, match[side], -0.0) for side in (x, y)):
-            return "neither operand is known to be -0.0, or 0 of integers"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The other operand."""
-        return match[x] if is_splat(match, match[y], -0.0) else match[y]
+    declined = Declined("neither operand is known to be -0.0, or 0 of integers")
+    return beside_splat(m, -0.0) or declined
 
 
-class SubOfZero(Rewrite):
-    """sub(x, 0) -> x"""
+@rewrite(sub(x, y))
+def sub_of_zero(m: Match, emit: Emitter) -> Value | Declined:
+    """sub(x, 0) -> x
 
-    def pattern(self) -> OpPattern:
-        """A difference."""
-        return sub(x, y)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if the second operand is not known to be 0; -0.0 - -0.0 is 0.0."""
-        return None if is_splat(match, match[y], 0) else "the second operand is not known to be 0"
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The first operand."""
-        return match[x]
+    A float -0.0 is another matter: -0.0 - -0.0 is 0.0.
+    """
+    return m[x] if is_splat(m, m[y], 0) else Declined("the second operand is not known to be 0")
 
 
-class MulByOne(Rewrite):
+@rewrite(mul(x, y))
+def mul_by_one(m: Match, emit: Emitter) -> Value | Declined:
     """mul(x, 1) -> x, on either side"""
-
-    def pattern(self) -> OpPattern:
-        """A product."""
-        return mul(x, y)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if neither operand is known to be 1, or if they are complex."""
-        if match.type.dtype.is_complex:
-            return COMPLEX
-        if not any(is_splat(match, match[side], 1) for side in (x, y)):
-            return "neither operand is known to be 1"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The other operand."""
-        return match[x] if is_splat(match, match[y], 1) else match[y]
+    if m.type.dtype.is_complex:
+        return COMPLEX
+    return beside_splat(m, 1) or Declined("neither operand is known to be 1")
 
 
-class DivByOne(Rewrite):
+@rewrite(div(x, y))
+def div_by_one(m: Match, emit: Emitter) -> Value | Declined:
     """div(x, 1) -> x"""
-
-    def pattern(self) -> OpPattern:
-        """A quotient."""
-        return div(x, y)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if the divisor is not known to be 1, or if it is complex."""
-        if match.type.dtype.is_complex:
-            return COMPLEX
-        return None if is_splat(match, match[y], 1) else "the divisor is not known to be 1"
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The dividend."""
-        return match[x]
+    if m.type.dtype.is_complex:
+        return COMPLEX
+    return m[x] if is_splat(m, m[y], 1) else Declined("the divisor is not known to be 1")
 
 
-class NegOfNeg(Rewrite):
-    """neg(neg(x)) -> x"""
+@rewrite(neg(neg(x)))
+def neg_of_neg(m: Match, emit: Emitter) -> Value:
+    """neg(neg(x)) -> x
 
-    def pattern(self) -> OpPattern:
-        """A negated negation."""
-        return neg(neg(x))
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The operand; the least integer is its own negative."""
-        return match[x]
+    The least integer is its own negative.
+    """
+    return m[x]
 
 
-class AbsOfNeg(Rewrite):
+@rewrite(abs_(neg(x)))
+def abs_of_neg(m: Match, emit: Emitter) -> Value | Declined:
     """abs(neg(x)) -> abs(x)"""
-
-    def pattern(self) -> OpPattern:
-        """The magnitude of a negative."""
-        return abs_(neg(x))
-
-    def check(self, match: Match) -> str | None:
-        """Refuse unsigned integers, of which the negative is another number."""
-        if match.type.dtype.kind == "unsigned":
-            return f"the negative of {match.type.dtype} wraps"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The magnitude."""
-        return emit(Abs(), match[x])
+    if m.type.dtype.kind == "unsigned":
+        return Declined(f"the negative of {m.type.dtype} wraps")
+    return emit(Abs(), m[x])
 
 
-class AddOfNeg(Rewrite):
-    """add(x, neg(y)) -> sub(x, y)"""
+@rewrite(add(x, neg(y)))
+def add_of_neg(m: Match, emit: Emitter) -> Value:
+    """add(x, neg(y)) -> sub(x, y)
 
-    def pattern(self) -> OpPattern:
-        """A sum with a negative."""
-        return add(x, neg(y))
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The difference, which IEEE 754 defines as that sum."""
-        return emit(Sub(), match[x], match[y])
+    IEEE 754 defines the difference as that sum.
+    """
+    return emit(Sub(), m[x], m[y])
 
 
-class SubOfNeg(Rewrite):
+@rewrite(sub(x, neg(y)))
+def sub_of_neg(m: Match, emit: Emitter) -> Value:
     """sub(x, neg(y)) -> add(x, y)"""
-
-    def pattern(self) -> OpPattern:
-        """A difference with a negative."""
-        return sub(x, neg(y))
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The sum."""
-        return emit(Add(), match[x], match[y])
+    return emit(Add(), m[x], m[y])
 
 
-class OnceIsEnough(Rewrite):
-    """f(f(x)) -> f(x) where f is abs, sign, floor, ceil or round_nearest_even"""
+def _once_is_enough(f: OpSymbol[Op]) -> Rewrite:
+    @rewrite(f(f(x)))
+    def once_is_enough(m: Match, emit: Emitter) -> Value:
+        """f(f(x)) -> f(x) where f is abs, sign, floor, ceil or round_nearest_even"""
+        return m.operands[0]
 
-    def __init__(self, op: type[Op]) -> None:
-        self._call = calls(op)
-
-    def pattern(self) -> OpPattern:
-        """An op on its own result."""
-        return self._call(self._call(x))
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The inner one."""
-        (inner,) = match.root.operands
-        return inner
+    return once_is_enough
 
 
 ELEMENTWISE_SIMPLIFICATION = RewritePass(
     "elementwise-simplification",
     (
-        AddOfZero(),
-        SubOfZero(),
-        MulByOne(),
-        DivByOne(),
-        NegOfNeg(),
-        AbsOfNeg(),
-        AddOfNeg(),
-        SubOfNeg(),
-        *(OnceIsEnough(op) for op in (Abs, Sign, Floor, Ceil, RoundNearestEven)),
+        add_of_zero,
+        sub_of_zero,
+        mul_by_one,
+        div_by_one,
+        neg_of_neg,
+        abs_of_neg,
+        add_of_neg,
+        sub_of_neg,
+        *(_once_is_enough(calls(op)) for op in (Abs, Sign, Floor, Ceil, RoundNearestEven)),
     ),
 )

@@ -5,61 +5,33 @@ from __future__ import annotations
 import math
 
 from gptrs.ir.dtypes import DType
-from gptrs.ir.op import Op
 from gptrs.ir.ops.elementwise import Maximum, Minimum
 from gptrs.ir.program import Value
-from gptrs.optimizer.constants import is_splat
+from gptrs.optimizer.constants import beside_splat
 from gptrs.optimizer.pass_base import RewritePass
-from gptrs.optimizer.rewrite.pattern import Match, Operand, OpPattern, calls
-from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
+from gptrs.optimizer.rewrite.pattern import Match, Operand, calls
+from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, rewrite
 
+extreme = calls(Maximum, Minimum)
 x = Operand("x")
 y = Operand("y")
 
 
-class ExtremeOfSame(Rewrite):
+@rewrite(extreme(x, x))
+def extreme_of_same(m: Match, emit: Emitter) -> Value:
     """maximum(x, x) -> x, and minimum(x, x) -> x"""
-
-    def __init__(self, op: type[Op]) -> None:
-        self._call = calls(op)
-
-    def pattern(self) -> OpPattern:
-        """The larger or smaller of a value and itself."""
-        return self._call(x, x)
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """That value."""
-        return match[x]
+    return m[x]
 
 
-class ExtremeOfLimit(Rewrite):
+@rewrite(extreme(x, y))
+def extreme_of_limit(m: Match, emit: Emitter) -> Value | Declined:
     """maximum(x, least) -> x, and minimum(x, greatest) -> x, on either side
 
     `least` is false, the least integer, or -inf; f8e4m3, which has no infinities, has no such value
     that NaN does not exceed, but its least and greatest numbers do as well.
     """
-
-    def __init__(self, op: type[Op]) -> None:
-        self._op = op
-
-    def pattern(self) -> OpPattern:
-        """The larger or smaller of two values."""
-        return calls(self._op)(x, y)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if neither operand is known to be the limit of the type."""
-        limit = self._limit(match.type.dtype)
-        if not any(is_splat(match, match[side], limit) for side in (x, y)):
-            return f"neither operand is known to be {limit}"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The other operand."""
-        limit = self._limit(match.type.dtype)
-        return match[x] if is_splat(match, match[y], limit) else match[y]
-
-    def _limit(self, dtype: DType) -> float:
-        return _least(dtype) if self._op is Maximum else _greatest(dtype)
+    limit = (_least if isinstance(m[extreme], Maximum) else _greatest)(m.type.dtype)
+    return beside_splat(m, limit) or Declined(f"neither operand is known to be {limit}")
 
 
 def _greatest(dtype: DType) -> float:
@@ -74,10 +46,4 @@ def _least(dtype: DType) -> float:
     return -(2 ** (dtype.bits - 1)) if dtype.kind == "signed" else 0
 
 
-EXTREME_FOLDING = RewritePass(
-    "extreme-folding",
-    (
-        *(ExtremeOfSame(op) for op in (Maximum, Minimum)),
-        *(ExtremeOfLimit(op) for op in (Maximum, Minimum)),
-    ),
-)
+EXTREME_FOLDING = RewritePass("extreme-folding", (extreme_of_same, extreme_of_limit))

@@ -7,26 +7,13 @@ from gptrs.ir.ops.layout import Pad, Slice
 from gptrs.ir.program import Value
 from gptrs.ir.symbolic_dim import symbols_of
 from gptrs.optimizer.pass_base import RewritePass
-from gptrs.optimizer.rewrite.pattern import Match, Operand, OpPattern, calls
-from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
+from gptrs.optimizer.rewrite.pattern import Match, Operand, calls
+from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, rewrite
 
-pad = calls(Pad)
+pad, inner_pad = calls(Pad), calls(Pad)
 x = Operand("x")
 
-SYMBOLIC = "its dims are symbolic"
-
-
-def _outer(match: Match) -> Pad:
-    op = match.root.op
-    assert isinstance(op, Pad)
-    return op
-
-
-def _inner(match: Match) -> Pad:
-    node = match.definition(match.root.operands[0])
-    assert node is not None
-    assert isinstance(node.op, Pad)
-    return node.op
+SYMBOLIC = Declined("its dims are symbolic")
 
 
 def _spreads(op: Pad, shape: tuple[int, ...]) -> bool:
@@ -39,79 +26,45 @@ def _is_symbolic(op: Pad) -> bool:
     return bool(symbols_of((*op.low, *op.high, *(op.interior or ()))))
 
 
-class PadOfNothing(Rewrite):
+@rewrite(pad(x))
+def pad_of_nothing(m: Match, emit: Emitter) -> Value | Declined:
     """pad(x, low = (0, ..), high = (0, ..)) -> x"""
-
-    def pattern(self) -> OpPattern:
-        """A pad."""
-        return pad(x)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if something is put in or trimmed."""
-        op = _outer(match)
-        if any(side != 0 for side in (*op.low, *op.high)) or _spreads(op, match[x].type.shape):
-            return f"{list(match[x].type.shape)} is padded to {list(match.type.shape)}"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """Its operand."""
-        return match[x]
+    op, shape = m[pad], m[x].type.shape
+    if any(side != 0 for side in (*op.low, *op.high)) or _spreads(op, shape):
+        return Declined(f"{list(shape)} is padded to {list(m.type.shape)}")
+    return m[x]
 
 
-class PadOfPad(Rewrite):
+@rewrite(pad(inner_pad(x)))
+def pad_of_pad(m: Match, emit: Emitter) -> Value | Declined:
     """pad(pad(x, l, h, v), m, k, v) -> pad(x, l + m, h + k, v)
 
     The inner pad must not trim, since the outer one would not bring back what that takes away.
     """
-
-    def pattern(self) -> OpPattern:
-        """A pad of a pad."""
-        return pad(pad(x))
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if the values differ, if some go between elements, or if the inner pad trims."""
-        inner, outer = _inner(match), _outer(match)
-        zero = Literal.full(0, match.type.dtype)
-        if (inner.value or zero) != (outer.value or zero):
-            return "the pads put in different values"
-        if _is_symbolic(inner) or _is_symbolic(outer):
-            return SYMBOLIC
-        if any((*(inner.interior or ()), *(outer.interior or ()))):
-            return "values are put between the elements"
-        if any(side < 0 for side in (*inner.low, *inner.high)):
-            return "the inner pad trims"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """One pad."""
-        inner, outer = _inner(match), _outer(match)
-        low, high = (
-            tuple(a + b for a, b in zip(first, second, strict=True))
-            for first, second in ((inner.low, outer.low), (inner.high, outer.high))
-        )
-        return emit(Pad(low, high, None, outer.value), match[x])
+    inner, outer = m[inner_pad], m[pad]
+    zero = Literal.full(0, m.type.dtype)
+    if (inner.value or zero) != (outer.value or zero):
+        return Declined("the pads put in different values")
+    if _is_symbolic(inner) or _is_symbolic(outer):
+        return SYMBOLIC
+    if any((*(inner.interior or ()), *(outer.interior or ()))):
+        return Declined("values are put between the elements")
+    if any(side < 0 for side in (*inner.low, *inner.high)):
+        return Declined("the inner pad trims")
+    low = tuple(a + b for a, b in zip(inner.low, outer.low, strict=True))
+    high = tuple(a + b for a, b in zip(inner.high, outer.high, strict=True))
+    return emit(Pad(low, high, None, outer.value), m[x])
 
 
-class PadThatTrims(Rewrite):
+@rewrite(pad(x))
+def pad_that_trims(m: Match, emit: Emitter) -> Value | Declined:
     """pad(x, low, high) -> slice(x, -low, shape(x) + low + high) where no side is above 0"""
-
-    def pattern(self) -> OpPattern:
-        """A pad."""
-        return pad(x)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if a value is put in."""
-        op = _outer(match)
-        if not match[x].type.is_static or _is_symbolic(op):
-            return SYMBOLIC
-        if any(side > 0 for side in (*op.low, *op.high)) or _spreads(op, match[x].type.shape):
-            return f"values are put into {list(match[x].type.shape)}"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """A slice."""
-        starts = tuple(-side for side in _outer(match).low)
-        return emit(Slice(starts, match.type.shape), match[x])
+    op, type_ = m[pad], m[x].type
+    if not type_.is_static or _is_symbolic(op):
+        return SYMBOLIC
+    if any(side > 0 for side in (*op.low, *op.high)) or _spreads(op, type_.shape):
+        return Declined(f"values are put into {list(type_.shape)}")
+    return emit(Slice(tuple(-side for side in op.low), m.type.shape), m[x])
 
 
-PAD_FOLDING = RewritePass("pad-folding", (PadOfNothing(), PadOfPad(), PadThatTrims()))
+PAD_FOLDING = RewritePass("pad-folding", (pad_of_nothing, pad_of_pad, pad_that_trims))

@@ -6,60 +6,39 @@ from gptrs.ir.ops.layout import Reshape
 from gptrs.ir.program import Value
 from gptrs.ir.shapes import Shape
 from gptrs.optimizer.pass_base import RewritePass
-from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, OpPattern, calls
-from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
+from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, calls
+from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, rewrite
 
 reshape = calls(Reshape)
 x = Operand("x")
 s = Attribute[Shape]("s")
 
 
-class ReshapeToSameShape(Rewrite):
+@rewrite(reshape(x))
+def reshape_to_same_shape(m: Match, emit: Emitter) -> Value | Declined:
     """reshape(x, shape(x)) -> x"""
-
-    def pattern(self) -> OpPattern:
-        """A reshape."""
-        return reshape(x)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if the shape changes."""
-        if match.type != match[x].type:
-            return f"the shape changes to {list(match.type.shape)}"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """Its operand."""
-        return match[x]
+    if m.type != m[x].type:
+        return Declined(f"the shape changes to {list(m.type.shape)}")
+    return m[x]
 
 
-class ReshapeOfReshape(Rewrite):
+@rewrite(reshape(reshape(x)))
+def reshape_of_reshape(m: Match, emit: Emitter) -> Value:
     """reshape(reshape(x, r), s) -> reshape(x, s)"""
-
-    def pattern(self) -> OpPattern:
-        """A reshape of a reshape."""
-        return reshape(reshape(x))
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The outer one, a -1 resolved."""
-        return emit(Reshape(match.type.shape), match[x])
+    return emit(Reshape(m.type.shape), m[x])
 
 
-class ReshapeToInferredShape(Rewrite):
-    """reshape(x, s) -> reshape(x, s with -1 resolved)"""
+@rewrite(reshape(x, shape=s))
+def reshape_to_inferred_shape(m: Match, emit: Emitter) -> Value | Declined:
+    """reshape(x, s) -> reshape(x, s with -1 resolved)
 
-    def pattern(self) -> OpPattern:
-        """A reshape."""
-        return reshape(x, shape=s)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if there is no -1."""
-        return None if -1 in match[s] else "the shape is written out"
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The shape of the result, so that equal reshapes look equal."""
-        return emit(Reshape(match.type.shape), match[x])
+    Equal reshapes then look equal.
+    """
+    if -1 not in m[s]:
+        return Declined("the shape is written out")
+    return emit(Reshape(m.type.shape), m[x])
 
 
 RESHAPE_FOLDING = RewritePass(
-    "reshape-folding", (ReshapeToSameShape(), ReshapeOfReshape(), ReshapeToInferredShape())
+    "reshape-folding", (reshape_to_same_shape, reshape_of_reshape, reshape_to_inferred_shape)
 )

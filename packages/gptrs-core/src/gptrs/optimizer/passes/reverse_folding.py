@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gptrs.ir.ops.layout import BroadcastTo, Reverse
 from gptrs.ir.program import Value
-from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.pass_base import RewritePass
-from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, OpPattern, calls
-from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
+from gptrs.optimizer.passes.broadcast_folding import aligned
+from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, calls
+from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, rewrite
 
 reverse, broadcast_to = calls(Reverse), calls(BroadcastTo)
 x = Operand("x")
@@ -15,67 +15,35 @@ a = Attribute[tuple[int, ...]]("a")
 b = Attribute[tuple[int, ...]]("b")
 
 
-def _several(axes: tuple[int, ...], type_: TensorType) -> tuple[int, ...]:
-    """Those of `axes` on which `type_` may have more than one element."""
-    return tuple(axis for axis in axes if type_.shape[axis] not in (0, 1))
-
-
-class ReverseOfUnitDims(Rewrite):
+@rewrite(reverse(x, axes=a))
+def reverse_of_unit_dims(m: Match, emit: Emitter) -> Value | Declined:
     """reverse(x, a) -> reverse(x, a without the axes of size 0 and 1), x if none is left"""
-
-    def pattern(self) -> OpPattern:
-        """A reversal."""
-        return reverse(x, axes=a)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if there is more than one element along each axis."""
-        if match[a] and _several(match[a], match.type) == match[a]:
-            return f"there are several elements along each of the axes {list(match[a])}"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The reversal along the other axes."""
-        axes = _several(match[a], match.type)
-        return emit(Reverse(axes), match[x]) if axes else match[x]
+    axes = tuple(axis for axis in m[a] if m.type.shape[axis] not in (0, 1))
+    if axes and axes == m[a]:
+        return Declined(f"there are several elements along each of the axes {list(axes)}")
+    return emit(Reverse(axes), m[x]) if axes else m[x]
 
 
-class ReverseOfReverse(Rewrite):
-    """reverse(reverse(x, a), b) -> reverse(x, axes in either a or b)"""
+@rewrite(reverse(reverse(x, axes=a), axes=b))
+def reverse_of_reverse(m: Match, emit: Emitter) -> Value:
+    """reverse(reverse(x, a), b) -> reverse(x, axes in either a or b)
 
-    def pattern(self) -> OpPattern:
-        """A reversal of a reversal."""
-        return reverse(reverse(x, axes=a), axes=b)
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """One reversal: those along an axis of both undo each other."""
-        axes = tuple(sorted(set(match[a]) ^ set(match[b])))
-        return emit(Reverse(axes), match[x]) if axes else match[x]
+    Reversals along an axis of both undo each other.
+    """
+    axes = tuple(sorted(set(m[a]) ^ set(m[b])))
+    return emit(Reverse(axes), m[x]) if axes else m[x]
 
 
-class ReverseOfBroadcast(Rewrite):
+@rewrite(reverse(broadcast_to(x), axes=a))
+def reverse_of_broadcast(m: Match, emit: Emitter) -> Value | Declined:
     """reverse(broadcast_to(x, s), a) -> reverse(broadcast_to(x, s), a without repeated axes)"""
-
-    def pattern(self) -> OpPattern:
-        """A reversed broadcast."""
-        return reverse(broadcast_to(x), axes=a)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if the elements differ along each axis."""
-        if self._kept(match) == match[a]:
-            return f"nothing is repeated along any of the axes {list(match[a])}"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The reversal along the axes that x has."""
-        (broadcast,), axes = match.root.operands, self._kept(match)
-        return emit(Reverse(axes), broadcast) if axes else broadcast
-
-    def _kept(self, match: Match) -> tuple[int, ...]:
-        lead = match.type.rank - match[x].type.rank
-        shape = (1,) * lead + match[x].type.shape
-        return tuple(axis for axis in match[a] if shape[axis] != 1)
+    (broadcast,), shape = m.operands, aligned(m[x].type.shape, m.type.rank)
+    axes = tuple(axis for axis in m[a] if shape[axis] != 1)
+    if axes == m[a]:
+        return Declined(f"nothing is repeated along any of the axes {list(axes)}")
+    return emit(Reverse(axes), broadcast) if axes else broadcast
 
 
 REVERSE_FOLDING = RewritePass(
-    "reverse-folding", (ReverseOfUnitDims(), ReverseOfReverse(), ReverseOfBroadcast())
+    "reverse-folding", (reverse_of_unit_dims, reverse_of_reverse, reverse_of_broadcast)
 )

@@ -7,18 +7,20 @@ from itertools import accumulate
 
 from gptrs.ir.ops.layout import Concat, Pad, Reverse, Slice
 from gptrs.ir.program import Value
+from gptrs.ir.shapes import Shape
 from gptrs.ir.symbolic_dim import symbols_of
 from gptrs.optimizer.pass_base import RewritePass
-from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, OpPattern, calls
-from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
+from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, calls
+from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, rewrite
 
-slice_, pad, reverse = calls(Slice), calls(Pad), calls(Reverse)
+slice_, inner_slice = calls(Slice), calls(Slice)
+pad, reverse = calls(Pad), calls(Reverse)
 x = Operand("x")
 low = Attribute[tuple[int, ...]]("low")
 interior = Attribute["tuple[int, ...] | None"]("interior")
 axes = Attribute[tuple[int, ...]]("axes")
 
-SYMBOLIC = "its dims are symbolic"
+SYMBOLIC = Declined("its dims are symbolic")
 
 
 @dataclass(frozen=True)
@@ -56,196 +58,113 @@ def slice_op(spans: list[Span]) -> Slice:
     return Slice(starts, sizes, None if all(step == 1 for step in steps) else steps)
 
 
-def root_spans(match: Match) -> list[Span]:
-    """What the slice that the whole pattern matched reads on each axis."""
-    op = match.root.op
-    assert isinstance(op, Slice)
-    return spans_of(op)
-
-
-class SliceOfEverything(Rewrite):
+@rewrite(slice_(x))
+def slice_of_everything(m: Match, emit: Emitter) -> Value | Declined:
     """slice(x, (0, ..), shape(x)) -> x"""
-
-    def pattern(self) -> OpPattern:
-        """A slice."""
-        return slice_(x)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if something is left out: the shape says so."""
-        if match.type != match[x].type:
-            return f"it leaves a part of {list(match[x].type.shape)} out"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """Its operand."""
-        return match[x]
+    if m.type != m[x].type:
+        return Declined(f"it leaves a part of {list(m[x].type.shape)} out")
+    return m[x]
 
 
-class SliceInCanonicalForm(Rewrite):
+@rewrite(slice_(x))
+def slice_in_canonical_form(m: Match, emit: Emitter) -> Value | Declined:
     """slice(x, s, n, t) -> slice(x, s, n, t with 1 where n is 0 or 1, left out where all are 1)"""
-
-    def pattern(self) -> OpPattern:
-        """A slice."""
-        return slice_(x)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if it is in that form."""
-        if slice_op(root_spans(match)) == match.root.op:
-            return "its strides are written as they should be"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The same slice, so that equal slices look equal."""
-        return emit(slice_op(root_spans(match)), match[x])
+    canonical = slice_op(spans_of(m[slice_]))
+    if canonical == m[slice_]:
+        return Declined("its strides are written as they should be")
+    return emit(canonical, m[x])
 
 
-class SliceOfSlice(Rewrite):
+@rewrite(slice_(inner_slice(x)))
+def slice_of_slice(m: Match, emit: Emitter) -> Value | Declined:
     """slice(slice(x, s, n, t), u, m, v) -> slice(x, s + u * t, m, t * v)"""
-
-    def pattern(self) -> OpPattern:
-        """A slice of a slice."""
-        return slice_(slice_(x))
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if dims are symbolic."""
-        return None if match[x].type.is_static else SYMBOLIC
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """One slice; where nothing is read, it is read from 0 on, which is never past the end."""
-        inner = match.definition(match.root.operands[0])
-        assert inner is not None
-        assert isinstance(inner.op, Slice)
-        spans = [
-            Span(a.start + b.start * a.step if b.size else 0, b.size, a.step * b.step)
-            for a, b in zip(spans_of(inner.op), root_spans(match), strict=True)
-        ]
-        return emit(slice_op(spans), match[x])
+    if not m[x].type.is_static:
+        return SYMBOLIC
+    # Where nothing is read, it is read from 0 on, which is never past the end.
+    spans = [
+        Span(a.start + b.start * a.step if b.size else 0, b.size, a.step * b.step)
+        for a, b in zip(spans_of(m[inner_slice]), spans_of(m[slice_]), strict=True)
+    ]
+    return emit(slice_op(spans), m[x])
 
 
-class SliceOfConcat(Rewrite):
+@rewrite(slice_(x))
+def slice_of_concat(m: Match, emit: Emitter) -> Value | Declined:
     """slice(concat(.., x, ..)) -> slice(x), and slice(concat(.., xs, ..)) -> concat(xs)
 
     The first where all that is read lies in one operand, the second where it is several in whole.
     """
-
-    def pattern(self) -> OpPattern:
-        """A slice; that its operand is a concatenation, of any number of operands, is checked."""
-        return slice_(x)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if it reads parts of several operands."""
-        node = match.definition(match[x])
-        if node is None or not isinstance(node.op, Concat):
-            return "its operand is no concatenation"
-        if not all(value.type.is_static for value in (match[x], *node.operands)):
-            return SYMBOLIC
-        if self._part(match) is None and len(self._whole_parts(match)) < 2:
-            return f"it cuts through several operands of `concat` on axis {node.op.axis}"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """A slice of one operand, or the operands that are read."""
-        op, _ = self._concat(match)
-        part = self._part(match)
-        if part is None:
-            return emit(op, *self._whole_parts(match))
-        value, offset = part
-        spans = root_spans(match)
-        spans[op.axis] = spans[op.axis].moved(offset)
-        return emit(slice_op(spans), value)
-
-    def _concat(self, match: Match) -> tuple[Concat, list[tuple[Value, int]]]:
-        """The concatenation, and its operands with the positions where they begin."""
-        node = match.definition(match[x])
-        assert node is not None
-        assert isinstance(node.op, Concat)
-        axis = node.op.axis
-        offsets = accumulate((value.type.shape[axis] for value in node.operands), initial=0)
-        return node.op, list(zip(node.operands, offsets, strict=False))
-
-    def _part(self, match: Match) -> tuple[Value, int] | None:
-        """The operand in which all that is read lies, and where it begins."""
-        op, parts = self._concat(match)
-        span = root_spans(match)[op.axis]
-        for value, offset in parts:
-            if span.within(offset, value.type.shape[op.axis]):
-                return value, offset
-        return None
-
-    def _whole_parts(self, match: Match) -> list[Value]:
-        """The operands, if they are read in whole and nothing else is."""
-        op, parts = self._concat(match)
-        spans = root_spans(match)
-        span = spans.pop(op.axis)
-        others = [dim for axis, dim in enumerate(match[x].type.shape) if axis != op.axis]
-        if span.step != 1 or [other.size for other in spans] != others:
-            return []
-        read = [
-            value
-            for value, offset in parts
-            if span.start <= offset and offset + value.type.shape[op.axis] <= span.last + 1
-        ]
-        return read if sum(v.type.shape[op.axis] for v in read) == span.size else []
+    node = m.definition(m[x])
+    if node is None or not isinstance(node.op, Concat):
+        return Declined("its operand is no concatenation")
+    if not all(value.type.is_static for value in (m[x], *node.operands)):
+        return SYMBOLIC
+    axis, spans = node.op.axis, spans_of(m[slice_])
+    sizes = [value.type.shape[axis] for value in node.operands]
+    parts = list(zip(node.operands, accumulate(sizes, initial=0), sizes, strict=False))
+    for value, start, size in parts:
+        if spans[axis].within(start, size):
+            spans[axis] = spans[axis].moved(start)
+            return emit(slice_op(spans), value)
+    whole = _whole_parts(parts, spans, axis, m[x].type.shape)
+    if len(whole) < 2:
+        return Declined(f"it cuts through several operands of `concat` on axis {axis}")
+    return emit(node.op, *whole)
 
 
-class SliceOfPad(Rewrite):
+def _whole_parts(
+    parts: list[tuple[Value, int, int]], spans: list[Span], axis: int, shape: Shape
+) -> list[Value]:
+    """Return those of `parts` (value, start, size) that are read, if all of them are in whole."""
+    span = spans[axis]
+    others = [other.size for at, other in enumerate(spans) if at != axis]
+    if span.step != 1 or others != [dim for at, dim in enumerate(shape) if at != axis]:
+        return []
+    read = [
+        (value, size)
+        for value, start, size in parts
+        if span.start <= start and start + size <= span.last + 1
+    ]
+    return [value for value, _ in read] if sum(size for _, size in read) == span.size else []
+
+
+@rewrite(slice_(pad(x, low=low, interior=interior)))
+def slice_of_pad(m: Match, emit: Emitter) -> Value | Declined:
     """slice(pad(x, low), s) -> slice(x, s - low) where nothing of the padding is read"""
-
-    def pattern(self) -> OpPattern:
-        """A slice of a padded tensor."""
-        return slice_(pad(x, low=low, interior=interior))
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if there are values between the elements, or if padding is read."""
-        if not match[x].type.is_static or symbols_of(match[low]):
-            return SYMBOLIC
-        if any(between != 0 for between in match[interior] or ()):
-            return f"values are put between the elements, {list(match[interior] or ())}"
-        sides = zip(root_spans(match), match[low], match[x].type.shape, strict=True)
-        for axis, (span, before, dim) in enumerate(sides):
-            if not span.within(before, dim):
-                return f"it reads padding on axis {axis}"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The same elements at their places in the operand."""
-        sides = zip(root_spans(match), match[low], strict=True)
-        return emit(slice_op([span.moved(before) for span, before in sides]), match[x])
+    if not m[x].type.is_static or symbols_of(m[low]):
+        return SYMBOLIC
+    if any(between != 0 for between in m[interior] or ()):
+        return Declined(f"values are put between the elements, {list(m[interior] or ())}")
+    sides = list(zip(spans_of(m[slice_]), m[low], m[x].type.shape, strict=True))
+    for axis, (span, before, dim) in enumerate(sides):
+        if not span.within(before, dim):
+            return Declined(f"it reads padding on axis {axis}")
+    return emit(slice_op([span.moved(before) for span, before, _ in sides]), m[x])
 
 
-class SliceOfReverse(Rewrite):
+@rewrite(slice_(reverse(x, axes=axes)))
+def slice_of_reverse(m: Match, emit: Emitter) -> Value | Declined:
     """slice(reverse(x, a), s) -> slice(x, dim - 1 - s) where at most one element is read along a"""
-
-    def pattern(self) -> OpPattern:
-        """A slice of a reversed tensor."""
-        return slice_(reverse(x, axes=axes))
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if several elements are read along a reversed axis."""
-        if not match[x].type.is_static:
-            return SYMBOLIC
-        spans = root_spans(match)
-        long = [axis for axis in match[axes] if spans[axis].size > 1]
-        return f"it reads several elements along the reversed axes {long}" if long else None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The same elements at their places in the operand."""
-        spans = root_spans(match)
-        for axis in match[axes]:
-            last = match[x].type.shape[axis] - 1
-            start = last - spans[axis].start if spans[axis].size else 0
-            spans[axis] = Span(start, spans[axis].size, 1)
-        return emit(slice_op(spans), match[x])
+    if not m[x].type.is_static:
+        return SYMBOLIC
+    spans = spans_of(m[slice_])
+    if long := [axis for axis in m[axes] if spans[axis].size > 1]:
+        return Declined(f"it reads several elements along the reversed axes {long}")
+    for axis in m[axes]:
+        last = m[x].type.shape[axis] - 1
+        start = last - spans[axis].start if spans[axis].size else 0
+        spans[axis] = Span(start, spans[axis].size, 1)
+    return emit(slice_op(spans), m[x])
 
 
 SLICE_FOLDING = RewritePass(
     "slice-folding",
     (
-        SliceOfEverything(),
-        SliceOfSlice(),
-        SliceOfConcat(),
-        SliceOfPad(),
-        SliceOfReverse(),
-        SliceInCanonicalForm(),
+        slice_of_everything,
+        slice_of_slice,
+        slice_of_concat,
+        slice_of_pad,
+        slice_of_reverse,
+        slice_in_canonical_form,
     ),
 )

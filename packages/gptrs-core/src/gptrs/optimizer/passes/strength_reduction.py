@@ -14,42 +14,31 @@ from gptrs.ir.ops.elementwise import Div, Mul
 from gptrs.ir.program import Value
 from gptrs.optimizer.constants import emit_splat, splat_value
 from gptrs.optimizer.pass_base import RewritePass
-from gptrs.optimizer.rewrite.pattern import Match, Operand, OpPattern, calls
-from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
+from gptrs.optimizer.rewrite.pattern import Match, Operand, calls
+from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, rewrite
 
 div = calls(Div)
 x = Operand("x")
 y = Operand("y")
 
 
-class DivByPowerOfTwo(Rewrite):
+@rewrite(div(x, y))
+def div_by_power_of_two(m: Match, emit: Emitter) -> Value | Declined:
     """div(x, 2^k) -> mul(x, 2^-k) of floats
 
     Both are the same number before they are rounded, and multiplication takes less time.
     """
-
-    def pattern(self) -> OpPattern:
-        """A quotient."""
-        return div(x, y)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if there is no reciprocal that is exact, finite and not subnormal."""
-        dtype = match.type.dtype
-        if not dtype.is_float:
-            return f"{dtype} has no exact reciprocals"
-        divisor = splat_value(match, match[y])
-        if divisor is None:
-            return "the divisor is not known to be the same everywhere"
-        if _exact_reciprocal(divisor) is None:
-            return f"{divisor.array} has no reciprocal that is normal and exact in {dtype}"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The product with the reciprocal."""
-        divisor = splat_value(match, match[y])
-        reciprocal = None if divisor is None else _exact_reciprocal(divisor)
-        assert reciprocal is not None
-        return emit(Mul(), match[x], emit_splat(emit, reciprocal, match.type))
+    dtype = m.type.dtype
+    if not dtype.is_float:
+        return Declined(f"{dtype} has no exact reciprocals")
+    divisor = splat_value(m, m[y])
+    if divisor is None:
+        return Declined("the divisor is not known to be the same everywhere")
+    reciprocal = _exact_reciprocal(divisor)
+    if reciprocal is None:
+        exact = f"{divisor.array} has no reciprocal that is normal and exact in {dtype}"
+        return Declined(exact)
+    return emit(Mul(), m[x], emit_splat(emit, reciprocal, m.type))
 
 
 _EXPONENTS = {
@@ -74,4 +63,4 @@ def _exact_reciprocal(number: Literal) -> Literal | None:
     return Literal.full(math.copysign(2.0 ** (1 - exponent), significand), dtype)
 
 
-STRENGTH_REDUCTION = RewritePass("strength-reduction", (DivByPowerOfTwo(),))
+STRENGTH_REDUCTION = RewritePass("strength-reduction", (div_by_power_of_two,))

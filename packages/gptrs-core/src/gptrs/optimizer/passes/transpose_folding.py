@@ -2,83 +2,43 @@
 
 from __future__ import annotations
 
-from gptrs.ir.op import Op
 from gptrs.ir.ops.layout import Transpose
 from gptrs.ir.program import Value
 from gptrs.optimizer.exact_ops import EXACT_UNARY
 from gptrs.optimizer.pass_base import RewritePass
-from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, OpPattern, calls
-from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
+from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, calls
+from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, rewrite
 
-transpose = calls(Transpose)
+transpose, unary = calls(Transpose), calls(*EXACT_UNARY)
 x = Operand("x")
 p = Attribute[tuple[int, ...]]("p")
 q = Attribute[tuple[int, ...]]("q")
 
 
-class TransposeInPlace(Rewrite):
+@rewrite(transpose(x, permutation=p))
+def transpose_in_place(m: Match, emit: Emitter) -> Value | Declined:
     """transpose(x, (0, 1, ..)) -> x"""
-
-    def pattern(self) -> OpPattern:
-        """A transpose."""
-        return transpose(x, permutation=p)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if an axis moves."""
-        if match[p] != tuple(range(len(match[p]))):
-            return f"axes move by {list(match[p])}"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """Its operand."""
-        return match[x]
+    if m[p] != tuple(range(len(m[p]))):
+        return Declined(f"axes move by {list(m[p])}")
+    return m[x]
 
 
-class TransposeOfTranspose(Rewrite):
+@rewrite(transpose(transpose(x, permutation=p), permutation=q))
+def transpose_of_transpose(m: Match, emit: Emitter) -> Value:
     """transpose(transpose(x, p), q) -> transpose(x, p[q])"""
-
-    def pattern(self) -> OpPattern:
-        """A transpose of a transpose."""
-        return transpose(transpose(x, permutation=p), permutation=q)
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """Axis `i` of the result is axis `q[i]` of the inner one, which is axis `p[q[i]]` of x."""
-        inner = match[p]
-        return emit(Transpose(tuple(inner[axis] for axis in match[q])), match[x])
+    return emit(Transpose(tuple(m[p][axis] for axis in m[q])), m[x])
 
 
-class TransposeBackOfUnary(Rewrite):
+@rewrite(transpose(unary(transpose(x, permutation=p)), permutation=q))
+def transpose_back_of_unary(m: Match, emit: Emitter) -> Value | Declined:
     """transpose(f(transpose(x, p)), q) -> f(x) where p[q] = (0, 1, ..) and f is exact"""
-
-    def __init__(self, op: type[Op]) -> None:
-        self._op = op
-
-    def pattern(self) -> OpPattern:
-        """A transpose of an elementwise op of a transpose."""
-        inner = transpose(x, permutation=p)
-        return transpose(calls(self._op)(inner), permutation=q)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if the axes do not come back to their places, or if elements are complex."""
-        inner = match[p]
-        if [inner[axis] for axis in match[q]] != list(range(len(inner))):
-            return f"{list(match[q])} does not undo {list(inner)}"
-        if match[x].type.dtype.is_complex:
-            return "operations on complex numbers may be rounded in other ways elsewhere"
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """The op on x itself."""
-        unary = match.definition(match.root.operands[0])
-        assert unary is not None
-        return emit(unary.op, match[x])
+    if [m[p][axis] for axis in m[q]] != list(range(len(m[p]))):
+        return Declined(f"{list(m[q])} does not undo {list(m[p])}")
+    if m[x].type.dtype.is_complex:
+        return Declined("operations on complex numbers may be rounded in other ways elsewhere")
+    return emit(m[unary], m[x])
 
 
 TRANSPOSE_FOLDING = RewritePass(
-    "transpose-folding",
-    (
-        TransposeInPlace(),
-        TransposeOfTranspose(),
-        *(TransposeBackOfUnary(op) for op in EXACT_UNARY),
-    ),
+    "transpose-folding", (transpose_in_place, transpose_of_transpose, transpose_back_of_unary)
 )

@@ -10,8 +10,8 @@ from gptrs.ir.program import Value
 from gptrs.optimizer.exact_ops import accepts
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.passes.broadcast_folding import UNDECIDED, aligned
-from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, OpPattern, calls
-from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
+from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, calls
+from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, rewrite
 
 broadcast_to = calls(BroadcastTo)
 transpose = calls(Transpose)
@@ -19,53 +19,36 @@ x = Operand("x")
 p = Attribute[tuple[int, ...]]("p")
 
 
-class TransposeOfUnitDims(Rewrite):
+@rewrite(transpose(x, permutation=p))
+def transpose_of_unit_dims(m: Match, emit: Emitter) -> Value | Declined:
     """transpose(x, p) -> reshape(x, shape(x)[p]) where p keeps the order of all dims but 1s
 
     Elements stay where they are. A reshape costs nothing on a row-major buffer and folds with its
     neighbours, as in the heads of attention over a single token.
     """
-
-    def pattern(self) -> OpPattern:
-        """A transpose."""
-        return transpose(x, permutation=p)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if elements move, or if the result is transposed again and folds into that."""
-        shape = match[x].type.shape
-        moved = [axis for axis in match[p] if shape[axis] != 1]
-        if moved != sorted(moved):
-            return f"axes other than those of size 1 move by {list(match[p])}"
-        if any(isinstance(user.op, Transpose) for user in match.users()):
-            return "its result is transposed again"
-        if not accepts(Reshape(match.type.shape), match[x].type):
-            return UNDECIDED
-        return None
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """A reshape to the type of the result."""
-        return emit(Reshape(match.type.shape), match[x])
+    shape = m[x].type.shape
+    moved = [axis for axis in m[p] if shape[axis] != 1]
+    if moved != sorted(moved):
+        return Declined(f"axes other than those of size 1 move by {list(m[p])}")
+    if any(isinstance(user.op, Transpose) for user in m.users()):
+        return Declined("its result is transposed again")  # and folds into that
+    return _reshaped(m, emit)
 
 
-class BroadcastToUnitDims(Rewrite):
+@rewrite(broadcast_to(x))
+def broadcast_to_unit_dims(m: Match, emit: Emitter) -> Value | Declined:
     """broadcast_to(x, (1, .., *shape(x))) -> reshape(x, (1, .., *shape(x)))
 
     Nothing is repeated. Reshapes fold with their neighbours.
     """
-
-    def pattern(self) -> OpPattern:
-        """A broadcast."""
-        return broadcast_to(x)
-
-    def check(self, match: Match) -> str | None:
-        """Refuse if elements are repeated."""
-        if match.type.shape != aligned(match[x].type.shape, match.type.rank):
-            return f"elements of {list(match[x].type.shape)} are repeated"
-        return None if accepts(Reshape(match.type.shape), match[x].type) else UNDECIDED
-
-    def rewrite(self, match: Match, emit: Emitter) -> Value:
-        """A reshape."""
-        return emit(Reshape(match.type.shape), match[x])
+    if m.type.shape != aligned(m[x].type.shape, m.type.rank):
+        return Declined(f"elements of {list(m[x].type.shape)} are repeated")
+    return _reshaped(m, emit)
 
 
-UNIT_DIMS = RewritePass("unit-dims", (TransposeOfUnitDims(), BroadcastToUnitDims()))
+def _reshaped(m: Match, emit: Emitter) -> Value | Declined:
+    reshape = Reshape(m.type.shape)
+    return emit(reshape, m[x]) if accepts(reshape, m[x].type) else UNDECIDED
+
+
+UNIT_DIMS = RewritePass("unit-dims", (transpose_of_unit_dims, broadcast_to_unit_dims))

@@ -10,8 +10,8 @@ from gptrs.errors import GptrsError, ProgramError
 from gptrs.ir.op import Op
 from gptrs.ir.program import Region, Value
 from gptrs.optimizer.rewrite.journal import Refusal, current_journal
-from gptrs.optimizer.rewrite.pattern import Match, OpPattern, find_match
-from gptrs.optimizer.rewrite.rewrite import Emitter, Rewrite
+from gptrs.optimizer.rewrite.pattern import find_match
+from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, Rewrite
 from gptrs.optimizer.rewrite.rewriter import Node, Rewriter
 
 FIRINGS_PER_INSTRUCTION = 32
@@ -29,19 +29,17 @@ def rewrite_region(region: Region, rewrites: Sequence[Rewrite]) -> Region:
     return driver.rewriter.region()
 
 
-ByRoot = dict[type[Op], list[tuple[OpPattern, Rewrite]]]
+ByRoot = dict[type[Op], list[Rewrite]]
 
 
 @functools.lru_cache(maxsize=64)
 def _table(rewrites: tuple[Rewrite, ...]) -> tuple[ByRoot, int]:
-    """The rewrites with their patterns by the op that these begin with, and the greatest depth."""
+    """The rewrites by the op that their patterns begin with, and the greatest depth of those."""
     by_root: ByRoot = {}
-    depth = 0
     for rewrite in rewrites:
-        pattern = rewrite.pattern()
-        by_root.setdefault(pattern.op, []).append((pattern, rewrite))
-        depth = max(depth, pattern.depth)
-    return by_root, depth
+        for op in rewrite.pattern.symbol.ops:
+            by_root.setdefault(op, []).append(rewrite)
+    return by_root, max((rewrite.pattern.depth for rewrite in rewrites), default=0)
 
 
 class _Driver:
@@ -68,39 +66,43 @@ class _Driver:
             fitting = self._find(node)
             if fitting is None:
                 continue
-            rewrite, match = fitting
+            rewrite, values, emitted = fitting
             firings += 1
             if firings > max_firings:
                 raise GptrsError(
                     f"the optimizer did not come to an end, `{rewrite.name}` fired last",
                     hint="rewrites undo each other; `gptrs.optimizer.recording` counts which fired",
                 )
-            self._apply(rewrite, match)
+            self._apply(rewrite, node, values, emitted)
 
-    def _find(self, node: Node) -> tuple[Rewrite, Match] | None:
-        for pattern, rewrite in self._by_root.get(type(node.op), ()):
-            match = find_match(pattern, node, self.rewriter)
+    def _find(self, root: Node) -> tuple[Rewrite, tuple[Value, ...], list[Node]] | None:
+        """The first rewrite that fits and does not decline, its values, and what it emitted."""
+        for rewrite in self._by_root.get(type(root.op), ()):
+            match = find_match(rewrite.pattern, root, self.rewriter)
             if match is None:
                 continue
-            reason = rewrite.check(match)
-            if reason is None:
-                return rewrite, match
+            emit = Emitter(self.rewriter, root)
+            found = rewrite.replacement(match, emit)
+            if not isinstance(found, Declined):
+                values = (found,) if isinstance(found, Value) else tuple(found)
+                return rewrite, values, emit.emitted
+            if emit.emitted:
+                raise ProgramError(f"`{rewrite.name}` must decline before it emits instructions")
             if self._journal:
-                self._journal.refused[_refusal(rewrite, node, reason)] += 1
+                self._journal.refused[_refusal(rewrite, root, found.reason)] += 1
         return None
 
-    def _apply(self, rewrite: Rewrite, match: Match) -> None:
-        root, emit = match.root, Emitter(self.rewriter, match.root)
-        replaced = rewrite.rewrite(match, emit)
-        values = (replaced,) if isinstance(replaced, Value) else tuple(replaced)
+    def _apply(
+        self, rewrite: Rewrite, root: Node, values: tuple[Value, ...], emitted: list[Node]
+    ) -> None:
         _require_same_types(rewrite, root, values)
         if self._journal:
             self._journal.fired[rewrite.name] += 1
         self._enqueue_users(root)
         for old, new in zip(root.results, values, strict=True):
             self.rewriter.replace(old, new)
-        read = (*values, *(operand for node in emit.emitted for operand in node.operands))
-        self._erase_or_enqueue([*emit.emitted, *self._definitions(read), root])
+        read = (*values, *(operand for node in emitted for operand in node.operands))
+        self._erase_or_enqueue([*emitted, *self._definitions(read), root])
 
     def _enqueue(self, nodes: Iterable[Node]) -> None:
         for node in nodes:

@@ -5,12 +5,13 @@
 >>> pattern = reshape(transpose(x, permutation=p))
 
 It matches any `reshape` of any `transpose`, whatever the attributes that it does not mention. In a
-match, `match[x]` is the value that was transposed and `match[p]` the permutation.
+match `m`, `m[x]` is the value that was transposed, `m[p]` the permutation, and `m[reshape]` the
+`Reshape` with all its attributes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar, cast, overload
 
@@ -20,6 +21,8 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.rewrite.rewriter import Node, Rewriter
 
 T = TypeVar("T")
+OpT = TypeVar("OpT", bound=Op)
+OpT_co = TypeVar("OpT_co", bound=Op, covariant=True)
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +50,7 @@ class Attribute(Generic[T]):
 class OpPattern:
     """Result number `index` of an instruction; attributes are symbols or required values."""
 
-    op: type[Op]
+    symbol: OpSymbol[Op]
     operands: tuple[Operand | OpPattern, ...]
     attributes: Mapping[str, object]
     rest: Operands | None = None
@@ -65,29 +68,44 @@ class OpPattern:
         return replace(self, index=index)
 
 
-def calls(op: type[Op]) -> Callable[..., OpPattern]:
-    """A function that makes patterns of `op`, called as if it computed: operands, then attributes.
+@dataclass(frozen=True, eq=False)
+class OpSymbol(Generic[OpT_co]):
+    """A symbol for an instruction of one of `ops`; it is called as if it computed.
 
-    It raises ValueError when the number of operands or the name of an attribute does not fit `op`.
+    In a match it stands for the op with its attributes; where it is called several times in one
+    pattern, for that of the outermost call.
     """
 
-    def call(*operands: Operand | Operands | OpPattern, **attributes: object) -> OpPattern:
+    ops: tuple[type[OpT_co], ...]
+
+    def __call__(
+        self, *operands: Operand | Operands | OpPattern, **attributes: object
+    ) -> OpPattern:
+        """A pattern; ValueError if the number of operands or the name of an attribute is wrong."""
         first = tuple(operand for operand in operands if not isinstance(operand, Operands))
         rest = operands[-1] if operands and isinstance(operands[-1], Operands) else None
-        least = len(op.operand_names)
-        if rest and not op.variadic:
-            raise ValueError(f"`{op.name}` takes {least} operands, not any number of them")
-        if len(first) + bool(rest) != len(operands):
-            raise ValueError(f"`{op.name}`: only the last operand can stand for all that follow")
-        if len(first) < least - bool(rest) or (len(first) > least and not op.variadic):
-            raise ValueError(f"`{op.name}` takes {least} operands, the pattern has {len(first)}")
-        for name in attributes:
-            if name not in op.attribute_types:
-                known = ", ".join(op.attribute_types) or "none"
-                raise ValueError(f"`{op.name}` has no attribute `{name}`; it has {known}")
-        return OpPattern(op, first, attributes, rest)
+        for op in self.ops:
+            _require_operands(op, len(operands), len(first), rest)
+            for name in attributes:
+                if name not in op.attribute_types:
+                    known = ", ".join(op.attribute_types) or "none"
+                    raise ValueError(f"`{op.name}` has no attribute `{name}`; it has {known}")
+        return OpPattern(self, first, attributes, rest)
 
-    return call
+
+def calls(*ops: type[OpT]) -> OpSymbol[OpT]:
+    """A symbol for an instruction of one of `ops`."""
+    return OpSymbol(ops)
+
+
+def _require_operands(op: type[Op], count: int, first: int, rest: Operands | None) -> None:
+    least = len(op.operand_names)
+    if rest and not op.variadic:
+        raise ValueError(f"`{op.name}` takes {least} operands, not any number of them")
+    if first + bool(rest) != count:
+        raise ValueError(f"`{op.name}`: only the last operand can stand for all that follow")
+    if first < least - bool(rest) or (first > least and not op.variadic):
+        raise ValueError(f"`{op.name}` takes {least} operands, the pattern has {first}")
 
 
 class Match:
@@ -104,7 +122,9 @@ class Match:
     def __getitem__(self, symbol: Operands) -> tuple[Value, ...]: ...
     @overload
     def __getitem__(self, symbol: Attribute[T]) -> T: ...
-    def __getitem__(self, symbol: Operand | Operands | Attribute[T]) -> object:
+    @overload
+    def __getitem__(self, symbol: OpSymbol[OpT]) -> OpT: ...
+    def __getitem__(self, symbol: Operand | Operands | Attribute[T] | OpSymbol[OpT]) -> object:
         """What `symbol` stands for; KeyError if the pattern does not contain it."""
         return self._bindings[symbol]
 
@@ -112,6 +132,11 @@ class Match:
     def type(self) -> TensorType:
         """The type of the first result of the instruction that the whole pattern matched."""
         return self.root.results[0].type
+
+    @property
+    def operands(self) -> list[Value]:
+        """The operands of the instruction that the whole pattern matched."""
+        return self.root.operands
 
     def users(self) -> list[Node]:
         """The nodes that read a result of the instruction that the whole pattern matched."""
@@ -125,6 +150,10 @@ class Match:
         """Let `symbol` stand for `found`; False when it already stands for something else."""
         return self._bindings.setdefault(symbol, found) == found
 
+    def bind_op(self, symbol: OpSymbol[Op], op: Op) -> None:
+        """Let `symbol` stand for `op`, unless it stands for one further out."""
+        self._bindings.setdefault(symbol, op)
+
 
 def find_match(pattern: OpPattern, root: Node, rewriter: Rewriter) -> Match | None:
     """The match of `pattern` at `root`, None if there is none.
@@ -136,8 +165,9 @@ def find_match(pattern: OpPattern, root: Node, rewriter: Rewriter) -> Match | No
 
 
 def _matches_node(pattern: OpPattern, node: Node, match: Match, rewriter: Rewriter) -> bool:
-    if type(node.op) is not pattern.op or not _matches_count(pattern, node, match):
+    if type(node.op) not in pattern.symbol.ops or not _matches_count(pattern, node, match):
         return False
+    match.bind_op(pattern.symbol, node.op)
     for name, wanted in pattern.attributes.items():
         found: object = getattr(node.op, name)
         if isinstance(wanted, Attribute):

@@ -1,9 +1,9 @@
-"""What a rewrite is: a pattern, a check that may refuse, and the replacement."""
+"""What a rewrite is: a pattern, and a function that returns the replacement or declines."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from gptrs.errors import ProgramError
 from gptrs.ir.op import Op
@@ -35,33 +35,53 @@ class Emitter:
         return node.results
 
 
-class Rewrite(ABC):
-    """One equation. Its docstring states it: `transpose(transpose(x, p), q) -> transpose(x, p[q])`.
+@dataclass(frozen=True, slots=True)
+class Declined:
+    """Returned by a rewrite whose right-hand side would be wrong or no gain for the match."""
 
-    Both sides must be equal bit for bit, and applying rewrites over and over must come to an end.
+    reason: str
+    """One sentence for users; `gptrs inspect --why` prints it."""
+
+
+Replacement = Callable[[Match, Emitter], Value | Sequence[Value] | Declined]
+"""Returns the right-hand side: one value, or one for each result of the matched instruction.
+
+It is made of values of the match and of what `emit(op, *operands)` returns, and has the type of the
+left-hand side. It declines before it emits anything.
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class Rewrite:
+    """One equation over ops; `@rewrite(pattern)` makes it of a function.
+
+    Both sides are equal bit for bit, and applying rewrites over and over comes to an end.
     """
 
-    @property
-    def name(self) -> str:
-        """The name under which the journal lists it: that of its class."""
-        return type(self).__name__
+    name: str
+    """The name in the journal: that of the function, `neg_of_neg`, in the form `NegOfNeg`."""
+    equation: str
+    """The first line of the docstring, such as `neg(neg(x)) -> x`."""
+    pattern: OpPattern
+    """The left-hand side."""
+    replacement: Replacement
 
-    @abstractmethod
-    def pattern(self) -> OpPattern:
-        """The left-hand side."""
 
-    def check(self, match: Match) -> str | None:
-        """Why the right-hand side would be wrong or no gain for this match, None if it is fine.
+def rewrite(pattern: OpPattern) -> Callable[[Replacement], Rewrite]:
+    """Decorator: the function replaces instructions that `pattern` matches.
 
-        It may look at the values and attributes of the match and at the users of its result.
-        """
-        _ = match
-        return None
+    Its docstring begins with the equation; ValueError without one.
 
-    @abstractmethod
-    def rewrite(self, match: Match, emit: Emitter) -> Value | Sequence[Value]:
-        """The right-hand side: one value, or one for each result of the matched instruction.
+    >>> @rewrite(transpose(transpose(x, permutation=p), permutation=q))
+    ... def transpose_of_transpose(m: Match, emit: Emitter) -> Value:
+    ...     '''transpose(transpose(x, p), q) -> transpose(x, p[q])'''
+    ...     return emit(Transpose(tuple(m[p][axis] for axis in m[q])), m[x])
+    """
 
-        It is made of values of the match and of what `emit(op, *operands)` returns, and has the
-        type of the left-hand side.
-        """
+    def make(replacement: Replacement) -> Rewrite:
+        if not replacement.__doc__:
+            raise ValueError(f"`{replacement.__name__}` needs a docstring that states its equation")
+        name = "".join(word.capitalize() for word in replacement.__name__.split("_"))
+        return Rewrite(name, replacement.__doc__.splitlines()[0], pattern, replacement)
+
+    return make

@@ -66,7 +66,7 @@ def explain_pass(program: Program, name: str) -> PassReport:
         name,
         instruction_count(program),
         instruction_count(changed),
-        {rewrite.name: (rewrite.__doc__ or "").splitlines()[0] for rewrite in rewrites},
+        {rewrite.name: rewrite.equation for rewrite in rewrites},
         dict(journal.fired),
         [
             Declined(refusal.rewrite, refusal.instruction, refusal.reason, times)
