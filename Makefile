@@ -52,7 +52,7 @@ format: .venv/.installed-check ## rewrite the sources in the house format
 	@$(BIN)/ruff format --quiet
 
 fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, read FUZZ_FILES mutated files, parse for FUZZ_SECONDS
-	@$(BIN)/python tools/fuzz_optimizer.py --programs $(FUZZ_PROGRAMS)
+	@PYTHONPATH=tests $(BIN)/python tools/fuzz_optimizer.py --programs $(FUZZ_PROGRAMS)
 	@$(BIN)/python tools/fuzz_files.py --count $(FUZZ_FILES)
 	@$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
 

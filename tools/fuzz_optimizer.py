@@ -1,4 +1,7 @@
-"""Optimize many random programs and compare results, bit for bit; save those that differ."""
+"""Optimize many random programs and compare results, bit for bit; save those that differ.
+
+`PYTHONPATH=tests` leads to the bait for rewrites, as in `make fuzz`.
+"""
 
 from __future__ import annotations
 

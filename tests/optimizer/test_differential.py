@@ -13,10 +13,11 @@ from gptrs.optimizer.evaluation import CHEAP
 from gptrs.optimizer.pass_base import Pass
 from gptrs.optimizer.pipeline import SPECIALIZATION, known_passes
 from gptrs_conformance.program_generator import random_program
+from optimizer.bait.rewrite_bait import baited_program
 
 SEEDS = range(450)
 FIRED_AT_LEAST = 100
-BAIT = 200
+BAIT_WEIGHT = 200
 """The weight of left-hand sides of rewrites in the generated programs, against 19 of all else."""
 PASSES = known_passes(evaluate)
 
@@ -44,7 +45,7 @@ def test_the_pipeline_keeps_every_bit_and_every_rewrite_fires():
     smaller: Counter[str] = Counter()
     with recording() as journal:
         for seed in SEEDS:
-            program = random_program(seed, size=100, bait=BAIT)
+            program = baited_program(seed, size=100, weight=BAIT_WEIGHT)
             verify(program)
             optimized = optimize(program, verify=True, evaluate=evaluate)
             smaller["programs"] += size(optimized) < size(program)
@@ -60,7 +61,7 @@ def test_the_pipeline_keeps_every_bit_and_every_rewrite_fires():
 def test_each_pass_keeps_every_bit(pass_: Pass):
     changed = 0
     plain = (random_program(seed, size=40) for seed in SEEDS[:100])
-    baited = (random_program(seed, size=80, bait=BAIT) for seed in SEEDS[:50])
+    baited = (baited_program(seed, size=80, weight=BAIT_WEIGHT) for seed in SEEDS[:50])
     for seed, program in enumerate((*plain, *baited)):
         after = pass_.apply(program)
         verify(after)

@@ -14,13 +14,14 @@ from gptrs.optimizer import recording
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs.optimizer.stage import PassRun, instruction_count
 from gptrs_backend_ref.backend import create
-from gptrs_conformance.program_generator import random_inputs, random_program
+from gptrs_conformance.program_generator import random_inputs
 from gptrs_conformance.program_generator.dice import Dice
+from optimizer.bait.rewrite_bait import baited_program
 
 REF = create(None)
 """What says which results are right."""
 SIZES = (3, 6, 10, 16, 24, 40)
-BAITS = (0, 10, 40, 100)
+BAIT_WEIGHTS = (0, 10, 40, 100)
 
 
 @dataclass
@@ -71,7 +72,7 @@ def examine(seeds: Iterable[int]) -> Tally:
 def program_of(seed: int) -> Program:
     """The program of a seed: of any size, with few or many instances of what rewrites look for."""
     dice = Dice(seed)
-    return random_program(seed, size=dice.pick(SIZES), bait=dice.pick(BAITS))
+    return baited_program(seed, dice.pick(SIZES), dice.pick(BAIT_WEIGHTS))
 
 
 def difference(program: Program, optimized: Program, seed: int) -> str | None:

@@ -1,8 +1,8 @@
 """Seeded random programs: well typed, running without an error, the same on every machine.
 
 One module an op family writes the instructions, `draft` keeps what is known of their values, and
-`programs` puts them together; `rewrite_bait` has what the rewrites of the optimizer look for. An
-op without an emitter, a function in the module of its family, is written with the operands of its
+`programs` puts them together; callers may add steps of their own (`extra_steps`). An op without an
+emitter, a function in the module of its family, is written with the operands of its
 cases in the kit.
 """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops import contraction as ops
@@ -14,7 +13,6 @@ from gptrs_conformance.program_generator.draft import Draft
 from gptrs_conformance.program_generator.elements import epsilon
 from gptrs_conformance.program_generator.emitters import NUMBERS, emits
 from gptrs_conformance.program_generator.facts import NOTHING_KNOWN, Facts, computed
-from gptrs_conformance.program_generator.layout import transpose
 from gptrs_conformance.program_generator.reduction import combinable, kindred
 
 
@@ -26,17 +24,6 @@ def dots(draft: Draft, op: type[Op], dtype: DType) -> None:
     if y is None or draft.dice.chance(0.3):
         y = draft.fresh(TensorType(dtype, tuple(draft.dice.shuffled(x.type.shape))))
     dot(draft, x, y)
-
-
-def dot_of_transposes(draft: Draft) -> None:
-    """Of two values with their axes in any order: bait for the rewrites that take that in."""
-    dtype = draft.dice.pick([d for d in draft.palette if d in NUMBERS] or [dtypes.si32])
-    shape = draft.shape(least_rank=2, greatest_rank=3)
-    types = [TensorType(dtype, tuple(draft.dice.shuffled(shape))) for _ in range(2)]
-    values = [
-        draft.like(type_) if dtype.is_integer else draft.constant(type_, "mild") for type_ in types
-    ]
-    dot(draft, *(transpose(draft, value) for value in values))
 
 
 def dot(draft: Draft, x: Value, y: Value) -> None:

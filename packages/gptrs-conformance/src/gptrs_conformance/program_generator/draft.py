@@ -41,8 +41,9 @@ class Rules:
     dtypes: Sequence[DType] = dtypes.ALL
     accepts: Accepts | None = None
     control_flow: bool = True
-    bait: int = 0
-    """How often a step is bait for a rewrite: its weight where that of all others is 19."""
+    extra_steps: Sequence[ExtraStep] = ()
+    extra_weight: int = 0
+    """How often a step is one of `extra_steps`: their weight where that of all others is 19."""
 
     def allow(self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]) -> bool:
         """Whether this instruction may be in the program."""
@@ -59,6 +60,10 @@ class Library:
 
     functions: list[Function] = field(default_factory=list[Function])
     facts: dict[str, tuple[Facts, ...]] = field(default_factory=dict[str, tuple[Facts, ...]])
+
+
+ExtraStep = Callable[["Draft"], object]
+"""Writes a few instructions into a draft; raises `Declined` where that is not possible."""
 
 
 @dataclass

@@ -10,7 +10,7 @@ from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Program, Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.program_generator.dice import Dice
-from gptrs_conformance.program_generator.draft import Accepts, Draft, Library, Rules
+from gptrs_conformance.program_generator.draft import Accepts, Draft, ExtraStep, Library, Rules
 from gptrs_conformance.program_generator.emitters import Emitter
 from gptrs_conformance.program_generator.steps import random_palette, take_steps, usable_emitters
 
@@ -26,7 +26,8 @@ def random_program(
     dtypes: Collection[DType] | None = None,
     control_flow: bool = True,
     accepts: Accepts | None = None,
-    bait: int = 0,
+    extra_steps: Sequence[ExtraStep] = (),
+    extra_weight: int = 0,
 ) -> Program:
     """A well-typed program of about `size` instructions in `@main`; the same one for the same seed.
 
@@ -34,11 +35,11 @@ def random_program(
     integer divisors not 0, loops end. Its results are those of any backend that follows PTIR, to
     the bit for integers and `i1`, else within `error_limit`. What may be in it: ops called `ops`,
     values of `dtypes`, regions and calls only with `control_flow`, and only instructions that
-    `accepts` returns True for; by default everything. With `bait`, the weight of such steps where
-    that of all others is 19, it has many instances of what rewrites look for, and near misses.
+    `accepts` returns True for; by default everything. `extra_steps` are mixed in, with
+    `extra_weight` where all other steps together have the weight 19.
     """
     chosen = all_dtypes.ALL if dtypes is None else [d for d in all_dtypes.ALL if d in dtypes]
-    rules = Rules(ops, chosen, accepts, control_flow, bait)
+    rules = Rules(ops, chosen, accepts, control_flow, extra_steps, extra_weight)
     draft = _empty(Dice(seed), rules)
     for _ in range(draft.dice.between(1, 3)):
         draft.param(TensorType(draft.dice.pick(draft.palette), draft.shape()))
@@ -87,7 +88,7 @@ def _empty(dice: Dice, rules: Rules) -> Draft:
 def _results(draft: Draft) -> list[Value]:
     """Any values: parameters, some in the middle, one more than once; half of them unread so far.
 
-    What they leave out is dead. Bait is kept alive: there, all that is unread is a result.
+    What they leave out is dead. With extra steps, all that is unread is a result.
     """
     read = {operand for step in draft.instructions for operand in step.operands}
     unread = [value for value in draft.values if value not in read]
@@ -95,7 +96,7 @@ def _results(draft: Draft) -> list[Value]:
         draft.dice.pick(unread if unread and draft.dice.chance(0.5) else draft.values)
         for _ in range(draft.dice.between(1, 12))
     ]
-    return [*unread, *picked] if draft.rules.bait else picked
+    return [*unread, *picked] if draft.rules.extra_weight else picked
 
 
 def _finished(draft: Draft, results: Sequence[Value]) -> Program:

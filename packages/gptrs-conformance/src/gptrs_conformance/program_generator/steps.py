@@ -1,4 +1,4 @@
-"""What happens next in a draft: an instruction, a chain, a repetition, or bait for a rewrite."""
+"""What happens next in a draft: an instruction, a chain, a repetition, or an extra step."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from gptrs_conformance.program_generator.draft import Declined, Draft, Rules
 from gptrs_conformance.program_generator.emitters import EMITTERS, Emitter
 from gptrs_conformance.program_generator.facts import Facts
 from gptrs_conformance.program_generator.from_cases import case_emitter
-from gptrs_conformance.program_generator.rewrite_bait import bait
 
 _ATTEMPTS = 8
 
@@ -65,15 +64,15 @@ def random_palette(dice: Dice, rules: Rules) -> list[DType]:
 
 
 def _step(draft: Draft, table: Sequence[tuple[type[Op], Emitter]]) -> None:
-    weights = (12, 5, 2, draft.rules.bait)
-    kind = draft.dice.weighted(("op", "chain", "repeat", "bait"), weights)
+    weights = (12, 5, 2, draft.rules.extra_weight)
+    kind = draft.dice.weighted(("op", "chain", "repeat", "extra"), weights)
     if kind == "chain":
         value = draft.operand(draft.dice.pick(draft.palette))
         layout.chain(draft, value)
     elif kind == "repeat":
         _repeat(draft)
-    elif kind == "bait":
-        bait(draft)
+    elif kind == "extra":
+        draft.dice.pick(draft.rules.extra_steps)(draft)
     else:
         op, emitter = draft.dice.weighted(table, [emitter.weight for _, emitter in table])
         allowed = [dtype for dtype in emitter.dtypes if dtype in draft.rules.dtypes]

@@ -11,7 +11,7 @@ from gptrs.ir.ops.reduction import Reduce
 from gptrs.ir.program import Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.program_generator import layout
-from gptrs_conformance.program_generator.draft import Declined, Draft
+from gptrs_conformance.program_generator.draft import Declined, Draft, ExtraStep
 from gptrs_conformance.program_generator.facts import Facts, joined
 
 Move = Callable[[Draft, Value], Value]
@@ -154,7 +154,7 @@ def concat_of_empty(draft: Draft) -> None:
     several(draft, empty, axis)
 
 
-def twice(move: Move) -> Callable[[Draft], object]:
+def twice(move: Move) -> ExtraStep:
     """Bait of a move of a moved value."""
 
     def emit(draft: Draft) -> None:
@@ -163,7 +163,7 @@ def twice(move: Move) -> Callable[[Draft], object]:
     return emit
 
 
-def once(move: Move) -> Callable[[Draft], object]:
+def once(move: Move) -> ExtraStep:
     """Bait of a moved value."""
 
     def emit(draft: Draft) -> None:
@@ -172,7 +172,7 @@ def once(move: Move) -> Callable[[Draft], object]:
     return emit
 
 
-def of_broadcast(move: Move) -> Callable[[Draft], object]:
+def of_broadcast(move: Move) -> ExtraStep:
     """Bait of a move of a broadcast value."""
 
     def emit(draft: Draft) -> None:
@@ -248,7 +248,7 @@ def with_leading_dims(draft: Draft, x: Value) -> Value:
     return repeated(draft, draft.emit(op, x, facts=draft.facts[x]))
 
 
-BAITS: Sequence[Callable[[Draft], object]] = (
+BAIT: Sequence[ExtraStep] = (
     *[slice_of_concat] * 3,
     *[slice_of_pad] * 6,
     *[slice_of_reverse] * 4,

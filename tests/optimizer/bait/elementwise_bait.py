@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
@@ -13,12 +13,12 @@ from gptrs.ir.ops.layout import BroadcastTo, Transpose
 from gptrs.ir.program import Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.numerics import GREATEST, integer_range
-from gptrs_conformance.program_generator.draft import Declined, Draft
+from gptrs_conformance.program_generator.draft import Declined, Draft, ExtraStep
 from gptrs_conformance.program_generator.elementwise import BITS, DIRECTIONS
 from gptrs_conformance.program_generator.emitters import ORDERED, REALS
 from gptrs_conformance.program_generator.facts import SIGN_OF_ZERO_OPEN, Facts, computed
 from gptrs_conformance.program_generator.indexing import block_of, gathered, rows_of
-from gptrs_conformance.program_generator.layout_bait import repeated
+from optimizer.bait.layout_bait import repeated
 
 CLOSE = (ops.Sqrt, ops.Reciprocal, ops.Div)
 """Ops whose results of floats backends may round in two ways."""
@@ -68,9 +68,7 @@ def everywhere(draft: Draft, number: float, type_: TensorType) -> Value:
     return wide
 
 
-def with_number(
-    op: type[Op], wanted: Sequence[DType], *favourites: float
-) -> Callable[[Draft], object]:
+def with_number(op: type[Op], wanted: Sequence[DType], *favourites: float) -> ExtraStep:
     """Bait of a binary op with a number on one side, often one of the `favourites`."""
 
     def emit(draft: Draft) -> None:
@@ -87,7 +85,7 @@ def with_number(
     return emit
 
 
-def with_itself(op: type[Op], wanted: Sequence[DType]) -> Callable[[Draft], object]:
+def with_itself(op: type[Op], wanted: Sequence[DType]) -> ExtraStep:
     """Bait of a binary op of a value and itself."""
 
     def emit(draft: Draft) -> None:
@@ -97,7 +95,7 @@ def with_itself(op: type[Op], wanted: Sequence[DType]) -> Callable[[Draft], obje
     return emit
 
 
-def nested(outer: type[Op], inner: type[Op], wanted: Sequence[DType]) -> Callable[[Draft], object]:
+def nested(outer: type[Op], inner: type[Op], wanted: Sequence[DType]) -> ExtraStep:
     """Bait of one unary op of another."""
 
     def emit(draft: Draft) -> None:
@@ -106,7 +104,7 @@ def nested(outer: type[Op], inner: type[Op], wanted: Sequence[DType]) -> Callabl
     return emit
 
 
-def with_negative(op: type[Op]) -> Callable[[Draft], object]:
+def with_negative(op: type[Op]) -> ExtraStep:
     """Bait of a sum or difference with a negated value."""
 
     def emit(draft: Draft) -> None:
@@ -238,7 +236,7 @@ def comparison_with_itself(draft: Draft) -> None:
 
 SHIFTS = (ops.ShiftLeft, ops.ShiftRightArithmetic, ops.ShiftRightLogical)
 
-BAITS: Sequence[Callable[[Draft], object]] = (
+BAIT: Sequence[ExtraStep] = (
     *[with_number(ops.Add, REALS, 0)] * 6,
     *[with_number(ops.Sub, REALS, 0)] * 5,
     *[with_number(ops.Mul, REALS, 1)] * 3,
