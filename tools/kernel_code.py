@@ -37,8 +37,10 @@ _AVX512 = f"{_AVX2},+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"
 _AMX = f"{_AVX512},+avx512vnni,+avx512bf16,+avx512fp16,+amx-tile,+amx-int8,+amx-bf16"
 CPUS = {"haswell": _AVX2, "skylake-avx512": _AVX512, "sapphirerapids": _AMX}
 """The processors that `--cpu` knows, with those of their features that kernels ask for."""
-_SYMBOL = re.compile(r"(?:_ZN|\.const\.|\.numba\.|cfunc\.|NRT_|kernel_)[\w.$<>:@+-]*")
-_DROPPED = re.compile(r"\s*\.(file|ident|ascii|asciz|string|type|size|globl|weak|section|addrsig)")
+_SYMBOL = re.compile(r"(?:_ZN|\.L|\.const\.|\.numba\.|cfunc\.|NRT_|kernel_)[\w.$<>:@+-]*")
+_DROPPED = re.compile(
+    r"\s*\.(file|ident|ascii|asciz|string|type|size|globl|weak|section|comm|addrsig)"
+)
 
 
 @dataclass(frozen=True)
