@@ -133,7 +133,7 @@ def compare(before: list[Code], after: list[Code]) -> int:
         print(test)
         for old, now in itertools.zip_longest(gone[test], new[test]):
             sides = (f"{c.name} {c.nbytes} {c.digest}" if c else "-" for c in (old, now))
-            print("   ", "  ->  ".join(sides))
+            print(f"    {'  ->  '.join(sides)}")
     print(
         f"{len(known[0])} kernels before, {len(known[1])} after, {len(known[0] & known[1])} alike"
     )

@@ -34,5 +34,5 @@ def test_only_kernels_of_one_side_are_listed(capsys: pytest.CaptureFixture[str])
     capsys.readouterr()
     assert compare([same, old], [new, same]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        "b", "     k 16 2  ->  task 12 3", "2 kernels before, 2 after, 1 alike",
+        "b", "    k 16 2  ->  task 12 3", "2 kernels before, 2 after, 1 alike",
     ]  # fmt: skip
