@@ -6,11 +6,12 @@ leaves out 2^-22 of the whole at most, and the unit adds them up in f32.
 
 from __future__ import annotations
 
+from functools import cache
 from itertools import pairwise
 
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.deferred import intrinsic, named_intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
 from gptrs_backend_numba.codegen.vector_ir import (
     I8,
@@ -176,6 +177,7 @@ def _emit_block(builder, arguments, path, pairs, between):
         store_tile(emit, register, emit.moved(out, (out_step, 16 * i), 64 * j), out_step)
 
 
+@cache
 def multiply_block(left_parts: int, right_parts: int):
     """Intrinsic: adds to a block of `UNIT_ROWS` x `PANEL` sums the products of `count` steps.
 
@@ -184,7 +186,7 @@ def multiply_block(left_parts: int, right_parts: int):
     """
     path = parts_to_multiply(left_parts, right_parts)
 
-    @intrinsic
+    @named_intrinsic(f"multiply_block_{left_parts}_{right_parts}")
     def multiply(typing_context, left, right, sums, count, out, out_step):
         def generate(context, builder, signature, arguments):
             _emit_block(builder, arguments, path, [], lambda *_: None)
@@ -195,6 +197,7 @@ def multiply_block(left_parts: int, right_parts: int):
     return multiply
 
 
+@cache
 def multiply_and_split(left_parts: int, right_parts: int, dtype: str):
     """Intrinsic: as `multiply_block`, and meanwhile splits another block of a panel into parts.
 
@@ -206,7 +209,7 @@ def multiply_and_split(left_parts: int, right_parts: int, dtype: str):
     slots = {4 * len(path) * (2 * i + 1) // (2 * PAIRS_A_STEP) for i in range(PAIRS_A_STEP)}
     size = 2 * row_bytes(dtype)
 
-    @intrinsic
+    @named_intrinsic(f"multiply_and_split_{left_parts}_{right_parts}_{dtype}")
     def multiply(typing_context, left, right, sums, count, out, out_step,
                  source, target, ahead, first):  # fmt: skip
         def generate(context, builder, signature, arguments):

@@ -6,10 +6,12 @@ right side, `PANEL` elements, and multiplies it by one number for each row of th
 
 from __future__ import annotations
 
+from functools import cache
+
 from llvmlite import ir
 
 from gptrs_backend_numba.codegen.compiled import provide
-from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.deferred import intrinsic, named_intrinsic, types
 from gptrs_backend_numba.codegen.function_calls import call_compiled, call_tile, use_wide_vectors
 from gptrs_backend_numba.codegen.vector_ir import (
     F32,
@@ -36,6 +38,7 @@ _FEW = 6
 """Rows up to which a tile is bound by memory."""
 
 
+@cache
 def tile(rows: int, dtype: str, panels: int = 1):
     """Intrinsic: `rows` x `PANEL` sums of products over `count` >= 0 values of k.
 
@@ -53,7 +56,7 @@ def tile(rows: int, dtype: str, panels: int = 1):
     # Few rows are bound by memory: one chain of sums would wait for itself.
     unroll = max(2, chains)
 
-    @intrinsic
+    @named_intrinsic(f"tile_{rows}_{dtype}_{panels}")
     def micro_kernel(
         typing_context, lhs, rhs, step, count, start, start_row, other, other_row, out, row,
         ahead, pace,
@@ -148,6 +151,7 @@ DOT_ROWS = 4
 """Rows of the right side that `dots` reads side by side."""
 
 
+@cache
 def dots(dtype: str):
     """Intrinsic: the products of one vector with `DOT_ROWS` rows, both contiguous.
 
@@ -156,7 +160,7 @@ def dots(dtype: str):
     """
     size = 4 if dtype == "f32" else 2
 
-    @intrinsic
+    @named_intrinsic(f"dots_{dtype}")
     def micro_kernel(typing_context, x, rhs, step, out, count):
         def generate(context, builder, signature, arguments):
             x, rhs, step, out, count = arguments
@@ -184,6 +188,7 @@ def dots(dtype: str):
     return micro_kernel
 
 
+@cache
 def transpose(size: int):
     """Intrinsic: a square of `16 // size` x `16 // size` elements of `size` bytes, transposed.
 
@@ -192,7 +197,7 @@ def transpose(size: int):
     side = 16 // size
     type_ = ir.VectorType(ir.IntType(8 * size), side)
 
-    @intrinsic
+    @named_intrinsic(f"transpose_{size}")
     def transposed(typing_context, source, source_step, target, target_step):
         def generate(context, builder, signature, arguments):
             source, source_step, target, target_step = arguments
