@@ -131,7 +131,7 @@ def demo_row() -> Row:
 
     Time of the processor: what other processes take of it does not count.
     """
-    interpret = _TimedKernel(compiled(interpreter.SOURCE))
+    interpret = _TimedKernel(compiled(interpreter.run_schedule))
     with mock.patch("gptrs_backend_numba.run.executable.compiled", return_value=interpret):
         model = gptrs.load_model(None, "numba", 1).causal_lm()
         token = np.zeros((1, 1), np.int64)
