@@ -7,8 +7,8 @@ import os
 import pytest
 
 from gptrs.plugins.manager import manager
-from gptrs_cli import health
-from gptrs_cli.startup import Startup
+from gptrs_cli.doctor import health
+from gptrs_cli.doctor.startup import Startup
 
 
 @pytest.fixture

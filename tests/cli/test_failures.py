@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from gptrs_cli.failures import report
-from gptrs_cli.settings import Settings
+from gptrs_cli.terminal.failures import report
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -190,7 +189,7 @@ def test_what_nobody_foresaw_is_called_a_bug(gptrs, monkeypatch):
     ],
 )
 def test_the_system_is_not_a_bug(capsys, error, code, words):
-    assert report(error, Settings()) == code
+    assert report(error, as_json=False, debug=False) == code
     assert capsys.readouterr().err.startswith(words)
 
 

@@ -10,7 +10,7 @@ from blake3 import blake3
 from safetensors.numpy import load_file, save_file
 
 from gptrs.checkpoint.formats.tensor_archive import write_archive
-from gptrs_cli.checkpoint_report import byte_size, count
+from gptrs_cli.inspect.checkpoint import byte_size, count
 
 
 def test_json_describes_every_tensor(gptrs, model_directory):

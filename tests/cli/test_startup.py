@@ -9,7 +9,7 @@ import pytest
 
 from gptrs import __version__
 from gptrs.plugins.manager import manager
-from gptrs_cli.startup import measure_startup
+from gptrs_cli.doctor.startup import measure_startup
 
 HEAVY = ("numba", "llvmlite", "scipy", "torch", "transformers", "numpy", "tokenizers", "ml_dtypes")
 PROBE = """

@@ -39,7 +39,7 @@ RESNET = {
 
 
 def test_without_torch_the_error_says_what_to_install(gptrs, model_directory, monkeypatch):
-    monkeypatch.delitem(sys.modules, "gptrs_cli.torch_reference", raising=False)
+    monkeypatch.delitem(sys.modules, "gptrs_cli.validate.torch_reference", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     result = gptrs("validate", "--model", model_directory)
     assert result.code == 2

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-from gptrs_cli.interrupts import forget_interrupt
+from gptrs_cli.terminal.interrupts import forget_interrupt
 
 _INTERRUPTED = 130
 

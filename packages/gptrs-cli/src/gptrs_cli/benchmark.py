@@ -12,11 +12,11 @@ from gptrs import __version__
 from gptrs.runtime.measure.bench import ModelBench, Row
 from gptrs.runtime.measure.bench_cases import require_room, tokens_of
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
-from gptrs_cli import machine
+from gptrs_cli.doctor import machine
 from gptrs_cli.model_loading import loaded_model
-from gptrs_cli.settings import Settings
-from gptrs_cli.stderr import Waiting, note
-from gptrs_cli.tables import print_table
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.stderr import Waiting, note
+from gptrs_cli.terminal.tables import print_table
 
 
 def measure_generation(

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Literal
 
 from gptrs.checkpoint.converting.convert import Converted, convert
-from gptrs_cli.checkpoint_report import byte_size, count
-from gptrs_cli.progress import progress_bar
-from gptrs_cli.stderr import note, printable
+from gptrs_cli.inspect.checkpoint import byte_size, count
+from gptrs_cli.terminal.progress import progress_bar
+from gptrs_cli.terminal.stderr import note, printable
 
 _STEP = 2**20
 """Bytes that a step of the progress bar stands for: terminals show no more."""

@@ -18,10 +18,10 @@ from gptrs.runtime.observe.profile import Profile
 from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.model_loading import loaded_model
 from gptrs_cli.observation import profile_fields
-from gptrs_cli.progress import compilation_shown
-from gptrs_cli.settings import Settings
-from gptrs_cli.stderr import Waiting, note, printable
-from gptrs_cli.tables import print_table
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.progress import compilation_shown
+from gptrs_cli.terminal.stderr import Waiting, note, printable
+from gptrs_cli.terminal.tables import print_table
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from gptrs import __version__
+from gptrs_cli.command_group import CommandGroup
 from gptrs_cli.commands import (
     bench,
     cache,
@@ -25,11 +26,8 @@ from gptrs_cli.commands import (
     trace,
     validate,
 )
-from gptrs_cli.commands import list as list_command
-from gptrs_cli.failures import report
-from gptrs_cli.interrupts import interrupts_arrive
-from gptrs_cli.plugin_commands import CommandGroup
-from gptrs_cli.settings import (
+from gptrs_cli.commands.list import plugins as list_command
+from gptrs_cli.options.settings import (
     BackendOption,
     DebugOption,
     DumpDirOption,
@@ -44,7 +42,9 @@ from gptrs_cli.settings import (
     TraceSinkOption,
     WeightBudgetOption,
 )
-from gptrs_cli.stderr import warnings_as_lines
+from gptrs_cli.terminal.failures import report
+from gptrs_cli.terminal.interrupts import interrupts_arrive
+from gptrs_cli.terminal.stderr import warnings_as_lines
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -115,7 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Options after the one that is wrong were not parsed, and so could not say this.
         settings.json |= "--json" in arguments
         settings.debug |= "--debug" in arguments
-        return report(error, settings)
+        return report(error, as_json=settings.json, debug=settings.debug)
 
 
 def _run(command: Any, arguments: Sequence[str], settings: Settings) -> int:

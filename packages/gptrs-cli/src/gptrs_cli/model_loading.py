@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gptrs.runtime.load import LoadedModel, load_model
-from gptrs_cli.settings import Settings
+from gptrs_cli.options.settings import Settings
 
 
 def loaded_model(path: Path | None, settings: Settings) -> LoadedModel:

@@ -12,9 +12,9 @@ from gptrs.errors import UsageError
 from gptrs.plugins.trace_sinks import listening
 from gptrs.runtime.observe.dump import ProgramDump, dumping
 from gptrs.runtime.observe.profile import Profile, profiling
-from gptrs_cli.failures import OutputFileError
-from gptrs_cli.settings import Settings
-from gptrs_cli.stderr import note
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.failures import OutputFileError
+from gptrs_cli.terminal.stderr import note
 
 
 @contextmanager

@@ -21,9 +21,9 @@ from gptrs.runtime.programs.report import result_types
 from gptrs.runtime.programs.sizes import with_sizes
 from gptrs.runtime.programs.value_text import MAX_JSON_ELEMENTS, json_values, shown_values
 from gptrs_cli.observation import profile_fields
-from gptrs_cli.progress import compilation_shown
-from gptrs_cli.settings import Settings
-from gptrs_cli.stderr import Waiting, note, printable
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.progress import compilation_shown
+from gptrs_cli.terminal.stderr import Waiting, note, printable
 
 
 @dataclass(frozen=True)

@@ -23,13 +23,13 @@ from gptrs.runtime.observe.profile import Profile
 from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.model_loading import loaded_model
 from gptrs_cli.observation import profile_fields
-from gptrs_cli.progress import compilation_shown
-from gptrs_cli.settings import Settings
-from gptrs_cli.stderr import Waiting, note
-from gptrs_cli.tables import print_table
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.progress import compilation_shown
+from gptrs_cli.terminal.stderr import Waiting, note
+from gptrs_cli.terminal.tables import print_table
 
 if TYPE_CHECKING:
-    from gptrs_cli.torch_reference import TorchReference
+    from gptrs_cli.validate.torch_reference import TorchReference
 
 _COLUMNS = ("compared", "max error", "mean error", "of the range", "result", "type")
 
@@ -78,7 +78,7 @@ def run_and_print(request: Request, settings: Settings, profile: Profile | None 
 
 def _torch_reference() -> type[TorchReference]:
     try:
-        module = importlib.import_module("gptrs_cli.torch_reference")
+        module = importlib.import_module("gptrs_cli.validate.torch_reference")
     except ImportError as missing:
         raise UsageError(
             f"`gptrs validate` needs torch and transformers: {missing}",

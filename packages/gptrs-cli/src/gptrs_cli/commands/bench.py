@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from gptrs_cli.model_option import ModelOption
-from gptrs_cli.settings import (
+from gptrs_cli.options.model import ModelOption
+from gptrs_cli.options.settings import (
     BackendOption,
     DebugOption,
     JsonOption,
@@ -52,7 +52,7 @@ def generate(
 ) -> None:
     """Measure loading, compiling, prompts and the generation of text."""
     from gptrs_cli.benchmark import measure_generation
-    from gptrs_cli.prompt import parse_integers
+    from gptrs_cli.generate.prompt import parse_integers
 
     lengths = parse_integers(prompt_lengths, "--prompt-lengths", "numbers of tokens")
     settings = settings_of(context)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gptrs_cli.model_option import ModelOption
-from gptrs_cli.settings import (
+from gptrs_cli.options.model import ModelOption
+from gptrs_cli.options.settings import (
     BackendOption,
     DebugOption,
     JsonOption,
@@ -75,9 +75,9 @@ def warm(
 ) -> None:
     """Compile what a model needs, so that its first run does not wait."""
     from gptrs.runtime.measure.kernel_caches import warm as warm_model
+    from gptrs_cli.generate.prompt import parse_integers
     from gptrs_cli.model_loading import loaded_model
-    from gptrs_cli.progress import progress_bar
-    from gptrs_cli.prompt import parse_integers
+    from gptrs_cli.terminal.progress import progress_bar
 
     settings = settings_of(context)
     lengths = None
@@ -150,7 +150,7 @@ def _as_json(name: str, report: CacheReport) -> dict[str, object]:
 
 
 def _print_report(name: str, report: CacheReport) -> None:
-    from gptrs_cli.stderr import printable
+    from gptrs_cli.terminal.stderr import printable
 
     print(f"{name}")
     print(printable(f"  folder   {report.folder or 'none: kernels are compiled in each process'}"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gptrs_cli.settings import (
+from gptrs_cli.options.settings import (
     BackendOption,
     DebugOption,
     DumpDirOption,
@@ -70,7 +70,7 @@ def run(
     from gptrs.api import run_conformance
     from gptrs.plugins.manager import manager
     from gptrs_cli.observation import observed
-    from gptrs_cli.progress import progress_bar
+    from gptrs_cli.terminal.progress import progress_bar
 
     settings = settings_of(context)
     engine = manager().get_backend(settings.backend, threads=settings.threads)
@@ -85,8 +85,8 @@ def run(
 
 
 def _print_report(report: Report) -> None:
-    from gptrs_cli.stderr import printable
-    from gptrs_cli.tables import print_table
+    from gptrs_cli.terminal.stderr import printable
+    from gptrs_cli.terminal.tables import print_table
 
     rows = [[name, *_by_status(types)] for name, types in report.coverage.items()]
     print_table(["op", "pass", "fail", "refused"], rows)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gptrs_cli.settings import DebugOption, JsonOption, PluginsOption, settings_of
+from gptrs_cli.options.settings import DebugOption, JsonOption, PluginsOption, settings_of
 
 
 class ModelForm(StrEnum):

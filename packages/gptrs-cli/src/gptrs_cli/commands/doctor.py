@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gptrs_cli.settings import DebugOption, JsonOption, PluginsOption, settings_of
+from gptrs_cli.options.settings import DebugOption, JsonOption, PluginsOption, settings_of
 
 if TYPE_CHECKING:
-    from gptrs_cli.health import Check
+    from gptrs_cli.doctor.health import Check
 
 _BROKEN = 4
 _MARKS = {"ok": ("✓", "+", "green"), "note": ("!", "!", "yellow"), "broken": ("✗", "x", "red")}
@@ -30,7 +30,7 @@ def doctor(
     Start-up time is measured, too. Exits with 4 when something is broken.
     """
     from gptrs.plugins.manager import manager
-    from gptrs_cli.health import run_checks
+    from gptrs_cli.doctor.health import run_checks
 
     as_json = settings_of(context).json
     checks: list[Check] = []
@@ -51,7 +51,7 @@ def doctor(
 
 
 def _print_check(check: Check) -> None:
-    from gptrs_cli.stderr import has_colors, printable
+    from gptrs_cli.terminal.stderr import has_colors, printable
 
     mark, ascii_mark, color = _MARKS[check.state]
     mark = mark if "utf" in (sys.stdout.encoding or "").lower() else ascii_mark

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gptrs_cli.settings import (
+from gptrs_cli.options.settings import (
     BackendOption,
     DebugOption,
     DumpDirOption,
@@ -95,7 +95,7 @@ def embed(
     from gptrs.runtime.functional_overrides import command_line_overrides
     from gptrs_cli.embedding_run import Request, run_and_print
     from gptrs_cli.observation import observed
-    from gptrs_cli.text_lines import read_texts
+    from gptrs_cli.options.texts import read_texts
 
     texts = read_texts(text, file)
     request = Request(model, texts, out, similarity, batch_size, normalize, prompt_name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from gptrs_cli.generation_options import (
+from gptrs_cli.generate.options import (
     BatchSizeOption,
     ChatOption,
     ContextOption,
@@ -36,8 +36,8 @@ from gptrs_cli.generation_options import (
     TopKOption,
     TopPOption,
 )
-from gptrs_cli.model_option import ModelOption
-from gptrs_cli.settings import (
+from gptrs_cli.options.model import ModelOption
+from gptrs_cli.options.settings import (
     BackendOption,
     DebugOption,
     DumpDirOption,
@@ -106,10 +106,10 @@ def generate(
     """
     from gptrs.runtime.functional_overrides import command_line_overrides
     from gptrs.runtime.generation.generate import PREFILL_CHUNK, GenerationOptions
-    from gptrs_cli.generation import run
-    from gptrs_cli.generation_request import Prompts, Request, SamplingChoice, refuse_greedy_with
+    from gptrs_cli.generate.prompt import PromptChoice
+    from gptrs_cli.generate.request import Prompts, Request, SamplingChoice, refuse_greedy_with
+    from gptrs_cli.generate.run import run
     from gptrs_cli.observation import observed
-    from gptrs_cli.prompt import PromptChoice
 
     if greedy:
         refuse_greedy_with(context, ("temperature", "top_k", "top_p", "min_p"))

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gptrs_cli.settings import DebugOption, JsonOption, PluginsOption, settings_of
+from gptrs_cli.options.settings import DebugOption, JsonOption, PluginsOption, settings_of
 
 if TYPE_CHECKING:
-    from gptrs_cli.checkpoint_report import CheckpointReport
+    from gptrs_cli.inspect.checkpoint import CheckpointReport
 
 
 class ProgramForm(StrEnum):
@@ -82,7 +82,7 @@ def inspect(
         )
     if is_program(path):
         from gptrs.runtime.programs.sizes import parse_sizes
-        from gptrs_cli.program_inspection import Request, inspect_program
+        from gptrs_cli.inspect.program import Request, inspect_program
 
         printed = None if form is None else form.value
         sizes = parse_sizes(symbols or ())
@@ -94,7 +94,7 @@ def inspect(
             f" `{path}` is none",
             hint="a program begins with its version, `ptir.v0.5`, or with `{` in JSON",
         )
-    from gptrs_cli.checkpoint_report import read_report
+    from gptrs_cli.inspect.checkpoint import read_report
 
     report = read_report(path)
     if as_json:
@@ -104,9 +104,9 @@ def inspect(
 
 
 def _print_report(report: CheckpointReport) -> None:
-    from gptrs_cli.checkpoint_report import byte_size, count
-    from gptrs_cli.stderr import printable
-    from gptrs_cli.tables import print_table
+    from gptrs_cli.inspect.checkpoint import byte_size, count
+    from gptrs_cli.terminal.stderr import printable
+    from gptrs_cli.terminal.tables import print_table
 
     mix = ", ".join(f"{dtype} {share:.1%}" for dtype, share in report.dtype_shares().items())
     facts = {

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gptrs_cli.settings import (
+from gptrs_cli.options.settings import (
     BackendOption,
     DebugOption,
     DumpDirOption,
@@ -81,7 +81,7 @@ def run(
     from gptrs.runtime.programs.sizes import parse_sizes
     from gptrs_cli.observation import observed
     from gptrs_cli.program_run import Request, run_and_print
-    from gptrs_cli.stderr import note
+    from gptrs_cli.terminal.stderr import note
 
     sizes = parse_sizes(symbols or ())
     request = Request(program, tuple(inputs or ()), out, random_seed, sizes)

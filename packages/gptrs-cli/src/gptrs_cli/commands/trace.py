@@ -7,15 +7,15 @@ from typing import Annotated
 
 import typer
 
-from gptrs_cli.input_options import (
+from gptrs_cli.options.inputs import (
     InputKeyOption,
     InputOption,
     PromptOption,
     SeedOption,
     TokensOption,
 )
-from gptrs_cli.model_option import ModelOption
-from gptrs_cli.settings import (
+from gptrs_cli.options.model import ModelOption
+from gptrs_cli.options.settings import (
     BackendOption,
     DebugOption,
     DumpDirOption,
@@ -68,8 +68,8 @@ def trace(
     """
     from gptrs.runtime.functional_overrides import command_line_overrides
     from gptrs.runtime.model_inputs import InputChoice
+    from gptrs_cli.generate.prompt import parse_integers
     from gptrs_cli.observation import observed
-    from gptrs_cli.prompt import parse_integers
     from gptrs_cli.trace_run import Request, run_and_print
 
     ids = None if tokens is None else tuple(parse_integers(tokens, "--tokens", "tokens"))

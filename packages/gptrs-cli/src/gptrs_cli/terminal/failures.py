@@ -12,8 +12,7 @@ from typing import cast
 import typer
 
 from gptrs.errors import GptrsError
-from gptrs_cli.settings import Settings
-from gptrs_cli.stderr import complain, note
+from gptrs_cli.terminal.stderr import complain, note
 
 USAGE = 2
 INTERRUPTED = 130
@@ -48,17 +47,17 @@ class OutputFileError(GptrsError):
     code = "file"
 
 
-def report(error: BaseException, settings: Settings) -> int:
-    """Tell the user what went wrong, in the form that `settings` ask for; returns the exit code."""
+def report(error: BaseException, *, as_json: bool, debug: bool) -> int:
+    """Tell the user what went wrong, with `debug` by a traceback, too; return the exit code."""
     if isinstance(error, BrokenPipeError):
         _give_up_stdout()
         return BROKEN_PIPE
     failure = _failure(error)
-    if settings.debug:
+    if debug:
         traceback.print_exception(error)
     fields = {"code": failure.code, "message": failure.message, "hint": failure.hint}
     # Standard output may be what failed; then standard error has to do, for JSON, too.
-    if _written(f"{json.dumps(fields)}\n" if settings.json else "") and settings.json:
+    if _written(f"{json.dumps(fields)}\n" if as_json else "") and as_json:
         return failure.exit_code
     if isinstance(error, KeyboardInterrupt):
         note(failure.message)

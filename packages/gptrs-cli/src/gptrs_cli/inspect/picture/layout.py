@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gptrs.runtime.programs.diagram import Diagram, DiagramNode
-from gptrs_cli.picture.layers import Layers, Link, layers_of
+from gptrs_cli.inspect.picture.layers import Layers, Link, layers_of
 
 FONT_SIZE = 12
 CHARACTER = 7.3

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gptrs_cli.settings import (
+from gptrs_cli.options.settings import (
     DebugOption,
     JsonOption,
     OverrideOption,
@@ -73,8 +73,8 @@ def _source(implementation: ListedImplementation) -> dict[str, object]:
 def _print(listed: list[ListedFunctional]) -> None:
     from gptrs.plugins.descriptions import FunctionalPlugin
     from gptrs.plugins.manager import manager
-    from gptrs_cli.tables import print_table
-    from gptrs_cli.unusable_plugins import explain_unusable
+    from gptrs_cli.commands.list.unusable import explain_unusable
+    from gptrs_cli.terminal.tables import print_table
 
     rows = [
         [

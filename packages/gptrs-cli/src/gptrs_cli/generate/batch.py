@@ -10,15 +10,15 @@ from gptrs.runtime.chat.template import ChatTemplateError, chat_template_of
 from gptrs.runtime.generation.batch import DEFAULT_BATCH_SIZE, Batches, Task
 from gptrs.runtime.generation.chat_session import conversation
 from gptrs.runtime.load import LoadedModel
-from gptrs_cli.failures import INTERRUPTED
-from gptrs_cli.generation_page import result_fields
-from gptrs_cli.generation_request import Prompts, Request
+from gptrs_cli.generate.page import result_fields
+from gptrs_cli.generate.prompt_lines import PromptLine, read_prompt_lines
+from gptrs_cli.generate.request import Prompts, Request
+from gptrs_cli.generate.result_lines import ResultLines
 from gptrs_cli.model_loading import loaded_model
-from gptrs_cli.progress import progress_bar
-from gptrs_cli.prompt_lines import PromptLine, read_prompt_lines
-from gptrs_cli.result_lines import ResultLines
-from gptrs_cli.settings import Settings
-from gptrs_cli.stderr import Waiting, note
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.failures import INTERRUPTED
+from gptrs_cli.terminal.progress import progress_bar
+from gptrs_cli.terminal.stderr import Waiting, note
 
 
 def run_prompts(request: Request, prompts: Prompts, settings: Settings) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from gptrs_cli.settings import DebugOption, JsonOption, PluginsOption, settings_of
+from gptrs_cli.options.settings import DebugOption, JsonOption, PluginsOption, settings_of
 
 if TYPE_CHECKING:
     from gptrs.runtime.pattern_listing import ListedPattern, ListedVariant
@@ -35,7 +35,7 @@ def patterns(
 
 
 def _print(listed: list[ListedPattern]) -> None:
-    from gptrs_cli.tables import print_table
+    from gptrs_cli.terminal.tables import print_table
 
     rows = [
         [

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from gptrs.runtime.programs.pass_report import PassReport
-from gptrs_cli.stderr import printable
-from gptrs_cli.tables import print_table
+from gptrs_cli.terminal.stderr import printable
+from gptrs_cli.terminal.tables import print_table
 
 
 def print_pass(report: PassReport, *, as_json: bool) -> None:

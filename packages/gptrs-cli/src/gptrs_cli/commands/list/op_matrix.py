@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import typer
 
-from gptrs_cli.stderr import has_colors
+from gptrs_cli.terminal.stderr import has_colors
 
 _GROUPS = {
     "i": {"i1": "1"},

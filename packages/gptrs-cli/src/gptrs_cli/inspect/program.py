@@ -15,13 +15,13 @@ from gptrs.runtime.programs.file import read_program
 from gptrs.runtime.programs.pass_report import explain_pass
 from gptrs.runtime.programs.report import NamedType, ProgramReport, ProgramWork, report_program
 from gptrs.runtime.programs.sizes import with_sizes
-from gptrs_cli.checkpoint_report import byte_size, count
-from gptrs_cli.failures import OutputFileError
-from gptrs_cli.pass_printing import print_pass
-from gptrs_cli.picture.dot import to_dot
-from gptrs_cli.picture.svg import to_svg
-from gptrs_cli.stderr import note, printable
-from gptrs_cli.tables import print_table
+from gptrs_cli.inspect.checkpoint import byte_size, count
+from gptrs_cli.inspect.passes import print_pass
+from gptrs_cli.inspect.picture.dot import to_dot
+from gptrs_cli.inspect.picture.svg import to_svg
+from gptrs_cli.terminal.failures import OutputFileError
+from gptrs_cli.terminal.stderr import note, printable
+from gptrs_cli.terminal.tables import print_table
 
 MAX_DRAWN = 1000
 """Most boxes in an SVG picture: beyond, nobody could find anything in it."""

@@ -7,12 +7,12 @@ import contextlib
 from gptrs.errors import ModelError, UsageError
 from gptrs.runtime.generation.chat_session import ChatSession
 from gptrs.runtime.load import LoadedModel
-from gptrs_cli.generation_page import Page, write_stream
-from gptrs_cli.generation_request import Request
+from gptrs_cli.generate.page import Page, write_stream
+from gptrs_cli.generate.request import Request
 from gptrs_cli.model_loading import loaded_model
-from gptrs_cli.progress import compilation_shown
-from gptrs_cli.settings import Settings
-from gptrs_cli.stderr import Waiting, complain, note
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.progress import compilation_shown
+from gptrs_cli.terminal.stderr import Waiting, complain, note
 
 with contextlib.suppress(ImportError):
     import readline as readline  # `input` then edits lines and remembers them

@@ -20,8 +20,8 @@ from gptrs.errors import GptrsError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import PluginManager
 from gptrs.plugins.state import PluginRecord, PluginState
-from gptrs_cli import machine
-from gptrs_cli.startup import measure_startup
+from gptrs_cli.doctor import machine
+from gptrs_cli.doctor.startup import measure_startup
 
 _STARTUP_GOAL_S = 0.25
 _GIB = 1 << 30

@@ -13,10 +13,10 @@ import typer
 from gptrs.plugins.descriptions import BackendPlugin, DemoModelPlugin, ModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs.plugins.state import PluginRecord
-from gptrs_cli.commands.list_functionals import functionals
-from gptrs_cli.commands.list_ops import ops
-from gptrs_cli.commands.list_patterns import patterns
-from gptrs_cli.settings import DebugOption, JsonOption, PluginsOption, settings_of
+from gptrs_cli.commands.list.functionals import functionals
+from gptrs_cli.commands.list.ops import ops
+from gptrs_cli.commands.list.patterns import patterns
+from gptrs_cli.options.settings import DebugOption, JsonOption, PluginsOption, settings_of
 
 app = typer.Typer(
     help="List backends, models, functionals, ops, patterns or plugins.",
@@ -121,9 +121,9 @@ def _print(
     records: Sequence[PluginRecord],
     none: str,
 ) -> None:
-    from gptrs_cli.stderr import note
-    from gptrs_cli.tables import print_table
-    from gptrs_cli.unusable_plugins import explain_unusable
+    from gptrs_cli.commands.list.unusable import explain_unusable
+    from gptrs_cli.terminal.stderr import note
+    from gptrs_cli.terminal.tables import print_table
 
     if not rows:
         note(none)

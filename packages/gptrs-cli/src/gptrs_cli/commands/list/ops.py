@@ -6,7 +6,7 @@ import json as json_format
 
 import typer
 
-from gptrs_cli.settings import (
+from gptrs_cli.options.settings import (
     BackendOption,
     DebugOption,
     JsonOption,
@@ -29,8 +29,8 @@ def ops(
     """
     from gptrs.api import op_support
     from gptrs.plugins.manager import get_backend
-    from gptrs_cli.op_matrix import LEGEND, print_op_matrix
-    from gptrs_cli.stderr import Waiting
+    from gptrs_cli.commands.list.op_matrix import LEGEND, print_op_matrix
+    from gptrs_cli.terminal.stderr import Waiting
 
     settings = settings_of(context)
     engine = get_backend(settings.backend)

@@ -10,7 +10,7 @@ import typer
 
 from gptrs.api import Backend
 from gptrs.runtime.measure.kernel_caches import compiling
-from gptrs_cli.stderr import Waiting, is_terminal
+from gptrs_cli.terminal.stderr import Waiting, is_terminal
 
 Step = Callable[[int, int, str], None]
 """Called with the number of steps done, of all steps, and the name of the next one."""

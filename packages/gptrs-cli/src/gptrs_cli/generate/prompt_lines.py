@@ -11,7 +11,7 @@ from gptrs.errors import UsageError
 from gptrs.quoting import quoted, shown_value
 from gptrs.runtime.chat.messages import Message, checked_messages
 from gptrs.strict_json import parse_object
-from gptrs_cli.failures import InputFileError
+from gptrs_cli.terminal.failures import InputFileError
 
 _KEYS: Final = ("prompt", "prompt_ids", "messages")
 

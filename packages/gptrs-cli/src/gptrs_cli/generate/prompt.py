@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gptrs.errors import UsageError
-from gptrs_cli.failures import InputFileError
+from gptrs_cli.terminal.failures import InputFileError
 
 DEMO_PROMPT = "def read_file(path):\n"
 _STDIN = "-"

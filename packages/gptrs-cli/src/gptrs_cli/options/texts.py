@@ -9,7 +9,7 @@ from typing import Final
 from gptrs.errors import UsageError
 from gptrs.quoting import quoted, shown_value
 from gptrs.strict_json import parse_object
-from gptrs_cli.failures import InputFileError
+from gptrs_cli.terminal.failures import InputFileError
 
 _JSON_LINES: Final = ".jsonl"
 

@@ -14,7 +14,7 @@ from gptrs.runtime.generation.generate import GenerationOptions
 from gptrs.runtime.generation.model_settings import configured_sampling
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.load import LoadedModel
-from gptrs_cli.prompt import PromptChoice
+from gptrs_cli.generate.prompt import PromptChoice
 
 
 @dataclass(frozen=True)

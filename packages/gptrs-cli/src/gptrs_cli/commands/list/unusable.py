@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gptrs.plugins.state import PluginRecord
-from gptrs_cli.stderr import printable
+from gptrs_cli.terminal.stderr import printable
 
 
 def explain_unusable(records: Iterable[PluginRecord]) -> None:

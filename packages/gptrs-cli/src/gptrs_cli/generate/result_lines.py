@@ -14,8 +14,8 @@ from typing import BinaryIO
 from gptrs.errors import GptrsError
 from gptrs.quoting import quoted, shown_value
 from gptrs.strict_json import parse_object
-from gptrs_cli.failures import OutputFileError
-from gptrs_cli.prompt_lines import Id
+from gptrs_cli.generate.prompt_lines import Id
+from gptrs_cli.terminal.failures import OutputFileError
 
 
 class ResultLines:

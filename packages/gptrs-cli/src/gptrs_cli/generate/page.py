@@ -8,7 +8,7 @@ import typer
 
 from gptrs.runtime.generation.generate import Generation, TextStream
 from gptrs.runtime.load import LoadedModel
-from gptrs_cli.stderr import Waiting, has_colors, is_terminal, printable
+from gptrs_cli.terminal.stderr import Waiting, has_colors, is_terminal, printable
 
 
 class Page:

@@ -11,17 +11,17 @@ from gptrs.runtime.generation.chat_session import chat_prompt, conversation
 from gptrs.runtime.generation.generate import Generation, TextStream, stream
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.observe.profile import Profile
-from gptrs_cli.batch_run import run_prompts
-from gptrs_cli.chat_loop import converse
-from gptrs_cli.failures import INTERRUPTED
-from gptrs_cli.generation_page import Page, figures, result_fields, shown_text, write_stream
-from gptrs_cli.generation_request import Request
+from gptrs_cli.generate.batch import run_prompts
+from gptrs_cli.generate.chat_loop import converse
+from gptrs_cli.generate.page import Page, figures, result_fields, shown_text, write_stream
+from gptrs_cli.generate.prompt import Prompt
+from gptrs_cli.generate.request import Request
 from gptrs_cli.model_loading import loaded_model
 from gptrs_cli.observation import profile_fields
-from gptrs_cli.progress import compilation_shown
-from gptrs_cli.prompt import Prompt
-from gptrs_cli.settings import Settings
-from gptrs_cli.stderr import Waiting, is_terminal, note
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.failures import INTERRUPTED
+from gptrs_cli.terminal.progress import compilation_shown
+from gptrs_cli.terminal.stderr import Waiting, is_terminal, note
 
 
 def run(request: Request, settings: Settings, profile: Profile | None = None) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
 from gptrs.runtime.programs.diagram import Diagram, NodeKind
-from gptrs_cli.picture.layout import FONT_SIZE, LINE, PADDING, Box, Placed, Point, place
+from gptrs_cli.inspect.picture.layout import FONT_SIZE, LINE, PADDING, Box, Placed, Point, place
 
 _MARGIN = 12
 _PANEL_GAP = 24

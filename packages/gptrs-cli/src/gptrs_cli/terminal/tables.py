@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gptrs_cli.stderr import has_colors, is_terminal, printable
+from gptrs_cli.terminal.stderr import has_colors, is_terminal, printable
 
 _GAP = "  "
 _NARROWEST = 24

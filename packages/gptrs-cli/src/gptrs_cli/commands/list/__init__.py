@@ -1,0 +1,1 @@
+"""`gptrs list`: what is installed, what models call, and what a backend runs."""

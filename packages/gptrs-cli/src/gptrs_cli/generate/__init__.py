@@ -1,0 +1,1 @@
+"""The work of `gptrs generate`: a prompt, many prompts, or a conversation."""

@@ -1,0 +1,1 @@
+"""The work of `gptrs inspect`: checkpoints, programs, what a pass does, pictures."""

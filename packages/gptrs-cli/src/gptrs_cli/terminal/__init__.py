@@ -1,0 +1,1 @@
+"""What a terminal shows, and how it is treated: text, tables, progress, interrupts, failures."""
