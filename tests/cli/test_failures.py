@@ -92,7 +92,7 @@ def test_a_model_that_is_not_as_it_should_be_exits_with_3(
         (["--prompt-file", "/nowhere/at/all"], 3, "cannot read the prompt from `/nowhere/at/all`"),
         (["--prompt-file", "."], 3, "cannot read the prompt from `.`"),
         (["--backend", "abacus"], 4, "there is no backend `abacus`; available: "),
-        (["--threads", "0"], 2, "threads must be 1 or more"),
+        (["--threads", "0"], 2, "`threads` must be from 1 to 256"),
         (["--prompt-ids", "1,two"], 2, "`--prompt-ids` needs tokens such as 1,2,3, got `1,two`"),
         (["--prompt-ids", ""], 2, "`--prompt-ids` needs tokens"),
         (["--prompt-ids", "123456"], 2, "token 123456 is not in the vocabulary"),
