@@ -14,7 +14,7 @@ from gptrs_backend_numba.codegen import elements
 from gptrs_backend_numba.codegen.array_lifetimes import require_kept_arrays
 from gptrs_backend_numba.codegen.compiled import compiled
 from gptrs_backend_numba.codegen.deferred import named, register_jitable
-from gptrs_backend_numba.codegen.kernel import KernelFunction, kernel, unique_name
+from gptrs_backend_numba.codegen.kernel import KernelFunction, kernel, kernel_part, unique_name
 from gptrs_backend_numba.codegen.machine import negated, pointer, wrap_add
 from gptrs_backend_numba.codegen.scalar import bf16_to_f32, f32_to_bf16
 
@@ -33,6 +33,19 @@ def scaled(x, *, FACTOR, SHIFTED, change):
 @kernel
 def applied(x, y, *, inner):
     return inner(x) + inner(y)
+
+
+@kernel_part
+def both(pair, *, FACTOR):
+    if pair[0] == 0:
+        return 0, 0
+    return FACTOR * pair[1], pair[0]
+
+
+@kernel
+def reversed_pair(x, y, *, inner):
+    y, x = inner((x, y))
+    return 100 * y + x
 
 
 @kernel
@@ -62,6 +75,11 @@ def test_a_specialized_kernel_is_a_binding() -> None:
     first, second = (applied.specialize(inner=each) for each in inner)
     assert first.key != second.key
     assert (compiled(first)(3, 4), compiled(second)(3, 4)) == (-70, -140)
+
+
+def test_parts_take_and_return_tuples() -> None:
+    found = compiled(reversed_pair.specialize(inner=both.specialize(FACTOR=2)))
+    assert (found(3, 4), found(0, 4)) == (803, 0)
 
 
 def test_element_types_are_bindings() -> None:

@@ -24,10 +24,11 @@ from gptrs_backend_numba.codegen.sources import foreign_digest, syntax_tree
 class KernelFunction:
     """A function that can be compiled once values for its bindings are given."""
 
-    def __init__(self, function: FunctionType) -> None:
+    def __init__(self, function: FunctionType, *, inlined: bool = False) -> None:
         if function.__code__.co_freevars:
             raise TypeError(f"kernel `{function.__qualname__}` must be defined in a module")
         self.function = function
+        self.inlined = inlined
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
@@ -53,6 +54,16 @@ def kernel(function: Callable[..., object]) -> KernelFunction:
     """Decorator: `compiled` makes machine code of the function; Python cannot call it."""
     assert isinstance(function, FunctionType)
     return KernelFunction(function)
+
+
+def kernel_part(function: Callable[..., object]) -> KernelFunction:
+    """Decorator: as `kernel`, for what kernels call: compiled as if its body stood in theirs.
+
+    A function that is called once, or small and often, becomes the same machine code then as if
+    nobody had cut it out. Its arguments may be tuples and arrays as well.
+    """
+    assert isinstance(function, FunctionType)
+    return KernelFunction(function, inlined=True)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -129,7 +140,8 @@ def _callee(key: str, specialized: SpecializedKernel) -> FunctionType:
     """The one function of a specialized kernel that other kernels call."""
     if key not in _CALLEES:
         built = specialized.build(unique_name(specialized.name, key))
-        _CALLEES[key] = register_jitable(built)
+        options = {"inline": "always"} if specialized.template.inlined else {}
+        _CALLEES[key] = register_jitable(**options)(built)
     return _CALLEES[key]
 
 
