@@ -11,7 +11,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering import amx_attention as attention_unit
 from gptrs_backend_numba.lowering.amx_matmul import is_there
 
-OFF = ("GPTRS_NUMBA_MATRIX_UNIT", "0")
+OFF = ("GPTRS_NUMBA_AMX", "0")
 Shape = tuple[int, int, int, int, int, int, int]
 
 pytestmark = pytest.mark.skipif(not is_there(), reason="the processor has no matrix unit")
@@ -125,8 +125,8 @@ def test_scores_that_grow_from_block_to_block() -> None:
 def test_small_shapes_and_a_switch_leave_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of vector units are another order of additions: the last bits tell them apart."""
     query, key, value = operands(np.random.default_rng(7), (1, 1, 1, 64, 100, 64, 64), "f32")
-    with_unit, few = attend(query, key, value), attend(query[:, :, :31], key, value)
+    with_amx, few = attend(query, key, value), attend(query[:, :, :31], key, value)
     monkeypatch.setenv(*OFF)
     without = attend(query, key, value)
-    assert not np.array_equal(with_unit, without)
+    assert not np.array_equal(with_amx, without)
     assert np.array_equal(few, without[:, :, :31])

@@ -19,13 +19,13 @@ from gptrs_backend_numba import cost_model
 from gptrs_backend_numba.compiler import lower
 from gptrs_backend_numba.fusion import passes
 from gptrs_backend_numba.kernel_cache import StoredKernels
-from gptrs_backend_numba.lowering import amx_matmul as matrix_unit
+from gptrs_backend_numba.lowering import amx_matmul
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.probes import MeasuringThreads
 from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_backend_numba.run.run_lock import ENGINE
 
-SETTINGS = (passes.VARIABLE, cost_model.VARIABLE, matrix_unit.VARIABLE)
+SETTINGS = (passes.VARIABLE, cost_model.VARIABLE, amx_matmul.VARIABLE)
 """The environment variables that decide what is made of a program."""
 _SETTINGS = Variables(*SETTINGS)
 

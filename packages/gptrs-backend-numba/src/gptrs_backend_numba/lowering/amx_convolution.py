@@ -97,7 +97,7 @@ def suits(builder: Builder, given: Operands, at: Windows, side: int | None) -> b
     """Whether a convolution is quicker on the matrix unit, and there is one.
 
     Quicker than by Winograd's algorithm, or without a `side` for it by the direct one.
-    `GPTRS_NUMBA_MATRIX_UNIT=0` says that there is none.
+    `GPTRS_NUMBA_AMX=0` says that there is none.
     """
     if at.dilation != (1, 1) or parameter(builder, given.weight) is None:
         return False

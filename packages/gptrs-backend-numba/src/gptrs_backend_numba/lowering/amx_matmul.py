@@ -13,7 +13,7 @@ from gptrs_backend_numba.codegen.compiled import compiled_source_task
 from gptrs_backend_numba.codegen.vector_ir import FEATURES, WIDTH
 from gptrs_backend_numba.kernels.amx import gemm as kernels
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import STEP
-from gptrs_backend_numba.kernels.amx.gemm_ir import UNIT_ROWS
+from gptrs_backend_numba.kernels.amx.gemm_ir import AMX_ROWS
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering.product_calls import (
     Epilogue,
@@ -26,7 +26,7 @@ from gptrs_backend_numba.matrix_views import Product
 from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.views import View
 
-VARIABLE = "GPTRS_NUMBA_MATRIX_UNIT"
+VARIABLE = "GPTRS_NUMBA_AMX"
 """0: products stay on the vector units."""
 _LEAST_ROWS, _LEAST_DEPTH = 32, 64
 """Below these the vector units are as fast: parts of a panel serve too few rows."""
@@ -40,14 +40,14 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 def suits(product: Product) -> bool:
     """Whether a product with a packed right side is quicker on the matrix unit, and there is one.
 
-    `GPTRS_NUMBA_MATRIX_UNIT=0` says that there is none.
+    `GPTRS_NUMBA_AMX=0` says that there is none.
     """
     large = product.lhs.rows >= _LEAST_ROWS and product.k >= _LEAST_DEPTH
     return large and is_wanted()
 
 
 def is_wanted() -> bool:
-    """Whether there is such a unit, and `GPTRS_NUMBA_MATRIX_UNIT` does not say otherwise."""
+    """Whether there is such a unit, and `GPTRS_NUMBA_AMX` does not say otherwise."""
     return os.environ.get(VARIABLE) != "0" and is_there()
 
 
@@ -71,7 +71,7 @@ def multiply(
     kind = lhs.view.dtype
     rows = replace(lhs.view, shape=(m, k), strides=(lhs.row, lhs.column))
     left = builder.converted(rows, dtypes.f32)
-    tiles = -(-m // UNIT_ROWS)
+    tiles = -(-m // AMX_ROWS)
     depth = _DEPTH if k > _WHOLE_DEPTH else -(-k // STEP) * STEP
     most = _LEFT_BYTES // kernels.left_bytes(kind, depth)
     fields = call_fields(product, out, epilogue) | {"DEPTH": depth}
@@ -79,7 +79,7 @@ def multiply(
     fields |= division(product, tiles, most, builder.context.threads)
     sums = out
     if depth < k:
-        sums = builder.fresh(dtypes.f32, (-(-n // PANEL) * tiles * UNIT_ROWS * PANEL,))
+        sums = builder.fresh(dtypes.f32, (-(-n // PANEL) * tiles * AMX_ROWS * PANEL,))
     task = compiled_source_task(*kernels.task_source(kind, right.dtype))
     count = -(-tiles // fields["TILES_A_TASK"]) * column_blocks(n, fields)
     run(builder, product, task, count, (left, right), sums, out, epilogue, fields)

@@ -12,7 +12,7 @@ from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.matmul import gemm as kernels
 from gptrs_backend_numba.kernels.matmul.gemm_geometry import BLOCKS, IN_PLACE, PACKED, PANELS
 from gptrs_backend_numba.kernels.matmul.gemm_ir import DOT_ROWS, PANEL, ROWS
-from gptrs_backend_numba.lowering import amx_matmul as matrix_unit
+from gptrs_backend_numba.lowering import amx_matmul
 from gptrs_backend_numba.lowering.product_calls import (
     PARALLEL_FROM,
     PLAIN,
@@ -69,11 +69,9 @@ def multiply(builder: Builder, product: Product, out: View, epilogue: Epilogue =
     if reads_rows(product) and (input_ is None or rhs.rows >= _LARGE):
         _multiply_rows(builder, product, out, epilogue)
     elif input_ is not None and not product.batch and not (rhs.column == 1 and rhs.rows >= _LARGE):
-        suited = matrix_unit.suits(product)
+        suited = amx_matmul.suits(product)
         right = _right(builder, product, input_, whole=suited)
-        (matrix_unit.multiply if suited else _multiply_tiles)(
-            builder, product, right, out, epilogue
-        )
+        (amx_matmul.multiply if suited else _multiply_tiles)(builder, product, right, out, epilogue)
     else:
         _multiply_tiles(builder, product, rhs.view, out, epilogue)
 

@@ -45,10 +45,10 @@ from gptrs_backend_numba.kernels.amx.bf16x3_ir import (
 )
 from gptrs_backend_numba.kernels.amx.gemm import parts_of
 from gptrs_backend_numba.kernels.amx.gemm_ir import (
-    UNIT_ROWS,
-    leave_matrix_unit,
+    AMX_ROWS,
+    configure_amx,
     multiply_block,
-    use_matrix_unit,
+    release_amx,
 )
 from gptrs_backend_numba.kernels.attention.geometry import seen_keys, source
 from gptrs_backend_numba.kernels.attention.softmax_ir import hide_from_panel
@@ -92,17 +92,17 @@ _NAMES: dict[str, object] = {
     "STEP": STEP,
     "STEPS": STEPS,
     "TILE_BYTES": TILE_BYTES,
-    "UNIT_ROWS": UNIT_ROWS,
+    "AMX_ROWS": AMX_ROWS,
     "are_finite": are_finite,
     "ask_for_rows": ask_for_rows,
     "hide_from_panel": hide_from_panel,
-    "leave_matrix_unit": leave_matrix_unit,
+    "release_amx": release_amx,
     "raise_peaks": raise_peaks,
     "scale_panel": scale_panel,
     "seen_keys": seen_keys,
     "split_queries": split_queries,
     "take_means": take_means,
     "transpose_16": transpose_16,
-    "use_matrix_unit": use_matrix_unit,
+    "configure_amx": configure_amx,
     "weigh_pairs": weigh_pairs,
 }

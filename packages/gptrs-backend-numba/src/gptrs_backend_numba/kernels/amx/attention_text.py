@@ -12,10 +12,10 @@ MEMORY = """
     head = matrix - batch * G[HEADS]
     keys = key + {size} * (batch * G[KB] + head * G[KH])
     values = G[VALUE] + {size} * (batch * G[VB] + head * G[VH])
-    steps, blocks = (depth + STEP - 1) // STEP, (width + UNIT_ROWS - 1) // UNIT_ROWS
-    wide = max(steps * STEP, blocks * UNIT_ROWS)
+    steps, blocks = (depth + STEP - 1) // STEP, (width + AMX_ROWS - 1) // AMX_ROWS
+    wide = max(steps * STEP, blocks * AMX_ROWS)
     query_bytes = (steps + STEPS - 1) // STEPS * RIGHT_BYTES
-    sums_bytes = 4 * PANEL * UNIT_ROWS * blocks
+    sums_bytes = 4 * PANEL * AMX_ROWS * blocks
     chunk_steps = chunk // STEP
     held = np.empty(4096 + mine * query_bytes + RIGHT_BYTES + 2 * TILE_BYTES + 8 * PANEL * KEYS
                     + mine * sums_bytes + 12 * PANEL * (mine + 1) + 12 * PANEL + 8 * PANEL * wide
@@ -97,7 +97,7 @@ KEYS = """
     units = np.int64(1)
     for p in range(mine):
         units += (bounds[2 * p] + KEYS - 1) // KEYS
-    use_matrix_unit()
+    configure_amx()
     for begin in range(0, most_of_all, chunk):
         end = min(begin + chunk, most_of_all)
         for first in range(begin, end, STEP):
@@ -114,7 +114,7 @@ KEYS = """
                     row = lines
                 place = key_parts + step * steps * LEFT_BYTES
                 split_keys(row, place + j // 16 * TILE_BYTES + j % 16 * 64, LEFT_BYTES, steps)
-            for e in range(0, blocks * UNIT_ROWS, 16):
+            for e in range(0, blocks * AMX_ROWS, 16):
                 for half in range(2):
                     row = values + {size} * ((first + half) * G[VS] + e)
                     row_step = 8 * G[VS]
@@ -128,8 +128,8 @@ KEYS = """
                                     X[16 * i + d] = {v}
                         row, row_step = lines, 64
                     transpose_16(row, row_step, turned + 64 * half, 128)
-                place = value_parts + (e // UNIT_ROWS * chunk_steps + step) * LEFT_BYTES
-                split_values(turned, place + e % UNIT_ROWS // 16 * TILE_BYTES, 64, 16)
+                place = value_parts + (e // AMX_ROWS * chunk_steps + step) * LEFT_BYTES
+                split_values(turned, place + e % AMX_ROWS // 16 * TILE_BYTES, 64, 16)
 """
 """For each chunk: splits keys and values into parts."""
 
@@ -199,11 +199,11 @@ BLOCKS = """
                          {size} * width)
             place = all_sums + p * sums_bytes
             if new:
-                scale_panel(place, blocks * UNIT_ROWS, factors)
+                scale_panel(place, blocks * AMX_ROWS, factors)
             for block in range(blocks if p >= 0 else 0):
                 left = value_parts + (block * chunk_steps + (at - begin) // STEP) * LEFT_BYTES
                 multiply_block(left, weights, place, rows // STEP, place, 4 * PANEL)
-                place += 4 * PANEL * UNIT_ROWS
+                place += 4 * PANEL * AMX_ROWS
             for g in range(group):
                 ask_for_rows(next_queries + {size} * (g * G[QH] + asked * G[QT]), {size} * G[QT],
                              min(some, G[T] - asked), {size} * depth)
@@ -214,7 +214,7 @@ BLOCKS = """
 """And goes through the blocks of keys of all panels."""
 
 RESULTS = """
-    leave_matrix_unit()
+    release_amx()
     for p in range(mine):
         first = (run + p * runs) * PANEL
         sums, totals = all_sums + p * sums_bytes, states + 12 * PANEL * p + 8 * PANEL

@@ -21,7 +21,7 @@ from gptrs_backend_numba.kernels.amx.convolution_ir import (
     split_line,
     split_step,
 )
-from gptrs_backend_numba.kernels.amx.gemm_ir import leave_matrix_unit, use_matrix_unit
+from gptrs_backend_numba.kernels.amx.gemm_ir import configure_amx, release_amx
 from gptrs_backend_numba.kernels.convolution.direct import COMMON, placed
 
 SPLIT_FIELDS = (
@@ -89,7 +89,7 @@ def kernel(x, right, out, geometry, task):
     parts = (held.ctypes.data + 63) // 64 * 64
     other, sums = parts + PARTS_BYTES, parts + 2 * PARTS_BYTES
     table = geometry + 8 * G[TABLE]
-    use_matrix_unit()
+    configure_amx()
     weights = right + first_column * size
     split_step(weights, parts)
     block, column, i, j = np.int64(0), np.int64(0), np.int64(0), np.int64(0)
@@ -114,7 +114,7 @@ def kernel(x, right, out, geometry, task):
         if number > 0:
             call_compiled(G[FINISH], sums + (1 - (number & 1)) * SUMS_BYTES, done, done_column, x,
                           right, out, geometry, 0, 0)
-    leave_matrix_unit()
+    release_amx()
     held[0] = 0  # known to the loops by address only
     return 0
 """,
@@ -194,9 +194,9 @@ NAMES: dict[str, object] = {
     "conv_block_3": conv_block(3),
     "conv_block_4": conv_block(4),
     "finish_rows": finish_rows,
-    "leave_matrix_unit": leave_matrix_unit,
+    "release_amx": release_amx,
     "split_line": split_line,
     "split_step": split_step,
-    "use_matrix_unit": use_matrix_unit,
+    "configure_amx": configure_amx,
 }
 """Additional names of the sources."""

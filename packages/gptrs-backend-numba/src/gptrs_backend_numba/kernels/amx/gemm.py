@@ -3,7 +3,7 @@
 A task splits its part of the left side, and the panels of the right side block by block, into
 memory of its own: the left side stays in the L2 cache, the block in the L1 cache, while all rows
 pass by. Sums with numbers that are not finite become NaN, and are computed again without parts. The
-geometry is that of `matmul.gemm_geometry`; a tile is a block of `UNIT_ROWS` rows.
+geometry is that of `matmul.gemm_geometry`; a tile is a block of `AMX_ROWS` rows.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from gptrs_backend_numba.kernels.amx.bf16x3_ir import (
     split_row,
 )
 from gptrs_backend_numba.kernels.amx.gemm_ir import (
+    AMX_ROWS,
     PAIRS_A_STEP,
-    UNIT_ROWS,
     begin_sums,
+    configure_amx,
     has_nan,
-    leave_matrix_unit,
     multiply_and_split,
     multiply_block,
-    use_matrix_unit,
+    release_amx,
 )
 from gptrs_backend_numba.kernels.matmul.gemm_geometry import placed
 
@@ -57,8 +57,8 @@ def kernel(lhs, target, m, k, tiles, length, unused, free, idle):
     held = np.zeros(STEP, np.float32)
     for first in range(0, steps, STEPS):
         here = min(STEPS, steps - first)
-        for row in range(tiles * UNIT_ROWS):
-            tile, i = row // UNIT_ROWS, row % UNIT_ROWS
+        for row in range(tiles * AMX_ROWS):
+            tile, i = row // AMX_ROWS, row % AMX_ROWS
             place = target + (first * tiles + here * tile) * LEFT_BYTES
             place += i // 16 * TILE_BYTES + i % 16 * 64
             source = lhs + 4 * (row * k + first * STEP)
@@ -89,16 +89,16 @@ def kernel(lhs, rhs, out, geometry, task):
     last_panel = min(first_panel + G[PANELS_A_TASK], panels)
     steps = (min(depth, k) + STEP - 1) // STEP
     held = np.empty(count * steps * LEFT_BYTES + 2 * STEPS * RIGHT_BYTES
-                    + (SIZE * STEPS * STEP + 4 * UNIT_ROWS * count) * PANEL + 64, np.uint8)
+                    + (SIZE * STEPS * STEP + 4 * AMX_ROWS * count) * PANEL + 64, np.uint8)
     left = (held.ctypes.data + 63) // 64 * 64
     parts = left + count * steps * LEFT_BYTES
     others = parts + STEPS * RIGHT_BYTES
     rest = others + STEPS * RIGHT_BYTES
     own_sums = rest + SIZE * STEPS * STEP * PANEL
     nothing = np.zeros(PANEL, np.float32)
-    size, o_step, r_step = 4 * PANEL * UNIT_ROWS, 4 * G[OUT_STEP], 4 * G[RESIDUAL_STEP]
+    size, o_step, r_step = 4 * PANEL * AMX_ROWS, 4 * G[OUT_STEP], 4 * G[RESIDUAL_STEP]
     row, panel_step = SIZE * PANEL, SIZE * PANEL * k
-    use_matrix_unit()
+    configure_amx()
     panel, begin = first_panel, np.int64(0)
     after, later = block_after(panel, begin, first_panel, last_panel, k, depth)
     ready = False
@@ -106,7 +106,7 @@ def kernel(lhs, rhs, out, geometry, task):
         # While this block is multiplied, the next one is split, and the one after it asked for.
         chunk = begin // depth * depth
         if begin == chunk and panel == first_panel:
-            first = first_tile * UNIT_ROWS
+            first = first_tile * AMX_ROWS
             call_compiled(G[PACK], lhs + 4 * (first * k + chunk), left, m - first, k, count,
                           min(depth, k - chunk), 0, 0, 0)
         here = min(STEPS * STEP, k - begin)
@@ -131,20 +131,20 @@ def kernel(lhs, rhs, out, geometry, task):
             wanted = rhs + (last_panel + G[SKIPPED]) % panels * panel_step
         sums = own_sums
         if depth < k:
-            sums = G[SUMS] + 4 * PANEL * UNIT_ROWS * (panel * tiles + first_tile)
+            sums = G[SUMS] + 4 * PANEL * AMX_ROWS * (panel * tiles + first_tile)
         direct = G[DIRECT] != 0 and (panel + 1) * PANEL <= n
         last, split = begin + here >= k, np.int64(0)
         L = left + (begin - chunk) // STEP * count * LEFT_BYTES
         for tile in range(count):
-            first = (first_tile + tile) * UNIT_ROWS
-            whole = direct and first + UNIT_ROWS <= m
+            first = (first_tile + tile) * AMX_ROWS
+            whole = direct and first + AMX_ROWS <= m
             if begin == 0:
                 start, other, step = nothing.ctypes.data, nothing.ctypes.data, np.int64(0)
                 if whole and G[HAS_BIAS]:
                     start = G[BIAS] + 4 * panel * PANEL
                 if whole and G[HAS_RESIDUAL]:
                     other, step = G[RESIDUAL] + first * r_step + 4 * panel * PANEL, r_step
-                begin_sums(sums, UNIT_ROWS, start, other, step)
+                begin_sums(sums, AMX_ROWS, start, other, step)
             place, place_step = sums, np.int64(4 * PANEL)
             if last and whole:
                 place, place_step = out + first * o_step + 4 * panel * PANEL, o_step
@@ -157,7 +157,7 @@ def kernel(lhs, rhs, out, geometry, task):
             L += some * LEFT_BYTES
             if last:
                 odd = has_nan(place, place_step)
-                height, width = min(UNIT_ROWS, m - first), min(PANEL, n - panel * PANEL)
+                height, width = min(AMX_ROWS, m - first), min(PANEL, n - panel * PANEL)
                 if odd:
                     X = pointer(lhs + 4 * first * k, np.float32)
                     C = pointer(sums, np.float32)
@@ -177,7 +177,7 @@ def kernel(lhs, rhs, out, geometry, task):
         parts, others = others, parts
         panel, begin = after, later
         after, later = third, ahead
-    leave_matrix_unit()
+    release_amx()
     held[0], nothing[0] = 0, 0  # known to the loops by address only
     return 0
 """)
@@ -189,7 +189,7 @@ def parts_of(dtype: DType) -> int:
 
 
 def left_bytes(dtype: DType, k: int) -> int:
-    """Of `UNIT_ROWS` rows of a left side that was of this type, in parts."""
+    """Of `AMX_ROWS` rows of a left side that was of this type, in parts."""
     return -(-k // STEP) * PART_BYTES * parts_of(dtype)
 
 
@@ -226,10 +226,10 @@ _NAMES: dict[str, object] = {
     "STEP": STEP,
     "STEPS": STEPS,
     "TILE_BYTES": TILE_BYTES,
-    "UNIT_ROWS": UNIT_ROWS,
+    "AMX_ROWS": AMX_ROWS,
     "begin_sums": begin_sums,
     "block_after": block_after,
     "has_nan": has_nan,
-    "leave_matrix_unit": leave_matrix_unit,
-    "use_matrix_unit": use_matrix_unit,
+    "release_amx": release_amx,
+    "configure_amx": configure_amx,
 }

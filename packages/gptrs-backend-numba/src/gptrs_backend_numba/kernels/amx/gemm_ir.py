@@ -32,7 +32,7 @@ from gptrs_backend_numba.kernels.amx.bf16x3_ir import (
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
-UNIT_ROWS = 32
+AMX_ROWS = 32
 """Rows of the left side in a block of sums; its columns are those of a panel."""
 PAIRS_A_STEP = 4
 """Pairs of rows of the next block that are split into parts while a step is multiplied."""
@@ -60,7 +60,7 @@ def store_tile(emit, register, pointer, step):
 
 
 @intrinsic
-def use_matrix_unit(typing_context):
+def configure_amx(typing_context):
     """Give all eight registers of this thread 16 rows of 64 bytes."""
 
     def generate(context, builder, signature, arguments):
@@ -77,7 +77,7 @@ def use_matrix_unit(typing_context):
 
 
 @intrinsic
-def leave_matrix_unit(typing_context):
+def release_amx(typing_context):
     """Say that the registers hold nothing any more, which makes switches of threads cheaper."""
 
     def generate(context, builder, signature, arguments):
@@ -179,7 +179,7 @@ def _emit_block(builder, arguments, path, pairs, between):
 
 @cache
 def multiply_block(left_parts: int, right_parts: int):
-    """Intrinsic: adds to a block of `UNIT_ROWS` x `PANEL` sums the products of `count` steps.
+    """Intrinsic: adds to a block of `AMX_ROWS` x `PANEL` sums the products of `count` steps.
 
     Arguments: the addresses of the parts of both sides and of the sums, f32; the count; where to
     store the new sums, and the bytes from one row to the next.
@@ -237,7 +237,7 @@ def multiply_and_split(left_parts: int, right_parts: int, dtype: str):
 
 @intrinsic
 def has_nan(typing_context, sums, step):
-    """1 if there is a NaN in a block of `UNIT_ROWS` rows of `PANEL` sums, `step` bytes apart."""
+    """1 if there is a NaN in a block of `AMX_ROWS` rows of `PANEL` sums, `step` bytes apart."""
 
     def generate(context, builder, signature, arguments):
         sums, step = arguments
@@ -251,7 +251,7 @@ def has_nan(typing_context, sums, step):
             return [emit.moved(place, (step, 1)), builder.or_(found, unordered)]
 
         starts = [emit.pointer(sums), ir.Constant(lanes, 0)]
-        found = emit.loop(number(UNIT_ROWS), 1, starts, body)[1]
+        found = emit.loop(number(AMX_ROWS), 1, starts, body)[1]
         return builder.zext(builder.icmp_unsigned("!=", found, ir.Constant(lanes, 0)), I64)
 
     return types.int64(types.int64, types.int64), generate

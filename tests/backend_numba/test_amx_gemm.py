@@ -1,4 +1,4 @@
-"""Products on the matrix unit: as exact as those of f32, whatever the shape and the type."""
+"""Products on AMX: as exact as those of f32, whatever the shape and the type."""
 
 import numpy as np
 import pytest
@@ -12,9 +12,9 @@ from gptrs_backend_numba.lowering.amx_matmul import is_there
 
 ARGUMENT, PARAMETER = InputRole.ARGUMENT, InputRole.PARAMETER
 ROUNDING = {"f32": 2.0**-24, "bf16": 2.0**-8, "f16": 2.0**-10}
-OFF = ("GPTRS_NUMBA_MATRIX_UNIT", "0")
+OFF = ("GPTRS_NUMBA_AMX", "0")
 
-pytestmark = pytest.mark.skipif(not is_there(), reason="the processor has no matrix unit")
+pytestmark = pytest.mark.skipif(not is_there(), reason="the processor has no AMX")
 
 
 def numbers(random: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> np.ndarray:
@@ -122,12 +122,12 @@ def test_what_is_not_finite_stays_where_it_is(
     assert (~finite).sum() in ((70, 90) if abs(value) != np.float32(3.4028235e38) else range(91))
 
 
-def test_few_rows_and_a_switch_leave_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_rows_and_a_switch_leave_amx_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums of vector units are another order of additions: the last bits tell them apart."""
     random = np.random.default_rng(5)
     x, w = numbers(random, (64, 700), dtypes.f32), numbers(random, (700, 64), dtypes.f32)
-    with_unit, few = layer(x, w), layer(x[:31], w)
+    with_amx, few = layer(x, w), layer(x[:31], w)
     monkeypatch.setenv(*OFF)
     without = layer(x, w)
-    assert not np.array_equal(with_unit, without)
+    assert not np.array_equal(with_amx, without)
     assert np.array_equal(few, without[:31])
