@@ -9,7 +9,6 @@ import pytest
 
 from gptrs.capture.events.trace import RunEnd
 from gptrs.errors import UsageError
-from gptrs.runtime.observe import dump_records
 from gptrs.runtime.observe.dump import dumping
 from runtime.dump_events import (
     CAPTURED,
@@ -213,13 +212,3 @@ def test_threads_and_dumps_at_once_lose_nothing_and_mix_nothing(tmp_path):
         meta = read_json(tmp_path / name / "meta.json")
         assert (meta["state"], meta["run"]) == ("compiled", runs[meta["number"]])
         assert name.endswith(meta["origin"].replace(" ", "-"))
-
-
-def test_json_files_have_what_fits_on_a_line():
-    x, y = "x" * 80, "y" * 80
-    fields: dict[str, object] = {"a": {"b": 1}, "c": [{"d": x}, {"d": y}], "e": []}
-    assert dump_records.json_text(fields) == (
-        '{\n  "a": {"b": 1},\n  "c": [\n'
-        f'    {{"d": "{x}"}},\n    {{"d": "{y}"}}\n'
-        '  ],\n  "e": []\n}\n'
-    )

@@ -1,4 +1,4 @@
-"""Execution dumps: every program that is compiled, what the passes did to it, and each run."""
+"""Execution dumps: every compiled program, what the passes did to it, and each of its runs."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from gptrs.runtime.observe.dump_records import (
 )
 
 DumpMode = Literal["all", "compile"]
-"""What is dumped: programs, passes and executions, or no executions but those that fail."""
+"""`compile` leaves out the executions that succeed."""
 
 _LOG = logging.getLogger("gptrs")
 
 
 @contextmanager
 def dumping(directory: str | os.PathLike[str], mode: DumpMode = "all") -> Generator[ProgramDump]:
-    """Scope in which the programs that any thread compiles and runs are dumped into `directory`.
+    """Dump the programs that any thread compiles and runs in this scope into `directory`.
 
-    The folder is made if there is none; a dump into that of an earlier one adds to it. What is in
-    it: docs/dumps.md. With `mode` "compile", executions are left out unless they fail. UsageError
-    for a folder that holds something else, GptrsError when a file cannot be written; of a program
-    that fails, its own error is raised, and a line logged.
+    The folder is made if there is none; a dump into that of an earlier one adds to it. Its layout:
+    docs/dumps.md. With `mode` "compile", executions are left out unless they fail. UsageError for a
+    folder that holds something else, GptrsError when a file cannot be written; while a program
+    fails, its own error is raised, and the failure to write is logged.
     """
     dump = ProgramDump(directory, mode)
     error: BaseException | None = None
@@ -69,7 +69,7 @@ def dumping(directory: str | os.PathLike[str], mode: DumpMode = "all") -> Genera
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A run that has not come to its end yet."""
+    """A run that has not ended yet."""
 
     number: int
     cached: bool
@@ -77,14 +77,14 @@ class _Running:
 
 
 class _Runs(threading.local):
-    """The runs of this thread that have not come to their end yet."""
+    """The runs of this thread that have not ended yet, innermost last."""
 
     def __init__(self) -> None:
         self.stack: list[_Running] = []
 
 
 class ProgramDump(ExecutionTraceSink):
-    """Writes the events it is told of into a folder, until it is closed; see `dumping`."""
+    """The sink behind `dumping`: writes events into a folder until it is closed."""
 
     def __init__(self, directory: str | os.PathLike[str], mode: DumpMode = "all") -> None:
         if mode not in get_args(DumpMode):
@@ -94,7 +94,6 @@ class ProgramDump(ExecutionTraceSink):
         self._run = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(3)}"
         self._records: dict[int, ProgramRecord] = {}
         self._runs = _Runs()
-        # Held while anything is written: nobody writes to a folder that is being closed.
         self._lock = ForkSafeLock()
         self._closed = False
 
@@ -105,11 +104,11 @@ class ProgramDump(ExecutionTraceSink):
 
     @property
     def programs(self) -> int:
-        """How many programs were dumped so far."""
+        """Number of programs dumped so far."""
         return len(self._records)
 
     def before_program(self, event: CompileStart) -> None:
-        """Write down the program before anything can happen to it."""
+        """Write the program before a pass or the backend can fail on it."""
         with self._lock:
             if self._closed:
                 return
@@ -129,7 +128,7 @@ class ProgramDump(ExecutionTraceSink):
                 self._folder.append("passes.jsonl", {**where, **pass_fields(event)})
 
     def after_program(self, event: CompileEnd) -> None:
-        """Write down what came out."""
+        """Write the optimized program, and how the compilation ended."""
         with self._lock, _second_to(event.error):
             record = self._record(event.number)
             if record is None:
@@ -162,24 +161,21 @@ class ProgramDump(ExecutionTraceSink):
                 self._write_stats(record)
 
     def close(self) -> None:
-        """Write down how often each program ran; later events are ignored."""
+        """Write how often each program ran; ignore later events."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            try:
-                for record in self._records.values():
-                    if record.runs.count:
-                        self._write_stats(record)
-            finally:
-                self._folder.close()
+            for record in self._records.values():
+                if record.runs.count:
+                    self._write_stats(record)
 
     def _record(self, number: int) -> ProgramRecord | None:
-        """The program of that number in the process, unless it began before the dump."""
+        """Return the record of a program; None if it began before the dump or after its end."""
         return None if self._closed else self._records.get(number)
 
     def _end_of(self, number: int) -> _Running | None:
-        """The run of the program that ends in this thread, if it began during the dump."""
+        """Return the run that ends in this thread, None if it began before the dump."""
         stack = self._runs.stack
         while stack:
             running = stack.pop()
@@ -209,7 +205,7 @@ class ProgramDump(ExecutionTraceSink):
 
 @contextmanager
 def _second_to(error: BaseException | None) -> Generator[None]:
-    """Scope whose own failure is only logged where `error` is about to be raised."""
+    """Log a failure of this scope instead of raising it if `error` is about to be raised."""
     try:
         yield
     except GptrsError as problem:

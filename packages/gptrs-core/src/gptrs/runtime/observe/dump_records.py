@@ -1,4 +1,4 @@
-"""What a dump says of a program: its text, where it came from, what became of it, as plain data."""
+"""The records of a dump: the text, origin, passes, state and runs of a program, as plain data."""
 
 from __future__ import annotations
 
@@ -18,13 +18,12 @@ from gptrs.ir.ops.creation import Constant
 from gptrs.ir.program import VERSION, Instruction, Program
 from gptrs.runtime.programs.file import MAX_PROGRAM_BYTES
 
-_WIDTH = 160
-_MOST_MESSAGE = 10_000
+_MAX_MESSAGE = 10_000
 
 
 @dataclass
 class RunTotals:
-    """How often a program ran, and for how long in seconds."""
+    """Count and seconds of the runs of a program."""
 
     count: int = 0
     failed: int = 0
@@ -39,7 +38,7 @@ class RunTotals:
         self.least = seconds if self.least is None else min(seconds, self.least)
 
     def fields(self) -> dict[str, object]:
-        """As `stats.json` has it."""
+        """Return the totals as `stats.json` has them."""
         return {
             "count": self.count,
             "failed": self.failed,
@@ -53,7 +52,7 @@ class RunTotals:
 
 @dataclass
 class ProgramRecord:
-    """A program of a dump: its number and folder there, and what is known of it so far."""
+    """A program of a dump: its number and folder there, and what happened to it so far."""
 
     number: int
     folder: str
@@ -63,7 +62,7 @@ class ProgramRecord:
     runs: RunTotals = field(default_factory=RunTotals)
 
     def compiled(self, event: CompileEnd) -> None:
-        """Take in how the compilation ended."""
+        """Record the end of the compilation."""
         self.compile_seconds = rounded(event.seconds)
         self.meta["compile_seconds"] = self.compile_seconds
         if event.optimized is not None:
@@ -73,13 +72,13 @@ class ProgramRecord:
             self.meta["error"] = {"while": "compile", **error_fields(event.error)}
 
     def run_failed(self, error: BaseException) -> None:
-        """Take in that a run failed; the first failure is the one that is kept."""
+        """Record that a run failed; the first failure is kept."""
         if self.meta["error"] is None:
             self.meta["state"] = "failed"
             self.meta["error"] = {"while": "run", **error_fields(error)}
 
     def stats(self) -> dict[str, object]:
-        """What `stats.json` says."""
+        """Return the content of `stats.json`."""
         return {
             "program": self.number,
             "passes": [pass_fields(event) for event in self.passes],
@@ -94,7 +93,7 @@ class ProgramRecord:
 
 
 def meta_fields(event: CompileStart, number: int, run: str) -> dict[str, object]:
-    """What `meta.json` says of a program that is about to be compiled."""
+    """Return the content of `meta.json` for a program that is about to be compiled."""
     return {
         "number": number,
         "run": run,
@@ -113,7 +112,7 @@ def meta_fields(event: CompileStart, number: int, run: str) -> dict[str, object]
 
 
 def pass_fields(event: PassEvent) -> dict[str, object]:
-    """A pass as `passes.jsonl` and `stats.json` have it."""
+    """Return a pass as `passes.jsonl` and `stats.json` have it."""
     return {
         "stage": event.stage,
         "name": event.name,
@@ -126,22 +125,22 @@ def pass_fields(event: PassEvent) -> dict[str, object]:
 
 
 def error_fields(error: BaseException) -> dict[str, object]:
-    """Type and message of an error, whatever its `__str__` does."""
+    """Return type and message of an error, whatever its `__str__` does."""
     try:
         message = str(error)
     except Exception:
         message = "(its message cannot be shown)"
-    return {"type": type(error).__name__, "message": message[:_MOST_MESSAGE]}
+    return {"type": type(error).__name__, "message": message[:_MAX_MESSAGE]}
 
 
 def op_counts(program: Program) -> dict[str, int]:
-    """How many instructions a program has, and how many of each op, the most frequent first."""
+    """Count the instructions of a program, in all and of each op, the most frequent first."""
     counts = Counter(instruction.op.name for instruction in _instructions(program))
     return {"instructions": counts.total(), **dict(counts.most_common())}
 
 
 def program_text(program: Program) -> str:
-    """The text of a program that may be malformed; a comment that says why where there is none."""
+    """Return the text of a program; a comment if it is malformed or too long to be read again."""
     nbytes = sum(_listed_bytes(instruction) for instruction in _instructions(program))
     if 2 * nbytes > MAX_PROGRAM_BYTES:  # two digits a byte
         return f"// left out: a text with literals of {nbytes} bytes is too long to be read\n"
@@ -153,22 +152,22 @@ def program_text(program: Program) -> str:
 
 
 def json_text(fields: dict[str, object]) -> str:
-    """An object for people to read: what fits into a line stands on one."""
-    return f"{_json(fields, 0)}\n"
+    """Return an object as indented JSON."""
+    return f"{json.dumps(fields, indent=2)}\n"
 
 
 def rounded(seconds: float) -> float:
-    """To nanoseconds."""
+    """Round to nanoseconds."""
     return round(seconds, 9)
 
 
 def utc_now() -> str:
-    """The time in ISO 8601, with microseconds."""
+    """Return the time in ISO 8601, with microseconds."""
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def _signature(program: Program, roles: Sequence[InputRole]) -> dict[str, object] | None:
-    """The inputs by the names that `gptrs run` gives them; None for a program without `@main`."""
+    """Return inputs, named as by `gptrs run`, and results; None for a program without `@main`."""
     main = next((function.body for function in program.functions if function.name == "main"), None)
     if main is None:
         return None
@@ -185,25 +184,10 @@ def _instructions(program: Program) -> Iterable[Instruction]:
 
 
 def _listed_bytes(instruction: Instruction) -> int:
-    """The bytes that the text of the instruction spells out, if these are many."""
+    """Return the bytes of a literal that the text spells out in full, else 0."""
     if not isinstance(instruction.op, Constant):
         return 0
     literal = instruction.op.value
     if literal.type.size <= MAX_LISTED or literal.splat is not None:
         return 0
     return len(literal.data)
-
-
-def _json(value: object, indent: int) -> str:
-    line = json.dumps(value)
-    if len(line) + indent <= _WIDTH:
-        return line
-    inner = " " * (indent + 2)
-    if isinstance(value, dict):
-        items = cast("dict[str, object]", value).items()
-        lines = [f"{inner}{json.dumps(key)}: {_json(each, indent + 2)}" for key, each in items]
-        return "{\n" + ",\n".join(lines) + "\n" + " " * indent + "}"
-    if isinstance(value, list):
-        lines = [inner + _json(each, indent + 2) for each in cast("list[object]", value)]
-        return "[\n" + ",\n".join(lines) + "\n" + " " * indent + "]"
-    return line
