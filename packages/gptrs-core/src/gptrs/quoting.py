@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sized
+import difflib
+from collections.abc import Iterable, Sequence, Sized
 
 LIMIT = 80
+_LONGEST_COMPARED = 100
+"""Characters; comparing takes time that grows with the square of the length."""
 
 
 def clipped(text: str, limit: int = LIMIT) -> str:
@@ -34,3 +37,14 @@ def shown_value(value: object) -> str:
     if isinstance(value, Sized) and not isinstance(value, str) and len(value) > LIMIT:
         return f"a list or object of {len(value)} values"
     return quoted(repr(value))
+
+
+def joined(words: Sequence[str], last: str = "or") -> str:
+    """Return `a`, `a or b`, `a, b or c`."""
+    return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
+    """Return "did you mean `x`? " with up to `most` of the known names like `name`, else ""."""
+    close = difflib.get_close_matches(name[:_LONGEST_COMPARED], list(known), n=most)
+    return f"did you mean {joined([f'`{match}`' for match in close])}? " if close else ""

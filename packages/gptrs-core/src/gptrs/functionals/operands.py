@@ -13,6 +13,7 @@ from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.ir.dtypes import ALL, FLOATS, INTEGERS, DType, i1
 from gptrs.ir.shapes import broadcast_shapes, normalize_axis
+from gptrs.quoting import joined
 
 Number = bool | int | float | complex
 Operand = Tensor | Number
@@ -165,11 +166,7 @@ def _described(dtypes: Sequence[DType]) -> str:
     # Types are spelled when said: an eff-32, an ess-i-8, but a bee-eff-16, a you-i-8.
     vowel = words[0] == "integer" or (words[0] not in _FAMILIES and words[0][0] in "fis")
     article = "an" if vowel else "a"
-    return f"{article} {_or(words)}"
-
-
-def _or(words: Sequence[str]) -> str:
-    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    return f"{article} {joined(words)}"
 
 
 def require_float(name: str, **tensors: Tensor) -> None:
@@ -200,8 +197,7 @@ def require_shape(name: str, label: str, x: Tensor, shape: tuple[int, ...]) -> N
 def require_one_of(name: str, label: str, value: str, known: Sequence[str]) -> None:
     """UsageError unless `value` is one of the words that the functional knows."""
     if value not in known:
-        words = [f'"{word}"' for word in known]
-        listed = " and ".join([", ".join(words[:-1]), words[-1]] if words[1:] else words)
+        listed = joined([f'"{word}"' for word in known], "and")
         raise UsageError(f"`{name}` knows {label}={listed}, got {value!r}")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, cast
 
@@ -13,9 +12,8 @@ from gptrs.ir.op import OPS, Op, Signature
 from gptrs.ir.program import Region
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.v04.op_change import OpChange
-from gptrs.quoting import quoted
+from gptrs.quoting import did_you_mean, quoted
 
-_LONGEST_GUESS = 64
 _SHOWN = 43
 
 
@@ -120,6 +118,5 @@ class WrittenOp:
 
 
 def _suggestion(name: str) -> str:
-    # Comparing takes quadratic time, and no op has a long name.
-    close = difflib.get_close_matches(name[:_LONGEST_GUESS], OPS)
-    return f"; did you mean {' or '.join(f'`{guess}`' for guess in close)}?" if close else ""
+    guess = did_you_mean(name, OPS, 3)
+    return f"; {guess.rstrip()}" if guess else ""

@@ -1,19 +1,93 @@
-"""Reads the descriptions of installed plugins one at a time, so that none stops another."""
+"""Find the entry points in our groups, and read what they describe, one at a time.
+
+No plugin stops another one: a damaged distribution, a failing import and a description that is not
+one become the state of that plugin, with the reason.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import cast
 
 import pluggy
 
 from gptrs.errors import PluginError
 from gptrs.plugins.descriptions import API_VERSION, PluginDescription, is_compatible
-from gptrs.plugins.entry_points import ENTRY_POINTS_FILE, Candidate, Unreadable, find_candidates
-from gptrs.plugins.hookspecs import Described, Hooks
-from gptrs.plugins.references import one_line
+from gptrs.plugins.hookspecs import EXTENSION_POINTS, PROJECT, ExtensionPoint, Hooks
 from gptrs.plugins.selection import Selection, canonical
 from gptrs.plugins.state import PluginRecord, PluginState
+
+ENTRY_POINTS_FILE = "entry_points.txt"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """An entry point in one of our groups, and the distribution that installed it."""
+
+    point: ExtensionPoint
+    entry_point: importlib.metadata.EntryPoint
+    distribution: str
+    version: str
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """The names that a selection may use: its name, `KIND:NAME`, its distribution."""
+        name = self.entry_point.name
+        return name, f"{self.point.kind}:{name}", canonical(self.distribution)
+
+    @property
+    def identity(self) -> str:
+        """Its name within pluggy, which no other candidate has."""
+        return f"{self.point.kind}:{self.entry_point.name}@{canonical(self.distribution)}"
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A distribution with entry points for us in a damaged file."""
+
+    distribution: str
+    version: str
+    error: Exception
+
+
+def find_candidates() -> tuple[list[Candidate], list[Unreadable]]:
+    """Return all entry points in our groups by kind, name and distribution, and damaged files."""
+    candidates: list[Candidate] = []
+    unreadable: list[Unreadable] = []
+    seen: set[str] = set()
+    for distribution in importlib.metadata.distributions():
+        # The cheap test first: to read the metadata of every distribution takes longer.
+        if "gptrs." not in (distribution.read_text(ENTRY_POINTS_FILE) or ""):
+            continue
+        name, version = _identify(distribution)
+        if canonical(name) in seen:
+            continue  # the first on sys.path is the one that is imported
+        seen.add(canonical(name))
+        try:
+            candidates.extend(_candidates_of(distribution, name, version))
+        except Exception as error:
+            unreadable.append(Unreadable(name, version, error))
+    order = [point.kind for point in EXTENSION_POINTS]
+    candidates.sort(key=lambda c: (order.index(c.point.kind), c.entry_point.name, c.names[2]))
+    return candidates, unreadable
+
+
+def _identify(distribution: importlib.metadata.Distribution) -> tuple[str, str]:
+    """Return name and version; "unknown" for a distribution whose metadata is damaged."""
+    try:
+        return str(distribution.metadata["Name"] or "unknown"), str(distribution.version)
+    except Exception:
+        return "unknown", "unknown"
+
+
+def _candidates_of(
+    distribution: importlib.metadata.Distribution, name: str, version: str
+) -> Iterator[Candidate]:
+    points = {point.group: point for point in EXTENSION_POINTS}
+    for entry_point in distribution.entry_points:
+        if entry_point.group in points:
+            yield Candidate(points[entry_point.group], entry_point, name, version)
 
 
 @dataclass
@@ -36,12 +110,14 @@ class Plugin:
         self.cause = error
 
 
-def discover(hooks: pluggy.PluginManager, selection: Selection) -> list[Plugin]:
-    """Read every plugin that `selection` wants and register its description with `hooks`.
+def discover(selection: Selection) -> list[Plugin]:
+    """Read the description of every plugin that `selection` wants.
 
     Sorted by kind, name and distribution; of several distributions with one name the first in
     that order has it. Nothing that a plugin does is raised, KeyboardInterrupt apart.
     """
+    hooks = pluggy.PluginManager(PROJECT)
+    hooks.add_hookspecs(Hooks)
     candidates, unreadable = find_candidates()
     plugins = [_unreadable(file) for file in unreadable]
     for candidate in candidates:
@@ -60,7 +136,7 @@ def discover(hooks: pluggy.PluginManager, selection: Selection) -> list[Plugin]:
 
 
 def known_names(plugins: list[Plugin]) -> set[str]:
-    """Everything that a selection may call one of `plugins`."""
+    """Return every name that a selection may use for one of `plugins`."""
     names: set[str] = set()
     for record in (plugin.record for plugin in plugins):
         names.update((record.name, f"{record.kind}:{record.name}"))
@@ -115,10 +191,10 @@ def _unreadable(file: Unreadable) -> Plugin:
 
 
 def _read(hooks: pluggy.PluginManager, candidate: Candidate) -> Plugin:
-    """Import what the entry point names; whatever goes wrong becomes the state of the plugin."""
+    """Read one plugin; whatever goes wrong becomes its state."""
     plugin = Plugin(_record(candidate, PluginState.AVAILABLE))
     try:
-        description = _describe(candidate)
+        description = _describe(hooks, candidate)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit, too: a plugin must not end the program
@@ -126,9 +202,7 @@ def _read(hooks: pluggy.PluginManager, candidate: Candidate) -> Plugin:
         return plugin
     plugin.description = description
     plugin.record = replace(plugin.record, api=description.api, summary=description.summary)
-    if is_compatible(description.api):
-        hooks.register(Described(description), candidate.identity)
-    else:
+    if not is_compatible(description.api):
         plugin.record = replace(
             plugin.record,
             state=PluginState.INCOMPATIBLE,
@@ -138,12 +212,12 @@ def _read(hooks: pluggy.PluginManager, candidate: Candidate) -> Plugin:
     return plugin
 
 
-def _describe(candidate: Candidate) -> PluginDescription:
+def _describe(hooks: pluggy.PluginManager, candidate: Candidate) -> PluginDescription:
+    """Import what the entry point names: a description, or what computes one in a hook."""
     target: object = candidate.entry_point.load()
-    describe = getattr(target, Hooks.gptrs_describe.__name__, None)
-    if getattr(describe, "gptrs_impl", None) is not None:  # the mark that `@hookimpl` leaves
-        target = cast("Described", target).gptrs_describe()
     wanted, entry = candidate.point.description, candidate.entry_point
+    if hasattr(target, Hooks.gptrs_describe.__name__):
+        target = _computed(hooks, target, candidate.identity)
     if not isinstance(target, wanted):
         found = type(target).__name__
         raise PluginError(f"`{entry.value}` must be a `{wanted.__name__}`, it is a `{found}`")
@@ -154,6 +228,14 @@ def _describe(candidate: Candidate) -> PluginDescription:
     return target
 
 
+def _computed(hooks: pluggy.PluginManager, target: object, identity: str) -> object:
+    """Return what `gptrs_describe` of `target` gives, `target` itself if that is no hook."""
+    hooks.register(target, identity)
+    others = [plugin for plugin in hooks.get_plugins() if plugin is not target]
+    answers: list[object] = hooks.subset_hook_caller(Hooks.gptrs_describe.__name__, others)()
+    return answers[0] if answers else target
+
+
 def _repair_hint(record: PluginRecord, error: BaseException) -> str:
     missing = error.name if isinstance(error, ModuleNotFoundError) else None
     own = record.entry_point.partition(":")[0].partition(".")[0]
@@ -161,3 +243,14 @@ def _repair_hint(record: PluginRecord, error: BaseException) -> str:
     if missing is not None and missing.partition(".")[0] != own:
         return f"install the module `{missing}`, {exclude}"
     return f"update or reinstall `{record.distribution}`, {exclude}"
+
+
+def one_line(error: BaseException) -> str:
+    """Return type and message of `error` on one line of bounded length, whatever its text."""
+    try:
+        message = " ".join(str(error).split())
+    except Exception:
+        message = "(its message cannot be shown)"
+    name = type(error).__name__
+    shown = message if len(message) <= 300 else f"{message[:297]}..."
+    return f"{name}: {shown}" if shown else name

@@ -1,4 +1,4 @@
-"""The implementations of functionals that plugins bring: known by name, imported when chosen."""
+"""Implementations of functionals from plugins: known by name, imported when chosen."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 from gptrs.errors import PluginError
 from gptrs.plugins.descriptions import FunctionalPlugin
-from gptrs.plugins.manager import manager
-from gptrs.plugins.references import load_reference
+from gptrs.plugins.manager import load_reference, manager
 from gptrs.plugins.state import PluginRecord, PluginState
 
 Function: TypeAlias = Callable[..., object]
@@ -18,12 +17,12 @@ class PluginImplementations:
     """The `ImplementationSource` that `gptrs.capture.late_binding` gives to the registry."""
 
     def names(self, functional: str) -> Sequence[str]:
-        """The implementations of a functional that usable plugins describe."""
+        """Return the names of the implementations that usable plugins describe."""
         described = manager().descriptions(FunctionalPlugin)
         return [plugin.implementation for plugin in described if plugin.functional == functional]
 
     def load(self, functional: str, name: str) -> tuple[Function, Function | None] | None:
-        """Import the implementation called `name` and its predicate, None if no plugin has it.
+        """Import the implementation called `name` and its `declines`, None if no plugin has it.
 
         PluginError with the real cause when the plugin is disabled, incompatible or broken.
         """
@@ -38,20 +37,20 @@ class PluginImplementations:
             return None
         record, _ = min(found, key=lambda pair: not pair[0].state.usable)
         plugin = plugins.find(FunctionalPlugin, record.name)
-        predicate = _predicate(plugin)
-        return plugins.factory(FunctionalPlugin, plugin.name), predicate
+        declines = _declines(plugin)
+        return plugins.factory(FunctionalPlugin, plugin.name), declines
 
 
 def _answers_to(
     record: PluginRecord, plugin: FunctionalPlugin | None, functional: str, name: str
 ) -> bool:
-    """Whether a plugin is the one asked for; one that could not be read goes by its name alone."""
+    """Return whether a plugin has the implementation; judge an unreadable one by its name."""
     if plugin is None:
         return record.name in (name, f"{functional}.{name}")
     return (plugin.functional, plugin.implementation) == (functional, name)
 
 
-def _predicate(plugin: FunctionalPlugin) -> Function | None:
+def _declines(plugin: FunctionalPlugin) -> Function | None:
     if plugin.declines is None:
         return None
     try:

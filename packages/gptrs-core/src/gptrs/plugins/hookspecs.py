@@ -69,15 +69,3 @@ class Hooks:
     def gptrs_describe(self) -> PluginDescription:
         """The description of a plugin; called once, when plugins are first listed or used."""
         ...
-
-
-class Described:
-    """A description as a pluggy plugin: answers `gptrs_describe` with it."""
-
-    def __init__(self, description: PluginDescription) -> None:
-        self._description = description
-
-    @hookimpl
-    def gptrs_describe(self) -> PluginDescription:
-        """The description given when this was made."""
-        return self._description

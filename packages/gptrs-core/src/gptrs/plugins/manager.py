@@ -1,18 +1,36 @@
-"""The plugins of this process: backends, model kinds and demo models by name."""
+"""The plugins of this process: which there are, in which state, and what they make.
+
+`get_backend` is the whole way from an entry point to a running backend: `discover` reads the
+descriptions, `find` picks one, `factory` imports what it names, and the call makes the backend.
+"""
 
 from __future__ import annotations
 
+import importlib
 import importlib.resources
+import logging
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from gptrs.errors import ModelError, PluginError
-from gptrs.plugins.backends import Backends
-from gptrs.plugins.catalog import PluginCatalog
-from gptrs.plugins.descriptions import DemoModelPlugin, ModelPlugin
+from gptrs.backend.process_limits import requested_threads
+from gptrs.errors import BackendError, GptrsError, ModelError, PluginError, UsageError
+from gptrs.plugins.descriptions import (
+    BackendPlugin,
+    DemoModelPlugin,
+    FactoryPlugin,
+    ModelPlugin,
+    PluginDescription,
+)
+from gptrs.plugins.discovery import Plugin, discover, known_names
+from gptrs.plugins.hookspecs import EXTENSION_POINTS
 from gptrs.plugins.selection import Selection
+from gptrs.plugins.state import PluginRecord, PluginState
+from gptrs.quoting import did_you_mean, quoted
 
 if TYPE_CHECKING:
     from gptrs.backend.protocol import Backend
@@ -20,35 +38,185 @@ if TYPE_CHECKING:
 
 ModelFactory = Callable[[Mapping[str, object], "Params"], object]
 """Makes a model from the settings of config.json and its weights."""
+Description = TypeVar("Description", bound=PluginDescription)
+Factory = TypeVar("Factory", bound=FactoryPlugin)
+
+_LOG = logging.getLogger("gptrs")
+_KINDS = {point.description: point.kind for point in EXTENSION_POINTS}
+_UNMATCHED = "no plugin or distribution is called `%s`, the name selects nothing"
+_PROBLEMS = (PluginState.DUPLICATE, PluginState.INCOMPATIBLE, PluginState.BROKEN)
+_BACKEND_MEMBERS = ("name", "refusal", "compile", "to_device", "to_host")
 
 
-class PluginManager(PluginCatalog):
-    """The catalog of installed plugins, and what they make."""
+class PluginManager:
+    """The plugins that `selection` wants, discovered when first asked for; used from any thread.
+
+    A strict selection makes every access raise PluginError while some plugin is broken,
+    incompatible or a duplicate, or a name in the selection fits none.
+    """
 
     def __init__(self, selection: Selection) -> None:
-        super().__init__(selection)
-        self._backends = Backends(self)
+        self.selection = selection
+        self._plugins: list[Plugin] | None = None
+        self._lock = threading.RLock()
+        self._backends: dict[tuple[str | None, int | None], Backend] = {}
+        self._warned: set[str] = set()
+        # Reentrant: the factory of a backend that wraps another one asks for that.
+        self._making = threading.RLock()
+
+    def discover(self) -> None:
+        """Read the descriptions now rather than on first use; a second call does nothing."""
+        self._discovered()
+
+    def records(self, point: type[PluginDescription] | None = None) -> list[PluginRecord]:
+        """Return all plugins, or those described by `point`, by kind, name and distribution."""
+        records = [plugin.record for plugin in self._discovered()]
+        return [r for r in records if point is None or r.kind == _KINDS[point]]
+
+    def described(self, point: type[Description]) -> list[tuple[PluginRecord, Description | None]]:
+        """Return all plugins of a kind, also unusable ones; None where no description was read."""
+        return [
+            (plugin.record, cast("Description | None", plugin.description))
+            for plugin in self._discovered()
+            if plugin.record.kind == _KINDS[point]
+        ]
+
+    def descriptions(self, point: type[Description]) -> list[Description]:
+        """Return the descriptions of the usable plugins of a kind, by name."""
+        found = [plugin for record, plugin in self.described(point) if record.state.usable]
+        return [description for description in found if description is not None]
+
+    def find(
+        self,
+        point: type[Description],
+        name: str,
+        unknown: type[GptrsError] = PluginError,
+    ) -> Description:
+        """Return the description of the usable plugin called `name`.
+
+        PluginError with the real cause when it is disabled, incompatible or broken; an `unknown`
+        that lists the installed ones when there is none.
+        """
+        plugin = self._plugin(point, name)
+        if plugin is None:
+            raise self._unknown(point, name, unknown)
+        if not plugin.record.state.usable:
+            raise _refusal(plugin.record) from plugin.cause
+        return cast("Description", plugin.description)
+
+    def factory(
+        self,
+        point: type[Factory],
+        name: str,
+        unknown: type[GptrsError] = PluginError,
+    ) -> Callable[..., object]:
+        """Import the factory of the plugin called `name`, and mark the plugin as loaded.
+
+        Raises as `find` does, and PluginError when the import fails: the plugin is then broken.
+        """
+        description = self.find(point, name, unknown)
+        try:
+            factory = load_reference(description.factory)
+            if not callable(factory):
+                found = type(factory).__name__
+                raise PluginError(f"`{description.factory}` must be callable, it is a `{found}`")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, too: a plugin must not end the program
+            raise self.broken(point, name, error) from error
+        with self._lock:
+            plugin = cast("Plugin", self._plugin(point, name))
+            plugin.record = replace(plugin.record, state=PluginState.LOADED)
+        return factory
+
+    def broken(
+        self, point: type[PluginDescription], name: str, error: BaseException
+    ) -> PluginError:
+        """Mark the plugin called `name` as broken by `error`; return the error to raise for it."""
+        with self._lock:
+            plugin = cast("Plugin", self._plugin(point, name))
+            plugin.break_by(error)
+            return _refusal(plugin.record)
+
+    def _plugin(self, point: type[PluginDescription], name: str) -> Plugin | None:
+        """Return the plugin that has the name; a disabled or duplicate one for want of another."""
+        found = [
+            plugin
+            for plugin in self._discovered()
+            if (plugin.record.kind, plugin.record.name) == (_KINDS[point], name)
+        ]
+        passed_over = (PluginState.DISABLED, PluginState.DUPLICATE)
+        return min(found, key=lambda p: p.record.state in passed_over, default=None)
+
+    def _discovered(self) -> list[Plugin]:
+        with self._lock:
+            if self._plugins is None:
+                # A plugin that looks for plugins while it is being read sees none.
+                self._plugins = []
+                try:
+                    self._plugins = discover(self.selection)
+                except BaseException:
+                    self._plugins = None
+                    raise
+                self._warn_of_unmatched(self._plugins)
+            if self.selection.strict:
+                self._require_flawless(self._plugins)
+            return self._plugins
+
+    def _warn_of_unmatched(self, plugins: list[Plugin]) -> None:
+        for name in self.selection.unmatched(known_names(plugins)):
+            _LOG.warning(_UNMATCHED, name)
+
+    def _require_flawless(self, plugins: list[Plugin]) -> None:
+        for name in self.selection.unmatched(known_names(plugins)):
+            raise PluginError(_UNMATCHED % name)
+        for plugin in plugins:
+            if plugin.record.state in _PROBLEMS:
+                raise _refusal(plugin.record) from plugin.cause
+
+    def _unknown(
+        self, point: type[PluginDescription], name: str, error: type[GptrsError]
+    ) -> GptrsError:
+        known = [record.name for record in self.records(point) if record.state.usable]
+        listed = ", ".join(f"`{name}`" for name in known) or "none"
+        return error(
+            f"there is no {_label(_KINDS[point])} {quoted(name)}",
+            hint=f"{did_you_mean(name, known)}available: {listed};"
+            " others come with the package that has them",
+        )
 
     def get_backend(self, name: str | None = None, threads: int | None = None) -> Backend:
-        """The backend called `name`, else that of `GPTRS_BACKEND`, else the best that works.
+        """Return the backend called `name`, else that of `GPTRS_BACKEND`, else the best that works.
 
         Without a name the usable one of the highest priority is taken; broken ones are skipped with
         a warning of one line each. `threads` defaults to `GPTRS_NUM_THREADS`, else to the choice of
         the backend. The same name and threads give the same object. PluginError when the one asked
         for is unknown, disabled, incompatible or broken; UsageError for threads out of range.
         """
-        return self._backends.get(name, threads)
+        name = name or os.environ.get("GPTRS_BACKEND") or None
+        threads = requested_threads(threads)
+        found = self._backends.get((name, threads))
+        if found is not None:
+            return found
+        with self._making:
+            if (name, threads) not in self._backends:
+                self._backends[name, threads] = (
+                    self._best_backend(threads)
+                    if name is None
+                    else self._make_backend(name, threads)
+                )
+            return self._backends[name, threads]
 
     def model_plugin(self, model_type: str) -> ModelPlugin:
-        """The plugin for models of the kind `model_type`; ModelError lists the known kinds."""
+        """Return the plugin for models of the kind `model_type`; ModelError if there is none."""
         return self.find(ModelPlugin, model_type, unknown=ModelError)
 
     def model_factory(self, model_type: str) -> ModelFactory:
-        """What makes models of the kind `model_type`; raises as `model_plugin` does."""
+        """Return what makes models of the kind `model_type`; raises as `model_plugin` does."""
         return cast("ModelFactory", self.factory(ModelPlugin, model_type, unknown=ModelError))
 
     def demo_model_path(self, name: str | None = None) -> Path:
-        """The directory of the demo model called `name`, else of the first by name.
+        """Return the directory of the demo model called `name`, else of the first by name.
 
         PluginError when there is none, or its directory is missing.
         """
@@ -70,6 +238,43 @@ class PluginManager(PluginCatalog):
         except BaseException as error:  # SystemExit, too: a plugin must not end the program
             raise self.broken(DemoModelPlugin, name, error) from error
 
+    def _make_backend(self, name: str, threads: int | None) -> Backend:
+        if (name, threads) in self._backends:
+            return self._backends[name, threads]
+        factory = self.factory(BackendPlugin, name)
+        try:
+            backend = _checked_backend(factory(threads), name)
+        except (KeyboardInterrupt, UsageError):
+            raise  # the user's, not the plugin's
+        except BaseException as error:
+            raise self.broken(BackendPlugin, name, error) from error
+        self._backends[name, threads] = backend
+        return backend
+
+    def _best_backend(self, threads: int | None) -> Backend:
+        usable = self.descriptions(BackendPlugin)
+        for plugin in sorted(usable, key=lambda plugin: -plugin.priority):
+            try:
+                backend = self._make_backend(plugin.name, threads)
+            except PluginError:
+                if self.selection.strict:
+                    raise
+                continue  # its record now says why
+            self._warn_of_skipped()
+            return backend
+        self._warn_of_skipped()
+        raise BackendError(
+            "no backend is available",
+            hint="`gptrs list plugins` says why; `pip install gptrs` brings those of gptrs itself",
+        )
+
+    def _warn_of_skipped(self) -> None:
+        for record in self.records(BackendPlugin):
+            failed = record.state in (PluginState.BROKEN, PluginState.INCOMPATIBLE)
+            if failed and record.name not in self._warned:
+                self._warned.add(record.name)
+                _LOG.warning("backend `%s` is skipped: %s", record.name, record.reason)
+
 
 def _resource_directory(reference: str) -> Path:
     package, _, folder = reference.partition(":")
@@ -84,7 +289,7 @@ _lock = threading.Lock()
 
 
 def manager() -> PluginManager:
-    """The plugins of this process, made with the selection of the environment when first asked."""
+    """Return the plugins of this process, as the environment selects them at the first call."""
     with _lock:
         if not _process:
             _process.append(PluginManager(Selection.from_environment()))
@@ -92,7 +297,7 @@ def manager() -> PluginManager:
 
 
 def get_backend(name: str | None = None, threads: int | None = None) -> Backend:
-    """The backend called `name`, or the default one; see `PluginManager.get_backend`."""
+    """Return the backend called `name`, or the default one; see `PluginManager.get_backend`."""
     return manager().get_backend(name, threads)
 
 
@@ -104,3 +309,36 @@ def configure(disabled: Iterable[str] = ()) -> PluginManager:
     with _lock:
         _process[:] = [PluginManager(Selection.from_environment(disabled))]
         return _process[0]
+
+
+def _checked_backend(made: object, name: str) -> Backend:
+    missing = [member for member in _BACKEND_MEMBERS if not hasattr(made, member)]
+    if missing:
+        listed = ", ".join(f"`{member}`" for member in missing)
+        raise BackendError(f"its factory made a `{type(made).__name__}`, which lacks {listed}")
+    backend = cast("Backend", made)
+    if backend.name != name:
+        raise BackendError(f"its factory made a backend that calls itself `{backend.name}`")
+    return backend
+
+
+def _refusal(record: PluginRecord) -> PluginError:
+    source = f" (from {record.distribution} {record.version})"
+    return PluginError(
+        f"{_label(record.kind)} `{record.name}`{source} is {record.state}: {record.reason}",
+        hint=record.hint,
+    )
+
+
+def _label(kind: str) -> str:
+    return {"model": "model kind"}.get(kind, kind.replace("_", " "))
+
+
+def load_reference(reference: str) -> object:
+    """Import what `module` or `module:attribute` names; dots reach inside the attribute.
+
+    Raises what the import raises, AttributeError when the module lacks the attribute.
+    """
+    module, _, attribute = reference.partition(":")
+    loaded: object = importlib.import_module(module)
+    return reduce(getattr, attribute.split("."), loaded) if attribute else loaded

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from gptrs.errors import UsageError
-from gptrs.quoting import quoted
+from gptrs.quoting import did_you_mean, quoted
 
 BENCHMARK = "benchmark"
 """The policy, and therefore the name of no implementation."""
@@ -81,8 +80,8 @@ def parse_policy(functional: str, text: object) -> Policy:
 
 def _no_policy(functional: str, shown: str, text: str) -> UsageError:
     word = _WORD.match(text)
-    close = difflib.get_close_matches(word[0] if word else "", ["force", "prefer", BENCHMARK], n=1)
-    guess = f"did you mean `{close[0]}`? " if close and close[0] != text.strip() else ""
+    known = {"force", "prefer", BENCHMARK} - {text}
+    guess = did_you_mean(word[0] if word else "", sorted(known))
     return UsageError(
         f"{quoted(shown)} is no policy for the functional {quoted(functional)}",
         hint=f"{guess}a policy is one of {FORMS}",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from gptrs.capture.late_binding import plugin_implementations
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.active_overrides import ACTIVE, Arguments, Keywords, suspended
 from gptrs.functionals.dispatch.override_policy import BENCHMARK, is_implementation_name
-from gptrs.quoting import quoted
+from gptrs.quoting import did_you_mean, quoted
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -136,8 +135,7 @@ def find_implementation(functional: str, name: str) -> Implementation:
 
 def _registered(functional: str) -> dict[str, Implementation]:
     if functional not in _implementations:
-        close = difflib.get_close_matches(functional, _implementations)
-        guess = f"did you mean {' or '.join(f'`{match}`' for match in close)}? " if close else ""
+        guess = did_you_mean(functional, _implementations, 3)
         raise UsageError(
             f"there is no functional {quoted(functional)}",
             hint=f"{guess}`gptrs list functionals` shows all of them",
@@ -147,9 +145,7 @@ def _registered(functional: str) -> dict[str, Implementation]:
 
 def _unknown(functional: str, name: str) -> UsageError:
     names = implementation_names(functional)
-    close = difflib.get_close_matches(name, [*names, BENCHMARK], n=1)
-    guess = f"did you mean `{close[0]}`? " if close else ""
     return UsageError(
         f"functional `{functional}` has no implementation `{name}`",
-        hint=f"{guess}it has: {', '.join(names)}",
+        hint=f"{did_you_mean(name, [*names, BENCHMARK])}it has: {', '.join(names)}",
     )
