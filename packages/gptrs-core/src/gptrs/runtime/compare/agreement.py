@@ -1,4 +1,4 @@
-"""How far numbers are from those of a reference."""
+"""Measures of how far arrays are from those of a reference."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from gptrs.errors import ModelError
+from gptrs.functionals.dispatch.agreement import absolute_errors
 from gptrs.ir.tensor_type import TensorType
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """The errors of an array called `name`, of the `type` in IR syntax.
+    """The absolute errors of an array called `name`, of `type` in IR syntax.
 
-    Errors are absolute differences. `scale` is the range of the reference, its largest number less
-    its smallest; where these are equal, its magnitude.
+    `scale` is the range of the reference, its largest number less its smallest; where these are
+    equal, its magnitude.
     """
 
     name: str
@@ -27,17 +28,17 @@ class Agreement:
 
     @property
     def relative_max_error(self) -> float:
-        """The largest error as a share of the scale."""
+        """Largest error, relative to the scale."""
         return share(self.max_error, self.scale)
 
     @property
     def relative_mean_error(self) -> float:
-        """The mean error as a share of the scale."""
+        """Mean error, relative to the scale."""
         return share(self.mean_error, self.scale)
 
 
 def agreement(name: str, ours: np.ndarray, theirs: np.ndarray) -> Agreement:
-    """Compare two arrays of floats, which are not empty; ModelError if their shapes differ.
+    """Compare two non-empty arrays of floats; ModelError if their shapes differ.
 
     Where one of two numbers is NaN or infinite and the other is not the same, the error is
     infinite.
@@ -47,10 +48,7 @@ def agreement(name: str, ours: np.ndarray, theirs: np.ndarray) -> Agreement:
             f"{name} cannot be compared: `{TensorType.of(ours)}` here,"
             f" `{TensorType.of(theirs)}` in the reference"
         )
-    same = (ours == theirs) | (np.isnan(ours) & np.isnan(theirs))
-    with np.errstate(invalid="ignore"):
-        distance = np.abs(ours.astype(np.float64) - theirs)
-    error = np.where(same, 0.0, np.where(np.isnan(distance), np.inf, distance))
+    error = absolute_errors(ours, theirs)
     return Agreement(
         name=name,
         type=str(TensorType.of(ours)),
@@ -61,7 +59,7 @@ def agreement(name: str, ours: np.ndarray, theirs: np.ndarray) -> Agreement:
 
 
 def top_agreement(ours: np.ndarray, theirs: np.ndarray, count: int) -> float:
-    """The share of the `count` best of each row, [..., N], that both have in common."""
+    """Return the share of the `count` largest scores of each row, [..., N], that both have."""
     count = min(count, ours.shape[-1])
     pairs = zip(_best(ours, count), _best(theirs, count), strict=True)
     common = [np.intersect1d(mine, other).size for mine, other in pairs]
@@ -69,13 +67,13 @@ def top_agreement(ours: np.ndarray, theirs: np.ndarray, count: int) -> float:
 
 
 def _best(scores: np.ndarray, count: int) -> np.ndarray:
-    """The places of the `count` largest of each row, [rows, count]."""
+    """Return the positions of the `count` largest of each row, [rows, count]."""
     flat = scores.reshape(-1, scores.shape[-1])
     return np.argsort(-flat, axis=-1, kind="stable")[:, :count]
 
 
 def least_cosine(ours: np.ndarray, theirs: np.ndarray) -> float:
-    """The least cosine of the angle between two vectors [..., D] at one place; NaN for zeros."""
+    """Return the least cosine similarity of vectors [..., D] at one position; NaN for zeros."""
     wide, reference = ours.astype(np.float64), theirs.astype(np.float64)
     lengths = np.linalg.norm(wide, axis=-1) * np.linalg.norm(reference, axis=-1)
     with np.errstate(invalid="ignore"):
@@ -83,7 +81,7 @@ def least_cosine(ours: np.ndarray, theirs: np.ndarray) -> float:
 
 
 def share(error: float, scale: float) -> float:
-    """An error relative to a scale, infinite where that is 0."""
+    """Return an error relative to a scale, infinite if that is 0 and the error is not."""
     if error == 0:
         return 0.0
     return float(error / scale) if scale else math.inf
