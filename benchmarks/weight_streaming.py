@@ -128,8 +128,8 @@ def measure(folder: Path, budget: str, count: int) -> dict[str, object]:
         "prompt_s": first,
         "token_s": float(np.median(seconds[1:])),
         "peak_mb": _peak_mb(),
-        "held_mb": model.residency.most_held / 1e6 if model.residency else None,
-        "read_mb": model.residency.bytes_read / count / 1e6 if model.residency else None,
+        "held_mb": model.streamer.most_held / 1e6 if model.streamer else None,
+        "read_mb": model.streamer.bytes_read / count / 1e6 if model.streamer else None,
     }
 
 

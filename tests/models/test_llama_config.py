@@ -98,7 +98,7 @@ REFUSALS: list[tuple[str, dict[str, object], str]] = [
     (
         "llama",
         {"rope_scaling": {"type": "linear"}},
-        "config.json of a `llama` model lacks `rope_scaling.factor`",
+        "`rope_scaling.factor` of a `llama` model must be a number >= 0, found nothing",
     ),
     ("llama", {"rope_scaling": {"type": "linear", "factor": "2"}}, "`rope_scaling.factor`.*'2'"),
     (
@@ -108,7 +108,7 @@ REFUSALS: list[tuple[str, dict[str, object], str]] = [
     ),
     ("llama", _yarn(beta_fast=1.0, beta_slow=2.0), "`rope_parameters`.*beta_slow <= beta_fast"),
     ("llama", _yarn(truncate=1), "`rope_parameters.truncate`.*true or false"),
-    ("llama", _llama3(low_freq_factor=None), "lacks `rope_scaling.low_freq_factor`"),
+    ("llama", _llama3(low_freq_factor=None), "`rope_scaling.low_freq_factor` .* found nothing"),
     ("llama", _llama3(high_freq_factor=1.0), "low_frequency_factor < high_frequency_factor"),
     ("llama", {"partial_rotary_factor": 0.5}, "`partial_rotary_factor`.*as 1 only"),
     ("qwen3", _yarn(partial_rotary_factor=0.5), "`rope_parameters.partial_rotary_factor`"),

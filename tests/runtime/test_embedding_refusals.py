@@ -93,7 +93,7 @@ def test_a_list_that_is_no_strict_json(folder, text):
         ("sentence_bert_config.json", {"max_seq_length": "9"}, "`max_seq_length` in `sentence_ber"),
         ("sentence_bert_config.json", {"max_seq_length": 0}, "must be a number >= 1, found `0`"),
         ("sentence_bert_config.json", {"do_lower_case": 1}, "`do_lower_case`"),
-        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "`feature-extraction` on"),
+        ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "'feature-extraction' on"),
         ("tokenizer_config.json", {"model_max_length": True}, "`model_max_length`"),
         ("config_sentence_transformers.json", {"prompts": ["a"]}, "must be a table of strings"),
         ("config_sentence_transformers.json", {"prompts": {"a": 1}}, "must be a table of strings"),
@@ -117,7 +117,7 @@ def test_settings(folder, name, settings, message):
     [
         ({"activation_function": "os.system"}, "must be one of `torch.nn.modules.activation.Tanh`"),
         ({"activation_function": 3}, "`activation_function` in `2_Dense/config.json` must be a st"),
-        ({"module_input_name": "token_embeddings"}, "`sentence_embedding` only"),
+        ({"module_input_name": "token_embeddings"}, "'sentence_embedding' only"),
         ({"use_residual": True}, "`use_residual`"),
         ({"out_features": 4}, "`linear.weight [3, 16]`, found `4`"),
         ({"in_features": 10**12}, "does not fit the weights of"),

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.capture.streaming.residency import Residency
+from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.errors import ModelError, UsageError
 from gptrs.runtime.load import LoadedModel
 from runtime.tiny_gpt2 import save_tiny_gpt2
@@ -34,9 +34,9 @@ def load(folder: Path, backend, budget: int | str = LEAST) -> LoadedModel:
     return gptrs.load_model(folder, backend.name, weight_budget=budget)
 
 
-def residency_of(model: LoadedModel) -> Residency:
-    assert model.residency is not None
-    return model.residency
+def streamer_of(model: LoadedModel) -> MruStreamer:
+    assert model.streamer is not None
+    return model.streamer
 
 
 def steps(model: LoadedModel) -> list[bytes]:
@@ -50,7 +50,7 @@ def steps(model: LoadedModel) -> list[bytes]:
 @pytest.mark.parametrize("budget", [LEAST, "60%", "90%"])
 def test_every_bit_is_the_same(folder, backend, budget):
     whole, streamed = load(folder, backend, "off"), load(folder, backend, budget)
-    assert whole.residency is None
+    assert whole.streamer is None
     for _ in range(2):
         assert streamed.forward(TOKENS).tobytes() == whole.forward(TOKENS).tobytes()
     assert steps(streamed) == steps(whole)
@@ -63,16 +63,16 @@ def test_convolutions_too(tmp_path, backend):
     whole, streamed = load(folder, backend, "off"), load(folder, backend, "70%")
     for _ in range(2):
         assert streamed.forward(images).tobytes() == whole.forward(images).tobytes()
-    residency = residency_of(streamed)
-    assert 0 < residency.most_held <= residency.streaming.budget
+    streamer = streamer_of(streamed)
+    assert 0 < streamer.most_held <= streamer.streaming.budget
 
 
 def test_a_budget_is_kept(folder, backend):
     model = load(folder, backend)
-    residency = residency_of(model)
+    streamer = streamer_of(model)
     steps(model)
-    assert 0 < residency.most_held <= LEAST
-    assert residency.bytes_held <= LEAST
+    assert 0 < streamer.most_held <= LEAST
+    assert streamer.bytes_held <= LEAST
 
 
 def test_backends_keep_no_copies(folder):
@@ -89,9 +89,9 @@ def test_a_larger_budget_reads_less(folder, backend):
     for budget in ("40%", "70%", "95%"):
         model = load(folder, backend, budget)
         model.forward(TOKENS)
-        before = residency_of(model).bytes_read
+        before = streamer_of(model).bytes_read
         model.forward(TOKENS)
-        read.append(residency_of(model).bytes_read - before)
+        read.append(streamer_of(model).bytes_read - before)
     assert read[0] > read[1] > read[2] >= 0
 
 
@@ -104,7 +104,7 @@ def test_tables_are_not_read_whole(tmp_path, backend):
     model.forward(TOKENS)
     positions = 4096 * 64 * 4
     others = sum(model.weights.type_of(name).nbytes for name in model.weights.names()) - positions
-    assert 0.9 * others < residency_of(model).bytes_read <= others
+    assert 0.9 * others < streamer_of(model).bytes_read <= others
 
 
 def test_models_side_by_side_keep_to_their_own_budgets(folder, backend):
@@ -112,8 +112,8 @@ def test_models_side_by_side_keep_to_their_own_budgets(folder, backend):
     runs = [[model.forward(TOKENS).tobytes() for model in models] for _ in range(2)]
     assert len({result for run in runs for result in run}) == 1
     for model in models[:2]:
-        residency = residency_of(model)
-        assert residency.most_held <= residency.streaming.budget
+        streamer = streamer_of(model)
+        assert streamer.most_held <= streamer.streaming.budget
 
 
 def test_threads_share_a_budget(folder, backend):
@@ -126,7 +126,7 @@ def test_threads_share_a_budget(folder, backend):
     for thread in threads:
         thread.join()
     assert found == [expected, expected]
-    assert residency_of(model).most_held <= LEAST
+    assert streamer_of(model).most_held <= LEAST
 
 
 def _prefetching() -> set[threading.Thread]:
@@ -159,11 +159,11 @@ def test_without_prefetching_there_is_no_thread(tmp_path, backend):
 def test_weights_are_freed_with_their_model(folder, backend):
     model = load(folder, backend)
     model.forward(TOKENS)
-    residency = residency_of(model)
-    assert residency.bytes_held > 0
+    streamer = streamer_of(model)
+    assert streamer.bytes_held > 0
     del model
     gc.collect()
-    assert residency.bytes_held == 0
+    assert streamer.bytes_held == 0
 
 
 def test_too_small_a_budget_says_what_is_the_least(folder, backend):
@@ -177,7 +177,7 @@ def test_too_small_a_budget_says_what_is_the_least(folder, backend):
     assert np.array_equal(load(folder, backend, least).forward(TOKENS), expected)
 
 
-def test_a_program_that_fails_gives_its_weights_back(folder, backend):
+def test_a_program_that_fails_releases_its_weights(folder, backend):
     model = load(folder, backend)
     with pytest.raises(UsageError):
         model.forward(np.array([[99_999]]))
@@ -194,7 +194,7 @@ def test_a_program_that_fails_gives_its_weights_back(folder, backend):
 def test_sizes_are_numbers_units_and_shares(folder, stated, total_share):
     model = gptrs.load_model(folder, "ref", weight_budget=stated)
     total = sum(model.weights.type_of(name).nbytes for name in model.weights.names())
-    budget = residency_of(model).streaming.budget
+    budget = streamer_of(model).streaming.budget
     assert budget == (100_000 if total_share is None else int(total * total_share))
 
 
@@ -203,21 +203,21 @@ def test_the_argument_wins_over_the_environment_and_that_over_the_config(
 ):
     runtime = {"weight_streaming": {"budget": "100kB", "prefetch": 3}}
     own = save_tiny_gpt2(tmp_path / "m", runtime=runtime)
-    streaming = residency_of(gptrs.load_model(own, "ref")).streaming
+    streaming = streamer_of(gptrs.load_model(own, "ref")).streaming
     assert (streaming.budget, streaming.prefetch, streaming.pin_below) == (100_000, 3, 65_536)
     monkeypatch.setenv("GPTRS_WEIGHT_BUDGET", "90kB")
-    assert residency_of(gptrs.load_model(own, "ref")).streaming.budget == 90_000
+    assert streamer_of(gptrs.load_model(own, "ref")).streaming.budget == 90_000
     assert (
-        residency_of(gptrs.load_model(own, "ref", weight_budget=80_000)).streaming.budget == 80_000
+        streamer_of(gptrs.load_model(own, "ref", weight_budget=80_000)).streaming.budget == 80_000
     )
     monkeypatch.setenv("GPTRS_WEIGHT_BUDGET", "off")
-    assert gptrs.load_model(own, "ref").residency is None
-    assert gptrs.load_model(folder, "ref").residency is None
+    assert gptrs.load_model(own, "ref").streamer is None
+    assert gptrs.load_model(folder, "ref").streamer is None
 
 
 def test_a_model_that_fits_is_not_streamed(folder, caplog):
     with caplog.at_level(logging.INFO, logger="gptrs"):
-        assert gptrs.load_model(folder, "ref", weight_budget="100%").residency is None
+        assert gptrs.load_model(folder, "ref", weight_budget="100%").streamer is None
     assert "weight streaming is off: all weights, 199 kB, fit" in caplog.text
 
 

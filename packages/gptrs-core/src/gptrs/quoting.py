@@ -1,4 +1,4 @@
-"""How names and values out of a hostile file are shown in messages: escaped, and never long."""
+"""Names and values out of a hostile file, as messages show them: escaped, and never long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _LONGEST_COMPARED = 100
 
 
 def clipped(text: str, limit: int = LIMIT) -> str:
-    """At most `limit` characters of `text` on one line, with control characters escaped."""
+    """Return at most `limit` characters of `text`, on one line, control characters escaped."""
     start = text[:limit]
     if not start.isprintable():
         start = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in start)[:limit]
@@ -19,19 +19,19 @@ def clipped(text: str, limit: int = LIMIT) -> str:
 
 
 def quoted(text: str, limit: int = LIMIT) -> str:
-    """`clipped` text in backticks."""
+    """Return `clipped` text in backticks."""
     return f"`{clipped(text, limit)}`"
 
 
 def listed(names: Iterable[str], most: int = 4) -> str:
-    """The first few names, quoted, and how many more there are."""
+    """Return the first `most` names, quoted, and how many more there are."""
     names = list(names)
     shown = ", ".join(quoted(name) for name in names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 def shown_value(value: object) -> str:
-    """A JSON value in backticks, clipped; huge containers and integers are not written out."""
+    """Return a JSON value in backticks, clipped; huge ones by their size only."""
     if isinstance(value, int) and not isinstance(value, bool) and value.bit_length() > 256:
         return f"an integer of {value.bit_length()} bits"
     if isinstance(value, Sized) and not isinstance(value, str) and len(value) > LIMIT:

@@ -1,4 +1,4 @@
-"""What an executable may offer besides `Executable`: weights are bound once, not in every run."""
+"""An optional method of executables: weights are bound once, not in every run."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from gptrs.backend.protocol import Buffer
 
 
 class BoundInputs:
-    """The last inputs of a program, for many runs: it is they that are the same while it is.
-
-    They are weights, whose contents never change. It keeps them alive.
+    """Trailing inputs (weights) of a program. As long as the same object is passed, the buffers
+    are unchanged; it keeps them alive.
     """
 
     __slots__ = ("__weakref__", "buffers", "identities")
@@ -22,14 +21,14 @@ class BoundInputs:
 
 
 class BindingExecutable(Protocol):
-    """An executable that looks at weights once, and then only at what changes from run to run.
+    """An executable that checks and unpacks weights once, and then only what changes between runs.
 
-    What has `run_bound` is one.
+    Executables with a method `run_bound` are of this kind.
     """
 
     def run_bound(self, inputs: Sequence[Buffer], bound: BoundInputs) -> list[Buffer]:
-        """Like `run` on `inputs` and then those of `bound`, to the last bit.
+        """Return what `run` does for `inputs` followed by those of `bound`, bit for bit.
 
-        It may be given other `bound` inputs in each run, and need not be given any.
+        Each run may pass another `bound`, and need not pass any.
         """
         ...

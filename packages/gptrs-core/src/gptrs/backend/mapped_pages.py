@@ -1,4 +1,4 @@
-"""The memory behind arrays that are views of mapped files: asked for ahead, and given back."""
+"""Memory behind arrays that are views of mapped files: pages are prefetched, and given back."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import cast
 import numpy as np
 
 _PAGE = mmap.PAGESIZE
-_PART = 1 << 17
-"""Bytes asked for at once: Linux reads no more than a little ahead for one request."""
+_PREFETCH_BYTES = 1 << 17
+"""Bytes of one request: Linux reads little more than its read-ahead window (128 KiB) for one."""
 
 
 def release_pages(array: np.ndarray) -> None:
@@ -20,24 +20,24 @@ def release_pages(array: np.ndarray) -> None:
     _advise(array, getattr(mmap, "MADV_DONTNEED", None), None)
 
 
-def ask_for_pages(array: np.ndarray) -> None:
-    """Let the system read the part of a mapped file that an array is, and do not wait for it.
+def prefetch_pages(array: np.ndarray) -> None:
+    """Have the system read the part of a mapped file that an array is, without waiting for it.
 
-    What was read waits in the cache of the system, not in the memory of this process. Any other
-    array is left alone.
+    The bytes go to the cache of the system, not to the memory of this process. Any other array is
+    left alone.
     """
-    _advise(array, getattr(mmap, "MADV_WILLNEED", None), _PART)
+    _advise(array, getattr(mmap, "MADV_WILLNEED", None), _PREFETCH_BYTES)
 
 
-def _advise(array: np.ndarray, advice: int | None, part: int | None) -> None:
-    """Give `advice` on all whole pages of an array, so many bytes at a time."""
+def _advise(array: np.ndarray, advice: int | None, step: int | None) -> None:
+    """Give `advice` on all whole pages of an array, `step` bytes at a time."""
     mapping = _mapping(array)
     if mapping is None or advice is None or not array.size:
         return
     start = _address(array) - _address(np.frombuffer(mapping, np.uint8))
     first, last = -(-start // _PAGE) * _PAGE, (start + array.nbytes) // _PAGE * _PAGE
-    for begin in range(first, last, part or max(last - first, 1)):
-        mapping.madvise(advice, begin, min(part or last - first, last - begin))
+    for begin in range(first, last, step or max(last - first, 1)):
+        mapping.madvise(advice, begin, min(step or last - first, last - begin))
 
 
 def _address(array: np.ndarray) -> int:
@@ -45,9 +45,9 @@ def _address(array: np.ndarray) -> int:
 
 
 def _mapping(array: np.ndarray) -> mmap.mmap | None:
-    """The read-only mapping that the array is a view of, None if there is none."""
+    """Return the read-only mapping that the array is a view of, None if there is none."""
     base: object = array
     while isinstance(base, (np.ndarray, memoryview)):
         base = cast("object", base.base if isinstance(base, np.ndarray) else base.obj)
-    # Of a mapping that may be written to, the system would throw changes away.
+    # MADV_DONTNEED on a writable private mapping would throw changes away.
     return base if isinstance(base, mmap.mmap) and memoryview(base).readonly else None

@@ -84,7 +84,7 @@ class Derivation:
 
     def _made(self, key: int, parents: Sequence[Parameter], held: Collection[Leaf]) -> Parameter:
         def load() -> np.ndarray:
-            buffers = [p.buffer() if p in held else p.borrow() for p in parents]
+            buffers = [parent.buffer(keep=parent in held) for parent in parents]
             (result,) = self._executable.run(buffers)
             for parent, buffer in zip(parents, buffers, strict=True):
                 if not parent.loaded:
@@ -93,8 +93,8 @@ class Derivation:
 
         (result,) = self.recipe.program.main.body.results
         name = "_".join(("derived", *(parent.name for parent in parents)))
-        lender = parents[0].lender
-        return Parameter(result.type, key, name, load, self.backend, lender, parents)
+        streamer = parents[0].streamer
+        return Parameter(result.type, key, name, load, self.backend, streamer, parents)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +159,7 @@ def prepare(
     The backend sees `@main` alone: calls are inlined, and so are the decompositions of custom calls
     that it does not know. ExecutionError for a program that needs more memory than there is,
     UnsupportedError for one with symbolic dims. `origin` and `reason` are for those who trace. With
-    `streaming` it runs in parts, and takes weights that have a lender as they are.
+    `streaming` it runs in parts, and takes streamed weights as `Parameter`s.
     """
     request = _CompileRequest(origin, reason, fold=True, streaming=streaming)
     return _compile(program, backend, tuple(roles), request)

@@ -113,19 +113,17 @@ def host_value(leaf: Leaf) -> np.ndarray:
 
 
 def streaming_of(leaves: Sequence[Leaf]) -> Streaming | None:
-    """How a program that reads these leaves treats its weights, None if they just stay."""
-    for leaf in leaves:
-        if isinstance(leaf, Parameter) and leaf.lender is not None:
-            return leaf.lender.streaming
-    return None
+    """Return how a program streams its weights, None if all of them stay in memory."""
+    streamers = (leaf.streamer for leaf in leaves if isinstance(leaf, Parameter))
+    return next((streamer.streaming for streamer in streamers if streamer is not None), None)
 
 
 def input_of(leaf: Leaf, backend: Backend) -> Buffer:
-    """What a compiled program takes for a leaf: its memory, or a weight that has a lender itself.
+    """Return what a compiled program takes for a leaf: its memory, or a streamed weight itself.
 
-    Of a program that reads such a weight, `streaming_of` is not None.
+    A program that reads such a weight is compiled with `streaming_of` its leaves.
     """
-    if isinstance(leaf, Parameter) and leaf.lender is not None and leaf.backend is backend:
+    if isinstance(leaf, Parameter) and leaf.streamer is not None and leaf.backend is backend:
         return cast("Buffer", leaf)
     return buffer_of(leaf, backend)
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
 
-from gptrs.backend.mapped_pages import ask_for_pages, release_pages
+from gptrs.backend.mapped_pages import prefetch_pages, release_pages
 from gptrs.backend.protocol import Backend, Buffer
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
 
 PREFETCH = 2
-"""Parts of a program ahead that weights are read, unless a model says otherwise."""
+"""Parts of a program ahead that weights are prefetched, unless a model says otherwise."""
 PIN_BELOW = 65_536
 """Bytes from which on a weight may leave memory, unless a model says otherwise."""
 
@@ -28,52 +28,22 @@ class Streaming:
     budget: int
     """Most bytes of weights in memory."""
     prefetch: int = PREFETCH
-    """How many parts of a program ahead the file is read; 0: it is read when it is needed."""
+    """How many parts of a program ahead the file is read; 0: when a part needs it."""
     pin_below: int = PIN_BELOW
     """Weights of fewer bytes stay once they were read."""
 
     @property
     def share(self) -> int:
-        """Bytes of weights that a part of a program reads, at the most, and that are left free."""
+        """Most bytes of weights that a part of a program reads, and bytes that are kept free."""
         return self.budget // 8
 
 
-class Lender(Protocol):
-    """Who decides which weights of a model are in memory; see `streaming.residency`."""
-
-    @property
-    def streaming(self) -> Streaming:
-        """What it was told to keep to."""
-        ...
-
-    def require_room(self, parts: Sequence[Loan]) -> None:
-        """ModelError if one of the parts of a program needs more at one time than there may be."""
-        ...
-
-    def lent(self, loan: Loan) -> AbstractContextManager[list[Buffer]]:
-        """Scope in which these weights are in memory: their buffers."""
-        ...
-
-    def ask_for(self, loan: Loan) -> None:
-        """Say that these weights will be needed soon."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Loan:
-    """The weights that a part of a program needs at one time."""
-
-    weights: list[Parameter]
-    rows: list[int | None]
-    """Of how many single rows of each weight it reads at the most; None: it reads all of it."""
-
-
 class Parameter:
-    """One named weight on one backend. `load` is called once, by the first program that needs it.
+    """One named weight on one backend, which `load` reads from its source.
 
-    `key` is the 128-bit ParamKey of the weight; equal keys mean equal contents. What has a `lender`
-    is in memory only as long as that says so. `sources` are what a derived parameter is made of.
-    `zero_copy` says that `load` copies nothing, and reads nothing ahead of its use.
+    `key` is the 128-bit ParamKey of the weight; equal keys mean equal contents. A weight with a
+    `streamer` is in memory only as long as that holds it. `sources` are the weights that a derived
+    one is computed from. `zero_copy`: `load` gives a view of a mapped file and reads nothing ahead.
     """
 
     abstract: ClassVar[bool] = False
@@ -85,7 +55,7 @@ class Parameter:
         name: str,
         load: Callable[[], np.ndarray],
         backend: Backend,
-        lender: Lender | None = None,
+        streamer: WeightStreamer | None = None,
         sources: Sequence[Parameter] = (),
         zero_copy: bool = False,
     ) -> None:
@@ -93,7 +63,7 @@ class Parameter:
         self.key = key
         self.name = name
         self.backend = backend
-        self.lender = lender
+        self.streamer = streamer
         self.sources = sources
         self.zero_copy = zero_copy
         self._load = load
@@ -103,52 +73,45 @@ class Parameter:
 
     @property
     def loaded(self) -> bool:
-        """Whether the weight is in the memory of the backend."""
+        """Whether the weight is kept in the memory of its backend."""
         return self._buffer is not None
 
-    def buffer(self) -> Buffer:
-        """The weight in the memory of its backend, loaded now if it was not yet.
+    @property
+    def loading_nbytes(self) -> int:
+        """The bytes that loading takes: its own, and those of its sources."""
+        return self.type.nbytes + sum(source.type.nbytes for source in self.sources)
 
-        One that has a lender does not stay there, unless it is lent already.
+    def buffer(self, *, keep: bool = True) -> Buffer:
+        """Return the weight in the memory of its backend, loaded now if it is not there.
+
+        It stays if `keep` and nobody streams it. CheckpointError if the source gives another type.
         """
-        if self.lender is not None:
-            return self.borrow()
-        if self._buffer is None:
-            with self._lock:
-                if self._buffer is None:
-                    self._buffer = self._loaded()
-        return self._buffer
+        found = self._buffer
+        if found is not None:
+            return found
+        return self.acquire() if keep and self.streamer is None else self._read()
 
-    def borrow(self) -> Buffer:
-        """The weight for one use: what is not in memory yet is loaded and not kept."""
-        buffer = self._buffer
-        return self._loaded() if buffer is None else buffer
+    def acquire(self) -> Buffer:
+        """Return the weight in the memory of its backend, where it stays until `release`."""
+        with self._lock:
+            if self._buffer is None:
+                self._buffer = self._read()
+            return self._buffer
 
-    def lend(self) -> Buffer:
-        """The weight in memory, to stay there until `drop`; for its lender."""
-        if self._buffer is None:
-            self._buffer = self._loaded()
-        return self._buffer
-
-    def drop(self) -> None:
-        """Forget the weight, and give the memory of a mapped file back; for its lender."""
+    def release(self) -> None:
+        """Forget the weight, and give the memory of a mapped file back to the system."""
         if self._buffer is not None:
             release_pages(self.backend.to_host(self._buffer))
             self._buffer = None
 
-    def ask_ahead(self) -> None:
-        """Let the system read the file that the weight, or what it is made of, is mapped from."""
+    def prefetch(self) -> None:
+        """Let the system read the files that the weight, or its sources, are mapped from."""
         for source in self.sources or (self,):
             if source.zero_copy:
-                ask_for_pages(source.backend.to_host(source.borrow()))
-
-    @property
-    def loading_nbytes(self) -> int:
-        """The bytes that loading it takes: its own, and those of what it is made of."""
-        return self.type.nbytes + sum(source.type.nbytes for source in self.sources)
+                prefetch_pages(source.backend.to_host(source.buffer(keep=False)))
 
     def derived(self, key: int, make: Callable[[], Parameter]) -> Parameter:
-        """The parameter kept here under `key`, which `make` makes if there is none.
+        """Return the parameter kept here under `key`, which `make` makes if there is none.
 
         Something computed of this weight lives as long as the weight does.
         """
@@ -158,7 +121,7 @@ class Parameter:
                 found = self._derived[key] = make()
             return found
 
-    def _loaded(self) -> Buffer:
+    def _read(self) -> Buffer:
         array = self._load()
         found = TensorType.of(array)
         if found != self.type:
@@ -166,3 +129,28 @@ class Parameter:
                 f"parameter `{self.name}` was declared as `{self.type}`, its source gave `{found}`"
             )
         return self.backend.to_device(array)
+
+
+WeightRows = Mapping[Parameter, int | None]
+"""The weights that a part of a program reads: most rows of each, None for the whole of it."""
+
+
+class WeightStreamer(Protocol):
+    """Decides which weights of a model are in memory; see `streaming.mru_streamer`."""
+
+    @property
+    def streaming(self) -> Streaming:
+        """The budget that it keeps to."""
+        ...
+
+    def require_room(self, parts: Sequence[WeightRows]) -> None:
+        """ModelError if one part of a program needs more memory at one time than the budget."""
+        ...
+
+    def acquire(self, weights: WeightRows) -> AbstractContextManager[Mapping[Parameter, Buffer]]:
+        """Scope in which these weights are in memory: their buffers."""
+        ...
+
+    def prefetch(self, weights: WeightRows) -> None:
+        """Have the files of weights read that a later part acquires whole."""
+        ...

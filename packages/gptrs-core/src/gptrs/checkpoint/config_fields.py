@@ -1,76 +1,132 @@
-"""Typed reading of a model's config.json: every error names the setting, the value and the need."""
+"""Typed reading of JSON settings: every error names the setting, its file, the need, the value."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from typing import cast
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeGuard, cast
 
 from gptrs.errors import ModelError
+from gptrs.quoting import listed, quoted, shown_value
 
 
-class ConfigFields:
-    """The settings of one model; `kind` names it in errors."""
+class Fields:
+    """Settings in which null counts as missing.
 
-    def __init__(self, settings: Mapping[str, object], kind: str) -> None:
+    `where` says in errors which settings they are: "in `preprocessor_config.json`", "of a `gpt2`
+    model". Every method raises ModelError for a value of another kind, and for a missing one that
+    has no default.
+    """
+
+    def __init__(self, settings: Mapping[str, object], where: str) -> None:
         self._settings = settings
-        self._kind = kind
+        self._where = where
+
+    def get(self, name: str, default: object = None) -> object:
+        """Return the value of any type, `default` where it is missing."""
+        value = self._settings.get(name)
+        return default if value is None else value
 
     def integer(self, name: str, default: int | None = None, minimum: int = 1) -> int:
-        """An integer >= `minimum`; ModelError if it is not, or missing without a default."""
-        value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < minimum:
-            raise self._error(name, f"must be an integer >= {minimum}", value)
+        """Return an integer >= `minimum` and below 2^63."""
+        value = self.get(name, default)
+        if not is_integer(value) or not minimum <= value < 2**63:
+            raise self.error(name, f"must be an integer >= {minimum}")
         return value
 
-    def integers(self, name: str, default: Sequence[int]) -> tuple[int, ...]:
-        """A list of integers >= 1, of which there is at least one."""
-        value = self._get(name, default)
-        if isinstance(value, list | tuple):
-            entries = cast("Sequence[object]", value)
-            if entries and all(_is_count(entry) for entry in entries):
-                return tuple(cast("Sequence[int]", entries))
-        raise self._error(name, "must be a list of integers >= 1", cast("object", value))
+    def integers(self, name: str, default: Sequence[int], minimum: int = 1) -> tuple[int, ...]:
+        """Return a list of integers >= `minimum`; only a default may be empty."""
+        value = self.get(name)
+        if value is None:
+            return tuple(default)
+        entries = cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
+        found = [entry for entry in entries if is_integer(entry) and entry >= minimum]
+        if not found or len(found) != len(entries):
+            raise self.error(name, f"must be a list of integers >= {minimum}")
+        return tuple(found)
 
-    def number(self, name: str, default: float | None = None) -> float:
-        """A finite number >= 0; ModelError if it is not, or missing without a default."""
-        value = self._get(name, default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e30:
-            raise self._error(name, "must be a number >= 0", value)
+    def number(self, name: str, default: float | None = None, minimum: float = 0.0) -> float:
+        """Return a number >= `minimum` and below 1e30."""
+        value = self.get(name, default)
+        if not is_number(value) or not minimum <= value < 1e30:
+            raise self.error(name, f"must be a number >= {minimum:g}")
         return float(value)
 
+    def count(self, name: str) -> int | None:
+        """Return a number >= 1 of any size, rounded down; None if it is missing."""
+        value = self.get(name)
+        if value is None:
+            return None
+        if not is_number(value) or value < 1:
+            raise self.error(name, "must be a number >= 1")
+        return int(value)
+
     def boolean(self, name: str, default: bool) -> bool:
-        """True or false."""
-        value = self._get(name, default)
+        """Return true or false."""
+        value = self.get(name, default)
         if not isinstance(value, bool):
-            raise self._error(name, "must be true or false", value)
+            raise self.error(name, "must be true or false")
         return value
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        """Return a string; None if it is missing without a default."""
+        value = self.get(name, default)
+        if value is not None and not isinstance(value, str):
+            raise self.error(name, "must be a string")
+        return value
+
+    def texts(self, name: str) -> dict[str, str]:
+        """Return a table of strings, in which null is the empty one."""
+        value = self.get(name, {})
+        if not isinstance(value, dict):
+            raise self.error(name, "must be a table of strings")
+        table = {key: entry or "" for key, entry in cast("dict[str, object]", value).items()}
+        if not all(isinstance(entry, str) for entry in table.values()):
+            raise self.error(name, "must be a table of strings")
+        return cast("dict[str, str]", table)
 
     def choice(self, name: str, choices: Collection[str], default: str) -> str:
-        """One of a few words."""
-        value = self._get(name, default)
+        """Return one of a few words."""
+        value = self.get(name, default)
         if not isinstance(value, str) or value not in choices:
-            raise self._error(name, f"must be one of {', '.join(choices)}", value)
+            raise self.error(name, f"must be one of {', '.join(choices)}")
         return value
 
-    def require(self, name: str, supported: object) -> None:
-        """ModelError when `name` is set to anything but null or the one supported value."""
-        value = self._settings.get(name)
-        if value is not None and value != supported:
-            raise self._error(name, f"is supported as {supported!r} only", value)
-
-    def _get(self, name: str, default: object) -> object:
-        value = self._settings.get(name)
+    def choices(self, name: str, allowed: Iterable[str]) -> tuple[str, ...] | None:
+        """Return a list of words of those `allowed`; one word is a list of it, None is missing."""
+        value = self.get(name)
         if value is None:
-            value = default
-        if value is None:
-            raise ModelError(f"config.json of a `{self._kind}` model lacks `{name}`")
-        return value
+            return None
+        words = cast("list[object]", value) if isinstance(value, list) else [value]
+        known = [word for word in words if isinstance(word, str) and word in set(allowed)]
+        if not words or len(known) != len(words):
+            raise self.error(name, f"must be of {listed(allowed, most=9)}")
+        return tuple(known)
 
-    def _error(self, name: str, need: str, value: object) -> ModelError:
-        shown = repr(value)
-        clipped = shown if len(shown) <= 60 else f"{shown[:57]}..."
-        return ModelError(f"`{name}` of a `{self._kind}` model {need}, config.json has {clipped}")
+    def require(self, name: str, *supported: object) -> None:
+        """ModelError unless the setting is missing or one of the supported values."""
+        value = self.get(name)
+        if value is not None and value not in supported:
+            raise self.error(name, f"is supported as {' or '.join(map(repr, supported))} only")
+
+    def error(self, name: str, need: str) -> ModelError:
+        """Return the error that a setting does not meet a need, with the value that was found."""
+        found = self.get(name)
+        shown = "nothing" if found is None else shown_value(found)
+        return ModelError(f"{quoted(name)} {self._where} {need}, found {shown}")
 
 
-def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+class ConfigFields(Fields):
+    """The settings in the config.json of a model of a `kind`, which errors name."""
+
+    def __init__(self, settings: Mapping[str, object], kind: str) -> None:
+        super().__init__(settings, f"of a `{kind}` model")
+
+
+def is_integer(value: object) -> TypeGuard[int]:
+    """Return whether a JSON value is an integer: bools are none, though Python says so."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """Return whether a JSON value is a number, integer or not, but no bool."""
+    return isinstance(value, int | float) and not isinstance(value, bool)

@@ -12,7 +12,7 @@ import numpy as np
 from gptrs.backend.mapped_pages import release_pages
 from gptrs.backend.protocol import Backend
 from gptrs.capture import primitives
-from gptrs.capture.parameter import Lender, Parameter
+from gptrs.capture.parameter import Parameter, WeightStreamer
 from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.missing_tensor import suggest
 from gptrs.checkpoint.param_source import ParamSource
@@ -36,7 +36,7 @@ class Params:
     backend may compute with them as they are. Everything else is converted when it is loaded, at
     its first use by a program on `backend`. `namespace` separates the parameters of models that are
     loaded side by side; None makes a new one. `origin` names the checkpoint in errors. With a
-    `lender`, weights are in memory only as long as that says so.
+    `streamer`, weights are in memory only as long as that holds them.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Params:
         dtype: DType | None = dtypes.f32,
         namespace: int | None = None,
         origin: str = "the checkpoint",
-        lender: Lender | None = None,
+        streamer: WeightStreamer | None = None,
     ) -> None:
         if dtype is not None and not dtype.is_float:
             raise UsageError(f"weights are computed with as floats, got the dtype `{dtype}`")
@@ -57,7 +57,7 @@ class Params:
         self._dtype = dtype
         self._namespace = new_namespace() if namespace is None else namespace
         self._origin = quoted(origin, 200)
-        self._lender = lender
+        self._streamer = streamer
         self._prefix = ""
         # Shared by all scopes of a model, so that one name is one parameter.
         self._parameters: dict[str, Parameter] = {}
@@ -127,7 +127,7 @@ class Params:
         key = param_key(self._namespace, base_param_id(name))
         load = partial(_load, self._source, name, type.dtype)
         zero_copy = stored == type and type.dtype.is_float
-        return Parameter(type, key, name, load, self.backend, self._lender, zero_copy=zero_copy)
+        return Parameter(type, key, name, load, self.backend, self._streamer, zero_copy=zero_copy)
 
     def _wanted(self, stored: TensorType) -> TensorType:
         """Return the type that the model computes with."""

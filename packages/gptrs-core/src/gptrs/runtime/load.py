@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 
 from gptrs.backend.protocol import Backend
-from gptrs.capture.streaming.residency import Residency
+from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.checkpoint.models.find_model import find_model
 from gptrs.checkpoint.models.model_source import CONFIG, MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
 from gptrs.checkpoint.param_source import ParamSource
@@ -31,7 +31,7 @@ from gptrs.runtime.functional_overrides import OverriddenModel, model_choices
 from gptrs.runtime.images.processor import ImageProcessor
 from gptrs.runtime.images.settings import image_processor_of
 from gptrs.runtime.tokenization.tokenizer import TextTokenizer
-from gptrs.runtime.weight_streaming import weight_residency
+from gptrs.runtime.weight_streaming import weight_streamer
 
 
 class LoadedModel:
@@ -40,7 +40,7 @@ class LoadedModel:
     `kind` is the `model_type` of its config, `config` the whole of config.json, `capabilities` what
     it can do (`causal_lm`: generate text), `files` its source, `load_seconds` the time that loading
     took. Weights are read from the memory-mapped checkpoint when a run first needs them. The model
-    runs with the overrides of functionals in `overrides`. `residency` keeps the weights within
+    runs with the overrides of functionals in `overrides`. `streamer` keeps the weights within
     their budget, if they have one.
     """
 
@@ -51,7 +51,7 @@ class LoadedModel:
         backend: Backend,
         load_seconds: float,
         overrides: Mapping[str, Choice],
-        residency: Residency | None = None,
+        streamer: MruStreamer | None = None,
     ) -> None:
         self.name = source.name
         self.kind = source.model_type
@@ -64,7 +64,7 @@ class LoadedModel:
         self.files = source
         self._image_processor: ImageProcessor | None = None
         self.weights: ParamSource = source.weights
-        self.residency = residency
+        self.streamer = streamer
         self._tokenizer: TextTokenizer | None = None
 
     def forward(self, inputs: np.ndarray) -> np.ndarray:
@@ -223,10 +223,10 @@ def load_model(
     factory = plugins.model_factory(source.model_type)
     engine = plugins.get_backend(backend, threads)
     config_path = str(source.path / CONFIG)
-    residency = weight_residency(source.config, config_path, weight_budget, source.weights)
-    params = Params(source.weights, backend=engine, origin=str(source.path), lender=residency)
+    streamer = weight_streamer(source.config, config_path, weight_budget, source.weights)
+    params = Params(source.weights, backend=engine, origin=str(source.path), streamer=streamer)
     choices = model_choices(source.config, config_path)
     with entered(choices):
         module = factory(source.config, params)
     elapsed = time.perf_counter() - started
-    return LoadedModel(source, module, engine, elapsed, choices, residency)
+    return LoadedModel(source, module, engine, elapsed, choices, streamer)

@@ -1,4 +1,4 @@
-"""How much memory the weights of a model may take: from the caller, the environment, the config."""
+"""The memory budget of a model's weights: from the caller, the environment, or config.json."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from gptrs.capture.parameter import PIN_BELOW, PREFETCH, Streaming
-from gptrs.capture.streaming.residency import Residency
+from gptrs.capture.streaming.mru_streamer import MruStreamer
+from gptrs.checkpoint.config_fields import Fields, is_integer
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.errors import CheckpointError, GptrsError, ModelError, UsageError
 from gptrs.quoting import quoted, shown_value
@@ -28,34 +29,35 @@ _OFF = "off"
 _logger = logging.getLogger("gptrs")
 
 
-def weight_residency(
+def weight_streamer(
     config: Mapping[str, object], origin: str, budget: int | str | None, weights: ParamSource
-) -> Residency | None:
-    """What keeps `weights` within their budget; None without one, or if all of them fit.
+) -> MruStreamer | None:
+    """Return the streamer that keeps `weights` within a budget; None without one, or if all fit.
 
-    `budget` says it, else the variable `GPTRS_WEIGHT_BUDGET`, else `runtime.weight_streaming` of
-    config.json, `{"budget": .., "prefetch": .., "pin_below": ..}`. It is a number of bytes, a text
-    such as `2GB`, `512MiB` or `50%` (of the weights), or `off`. `origin` says in errors where the
-    config is from. ModelError for a malformed setting of it, UsageError for one from elsewhere.
+    `budget` comes before the variable `GPTRS_WEIGHT_BUDGET`, and that before
+    `runtime.weight_streaming` of config.json, `{"budget": .., "prefetch": .., "pin_below": ..}`. It
+    is a number of bytes, a text such as `2GB`, `512MiB` or `50%` (of the weights), or `off`.
+    `origin` names the config in errors. ModelError for a malformed setting in it, UsageError for
+    one from elsewhere.
     """
     where = f"{_KEY} of {quoted(origin, 200)}"
-    settings = _in_config(config, where)
-    prefetch = _count(settings, "prefetch", PREFETCH, where)
-    pin_below = _count(settings, "pin_below", PIN_BELOW, where)
+    fields = Fields(_in_config(config, where), f"in {where}")
+    prefetch = fields.integer("prefetch", PREFETCH, minimum=0)
+    pin_below = fields.integer("pin_below", PIN_BELOW, minimum=0)
     environment = os.environ.get(VARIABLE, "").strip()
     if budget is not None:
         stated, error = budget, _refusal(UsageError, "`weight_budget`")
     elif environment:
         stated, error = environment, _refusal(UsageError, f"`{VARIABLE}`")
     else:
-        stated, error = settings.get("budget"), _refusal(ModelError, f"`budget` in {where}")
+        stated, error = fields.get("budget"), _refusal(ModelError, f"`budget` in {where}")
     if stated is None or stated == _OFF:
         return None
     total = _total_bytes(weights)
-    return _residency(Streaming(_bytes(stated, total, error), prefetch, pin_below), total)
+    return _streamer(Streaming(_bytes(stated, total, error), prefetch, pin_below), total)
 
 
-def _residency(streaming: Streaming, total: int) -> Residency | None:
+def _streamer(streaming: Streaming, total: int) -> MruStreamer | None:
     most = streaming.budget
     if most >= total:
         _logger.info("weight streaming is off: all weights, %s, fit", _shown(total))
@@ -66,12 +68,12 @@ def _residency(streaming: Streaming, total: int) -> Residency | None:
         _shown(most),
         _shown(min(total, total - most + 2 * streaming.share)),
     )
-    return Residency(streaming)
+    return MruStreamer(streaming)
 
 
 def _in_config(config: Mapping[str, object], where: str) -> Mapping[str, object]:
     runtime = config.get("runtime")
-    # What is wrong with `runtime` itself is said where the overrides of functionals are read.
+    # A malformed `runtime` is reported where the overrides of functionals are read.
     stated = (
         cast("dict[str, object]", runtime).get("weight_streaming")
         if isinstance(runtime, dict)
@@ -89,15 +91,6 @@ def _in_config(config: Mapping[str, object], where: str) -> Mapping[str, object]
     return settings
 
 
-def _count(settings: Mapping[str, object], name: str, default: int, where: str) -> int:
-    value = settings.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**63:
-        raise ModelError(f"`{name}` in {where} must be an integer >= 0, found {shown_value(value)}")
-    return value
-
-
 def _refusal(kind: Callable[..., GptrsError], what: str) -> Callable[[object], GptrsError]:
     def refusal(value: object) -> GptrsError:
         return kind(
@@ -109,7 +102,7 @@ def _refusal(kind: Callable[..., GptrsError], what: str) -> Callable[[object], G
 
 
 def _bytes(stated: object, total: int, error: Callable[[object], GptrsError]) -> int:
-    if isinstance(stated, int) and not isinstance(stated, bool):
+    if is_integer(stated):
         found = stated
     else:
         form = _FORM.fullmatch(stated.strip()) if isinstance(stated, str) else None

@@ -1,1 +1,1 @@
-"""Weights under a budget: a program in `segments`, `prefetch` ahead, `residency` evicts."""
+"""Weights under a budget: a program in `segments`, `prefetch` ahead, `mru_streamer` evicts."""

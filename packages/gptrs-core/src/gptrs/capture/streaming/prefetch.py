@@ -1,4 +1,4 @@
-"""A thread that lets the system read weights from their file while others are computed with."""
+"""A thread that has the system read weights from their file while others are computed with."""
 
 from __future__ import annotations
 
@@ -16,68 +16,68 @@ try:
 except ImportError:  # where there is no such system call
     resource = None
 
-_Requests = queue.Queue[Sequence[weakref.ref[Parameter]] | None]
+_Queue = queue.Queue[Sequence[weakref.ref[Parameter]] | None]
 _MOST_WAITING = 8
-"""Requests; a thread that is further behind than that only gets in the way."""
+"""Groups of weights; a thread that is further behind than that only gets in the way."""
 
 
 class Prefetcher:
-    """Its thread starts with the first request, in each process, and ends with this object.
+    """Its thread starts with the first `prefetch` in each process, and ends with this object.
 
-    Requests count as long as this process makes the disk work: to ask for what the system has in
-    its cache takes time that the computation lacks.
+    It works only while this process makes the disk work: advice on pages that the system has in
+    its cache takes time from the computation and gains nothing.
     """
 
     def __init__(self) -> None:
         self._reads: int | None = None
-        self._requests: _Requests = queue.Queue(_MOST_WAITING)
+        self._waiting: _Queue = queue.Queue(_MOST_WAITING)
         self._thread: threading.Thread | None = None
 
-    def ask_for(self, weights: Sequence[Parameter]) -> None:
-        """Have the files of these weights read ahead, unless the thread is behind already."""
+    def prefetch(self, weights: Sequence[Parameter]) -> None:
+        """Have the files of these weights read, unless the thread is behind already."""
         before, self._reads = self._reads, _disk_reads()
         if before is not None and before == self._reads:
             return
         if self._thread is None or not self._thread.is_alive():  # as after a fork
             self._start()
         with contextlib.suppress(queue.Full):
-            self._requests.put_nowait([weakref.ref(weight) for weight in weights])
+            self._waiting.put_nowait([weakref.ref(weight) for weight in weights])
 
     def _start(self) -> None:
-        self._requests = queue.Queue(_MOST_WAITING)
-        arguments = (self._requests,)
+        self._waiting = queue.Queue(_MOST_WAITING)
+        arguments = (self._waiting,)
         self._thread = threading.Thread(
             target=_serve, args=arguments, name="gptrs-prefetch", daemon=True
         )
         self._thread.start()
         # At exit nobody waits for the thread; in a forked child the queue may be locked for good.
-        weakref.finalize(self, _stop, self._requests).atexit = False
+        weakref.finalize(self, _stop, self._waiting).atexit = False
 
 
 def _disk_reads() -> int | None:
-    """A number that grows when this process reads from a disk, None where that is not known."""
+    """Return a number that grows when this process reads from a disk, None if it is unknown."""
     if resource is None:
         return None
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_inblock + usage.ru_majflt
 
 
-def _serve(requests: _Requests) -> None:
-    while (weights := requests.get()) is not None:
+def _serve(waiting: _Queue) -> None:
+    while (weights := waiting.get()) is not None:
         for reference in weights:
-            _ask_ahead(reference())
+            _prefetch(reference())
 
 
-def _ask_ahead(weight: Parameter | None) -> None:
+def _prefetch(weight: Parameter | None) -> None:
     if weight is not None and not weight.loaded:
-        # Whatever is wrong with the file is said when the weight is loaded.
+        # An error in the file is reported when the weight is loaded.
         with contextlib.suppress(GptrsError, OSError, ValueError):
-            weight.ask_ahead()
+            weight.prefetch()
 
 
-def _stop(requests: _Requests) -> None:
-    """End the thread; what still waits is no longer wanted."""
+def _stop(waiting: _Queue) -> None:
+    """End the thread, and drop the weights that still wait."""
     with contextlib.suppress(queue.Empty):
         while True:
-            requests.get_nowait()
-    requests.put(None)
+            waiting.get_nowait()
+    waiting.put(None)

@@ -1,4 +1,4 @@
-"""A program that runs in parts, each with its own weights in memory and not those of the others."""
+"""A program that runs in parts, each with only its own weights in memory."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from dataclasses import dataclass
 
 from gptrs.backend.profiled import KernelRun, ProfiledExecutable
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
-from gptrs.capture.parameter import Lender, Loan, Parameter, Streaming
+from gptrs.capture.parameter import Parameter, Streaming, WeightRows, WeightStreamer
 from gptrs.capture.streaming.segments import Segment, Segments, borders, cut
 from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Program
 
 _Run = Callable[[Executable, Sequence[Buffer]], list[Buffer]]
 _Value = Buffer | Parameter | None
-"""Memory; a weight that is lent when it is needed; nothing any more."""
+"""Memory; a weight that is acquired for each part that reads it; None after its last use."""
+_Streamed = Mapping[WeightStreamer, WeightRows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,17 +24,18 @@ class _Part:
     executable: Executable
     segment: Segment
     rows: Mapping[int, int]
-    """How many rows it reads at the most of each table, by the number of its value."""
+    """Most rows that it reads of each table, by the number of its value."""
 
-    def loans(self, values: Sequence[_Value]) -> dict[Lender, Loan]:
-        """The weights that it reads, by who lends them."""
-        found: dict[Lender, Loan] = {}
+    def streamed(self, values: Sequence[_Value]) -> _Streamed:
+        """Return the weights that it reads, by their streamer."""
+        found: dict[WeightStreamer, dict[Parameter, int | None]] = {}
         for number in self.segment.inputs:
             weight = values[number]
-            if isinstance(weight, Parameter) and weight.lender is not None:
-                loan = found.setdefault(weight.lender, Loan([], []))
-                loan.weights.append(weight)
-                loan.rows.append(self.rows.get(number) if weight.zero_copy else None)
+            if isinstance(weight, Parameter) and weight.streamer is not None:
+                rows = self.rows.get(number) if weight.zero_copy else None
+                own = found.setdefault(weight.streamer, {})
+                before = own.get(weight, 0)
+                own[weight] = None if rows is None or before is None else before + rows
         return found
 
 
@@ -52,13 +54,13 @@ def streamed_executable(
 
 
 class StreamedExecutable:
-    """See `gptrs.backend.protocol.Executable`; it takes weights that have a lender as they are.
+    """An `Executable` whose inputs may be streamed `Parameter`s instead of their buffers.
 
-    It has no state but for what its parts remember, and does not keep weights alive.
+    It has no state but that of its parts, and does not keep weights alive.
     """
 
     def __init__(self, pieces: Segments, backend: Backend, prefetch: int) -> None:
-        """Compile each part; while it runs, ask for the weights of the one `prefetch` later."""
+        """Compile each part; while one runs, prefetch the weights of the one `prefetch` later."""
         self._parts = [
             _Part(backend.compile(part.program, part.roles), part, _rows(part))
             for part in pieces.parts
@@ -69,17 +71,17 @@ class StreamedExecutable:
 
     @property
     def nbytes(self) -> int:
-        """See `gptrs.backend.protocol.Executable`."""
+        """The bytes that the parts hold of their own."""
         return sum(getattr(part.executable, "nbytes", 0) for part in self._parts)
 
     def run(self, inputs: Sequence[Buffer | Parameter]) -> list[Buffer]:
-        """See `gptrs.backend.protocol.Executable`; ModelError if a budget is too small."""
+        """Run all parts and return the results; ModelError if a budget is too small."""
         return self._run(inputs, lambda executable, buffers: executable.run(buffers))
 
     def run_profiled(
         self, inputs: Sequence[Buffer | Parameter], tell: Callable[[KernelRun], None]
     ) -> list[Buffer]:
-        """See `gptrs.backend.profiled.ProfiledExecutable`; as `run` where that is not offered."""
+        """Run all parts, and `tell` about the kernels of those that can be profiled."""
 
         def run(executable: Executable, buffers: Sequence[Buffer]) -> list[Buffer]:
             if isinstance(executable, ProfiledExecutable):
@@ -90,14 +92,14 @@ class StreamedExecutable:
 
     def _run(self, inputs: Sequence[Buffer | Parameter], run: _Run) -> list[Buffer]:
         values: list[_Value] = [*inputs, *[None] * (self._count - len(inputs))]
-        loans = [part.loans(values) for part in self._parts]
-        _require_room(loans)
+        streamed = [part.streamed(values) for part in self._parts]
+        _require_room(streamed)
         for position, part in enumerate(self._parts):
-            ahead = (position + self._prefetch) % len(loans)
+            ahead = (position + self._prefetch) % len(streamed)
             if ahead != position:
-                for lender, loan in loans[ahead].items():
-                    lender.ask_for(loan)
-            results = _run_part(part, loans[position], values, run)
+                for streamer, weights in streamed[ahead].items():
+                    streamer.prefetch(weights)
+            results = _run_part(part, streamed[position], values, run)
             for number in part.segment.dying:
                 values[number] = None
             for number, result in zip(part.segment.outputs, results, strict=True):
@@ -106,28 +108,27 @@ class StreamedExecutable:
 
 
 def _run_part(
-    part: _Part, loans: Mapping[Lender, Loan], values: Sequence[_Value], run: _Run
+    part: _Part, streamed: _Streamed, values: Sequence[_Value], run: _Run
 ) -> list[Buffer]:
     with ExitStack() as stack:
-        lent: dict[Parameter, Buffer] = {}
-        # In one order everywhere, so that two threads never wait for each other.
-        for lender in sorted(loans, key=id):
-            buffers = stack.enter_context(lender.lent(loans[lender]))
-            lent.update(zip(loans[lender].weights, buffers, strict=True))
-        given = [values[number] for number in part.segment.inputs]
+        acquired: dict[Parameter, Buffer] = {}
+        # Locks are taken in one order everywhere: two threads would block each other otherwise.
+        for streamer in sorted(streamed, key=id):
+            acquired.update(stack.enter_context(streamer.acquire(streamed[streamer])))
+        inputs = [values[number] for number in part.segment.inputs]
         return run(
             part.executable,
-            [lent[x] if isinstance(x, Parameter) and x in lent else _memory(x) for x in given],
+            [acquired[x] if isinstance(x, Parameter) else _memory(x) for x in inputs],
         )
 
 
-def _require_room(loans: Sequence[Mapping[Lender, Loan]]) -> None:
-    for lender in {lender for part in loans for lender in part}:
-        lender.require_room([part[lender] for part in loans if lender in part])
+def _require_room(parts: Sequence[_Streamed]) -> None:
+    for streamer in {streamer for part in parts for streamer in part}:
+        streamer.require_room([part[streamer] for part in parts if streamer in part])
 
 
 def _rows(segment: Segment) -> dict[int, int]:
-    """How many rows a segment reads at the most of each of its streamed tables."""
+    """Return the most rows that a segment reads of each of its streamed tables."""
     body = segment.program.main.body
     given = zip(body.params, segment.inputs, segment.roles, strict=True)
     numbers = {
@@ -144,4 +145,5 @@ def _rows(segment: Segment) -> dict[int, int]:
 
 def _memory(value: _Value) -> Buffer:
     assert value is not None, "a value is not dropped before its last use"
-    return value.buffer() if isinstance(value, Parameter) else value
+    assert not isinstance(value, Parameter), "results are never parameters themselves"
+    return value

@@ -8,12 +8,12 @@ from typing import Final, cast
 
 import numpy as np
 
+from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.models.model_source import CONFIG, ModelSource
 from gptrs.checkpoint.models.module_folders import MOST_MODULES
 from gptrs.checkpoint.models.sentence_transformers import MODULES
 from gptrs.errors import ModelError
 from gptrs.quoting import listed, quoted, shown_value
-from gptrs.runtime.embedding.fields import EmbeddingFields
 from gptrs.runtime.embedding.pooling import MODES, Pooling
 from gptrs.runtime.embedding.steps import ACTIVATIONS, Dense, Normalize, Step
 
@@ -94,25 +94,25 @@ def _pooling(files: ModelSource, module: _Module) -> Pooling:
     fields = _settings(files, module)
     modes = fields.choices("pooling_mode", MODES)
     if modes is None:
-        flags = [mode for mode in MODES if fields.flag(_FLAGS[mode], False)]
+        flags = [mode for mode in MODES if fields.boolean(_FLAGS[mode], False)]
         modes = tuple(flags) or ("mean",)
-    return Pooling(modes, fields.flag("include_prompt", True))
+    return Pooling(modes, fields.boolean("include_prompt", True))
 
 
-def _settings(files: ModelSource, module: _Module) -> EmbeddingFields:
+def _settings(files: ModelSource, module: _Module) -> Fields:
     if not module.folder:
         raise ModelError(f"{quoted(MODULES)} must name a folder of {quoted(module.name)} in `path`")
     settings = files.read_json(CONFIG, module.folder)
     if settings is None:
         raise ModelError(f"{quoted(MODULES)} needs {quoted(module.config)}, which is not there")
-    return EmbeddingFields(settings, module.config)
+    return Fields(settings, f"in {quoted(module.config)}")
 
 
 def _step(files: ModelSource, module: _Module) -> Step:
     if module.name == "Normalize":
         # Older versions save no settings with it, and no folder either.
         settings = files.read_json(CONFIG, module.folder) if module.folder else None
-        _require_vector(EmbeddingFields(settings or {}, module.config))
+        _require_vector(Fields(settings or {}, f"in {quoted(module.config)}"))
         return Normalize()
     if module.name == "Dense":
         return _dense(files, module)
@@ -135,13 +135,13 @@ def _dense(files: ModelSource, module: _Module) -> Dense:
     weight = weights.get("linear.weight")
     if weight is None or weight.shape != (outputs, inputs):
         raise fields.error("out_features", f"does not fit the weights of {_shapes(weights)}")
-    bias = weights.get("linear.bias") if fields.flag("bias", True) else None
-    if fields.flag("bias", True) and (bias is None or bias.shape != (outputs,)):
+    bias = weights.get("linear.bias") if fields.boolean("bias", True) else None
+    if fields.boolean("bias", True) and (bias is None or bias.shape != (outputs,)):
         raise fields.error("bias", f"does not fit the weights of {_shapes(weights)}")
     return Dense(weight, bias, activation)
 
 
-def _require_vector(fields: EmbeddingFields) -> None:
+def _require_vector(fields: Fields) -> None:
     fields.require("module_input_name", _VECTOR)
     fields.require("module_output_name", _VECTOR)
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.checkpoint.models.sentence_transformers import MODEL_CONFIG, MODULES, TRANSFORMER_CONFIG
-from gptrs.quoting import listed
-from gptrs.runtime.embedding.fields import EmbeddingFields
+from gptrs.quoting import listed, quoted
 from gptrs.runtime.embedding.modules import pooling_and_steps
 from gptrs.runtime.embedding.pooling import Pooling
 from gptrs.runtime.embedding.steps import Step
@@ -55,18 +55,17 @@ def embedding_recipe(files: ModelSource) -> EmbeddingRecipe:
 
 
 def _text_settings(files: ModelSource) -> tuple[int | None, bool]:
-    fields = EmbeddingFields(files.read_json(TRANSFORMER_CONFIG) or {}, TRANSFORMER_CONFIG)
+    fields = _fields(files, TRANSFORMER_CONFIG)
     fields.require("transformer_task", "feature-extraction")
     fields.require("module_output_name", "token_embeddings")
     longest = fields.count("max_seq_length")
     if longest is None:
-        of_tokenizer = files.read_json(TOKENIZER_CONFIG) or {}
-        longest = EmbeddingFields(of_tokenizer, TOKENIZER_CONFIG).count("model_max_length")
-    return longest, fields.flag("do_lower_case", False)
+        longest = _fields(files, TOKENIZER_CONFIG).count("model_max_length")
+    return longest, fields.boolean("do_lower_case", False)
 
 
 def _prompts(files: ModelSource) -> tuple[dict[str, str], str]:
-    fields = EmbeddingFields(files.read_json(MODEL_CONFIG) or {}, MODEL_CONFIG)
+    fields = _fields(files, MODEL_CONFIG)
     fields.require("model_type", "SentenceTransformer")
     prompts = fields.texts("prompts")
     if any(len(prompt) > _LONGEST_PROMPT for prompt in prompts.values()):
@@ -75,3 +74,7 @@ def _prompts(files: ModelSource) -> tuple[dict[str, str], str]:
     if name is not None and name not in prompts:
         raise fields.error("default_prompt_name", f"must be one of {listed(prompts) or 'none'}")
     return prompts, "" if name is None else prompts[name]
+
+
+def _fields(files: ModelSource, name: str) -> Fields:
+    return Fields(files.read_json(name) or {}, f"in {quoted(name)}")

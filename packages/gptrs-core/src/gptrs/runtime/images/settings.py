@@ -101,21 +101,21 @@ def _recipe(settings: Mapping[str, object], default: str) -> _Recipe:
 def _processor(settings: Mapping[str, object], recipe: _Recipe) -> ImageProcessor:
     fields = ImageFields(settings)
     fields.refuse("do_pad", "do_flip_channel_order")
-    crops = fields.flag("do_center_crop", recipe.crop_size is not None)
-    normalizes = fields.flag("do_normalize", True)
-    resizes = fields.flag("do_resize", True)
+    crops = fields.boolean("do_center_crop", recipe.crop_size is not None)
+    normalizes = fields.boolean("do_normalize", True)
+    resizes = fields.boolean("do_resize", True)
     fraction = recipe.crop_fraction
-    square = fields.flag("default_to_square", False)
+    square = fields.boolean("default_to_square", False)
     size = fields.size("size", recipe.size, square) if resizes else None
     if fraction is not None and size is not None and size.shortest_edge is None:
         raise fields.error("size", "needs a `shortest_edge` for this processor")
     return ImageProcessor(
         resize=size,
         resample=fields.filter(recipe.resample),
-        crop_fraction=None if fraction is None else fields.number("crop_pct", fraction),
+        crop_fraction=None if fraction is None else fields.factor("crop_pct", fraction),
         crop=fields.box("crop_size", recipe.crop_size) if crops else None,
-        factor=fields.number("rescale_factor", 1 / 255)
-        if fields.flag("do_rescale", True)
+        factor=fields.factor("rescale_factor", 1 / 255)
+        if fields.boolean("do_rescale", True)
         else None,
         mean=fields.channels("image_mean", recipe.mean) if normalizes else None,
         std=fields.channels("image_std", recipe.std, positive=True) if normalizes else None,

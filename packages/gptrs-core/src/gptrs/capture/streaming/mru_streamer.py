@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
+
+from typing_extensions import override
 
 from gptrs.backend.mapped_pages import release_pages
 from gptrs.backend.protocol import Buffer
-from gptrs.capture.parameter import Loan, Parameter, Streaming
+from gptrs.capture.parameter import Parameter, Streaming, WeightRows, WeightStreamer
 from gptrs.capture.streaming.prefetch import Prefetcher
 from gptrs.errors import ModelError
 
@@ -17,68 +19,71 @@ _ROW = 1 << 16
 """Bytes that reading a row of a mapped table may bring into memory: the system maps around it."""
 
 
-class Residency:
-    """Which weights of a model are in memory: at most `streaming.budget` bytes of them.
+class MruStreamer(WeightStreamer):
+    """Holds at most `streaming.budget` bytes of weights.
 
-    Weights are used in turns, over and over. To make room, the one that was used last goes first,
-    as it is the one whose turn is farthest away: so nearly all that fits is still there when its
-    turn comes. Loans of several threads wait for each other.
+    Evicts the most recently used weight (MRU): access is cyclic, so it is needed again last, and
+    nearly all that fits is still there in the next cycle; evicting the least recently used one
+    would read every weight in every cycle. Threads wait for each other.
     """
 
     def __init__(self, streaming: Streaming) -> None:
-        self.streaming = streaming
+        self._streaming = streaming
         self.most_held = 0
         """The most bytes that were held so far."""
         self.bytes_read = 0
         """The bytes of weights that were brought into memory so far."""
         self._lock = threading.Lock()
-        # The least recently used comes first. Weights hold their lender, so it does not hold them.
+        # Least recently used first. Weights hold their streamer, so it holds them weakly.
         self._held: dict[weakref.ref[Parameter], int] = {}
         self._prefetcher = Prefetcher()
+
+    @property
+    @override
+    def streaming(self) -> Streaming:
+        return self._streaming
 
     @property
     def bytes_held(self) -> int:
         """The bytes of weights that are in memory now."""
         return sum(nbytes for weight, nbytes in list(self._held.items()) if weight() is not None)
 
-    def require_room(self, parts: Sequence[Loan]) -> None:
-        """See `gptrs.capture.parameter.Lender`."""
-        every = {weight for part in parts for weight in part.weights}
+    @override
+    def require_room(self, parts: Sequence[WeightRows]) -> None:
+        every = {weight for part in parts for weight in part}
         pinned = sum(weight.type.nbytes for weight in every if self._pinned(weight))
         worst = max(parts, key=self._need)
         budget, least = self.streaming.budget, pinned + self._need(worst)
         if least > budget:
-            largest = max(worst.weights, key=lambda weight: weight.loading_nbytes)
+            largest = max(worst, key=lambda weight: weight.loading_nbytes)
             raise ModelError(
                 f"a weight budget of {budget} bytes is too small: `{largest.name}`, a"
                 f" `{largest.type}`, and what is needed beside it take {least} bytes",
                 hint=f"set a budget of at least {least} bytes",
             )
 
+    @override
     @contextmanager
-    def lent(self, loan: Loan) -> Generator[list[Buffer]]:
-        """See `gptrs.capture.parameter.Lender`."""
+    def acquire(self, weights: WeightRows) -> Generator[Mapping[Parameter, Buffer]]:
         with self._lock:
-            self._make_room(self._need(loan, missing=True), keep=set(loan.weights))
-            pairs = list(zip(loan.weights, loan.rows, strict=True))
-            buffers = [self._buffer(weight, rows) for weight, rows in pairs]
+            self._make_room(self._need(weights, missing=True), keep=weights)
+            buffers = {weight: self._buffer(weight, rows) for weight, rows in weights.items()}
             self.most_held = max(self.most_held, self.bytes_held)
             yield buffers
-            for weight, rows in pairs:
+            for weight, rows in weights.items():
                 if rows is not None and not weight.loaded:
-                    release_pages(weight.backend.to_host(weight.borrow()))
+                    release_pages(weight.backend.to_host(weight.buffer(keep=False)))
 
-    def ask_for(self, loan: Loan) -> None:
-        """See `gptrs.capture.parameter.Lender`."""
-        wanted = zip(loan.weights, loan.rows, strict=True)
-        missing = [weight for weight, rows in wanted if rows is None and not weight.loaded]
+    @override
+    def prefetch(self, weights: WeightRows) -> None:
+        missing = [w for w, rows in weights.items() if rows is None and not w.loaded]
         if missing:
-            self._prefetcher.ask_for(missing)
+            self._prefetcher.prefetch(missing)
 
-    def _need(self, loan: Loan, missing: bool = False) -> int:
-        """The bytes that a loan takes besides pinned weights, or besides all that are there."""
+    def _need(self, weights: WeightRows, missing: bool = False) -> int:
+        """Return the bytes that weights take besides pinned ones, or besides all that are held."""
         need = 0
-        for weight, rows in zip(loan.weights, loan.rows, strict=True):
+        for weight, rows in weights.items():
             if missing and weight.loaded:
                 continue
             if rows is not None:
@@ -92,19 +97,19 @@ class Residency:
 
     def _buffer(self, weight: Parameter, rows: int | None) -> Buffer:
         if rows is not None and not weight.loaded:
-            return weight.borrow()
+            return weight.buffer(keep=False)
         key = weakref.ref(weight)
         if not weight.loaded:
             self.bytes_read += weight.loading_nbytes
-        buffer = weight.lend()
+        buffer = weight.acquire()
         self._held.pop(key, None)
         self._held[key] = weight.type.nbytes
         return buffer
 
-    def _make_room(self, need: int, keep: set[Parameter]) -> None:
-        """Drop weights, the last used first, but none in `keep`.
+    def _make_room(self, need: int, keep: Collection[Parameter]) -> None:
+        """Release weights, the most recently used first, but none in `keep`.
 
-        A share is left free for what kernels make of weights for the moment; pinned ones go only
+        A share stays free for temporary copies that kernels make of weights; pinned ones go only
         where the budget would be broken.
         """
         budget = self.streaming.budget
@@ -118,4 +123,4 @@ class Residency:
                     del self._held[key]
                 elif weight not in keep and not (spares_pinned and self._pinned(weight)):
                     taken -= self._held.pop(key)
-                    weight.drop()
+                    weight.release()
