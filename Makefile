@@ -1,6 +1,7 @@
 # Every target works on a machine with Python >= 3.11 and make; `make` alone lists them.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
+QUICK := backends capture core functionals ir models nn optimizer repository runtime
 FUZZ_SECONDS ?= 60
 BENCH_FLAGS ?=
 FUZZ_PROGRAMS ?= 100000
@@ -16,7 +17,7 @@ INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/py
 BUILD := --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check paths lint types format fuzz bench clean
+.PHONY: help demo quick test check paths lint types format fuzz bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,10 +29,13 @@ demo: .venv/.installed-runtime ## generate text with the bundled demo model
 	  '  $(BIN)/gptrs list backends' \
 	  '  $(BIN)/gptrs --help'
 
-test: .venv/.installed-test ## run the tests (those that need torch are skipped where it is missing)
-	@$(BIN)/pytest $(PYTEST_FLAGS)
+quick: .venv/.installed-test ## run the tests of core and models on the reference backend
+	@$(BIN)/pytest $(PYTEST_FLAGS) -m 'not slow' --backends ref $(addprefix tests/,$(QUICK))
 
-check: .venv/.installed-check lint types ## what CI runs: lint, types, all tests with torch, paths
+test: .venv/.installed-test ## run the tests, of very many alike cases a part; without torch some are skipped
+	@$(BIN)/pytest $(PYTEST_FLAGS) -m 'not slow'
+
+check: .venv/.installed-check lint types ## what CI runs: lint, types, every test with torch, paths
 	@$(BIN)/pytest $(PYTEST_FLAGS)
 	@$(BIN)/python tools/run_paths.py $(PYTEST_FLAGS)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -13,10 +16,18 @@ from gptrs_conformance.graph import Graph
 from gptrs_conformance.kit import checks_of, run_check
 from gptrs_conformance.uses import ALL_USES
 
-NAMES = [check.name for check in checks_of("full")]
+
+def _checks() -> Iterator[pytest.ParameterSet]:
+    """Names of all checks; of a functional with many uses the first two are not `slow`."""
+    seen: Counter[str] = Counter()
+    for name in (check.name for check in checks_of("full")):
+        subject = name.partition(" (")[0]
+        seen[subject] += 1
+        yield pytest.param(name, marks=[pytest.mark.slow] if seen[subject] > 2 else [])
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.whole
+@pytest.mark.parametrize("name", list(_checks()))
 def test_every_check_passes_or_is_refused(backend: Backend, name: str) -> None:
     (check,) = [check for check in checks_of("full") if check.name == name]
     outcome = run_check(backend, check)

@@ -9,9 +9,24 @@ from gptrs.errors import ProgramError
 from gptrs.ir import OPS, TensorType, dtypes
 from gptrs.ir.op import Op
 from gptrs_conformance.kit import run_conformance
-from gptrs_conformance.op_case import ROWS, cases
+from gptrs_conformance.op_case import ROWS, cases, legal_dtypes
+from gptrs_conformance.op_runner import run_case
+
+# A type for each way to be computed and kept; the other types only change what kernels load.
+FEW_TYPES = (dtypes.f32, dtypes.bf16, dtypes.si32, dtypes.ui8, dtypes.si4, dtypes.i1, dtypes.cf64)
 
 
+@pytest.mark.whole
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_every_case_of_a_few_types_passes_or_is_refused(backend: Backend, name: str) -> None:
+    legal = legal_dtypes(OPS[name])
+    for dtype in [dtype for dtype in FEW_TYPES if dtype in legal] or legal[:1]:
+        for case in cases(OPS[name], dtype):
+            outcome = run_case(backend, case)
+            assert outcome.status != "fail", f"{dtype} {case.label}: {outcome.reason}"
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_every_case_passes_or_is_refused(backend: Backend, name: str) -> None:
     report = run_conformance(backend, "core", ops=[name])

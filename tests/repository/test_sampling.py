@@ -1,0 +1,49 @@
+"""`make test` takes a part of the cases that a test has on a backend; CI takes all of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import conftest
+
+MODULE = """
+import pytest
+
+@pytest.mark.parametrize("x", range(200))
+def test_many(backend, x): pass
+
+@pytest.mark.parametrize("x", range({enough}))
+def test_few(backend, x): pass
+
+@pytest.mark.whole
+@pytest.mark.parametrize("x", range(100))
+def test_whole(backend, x): pass
+
+@pytest.mark.parametrize("x", range(100))
+def test_without_a_backend(x): pass
+"""
+
+
+def collected(folder: Path, *options: str) -> list[str]:
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
+    command += ["-c", str(Path(conftest.__file__).parents[1] / "pyproject.toml")]
+    command += ["--backends", "ref,numba", "--confcutdir", str(folder), *options, str(folder)]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    return [line.rpartition("::")[2] for line in done.stdout.splitlines() if "::" in line]
+
+
+def test_a_part_of_very_many_cases_is_kept_on_each_backend(tmp_path: Path):
+    (tmp_path / "conftest.py").write_text(Path(conftest.__file__).read_text(encoding="utf-8"))
+    (tmp_path / "test_it.py").write_text(MODULE.format(enough=conftest._ENOUGH))
+    everything, kept = collected(tmp_path), collected(tmp_path, "-m", "not slow")
+    assert len(everything) == 2 * (200 + conftest._ENOUGH + 100) + 100
+    assert set(kept) <= set(everything)
+    counts = {"test_many": 2 * 50, "test_few": 2 * conftest._ENOUGH}
+    counts |= {"test_whole": 200, "test_without_a_backend": 100}
+    for name, count in counts.items():
+        assert sum(each.startswith(f"{name}[") for each in kept) == count
+    numba = {each for each in kept if each.startswith("test_many[numba")}
+    assert len(numba) == 50
+    assert kept == collected(tmp_path, "-m", "not slow"), "the same in every process"
