@@ -8,7 +8,7 @@ from typing import Protocol
 from gptrs.errors import ProgramError
 from gptrs.ir.json_node import JsonNode
 from gptrs.ir.tensor_type import TensorType
-from gptrs.ir.value_tree import Node
+from gptrs.ir.value_tree import SyntaxNode
 
 MAX_LENGTH = 1024
 """Longest tuple: the entries are one an axis, and products of them must stay cheap."""
@@ -35,7 +35,7 @@ class AttributeKind(Protocol):
         """The text of an accepted value."""
         ...
 
-    def parse(self, node: Node, result: TensorType) -> object:
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
         """What `node` stands for in an op with that result; ParseError if it is not `written`."""
         ...
 
@@ -69,6 +69,6 @@ class SameInJson:
         return node.value
 
 
-def misfit(kind: AttributeKind, node: Node | JsonNode) -> ProgramError:
+def misfit(kind: AttributeKind, node: SyntaxNode | JsonNode) -> ProgramError:
     """The error for a `node` that `kind` does not take."""
     return node.error(f"expected {kind.written}, found {node}")

@@ -8,7 +8,7 @@ from gptrs.ir.attribute_kind import AttributeKind, SameInJson, misfit
 from gptrs.ir.json_node import JsonNode
 from gptrs.ir.lexer import Token
 from gptrs.ir.tensor_type import TensorType
-from gptrs.ir.value_tree import Node
+from gptrs.ir.value_tree import SyntaxNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Enumerated(SameInJson):
         """As in AttributeKind."""
         return value
 
-    def parse(self, node: Node, result: TensorType) -> object:
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
         """As in AttributeKind."""
         if not isinstance(node, Token) or node.text not in self.words:
             raise misfit(self, node)
@@ -71,7 +71,7 @@ class Optional:
         """As in AttributeKind."""
         return "none" if value is None else self.inner.print(value)
 
-    def parse(self, node: Node, result: TensorType) -> object:
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
         """As in AttributeKind."""
         if isinstance(node, Token) and node.text == "none":
             return None

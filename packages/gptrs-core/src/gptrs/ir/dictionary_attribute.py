@@ -12,7 +12,7 @@ from gptrs.ir.json_node import JsonNode
 from gptrs.ir.lexer import IDENTIFIER
 from gptrs.ir.plain_attributes import INTEGER, ElementType, Flag, Float, Integers, Text
 from gptrs.ir.tensor_type import TensorType
-from gptrs.ir.value_tree import Names, Node
+from gptrs.ir.value_tree import SyntaxNames, SyntaxNode
 
 _TAGGED: dict[str, AttributeKind] = {"float": Float(), "dtype": ElementType()}
 """The kinds that JSON would mix up with others: a float with an integer, a dtype with a string."""
@@ -47,9 +47,9 @@ class Entries:
         texts = [f"{name} = {_required_kind(entry).print(entry)}" for name, entry in value.items]
         return f"{{{', '.join(texts)}}}"
 
-    def parse(self, node: Node, result: TensorType) -> object:
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
         """As in AttributeKind."""
-        if not isinstance(node, Names):
+        if not isinstance(node, SyntaxNames):
             raise misfit(self, node)
         return Dictionary.of(
             {name: _parse_plain(entry, result) for name, (_, entry) in node.items.items()}
@@ -99,7 +99,7 @@ def _required_kind(value: object) -> AttributeKind:
     return kind
 
 
-def _parse_plain(node: Node, result: TensorType) -> DictionaryValue:
+def _parse_plain(node: SyntaxNode, result: TensorType) -> DictionaryValue:
     for kind in _PLAIN_KINDS:
         try:
             return typing.cast("DictionaryValue", kind.parse(node, result))

@@ -14,7 +14,7 @@ from gptrs.ir.dtypes import DType, f32, f64
 from gptrs.ir.lexer import Token
 from gptrs.ir.literal import Literal
 from gptrs.ir.tensor_type import TensorType
-from gptrs.ir.value_tree import Call, Node, Sequence
+from gptrs.ir.value_tree import SyntaxCall, SyntaxNode, SyntaxSequence
 
 MAX_LISTED = 16
 """Most elements that are printed one by one."""
@@ -40,17 +40,17 @@ def print_literal(literal: Literal) -> str:
     return texts[0]
 
 
-def parse_literal(node: Node, type_: TensorType) -> Literal:
+def parse_literal(node: SyntaxNode, type_: TensorType) -> Literal:
     """The literal of `type_` that was written as `node`; ParseError at the part that does not fit.
 
     >>> parse_literal(read_value(Lexer("[1.0, -inf]")), TensorType(f32, (2,)))
     """
     if not type_.is_static:
         raise node.error(f"a literal has no symbolic dims, got `{type_}`")
-    if isinstance(node, Call) and node.word.text == "splat":
+    if isinstance(node, SyntaxCall) and node.word.text == "splat":
         element = _parse_elements([node.argument], type_.dtype)
         return Literal(type_, element * type_.size)
-    if isinstance(node, Call) and type_.rank:
+    if isinstance(node, SyntaxCall) and type_.rank:
         return Literal(type_, _parse_hex(node, type_))
     return Literal(type_, _parse_elements(_leaves(node, type_), type_.dtype))
 
@@ -89,29 +89,29 @@ def _part(dtype: DType) -> DType:
     return f32 if dtype.bits == 64 else f64
 
 
-def _leaves(node: Node, type_: TensorType) -> list[Node]:
+def _leaves(node: SyntaxNode, type_: TensorType) -> list[SyntaxNode]:
     """The elements of nested lists that have the shape of `type_`."""
-    if type_.size == 0 and isinstance(node, Sequence) and node.is_list and not node.items:
+    if type_.size == 0 and isinstance(node, SyntaxSequence) and node.is_list and not node.items:
         return []
     level = [node]
     for dim in type_.shape:
-        inner: list[Node] = []
+        inner: list[SyntaxNode] = []
         for part in level:
-            if not isinstance(part, Sequence) or not part.is_list or len(part.items) != dim:
+            if not isinstance(part, SyntaxSequence) or not part.is_list or len(part.items) != dim:
                 raise part.error(f"`{type_}` needs a list of {dim} here, got {part}")
             inner.extend(part.items)
         level = inner
     return level
 
 
-def _parse_elements(leaves: list[Node], dtype: DType) -> bytes:
+def _parse_elements(leaves: list[SyntaxNode], dtype: DType) -> bytes:
     """The storage of these elements, each a number, a pair of numbers or hex."""
     size = dtype.itemsize
     raw: dict[int, bytes] = {}
     for index, leaf in enumerate(leaves):
-        if isinstance(leaf, Call):
+        if isinstance(leaf, SyntaxCall):
             raw[index] = _parse_hex(leaf, TensorType(dtype, ()))
-    numbers: list[Node] = [leaf for leaf in leaves if not isinstance(leaf, Call)]
+    numbers: list[SyntaxNode] = [leaf for leaf in leaves if not isinstance(leaf, SyntaxCall)]
     data = _parse_numbers(numbers, dtype)
     if not raw:
         return data
@@ -123,7 +123,7 @@ def _parse_elements(leaves: list[Node], dtype: DType) -> bytes:
     return b"".join(parts)
 
 
-def _parse_numbers(leaves: list[Node], dtype: DType) -> bytes:
+def _parse_numbers(leaves: list[SyntaxNode], dtype: DType) -> bytes:
     if dtype.is_complex:
         parts = [part for leaf in leaves for part in _pair(leaf, dtype)]
         return _parse_numbers(parts, _part(dtype))
@@ -135,7 +135,7 @@ def _parse_numbers(leaves: list[Node], dtype: DType) -> bytes:
     return _parse_floats(leaves, dtype)
 
 
-def _parse_floats(leaves: list[Node], dtype: DType) -> bytes:
+def _parse_floats(leaves: list[SyntaxNode], dtype: DType) -> bytes:
     wide = np.array([float(_number(leaf, dtype).text) for leaf in leaves], dtype=np.float64)
     with np.errstate(all="ignore"):
         stored = wide.astype(dtype.numpy)
@@ -149,7 +149,7 @@ def _parse_floats(leaves: list[Node], dtype: DType) -> bytes:
     return stored.tobytes()
 
 
-def _parse_hex(node: Call, type_: TensorType) -> bytes:
+def _parse_hex(node: SyntaxCall, type_: TensorType) -> bytes:
     argument = node.argument
     if node.word.text != "hex":
         raise node.error(
@@ -167,19 +167,19 @@ def _parse_hex(node: Call, type_: TensorType) -> bytes:
     return data
 
 
-def _pair(leaf: Node, dtype: DType) -> tuple[Node, ...]:
-    if not isinstance(leaf, Sequence) or leaf.is_list or len(leaf.items) != 2:
+def _pair(leaf: SyntaxNode, dtype: DType) -> tuple[SyntaxNode, ...]:
+    if not isinstance(leaf, SyntaxSequence) or leaf.is_list or len(leaf.items) != 2:
         raise leaf.error(f"expected an element of {dtype} such as `(1.0, 0.0)`, found {leaf}")
     return leaf.items
 
 
-def _bool(leaf: Node) -> bool:
+def _bool(leaf: SyntaxNode) -> bool:
     if not isinstance(leaf, Token) or leaf.text not in ("true", "false"):
         raise leaf.error(f"expected `true` or `false`, found {leaf}")
     return leaf.text == "true"
 
 
-def _integer(leaf: Node, dtype: DType) -> int:
+def _integer(leaf: SyntaxNode, dtype: DType) -> int:
     token = _number(leaf, dtype)
     if not token.text.removeprefix("-").isdigit():
         raise token.error(f"expected a whole number, an element of {dtype}, found {token}")
@@ -190,7 +190,7 @@ def _integer(leaf: Node, dtype: DType) -> int:
     return value
 
 
-def _number(leaf: Node, dtype: DType) -> Token:
+def _number(leaf: SyntaxNode, dtype: DType) -> Token:
     if not isinstance(leaf, Token) or leaf.kind != "number":
         raise leaf.error(f"expected an element of {dtype}, found {leaf}")
     if len(leaf.text) > _MAX_DIGITS:

@@ -16,7 +16,7 @@ from gptrs.ir.ops.creation import Constant
 from gptrs.ir.program import VERSION, Function, Instruction, Program, Region, Value, unknown_version
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import Annotation, read_type, read_types
-from gptrs.ir.value_tree import Call, Node, read_names, read_value
+from gptrs.ir.value_tree import SyntaxCall, SyntaxNode, read_names, read_value
 from gptrs.ir.verifier import verify
 from gptrs.ir.versions import VERSIONS
 from gptrs.ir.written_op import WrittenOp
@@ -54,7 +54,7 @@ class _Scope:
 class _Written:
     """What is written for an attribute."""
 
-    node: Node
+    node: SyntaxNode
 
     def read(self, kind: AttributeKind, result: TensorType) -> object:
         return kind.parse(self.node, result)
@@ -223,8 +223,8 @@ class _Reader:
     def _inline_literal(self) -> Value:
         """`f32[2] splat(1.0)` for an operand: a `constant` in front of the instruction."""
         type_: TensorType = read_type(self._lexer)
-        node: Node = read_value(self._lexer)
-        if isinstance(node, Call) and node.word.text == "splat":
+        node: SyntaxNode = read_value(self._lexer)
+        if isinstance(node, SyntaxCall) and node.word.text == "splat":
             self._unfold(node.word, 1, type_)
         value = Value(type_)
         op = Constant(parse_literal(node, type_))
@@ -239,6 +239,6 @@ class _Reader:
             raise place.error(f"the splats of the text exceed {MAX_SPLAT_BYTES} bytes")
 
 
-def _count_splats(attributes: dict[str, tuple[Token, Node]]) -> int:
+def _count_splats(attributes: dict[str, tuple[Token, SyntaxNode]]) -> int:
     nodes = (node for _, node in attributes.values())
-    return sum(isinstance(node, Call) and node.word.text == "splat" for node in nodes)
+    return sum(isinstance(node, SyntaxCall) and node.word.text == "splat" for node in nodes)

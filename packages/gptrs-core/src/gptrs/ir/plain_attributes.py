@@ -14,7 +14,7 @@ from gptrs.ir.lexer import Token
 from gptrs.ir.symbolic_dim import JSON_PATTERN, MAX_TEXT, SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import read_symbolic
-from gptrs.ir.value_tree import Node, Sequence
+from gptrs.ir.value_tree import SyntaxNode, SyntaxSequence
 
 _INTEGER_LIMIT = 2**63
 _EXACT_INTEGERS = 2**53
@@ -35,7 +35,7 @@ class Flag(SameInJson):
         """As in AttributeKind."""
         return "true" if value else "false"
 
-    def parse(self, node: Node, result: TensorType) -> object:
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
         """As in AttributeKind."""
         if not isinstance(node, Token) or node.text not in ("true", "false"):
             raise misfit(self, node)
@@ -62,7 +62,7 @@ class Integer(SameInJson):
         """As in AttributeKind."""
         return str(value)
 
-    def parse(self, node: Node, result: TensorType) -> object:
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
         """As in AttributeKind."""
         # 20 characters hold every integer in range; int() itself refuses thousands of digits.
         if (
@@ -98,7 +98,7 @@ class Dim:
         """As in AttributeKind."""
         return str(value)
 
-    def parse(self, node: Node, result: TensorType) -> object:
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
         """As in AttributeKind."""
         if isinstance(node, Token) and node.kind == "dim":
             return read_symbolic(node)
@@ -137,7 +137,7 @@ class Float:
         """As in AttributeKind."""
         return repr(value)
 
-    def parse(self, node: Node, result: TensorType) -> object:
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
         """As in AttributeKind."""
         if not isinstance(node, Token) or node.kind != "number":
             raise misfit(self, node)
@@ -182,7 +182,7 @@ class Text(SameInJson):
         """As in AttributeKind."""
         return f'"{value}"'
 
-    def parse(self, node: Node, result: TensorType) -> object:
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
         """As in AttributeKind."""
         if (
             not isinstance(node, Token)
@@ -213,7 +213,7 @@ class ElementType:
         """As in AttributeKind."""
         return value.name
 
-    def parse(self, node: Node, result: TensorType) -> object:
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
         """As in AttributeKind."""
         for dtype in dtypes.ALL:
             if isinstance(node, Token) and node.text == dtype.name:
@@ -256,9 +256,9 @@ class Integers:
         """As in AttributeKind."""
         return f"[{', '.join(map(str, value))}]"
 
-    def parse(self, node: Node, result: TensorType) -> object:
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
         """As in AttributeKind."""
-        if not isinstance(node, Sequence) or not node.is_list or len(node.items) > MAX_LENGTH:
+        if not isinstance(node, SyntaxSequence) or not node.is_list or len(node.items) > MAX_LENGTH:
             raise misfit(self, node)
         return tuple(DIM.parse(item, result) for item in node.items)
 

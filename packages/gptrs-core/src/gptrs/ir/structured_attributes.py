@@ -12,7 +12,7 @@ from gptrs.ir.lexer import IDENTIFIER, Token
 from gptrs.ir.literal import Literal
 from gptrs.ir.literal_text import parse_literal, print_literal
 from gptrs.ir.tensor_type import TensorType
-from gptrs.ir.value_tree import Node, Sequence, WrittenType
+from gptrs.ir.value_tree import SyntaxNode, SyntaxSequence, SyntaxType
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class Tensor:
         """As in AttributeKind."""
         return print_literal(value)
 
-    def parse(self, node: Node, result: TensorType) -> object:
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
         """As in AttributeKind."""
         return parse_literal(node, result)
 
@@ -63,7 +63,7 @@ class Scalar:
         """As in AttributeKind."""
         return print_literal(value)
 
-    def parse(self, node: Node, result: TensorType) -> object:
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
         """As in AttributeKind."""
         return parse_literal(node, result.with_shape(()))
 
@@ -99,7 +99,7 @@ class FunctionReference:
         """As in AttributeKind."""
         return f"@{value}"
 
-    def parse(self, node: Node, result: TensorType) -> object:
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
         """As in AttributeKind."""
         if not isinstance(node, Token) or node.kind != "symbol":
             raise misfit(self, node)
@@ -140,14 +140,14 @@ class Types:
         """As in AttributeKind."""
         return f"[{', '.join(map(str, value))}]"
 
-    def parse(self, node: Node, result: TensorType) -> object:
+    def parse(self, node: SyntaxNode, result: TensorType) -> object:
         """As in AttributeKind."""
-        if not isinstance(node, Sequence) or not node.is_list or len(node.items) > MAX_LENGTH:
+        if not isinstance(node, SyntaxSequence) or not node.is_list or len(node.items) > MAX_LENGTH:
             raise misfit(self, node)
         for item in node.items:
-            if not isinstance(item, WrittenType):
+            if not isinstance(item, SyntaxType):
                 raise item.error(f"expected a type such as `f32[2, 3]`, found {item}")
-        return tuple(item.type for item in node.items if isinstance(item, WrittenType))
+        return tuple(item.type for item in node.items if isinstance(item, SyntaxType))
 
     @property
     def schema(self) -> dict[str, object]:

@@ -14,11 +14,11 @@ MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Sequence:
+class SyntaxSequence:
     """`[a, b]` or `(a, b)`; `opening` is the bracket that it begins with."""
 
     opening: Token
-    items: tuple[Node, ...]
+    items: tuple[SyntaxNode, ...]
 
     def error(self, message: str) -> ParseError:
         """A ParseError that points at the opening bracket."""
@@ -36,11 +36,11 @@ class Sequence:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Call:
+class SyntaxCall:
     """`word(argument)`."""
 
     word: Token
-    argument: Node
+    argument: SyntaxNode
 
     def error(self, message: str) -> ParseError:
         """A ParseError that points at the word."""
@@ -51,7 +51,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class WrittenType:
+class SyntaxType:
     """`f32[2, 3]`, a type where a value is expected."""
 
     word: Token
@@ -66,11 +66,11 @@ class WrittenType:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Names:
+class SyntaxNames:
     """`{name = value, ...}`; `opening` is the bracket, each name comes with its token."""
 
     opening: Token
-    items: dict[str, tuple[Token, Node]]
+    items: dict[str, tuple[Token, SyntaxNode]]
 
     def error(self, message: str) -> ParseError:
         """A ParseError that points at the opening bracket."""
@@ -80,11 +80,11 @@ class Names:
         return f"a group of {len(self.items)} names in braces"
 
 
-Node = Token | Sequence | Call | WrittenType | Names
+SyntaxNode = Token | SyntaxSequence | SyntaxCall | SyntaxType | SyntaxNames
 _ATOMS = ("word", "number", "dim", "string", "symbol")
 
 
-def read_value(lexer: Lexer, depth: int = 0) -> Node:
+def read_value(lexer: Lexer, depth: int = 0) -> SyntaxNode:
     """The value that comes next; ParseError where there is none or brackets nest too deep."""
     token = lexer.token
     if depth > MAX_DEPTH:
@@ -99,16 +99,16 @@ def read_value(lexer: Lexer, depth: int = 0) -> Node:
     if token.kind == "word" and lexer.skip("("):
         argument = read_value(lexer, depth + 1)
         lexer.take(")", "`)`")
-        return Call(token, argument)
+        return SyntaxCall(token, argument)
     if token.kind == "word" and lexer.token.kind == "[":
-        return WrittenType(token, read_type_after(token, lexer))
+        return SyntaxType(token, read_type_after(token, lexer))
     return token
 
 
-def read_names(lexer: Lexer, depth: int = 0) -> Names:
+def read_names(lexer: Lexer, depth: int = 0) -> SyntaxNames:
     """`{name = value, ...}`, each name once."""
     opening = lexer.take("{", "`{`")
-    found: dict[str, tuple[Token, Node]] = {}
+    found: dict[str, tuple[Token, SyntaxNode]] = {}
     while not lexer.skip("}"):
         if found:
             lexer.take(",", "`,` or `}`")
@@ -117,15 +117,15 @@ def read_names(lexer: Lexer, depth: int = 0) -> Names:
             raise name.error(f"attribute {name} is given twice")
         lexer.take("=", "`=`")
         found[name.text] = (name, read_value(lexer, depth))
-    return Names(opening, found)
+    return SyntaxNames(opening, found)
 
 
-def _read_sequence(lexer: Lexer, depth: int) -> Sequence:
+def _read_sequence(lexer: Lexer, depth: int) -> SyntaxSequence:
     opening = lexer.advance()
     closing = "]" if opening.kind == "[" else ")"
-    items: list[Node] = []
+    items: list[SyntaxNode] = []
     while not lexer.skip(closing):
         if items:
             lexer.take(",", f"`,` or `{closing}`")
         items.append(read_value(lexer, depth + 1))
-    return Sequence(opening, tuple(items))
+    return SyntaxSequence(opening, tuple(items))

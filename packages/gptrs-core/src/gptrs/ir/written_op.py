@@ -17,7 +17,7 @@ from gptrs.quoting import did_you_mean, quoted
 _SHOWN = 43
 
 
-class Place(Protocol):
+class SourcePlace(Protocol):
     """A place in the written program, to which an error points."""
 
     def error(self, message: str) -> ProgramError:
@@ -25,7 +25,7 @@ class Place(Protocol):
         ...
 
 
-class WrittenValue(Place, Protocol):
+class WrittenValue(SourcePlace, Protocol):
     """What is written for an attribute."""
 
     def read(self, kind: AttributeKind, result: TensorType) -> object:
@@ -39,13 +39,13 @@ class WrittenOp:
     `change` says what has changed since the version in which the program is written.
     """
 
-    def __init__(self, name: str, place: Place, change: OpChange) -> None:
+    def __init__(self, name: str, place: SourcePlace, change: OpChange) -> None:
         self._change = change
         today = change.op or name
         if today not in OPS:
             raise place.error(f"unknown op {quoted(name, _SHOWN)}{_suggestion(name)}")
         self.place = place
-        self.attributes: dict[str, tuple[Place, WrittenValue]] = {}
+        self.attributes: dict[str, tuple[SourcePlace, WrittenValue]] = {}
         self._name = quoted(name, _SHOWN)
         self._class = OPS[today]
 
@@ -63,7 +63,7 @@ class WrittenOp:
 
     def resolve(
         self,
-        annotated: Sequence[tuple[Place, TensorType]],
+        annotated: Sequence[tuple[SourcePlace, TensorType]],
         operands: Sequence[TensorType],
         regions: Sequence[Signature],
         functions: Mapping[str, Signature],
