@@ -1,4 +1,4 @@
-"""Programs in the form in which patterns are matched, and the views found in them."""
+"""Programs in the form in which patterns are matched, and the calls found in them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gptrs.capture.tensor import Tensor
 from gptrs.functionals.matching.patterns import pattern
 from gptrs.ir import Program
 from gptrs.ir.type_text import parse_type
-from gptrs.optimizer.fusion import View, find_views
+from gptrs.optimizer.fusion import FoundCall, find_calls
 from gptrs.optimizer.pipeline import Pipeline
 
 
@@ -22,12 +22,12 @@ def canonical(function: Callable[..., Tensor], *types: str) -> Program:
     return Pipeline(evaluate=evaluate, verify=True).before_folding(program)
 
 
-def views(name: str, function: Callable[..., Tensor], *types: str) -> list[View]:
+def found_calls(name: str, function: Callable[..., Tensor], *types: str) -> list[FoundCall]:
     region = canonical(function, *types).main.body
-    return find_views(pattern(name).evaluated_by(evaluate), region)
+    return find_calls(pattern(name).evaluated_by(evaluate), region)
 
 
-def one(name: str, function: Callable[..., Tensor], *types: str) -> View:
-    found = views(name, function, *types)
+def one(name: str, function: Callable[..., Tensor], *types: str) -> FoundCall:
+    found = found_calls(name, function, *types)
     assert len(found) == 1
     return found[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from functionals.canonical_programs import canonical, one, views
+from functionals.canonical_programs import canonical, found_calls, one
 from fuzzing.differential import evaluate
 from gptrs import functionals as F
 from gptrs.capture.tensor import Tensor
@@ -15,7 +15,7 @@ from gptrs.ir import print_program, verify
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import parse_type
-from gptrs.optimizer.fusion import FusionPass, View, find_views
+from gptrs.optimizer.fusion import FoundCall, FusionPass, find_calls
 
 EXAMPLES = [
     pytest.param(name, example, id=f"{name}-{number}")
@@ -29,45 +29,45 @@ def test_every_example_is_found_between_other_ops(name: str, example: dict[str, 
     found = pattern(name).evaluated_by(evaluate)
     tensors = {key: given for key, given in example.items() if isinstance(given, TensorType)}
 
-    def call(*given: Tensor) -> Tensor:
+    def surrounded(*given: Tensor) -> Tensor:
         inner = [F.exp(x) if x.dtype.is_float else x for x in given]
         others = {key: value for key, value in example.items() if key not in tensors}
         return F.exp(found._function(**dict(zip(tensors, inner, strict=True)), **others))
 
-    region = canonical(call, *map(str, tensors.values())).main.body
+    region = canonical(surrounded, *map(str, tensors.values())).main.body
     matches = [
-        view
-        for view in find_views(found, region)
-        if {key: bound.type for key, bound in view.operands.items()} == tensors
+        call
+        for call in find_calls(found, region)
+        if {key: bound.type for key, bound in call.operands.items()} == tensors
     ]
     assert matches
-    view = matches[-1]
-    assert set(view.operands) == set(tensors)
+    call = matches[-1]
+    assert set(call.operands) == set(tensors)
     for key, value in example.items():
         if key not in tensors:
             assert (
-                view.attributes[key] == pytest.approx(value)
+                call.attributes[key] == pytest.approx(value)
                 if isinstance(value, float)
-                else (view.attributes[key] == value)
+                else (call.attributes[key] == value)
             )
 
 
 def test_types_and_numbers_may_be_others():
-    view = one("softmax", lambda x: F.softmax(x, 1), "f16[5, 3, 7, 2]")
-    assert view.attributes == {"axis": 1}
-    assert str(view.operands["x"].type) == "f16[5, 3, 7, 2]"
-    view = one(
+    call = one("softmax", lambda x: F.softmax(x, 1), "f16[5, 3, 7, 2]")
+    assert call.attributes == {"axis": 1}
+    assert str(call.operands["x"].type) == "f16[5, 3, 7, 2]"
+    call = one(
         "layer_norm",
         lambda x, w, b: F.layer_norm(x, w, b, 0.25),
         "f32[2, 4, 8]",
         "f32[8]",
         "f32[8]",
     )
-    assert view.attributes == {"epsilon": 0.25}
+    assert call.attributes == {"epsilon": 0.25}
     types = "bf16[1, 1, 64]", "bf16[32, 64]", "bf16[32]"
-    view = one("linear", lambda x, w, b: F.linear(x, w, b), *types)
-    assert view.attributes == {"layout": "out_in"}
-    assert str(view.operands["bias"].type) == "bf16[32]"
+    call = one("linear", lambda x, w, b: F.linear(x, w, b), *types)
+    assert call.attributes == {"layout": "out_in"}
+    assert str(call.operands["bias"].type) == "bf16[32]"
 
 
 def test_operands_of_commutative_ops_may_have_changed_places():
@@ -76,8 +76,8 @@ def test_operands_of_commutative_ops_may_have_changed_places():
         inner = F.tanh((cube * 0.044715 + x) * float(np.sqrt(2 / np.pi)))
         return (inner + 1.0) * (0.5 * x)
 
-    view = one("gelu", gelu_written_backwards, "f32[3, 4]")
-    assert view.attributes == {"approximate": "tanh"}
+    call = one("gelu", gelu_written_backwards, "f32[3, 4]")
+    assert call.attributes == {"approximate": "tanh"}
 
 
 def test_shared_parts_do_not_hide_a_call():
@@ -86,13 +86,13 @@ def test_shared_parts_do_not_hide_a_call():
         powers = F.exp(x - peak)
         return F.softmax(x) + powers * peak
 
-    view = one("softmax", softmax_and_its_parts, "f32[3, 4]")
-    assert len(view.made) >= 5
+    call = one("softmax", softmax_and_its_parts, "f32[3, 4]")
+    assert len(call.made) >= 5
 
 
 def test_calls_that_share_everything_are_found_each():
-    found = views("softmax", lambda x: F.softmax(x, 0) + F.softmax(x, 1), "f32[3, 4]")
-    assert [view.attributes["axis"] for view in found] == [0, 1]
+    found = found_calls("softmax", lambda x: F.softmax(x, 0) + F.softmax(x, 1), "f32[3, 4]")
+    assert [call.attributes["axis"] for call in found] == [0, 1]
 
 
 def test_a_transpose_that_the_product_took_in_is_given_back():
@@ -100,19 +100,19 @@ def test_a_transpose_that_the_product_took_in_is_given_back():
         heads = (F.transpose(x, (0, 2, 1, 3)) for x in (q, k, v))
         return F.transpose(F.attention(*heads, causal=True), (0, 2, 1, 3))
 
-    view = one("attention", attention_over_split_heads, *["f32[2, 6, 3, 4]"] * 3)
-    assert view.attributes["causal"] is True
-    assert view.attributes["scale"] == pytest.approx(0.5)
+    call = one("attention", attention_over_split_heads, *["f32[2, 6, 3, 4]"] * 3)
+    assert call.attributes["causal"] is True
+    assert call.attributes["scale"] == pytest.approx(0.5)
     for name in ("query", "key", "value"):
-        bound = view.operands[name]
+        bound = call.operands[name]
         assert str(bound.value.type) == "f32[2, 6, 3, 4]"
         assert bound.permutation == (0, 2, 1, 3)
         assert str(bound.type) == "f32[2, 3, 6, 4]"
 
 
 def test_one_value_may_be_several_operands():
-    view = one("attention", lambda x: F.attention(x, x, x, scale=2.0), "f32[2, 3, 6, 4]")
-    assert len({bound.value for bound in view.operands.values()}) == 1
+    call = one("attention", lambda x: F.attention(x, x, x, scale=2.0), "f32[2, 3, 6, 4]")
+    assert len({bound.value for bound in call.operands.values()}) == 1
 
 
 NEAR_MISSES = {
@@ -153,8 +153,8 @@ NEAR_MISSES = {
 @pytest.mark.parametrize("case", NEAR_MISSES)
 def test_what_only_looks_alike_is_not_found(case: str):
     name, function, types = NEAR_MISSES[case]
-    found = views(name, function, *types)
-    assert [view for view in found if "bias" in view.operands or name != "linear"] == []
+    found = found_calls(name, function, *types)
+    assert [call for call in found if "bias" in call.operands or name != "linear"] == []
 
 
 def test_an_unknown_pattern():
@@ -175,10 +175,10 @@ def test_examples_must_tell_numbers_apart():
 
 
 def test_a_fusion_pass_puts_a_kernel_in_place_of_each_call():
-    def replacement(view: View) -> CustomCall | None:
-        if view.attributes["axis"] != 1:
+    def replacement(call: FoundCall) -> CustomCall | None:
+        if call.attributes["axis"] != 1:
             return None
-        return CustomCall("test.softmax.f32.v1", (view.result.type,))
+        return CustomCall("test.softmax.f32.v1", (call.result.type,))
 
     fuse = FusionPass("softmax-fusion", pattern("softmax"), replacement)
     program = canonical(lambda x: F.softmax(F.softmax(x, 1), 0) * F.exp(x), "f32[3, 4]")
@@ -192,8 +192,8 @@ def test_a_fusion_pass_puts_a_kernel_in_place_of_each_call():
 
 
 def test_a_fusion_pass_transposes_what_the_product_had_taken_in():
-    def replacement(view: View) -> CustomCall:
-        return CustomCall("test.attention.f32.v1", (view.result.type,))
+    def replacement(call: FoundCall) -> CustomCall:
+        return CustomCall("test.attention.f32.v1", (call.result.type,))
 
     def heads(x: Tensor) -> Tensor:
         return F.transpose(x, (0, 2, 1, 3))

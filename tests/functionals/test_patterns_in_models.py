@@ -12,7 +12,7 @@ from gptrs.functionals.matching.patterns import pattern
 from gptrs.ir import Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import parse_type
-from gptrs.optimizer.fusion import find_views
+from gptrs.optimizer.fusion import find_calls
 from gptrs.optimizer.pipeline import Pipeline
 
 
@@ -71,14 +71,14 @@ def test_a_residual_network_is_seen_through():
     program, convolutions = small_resnet("f32[1, 64, 64, 3]")
     region = program.main.body
     found = {
-        name: find_views(pattern(name).evaluated_by(evaluate), region)
+        name: find_calls(pattern(name).evaluated_by(evaluate), region)
         for name in ("conv2d", "batch_norm", "relu", "linear")
     }
     assert len(found["conv2d"]) == convolutions
     assert len(found["batch_norm"]) == convolutions
     assert len(found["relu"]) == 17
-    assert len([view for view in found["linear"] if "bias" in view.operands]) == 1
-    strides = [view.attributes["stride"] for view in found["conv2d"]]
+    assert len([call for call in found["linear"] if "bias" in call.operands]) == 1
+    strides = [call.attributes["stride"] for call in found["conv2d"]]
     assert strides.count((2, 2)) == 7
     stem = found["conv2d"][0].attributes
     assert stem["padding"] == ((3, 3), (3, 3))
@@ -106,7 +106,7 @@ def test_a_language_model_is_seen_through():
     for program in captured.programs:
         region = Pipeline(evaluate=evaluate).before_folding(program).main.body
         found = {
-            name: find_views(pattern(name).evaluated_by(evaluate), region)
+            name: find_calls(pattern(name).evaluated_by(evaluate), region)
             for name in (
                 "attention",
                 "softmax",
@@ -116,14 +116,14 @@ def test_a_language_model_is_seen_through():
                 "linear_activation",
             )
         }
-        counts = {name: len(views) for name, views in found.items()}
+        counts = {name: len(calls) for name, calls in found.items()}
         assert counts["attention"] == counts["softmax"] == counts["gelu"] == 6
         assert counts["layer_norm"] == 13
         assert counts["linear_activation"] == 6
-        with_bias = [view for view in found["linear"] if "bias" in view.operands]
+        with_bias = [call for call in found["linear"] if "bias" in call.operands]
         assert len(with_bias) == 24
-        assert {view.attributes["activation"] for view in found["linear_activation"]} == {
+        assert {call.attributes["activation"] for call in found["linear_activation"]} == {
             "gelu_tanh"
         }
-        assert all(view.attributes["causal"] for view in found["attention"])
-        assert all("offset" in view.operands for view in found["attention"])
+        assert all(call.attributes["causal"] for call in found["attention"])
+        assert all("offset" in call.operands for call in found["attention"])

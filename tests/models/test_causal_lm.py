@@ -13,7 +13,7 @@ from gptrs.capture.events.trace import CompileStart, ExecutionTraceSink, tracing
 from gptrs.functionals.matching.patterns import pattern
 from gptrs.ir import Program
 from gptrs.ir.ops.contraction import DotGeneral
-from gptrs.optimizer.fusion import find_views
+from gptrs.optimizer.fusion import find_calls
 from gptrs.optimizer.pipeline import Pipeline
 from models.llama_support import save_llama
 from models.models_support import save_gpt2
@@ -46,8 +46,8 @@ class Captured(ExecutionTraceSink):
 def norms(program: Program, name: str) -> list[tuple[object, ...]]:
     """The shapes of what is normalized, in program order."""
     region = Pipeline(evaluate=evaluate).before_folding(program).main.body
-    views = find_views(pattern(name).evaluated_by(evaluate), region)
-    return [view.result.type.shape for view in views]
+    calls = find_calls(pattern(name).evaluated_by(evaluate), region)
+    return [call.result.type.shape for call in calls]
 
 
 def test_a_step_normalizes_and_unembeds_the_last_token_of_a_prompt_only(folder):

@@ -14,7 +14,7 @@ from gptrs.ir import Program
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.elementwise import Logistic
-from gptrs.optimizer.fusion import find_views
+from gptrs.optimizer.fusion import find_calls
 from gptrs.optimizer.pipeline import Pipeline
 from models.llama_support import VARIANTS, save_llama
 
@@ -56,7 +56,7 @@ def test_llama_is_seen_through(tmp_path, variant):
     for program in _programs(tmp_path / "model", variant, "ref").captured:
         region = Pipeline(evaluate=evaluate).before_folding(program).main.body
         counts = {
-            name: len(find_views(pattern(name).evaluated_by(evaluate), region))
+            name: len(find_calls(pattern(name).evaluated_by(evaluate), region))
             for name in (
                 "attention",
                 "rms_norm",

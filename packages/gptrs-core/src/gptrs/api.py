@@ -14,9 +14,10 @@ the module an entry point names stays light.
   `run_conformance` checks a
   backend and `op_support` lists what it takes, both by the package `gptrs-conformance`, whose
   pytest class is `gptrs_conformance.suite.ConformanceSuite`. What a backend may offer
-  besides: `BackendWithPasses`, with `Pass`, `RewritePass`, `FusionPass`, `find_views`, `View` and
-  `pattern`; for rewrites `rewrite`, `Rewrite`, `Declined`, `Emitter`, `Match`, `calls`, `Operand`,
-  `Operands` and `Attribute`; `KernelCache`, with `CacheReport`, `CacheVersion` and `Entries`;
+  besides: `BackendWithPasses`, with `Pass`, `RewritePass`, `FusionPass`, `find_calls`, `FoundCall`
+  and `pattern`; for rewrites `rewrite`, `Rewrite`, `Declined`, `Emitter`, `Match`, `calls`,
+  `Operand`, `Operands` and `Attribute`;
+  `KernelCache`, with `CacheReport`, `CacheVersion` and `Entries`;
   `ProfiledExecutable`, with `KernelRun`; `BindingExecutable`, with `BoundInputs`;
   `MachineProbe`.
 - For models: `Tensor`, `tensor`, `jit`, `register_pytree`, `Module`, `Params`, `ConfigFields`,

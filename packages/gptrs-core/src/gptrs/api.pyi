@@ -82,9 +82,9 @@ from gptrs.nn.cache_position import CachePosition as CachePosition
 from gptrs.nn.kv_cache import KVCache as KVCache
 from gptrs.nn.kv_cache import LayerCache as LayerCache
 from gptrs.nn.module import Module as Module
+from gptrs.optimizer.fusion import FoundCall as FoundCall
 from gptrs.optimizer.fusion import FusionPass as FusionPass
-from gptrs.optimizer.fusion import View as View
-from gptrs.optimizer.fusion import find_views as find_views
+from gptrs.optimizer.fusion import find_calls as find_calls
 from gptrs.optimizer.pass_base import Pass as Pass
 from gptrs.optimizer.pass_base import RewritePass as RewritePass
 from gptrs.optimizer.rewrite.pattern import Attribute as Attribute

@@ -10,29 +10,29 @@ from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.elementwise import Compare, Div, Exp, Select
 from gptrs.ir.ops.reduction import Reduce
-from gptrs.optimizer.fusion import View
+from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
 from gptrs_backend_numba.lowering.attention import attention_target
 from gptrs_backend_numba.lowering.matmul import FLOATS
 
 
-def _attention(view: View) -> CustomCall | None:
-    operands = view.operands
+def _attention(call: FoundCall) -> CustomCall | None:
+    operands = call.operands
     query, key, value = (operands[name].type for name in ("query", "key", "value"))
     if query.dtype not in FLOATS or 0 in (*query.shape, *key.shape, *value.shape):
         return None
     if "offset" in operands and operands["offset"].type.dtype is not dtypes.si64:
         return None
-    scale = view.attributes["scale"]
+    scale = call.attributes["scale"]
     assert isinstance(scale, float | int)
     attrs = Dictionary.of(
-        causal=bool(view.attributes.get("causal", False)),
+        causal=bool(call.attributes.get("causal", False)),
         mask="mask" in operands,
         offset="offset" in operands,
         scale=float(scale),
     )
-    return CustomCall(attention_target(query.dtype), (view.result.type,), attrs)
+    return CustomCall(attention_target(query.dtype), (call.result.type,), attrs)
 
 
 def _calls(query: str, **seen: object) -> list[dict[str, object]]:

@@ -23,7 +23,7 @@ from gptrs.ir.ops.window import ExtractPatches
 from gptrs.ir.program import Region, Value
 from gptrs.ir.shapes import Shape
 from gptrs.optimizer.pass_base import RegionPass
-from gptrs.optimizer.rewrite.rewriter import Node, Rewriter
+from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs_backend_numba.convolution_targets import CONV2D, DEPTHWISE
 from gptrs_backend_numba.cost_model import FEW_POSITIONS, forced_algorithm
 from gptrs_backend_numba.fusion.convolution_chain import chained_convolutions
@@ -68,7 +68,7 @@ FUSE_CONVOLUTIONS = RegionPass("numba-fuse-convolutions", fused_convolutions)
 """To run when parameters have been folded."""
 
 
-def _convolution(node: Node, rewriter: Rewriter) -> _Fused | None:
+def _convolution(node: InstructionNode, rewriter: Rewriter) -> _Fused | None:
     """A product of patches with a matrix [KH * KW * C, O]."""
     op = node.op
     if not isinstance(op, DotGeneral) or op.batch_lhs or op.contract_lhs != (3,):
@@ -98,7 +98,7 @@ def _windows(patches: Value, rewriter: Rewriter) -> tuple[Value, dict[str, Shape
     return node.operands[0], found
 
 
-def _patches_window(node: Node) -> dict[str, Shape] | None:
+def _patches_window(node: InstructionNode) -> dict[str, Shape] | None:
     op = node.op
     if not isinstance(op, ExtractPatches) or len(op.window) != 2 or not _is_zero(op):
         return None
@@ -125,7 +125,7 @@ def _window(
     return {"window": window, "stride": stride, "padding": padding, "dilation": dilation}
 
 
-def _depthwise(node: Node, rewriter: Rewriter) -> _Fused | None:
+def _depthwise(node: InstructionNode, rewriter: Rewriter) -> _Fused | None:
     """`reshape(sum over taps of patches [.., taps, C, 1] * weight [taps, C, 1])`."""
     steps = _defined_by(node, (layout.Reshape, Reduce, elementwise.Mul), rewriter)
     (result,) = node.results
@@ -165,11 +165,11 @@ def _depthwise_operands(
 
 
 def _defined_by(
-    node: Node, ops: tuple[type[Op], ...], rewriter: Rewriter
-) -> tuple[Node, ...] | None:
+    node: InstructionNode, ops: tuple[type[Op], ...], rewriter: Rewriter
+) -> tuple[InstructionNode, ...] | None:
     """The node and, by first operands, what is before it, if these are of the given ops."""
-    found: list[Node] = []
-    current: Node | None = node
+    found: list[InstructionNode] = []
+    current: InstructionNode | None = node
     for op in ops:
         if current is None or not isinstance(current.op, op):
             return None
@@ -191,19 +191,19 @@ def _extended(fused: _Fused, rewriter: Rewriter, returned: frozenset[Value]) -> 
     return fused
 
 
-def _with_user(fused: _Fused, user: Node, rewriter: Rewriter) -> _Fused | None:
+def _with_user(fused: _Fused, user: InstructionNode, rewriter: Rewriter) -> _Fused | None:
     taken = _USERS.get(type(user.op))
     return None if taken is None else taken(fused, user, rewriter)
 
 
-def _scaled(fused: _Fused, user: Node, rewriter: Rewriter) -> _Fused | None:
+def _scaled(fused: _Fused, user: InstructionNode, rewriter: Rewriter) -> _Fused | None:
     vector = _per_channel(_other(fused, user), rewriter)
     if vector is None or (fused.scale, fused.shift, fused.residual) != (None, None, None):
         return None
     return replace(fused, scale=vector)
 
 
-def _added(fused: _Fused, user: Node, rewriter: Rewriter) -> _Fused | None:
+def _added(fused: _Fused, user: InstructionNode, rewriter: Rewriter) -> _Fused | None:
     if fused.residual is not None:
         return None
     other = _other(fused, user)
@@ -213,18 +213,18 @@ def _added(fused: _Fused, user: Node, rewriter: Rewriter) -> _Fused | None:
     return replace(fused, residual=other)
 
 
-def _rectified(fused: _Fused, user: Node, rewriter: Rewriter) -> _Fused | None:
+def _rectified(fused: _Fused, user: InstructionNode, rewriter: Rewriter) -> _Fused | None:
     zero = _splat(_other(fused, user), rewriter) == 0.0
     return replace(fused, activation="relu") if zero else None
 
 
-def _clamped(fused: _Fused, user: Node, rewriter: Rewriter) -> _Fused | None:
+def _clamped(fused: _Fused, user: InstructionNode, rewriter: Rewriter) -> _Fused | None:
     x, low, high = user.operands
     bounds = _splat(low, rewriter), _splat(high, rewriter)
     return replace(fused, activation="relu6") if (x, bounds) == (fused.value, (0.0, 6.0)) else None
 
 
-_USERS: dict[type[Op], Callable[[_Fused, Node, Rewriter], _Fused | None]] = {
+_USERS: dict[type[Op], Callable[[_Fused, InstructionNode, Rewriter], _Fused | None]] = {
     elementwise.Mul: _scaled,
     elementwise.Add: _added,
     elementwise.Maximum: _rectified,
@@ -232,7 +232,7 @@ _USERS: dict[type[Op], Callable[[_Fused, Node, Rewriter], _Fused | None]] = {
 }
 
 
-def _other(fused: _Fused, user: Node) -> Value:
+def _other(fused: _Fused, user: InstructionNode) -> Value:
     first, second = user.operands
     return second if first is fused.value else first
 
@@ -268,15 +268,4 @@ def _put(fused: _Fused, rewriter: Rewriter) -> None:
     op = CustomCall(fused.target, (fused.value.type,), fused.attributes())
     made = rewriter.insert(op, [fused.x, weight, *extra], root)
     rewriter.replace(fused.value, made.results[0])
-    _erase_dead(root, rewriter)
-
-
-def _erase_dead(node: Node, rewriter: Rewriter) -> None:
-    pending = [node]
-    while pending:
-        dead = pending.pop()
-        if dead.erased or any(rewriter.used(result) for result in dead.results):
-            continue
-        rewriter.erase(dead)
-        defined = (rewriter.definition(operand) for operand in dead.operands)
-        pending.extend(made for made in defined if made is not None)
+    rewriter.erase_dead(root)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from gptrs.ir.dictionary import Dictionary, DictionaryValue
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Region, Value
-from gptrs.optimizer.rewrite.rewriter import Node, Rewriter
+from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs_backend_numba.convolution_targets import CHAIN, CONV2D, DEPTHWISE
 
 _LARGE = 1 << 17
@@ -21,7 +21,7 @@ _LARGE = 1 << 17
 
 @dataclass(frozen=True)
 class _Chain:
-    nodes: tuple[Node, ...]
+    nodes: tuple[InstructionNode, ...]
 
     def attributes(self) -> Dictionary:
         """Those of the calls, numbered, with their targets and the shapes of their results."""
@@ -52,11 +52,13 @@ def chained_convolutions(region: Region) -> Region:
     return rewriter.region()
 
 
-def _target(node: Node) -> str | None:
+def _target(node: InstructionNode) -> str | None:
     return node.op.target if isinstance(node.op, CustomCall) else None
 
 
-def _before(node: Node, rewriter: Rewriter, returned: frozenset[Value]) -> tuple[Node, ...]:
+def _before(
+    node: InstructionNode, rewriter: Rewriter, returned: frozenset[Value]
+) -> tuple[InstructionNode, ...]:
     """The layer whose large result the node alone reads."""
     image = node.operands[0]
     made = rewriter.definition(image)
@@ -69,7 +71,9 @@ def _before(node: Node, rewriter: Rewriter, returned: frozenset[Value]) -> tuple
     return (made,) if direct and not op.attrs["residual"] else ()
 
 
-def _after(node: Node, rewriter: Rewriter, returned: frozenset[Value]) -> tuple[Node, ...]:
+def _after(
+    node: InstructionNode, rewriter: Rewriter, returned: frozenset[Value]
+) -> tuple[InstructionNode, ...]:
     """The 1x1 layer that alone reads the large result of the node."""
     op = node.op
     assert isinstance(op, CustomCall)
@@ -91,14 +95,14 @@ def _between(image: Value, rewriter: Rewriter, returned: frozenset[Value]) -> bo
     return once and image.type.nbytes >= _LARGE
 
 
-def _padding(node: Node) -> tuple[int, ...]:
+def _padding(node: InstructionNode) -> tuple[int, ...]:
     assert isinstance(node.op, CustomCall)
     padding = node.op.attrs["padding"]
     assert isinstance(padding, tuple)
     return padding
 
 
-def _keeps_rows(node: Node) -> bool:
+def _keeps_rows(node: InstructionNode) -> bool:
     """Whether every window meets the image: no row of a result is made of padding alone."""
     assert isinstance(node.op, CustomCall)
     window, dilation = node.op.attrs["window"], node.op.attrs["dilation"]

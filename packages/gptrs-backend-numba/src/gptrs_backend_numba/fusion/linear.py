@@ -14,9 +14,9 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.elementwise import Add, Cast, Clamp, Erf, Logistic, Maximum, Tanh
 from gptrs.ir.ops.layout import BroadcastTo
 from gptrs.ir.program import Region, Value
-from gptrs.optimizer.fusion import View
+from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass, RegionPass
-from gptrs.optimizer.rewrite.rewriter import Node, Rewriter
+from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
 from gptrs_backend_numba.lowering.linear import NARROW, linear_target
 from gptrs_backend_numba.lowering.matmul import FLOATS
@@ -35,8 +35,8 @@ _EPILOGUES = {
 """The names of activations in `gptrs.functionals.compositions`, and those in epilogues."""
 
 
-def _call(view: View) -> CustomCall | None:
-    attributes, weight = view.attributes, view.operands["weight"].type
+def _call(call: FoundCall) -> CustomCall | None:
+    attributes, weight = call.attributes, call.operands["weight"].type
     activation = attributes.get("activation", "none")
     assert isinstance(activation, str)
     if weight.dtype not in FLOATS or weight.size < _SMALLEST:
@@ -44,10 +44,10 @@ def _call(view: View) -> CustomCall | None:
     attrs = Dictionary.of(
         layout=str(attributes["layout"]),
         activation=_EPILOGUES[activation],
-        bias="bias" in view.operands,
+        bias="bias" in call.operands,
         residual=False,
     )
-    return CustomCall(linear_target(weight.dtype), (view.result.type,), attrs)
+    return CustomCall(linear_target(weight.dtype), (call.result.type,), attrs)
 
 
 def add_residuals(region: Region) -> Region:
@@ -65,7 +65,9 @@ def _takes_residual(op: CustomCall) -> bool:
     return linear and op.attrs["residual"] is False
 
 
-def _add_residual(node: Node, layer: CustomCall, rewriter: Rewriter, region: Region) -> None:
+def _add_residual(
+    node: InstructionNode, layer: CustomCall, rewriter: Rewriter, region: Region
+) -> None:
     (product,) = node.results
     users = rewriter.users(product)
     if product in region.results or len(users) != 1 or not isinstance(users[0].op, Add):
@@ -94,7 +96,7 @@ def take_narrow_weights(region: Region) -> Region:
     return rewriter.region()
 
 
-def _narrow_weight(node: Node, rewriter: Rewriter) -> Value | None:
+def _narrow_weight(node: InstructionNode, rewriter: Rewriter) -> Value | None:
     """What the weight of a linear layer of f32 is widened from, None if that is not its case."""
     if not isinstance(node.op, CustomCall) or node.op.target != linear_target(dtypes.f32):
         return None
@@ -105,7 +107,7 @@ def _narrow_weight(node: Node, rewriter: Rewriter) -> Value | None:
     return narrow if narrow.type.dtype in NARROW else None
 
 
-def _is_broadcast(node: Node | None) -> bool:
+def _is_broadcast(node: InstructionNode | None) -> bool:
     # The kernel reads residuals as they lie in memory; to write all of it first is no gain.
     return node is not None and isinstance(node.op, BroadcastTo)
 

@@ -11,7 +11,7 @@ from gptrs.ir.op import Op
 from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.program import Program, Region, Value
 from gptrs.ir.type_text import parse_type
-from gptrs.optimizer.fusion import FusionPass, ProgramPattern, Replacement, View
+from gptrs.optimizer.fusion import FoundCall, FusionPass, ProgramPattern, Replacement
 from gptrs.optimizer.rewrite.template import Definer
 from gptrs_backend_numba.evaluation import evaluate
 
@@ -21,7 +21,7 @@ Users = Mapping[Value, frozenset[tuple[Value, ...]]]
 
 @dataclass(frozen=True)
 class Unshared:
-    """The views of a pattern whose products nothing else reads, in any stage.
+    """The calls of a pattern whose products nothing else reads, in any stage.
 
     A shared product would have to be computed twice.
     """
@@ -34,18 +34,18 @@ class Unshared:
         """See `gptrs.optimizer.fusion.ProgramPattern`."""
         return self.pattern.name
 
-    def view(self, result: Value, definition: Definer) -> View | None:
+    def find_call(self, result: Value, definition: Definer) -> FoundCall | None:
         """See `gptrs.optimizer.fusion.ProgramPattern`."""
-        view = self.pattern.view(result, definition)
-        return None if view is None or self._is_shared(view) else view
+        call = self.pattern.find_call(result, definition)
+        return None if call is None or self._is_shared(call) else call
 
-    def _is_shared(self, view: View) -> bool:
-        own = {tuple(made.results) for made in view.made}
+    def _is_shared(self, call: FoundCall) -> bool:
+        own = {tuple(made.results) for made in call.made}
         stages: set[Value] = set()
-        for made in view.made:
+        for made in call.made:
             if type(made.op) is DotGeneral or not stages.isdisjoint(made.operands):
                 stages.update(made.results)
-        inner = stages - {view.result}
+        inner = stages - {call.result}
         return any(not self.users.get(value, frozenset()) <= own for value in inner)
 
 

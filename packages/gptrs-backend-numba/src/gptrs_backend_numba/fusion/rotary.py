@@ -7,18 +7,18 @@ from gptrs.ir.dictionary import Dictionary
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.elementwise import Add, Mul, Sub
 from gptrs.ir.ops.layout import Concat, Slice
-from gptrs.optimizer.fusion import View
+from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
 from gptrs_backend_numba.lowering.rotary import fits_rotary, rotary_target
 
 
-def _rotary(view: View) -> CustomCall | None:
-    x, table = (view.operands[name].type for name in ("x", "cos"))
+def _rotary(call: FoundCall) -> CustomCall | None:
+    x, table = (call.operands[name].type for name in ("x", "cos"))
     if not fits_rotary(x, table):
         return None
-    attrs = Dictionary.of(interleaved=view.attributes["interleaved"] is True)
-    return CustomCall(rotary_target(x.dtype), (view.result.type,), attrs)
+    attrs = Dictionary.of(interleaved=call.attributes["interleaved"] is True)
+    return CustomCall(rotary_target(x.dtype), (call.result.type,), attrs)
 
 
 def _call(half: int, *, interleaved: bool) -> dict[str, object]:

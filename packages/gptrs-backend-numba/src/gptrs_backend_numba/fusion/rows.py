@@ -10,33 +10,33 @@ from gptrs.ir.dictionary import Dictionary, DictionaryValue
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.elementwise import Div, Exp, Rsqrt
 from gptrs.ir.ops.reduction import Reduce
-from gptrs.optimizer.fusion import View
+from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.needed_patterns import fusion, tensors
 from gptrs_backend_numba.kernels.rows import FLOATS
 from gptrs_backend_numba.lowering.rows import rows_target
 
 
-def _norm(*vectors: str) -> Callable[[View], CustomCall | None]:
-    def replacement(view: View) -> CustomCall | None:
-        epsilon = view.attributes["epsilon"]
+def _norm(*vectors: str) -> Callable[[FoundCall], CustomCall | None]:
+    def replacement(call: FoundCall) -> CustomCall | None:
+        epsilon = call.attributes["epsilon"]
         assert isinstance(epsilon, float | int)
-        flags: dict[str, DictionaryValue] = {name: name in view.operands for name in vectors}
-        return _call(view, Dictionary.of(flags, epsilon=float(epsilon)))
+        flags: dict[str, DictionaryValue] = {name: name in call.operands for name in vectors}
+        return _call(call, Dictionary.of(flags, epsilon=float(epsilon)))
 
     return replacement
 
 
-def _softmax(view: View) -> CustomCall | None:
-    x = view.operands["x"].type
-    return _call(view, Dictionary()) if view.attributes["axis"] == x.rank - 1 else None
+def _softmax(call: FoundCall) -> CustomCall | None:
+    x = call.operands["x"].type
+    return _call(call, Dictionary()) if call.attributes["axis"] == x.rank - 1 else None
 
 
-def _call(view: View, attrs: Dictionary) -> CustomCall | None:
-    x = view.operands["x"].type
+def _call(call: FoundCall, attrs: Dictionary) -> CustomCall | None:
+    x = call.operands["x"].type
     if x.dtype not in FLOATS or 0 in x.shape:
         return None
-    return CustomCall(rows_target(view.pattern, x.dtype), (view.result.type,), attrs)
+    return CustomCall(rows_target(call.pattern, x.dtype), (call.result.type,), attrs)
 
 
 def _norms(*vectors: str) -> list[dict[str, object]]:

@@ -11,12 +11,12 @@ from gptrs.ir.ops.layout import Transpose
 from gptrs.ir.program import Program, Region, Value
 from gptrs.optimizer.evaluation import definitions
 from gptrs.optimizer.pass_base import change_regions
-from gptrs.optimizer.rewrite.rewriter import Node, Rewriter
+from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs.optimizer.rewrite.template import Bound, Definer, Made
 
 
 @dataclass(frozen=True)
-class View:
+class FoundCall:
     """A call that a pattern found in a program, under the names of the function that was called."""
 
     pattern: str
@@ -37,35 +37,35 @@ class ProgramPattern(Protocol):
         """The name of the function."""
         ...
 
-    def view(self, result: Value, definition: Definer) -> View | None:
+    def find_call(self, result: Value, definition: Definer) -> FoundCall | None:
         """The call that gives `result`, None if there is none."""
         ...
 
 
-def find_views(pattern: ProgramPattern, region: Region) -> list[View]:
+def find_calls(pattern: ProgramPattern, region: Region) -> list[FoundCall]:
     """Every call that `pattern` finds in `region` itself, in program order; they may overlap.
 
     What is part of a larger call is left out: a product whose bias is added is one call.
     """
     defined = definitions(region)
-    found = [view for result in defined if (view := pattern.view(result, defined.get))]
+    found = [call for result in defined if (call := pattern.find_call(result, defined.get))]
     inner = {
         value
-        for view in found
-        for made in view.made
+        for call in found
+        for made in call.made
         for value in made.results
-        if value is not view.result
+        if value is not call.result
     }
-    return [view for view in found if view.result not in inner]
+    return [call for call in found if call.result not in inner]
 
 
-Replacement = Callable[[View], Op | None]
-"""The op that computes the result of a view from its operands, in their order; None to decline."""
+Replacement = Callable[[FoundCall], Op | None]
+"""The op that computes the result of a call from its operands, in their order; None to decline."""
 
 
 @dataclass(frozen=True)
 class FusionPass:
-    """A pass that puts one instruction, mostly a `custom_call`, in the place of each view.
+    """A pass that puts one instruction, mostly a `custom_call`, in the place of each call.
 
     Calls are replaced from the end of the program to its start, so that of two that overlap the
     later one wins. A transposed operand is transposed in front of the new instruction. What else
@@ -85,31 +85,20 @@ class FusionPass:
         for node in reversed(list(rewriter)):
             if len(node.results) != 1 or not rewriter.used(node.results[0]):
                 continue
-            view = self.pattern.view(node.results[0], rewriter.definition)
-            op = None if view is None else self.replacement(view)
-            if view is not None and op is not None:
-                _put(op, view, node, rewriter)
+            call = self.pattern.find_call(node.results[0], rewriter.definition)
+            op = None if call is None else self.replacement(call)
+            if call is not None and op is not None:
+                _put(op, call, node, rewriter)
         return rewriter.region()
 
 
-def _put(op: Op, view: View, root: Node, rewriter: Rewriter) -> None:
+def _put(op: Op, call: FoundCall, root: InstructionNode, rewriter: Rewriter) -> None:
     operands: list[Value] = []
-    for bound in view.operands.values():
+    for bound in call.operands.values():
         value = bound.value
         if bound.permutation is not None:
             value = rewriter.insert(Transpose(bound.permutation), [value], root).results[0]
         operands.append(value)
     made = rewriter.insert(op, operands, root)
     rewriter.replace(root.results[0], made.results[0])
-    _erase_dead(root, rewriter)
-
-
-def _erase_dead(node: Node, rewriter: Rewriter) -> None:
-    pending = [node]
-    while pending:
-        dead = pending.pop()
-        if dead.erased or any(rewriter.used(result) for result in dead.results):
-            continue
-        rewriter.erase(dead)
-        defined = (rewriter.definition(operand) for operand in dead.operands)
-        pending.extend(made for made in defined if made is not None)
+    rewriter.erase_dead(root)

@@ -28,7 +28,7 @@ from gptrs.ir.program import Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.evaluation import Evaluator
-from gptrs.optimizer.fusion import View
+from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs.optimizer.rewrite.template import Definer, Template, TemplateMatch
 
@@ -105,7 +105,7 @@ class FunctionalPattern:
                 groups.setdefault(shape, []).append((kind, program))
         return tuple(self._variant(group) for group in groups.values())
 
-    def view(self, result: Value, definition: Definer) -> View | None:
+    def find_call(self, result: Value, definition: Definer) -> FoundCall | None:
         """The call that gives `result`, None if there is none.
 
         Of several, the one that explains the most instructions, for a mask that was computed in a
@@ -114,19 +114,19 @@ class FunctionalPattern:
         made = definition(result)
         if made is None:
             return None
-        found: list[View] = []
+        found: list[FoundCall] = []
         for variant in self.variants:
             if variant.template.root is not type(made.op):
                 continue
             candidate = variant.template.match(result, definition, exact=False)
-            view = candidate and self._confirmed(variant, candidate, result, definition)
-            if view:
-                found.append(view)
+            call = candidate and self._confirmed(variant, candidate, result, definition)
+            if call:
+                found.append(call)
         return max(found, key=_clarity, default=None)
 
     def _confirmed(
         self, variant: Variant, candidate: TemplateMatch, result: Value, definition: Definer
-    ) -> View | None:
+    ) -> FoundCall | None:
         params = zip(variant.operands, variant.template.params, strict=True)
         if any(param not in candidate.bound for param in variant.template.params):
             return None
@@ -143,7 +143,9 @@ class FunctionalPattern:
             name: match.bound[param]
             for name, param in zip(variant.operands, template.params, strict=True)
         }
-        return View(self.name, operands, attributes, tuple(match.instructions.values()), result)
+        return FoundCall(
+            self.name, operands, attributes, tuple(match.instructions.values()), result
+        )
 
     def _template(self, call: dict[str, object]) -> Template | None:
         """The capture of a call, None if the function refuses it; the last ones are kept."""
@@ -182,9 +184,9 @@ class FunctionalPattern:
         return Variant(template, operands, constants, readers)
 
 
-def _clarity(view: View) -> tuple[int, int]:
-    transposed = sum(bound.permutation is not None for bound in view.operands.values())
-    return len(view.made), -transposed
+def _clarity(call: FoundCall) -> tuple[int, int]:
+    transposed = sum(bound.permutation is not None for bound in call.operands.values())
+    return len(call.made), -transposed
 
 
 def _require_all_known(

@@ -12,7 +12,7 @@ from gptrs.ir.program import Region, Value
 from gptrs.optimizer.rewrite.journal import Refusal, current_journal
 from gptrs.optimizer.rewrite.pattern import find_match
 from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, Rewrite
-from gptrs.optimizer.rewrite.rewriter import Node, Rewriter
+from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 
 FIRINGS_PER_INSTRUCTION = 32
 """Rewrites that undo each other are stopped after this many firings an instruction."""
@@ -49,8 +49,8 @@ class _Driver:
         self.rewriter = rewriter
         self._journal = current_journal()
         self._by_root, self._depth = _table(tuple(rewrites))
-        self._worklist: deque[Node] = deque()
-        self._queued: set[Node] = set()
+        self._worklist: deque[InstructionNode] = deque()
+        self._queued: set[InstructionNode] = set()
         self._enqueue(rewriter)
 
     def run(self, max_firings: int) -> None:
@@ -75,7 +75,9 @@ class _Driver:
                 )
             self._apply(rewrite, node, values, emitted)
 
-    def _find(self, root: Node) -> tuple[Rewrite, tuple[Value, ...], list[Node]] | None:
+    def _find(
+        self, root: InstructionNode
+    ) -> tuple[Rewrite, tuple[Value, ...], list[InstructionNode]] | None:
         """The first rewrite that fits and does not decline, its values, and what it emitted."""
         for rewrite in self._by_root.get(type(root.op), ()):
             match = find_match(rewrite.pattern, root, self.rewriter)
@@ -93,7 +95,11 @@ class _Driver:
         return None
 
     def _apply(
-        self, rewrite: Rewrite, root: Node, values: tuple[Value, ...], emitted: list[Node]
+        self,
+        rewrite: Rewrite,
+        root: InstructionNode,
+        values: tuple[Value, ...],
+        emitted: list[InstructionNode],
     ) -> None:
         _require_same_types(rewrite, root, values)
         if self._journal:
@@ -104,13 +110,13 @@ class _Driver:
         read = (*values, *(operand for node in emitted for operand in node.operands))
         self._erase_or_enqueue([*emitted, *self._definitions(read), root])
 
-    def _enqueue(self, nodes: Iterable[Node]) -> None:
+    def _enqueue(self, nodes: Iterable[InstructionNode]) -> None:
         for node in nodes:
             if node not in self._queued:
                 self._queued.add(node)
                 self._worklist.append(node)
 
-    def _enqueue_users(self, root: Node) -> None:
+    def _enqueue_users(self, root: InstructionNode) -> None:
         """Look again at every instruction from which a pattern can reach `root`."""
         level = [root]
         for _ in range(self._depth - 1):
@@ -119,7 +125,7 @@ class _Driver:
             self._enqueue(users)
             level = list(users)
 
-    def _erase_or_enqueue(self, candidates: list[Node]) -> None:
+    def _erase_or_enqueue(self, candidates: list[InstructionNode]) -> None:
         """Erase those of `candidates` that nothing reads, and what only they read.
 
         The others are looked at again: each has gained or lost a user, which a check may ask for.
@@ -134,17 +140,17 @@ class _Driver:
             self.rewriter.erase(node)
             candidates.extend(self._definitions(node.operands))
 
-    def _definitions(self, values: Iterable[Value]) -> Iterable[Node]:
+    def _definitions(self, values: Iterable[Value]) -> Iterable[InstructionNode]:
         nodes = (self.rewriter.definition(value) for value in values)
         return (node for node in nodes if node)
 
 
-def _refusal(rewrite: Rewrite, node: Node, reason: str) -> Refusal:
+def _refusal(rewrite: Rewrite, node: InstructionNode, reason: str) -> Refusal:
     types = ", ".join(str(operand.type) for operand in node.operands)
     return Refusal(rewrite.name, f"`{node.op.name}` of {types}", reason)
 
 
-def _require_same_types(rewrite: Rewrite, root: Node, values: Sequence[Value]) -> None:
+def _require_same_types(rewrite: Rewrite, root: InstructionNode, values: Sequence[Value]) -> None:
     wanted = [result.type for result in root.results]
     found = [value.type for value in values]
     if wanted != found:

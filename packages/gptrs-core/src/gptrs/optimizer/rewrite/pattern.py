@@ -18,7 +18,7 @@ from typing import Generic, TypeVar, cast, overload
 from gptrs.ir.op import Op
 from gptrs.ir.program import Value
 from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.rewrite.rewriter import Node, Rewriter
+from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 
 T = TypeVar("T")
 OpT = TypeVar("OpT", bound=Op)
@@ -111,7 +111,7 @@ def _require_operands(op: type[Op], count: int, first: int, rest: Operands | Non
 class Match:
     """Where a pattern was found: the value or attribute behind each symbol."""
 
-    def __init__(self, root: Node, rewriter: Rewriter) -> None:
+    def __init__(self, root: InstructionNode, rewriter: Rewriter) -> None:
         self.root = root
         self._rewriter = rewriter
         self._bindings: dict[object, object] = {}
@@ -138,11 +138,11 @@ class Match:
         """The operands of the instruction that the whole pattern matched."""
         return self.root.operands
 
-    def users(self) -> list[Node]:
+    def users(self) -> list[InstructionNode]:
         """The nodes that read a result of the instruction that the whole pattern matched."""
         return [user for result in self.root.results for user in self._rewriter.users(result)]
 
-    def definition(self, value: Value) -> Node | None:
+    def definition(self, value: Value) -> InstructionNode | None:
         """The node that defines `value`, None for a parameter of the region."""
         return self._rewriter.definition(value)
 
@@ -155,7 +155,7 @@ class Match:
         self._bindings.setdefault(symbol, op)
 
 
-def find_match(pattern: OpPattern, root: Node, rewriter: Rewriter) -> Match | None:
+def find_match(pattern: OpPattern, root: InstructionNode, rewriter: Rewriter) -> Match | None:
     """The match of `pattern` at `root`, None if there is none.
 
     The root of a pattern is a whole instruction: its `index` plays no part.
@@ -164,7 +164,9 @@ def find_match(pattern: OpPattern, root: Node, rewriter: Rewriter) -> Match | No
     return match if _matches_node(pattern, root, match, rewriter) else None
 
 
-def _matches_node(pattern: OpPattern, node: Node, match: Match, rewriter: Rewriter) -> bool:
+def _matches_node(
+    pattern: OpPattern, node: InstructionNode, match: Match, rewriter: Rewriter
+) -> bool:
     if type(node.op) not in pattern.symbol.ops or not _matches_count(pattern, node, match):
         return False
     match.bind_op(pattern.symbol, node.op)
@@ -181,7 +183,7 @@ def _matches_node(pattern: OpPattern, node: Node, match: Match, rewriter: Rewrit
     )
 
 
-def _matches_count(pattern: OpPattern, node: Node, match: Match) -> bool:
+def _matches_count(pattern: OpPattern, node: InstructionNode, match: Match) -> bool:
     first = len(pattern.operands)
     if pattern.rest is None:
         return len(node.operands) == first

@@ -9,16 +9,16 @@ from gptrs.errors import ProgramError
 from gptrs.ir.op import Op
 from gptrs.ir.program import Value
 from gptrs.optimizer.rewrite.pattern import Match, OpPattern
-from gptrs.optimizer.rewrite.rewriter import Node, Rewriter
+from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 
 
 class Emitter:
     """Adds instructions in front of the one that is being replaced; remembers what it added."""
 
-    def __init__(self, rewriter: Rewriter, before: Node) -> None:
+    def __init__(self, rewriter: Rewriter, before: InstructionNode) -> None:
         self._rewriter = rewriter
         self._before = before
-        self.emitted: list[Node] = []
+        self.emitted: list[InstructionNode] = []
 
     def __call__(self, op: Op, *operands: Value) -> Value:
         """Add an instruction that has one result and return that result."""

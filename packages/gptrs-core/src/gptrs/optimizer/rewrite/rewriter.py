@@ -11,7 +11,7 @@ from gptrs.ir.program import Instruction, Region, Value
 
 
 @dataclass(eq=False, slots=True)
-class Node:
+class InstructionNode:
     """An instruction whose operands may be exchanged; compared by identity."""
 
     op: Op
@@ -21,15 +21,15 @@ class Node:
     origin: Instruction | None = None
     """The instruction this node still equals, None when it is new or an operand was exchanged."""
     erased: bool = False
-    previous: Node | None = field(default=None, repr=False)
-    following: Node | None = field(default=None, repr=False)
+    previous: InstructionNode | None = field(default=None, repr=False)
+    following: InstructionNode | None = field(default=None, repr=False)
 
     def freeze(self) -> Instruction:
         """The node as an instruction: the one it was made from if nothing changed."""
         return self.origin or Instruction(self.op, tuple(self.operands), self.results, self.regions)
 
 
-Use = tuple[Node | None, int]
+Use = tuple[InstructionNode | None, int]
 """A place that reads a value: operand number `int` of a node; None is the return of the region."""
 
 
@@ -43,21 +43,23 @@ class Rewriter:
     def __init__(self, region: Region) -> None:
         self._region = region
         self._results = list(region.results)
-        self._definitions: dict[Value, Node] = {}
+        self._definitions: dict[Value, InstructionNode] = {}
         # The inner dicts serve as sets that keep their order, so that every run is the same.
         self._uses: dict[Value, dict[Use, None]] = {}
-        self._first: Node | None = None
+        self._first: InstructionNode | None = None
         self._changed = False
-        last: Node | None = None
+        last: InstructionNode | None = None
         for instruction in region.instructions:
             operands, results = list(instruction.operands), instruction.results
-            node = Node(instruction.op, operands, results, instruction.regions, instruction)
+            node = InstructionNode(
+                instruction.op, operands, results, instruction.regions, instruction
+            )
             self._link(last, node, None)
             last = node
         for position, value in enumerate(self._results):
             self._uses.setdefault(value, {})[None, position] = None
 
-    def __iter__(self) -> Iterator[Node]:
+    def __iter__(self) -> Iterator[InstructionNode]:
         """The nodes in order; the one just yielded may be erased and others inserted before it."""
         node = self._first
         while node is not None:
@@ -65,11 +67,11 @@ class Rewriter:
             yield node
             node = following
 
-    def definition(self, value: Value) -> Node | None:
+    def definition(self, value: Value) -> InstructionNode | None:
         """The node that defines `value`, None for a parameter of the region."""
         return self._definitions.get(value)
 
-    def users(self, value: Value) -> list[Node]:
+    def users(self, value: Value) -> list[InstructionNode]:
         """The nodes that read `value`, each once; the results of the region are not among them."""
         return list(dict.fromkeys(node for node, _ in self._uses.get(value, ()) if node))
 
@@ -77,10 +79,10 @@ class Rewriter:
         """Whether a node reads `value` or the region returns it."""
         return bool(self._uses.get(value))
 
-    def insert(self, op: Op, operands: Sequence[Value], before: Node) -> Node:
+    def insert(self, op: Op, operands: Sequence[Value], before: InstructionNode) -> InstructionNode:
         """Add an instruction in front of `before`; ProgramError if the operands do not fit."""
         types = op.result_types([operand.type for operand in operands])
-        node = Node(op, list(operands), tuple(Value(type_) for type_ in types))
+        node = InstructionNode(op, list(operands), tuple(Value(type_) for type_ in types))
         self._link(before.previous, node, before)
         self._changed = True
         return node
@@ -101,7 +103,7 @@ class Rewriter:
         self._uses.setdefault(new, {}).update(uses)
         self._changed = True
 
-    def erase(self, node: Node) -> None:
+    def erase(self, node: InstructionNode) -> None:
         """Remove a node whose results nothing reads; ProgramError if something does."""
         if any(self.used(result) for result in node.results):
             raise ProgramError(f"`{node.op.name}` cannot be erased: its result is still read")
@@ -113,6 +115,17 @@ class Rewriter:
         self._join(node.previous, node.following)
         node.erased = self._changed = True
 
+    def erase_dead(self, node: InstructionNode) -> None:
+        """Remove `node` unless something reads its results, and then what only it read."""
+        pending = [node]
+        while pending:
+            dead = pending.pop()
+            if dead.erased or any(self.used(result) for result in dead.results):
+                continue
+            self.erase(dead)
+            defined = (self.definition(operand) for operand in dead.operands)
+            pending.extend(made for made in defined if made is not None)
+
     def region(self) -> Region:
         """The region as data: the one this was made from if nothing changed."""
         if not self._changed:
@@ -120,7 +133,12 @@ class Rewriter:
         instructions = tuple(node.freeze() for node in self)
         return Region(self._region.params, instructions, tuple(self._results))
 
-    def _link(self, previous: Node | None, node: Node, following: Node | None) -> None:
+    def _link(
+        self,
+        previous: InstructionNode | None,
+        node: InstructionNode,
+        following: InstructionNode | None,
+    ) -> None:
         self._join(previous, node)
         self._join(node, following)
         for result in node.results:
@@ -128,7 +146,7 @@ class Rewriter:
         for position, operand in enumerate(node.operands):
             self._uses.setdefault(operand, {})[node, position] = None
 
-    def _join(self, previous: Node | None, following: Node | None) -> None:
+    def _join(self, previous: InstructionNode | None, following: InstructionNode | None) -> None:
         """Make two nodes neighbours; None is what lies before the first and after the last."""
         if previous is None:
             self._first = following
