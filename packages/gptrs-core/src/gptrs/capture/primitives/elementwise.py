@@ -2,188 +2,79 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Literal as OneOf
 
 from gptrs.capture.tensor import Tensor, apply
 from gptrs.ir.dtypes import DType
+from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise
 
 Direction = OneOf["lt", "le", "eq", "ge", "gt", "ne"]
 
 
-def neg(x: Tensor) -> Tensor:
-    """-x."""
-    return apply(elementwise.Neg(), x)
-
-
-def abs(x: Tensor) -> Tensor:
-    """|x|."""
-    return apply(elementwise.Abs(), x)
-
-
-def sign(x: Tensor) -> Tensor:
-    """-1, 0 or 1."""
-    return apply(elementwise.Sign(), x)
-
-
-def exp(x: Tensor) -> Tensor:
-    """e^x."""
-    return apply(elementwise.Exp(), x)
-
-
-def expm1(x: Tensor) -> Tensor:
-    """e^x - 1."""
-    return apply(elementwise.Expm1(), x)
-
-
-def log(x: Tensor) -> Tensor:
-    """The natural logarithm."""
-    return apply(elementwise.Log(), x)
-
-
-def log1p(x: Tensor) -> Tensor:
-    """log(1 + x)."""
-    return apply(elementwise.Log1p(), x)
-
-
-def sqrt(x: Tensor) -> Tensor:
-    """The square root."""
-    return apply(elementwise.Sqrt(), x)
-
-
-def rsqrt(x: Tensor) -> Tensor:
-    """1 / sqrt(x)."""
-    return apply(elementwise.Rsqrt(), x)
-
-
-def reciprocal(x: Tensor) -> Tensor:
-    """1 / x."""
-    return apply(elementwise.Reciprocal(), x)
-
-
-def sin(x: Tensor) -> Tensor:
-    """The sine."""
-    return apply(elementwise.Sin(), x)
-
-
-def cos(x: Tensor) -> Tensor:
-    """The cosine."""
-    return apply(elementwise.Cos(), x)
-
-
-def tanh(x: Tensor) -> Tensor:
-    """The hyperbolic tangent."""
-    return apply(elementwise.Tanh(), x)
-
-
-def logistic(x: Tensor) -> Tensor:
-    """1 / (1 + e^-x)."""
-    return apply(elementwise.Logistic(), x)
-
-
-def erf(x: Tensor) -> Tensor:
-    """The error function."""
-    return apply(elementwise.Erf(), x)
-
-
-def floor(x: Tensor) -> Tensor:
-    """The largest integral value not above x."""
-    return apply(elementwise.Floor(), x)
-
-
-def ceil(x: Tensor) -> Tensor:
-    """The smallest integral value not below x."""
-    return apply(elementwise.Ceil(), x)
-
-
-def round_nearest_even(x: Tensor) -> Tensor:
-    """The nearest integral value, halves to even."""
-    return apply(elementwise.RoundNearestEven(), x)
-
-
-def logical_not(x: Tensor) -> Tensor:
-    """Logical or bitwise complement (op `not`)."""
-    return apply(elementwise.Not(), x)
-
-
-def is_finite(x: Tensor) -> Tensor:
-    """i1: neither infinite nor NaN."""
-    return apply(elementwise.IsFinite(), x)
-
-
-def stop_gradient(x: Tensor) -> Tensor:
-    """x itself, marked as constant for differentiation."""
-    return apply(elementwise.StopGradient(), x)
-
-
-def add(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """lhs + rhs."""
-    return apply(elementwise.Add(), lhs, rhs)
-
-
-def sub(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """lhs - rhs."""
-    return apply(elementwise.Sub(), lhs, rhs)
-
-
-def mul(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """lhs * rhs."""
-    return apply(elementwise.Mul(), lhs, rhs)
-
-
-def div(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """lhs / rhs; integers truncate toward zero."""
-    return apply(elementwise.Div(), lhs, rhs)
-
-
-def rem(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """The remainder with the sign of lhs."""
-    return apply(elementwise.Rem(), lhs, rhs)
-
-
-def pow(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """lhs ^ rhs."""
-    return apply(elementwise.Pow(), lhs, rhs)
-
-
-def maximum(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """The larger operand; NaN wins."""
-    return apply(elementwise.Maximum(), lhs, rhs)
-
-
-def minimum(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """The smaller operand; NaN wins."""
-    return apply(elementwise.Minimum(), lhs, rhs)
-
-
-def bit_and(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """Logical or bitwise and (op `and`)."""
-    return apply(elementwise.And(), lhs, rhs)
-
-
-def bit_or(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """Logical or bitwise or (op `or`)."""
-    return apply(elementwise.Or(), lhs, rhs)
-
-
-def bit_xor(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """Logical or bitwise exclusive or (op `xor`)."""
-    return apply(elementwise.Xor(), lhs, rhs)
-
-
-def shift_left(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """lhs shifted up by rhs bits."""
-    return apply(elementwise.ShiftLeft(), lhs, rhs)
-
-
-def shift_right_arithmetic(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """lhs shifted down, the sign repeated."""
-    return apply(elementwise.ShiftRightArithmetic(), lhs, rhs)
-
-
-def shift_right_logical(lhs: Tensor, rhs: Tensor) -> Tensor:
-    """lhs shifted down, zeros enter."""
-    return apply(elementwise.ShiftRightLogical(), lhs, rhs)
+def _unary(kind: Callable[[], Op], doc: str) -> Callable[[Tensor], Tensor]:
+    op = kind()
+
+    def primitive(x: Tensor) -> Tensor:
+        return apply(op, x)
+
+    primitive.__doc__ = doc
+    return primitive
+
+
+def _binary(kind: Callable[[], Op], doc: str) -> Callable[[Tensor, Tensor], Tensor]:
+    op = kind()
+
+    def primitive(lhs: Tensor, rhs: Tensor) -> Tensor:
+        return apply(op, lhs, rhs)
+
+    primitive.__doc__ = doc
+    return primitive
+
+
+neg = _unary(elementwise.Neg, "-x.")
+abs = _unary(elementwise.Abs, "|x|.")
+sign = _unary(elementwise.Sign, "-1, 0 or 1.")
+exp = _unary(elementwise.Exp, "e^x.")
+expm1 = _unary(elementwise.Expm1, "e^x - 1.")
+log = _unary(elementwise.Log, "The natural logarithm.")
+log1p = _unary(elementwise.Log1p, "log(1 + x).")
+sqrt = _unary(elementwise.Sqrt, "The square root.")
+rsqrt = _unary(elementwise.Rsqrt, "1 / sqrt(x).")
+reciprocal = _unary(elementwise.Reciprocal, "1 / x.")
+sin = _unary(elementwise.Sin, "The sine.")
+cos = _unary(elementwise.Cos, "The cosine.")
+tanh = _unary(elementwise.Tanh, "The hyperbolic tangent.")
+logistic = _unary(elementwise.Logistic, "1 / (1 + e^-x).")
+erf = _unary(elementwise.Erf, "The error function.")
+floor = _unary(elementwise.Floor, "The largest integral value not above x.")
+ceil = _unary(elementwise.Ceil, "The smallest integral value not below x.")
+round_nearest_even = _unary(
+    elementwise.RoundNearestEven, "The nearest integral value, halves to even."
+)
+logical_not = _unary(elementwise.Not, "Logical or bitwise complement (op `not`).")
+is_finite = _unary(elementwise.IsFinite, "i1: neither infinite nor NaN.")
+stop_gradient = _unary(
+    elementwise.StopGradient, "x itself, marked as constant for differentiation."
+)
+
+add = _binary(elementwise.Add, "lhs + rhs.")
+sub = _binary(elementwise.Sub, "lhs - rhs.")
+mul = _binary(elementwise.Mul, "lhs * rhs.")
+div = _binary(elementwise.Div, "lhs / rhs; integers truncate toward zero.")
+rem = _binary(elementwise.Rem, "The remainder with the sign of lhs.")
+pow = _binary(elementwise.Pow, "lhs ^ rhs.")
+maximum = _binary(elementwise.Maximum, "The larger operand; NaN wins.")
+minimum = _binary(elementwise.Minimum, "The smaller operand; NaN wins.")
+bit_and = _binary(elementwise.And, "Logical or bitwise and (op `and`).")
+bit_or = _binary(elementwise.Or, "Logical or bitwise or (op `or`).")
+bit_xor = _binary(elementwise.Xor, "Logical or bitwise exclusive or (op `xor`).")
+shift_left = _binary(elementwise.ShiftLeft, "lhs shifted up by rhs bits.")
+shift_right_arithmetic = _binary(
+    elementwise.ShiftRightArithmetic, "lhs shifted down, the sign repeated."
+)
+shift_right_logical = _binary(elementwise.ShiftRightLogical, "lhs shifted down, zeros enter.")
 
 
 def compare(lhs: Tensor, rhs: Tensor, direction: Direction) -> Tensor:
