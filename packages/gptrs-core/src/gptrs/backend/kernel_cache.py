@@ -1,4 +1,4 @@
-"""What a backend that keeps compiled kernels on disk may offer besides `Backend`."""
+"""An optional protocol of backends that keep compiled kernels on disk."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class CacheVersion:
     """The entries that one version of the backend and of its compiler made on one machine."""
 
     name: str
-    """What they were made by and for, in words."""
+    """The compiler and machine that they were made by and for, in words."""
     current: bool
     """Whether this process would use them; other entries are stale."""
     entries: Entries
@@ -36,7 +36,7 @@ class CacheVersion:
 
 @dataclass(frozen=True, slots=True)
 class CacheReport:
-    """What the cache of a backend holds now."""
+    """The content of the cache of a backend."""
 
     folder: Path | None
     """None where kernels cannot be kept, so that each process compiles them."""
@@ -61,7 +61,7 @@ class KernelCache(Protocol):
     """A backend that keeps compiled kernels on disk, for `gptrs cache` and for progress."""
 
     def cache_report(self) -> CacheReport:
-        """What is kept; nothing is compiled or changed."""
+        """Return the content; compiles and changes nothing."""
         ...
 
     def clear_cache(self, *, stale_only: bool = False) -> Entries:

@@ -1,4 +1,4 @@
-"""What a backend may offer besides `Backend`: how fast this machine is at the most."""
+"""An optional protocol of backends: the peak speed of this machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class MachineProbe(Protocol):
 
     @property
     def threads(self) -> int:
-        """How many threads that is."""
+        """Threads used."""
         ...
 
     def read_bytes_per_s(self) -> float:

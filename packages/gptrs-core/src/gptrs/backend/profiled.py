@@ -1,4 +1,4 @@
-"""What an executable may offer besides `Executable`: the time of each of its kernels."""
+"""An optional protocol of executables: the time of each kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class KernelRun:
     """One call of a kernel."""
 
     kernel: str
-    """What it computes, in the words of the program: the names of its ops."""
+    """The names of the ops that it computes."""
     operands: str
     """The types that it reads and the one that it writes, `f32[2, 3], f32[3] -> f32[2]`."""
     seconds: float

@@ -28,7 +28,7 @@ class Buffer(Protocol):
 
 
 class InputRole(enum.Enum):
-    """How the caller treats an input of a compiled program."""
+    """The role of an input of a compiled program."""
 
     ARGUMENT = "argument"
     """Changes from run to run; must be left as it is."""

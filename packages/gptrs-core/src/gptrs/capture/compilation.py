@@ -104,7 +104,7 @@ class Prepared:
     number: int
     executable: Executable
     inputs: tuple[int | Derivation, ...]
-    """What each input is: a leaf of the captured graph, by position, or derived of some."""
+    """For each input: the position of a leaf of the captured graph, or a derived parameter."""
 
     def leaves(self, captured: Sequence[Leaf]) -> list[Leaf]:
         """The leaves that the executable takes, made of those of the captured graph."""
@@ -234,7 +234,7 @@ class _Compiler:
     request: _CompileRequest
     observe: Callable[[PassRun], None] | None = None
     optimized: Program | None = None
-    """What the backend is given, once that is settled."""
+    """The program for the backend, once the passes are done."""
 
     def compile(self, program: Program) -> Prepared:
         require_static(self.backend, program)

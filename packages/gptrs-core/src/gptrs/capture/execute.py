@@ -36,7 +36,7 @@ program_cache = ProgramCache[Prepared]()
 
 
 def eager() -> bool:
-    """Whether `GPTRS_EAGER` asks for each op to run as soon as it is captured."""
+    """Return whether `GPTRS_EAGER=1` is set: each op then runs as soon as it is captured."""
     (asked,) = _EAGER.values()
     return asked not in (None, "", "0")
 
@@ -102,7 +102,7 @@ def materialize(outputs: Sequence[Captured]) -> None:
 
 
 def host_value(leaf: Leaf) -> np.ndarray:
-    """The elements of a leaf as a NumPy array, which may share memory with it."""
+    """Return the elements of a leaf as a NumPy array, which may share memory with it."""
     if isinstance(leaf, Stored):
         leaf.viewed = True
         if not leaf.consumed:
@@ -129,7 +129,7 @@ def input_of(leaf: Leaf, backend: Backend) -> Buffer:
 
 
 def buffer_of(leaf: Leaf, backend: Backend) -> Buffer:
-    """The memory of a leaf on `backend`; a host value is brought there once and stays."""
+    """Return the memory of a leaf on `backend`; a host value is moved there once and stays."""
     if leaf.backend is not None and leaf.backend is not backend:
         raise UsageError(
             f"a `{leaf.type}` on backend `{leaf.backend.name}` is used on `{backend.name}`",

@@ -25,15 +25,15 @@ class Stored:
     buffer: Buffer
     backend: Backend | None
     viewed: bool = False
-    """Whether a host view was handed out, which a donation must not change."""
+    """Whether a host view exists, which a donation must not change."""
     consumed: bool = False
-    """Whether the buffer was donated, so that it must not be read any more."""
+    """Whether the buffer was donated and must not be read."""
     abstract: ClassVar[bool] = False
 
 
 @dataclass(eq=False, slots=True)
 class Argument:
-    """An input of a function that is being captured."""
+    """A placeholder for an input of a function that is being captured."""
 
     type: TensorType
     position: int
@@ -50,11 +50,11 @@ class GraphNode:
     types: tuple[TensorType, ...]
     backend: Backend | None
     abstract: bool
-    """Whether it depends on an argument of a function that is being captured."""
+    """Whether it depends on a placeholder, so that it has no value."""
     stored: list[Stored | None]
     regions: tuple[Region, ...] = ()
     functions: tuple[Function, ...] = ()
-    """What the op or its regions refer to, each after those it needs itself."""
+    """The functions that the op or its regions call, each after those it calls itself."""
 
 
 @dataclass(eq=False, slots=True)
@@ -76,7 +76,7 @@ class Captured:
 
     @property
     def abstract(self) -> bool:
-        """Whether the node depends on an argument of a function that is being captured."""
+        """Whether the node depends on a placeholder, so that it has no value."""
         return self.node.abstract
 
 
@@ -85,7 +85,7 @@ Source = Leaf | Captured
 
 
 def resolve(source: Source) -> Source:
-    """The stored value behind a captured result that has been computed, else `source` itself."""
+    """Return the stored value of a captured result that was computed, else `source` itself."""
     if isinstance(source, Captured):
         return source.node.stored[source.index] or source
     return source
@@ -113,13 +113,13 @@ def make_node(
 
 
 def emit_node(builder: Builder, node: GraphNode, operands: Sequence[Value]) -> tuple[Value, ...]:
-    """Add a node to a program under construction, with a copy of its regions; its results."""
+    """Emit a node, with a copy of its regions; return its results."""
     regions = tuple(copy_region(region) for region in node.regions)
     return builder.emit_many(node.op, operands, regions).results
 
 
 def common_backend(sources: Sequence[Source], what: str) -> Backend | None:
-    """The one backend that sources live on, None if all are host values; UsageError if several."""
+    """Return the backend of the sources, None if all are host values; UsageError for two."""
     found: Backend | None = None
     for source in sources:
         backend = source.backend
@@ -134,7 +134,7 @@ def common_backend(sources: Sequence[Source], what: str) -> Backend | None:
 
 @dataclass(slots=True)
 class GraphSlice:
-    """The part of a graph that some outputs need, in an order in which it can run."""
+    """The part of a graph that the outputs need, in an order in which it can run."""
 
     outputs: Sequence[Source]
     leaves: list[Leaf] = field(default_factory=list[Leaf])
@@ -173,9 +173,9 @@ class GraphSlice:
         backend: Backend,
         context: Hashable = (),
     ) -> ProgramKey:
-        """The key of the program that `lower(order)` gives, compiled with `roles` on `backend`.
+        """Return the key of the program `lower(order)`, compiled with `roles` on `backend`.
 
-        `context` is whatever else decides how it is compiled. Inputs are numbered by identity, so
+        `context` is all else that decides how it is compiled. Inputs are numbered by identity, so
         `f(a, a)` and `f(a, b)` differ.
         """
         builder = KeyBuilder()
@@ -194,7 +194,7 @@ class GraphSlice:
         return builder.key(outputs, backend, context)
 
     def _input_numbers(self, order: Sequence[Leaf]) -> dict[tuple[int, int], int]:
-        """The reference of each leaf, and its position in `order`."""
+        """Return the position in `order` of each leaf, by its reference."""
         known = self._leaf_numbers
         return {(-1, known[leaf]): place for place, leaf in enumerate(order) if leaf in known}
 
@@ -210,7 +210,7 @@ class GraphSlice:
         return -1, self._leaf_numbers[leaf]
 
     def lower(self, order: Sequence[Leaf]) -> Program:
-        """The program over `order`, a list that holds each leaf once and may hold unused ones."""
+        """Return the program over `order`, which holds each leaf once and may hold unused ones."""
         builder = Builder(self._functions())
         values: dict[tuple[int, int], Value] = {}
         for position, leaf in enumerate(order):
@@ -230,5 +230,5 @@ def _input_name(leaf: Leaf, position: int) -> str:
 
 
 def role_of(leaf: Leaf) -> InputRole:
-    """How a program that is not told otherwise treats this leaf."""
+    """Return the role of a leaf that is not donated."""
     return InputRole.PARAMETER if isinstance(leaf, Parameter) else InputRole.ARGUMENT

@@ -1,4 +1,4 @@
-"""The methods of tensors, each of which goes to the functional of its name."""
+"""The methods of tensors: each calls the functional of its name."""
 
 from __future__ import annotations
 
@@ -162,11 +162,11 @@ class Methods:
         return functional("min")(self, axis, keepdims)
 
     def any(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """Whether any along axes is true, None for all."""
+        """Logical or along axes, None for all axes."""
         return functional("any")(self, axis, keepdims)
 
     def all(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """Whether all along axes are true, None for all."""
+        """Logical and along axes, None for all axes."""
         return functional("all")(self, axis, keepdims)
 
     def variance(self, axis: Axes = None, correction: int = 0, keepdims: bool = False) -> Self:

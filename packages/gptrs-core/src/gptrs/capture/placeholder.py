@@ -1,4 +1,4 @@
-"""Tensors whose value is not known: placeholders for arguments, and what is computed from them."""
+"""Placeholders for the arguments of captured functions: errors where a value would be needed."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Placeholder(Argument):
     function: str
     """The name of the function."""
     ended: bool = False
-    """Whether the capture is over, so that no value will ever take its place."""
+    """Whether the capture is over: a tensor that still depends on it has leaked."""
 
 
 def require_known(what: str, source: Source, hint: str) -> None:
-    """UsageError if `what`, which needs the value of `source`, is done while that is unknown."""
+    """Raise UsageError if `what` needs the value of a `source` that depends on a placeholder."""
     if source.abstract:
         raise _unknown(what, source, hint)
 
@@ -40,7 +40,7 @@ def _unknown(what: str, source: Source, hint: str) -> UsageError:
 
 
 def _leaked(asked: str, leaf: Placeholder) -> UsageError:
-    """The error of what was `asked` of a tensor that outlived the capture it belongs to."""
+    """Return the error for a tensor that is used after the capture that it belongs to."""
     return UsageError(
         f"{asked} that only stood for an argument of `{leaf.function}` while it was captured",
         hint=f"let `{leaf.function}` return the tensor, and use what its calls return",
@@ -48,7 +48,7 @@ def _leaked(asked: str, leaf: Placeholder) -> UsageError:
 
 
 def require_own(bound: Sequence[Leaf], name: str) -> None:
-    """UsageError if the function `name` binds what stands for an argument of another one."""
+    """Raise UsageError if the function `name` closes over a placeholder of another function."""
     for leaf in bound:
         if isinstance(leaf, Placeholder):
             raise _leaked(f"`{name}` uses a `{leaf.type}`", leaf)

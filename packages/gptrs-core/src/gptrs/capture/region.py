@@ -29,19 +29,19 @@ Body = Callable[..., Tensor | Sequence[Tensor]]
 
 @dataclass(frozen=True, eq=False)
 class CapturedBody:
-    """A function that was called with placeholders for its arguments, and what it returned."""
+    """A function that was called with placeholders: its arguments, results and nodes."""
 
     name: str
     arguments: tuple[Argument, ...]
     results: tuple[Source, ...]
     nodes: tuple[GraphNode, ...]
-    """What the results need and the region computes itself, in an order in which it can run."""
+    """The nodes that the region computes itself, in an order in which they can run."""
     outside: tuple[Source, ...]
-    """What the function reads of its surroundings; an instruction must pass it in."""
+    """Closed-over sources, which become operands of the instruction."""
 
     @property
     def functions(self) -> tuple[Function, ...]:
-        """The functions that the region refers to, each after those it needs itself."""
+        """The functions that the region calls, each after those it calls itself."""
         return tuple(dict.fromkeys(f for node in self.nodes for f in node.functions))
 
     def region(
@@ -50,7 +50,7 @@ class CapturedBody:
         after: int | None = None,
         returned: Sequence[Source] = (),
     ) -> Region:
-        """The region, with parameters for the arguments and for `outside`, which holds its own.
+        """Return the region, with parameters for the arguments and for `outside`.
 
         Those for `outside` follow the first `after` arguments (default: all). `returned`, a part
         of `outside`, is returned too, after as many results.
@@ -92,7 +92,7 @@ def _tensors(name: str, returned: object) -> list[Tensor]:
 
 
 def as_function(body: CapturedBody) -> Function:
-    """A captured body as one of the program, named by its content; the outside comes last."""
+    """Return the body as a function named by its content; closed-over sources come last."""
     region = body.region(body.outside)
     digest = hashlib.blake2b(print_region(region).encode(), digest_size=8).hexdigest()
     return Function(f"{_identifier(body.name)}_{digest}", region)
@@ -104,13 +104,13 @@ def _identifier(name: str) -> str:
 
 
 def outside_of(bodies: Sequence[CapturedBody]) -> tuple[Source, ...]:
-    """Return what several bodies read of their surroundings, each source once."""
+    """Return the closed-over sources of several bodies, each once."""
     found = {_key(source): source for body in bodies for source in body.outside}
     return tuple(found.values())
 
 
 def _key(source: Source) -> Source | tuple[GraphNode, int]:
-    """A captured result is the same wherever it is handed around."""
+    """Return what identifies a source: a captured result by node and index, not by object."""
     return (source.node, source.index) if isinstance(source, Captured) else source
 
 
@@ -118,7 +118,7 @@ _Kind = Literal["constant", "varying", "outside"]
 
 
 class _BodyCapture:
-    """Decides for each node below the results whether the region computes it or gets it passed.
+    """Decides for each node below the results whether the region computes it or takes it in.
 
     The region computes what varies with its arguments, and the constants that it needs: what
     depends on nothing at all. What depends on the surroundings alone is computed there, once.
@@ -134,7 +134,7 @@ class _BodyCapture:
         self._kinds: dict[GraphNode, _Kind] = {}
 
     def captured(self) -> CapturedBody:
-        """The nodes and the outside of the region."""
+        """Return the body with its nodes and closed-over sources."""
         for result in self._results:
             self._visit(result)
         nodes = self._needed()
@@ -171,7 +171,7 @@ class _BodyCapture:
             )
 
     def _needed(self) -> list[GraphNode]:
-        """The nodes of the region that a result needs, in an order in which they can run."""
+        """Return the nodes of the region that a result needs, in an order in which they can run."""
         needed = {source.node for source in self._results if isinstance(source, Captured)}
         for node in reversed(self._kinds):
             if node in needed and self._kinds[node] != "outside":

@@ -33,7 +33,7 @@ _LOOP = "loop over `range(x.shape[0])` and slice, or compute with whole tensors"
 
 @lru_cache(maxsize=4096)
 def _type_of(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> TensorType:
-    """As `TensorType.of`; every step makes tensors of the same few types."""
+    """Return `TensorType.of`, cached: every step makes tensors of the same few types."""
     return TensorType(from_numpy(dtype), shape)
 
 
@@ -62,7 +62,7 @@ class Tensor(Operators, Methods):
 
     @property
     def source(self) -> Source:
-        """What the tensor stands for now; a captured result becomes a stored one once computed."""
+        """The source of the value; a captured result becomes a stored one once it is computed."""
         source = self._source
         if isinstance(source, Captured):
             source = self._source = resolve(source)
@@ -183,11 +183,11 @@ def flush(tensors: Sequence[Tensor]) -> None:
 
 
 _SOURCE: Callable[[Tensor], Source] = attrgetter("_source")
-"""What `source` is if nothing was computed meanwhile; no call for each, since steps take many."""
+"""The `_source` attribute as a C-level getter: replaying a step reads many."""
 
 
 def known_leaves(tensors: Sequence[Tensor]) -> list[Leaf] | None:
-    """What holds the values of these tensors; those not computed yet are, as one program.
+    """Return the leaves that hold the values of tensors; compute pending ones as one program.
 
     None if a value is not known while a function is captured.
     """

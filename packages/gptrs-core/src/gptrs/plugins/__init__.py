@@ -1,1 +1,1 @@
-"""What can be plugged in, how it is found, and what state each plugin is in."""
+"""Plugins: extension points and descriptions, discovery, selection, states, the manager."""

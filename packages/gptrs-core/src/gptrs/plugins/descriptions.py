@@ -1,4 +1,4 @@
-"""What a plugin says about itself: light frozen dataclasses that entry points name.
+"""Descriptions of plugins: light frozen dataclasses that entry points name.
 
 Importing a description imports no backend, model or command; its `factory` names the callable
 that does, and is imported when the plugin is used for the first time.
@@ -19,11 +19,11 @@ _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _DIRECTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:(?!(.*/)?\.\.(/|$))[^/\\][^\\]*")
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
 _RESERVED = ("", "portable", "benchmark")
-"""What no implementation of a functional can be called."""
+"""Names that no implementation of a functional can have: words of policies."""
 
 
 def is_compatible(api: str) -> bool:
-    """Whether a plugin written for API version `api` works with this `API_VERSION`.
+    """Return whether a plugin written for API version `api` works with this `API_VERSION`.
 
     The majors must be equal and the minor no newer than ours. While the major is 0 every minor
     may break plugins, so that both must be equal.
@@ -38,7 +38,7 @@ def is_compatible(api: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class PluginDescription:
-    """What every plugin states; malformed fields raise PluginError when the description is made.
+    """The fields of every plugin; PluginError for malformed ones when the description is made.
 
     `name` is what users type and equals the name of the entry point. `summary` is one line for
     lists. `api` is the API version that the plugin was written for, spelled out: the constant
@@ -115,7 +115,7 @@ class FunctionalPlugin(FactoryPlugin):
 
     @property
     def implementation(self) -> str:
-        """What users call it: the name, without the functional in front."""
+        """The name for users: without the functional in front."""
         return self.name.removeprefix(f"{self.functional}.")
 
 
@@ -126,7 +126,7 @@ class CommandPlugin(FactoryPlugin):
 
 @dataclass(frozen=True, kw_only=True)
 class TraceSinkPlugin(FactoryPlugin):
-    """What listens to programs; `factory() -> gptrs.api.ExecutionTraceSink`.
+    """A listener to programs; `factory() -> gptrs.api.ExecutionTraceSink`.
 
     It is made when `GPTRS_TRACE_SINKS` or `--trace-sink` names it, and only then.
     """

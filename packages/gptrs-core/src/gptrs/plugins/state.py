@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 
 class PluginState(enum.StrEnum):
-    """What became of a plugin that is installed."""
+    """The state of an installed plugin."""
 
     AVAILABLE = "available"
     """Its description was read; the rest of it is imported on first use."""
     LOADED = "loaded"
-    """It is in use: its factory was imported."""
+    """Its factory was imported."""
     DISABLED = "disabled"
     """The user excluded it; nothing of it was imported."""
     DUPLICATE = "duplicate"
@@ -24,7 +24,7 @@ class PluginState(enum.StrEnum):
 
     @property
     def usable(self) -> bool:
-        """Whether the plugin can be asked to work."""
+        """Whether the plugin can be used."""
         return self in (PluginState.AVAILABLE, PluginState.LOADED)
 
 

@@ -1,4 +1,4 @@
-"""What functionals there are, what implements each, and which implementation a call would use."""
+"""List functionals, their implementations, and the one that a call would use."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ListedImplementation:
 
     @property
     def state(self) -> PluginState:
-        """Whether it can be used."""
+        """Whether it is usable."""
         return self.plugin.state if self.plugin else PluginState.LOADED
 
 

@@ -19,7 +19,7 @@ _KEY = "`runtime.functional_overrides`"
 
 
 def model_choices(config: Mapping[str, object], origin: str) -> dict[str, Choice]:
-    """What overrides apply to a model with this config.json: its own, below the environment's.
+    """Return the overrides for a model with this config.json: its own, below the environment's.
 
     `origin` says in errors where the config is from. ModelError when its overrides are malformed
     or name what does not exist, UsageError when those in `GPTRS_OVERRIDES` do.

@@ -20,7 +20,7 @@ class ListedVariant:
     read: dict[str, str]
     """The others, and the op that they are read from."""
     ops: tuple[str, ...]
-    """What such a call is made of."""
+    """The ops that such a call consists of."""
     example: str
     """One of them, as a program."""
 

@@ -15,7 +15,7 @@ REASONS: tuple[Reason, ...] = ("first", "evicted", *get_args(Aspect))
 """All reasons."""
 
 _REMEMBERED = 4096
-"""How many dropped programs are remembered, by digest."""
+"""Dropped programs remembered, by digest."""
 
 
 class MissReasons:
@@ -71,7 +71,7 @@ class MissReasons:
 
 
 def _agreeing(hashes: Sequence[int], known: Counter[int]) -> int:
-    """How many aspects, from the first on, some program has in common with these."""
+    """Return how many leading aspects some program shares with these."""
     count = 0
     while count < len(hashes) - 1 and _prefix(hashes, count + 1) in known:
         count += 1
@@ -79,7 +79,7 @@ def _agreeing(hashes: Sequence[int], known: Counter[int]) -> int:
 
 
 def _fingerprints(hashes: Sequence[int]) -> Iterator[int]:
-    """Of all aspects but one, for each one, and of the first few, for each number of them."""
+    """Digests of all aspects but one, for each, and of the first n aspects, for each n."""
     for position in range(len(hashes)):
         yield _without(hashes, position)
     for count in range(1, len(hashes)):

@@ -25,12 +25,12 @@ DEFAULT_BUDGET = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class Lookup(Generic[T]):
-    """What a cache answered."""
+    """The answer of a cache."""
 
     value: T
     """The compiled program."""
     hit: bool
-    """Whether it was there, or another thread was just making it."""
+    """Whether it was cached, or another thread was just compiling it."""
     reason: Reason | None
     """Why it had to be compiled; None on a hit."""
 
@@ -47,7 +47,7 @@ class _Compilation(Generic[T]):
 
     @property
     def by_others(self) -> bool:
-        """Whether another thread of this process does it: not this one, nor one before a fork."""
+        """Whether another living thread compiles it: not this one, nor one lost in a fork."""
         process, thread = self._thread
         return process == os.getpid() and thread != threading.get_ident()
 
@@ -121,7 +121,7 @@ class ProgramCache(Generic[T]):
 
     @property
     def statistics(self) -> CacheStatistics:
-        """What the cache did since it was made or cleared, and what it holds."""
+        """Counts since the cache was made or cleared, and what it holds."""
         with self._lock:
             return self._store.statistics()
 

@@ -36,7 +36,7 @@ What follows from these, such as the types of results, is not part of a key.
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ProgramKey:
-    """What a compiled program is kept under: equal keys mean the same program, bit for bit.
+    """The key of a compiled program: equal keys mean the same program, bit for bit.
 
     `parts` holds one value for each of `ASPECTS`. Equality compares all of them; `digest` only
     finds candidates, so that two programs with one digest stay two. Digests are of this process.

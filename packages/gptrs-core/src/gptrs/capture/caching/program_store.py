@@ -1,4 +1,4 @@
-"""What a program cache holds: entries within a budget, and the account of them."""
+"""The entries of a program cache within a budget, and their statistics."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ BYTES_PER_INSTRUCTION = 1024
 
 @dataclass(frozen=True, slots=True)
 class CacheStatistics:
-    """What a program cache did since it was made or cleared, and what it holds now."""
+    """Counts since the cache was made or cleared, and what it holds now."""
 
     hits: int
     misses: int
     entries: int
     bytes: int
-    """What the entries are estimated to take."""
+    """Estimated memory of the entries."""
     evictions: int
     """Entries that were dropped to make room."""
     refused: int
     """Programs that alone were larger than the budget, and so were not kept."""
     misses_by_reason: Mapping[Reason, int]
-    """How many misses had each reason, all reasons listed; see `MissReasons.explain`."""
+    """Misses by reason, all reasons listed; see `MissReasons.explain`."""
 
 
 @dataclass(frozen=True, slots=True)

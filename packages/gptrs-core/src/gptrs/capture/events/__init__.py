@@ -1,1 +1,1 @@
-"""What happens to programs, for listeners: compiled, changed by a pass, run."""
+"""Events of programs for trace sinks: compilations, passes, runs, kernels."""

@@ -1,4 +1,4 @@
-"""`GPTRS_PASS_STATS=1`: what each pass did in this process, as a table at its end."""
+"""The trace sink of `GPTRS_PASS_STATS=1`: a table of what each pass did, at exit."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ class PassTotals:
     applied: int = 0
     changed: int = 0
     removed: int = 0
-    """Instructions fewer after it than before, in all."""
+    """Instructions before less instructions after, in all."""
     seconds: float = 0.0
 
 
 class PassStatistics(ExecutionTraceSink):
-    """Adds up the pass events of every program; safe between threads."""
+    """A sink that adds up the pass events of every program; safe between threads."""
 
     def __init__(self) -> None:
         self._totals: dict[tuple[str, str], PassTotals] = {}
@@ -39,7 +39,7 @@ class PassStatistics(ExecutionTraceSink):
             totals.seconds += event.seconds
 
     def table(self) -> str:
-        """One line a pass: stage, name, times applied and changed, instructions removed, time."""
+        """Return a line a pass: stage, name, times applied, changed, removed instructions, ms."""
         with self._lock:
             rows = list(self._totals.items())
         lines = [f"{'stage':14}{'pass':28}{'applied':>9}{'changed':>9}{'removed':>9}{'ms':>10}"]
@@ -56,7 +56,7 @@ _lock = threading.Lock()
 
 
 def install_if_asked() -> None:
-    """Start to count where `GPTRS_PASS_STATS` is set; the table goes to stderr at the end."""
+    """Install the sink once if `GPTRS_PASS_STATS` is set; print the table to stderr at exit."""
     if _installed or os.environ.get("GPTRS_PASS_STATS", "") in ("", "0"):
         return
     with _lock:

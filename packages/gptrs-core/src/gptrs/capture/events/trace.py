@@ -1,4 +1,4 @@
-"""What happens to programs, told to whoever listens: compiled, changed by a pass, run."""
+"""Events of programs and the sinks that listen to them: compilations, passes, runs, kernels."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _numbers = itertools.count()
 
 
 def next_number() -> int:
-    """A number that no program of this process has yet."""
+    """Return a number that no program of this process has yet."""
     return next(_numbers)
 
 
 @dataclass(frozen=True, slots=True)
 class CompileStart:
-    """A program is about to be optimized and compiled, since no executable of it was at hand."""
+    """A program is about to be optimized and compiled."""
 
     number: int
     """Counts the programs of the process; all events of a program carry it."""
     origin: str
-    """What asked for it: "flush", "run_program", or "jit NAME"."""
+    """The cause: "flush", "run_program", or "jit NAME"."""
     program: Program
-    """As it was captured or read."""
+    """The program before any pass."""
     roles: tuple[InputRole, ...]
     """One for each parameter of `@main`."""
     backend: str
@@ -48,7 +48,7 @@ class PassEvent:
     name: str
     """The pass."""
     round: int
-    """How often the stage had run before; counts from 0."""
+    """Round of the stage, from 0."""
     changed: bool
     before: int
     """Instructions before the pass, those of regions included."""
@@ -59,11 +59,11 @@ class PassEvent:
 
 @dataclass(frozen=True, slots=True)
 class CompileEnd:
-    """The compilation came to its end: `error` is None, or what it raised."""
+    """The compilation ended: `error` is None, or what it raised."""
 
     number: int
     optimized: Program | None
-    """What the backend was given; None if an error came first."""
+    """The program given to the backend; None if an error came first."""
     seconds: float
     error: BaseException | None
 
@@ -74,12 +74,12 @@ class RunStart:
 
     number: int
     cached: bool
-    """Whether an earlier call had compiled it."""
+    """Whether an earlier call compiled the program."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnd:
-    """The run came to its end: `error` is None, or what it raised."""
+    """The run ended: `error` is None, or what it raised."""
 
     number: int
     seconds: float
@@ -98,14 +98,14 @@ Event = CompileStart | PassEvent | CompileEnd | RunStart | RunEnd
 
 
 class ExecutionTraceSink:
-    """Listens to events. Subclass it and override what you need; each does nothing here.
+    """The base class of sinks: override the events you need; here each does nothing.
 
-    A sink is called in the thread that compiles or runs, between the events it is told of, and may
-    be called from several threads at once. What it raises goes to the caller of the program.
+    A sink is called in the thread that compiles or runs, so several threads may call it at once.
+    What it raises goes to the caller of the program.
     """
 
     wants_kernels: bool = False
-    """Whether to time each kernel where the backend can, which makes runs slower."""
+    """Set it to get `after_kernel` from backends that can time kernels; runs get slower."""
 
     def before_program(self, event: CompileStart) -> None:
         """A program is about to be compiled."""
@@ -120,7 +120,7 @@ class ExecutionTraceSink:
         """It is about to run."""
 
     def after_kernel(self, event: KernelEvent) -> None:
-        """A kernel was called while it runs; told to those that have `wants_kernels`."""
+        """A kernel ran; only sinks with `wants_kernels` get this."""
 
     def after_run(self, event: RunEnd) -> None:
         """It ran, or failed."""
@@ -131,7 +131,7 @@ _scoped: ContextVar[tuple[ExecutionTraceSink, ...]] = ContextVar("gptrs_trace", 
 
 
 def install(sink: ExecutionTraceSink) -> None:
-    """Let `sink` listen to every thread, to the end of the process or `uninstall`."""
+    """Let `sink` listen to every thread until `uninstall`."""
     _everywhere.append(sink)
 
 
@@ -142,7 +142,7 @@ def uninstall(sink: ExecutionTraceSink) -> None:
 
 @contextmanager
 def tracing(sink: ExecutionTraceSink) -> Generator[None]:
-    """Scope in which `sink` listens to this thread."""
+    """Let `sink` listen to this thread in this scope."""
     token = _scoped.set((*_scoped.get(), sink))
     try:
         yield
@@ -151,6 +151,6 @@ def tracing(sink: ExecutionTraceSink) -> Generator[None]:
 
 
 def sinks() -> Sequence[ExecutionTraceSink]:
-    """Who listens now; empty as a rule, and then no event need be made."""
+    """Return the sinks that listen now; without any, no event needs to be made."""
     scoped = _scoped.get()
     return (*_everywhere, *scoped) if _everywhere else scoped

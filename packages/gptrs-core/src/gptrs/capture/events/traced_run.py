@@ -1,4 +1,4 @@
-"""Runs of a compiled program that somebody listens to: told before, after, and kernel by kernel."""
+"""Runs of compiled programs with trace sinks: events before, after, and kernel by kernel."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gptrs.capture.events import trace
 def run_traced(
     number: int, executable: Executable, buffers: Sequence[Buffer], cached: bool
 ) -> list[Buffer]:
-    """Run program `number`; who traces executions is told, and whether an earlier call had it.
+    """Run program `number` and notify trace sinks; `cached`: an earlier call compiled it.
 
-    It runs kernel by kernel if a sink wants that and the executable can, else as always.
+    It runs kernel by kernel if a sink wants that and the executable can.
     """
     sinks = trace.sinks()
     for sink in sinks:

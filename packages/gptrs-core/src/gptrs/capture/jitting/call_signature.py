@@ -1,4 +1,4 @@
-"""Which argument goes to which parameter: one order and one name for each, however it is passed."""
+"""Match the arguments of a call with parameters: one order and one name, however passed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STARS = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 _ANY = inspect.Signature(
     [inspect.Parameter("args", _STARS[0]), inspect.Parameter("kwargs", _STARS[1])]
 )
-"""The signature of functions that do not tell theirs, such as some that are written in C."""
+"""The signature of functions without one, such as some that are written in C."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Slot:
     owner: str
     """The name of the parameter, which may hold several arguments."""
     given: int | str | None
-    """Where a call has it: at a position, under a keyword, nowhere."""
+    """Its position or keyword in the call, None for a default."""
     default: object = None
     keyword: str | None = None
     """The keyword under which the function gets it, None for by position."""
@@ -51,7 +51,7 @@ class CallShape:
     slots: tuple[Slot, ...]
     labels: tuple[str, ...]
     ordered: bool
-    """Whether the positional arguments are the slots, one for one."""
+    """Whether the positional arguments are exactly the slots."""
 
     def flatten(
         self, args: tuple[object, ...], kwargs: Mapping[str, object], leaves: list[Tensor]
@@ -80,7 +80,7 @@ class CallShape:
         structures: Sequence[Structure],
         leaves: Iterator[Tensor],
     ) -> object:
-        """What `function` returns for a call of these structures with these tensors."""
+        """Call `function` with arguments of these structures and tensors."""
         args: list[object] = []
         kwargs: dict[str, object] = {}
         for slot, structure in zip(self.slots, structures, strict=True):
@@ -117,7 +117,7 @@ def _static(function: str, slot: Slot, value: object) -> Static:
 
 
 def refused(refusal: Refusal, what: str, tree: Tree, name: str) -> UsageError:
-    """The error of a refused part of `tree`: what was done with it, and how Python reaches it."""
+    """Return the error for a refused part of `tree`, with its Python path."""
     path = path_of(refusal.value, tree, name) or name
     return UsageError(f"{what} {refusal.problem} as `{path}`", hint=refusal.hint)
 
@@ -137,7 +137,7 @@ class CallSignature:
         self._shapes: dict[Hashable, CallShape] = {}
 
     def shape(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> CallShape:
-        """The shape of a call; TypeError if the function cannot be called that way."""
+        """Return the shape of a call; TypeError if the function cannot be called that way."""
         key = (len(args), *kwargs) if kwargs else len(args)
         return self._shapes.get(key) or self._shapes.setdefault(
             key, self._shape(len(args), tuple(kwargs))
@@ -148,7 +148,7 @@ class CallSignature:
         return frozenset(self._label(what, name) for name in listed)
 
     def _label(self, what: str, name: int | str) -> str:
-        """The label or owner of the slots that are meant; UsageError if there can be none."""
+        """Return the label or owner of the named slots; UsageError if there can be none."""
         params = self._signature.parameters
         if isinstance(name, str):
             if name in params or self._star(inspect.Parameter.VAR_KEYWORD):
@@ -203,7 +203,7 @@ class CallSignature:
         return {"donated": bool(names & self._donated), "static": bool(names & self._static)}
 
     def _default(self, param: inspect.Parameter) -> list[Slot]:
-        """The slot of a default, none for one that cannot be passed: the function brings it."""
+        """Return the slot of a default; none if it cannot be passed, so the function adds it."""
         default = cast("object", param.default)
         keyword = None if param.kind is inspect.Parameter.POSITIONAL_ONLY else param.name
         roles = self._roles(param.name, param.name)

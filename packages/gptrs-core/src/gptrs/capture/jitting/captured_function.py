@@ -1,4 +1,4 @@
-"""A function whose calls are taken apart, and which is captured by a call with placeholders."""
+"""The function behind `gptrs.jit`: flattens its calls, and captures it with placeholders."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _contexts: list[Callable[[], Hashable]] = []
 _open_captures: ContextVar[tuple[tuple[object, StepKey], ...]] = ContextVar(
     "gptrs_open_captures", default=()
 )
-"""The functions that are being captured, outermost first, each with the key of its call."""
+"""The functions being captured, outermost first, each with the key of its call."""
 
 
 def add_signature_context(value: Callable[[], Hashable]) -> None:
-    """Make `value()` part of every signature: for ambient state that changes what is captured."""
+    """Make `value()` part of every signature: ambient state that changes what is captured."""
     _contexts.append(value)
 
 
 @dataclass(eq=False, slots=True)
 class JitCall:
-    """The arguments of one call, taken apart."""
+    """The flattened arguments of one call of a jitted function."""
 
     shape: CallShape
     structures: tuple[Structure, ...]
@@ -43,12 +43,12 @@ class JitCall:
     context: tuple[Hashable, ...]
 
     def key(self, types: tuple[TensorType, ...], backend: Backend | None) -> StepKey:
-        """The key of its step on `backend`, with the types of its tensors."""
+        """Return the key of its step on `backend`, with the types of its tensors."""
         settings = settings_for(backend) if backend else ()
         return StepKey(self.shape.labels, self.structures, types, self.context, backend, settings)
 
     def donated(self) -> dict[int, str]:
-        """The positions of the donated tensors, with the names of their arguments."""
+        """Return the positions of the donated tensors, with the names of their arguments."""
         names: list[str | None] = []
         for slot, structure in zip(self.shape.slots, self.structures, strict=True):
             names += [slot.label if slot.donated else None] * count_tensors(structure)
@@ -57,24 +57,24 @@ class JitCall:
 
 @dataclass(frozen=True, slots=True)
 class Capture:
-    """What a function did with placeholders for its arguments."""
+    """The graph of a function that was called with placeholders."""
 
     graph: GraphSlice
     arguments: Sequence[Placeholder]
     bound: Sequence[Leaf]
-    """What it uses without taking it, the parameters at the end."""
+    """Closed-over tensors, the parameters last."""
     outputs: Structure
     output_types: Sequence[TensorType]
 
     def program(self) -> Program:
-        """The program over the arguments, and then what is bound."""
+        """Return the program; its parameters are the arguments, then the closed-over tensors."""
         return self.graph.lower([*self.arguments, *self.bound])
 
 
 class CapturedFunction:
-    """The function of `gptrs.jit`: what it is called with, and what it does with that.
+    """A function whose calls can be flattened, captured, or inlined.
 
-    `name` is for errors, `donate` and `static` as `gptrs.jit` has them.
+    `name` is for errors; `donate` and `static` are those of `gptrs.jit`.
     """
 
     def __init__(
@@ -86,11 +86,11 @@ class CapturedFunction:
 
     @property
     def inlined(self) -> bool:
-        """Whether calls just run it: in eager mode, and as part of another capture."""
+        """Whether calls run the Python function: in eager mode, and within another capture."""
         return bool(_open_captures.get()) or execute.eager()
 
     def taken_apart(self, args: tuple[object, ...], kwargs: dict[str, object]) -> JitCall:
-        """The parts of a call; UsageError for what cannot be passed, TypeError as Python has it."""
+        """Flatten a call; UsageError for what cannot be passed, TypeError as Python raises it."""
         shape = self._signature.shape(args, kwargs)
         tensors: list[Tensor] = []
         structures = shape.flatten(args, kwargs, tensors)
@@ -135,7 +135,7 @@ class CapturedFunction:
             _open_captures.reset(token)
 
     def run_inlined(self, call: JitCall) -> Tree:
-        """The result of the function itself: in eager mode, and as part of another capture."""
+        """Return the result of the Python function: computed if eager, else captured."""
         if execute.eager() and not _open_captures.get():
             returned = call.shape.call(self._function, call.structures, iter(call.tensors))
         else:

@@ -15,24 +15,24 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import clipped
 
 MOST_SIGNATURES = 512
-"""How many signatures of one function are kept."""
+"""Signatures kept for one function."""
 MANY_SIGNATURES = 64
-"""From how many on a function is likely to be captured for every call."""
+"""Above so many signatures a function is probably captured anew for every call."""
 
 _logger = logging.getLogger("gptrs")
 
 
 class StepKey(NamedTuple):
-    """All that decides which program a call runs."""
+    """Everything that decides which program a call runs."""
 
     labels: tuple[str, ...]
     structures: tuple[Structure, ...]
     types: tuple[TensorType, ...]
-    """Of the tensors of all arguments, in order."""
+    """The types of the tensors of all arguments, in order."""
     context: tuple[Hashable, ...]
     backend: Backend | None
     settings: Hashable
-    """What else decides how the backend compiles."""
+    """Other settings of the backend and the optimizer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +42,10 @@ class JitSignature:
     arguments: Mapping[str, str]
     """The name of each argument, with the type of a tensor or the value of another."""
     context: tuple[Hashable, ...]
-    """What else was in force: the overrides of functionals."""
+    """Ambient state: the overrides of functionals."""
     backend: str
     calls: int
-    """How many calls it served."""
+    """Calls served."""
 
     def __str__(self) -> str:
         listed = ", ".join(f"{name}: {text}" for name, text in self.arguments.items())
@@ -60,7 +60,7 @@ class _Entry(Generic[StepT]):
     step: StepT
     calls: int
     used: int
-    """A larger number was used later."""
+    """Clock of the last use, for dropping the least recently used."""
 
 
 class CompiledSteps(Generic[StepT]):
@@ -80,7 +80,7 @@ class CompiledSteps(Generic[StepT]):
         return len(self._entries)
 
     def find(self, key: StepKey) -> StepT | None:
-        """The step of a call, which is counted; None if there is none."""
+        """Return the step of a call and count the call; None if there is none."""
         last = self._last
         repeated = last is not None and last[0] == key
         entry = last[1] if last is not None and repeated else self._entries.get(key)
@@ -94,7 +94,7 @@ class CompiledSteps(Generic[StepT]):
         return entry.step
 
     def keep(self, key: StepKey, step: StepT) -> None:
-        """Add the step of a call, which is counted; drop the one unused for longest if need be."""
+        """Add the step of a call and count it; drop the least recently used step if need be."""
         with self._lock:
             self._last = None
             self._entries[key] = _Entry(step, 1, next(self._clock))
@@ -113,7 +113,7 @@ class CompiledSteps(Generic[StepT]):
             self._warned = False
 
     def signatures(self) -> list[JitSignature]:
-        """All of them in words, in the order in which they were compiled."""
+        """Return all signatures in words, in the order in which they were compiled."""
         with self._lock:
             found = [(key, entry.calls) for key, entry in self._entries.items()]
         return [
@@ -138,7 +138,7 @@ class CompiledSteps(Generic[StepT]):
 
 
 def arguments_of(key: StepKey) -> dict[str, str]:
-    """The arguments of a call in words, by name."""
+    """Return the arguments of a call in words, by name."""
     types = iter(key.types)
     pairs = zip(key.labels, key.structures, strict=True)
     return {label: show(structure, types) for label, structure in pairs}

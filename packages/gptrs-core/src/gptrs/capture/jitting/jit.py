@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 class Jitted(Generic[Parameters, Result]):
-    """What `gptrs.jit` returns: call it like the function."""
+    """A jitted function: call it like the function itself."""
 
     def __init__(
         self,
@@ -51,12 +51,12 @@ class Jitted(Generic[Parameters, Result]):
 
     @property
     def compiled(self) -> int:
-        """For how many signatures a compiled program is kept; at most 512 are."""
+        """Number of signatures with a compiled program, at most 512."""
         return len(self._steps)
 
     @property
     def signatures(self) -> list[JitSignature]:
-        """These signatures, with the types, the static values, and how often each was called."""
+        """These signatures, with types, static values, and calls served."""
         return self._steps.signatures()
 
     def clear(self) -> None:
@@ -75,7 +75,7 @@ class Jitted(Generic[Parameters, Result]):
         return self._function.capture(call, [tensor.source for tensor in call.tensors]).program()
 
     def __get__(self, instance: object, owner: type | None = None) -> object:
-        """A method, where the function is one: `self` is its first argument."""
+        """Bind a method: `self` is its first argument."""
         return self if instance is None else MethodType(self, instance)
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
@@ -93,7 +93,7 @@ class Jitted(Generic[Parameters, Result]):
         return cast("Result", replay(step, inputs, cached))
 
     def _new_step(self, call: JitCall, inputs: Sequence[Leaf]) -> tuple[CompiledStep, bool]:
-        """The step of a call that had none, and whether another thread has compiled it now."""
+        """Compile the step of a call that had none; True if another thread did so meanwhile."""
         with self._lock:
             step = self._find(call, inputs)
             if step is not None:

@@ -40,11 +40,11 @@ Structure = Hashable
 Equal structures and equal types of the tensors mean the same call."""
 
 LEAF = Tensor
-"""What stands for a tensor in a structure."""
+"""The mark of a tensor in a structure."""
 
 _SORTED = DictNode(sorted_keys)
 AS_GIVEN = DictNode(list)
-"""How the dicts of results come apart: a function decides the order of what it returns."""
+"""Flatten dicts in their own order: a function decides the order of what it returns."""
 
 _BUILT_IN: dict[type, PytreeNode] = {
     tuple: SequenceNode(tuple, "()"),
@@ -195,7 +195,7 @@ Rebuild = Callable[[Sequence[Tensor]], Tree]
 
 
 def rebuilder(structure: Structure) -> Rebuild:
-    """What `rebuild` does for one structure, prepared for many calls."""
+    """`rebuild` for one structure, prepared for many calls."""
     return _rebuilder(structure, itertools.count())
 
 
@@ -224,7 +224,7 @@ def show(structure: Structure, types: Iterator[TensorType]) -> str:
 
 
 def count_tensors(structure: Structure) -> int:
-    """How many tensors the tree holds."""
+    """Return the number of tensors in the tree."""
     if structure is LEAF:
         return 1
     if isinstance(structure, Static):
@@ -234,7 +234,7 @@ def count_tensors(structure: Structure) -> int:
 
 
 def path_of(refused: object, tree: Tree, path: str) -> str | None:
-    """How Python code reaches `refused` in `tree`, which `path` names; None if it is elsewhere."""
+    """Return the Python path of `refused` below `path`; None if `tree` does not hold it."""
     if tree is refused:
         return path
     node = _nodes.get(type(tree))

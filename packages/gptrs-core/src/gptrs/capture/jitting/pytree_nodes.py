@@ -1,4 +1,4 @@
-"""How tuples, lists, dicts, dataclasses and registered types come apart and are put together."""
+"""Flatten and rebuild tuples, lists, dicts, dataclasses and registered types."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Refusal(Exception):  # noqa: N818 - it never reaches a user
 
 
 class PytreeNode(ABC):
-    """What is known of one type of container. Nodes are equal only to themselves."""
+    """How one type of container is flattened and rebuilt. Nodes compare by identity."""
 
     @abstractmethod
     def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
@@ -35,7 +35,7 @@ class PytreeNode(ABC):
 
     @abstractmethod
     def labels(self, rest: Hashable, count: int) -> list[str]:
-        """How Python code reaches each part: `[0]`, `["a"]`, `.mean`."""
+        """Return the Python path of each part: `[0]`, `["a"]`, `.mean`."""
 
     @abstractmethod
     def show(self, rest: Hashable, parts: Sequence[str]) -> str:
@@ -138,7 +138,7 @@ class FieldsNode(PytreeNode):
         self._names = names
         make = getattr(kind, "_make", None) if tuple in kind.__mro__ else None
         self._make = cast("Callable[[list[Tree]], Tree] | None", make)
-        """What makes a named tuple; a dataclass has none."""
+        """Makes a named tuple; None for a dataclass."""
 
     def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
         """The values of the fields."""
@@ -190,7 +190,7 @@ class RegisteredNode(PytreeNode):
         self._unflatten = unflatten
 
     def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
-        """What the registered function says; Refusal if what remains has no hash."""
+        """Call the registered function; Refusal if the static part has no hash."""
         parts, rest = self._flatten(value)
         try:
             hash(rest)
@@ -204,7 +204,7 @@ class RegisteredNode(PytreeNode):
         return parts, rest
 
     def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:
-        """What the registered function makes of it."""
+        """Call the registered function."""
         return self._unflatten(rest, parts)
 
     def labels(self, rest: Hashable, count: int) -> list[str]:

@@ -21,26 +21,26 @@ from gptrs.ir.tensor_type import TensorType
 
 @dataclass(frozen=True, slots=True)
 class CompiledStep:
-    """A compiled capture: what to run, the inputs it brings along, and the shape of its result."""
+    """A compiled capture: the program, its closed-over inputs, and the nesting of its result."""
 
     function: str
     prepared: Prepared
     backend: Backend
     constants: Sequence[Leaf]
-    """What it uses without taking it and is no parameter; comes after the arguments."""
+    """Closed-over tensors other than parameters; appended after the arguments."""
     parameters: Sequence[Parameter]
-    """The parameters that it uses; they come last."""
+    """Closed-over parameters; they come last."""
     donated: Mapping[int, str]
-    """The positions of the inputs that are given away, with the names of their arguments."""
+    """The positions of the donated inputs, with the names of their arguments."""
     rebuild: Rebuild
-    """Makes the result of the tensors in it."""
+    """Nests the result tensors as the function returned them."""
     output_types: Sequence[TensorType]
     _loaded: list[BoundInputs] = field(default_factory=list[BoundInputs])
     """The buffers of the parameters, once they are loaded."""
 
     @property
     def weights(self) -> BoundInputs:
-        """Where the parameters are: those that stay in memory never move."""
+        """The buffers of the parameters, which are loaded once."""
         if not self._loaded:
             buffers = [execute.input_of(leaf, self.backend) for leaf in self.parameters]
             self._loaded[:] = [BoundInputs(buffers)]
@@ -48,9 +48,9 @@ class CompiledStep:
 
 
 def replay(step: CompiledStep, inputs: Sequence[Leaf], cached: bool) -> Tree:
-    """Run `step` on the tensors of its arguments; what the function would have returned.
+    """Run `step` on the tensors of its arguments; return what the function would return.
 
-    `cached` says whether an earlier call had compiled it.
+    `cached`: an earlier call compiled the step.
     """
     backend = step.backend
     buffers = [
@@ -71,9 +71,9 @@ def replay(step: CompiledStep, inputs: Sequence[Leaf], cached: bool) -> Tree:
 
 
 def _prepare_donation(step: CompiledStep, inputs: Sequence[Leaf], buffers: list[Buffer]) -> None:
-    """Mark what is given away; copy first where somebody else can still see the memory.
+    """Mark donated tensors as consumed; copy first where a host view shares the memory.
 
-    Nothing is marked unless everything may be given away.
+    Marks nothing unless all of them may be donated.
     """
     donors = [leaf for position in step.donated if isinstance(leaf := inputs[position], Stored)]
     distinct = {*inputs, *step.constants}
@@ -87,7 +87,7 @@ def _prepare_donation(step: CompiledStep, inputs: Sequence[Leaf], buffers: list[
 
 
 def _require_donors(step: CompiledStep, inputs: Sequence[Leaf]) -> None:
-    """UsageError for a donated weight, and for a donated tensor that the call uses twice."""
+    """Raise UsageError for a donated parameter, or a donated tensor that the call uses twice."""
     uses = Counter[Leaf]((*inputs, *step.constants))
     for position, name in step.donated.items():
         leaf = inputs[position]

@@ -1,4 +1,4 @@
-"""What the numbers of a hidden state look like: where they lie, how large, how many are broken."""
+"""Summaries of hidden states: range, mean, spread, and the share of NaN and infinities."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class StateSummary:
 
 
 def summarize(name: str, state: np.ndarray) -> StateSummary:
-    """The statistics of `state`, an array of floats that is not empty."""
+    """Return the statistics of `state`, a non-empty array of floats."""
     finite = state[np.isfinite(state)].astype(np.float64)
     values = finite if finite.size else np.array([np.nan])
     return StateSummary(

@@ -1,4 +1,4 @@
-"""A model compared with a reference that computes the same: outputs, choices, hidden states."""
+"""Compare a model with a reference implementation: outputs, greedy tokens, hidden states."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.model_inputs import Batch
 
 MADE_UP_TOKENS: Final = 32
-"""How long the texts are that a model is compared on where none is given."""
+"""Tokens per made-up text, where none is given."""
 
 
 class Reference(Protocol):
     """Another implementation of a model, on the same weights; arrays are f32."""
 
     def output(self, inputs: np.ndarray) -> np.ndarray:
-        """What the model makes of tokens [B, T] or images [B, C, H, W].
+        """Return the output for tokens [B, T] or images [B, C, H, W].
 
         Logits [B, T, V] or [B, classes]; of a text embedder the vectors of all tokens, [B, T, D].
         """
         ...
 
     def hidden_states(self, inputs: np.ndarray) -> Sequence[np.ndarray]:
-        """What the model computes on the way, in that order."""
+        """Return the hidden states, in the order in which they are computed."""
         ...
 
     def greedy(self, prompt: np.ndarray, count: int) -> np.ndarray:
-        """The logits [N, V] before each of the N tokens that follow a prompt [T] greedily."""
+        """Return the logits [N, V] for each of the N tokens chosen greedily after a prompt [T]."""
         ...
 
     def image(self, path: Path) -> np.ndarray:
-        """The image [C, H, W] in a file, prepared for the model."""
+        """Return the image [C, H, W] in a file, prepared for the model."""
         ...
 
 
 @dataclass(frozen=True)
 class ValidationOptions:
-    """How a model is compared: the tolerance is a share of the range of the numbers.
+    """Options of a comparison: the tolerance is a share of the range of the numbers.
 
     Language models go on greedily for `max_tokens`, or as far as their context goes.
     """
@@ -63,8 +63,8 @@ class ValidationOptions:
 class GreedyAgreement:
     """Of `count` tokens chosen greedily, the first `equal` are those of the reference.
 
-    `gap` is by how much of the range of its logits the reference prefers its own choice to ours
-    where these first differ, 0 if they do not.
+    `gap`: where these first differ, the logit of the reference's token less that of ours, as a
+    share of the range of the logits; 0 if they do not differ.
     """
 
     count: int
@@ -74,7 +74,7 @@ class GreedyAgreement:
 
 @dataclass(frozen=True)
 class Validation:
-    """What the comparison found; what the model has no use for is None or empty.
+    """The result of a comparison; fields that do not apply to the model are None or empty.
 
     `output` is of the logits, or of the vectors of a text embedder. `top1` and `top5` are shares of
     the best classes or tokens that both have in common, `cosine` is the least one of two vectors.
@@ -95,7 +95,7 @@ class Validation:
 
     @property
     def greedy_holds(self) -> bool:
-        """Whether the choices are the same, or differ where two tokens are equally good.
+        """Whether the tokens are the same, or differ where two are equally good.
 
         The logits of both tokens may be off by the tolerance.
         """
@@ -108,7 +108,7 @@ class Validation:
 
     @property
     def agrees(self) -> bool:
-        """Whether nothing is beyond the tolerance."""
+        """Whether everything is within the tolerance."""
         compared = [self.output, *self.layers, *([self.images] if self.images else [])]
         return self.greedy_holds and all(map(self.holds, compared))
 
@@ -144,7 +144,7 @@ def _output(model: LoadedModel, inputs: np.ndarray) -> np.ndarray:
 
 
 def _images(reference: Reference, batch: Batch) -> Agreement | None:
-    """How far images in files are from what the reference makes of these files."""
+    """Compare the pixels of image files with those of the processor of the reference."""
     if not batch.images:
         return None
     theirs = np.stack([reference.image(path) for path in batch.images.values()])
@@ -181,7 +181,7 @@ def _greedy(
 
 
 def _greedy_tokens(lm: CausalLM, prompt: np.ndarray, count: int) -> np.ndarray:
-    """The tokens [count] that follow, one step each, with a cache."""
+    """Return the next tokens [count], one decode step each, with a cache."""
     cache, tokens = lm.new_cache(1), list[int]()
     logits = lm.step(prompt[np.newaxis], cache)
     while True:

@@ -54,7 +54,7 @@ class ProgramProfile:
     """One compiled program: how often it ran, for how long, and what of that its kernels took."""
 
     origin: str
-    """What asked for it, as in a trace: "flush", "run_program", "jit NAME"."""
+    """The cause, as in trace events: "flush", "run_program", "jit NAME"."""
     backend: str
     compile_seconds: float = 0.0
     runs: int = 0

@@ -35,7 +35,7 @@ def read_program(path: str | os.PathLike[str]) -> Program:
 
 
 def is_program(path: str | os.PathLike[str]) -> bool:
-    """Whether a file is meant to be a program, sound or not, rather than a checkpoint."""
+    """Return whether a file is meant to be a program, sound or not, rather than a checkpoint."""
     try:
         descriptor = open_regular(_resolved(path))
     except GptrsError:

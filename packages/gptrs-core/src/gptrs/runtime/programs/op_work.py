@@ -1,4 +1,4 @@
-"""How much work one instruction is, by rules that hold for every backend.
+"""The work of one instruction, by rules that hold for every backend.
 
 Arithmetic counts operations on elements of any type, one for complex numbers as well: a
 multiplication and an addition for each product of a contraction, one for each element of an

@@ -1,4 +1,4 @@
-"""What a pass of the optimizer does to a program, and what its rewrites decline to do, and why."""
+"""Explain a pass of the optimizer: what it does to a program, what it declines, and why."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class PassReport:
     after: int
     """Instructions that the pass left."""
     equations: dict[str, str]
-    """What each rewrite of the pass does, by its name; empty for a pass that has none."""
+    """Summaries of the rewrites of the pass, by name; empty for a pass without rewrites."""
     fired: dict[str, int]
-    """How many times each rewrite was applied; only those that were."""
+    """Applications by rewrite; without those that were never applied."""
     declined: Sequence[Declined]
 
     def as_json(self) -> dict[str, object]:

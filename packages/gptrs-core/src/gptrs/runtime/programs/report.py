@@ -1,4 +1,4 @@
-"""What a program asks for: its ops, the work they are, and the memory its values take."""
+"""The costs of a program: its ops, their work, and the memory of its values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NamedType:
 
 @dataclass(frozen=True, slots=True)
 class OpUse:
-    """How often an op stands in the program, and its work in one run, loops multiplied out."""
+    """An op: its count in the program, and its work in one run, loops multiplied out."""
 
     op: str
     count: int
@@ -34,7 +34,7 @@ class OpUse:
 
 @dataclass(frozen=True, slots=True)
 class ProgramWork:
-    """What one run of a program with known shapes asks for.
+    """The costs of one run of a program with known shapes.
 
     `ops` are those that `@main` reaches, the most frequent first. Bytes are those of `@main`'s
     parameters, of all constants, and of the results; `peak_bytes` is the most that is live at one
