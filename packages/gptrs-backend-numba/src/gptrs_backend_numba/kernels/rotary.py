@@ -1,20 +1,40 @@
-"""Source of the kernel of `rotary`: each row of x turned by its rows of cosines and sines."""
+"""Kernel of `rotary`: each row of x rotated by its rows of cosines and sines."""
 
 from __future__ import annotations
 
+from functools import cache
+
+import numpy as np
+
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.registers import cast, cast_element, load, rounded, typed_pointer
+from gptrs_backend_numba.codegen.deferred import named, register_jitable
+from gptrs_backend_numba.codegen.elements import (
+    Unary,
+    cast_element_of,
+    load_as,
+    load_of,
+    memory_of,
+    rounded_of,
+)
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
+from gptrs_backend_numba.codegen.machine import pointer, quotient
 
 FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16, dtypes.f64)
 """The element types of rows; their tables have the same, or f32."""
 
-# The places along the axes are counted up: to divide for each row would take as long as the row.
-_ROTARY = """
-# rotary of {dtype} by tables of {table}
-def kernel(x, cosines, out, geometry, task):
+
+@kernel
+def rotary_task(x, cosines, out, geometry, task, *, ELEMENT, TABLE, apply_rotary):
+    """Rotate a block of rows, each product and sum rounded to the type of the tables.
+
+    Geometry: the address of the sines, and of nothing twice; the sizes of the three axes of rows;
+    the steps of x along them in elements, of the cosines, of the sines; rows a task, pairs,
+    components that are kept. The result is contiguous.
+    """
     G = pointer(geometry, np.int64)
-    X, C, S, O = {X}, {C}, {S}, {O}
+    X, C = pointer(x, ELEMENT), pointer(cosines, TABLE)
+    S, O = pointer(G[0], TABLE), pointer(out, ELEMENT)
     height, width = G[4], G[5]
     block, half, kept = G[15], G[16], G[17]
     n = 2 * half + kept
@@ -22,12 +42,14 @@ def kernel(x, cosines, out, geometry, task):
     i = quotient(first, height * width)
     j = quotient(first, width) - i * height
     k = first - (i * height + j) * width
+    # The position along the axes is counted up: to divide for each row would take as long as the
+    # row itself.
     for row in range(first, min(G[3] * height * width, first + block)):
         x0 = i * G[6] + j * G[7] + k * G[8]
         c0 = i * G[9] + j * G[10] + k * G[11]
         s0 = i * G[12] + j * G[13] + k * G[14]
         o0 = row * n
-{turn}
+        apply_rotary(X, C, S, O, x0, c0, s0, o0, half)
         for r in range(2 * half, n):
             O[o0 + r] = X[x0 + r]
         k += 1
@@ -38,58 +60,58 @@ def kernel(x, cosines, out, geometry, task):
                 j = 0
                 i += 1
     return 0
-"""
-
-# A loop for each half, since one of two results must first find out whether they overlap.
-_HALVES = """
-        x1, o1 = x0 + half, o0 + half
-        for r in range(half):
-            a, b, c, s = {a}, {b}, {c}, {s}
-            O[o0 + r] = {first}
-        for r in range(half):
-            a, b, c, s = {a}, {b}, {c}, {s}
-            O[o1 + r] = {second}
-"""
-_NEIGHBOURS = """
-        for r in range(half):
-            a, b, c, s = {a}, {b}, {c}, {s}
-            O[o0 + 2 * r] = {first}
-            O[o0 + 2 * r + 1] = {second}
-"""
 
 
-def rotary_source(dtype: DType, table: DType, *, interleaved: bool) -> str:
-    """Rows of `dtype` turned in the type of the tables, with each step rounded to it.
+@kernel
+def apply_rotary_halves(X, C, S, O, x0, c0, s0, o0, half, *, load, load_table, rounded, store):
+    """Rotate the pairs (r, r + half) of one row."""
+    # A loop for each half: with both results in one loop, it would first have to find out whether
+    # they overlap.
+    x1, o1 = x0 + half, o0 + half
+    for r in range(half):
+        a, b, c, s = load(X[x0 + r]), load(X[x1 + r]), load_table(C[c0 + r]), load_table(S[s0 + r])
+        O[o0 + r] = store(rounded(a * c) - rounded(b * s))
+    for r in range(half):
+        a, b, c, s = load(X[x0 + r]), load(X[x1 + r]), load_table(C[c0 + r]), load_table(S[s0 + r])
+        O[o1 + r] = store(rounded(b * c) + rounded(a * s))
 
-    Geometry: the address of the sines, and of nothing twice; the sizes of the three axes of rows;
-    the steps of x along them in elements, of the cosines, of the sines; rows a task, pairs,
-    components that are kept. The result is contiguous.
-    """
 
-    def component(place: str) -> str:
-        return cast(load(dtype, f"X[{place}]"), dtype, table)
+@kernel
+def apply_rotary_pairs(X, C, S, O, x0, c0, s0, o0, half, *, load, load_table, rounded, store):
+    """Rotate the pairs (2 r, 2 r + 1) of one row."""
+    for r in range(half):
+        a, b = load(X[x0 + 2 * r]), load(X[x0 + 2 * r + 1])
+        c, s = load_table(C[c0 + r]), load_table(S[s0 + r])
+        O[o0 + 2 * r] = store(rounded(a * c) - rounded(b * s))
+        O[o0 + 2 * r + 1] = store(rounded(b * c) + rounded(a * s))
 
-    def combined(left: str, sign: str, right: str) -> str:
-        products = f"{rounded(table, left)} {sign} {rounded(table, right)}"
-        if dtype is table:
-            return cast_element(products, table, dtype)  # which rounds it
-        return cast_element(rounded(table, products), table, dtype)
 
-    places = ("x0 + 2 * r", "x0 + 2 * r + 1") if interleaved else ("x0 + r", "x1 + r")
-    turn = (_NEIGHBOURS if interleaved else _HALVES).format(
-        a=component(places[0]),
-        b=component(places[1]),
-        c=load(table, "C[c0 + r]"),
-        s=load(table, "S[s0 + r]"),
-        first=combined("a * c", "-", "b * s"),
-        second=combined("b * c", "+", "a * s"),
+def rotary(dtype: DType, table: DType, *, interleaved: bool) -> SpecializedKernel:
+    """Return the kernel for rows of `dtype` and tables of `table`."""
+    pairs = apply_rotary_pairs if interleaved else apply_rotary_halves
+    return rotary_task.specialize(
+        ELEMENT=memory_of(dtype),
+        TABLE=memory_of(table),
+        apply_rotary=pairs.specialize(
+            load=load_as(dtype, table),
+            load_table=load_of(table),
+            rounded=rounded_of(table),
+            store=_store_sum_of(table, dtype),
+        ),
     )
-    return _ROTARY.format(
-        dtype=dtype,
-        table=table,
-        X=typed_pointer("x", dtype),
-        C=typed_pointer("cosines", table),
-        S=typed_pointer("G[0]", table),
-        O=typed_pointer("out", dtype),
-        turn=turn,
-    )
+
+
+@cache
+def _store_sum_of(table: DType, dtype: DType) -> Unary:
+    """Return the function that rounds a sum to the type of the tables and stores it as `dtype`."""
+    store = cast_element_of(table, dtype)
+    if dtype is table:  # storing rounds
+        return store
+    rounded = rounded_of(table)
+
+    @register_jitable
+    @named(f"sum_in_{table}_to_{dtype}")
+    def store_sum(total):
+        return store(rounded(total))
+
+    return store_sum

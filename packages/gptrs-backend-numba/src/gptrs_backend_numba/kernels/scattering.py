@@ -1,22 +1,37 @@
-"""Sources of the kernels that combine tensors into elements named by indices of int64."""
+"""Kernels that combine tensors into elements named by indices of int64."""
 
 from __future__ import annotations
 
-from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.registers import (
-    combined,
-    element,
-    load,
-    store,
-    to_accumulator,
-    typed_pointer,
-)
+from functools import cache
 
-_SCATTER = """
-# {label}
-def kernel(updates, indices, out, geometry):
+import numpy as np
+
+from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.codegen.deferred import named, register_jitable
+from gptrs_backend_numba.codegen.elements import (
+    Binary,
+    bits_of_width,
+    load_of,
+    memory_of,
+    store_of,
+)
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
+from gptrs_backend_numba.codegen.machine import offset, pointer
+from gptrs_backend_numba.kernels.reduction import combined_of
+
+
+@kernel
+def scatter_kernel(updates, indices, out, geometry, *, UPDATE, RESULT, combine):
+    """Combine each update with an element of the result, in row-major order of the updates.
+
+    Return 1, before anything is written, when an index is out of range. Geometry: number of
+    indices, size of the axis they count along, its stride in the result; then how to walk over the
+    updates: number of rows, of axes besides the row, length of a row; its step in updates, indices
+    and result; (size, stride) of each of these axes in updates, in indices, in the result. The axis
+    has stride 0 in the result there.
+    """
     G = pointer(geometry, np.int64)
-    U, I, O = {U}, pointer(indices, np.int64), {O}
+    U, I, O = pointer(updates, UPDATE), pointer(indices, np.int64), pointer(out, RESULT)
     count, limit, along, rows, rank, n = G[0], G[1], G[2], G[3], G[4], G[5]
     u_step, i_step, o_step = G[6], G[7], G[8]
     for i in range(count):
@@ -26,50 +41,48 @@ def kernel(updates, indices, out, geometry):
         u = offset(G, 9, rank, row)
         i = offset(G, 9 + 2 * rank, rank, row)
         o = offset(G, 9 + 4 * rank, rank, row)
-        if i_step == 0 and u_step == 1 and o_step == 1:
+        if i_step == 0 and u_step == 1 and o_step == 1:  # whole rows: this loop vectorizes
             o += I[i] * along
             for j in range(n):
-                {contiguous}
+                O[o + j] = combine(O[o + j], U[u + j])
         else:
             for j in range(n):
                 u_at = u + j * u_step
                 o_at = o + j * o_step + I[i + j * i_step] * along
-                {strided}
+                O[o_at] = combine(O[o_at], U[u_at])
     return 0
-"""
 
 
-def replace_source(width: int) -> str:
-    """Elements of `width` bytes written one after another; geometry as of `combine_source`."""
-    pointers = [f"pointer({name}, {element(width)})" for name in ("updates", "out")]
-    return _SCATTER.format(
-        label="replace",
-        U=pointers[0],
-        O=pointers[1],
-        contiguous="O[o + j] = U[u + j]",
-        strided="O[o_at] = U[u_at]",
+@register_jitable
+def replaced(old, update):
+    """Return the update."""
+    return update
+
+
+def replace(width: int) -> SpecializedKernel:
+    """Return the kernel that writes elements of `width` bytes one after another."""
+    bits = bits_of_width(width)
+    return scatter_kernel.specialize(UPDATE=bits, RESULT=bits, combine=replaced)
+
+
+def combine(kind: str, operand: DType, accumulator: DType) -> SpecializedKernel:
+    """Return the kernel that reduces updates into a result, which holds `accumulator`s."""
+    return scatter_kernel.specialize(
+        UPDATE=memory_of(operand),
+        RESULT=memory_of(accumulator),
+        combine=_combined_element_of(kind, operand, accumulator),
     )
 
 
-def combine_source(kind: str, operand: DType, accumulator: DType) -> str:
-    """Each update combined into an element of the result, which holds `accumulator`s.
+@cache
+def _combined_element_of(kind: str, operand: DType, accumulator: DType) -> Binary:
+    """Return the function of an element of the result and an update to the next element."""
+    load, store = load_of(accumulator), store_of(accumulator)
+    combined = combined_of(kind, operand, accumulator)
 
-    Returns 1, before it writes, when an index is out of range. Geometry: number of indices, size
-    of the axis they count along, its stride in the result; then how to walk over the updates in
-    row-major order: number of rows, of axes besides the row, length of a row; its step in updates,
-    indices and result; (size, stride) of each of these axes in updates, in indices, in the result.
-    The axis has stride 0 in the result there.
-    """
+    @register_jitable
+    @named(f"{kind}_of_{operand}_into_{accumulator}")
+    def combined_element(old, update):
+        return store(combined(load(old), update))
 
-    def step(source: str, target: str) -> str:
-        value = to_accumulator(load(operand, f"U[{source}]"), operand, accumulator)
-        total = combined(kind, accumulator, load(accumulator, f"O[{target}]"), value)
-        return f"O[{target}] = {store(accumulator, total)}"
-
-    return _SCATTER.format(
-        label=f"{kind} of {operand} in {accumulator}",
-        U=typed_pointer("updates", operand),
-        O=typed_pointer("out", accumulator),
-        contiguous=step("u + j", "o + j"),
-        strided=step("u_at", "o_at"),
-    )
+    return combined_element

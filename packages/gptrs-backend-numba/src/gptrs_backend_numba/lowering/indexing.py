@@ -10,7 +10,7 @@ from gptrs.ir.ops import indexing as ops
 from gptrs.ir.ops.elementwise import ShiftLeft, ShiftRightArithmetic
 from gptrs.ir.program import Instruction
 from gptrs.ir.shapes import Shape
-from gptrs_backend_numba.codegen.compiled import compiled_source
+from gptrs_backend_numba.codegen.compiled import compiled
 from gptrs_backend_numba.codegen.registers import register
 from gptrs_backend_numba.kernels import indexing as kernels
 from gptrs_backend_numba.kernels.elementwise import Operation, cast_operation
@@ -29,7 +29,7 @@ def take(builder: Builder, unit: Unit) -> None:
     *axes, (length, (stride,)) = _axes(row.shape, row.strides)
     geometry = [indices.size, x.shape[0], x.strides[0]]
     geometry += [math.prod(size for size, _ in axes), len(axes), length, stride, *_flat(axes, 0)]
-    kernel = compiled_source(kernels.take_source(x.dtype.itemsize))
+    kernel = compiled(kernels.take(x.dtype.itemsize))
     reads = (x, positions(builder, indices))
     explain = out_of_range(unit.last, indices, 0, x.shape[0])
     builder.call(kernel, reads, out, geometry, explain)
@@ -45,7 +45,7 @@ def gather(builder: Builder, unit: Unit) -> None:
     geometry = [indices.size, x.shape[op.axis], x.strides[op.axis], len(x.shape)]
     for axis, (size, stride) in enumerate(zip(indices.shape, x.strides, strict=True)):
         geometry += [size, 0 if axis == op.axis else stride]
-    kernel = compiled_source(kernels.gather_source(x.dtype.itemsize))
+    kernel = compiled(kernels.gather(x.dtype.itemsize))
     reads = (x, positions(builder, indices))
     explain = out_of_range(unit.last, indices, op.axis, x.shape[op.axis])
     builder.call(kernel, reads, out, geometry, explain)
@@ -92,7 +92,7 @@ def _move(builder: Builder, source: View, target: View, starts: View, *, into: b
     for view in (source, target):
         for size, stride in zip(block[:-1], view.strides[:-1], strict=True):
             geometry += [size, stride]
-    kernel = compiled_source(kernels.move_source(source.dtype.itemsize, into=into))
+    kernel = compiled(kernels.move(source.dtype.itemsize, into=into))
     builder.call(kernel, (source, positions(builder, starts)), target, geometry)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gptrs.ir.ops import normalization as ops
 from gptrs_backend_numba.axis_lines import lines
-from gptrs_backend_numba.codegen.compiled import compiled_source_task
+from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.registers import FLOATS, constant
 from gptrs_backend_numba.kernels import normalization as kernels
 from gptrs_backend_numba.lowering.table import TABLE
@@ -26,10 +26,8 @@ def layer_norm(builder: Builder, unit: Unit) -> None:
     if out.size == 0:
         return
     along = lines(x, op.axis)
-    source = kernels.layer_norm_source(x.dtype, op.epsilon)
-    epsilon = {"EPSILON": constant(op.epsilon, x.dtype)}
     builder.call_tasks(
-        compiled_source_task(source, kernels.NORM_NAMES | epsilon),
+        compiled_task(kernels.layer_norm(x.dtype, constant(op.epsilon, x.dtype))),
         along.tasks,
         (x, _joined(builder, scale, bias)),
         out,

@@ -1,4 +1,4 @@
-"""`gptrs.numba.rotary.<dtype>.v1`: pairs of components of each row turned.
+"""`gptrs.numba.rotary.<dtype>.v1`: pairs of components of each row rotated.
 
 Operands: x [A, B, C, D] of <dtype>; cosines and sines [A, B, C, R / 2] of <dtype>, or of f32 where
 that has 16 bits. The attribute `interleaved` is that of the functional `rotary`. Each product, sum
@@ -14,7 +14,7 @@ import numpy as np
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
-from gptrs_backend_numba.codegen.compiled import compiled, compiled_source_task
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.kernels import rotary as kernels
 from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, run_with_extra
 from gptrs_backend_numba.lowering.custom_calls import custom_call
@@ -34,7 +34,7 @@ def rotary_target(dtype: DType) -> str:
 
 
 def fits_rotary(x: TensorType, table: TensorType) -> bool:
-    """Whether there is a kernel that turns `x` by tables of the type `table`."""
+    """Whether there is a kernel that rotates `x` by tables of the type `table`."""
     return (
         x.dtype in kernels.FLOATS
         and table.dtype in (x.dtype, x.dtype.accumulator)
@@ -62,13 +62,13 @@ def rotary(builder: Builder, unit: Unit) -> None:
     x, cos, sin = (_with_dense_rows(builder, builder.view(v)) for v in unit.last.operands)
     out = builder.define(unit.last.result)
     interleaved = op.attrs["interleaved"] is True
-    source = kernels.rotary_source(x.dtype, cos.dtype, interleaved=interleaved)
+    kernel = kernels.rotary(x.dtype, cos.dtype, interleaved=interleaved)
     half, rows = cos.shape[3], x.size // x.shape[3]
     block = max(1, _ELEMENTS_A_TASK // x.shape[3])
     steps = [step for view in (x, cos, sin) for step in view.strides[:3]]
     sizes = [*x.shape[:3], *steps, block, half, x.shape[3] - 2 * half]
     threads = builder.context.threads if x.size >= _PARALLEL_FROM else 1
-    leading = (POOL.address, compiled_source_task(source), -(-rows // block), threads)
+    leading = (POOL.address, compiled_task(kernel), -(-rows // block), threads)
     numbers = np.array([*[0] * EXTRA, *sizes], np.int64)
     reads = (x, cos, sin, x, x)
     builder.steps.append(Call(compiled(run_with_extra), reads, out, numbers, leading=leading))

@@ -15,7 +15,8 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.axis_lines import lines
-from gptrs_backend_numba.codegen.compiled import compiled, compiled_source_task
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel
 from gptrs_backend_numba.kernels import rows as kernels
 from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, run_with_extra
 from gptrs_backend_numba.lowering.custom_calls import custom_call
@@ -74,7 +75,7 @@ def row_kernel(builder: Builder, unit: Unit) -> None:
     sizes = [along.count, along.block, along.length, along.step]
     geometry = [*[0] * EXTRA, *sizes, bits, *along.geometry()]
     threads = builder.context.threads if along.work >= _PARALLEL_FROM else 1
-    task = compiled_source_task(_source(op, x), kernels.NAMES)
+    task = compiled_task(_task_kernel(op, x))
     leading = (POOL.address, task, along.tasks, threads)
     reads = (x, x, weight, bias, x)
     numbers = np.array(geometry, np.int64)
@@ -85,11 +86,11 @@ def _has(op: CustomCall, flag: str) -> bool:
     return flag in op.attrs and bool(op.attrs[flag])
 
 
-def _source(op: CustomCall, x: View) -> str:
+def _task_kernel(op: CustomCall, x: View) -> SpecializedKernel:
     kind = _kind(op)
     if kind == "softmax":
-        return kernels.softmax_source(x.dtype)
-    return kernels.norm_source(
+        return kernels.softmax(x.dtype)
+    return kernels.norm(
         x.dtype,
         centered=kind == "layer_norm",
         weight=_has(op, "weight"),

@@ -12,7 +12,7 @@ import numpy as np
 
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import indexing as ops
-from gptrs_backend_numba.codegen.compiled import compiled_source
+from gptrs_backend_numba.codegen.compiled import compiled
 from gptrs_backend_numba.codegen.registers import NUMBERS
 from gptrs_backend_numba.kernels import scattering as kernels
 from gptrs_backend_numba.lowering.indexing import out_of_range, positions
@@ -81,16 +81,16 @@ def _scatter(builder: Builder, unit: Unit, indices: View, updates: View, total: 
     wide = positions(builder, indices)
     numbers = [indices.size, total.shape[axis], total.strides[axis]]
     if kind is None:
-        source = kernels.replace_source(updates.dtype.itemsize)
+        kernel = kernels.replace(updates.dtype.itemsize)
     else:
-        source = kernels.combine_source(kind, updates.dtype, total.dtype)
+        kernel = kernels.combine(kind, updates.dtype, total.dtype)
     explain = out_of_range(unit.last, indices, axis, total.shape[axis])
     walk = _walk(updates, wide, total, axis)
-    builder.call(compiled_source(source), (updates, wide), total, [*numbers, *walk], explain)
+    builder.call(compiled(kernel), (updates, wide), total, [*numbers, *walk], explain)
 
 
 def _walk(updates: View, indices: View, total: View, axis: int) -> list[int]:
-    """How to walk over all updates, see `kernels.combine_source`; ids are those of whole rows."""
+    """How to walk over all updates, see `kernels.scatter_kernel`; ids are those of whole rows."""
     whole_rows = (0,) * (len(updates.shape) - len(indices.shape))
     strides = [updates.strides, (*indices.strides, *whole_rows)]
     strides.append(tuple(0 if i == axis else step for i, step in enumerate(total.strides)))
