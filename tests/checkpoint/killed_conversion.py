@@ -1,7 +1,8 @@
 """Converts again and again, killed with SIGKILL at the first, second, ... call that could matter.
 
-Run as `python killed_conversion.py SRC DST named|nameless`; prints, as JSON, what was at DST after
-each of the runs: "old", "new", "none" or something else, and whether anything else was beside it.
+Run as `python killed_conversion.py SRC DST`; prints, as JSON, what was at DST after each of the
+runs: "old", "new", "none" or something else, and what but temporary files was beside it.
+The last run ends by itself; it has to remove what those before it left.
 """
 
 from __future__ import annotations
@@ -12,27 +13,24 @@ import os
 import shutil
 import signal
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from gptrs.checkpoint.converting.convert import convert
-from gptrs.checkpoint.files import atomic_folder, atomic_write
+from gptrs.checkpoint.files import atomic_folder
 from gptrs.errors import GptrsError
 
 CALLS = (
-    "open", "fdopen", "fsync", "fchmod", "link", "rename", "unlink", "rmdir", "mkdir", "close",
-    "posix_spawn", "write", "waitpid", "listdir", "stat",
+    "open", "fdopen", "fsync", "fchmod", "replace", "rename", "unlink", "rmdir", "mkdir", "close",
+    "listdir", "stat",
 )  # fmt: skip
 MOST = 500
-PATIENCE = 20
 
 
 def main() -> None:
     """Kill at every call, until a run comes to its end."""
-    source, destination, way = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
-    unnamed = way == "nameless"
+    source, destination = Path(sys.argv[1]), Path(sys.argv[2])
     old = digest(destination)
     convert(source, destination.with_name("expected" + destination.suffix))
     expected = destination.with_name("expected" + destination.suffix)
@@ -45,14 +43,15 @@ def main() -> None:
     for fatal in range(1, MOST):
         pid = os.fork()
         if pid == 0:
-            run(source, destination, fatal, unnamed)
+            run(source, destination, fatal)
         _, status = os.waitpid(pid, 0)
-        beside = settled(destination)
+        ended = os.WIFEXITED(status)
+        beside = left_beside(destination, temporary=ended)
         found = {old: "old", new: "new"}.get(digest(destination), "broken")
         outcomes.append("none" if found == "old" and old == "none" else found)
         if beside:
             outcomes.append(f"litter: {beside}")
-        if os.WIFEXITED(status):
+        if ended:
             outcomes.append(f"ended with {os.WEXITSTATUS(status)}")
             break
         remove(destination)
@@ -60,7 +59,7 @@ def main() -> None:
     print(json.dumps(outcomes))
 
 
-def run(source: Path, destination: Path, fatal: int, unnamed: bool) -> None:
+def run(source: Path, destination: Path, fatal: int) -> None:
     """Convert in this process, which is killed at the call of number `fatal`."""
     calls = 0
 
@@ -81,8 +80,6 @@ def run(source: Path, destination: Path, fatal: int, unnamed: bool) -> None:
         setattr(os, name, deadly(getattr(os, name)))
     opened, os.fdopen = os.fdopen, fdopen
     atomic_folder.exchange = deadly(atomic_folder.exchange)
-    if not unnamed:
-        atomic_write.open_unnamed = atomic_folder.open_unnamed = lambda folder: None
     try:
         convert(source, destination, force=True)
     except GptrsError as error:
@@ -108,14 +105,10 @@ class Watched:
         self._file.close()
 
 
-def settled(destination: Path) -> list[str]:
-    """What is beside the destination once guards had time to remove it."""
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        beside = sorted(set(os.listdir(destination.parent)) - {destination.name})
-        if not beside or time.monotonic() > deadline:
-            return beside
-        time.sleep(0.002)
+def left_beside(destination: Path, *, temporary: bool) -> list[str]:
+    """What is beside the destination, with or without what has a temporary name."""
+    beside = sorted(set(os.listdir(destination.parent)) - {destination.name})
+    return [name for name in beside if temporary or not name.endswith(".partial")]
 
 
 def digest(path: Path) -> str:

@@ -1,18 +1,19 @@
-"""What a writer that was killed may leave behind: nothing, once its guard has looked around."""
+"""A killed writer may leave a temporary file, which the next writer removes."""
 
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 
-PATIENCE = 20
-"""Seconds that a guard may take on a busy machine; it needs a few milliseconds."""
+from gptrs.checkpoint.files.atomic_write import atomic_file
 
 
-def require_no_litter(folder: Path, names: set[str]) -> None:
-    """Nothing is in `folder` but files of these names, soon."""
-    deadline = time.monotonic() + PATIENCE
-    while set(os.listdir(folder)) - names:
-        assert time.monotonic() < deadline, sorted(os.listdir(folder))
-        time.sleep(0.005)
+def require_swept(folder: Path, names: set[str]) -> None:
+    """Nothing but one temporary file is beside these files, and nothing after the next write."""
+    beside = set(os.listdir(folder)) - names
+    assert len(beside) <= 1, beside
+    assert all(name.startswith(".gptrs-") and name.endswith(".partial") for name in beside), beside
+    with atomic_file(folder / "next") as file:
+        file.write(b"next")
+    (folder / "next").unlink()
+    assert set(os.listdir(folder)) <= names

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint.killed_writers import require_no_litter
-from gptrs.checkpoint.files import atomic_write
+from checkpoint.killed_writers import require_swept
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import CheckpointError, UsageError
 
@@ -23,7 +22,7 @@ KILLED_WRITER = """
 import os, signal, sys
 from gptrs.checkpoint.files import atomic_write
 
-path, fatal, named = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "named"
+path, fatal = sys.argv[1], int(sys.argv[2])
 calls = 0
 
 def deadly(function):
@@ -35,9 +34,7 @@ def deadly(function):
         return function(*args, **kwargs)
     return call
 
-if named:
-    atomic_write.open_unnamed = lambda folder: None
-names = ("open", "fsync", "fchmod", "link", "rename", "unlink", "close", "posix_spawn", "write")
+names = ("open", "fsync", "fchmod", "replace", "unlink", "close", "write", "stat", "listdir")
 for name in names:
     setattr(os, name, deadly(getattr(os, name)))
 with atomic_write.atomic_file(path) as file:
@@ -63,14 +60,6 @@ except CheckpointError as error:
 """
 
 
-@pytest.fixture(params=["nameless", "named"])
-def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Both ways of staging: a file without a name, and one with a name of its own."""
-    if request.param == "named":
-        monkeypatch.setattr(atomic_write, "open_unnamed", lambda folder: None)
-    return request.param
-
-
 def _write(path: Path, data: bytes = NEW) -> None:
     with atomic_file(path) as file:
         file.write(data)
@@ -83,7 +72,7 @@ def _fail_while_writing(path: Path) -> None:
 
 
 @pytest.mark.parametrize("old", [None, OLD], ids=["a new file", "an old file"])
-def test_the_file_appears_whole_at_the_end(way, tmp_path, old):
+def test_the_file_appears_whole_at_the_end(tmp_path, old):
     path = tmp_path / "file"
     if old is not None:
         path.write_bytes(old)
@@ -96,7 +85,7 @@ def test_the_file_appears_whole_at_the_end(way, tmp_path, old):
 
 
 @pytest.mark.parametrize("old", [None, OLD], ids=["a new file", "an old file"])
-def test_an_exception_leaves_what_was_there(way, tmp_path, old):
+def test_an_exception_leaves_what_was_there(tmp_path, old):
     path = tmp_path / "file"
     if old is not None:
         path.write_bytes(old)
@@ -107,14 +96,14 @@ def test_an_exception_leaves_what_was_there(way, tmp_path, old):
 
 
 @pytest.mark.parametrize("old", [None, OLD], ids=["a new file", "an old file"])
-def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new_file(way, tmp_path, old):
+def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new_file(tmp_path, old):
     path = tmp_path / "file"
     outcomes = set()
     for fatal in range(1, 40):
         path.unlink(missing_ok=True)
         if old is not None:
             path.write_bytes(old)
-        command = [sys.executable, "-c", KILLED_WRITER, str(path), str(fatal), way]
+        command = [sys.executable, "-c", KILLED_WRITER, str(path), str(fatal)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
         if done.stdout == "done\n":
             break
@@ -122,7 +111,7 @@ def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new_file(way, tmp_pat
         found = path.read_bytes() if path.exists() else None
         assert found in (old, NEW)
         outcomes.add(found)
-        require_no_litter(tmp_path, {"file"})
+        require_swept(tmp_path, {"file"})
     else:
         pytest.fail("the writer never came to its end")
     assert fatal > 5
@@ -130,7 +119,7 @@ def test_a_writer_killed_at_any_call_leaves_the_old_or_the_new_file(way, tmp_pat
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_the_next_write_removes_what_the_end_of_the_machine_left(tmp_path):
+def test_the_next_write_removes_what_killed_writers_left(tmp_path):
     partial, folder = tmp_path / ".gptrs-0.partial", tmp_path / ".gptrs-1.partial"
     partial.write_bytes(OLD)
     (folder / "sub").mkdir(parents=True)
@@ -139,8 +128,7 @@ def test_the_next_write_removes_what_the_end_of_the_machine_left(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_the_next_write_leaves_what_is_being_written(way, tmp_path, monkeypatch):
-    monkeypatch.setattr(atomic_write, "open_unnamed", lambda folder: None)
+def test_the_next_write_leaves_what_is_being_written(tmp_path):
     with atomic_file(tmp_path / "one") as file:
         _write(tmp_path / "two")
         file.write(NEW)
@@ -157,7 +145,7 @@ def test_a_full_disk_is_an_error_that_leaves_the_old_file(tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_concurrent_writers_each_leave_a_whole_file(way, tmp_path):
+def test_concurrent_writers_each_leave_a_whole_file(tmp_path):
     path = tmp_path / "file"
     contents = [bytes([number]) * 50_000 for number in range(4)]
     failures: list[BaseException] = []
@@ -180,7 +168,7 @@ def test_concurrent_writers_each_leave_a_whole_file(way, tmp_path):
     assert os.listdir(tmp_path) == ["file"]
 
 
-def test_permissions_of_the_old_file_stay_and_a_new_one_gets_the_usual_ones(way, tmp_path):
+def test_permissions_of_the_old_file_stay_and_a_new_one_gets_the_usual_ones(tmp_path):
     private, fresh, usual = tmp_path / "private", tmp_path / "fresh", tmp_path / "usual"
     private.write_bytes(OLD)
     private.chmod(0o600)
@@ -191,7 +179,7 @@ def test_permissions_of_the_old_file_stay_and_a_new_one_gets_the_usual_ones(way,
     assert fresh.stat().st_mode == usual.stat().st_mode
 
 
-def test_a_link_stays_and_leads_to_the_new_content(way, tmp_path):
+def test_a_link_stays_and_leads_to_the_new_content(tmp_path):
     target = tmp_path / "folder" / "target"
     target.parent.mkdir()
     target.write_bytes(OLD)
@@ -202,7 +190,7 @@ def test_a_link_stays_and_leads_to_the_new_content(way, tmp_path):
     assert target.read_bytes() == NEW
 
 
-def test_the_longest_name_can_be_written(way, tmp_path):
+def test_the_longest_name_can_be_written(tmp_path):
     path = tmp_path / ("n" * 255)
     _write(path, OLD)
     _write(path)

@@ -200,9 +200,8 @@ KILLED = {
 }
 
 
-@pytest.mark.parametrize("way", ["nameless", "named"])
 @pytest.mark.parametrize("what", KILLED)
-def test_a_kill_at_any_call_leaves_the_old_or_the_new_and_no_litter(tmp_path, what, way):
+def test_a_kill_at_any_call_leaves_the_old_or_the_new_and_no_litter(tmp_path, what):
     name, is_old = KILLED[what]
     source, out = single(tmp_path / "source"), tmp_path / "out"
     write_json(source / "tokenizer.json", {})
@@ -211,7 +210,7 @@ def test_a_kill_at_any_call_leaves_the_old_or_the_new_and_no_litter(tmp_path, wh
         save_file({"w": np.ones(3, np.float32)}, source / "model.safetensors")
         convert(source, out / name)
         single(source)
-    command = [sys.executable, killed_conversion.__file__, str(source), str(out / name), way]
+    command = [sys.executable, killed_conversion.__file__, str(source), str(out / name)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     outcomes = json.loads(done.stdout)

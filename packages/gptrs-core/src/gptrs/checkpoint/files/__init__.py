@@ -1,1 +1,1 @@
-"""Files as such: `open_file` reads regular files only, `atomic_*` write whole ones or nothing."""
+"""Files: `open_file` reads regular files only, `atomic_*` write whole ones or nothing."""

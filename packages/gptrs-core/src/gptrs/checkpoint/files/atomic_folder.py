@@ -1,26 +1,22 @@
 """Writing a folder of files whole or not at all, as `atomic_write` does for one file.
 
-The files have no names while they are written. At the end a folder with a partial name gets all of
-them, and then the name of the folder: by `rename`, or where there is one already by exchanging the
-two, after which the old one is removed.
+The files go to a temporary folder beside it, which gets its name by `rename`, or, where a folder of
+that name is to be replaced, by exchanging the two; then the old one is removed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import fcntl
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
-from gptrs.checkpoint.files.atomic_write import link_unnamed, open_unnamed
 from gptrs.checkpoint.files.temporary_names import (
-    LitterGuard,
-    is_same_file,
-    new_partial_name,
+    OPEN_FOLDER,
+    new_temporary,
     remove,
     remove_abandoned,
 )
@@ -29,7 +25,6 @@ from gptrs.quoting import quoted
 
 _EXCHANGE = 2
 """Linux's flag `RENAME_EXCHANGE`."""
-_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 
 
 @contextmanager
@@ -64,89 +59,55 @@ class StagedFolder:
     def __init__(self, parent: int, name: str) -> None:
         self._parent = parent
         self._name = name
-        self._stack = contextlib.ExitStack()
-        self._unnamed: list[tuple[str, int]] = []
-        self._partial: str | None = None
-        self._folder = -1
+        self._temporary, self._folder = new_temporary(parent, is_folder=True)
 
     def __enter__(self) -> StagedFolder:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._partial is not None:
-            remove(self._parent, self._partial)
-        self._stack.close()
+        # After a rename there is nothing of that name, after an exchange it is the old folder.
+        remove(self._parent, self._temporary)
+        os.close(self._folder)
 
     @contextmanager
     def file(self, name: str) -> Generator[BinaryIO]:
         """Scope in which the file `NAME` or `FOLDER/NAME` of the folder is written, to the disk."""
-        descriptor = self._open(name)
-        with os.fdopen(descriptor, "wb", closefd=False) as file:
-            yield file
-        os.fsync(descriptor)
-
-    def publish(self, *, replace: bool) -> None:
-        """Give the folder its name; OSError if there is one that is not to be replaced."""
-        folder = self._opened()
-        for name, descriptor in self._unnamed:
-            self._make_subfolder(name)
-            link_unnamed(descriptor, folder, name)
-        self._sync_folders(folder)
-        assert self._partial is not None
-        if replace and _has_entries(self._parent, self._name):
-            exchange(self._parent, self._partial, self._name)
-            os.fsync(self._parent)
-            remove(self._parent, self._partial)
-        else:
-            directories = {"src_dir_fd": self._parent, "dst_dir_fd": self._parent}
-            os.rename(self._partial, self._name, **directories)
-        self._partial = None
-        os.fsync(self._parent)
-
-    def _open(self, name: str) -> int:
-        descriptor = open_unnamed(self._parent)
-        if descriptor is None:
-            folder = self._opened()
-            self._make_subfolder(name)
-            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
-            descriptor = os.open(name, flags, 0o666, dir_fd=folder)
-        else:
-            self._unnamed.append((name, descriptor))
-        self._stack.callback(os.close, descriptor)
-        return descriptor
-
-    def _opened(self) -> int:
-        """The folder under its partial name, which exists from the first call on, and is locked."""
-        while self._partial is None:
-            partial = new_partial_name()
-            guard = LitterGuard(self._parent, partial)
-            self._stack.callback(guard.release)
-            os.mkdir(partial, dir_fd=self._parent)
-            self._partial = partial
-            self._folder = os.open(partial, _OPEN_FOLDER, dir_fd=self._parent)
-            self._stack.callback(os.close, self._folder)
-            fcntl.flock(self._folder, fcntl.LOCK_EX)
-            if not is_same_file(self._parent, partial, self._folder):
-                self._partial = None  # another writer took it for abandoned before it was locked
-        return self._folder
-
-    def _make_subfolder(self, name: str) -> None:
         subfolder, slash, _ = name.rpartition("/")
         if slash:
             with contextlib.suppress(FileExistsError):
                 os.mkdir(subfolder, dir_fd=self._folder)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+        descriptor = os.open(name, flags, 0o666, dir_fd=self._folder)
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(descriptor)
 
-    def _sync_folders(self, folder: int) -> None:
-        for entry in os.listdir(folder):
+    def publish(self, *, replace: bool) -> None:
+        """Give the folder its name; OSError if there is one that is not to be replaced."""
+        self._sync_folders()
+        if replace and _has_entries(self._parent, self._name):
+            exchange(self._parent, self._temporary, self._name)
+        else:
+            directories = {"src_dir_fd": self._parent, "dst_dir_fd": self._parent}
+            os.rename(self._temporary, self._name, **directories)
+        os.fsync(self._parent)
+
+    def _sync_folders(self) -> None:
+        for entry in os.listdir(self._folder):
             with contextlib.suppress(NotADirectoryError):
-                descriptor = os.open(entry, _OPEN_FOLDER, dir_fd=folder)
+                descriptor = os.open(entry, OPEN_FOLDER, dir_fd=self._folder)
                 os.fsync(descriptor)
                 os.close(descriptor)
-        os.fsync(folder)
+        os.fsync(self._folder)
 
 
 def exchange(folder: int, one: str, other: str) -> None:
-    """Exchange two names in the open `folder` at once; OSError where the system cannot."""
+    """Exchange two names in the open `folder` at once; OSError where the system cannot.
+
+    Two renames would leave an instant in which a killed writer leaves neither folder in place, and
+    Python has no function for this system call.
+    """
     try:
         renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
     except AttributeError:
@@ -159,7 +120,7 @@ def exchange(folder: int, one: str, other: str) -> None:
 
 def _has_entries(parent: int, name: str) -> bool:
     try:
-        descriptor = os.open(name, _OPEN_FOLDER, dir_fd=parent)
+        descriptor = os.open(name, OPEN_FOLDER, dir_fd=parent)
     except FileNotFoundError:
         return False
     try:
