@@ -19,9 +19,9 @@ from gptrs.checkpoint.converting.rounding import rounded
 from gptrs.checkpoint.converting.shards import parse_size
 from gptrs.checkpoint.files.atomic_folder import atomic_folder
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
+from gptrs.checkpoint.models.find_model import find_model
 from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.checkpoint.models.model_source import ModelSource
-from gptrs.checkpoint.models.open_model import open_model
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
 
@@ -50,7 +50,7 @@ def test_all_of_a_model_arrives(tmp_path, by):
     for name in by:
         written = convert(path, tmp_path / name)
         path = tmp_path / name
-    model, original = open_model(path), open_model(source)
+    model, original = find_model(path), find_model(source)
     found = _weights(model)
     assert found.keys() == ARRAYS.keys()
     for name, array in _weights(original).items():
@@ -95,8 +95,8 @@ def test_the_type_of_the_weights_is_stated_anew(tmp_path):
     write_json(folder / "config.json", config)
     convert(folder, tmp_path / "out", dtype="bf16")
     changed = {"dtype": "bfloat16", "text_config": {"torch_dtype": "bfloat16"}}
-    assert open_model(tmp_path / "out").config == {**config, **changed}
-    arrays = _weights(open_model(tmp_path / "out"))
+    assert find_model(tmp_path / "out").config == {**config, **changed}
+    arrays = _weights(find_model(tmp_path / "out"))
     kinds = {name: str(dtypes.from_numpy(array.dtype)) for name, array in arrays.items()}
     assert kinds == {"wte.weight": "bf16", "h.0.bias": "bf16", "h.1.bias": "si64"}
 

@@ -13,8 +13,8 @@ import pytest
 from gptrs.checkpoint.formats.gptrschk import CheckpointSettings, GptrschkFile, write_gptrschk
 from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
 from gptrs.checkpoint.formats.tensor_index import TAGS
+from gptrs.checkpoint.models.find_model import find_model, is_checkpoint
 from gptrs.checkpoint.models.gptrschk_model import GptrschkModel
-from gptrs.checkpoint.models.open_model import is_checkpoint, open_model
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.ir.tensor_type import TensorType
@@ -96,10 +96,10 @@ def test_settings_and_files_come_back(tmp_path):
 def test_a_model_is_found_by_what_it_is_not_by_its_name(tmp_path):
     path = write(tmp_path / "model.bin", CheckpointSettings("tiny", {}), {})
     assert is_checkpoint(path)
-    assert isinstance(open_model(path), GptrschkModel)
+    assert isinstance(find_model(path), GptrschkModel)
     (tmp_path / "other.gptrschk").write_bytes(b"GPTRSTEN")
     with pytest.raises(ModelError, match="is a file, but not in the format"):
-        open_model(tmp_path / "other.gptrschk")
+        find_model(tmp_path / "other.gptrschk")
 
 
 def _entry(name: str = "x", *, id: int = 0, offset: int = 0, nbytes: int = 8) -> bytes:

@@ -8,9 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from gptrs.checkpoint.formats.tensor_archive import is_other_archive, open_archive
-from gptrs.checkpoint.models.find_model import find_model
+from gptrs.checkpoint.models.find_model import find_model, is_checkpoint
 from gptrs.checkpoint.models.model_source import ModelSource
-from gptrs.checkpoint.models.open_model import is_checkpoint
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import GptrsError

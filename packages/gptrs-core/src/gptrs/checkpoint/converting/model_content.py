@@ -12,9 +12,8 @@ import numpy as np
 
 from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
 from gptrs.checkpoint.formats.tensor_archive import TensorArchive, open_archive
-from gptrs.checkpoint.models.find_model import find_model
+from gptrs.checkpoint.models.find_model import find_model, is_checkpoint
 from gptrs.checkpoint.models.model_source import MAX_TOKENIZER_BYTES, ModelSource
-from gptrs.checkpoint.models.open_model import is_checkpoint
 from gptrs.errors import ModelError
 
 CARRIED = (".json", ".jinja", ".txt", ".md", ".model")

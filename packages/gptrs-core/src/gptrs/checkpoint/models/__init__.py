@@ -1,1 +1,1 @@
-"""Models on disk: `find_model` resolves a name, `open_model` gives a `model_source`."""
+"""Models on disk: `find_model` resolves a name and opens a `model_source`."""

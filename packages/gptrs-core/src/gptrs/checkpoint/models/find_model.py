@@ -1,22 +1,51 @@
-"""Finding the model that a user names: a path that exists, else one of the Hugging Face hub."""
+"""Opening the model that a user names: a folder, a `GPTRSCHK` file, or a model of the hub."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+from gptrs.checkpoint.files.open_file import open_regular, read_at, resolved
+from gptrs.checkpoint.formats import gptrschk
+from gptrs.checkpoint.models.gptrschk_model import GptrschkModel
+from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.checkpoint.models.hub import HubModel, download
 from gptrs.checkpoint.models.model_source import ModelSource
-from gptrs.checkpoint.models.open_model import open_model
+from gptrs.errors import ModelError
+from gptrs.quoting import quoted
 
 
 def find_model(name: str | os.PathLike[str]) -> ModelSource:
     """Open the model at a path or, where nothing is there, of a hub id `ORG/NAME[@REVISION]`.
 
-    ModelError says why there is no such model, or what is wrong with it.
+    Its settings are read. ModelError says why there is no such model, or which file is missing or
+    malformed.
     """
     wanted = None if os.path.lexists(name) else HubModel.parse(os.fspath(name))
-    if wanted is None:
-        return open_model(name)
-    source = open_model(download(wanted))
-    source.name = wanted.repository
-    return source
+    if wanted is not None:
+        source = HfDirectory.open(download(wanted))
+        source.name = wanted.repository
+        return source
+    if is_checkpoint(name):
+        return GptrschkModel.open(name)
+    if os.path.isfile(name):
+        parent = quoted(str(Path(name).parent), 200)
+        raise ModelError(
+            f"{quoted(str(name), 200)} is a file, but not in the format of a `.gptrschk` file",
+            hint=f"a model is a folder or such a file; did you mean {parent}?",
+        )
+    return HfDirectory.open(name)
+
+
+def is_checkpoint(path: str | os.PathLike[str]) -> bool:
+    """Return whether there is a regular file that begins as a `GPTRSCHK` file does."""
+    try:
+        descriptor = open_regular(resolved(path))
+    except ModelError:
+        return False
+    try:
+        return read_at(descriptor, len(gptrschk.MAGIC), 0) == gptrschk.MAGIC
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
