@@ -8,18 +8,18 @@ import pytest
 import gptrs
 from gptrs.errors import ContextLengthError
 from gptrs.ir import dtypes
-from gptrs.nn import CacheLayer, KVCache
+from gptrs.nn import CacheSpec, KVCache
 
 
 def _cache(limit: int = 200) -> KVCache:
-    return KVCache([CacheLayer(3, 4)] * 2, batch=1, limit=limit, dtype=dtypes.f32)
+    return KVCache([CacheSpec(3, 4)] * 2, batch=1, limit=limit, dtype=dtypes.f32)
 
 
 def _fill(cache: KVCache, count: int, value: float) -> None:
     """What a step does: write `count` positions into every buffer."""
     cache.reserve(count)
     layers = []
-    for pair in cache.layers:
+    for pair in cache.buffers:
         arrays = [tensor.numpy().copy() for tensor in pair]
         for array in arrays:
             array[:, :, cache.length : cache.length + count] = value
@@ -34,14 +34,14 @@ def test_capacity_doubles_up_to_the_limit():
         _fill(cache, count, 1.0)
         seen.append((cache.length, cache.capacity))
     assert seen == [(1, 64), (64, 64), (65, 128), (129, 200), (200, 200)]
-    assert cache.layers[0][0].shape == (1, 3, 200, 4)
+    assert cache.buffers[0][0].shape == (1, 3, 200, 4)
 
 
 def test_growing_keeps_the_contents():
     cache = _cache()
     _fill(cache, 60, 2.0)
     _fill(cache, 10, 3.0)
-    for keys, values in cache.layers:
+    for keys, values in cache.buffers:
         for tensor in (keys, values):
             array = tensor.numpy()
             assert (array[:, :, :60] == 2).all()

@@ -8,9 +8,9 @@ import pytest
 import gptrs
 from gptrs.errors import ContextLengthError, UsageError
 from gptrs.ir import dtypes
-from gptrs.nn import CacheLayer, KVCache
+from gptrs.nn import CacheSpec, KVCache
 
-LAYERS = [CacheLayer(2, 3), CacheLayer(1, 4, window=5)]
+LAYERS = [CacheSpec(2, 3), CacheSpec(1, 4, window=5)]
 RING = 32
 
 
@@ -18,11 +18,16 @@ def _cache(batch: int = 2, limit: int = 200, **settings) -> KVCache:
     return KVCache(LAYERS, batch, limit, dtypes.f32, **settings)
 
 
-def _run(tokens, position, layers):
-    """A step that writes 1000 * row + position, as keys; the negative, as values."""
+def _append(cache, tokens):
+    """Run steps that write 1000 * row + position, as keys; the negative, as values."""
+    for piece in cache.pieces(tokens):
+        cache.advance(piece.shape[1], _step(piece, cache.position, cache.buffers))
+
+
+def _step(tokens, position, buffers):
     count, updated = tokens.shape[1], []
     at = int(position.offset)
-    for keys, _ in layers:
+    for keys, _ in buffers:
         array = keys.numpy().copy()
         batch, _, slots, _ = array.shape
         first = at % slots
@@ -30,14 +35,14 @@ def _run(tokens, position, layers):
         written = 1000 * np.arange(batch)[:, None] + np.arange(at, at + count)
         array[:, :, first : first + count] = written[:, None, :, None]
         updated.append((gptrs.tensor(array), gptrs.tensor(-array)))
-    return tokens, updated
+    return updated
 
 
 def _filled(count: int, chunk: int = 7, **settings) -> KVCache:
     cache = _cache(**settings)
     for start in range(0, count, chunk):
         size = min(chunk, count - start)
-        cache.append(np.zeros((cache.batch, size), np.int64), _run)
+        _append(cache, np.zeros((cache.batch, size), np.int64))
     return cache
 
 
@@ -45,16 +50,16 @@ def test_a_ring_stops_growing():
     sizes = []
     for count in (1, 31, 64, 65, 200):
         cache = _filled(count)
-        sizes.append([keys.shape[2] for keys, _ in cache.layers])
+        sizes.append([keys.shape[2] for keys, _ in cache.buffers])
     assert sizes == [[64, RING], [64, RING], [64, RING], [128, RING], [200, RING]]
 
 
 def test_fixed_room_is_there_at_once():
     cache = _cache(fixed=True)
-    assert [keys.shape[2] for keys, _ in cache.layers] == [200, RING]
-    before = [id(keys) for keys, _ in cache.layers]
+    assert [keys.shape[2] for keys, _ in cache.buffers] == [200, RING]
+    before = [id(keys) for keys, _ in cache.buffers]
     cache.reserve(200)
-    assert [id(keys) for keys, _ in cache.layers] == before
+    assert [id(keys) for keys, _ in cache.buffers] == before
 
 
 @pytest.mark.parametrize("count", [0, 20, 32, 33, 100])
@@ -65,7 +70,7 @@ def test_the_state_is_in_the_order_of_positions(count):
         last = np.arange(count - kept, count)
         expected = np.stack([last, 1000 + last])[:, None, :, None]
         keys, values = state[f"layer.{index}.keys"], state[f"layer.{index}.values"]
-        assert keys.shape == (2, LAYERS[index].heads, kept, LAYERS[index].head_dim)
+        assert keys.shape == (2, LAYERS[index].n_kv_heads, kept, LAYERS[index].head_dim)
         assert (keys == expected).all()
         assert (values == -expected).all()
 
@@ -75,7 +80,7 @@ def test_a_restored_cache_goes_on_as_the_other_does(count):
     original, copy = _filled(count), _cache()
     copy.restore(count, original.state())
     for cache in (original, copy):
-        cache.append(np.zeros((2, 40), np.int64), _run)
+        _append(cache, np.zeros((2, 40), np.int64))
     assert copy.length == original.length == count + 40
     theirs = original.state()
     for name, array in copy.state().items():
@@ -101,11 +106,11 @@ def test_rows_are_copies():
     chosen = cache.rows([1, 1, 0])
     np.testing.assert_array_equal(chosen.left_padding, [3, 3, 0])
     assert (chosen.batch, chosen.length, chosen.capacity) == (3, 40, 64)
-    for index, (keys, values) in enumerate(cache.layers):
-        for ours, theirs in zip(chosen.layers[index], (keys, values), strict=True):
+    for index, (keys, values) in enumerate(cache.buffers):
+        for ours, theirs in zip(chosen.buffers[index], (keys, values), strict=True):
             np.testing.assert_array_equal(ours.numpy(), theirs.numpy()[[1, 1, 0]])
             assert ours is not theirs
-    chosen.append(np.zeros((3, 5), np.int64), _run)
+    _append(chosen, np.zeros((3, 5), np.int64))
     assert (cache.length, chosen.length) == (40, 45)
 
 
@@ -136,7 +141,7 @@ def test_winding_back():
         cache.rewind(50)
     cache.rewind(80)
     assert cache.length == 80
-    cache.append(np.zeros((2, 3), np.int64), _run)
+    _append(cache, np.zeros((2, 3), np.int64))
     assert cache.length == 83
 
 
@@ -153,7 +158,7 @@ def test_tokens_must_be_those_of_the_batch():
     cache = _cache()
     for shape in ((1, 3), (2, 0), (2,)):
         with pytest.raises(UsageError, match=r"a step takes tokens \[2, T\] with T >= 1"):
-            cache.append(np.zeros(shape, np.int64), _run)
+            _append(cache, np.zeros(shape, np.int64))
     with pytest.raises(UsageError, match="a batch of at least 1, got 0"):
         _cache(batch=0)
 
@@ -161,5 +166,5 @@ def test_tokens_must_be_those_of_the_batch():
 def test_what_does_not_fit_is_refused_before_any_step():
     cache = _filled(190)
     with pytest.raises(ContextLengthError, match="201 tokens do not fit"):
-        cache.append(np.zeros((2, 11), np.int64), _run)
+        _append(cache, np.zeros((2, 11), np.int64))
     assert cache.length == 190

@@ -21,8 +21,10 @@ the module an entry point names stays light.
   `ProfiledExecutable`, with `KernelRun`; `BindingExecutable`, with `BoundInputs`;
   `MachineProbe`.
 - For models: `Tensor`, `tensor`, `jit`, `register_pytree`, `Module`, `Params`, `ConfigFields`,
-  `KVCache`, `CacheLayer`, `LayerCache`, `CachePosition`; the modules `nn` and `functionals`. What
-  a model promises: `CausalLM`, `ImageClassifier`, `TextEmbedder`, `HiddenStates`.
+  and the modules `nn` and `functionals`. `nn` has layers, activations, rope settings, the key/value
+  cache and the base classes: `CausalLMModule`, `ImageClassifierModule`, `KVCache`, `CacheSpec`,
+  `LayerCache`, `CachePosition`. The protocols of capabilities: `CausalLM`, `ImageClassifier`,
+  `TextEmbedder`, `HiddenStates`.
 - For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
   `RunStart`, `RunEnd`, `KernelEvent`.
 - For functionals: `functional`, `implement`, and the module `primitives`.

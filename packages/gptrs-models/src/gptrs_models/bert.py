@@ -18,8 +18,7 @@ from gptrs.api import (
     jit,
     tensor,
 )
-from gptrs.nn import Embedding, Linear, merge_heads, split_heads
-from gptrs_models.activations import ACTIVATIONS
+from gptrs.nn import ACTIVATIONS, Embedding, Linear, merge_heads, split_heads
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class BertConfig:
 
 
 class Norm(Module):
-    """Layer normalization, whose weights the first checkpoints call `gamma` and `beta`."""
+    """Layer normalization, whose weights older checkpoints call `gamma` and `beta`."""
 
     def __init__(self, config: BertConfig, params: Params) -> None:
         names = ("gamma", "beta") if "gamma" in params else ("weight", "bias")
@@ -78,7 +77,7 @@ class Norm(Module):
 
 
 class Embeddings(Module):
-    """Tokens at their positions, as vectors; all are of the first type."""
+    """Sum of token, position and first token-type embeddings, normalized."""
 
     def __init__(self, config: BertConfig, params: Params) -> None:
         width = config.hidden_size
@@ -95,29 +94,29 @@ class Embeddings(Module):
         """Int [B, T] -> [B, T, C]."""
         first_type = F.slice_axis(self.token_type_embeddings.weight, 0, 0, 1)  # (1, C)
         places = F.slice_axis(self.position_embeddings.weight, 0, 0, tokens.shape[1])  # (T, C)
-        return self.LayerNorm(F.add(F.add(self.word_embeddings(tokens), first_type), places))
+        return self.LayerNorm(self.word_embeddings(tokens) + first_type + places)
 
 
 class SelfAttention(Module):
-    """Each token attends to all tokens of its text."""
+    """Self-attention of each token to all tokens of its text."""
 
     def __init__(self, config: BertConfig, params: Params) -> None:
         width = config.hidden_size
         self.query = Linear(params / "query", width, width)
         self.key = Linear(params / "key", width, width)
         self.value = Linear(params / "value", width, width)
-        self._heads = config.num_attention_heads
+        self.n_heads = config.num_attention_heads
 
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """[B, T, C], and which keys are seen, i1 [B, 1, 1, T] -> [B, T, C]."""
+        """[B, T, C] and the mask of visible keys, i1 [B, 1, 1, T] -> [B, T, C]."""
         query, key, value = (
-            split_heads(layer(x), self._heads) for layer in (self.query, self.key, self.value)
-        )
+            split_heads(layer(x), self.n_heads) for layer in (self.query, self.key, self.value)
+        )  # each (B, H, T, D)
         return merge_heads(F.attention(query, key, value, mask=mask))
 
 
 class Residual(Module):
-    """An affine layer, whose result is added to what came before and normalized."""
+    """An affine layer with a residual connection, then layer normalization."""
 
     def __init__(self, config: BertConfig, params: Params, inputs: int) -> None:
         self.dense = Linear(params / "dense", inputs, config.hidden_size)
@@ -125,7 +124,7 @@ class Residual(Module):
 
     def __call__(self, x: Tensor, before: Tensor) -> Tensor:
         """[B, T, inputs] and [B, T, C] -> [B, T, C]."""
-        return self.LayerNorm(F.add(self.dense(x), before))
+        return self.LayerNorm(self.dense(x) + before)
 
 
 class Attention(Module):
@@ -136,7 +135,7 @@ class Attention(Module):
         self.output = Residual(config, params / "output", config.hidden_size)
 
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """[B, T, C], and which keys are seen, i1 [B, 1, 1, T] -> [B, T, C]."""
+        """[B, T, C] and the mask of visible keys, i1 [B, 1, 1, T] -> [B, T, C]."""
         return self.output(self.self(x, mask), x)
 
 
@@ -153,7 +152,7 @@ class Intermediate(Module):
 
 
 class Layer(Module):
-    """Attention and two affine layers, each added to what came before and then normalized."""
+    """Attention and two affine layers, each with a residual connection and a norm after it."""
 
     def __init__(self, config: BertConfig, params: Params) -> None:
         self.attention = Attention(config, params / "attention")
@@ -161,7 +160,7 @@ class Layer(Module):
         self.output = Residual(config, params / "output", config.intermediate_size)
 
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """[B, T, C], and which keys are seen, i1 [B, 1, 1, T] -> [B, T, C]."""
+        """[B, T, C] and the mask of visible keys, i1 [B, 1, 1, T] -> [B, T, C]."""
         x = self.attention(x, mask)
         return self.output(self.intermediate(x), x)
 
@@ -174,10 +173,7 @@ class Encoder(Module):
 
 
 class Bert(Module):
-    """The encoder; see `gptrs.plugins.capabilities.TextEmbedder` for what it promises.
-
-    Heads that a checkpoint has besides, the pooler among them, are not read.
-    """
+    """The encoder, a `TextEmbedder`. Heads of the checkpoint, such as the pooler, are not read."""
 
     capabilities = frozenset({"text_embedder", "hidden_states"})
 
@@ -196,16 +192,16 @@ class Bert(Module):
 
     @property
     def vocab_size(self) -> int:
-        """Number of tokens it knows."""
+        """Number of token ids."""
         return self.config.vocab_size
 
     def encode(self, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """The vector of each token: si64 [B, T] and i1 [B, T] -> f32 [B, T, C]."""
+        """Return the vector of each token: si64 [B, T] and i1 [B, T] -> f32 [B, T, C]."""
         self._require_context(tokens)
         return self._encode(tensor(tokens), tensor(mask)).numpy()
 
     def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
-        """Tokens si64 [B, T] -> f32 [B, T, C] of the embeddings and after each layer."""
+        """Return the embeddings and the state after each layer, si64 [B, T] -> f32 [B, T, C]."""
         self._require_context(inputs)
         return {name: state.numpy() for name, state in self._collect(tensor(inputs)).items()}
 
@@ -218,7 +214,7 @@ class Bert(Module):
         return dict(zip(names, states, strict=True))
 
     def _states(self, tokens: Tensor, mask: Tensor | None) -> list[Tensor]:
-        """The embeddings and what each layer makes of them; the mask, i1 [B, T], hides padding."""
+        """Return the embeddings and the states after layers; the mask, i1 [B, T], hides padding."""
         batch, length = tokens.shape
         seen = None if mask is None else F.reshape(mask, (batch, 1, 1, length))
         states = [self.embeddings(tokens)]
@@ -234,5 +230,5 @@ class Bert(Module):
 
 
 def load(settings: Mapping[str, object], params: Params) -> Bert:
-    """Build the model from config.json and its weights; ModelError for what does not fit."""
+    """Build the model from config.json and its weights; ModelError if either is unsupported."""
     return Bert(BertConfig.from_settings(settings), params)

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+
+from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import (
-    CacheLayer,
-    CachePosition,
-    ConfigFields,
-    LayerCache,
-    ModelError,
-    Module,
-    Params,
-    Tensor,
-)
+from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
 from gptrs.nn import (
+    ACTIVATIONS,
+    CachePosition,
+    CacheSpec,
+    CausalLMModule,
     Embedding,
+    LayerCache,
     LayerNorm,
     Linear,
-    cached_attention,
+    causal_attention,
     merge_heads,
     positions,
     split_heads,
 )
-from gptrs_models.activations import ACTIVATIONS
-from gptrs_models.causal_lm import CausalLM, Layer
 
 
 @dataclass(frozen=True)
@@ -79,21 +74,22 @@ class Attention(Module):
     """Causal self-attention with one projection for query, key and value."""
 
     def __init__(self, config: GPT2Config, params: Params, layer: int) -> None:
-        width = config.n_embd
-        self.c_attn = Linear(params / "c_attn", width, 3 * width, layout="in_out")
-        self.c_proj = Linear(params / "c_proj", width, width, layout="in_out")
-        self._heads = config.n_head
-        self._scale = (width // config.n_head) ** -0.5 if config.scale_attn_weights else 1.0
+        dim = config.n_embd
+        self.c_attn = Linear(params / "c_attn", dim, 3 * dim, layout="in_out")
+        self.c_proj = Linear(params / "c_proj", dim, dim, layout="in_out")
+        self.n_heads = config.n_head
+        self.scale = (dim // config.n_head) ** -0.5 if config.scale_attn_weights else 1.0
         if config.scale_attn_by_inverse_layer_idx:
-            self._scale /= layer + 1
+            self.scale /= layer + 1
 
-    def __call__(
-        self, x: Tensor, position: CachePosition, cache: LayerCache | None
-    ) -> tuple[Tensor, LayerCache | None]:
-        """[B, T, C] -> [B, T, C] and the cache with the new positions."""
-        query, key, value = (split_heads(part, self._heads) for part in F.split(self.c_attn(x), 3))
-        mixed, cache = cached_attention(query, key, value, cache, position, self._scale)
-        return self.c_proj(merge_heads(mixed)), cache
+    def __call__(self, x: Tensor, cache: LayerCache) -> Tensor:
+        """[B, T, C] -> [B, T, C]."""
+        query, key, value = (
+            split_heads(part, self.n_heads) for part in F.split(self.c_attn(x), 3)
+        )  # each (B, H, T, D)
+        keys, values = cache.update(key, value)  # (B, H, S, D)
+        mixed = causal_attention(query, keys, values, cache, self.scale)  # (B, H, T, D)
+        return self.c_proj(merge_heads(mixed))
 
 
 class MLP(Module):
@@ -102,11 +98,11 @@ class MLP(Module):
     def __init__(self, config: GPT2Config, params: Params) -> None:
         self.c_fc = Linear(params / "c_fc", config.n_embd, config.n_inner, layout="in_out")
         self.c_proj = Linear(params / "c_proj", config.n_inner, config.n_embd, layout="in_out")
-        self._activation = ACTIVATIONS[config.activation_function]
+        self.activation = ACTIVATIONS[config.activation_function]
 
     def __call__(self, x: Tensor) -> Tensor:
         """[B, T, C] -> [B, T, C]."""
-        return self.c_proj(self._activation(self.c_fc(x)))
+        return self.c_proj(self.activation(self.c_fc(x)))
 
 
 class Block(Module):
@@ -118,17 +114,14 @@ class Block(Module):
         self.ln_2 = LayerNorm(params / "ln_2", config.n_embd, config.layer_norm_epsilon)
         self.mlp = MLP(config, params / "mlp")
 
-    def __call__(
-        self, position: CachePosition, x: Tensor, cache: LayerCache | None
-    ) -> tuple[Tensor, LayerCache | None]:
-        """[B, T, C] -> [B, T, C] and the cache with the new positions."""
-        mixed, cache = self.attn(self.ln_1(x), position, cache)
-        x = F.add(x, mixed)
-        return F.add(x, self.mlp(self.ln_2(x))), cache
+    def __call__(self, x: Tensor, cache: LayerCache) -> Tensor:
+        """[B, T, C] -> [B, T, C]."""
+        x = x + self.attn(self.ln_1(x), cache)
+        return x + self.mlp(self.ln_2(x))
 
 
-class GPT2(CausalLM):
-    """The language model; see `gptrs.plugins.capabilities.CausalLM` for what it promises."""
+class GPT2(CausalLMModule):
+    """The language model."""
 
     def __init__(self, config: GPT2Config, params: Params) -> None:
         super().__init__(config.n_positions, config.vocab_size)
@@ -144,28 +137,30 @@ class GPT2(CausalLM):
             else Linear(params / "lm_head", config.n_embd, config.vocab_size, bias=False)
         )
 
-    def cache_layers(self) -> list[CacheLayer]:
-        """Keys and values of every head, in all blocks alike."""
+    @override
+    def cache_specs(self) -> list[CacheSpec]:
         config = self.config
-        return [CacheLayer(config.n_head, config.n_embd // config.n_head)] * config.n_layer
+        return [CacheSpec(config.n_head, config.n_embd // config.n_head)] * config.n_layer
 
-    def embed(self, tokens: Tensor, position: CachePosition) -> Tensor:
-        """The vector of each token plus that of its position, si64 [B, T] -> f32 [B, T, C]."""
-        return F.add(self.wte(tokens), self.wpe(positions(position, tokens.shape[1])))
+    @override
+    def states(
+        self, tokens: Tensor, position: CachePosition, caches: Sequence[LayerCache]
+    ) -> Iterator[Tensor]:
+        x = self.wte(tokens) + self.wpe(positions(position, tokens.shape[1]))  # (B, T, C)
+        yield x
+        for block, cache in zip(self.h, caches, strict=True):
+            x = block(x, cache)
+            yield x
 
-    def blocks(self, position: CachePosition, count: int) -> list[Layer]:
-        """The blocks in their order, for tokens at `position`."""
-        return [partial(block, position) for block in self.h]
-
+    @override
     def final_norm(self, x: Tensor) -> Tensor:
-        """[..., C] -> the same, normalized."""
         return self.ln_f(x)
 
-    def unembed(self, x: Tensor) -> Tensor:
-        """[..., C] -> [..., V], with the embeddings where the head has no weights of its own."""
+    @override
+    def logits(self, x: Tensor) -> Tensor:
         return self.wte.unembed(x) if self.lm_head is None else self.lm_head(x)
 
 
 def load(settings: Mapping[str, object], params: Params) -> GPT2:
-    """Build the model from config.json and its weights; ModelError for what does not fit."""
+    """Build the model from config.json and its weights; ModelError if either is unsupported."""
     return GPT2(GPT2Config.from_settings(settings), params)

@@ -7,19 +7,30 @@ from dataclasses import dataclass
 from typing import cast
 
 from gptrs.api import ConfigFields, ModelError
-from gptrs_models.activations import ACTIVATIONS
-from gptrs_models.rope_settings import RopeSettings
+from gptrs.nn import ACTIVATIONS, RopeSettings
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 """The words of `layer_types`."""
 
 
+MINISTRAL3_ROPE: dict[str, object] = {
+    "rope_type": "yarn",
+    "rope_theta": 1000000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16384,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+"""Defaults of transformers for a `ministral3` model without rope settings."""
+
+
 @dataclass(frozen=True)
 class KindDefaults:
-    """What transformers takes where config.json of a kind is silent.
+    """Defaults of transformers for settings that config.json lacks.
 
-    `key_value_heads` and `head_dim` None stand for as many as queries have, and for `hidden_size`
-    by the number of heads.
+    `key_value_heads` None stands for the number of query heads, `head_dim` None for
+    `hidden_size // heads`.
     """
 
     vocab_size: int
@@ -75,7 +86,7 @@ class LlamaConfig:
         return self.rope.context
 
     def window(self, layer: int) -> int | None:
-        """How many keys a query of the layer sees; None for all."""
+        """Return how many keys a query of the layer sees; None for all."""
         return self.sliding_window if layer in self.sliding_layers else None
 
     @classmethod
@@ -90,7 +101,7 @@ class LlamaConfig:
         for name in ("quantization_config", "num_experts", "num_local_experts", "no_rope_layers"):
             fields.require(name, None)
         hidden = fields.integer("hidden_size", 4096)
-        heads, shared, head_dim = _heads(fields, settings, defaults, hidden)
+        heads, kv_heads, head_dim = _heads(fields, settings, defaults, hidden)
         layers = fields.integer("num_hidden_layers", defaults.layers)
         max_position = fields.integer("max_position_embeddings", defaults.max_position)
         window = _window(fields, settings, kind)
@@ -101,7 +112,7 @@ class LlamaConfig:
             intermediate_size=fields.integer("intermediate_size", defaults.intermediate_size),
             num_hidden_layers=layers,
             num_attention_heads=heads,
-            num_key_value_heads=shared,
+            num_key_value_heads=kv_heads,
             head_dim=head_dim,
             hidden_act=fields.choice("hidden_act", ACTIVATIONS, "silu"),
             rms_norm_eps=fields.number("rms_norm_eps", defaults.epsilon),
@@ -112,30 +123,35 @@ class LlamaConfig:
             qk_norm=kind == "qwen3",
             sliding_window=window,
             sliding_layers=_sliding_layers(fields, settings, kind, layers, window),
-            rope=RopeSettings.from_settings(settings, kind, max_position),
+            rope=_rope(settings, kind, max_position),
         )
+
+
+def _rope(settings: Mapping[str, object], kind: str, max_position: int) -> RopeSettings:
+    default = MINISTRAL3_ROPE if kind == "ministral3" else None
+    return RopeSettings.from_settings(settings, kind, max_position, default)
 
 
 def _heads(
     fields: ConfigFields, settings: Mapping[str, object], defaults: KindDefaults, hidden: int
 ) -> tuple[int, int, int]:
-    """How many heads queries have, how many keys and values have, and their size."""
+    """Return the number of query heads, of key/value heads, and `head_dim`."""
     heads = fields.integer("num_attention_heads", 32)
     absent = "num_key_value_heads" not in settings
-    shared = fields.integer(
+    kv_heads = fields.integer(
         "num_key_value_heads", (defaults.key_value_heads if absent else None) or heads
     )
     head_dim = fields.integer("head_dim", defaults.head_dim or hidden // heads, minimum=0)
-    if heads % shared:
+    if heads % kv_heads:
         raise ModelError(
-            f"`num_attention_heads` ({heads}) is no multiple of `num_key_value_heads` ({shared})"
+            f"`num_attention_heads` ({heads}) is no multiple of `num_key_value_heads` ({kv_heads})"
         )
     if head_dim < 2 or head_dim % 2:
         raise ModelError(
             "`head_dim` must be even and at least 2 for rotary embeddings,"
             f" config.json has {head_dim}"
         )
-    return heads, shared, head_dim
+    return heads, kv_heads, head_dim
 
 
 def _sliding_layers(
@@ -145,7 +161,7 @@ def _sliding_layers(
     layers: int,
     window: int | None,
 ) -> Container[int]:
-    """The numbers of the layers that have the window."""
+    """Return the numbers of the layers that have the window."""
     first = 0 if window is not None else layers
     if window is not None and kind.startswith("qwen"):
         first = fields.integer("max_window_layers", 28, minimum=0)
@@ -166,7 +182,7 @@ def _sliding_layers(
 
 
 def _window(fields: ConfigFields, settings: Mapping[str, object], kind: str) -> int | None:
-    """How many keys a query of a sliding layer sees; null in config.json means all."""
+    """Return how many keys a query of a sliding layer sees; null in config.json means all."""
     if kind == "llama":
         fields.require("sliding_window", None)
         return None
@@ -179,7 +195,7 @@ def _window(fields: ConfigFields, settings: Mapping[str, object], kind: str) -> 
 
 
 def _layer_types(settings: Mapping[str, object], kind: str, layers: int) -> list[str] | None:
-    """The words of `layer_types`, one a layer, where config.json has them."""
+    """Return `layer_types`, one for each layer, None where config.json has none."""
     given = settings.get("layer_types")
     if given is None:
         return None

@@ -8,8 +8,7 @@ from typing import Literal
 
 from gptrs import functionals as F
 from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
-from gptrs_models.activations import ACTIVATIONS
-from gptrs_models.image_classifier import ConvNorm, ImageClassifier, class_head, output_channels
+from gptrs.nn import ACTIVATIONS, ConvNorm, ImageClassifierModule, class_head, output_channels
 
 CHANNELS = (16, 24, 24, 32, 32, 32, 64, 64, 64, 64, 96, 96, 96, 160, 160, 160, 320)
 """What the stem and the 16 blocks make at a width of 1 (table 2 of the paper)."""
@@ -216,7 +215,7 @@ class InvertedResidual(Module):
         return F.add(x, y) if self._residual else y
 
 
-class MobileNetV2(ImageClassifier):
+class MobileNetV2(ImageClassifierModule):
     """The image model: a stem, 16 blocks, and a classifier of the mean over all positions."""
 
     def __init__(
@@ -270,7 +269,7 @@ def _numbered(names: Mapping[str, tuple[str, str]], block: int) -> dict[str, tup
 
 
 def load(settings: Mapping[str, object], params: Params) -> MobileNetV2:
-    """Build the model from config.json and its weights; ModelError for what does not fit.
+    """Build the model from config.json and its weights; ModelError if either is unsupported.
 
     The names of the tensors tell who saved them. Of a torchvision checkpoint, the structure is read
     off the tensors, whatever config.json says.

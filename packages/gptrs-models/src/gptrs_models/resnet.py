@@ -8,10 +8,10 @@ from itertools import count, takewhile
 
 from gptrs import functionals as F
 from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
-from gptrs_models.activations import ACTIVATIONS
-from gptrs_models.image_classifier import (
+from gptrs.nn import (
+    ACTIVATIONS,
     ConvNorm,
-    ImageClassifier,
+    ImageClassifierModule,
     class_head,
     output_channels,
 )
@@ -150,7 +150,7 @@ def _bottleneck(config: ResNetConfig, channels: tuple[int, int], stride: int) ->
     return [((inputs, narrow), 1, first), ((narrow, narrow), 3, second), ((narrow, outputs), 1, 1)]
 
 
-class ResNet(ImageClassifier):
+class ResNet(ImageClassifierModule):
     """The image model: a stem, four stages, and a classifier of the mean over all positions."""
 
     def __init__(
@@ -201,7 +201,7 @@ class _Stage(Module):
 
 
 def load(settings: Mapping[str, object], params: Params) -> ResNet:
-    """Build the model from config.json and its weights; ModelError for what does not fit.
+    """Build the model from config.json and its weights; ModelError if either is unsupported.
 
     The names of the tensors tell who saved them. Of a torchvision checkpoint, the structure is read
     off the tensors, whatever config.json says.

@@ -17,15 +17,16 @@ from gptrs.checkpoint.params import Params
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn import (
-    CacheLayer,
     CachePosition,
+    CacheSpec,
     Embedding,
     KVCache,
+    LayerBuffers,
     LayerCache,
     LayerNorm,
     Linear,
     Module,
-    cached_attention,
+    causal_attention,
     merge_heads,
     positions,
     split_heads,
@@ -90,15 +91,14 @@ class Block(Module):
         self.up = Linear(params / "up", WIDTH, 4 * WIDTH, bias=False)
         self.down = Linear(params / "down", 4 * WIDTH, WIDTH, bias=False)
 
-    def __call__(
-        self, x: Tensor, position: CachePosition, cache: LayerCache | None
-    ) -> tuple[Tensor, LayerCache | None]:
-        """[B, T, C] -> [B, T, C], and the cache with the new positions."""
+    def __call__(self, x: Tensor, cache: LayerCache) -> Tensor:
+        """[B, T, C] -> [B, T, C]."""
         parts = F.split(self.mix(self.first(x)), 3)
-        heads = [split_heads(part, HEADS) for part in parts]
-        mixed, cache = cached_attention(heads[0], heads[1], heads[2], cache, position, None)
-        x = F.add(x, self.out(merge_heads(mixed)))
-        return F.add(x, self.down(F.gelu(self.up(self.second(x))))), cache
+        query, key, value = (split_heads(part, HEADS) for part in parts)  # (B, H, T, D)
+        keys, values = cache.update(key, value)
+        mixed = causal_attention(query, keys, values, cache)
+        x = x + self.out(merge_heads(mixed))
+        return x + self.down(F.gelu(self.up(self.second(x))))
 
 
 class Model(Module):
@@ -110,7 +110,7 @@ class Model(Module):
         self.positions = Embedding(params / "positions", CONTEXT, WIDTH)
         self.layers = [Block(params / "layers" / layer) for layer in range(LAYERS)]
         self._whole = jit(self._all_logits)
-        self._step = jit(self._logits, donate=[2])
+        self._step = jit(self._next_logits, donate=[2])
 
     def whole(self, ids: np.ndarray) -> np.ndarray:
         """Logits of all positions, [B, T] -> [B, T, V], without a cache."""
@@ -118,25 +118,32 @@ class Model(Module):
 
     def step(self, ids: np.ndarray, cache: KVCache) -> np.ndarray:
         """Logits of new positions, [B, T] -> [B, T, V], which go into the cache."""
-        return cache.append(ids, self._step).numpy()
+        (piece,) = cache.pieces(ids)  # no layer has a window
+        logits, buffers = self._step(piece, cache.position, cache.buffers)
+        cache.advance(piece.shape[1], buffers)
+        return logits.numpy()
 
     def new_cache(self, batch: int) -> KVCache:
         """An empty cache."""
-        layers = [CacheLayer(HEADS, WIDTH // HEADS)] * LAYERS
-        return KVCache(layers, batch, CONTEXT, dtypes.f32)
+        specs = [CacheSpec(HEADS, WIDTH // HEADS)] * LAYERS
+        return KVCache(specs, batch, CONTEXT, dtypes.f32)
 
     def _all_logits(self, ids: Tensor) -> Tensor:
-        return self._logits(ids, CachePosition.at(0), None)[0]
+        position = CachePosition.at(0)
+        return self._logits(ids, position, [LayerCache(position) for _ in self.layers])
 
-    def _logits(
-        self, ids: Tensor, position: CachePosition, caches: Sequence[LayerCache] | None
-    ) -> tuple[Tensor, list[LayerCache]]:
-        x = F.add(self.tokens(ids), self.positions(positions(position, ids.shape[1])))
-        updated: list[LayerCache] = []
-        for index, layer in enumerate(self.layers):
-            x, cache = layer(x, position, caches[index] if caches else None)
-            updated += [] if cache is None else [cache]
-        return self.tokens.unembed(x), updated
+    def _next_logits(
+        self, ids: Tensor, position: CachePosition, buffers: Sequence[LayerBuffers]
+    ) -> tuple[Tensor, list[LayerBuffers]]:
+        caches = [LayerCache(position, None, pair) for pair in buffers]
+        logits = self._logits(ids, position, caches)
+        return logits, [cache.buffers for cache in caches if cache.buffers is not None]
+
+    def _logits(self, ids: Tensor, position: CachePosition, caches: Sequence[LayerCache]) -> Tensor:
+        x = self.tokens(ids) + self.positions(positions(position, ids.shape[1]))
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x = layer(x, cache)
+        return self.tokens.unembed(x)
 
 
 def reference(ids: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What image models have in common: channels-first images in, class scores out."""
+"""The base of image classifiers: channels-first images in, class scores out."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ from typing import Literal, cast
 import numpy as np
 
 from gptrs import functionals as F
-from gptrs.api import CheckpointError, ModelError, Module, Params, Tensor, jit, tensor
-from gptrs.nn import BatchNorm2d, Conv2d, Linear
+from gptrs.capture.jitting.jit import jit
+from gptrs.capture.tensor import Tensor, tensor
+from gptrs.checkpoint.params import Params
+from gptrs.errors import CheckpointError, ModelError
+from gptrs.nn.batch_norm import BatchNorm2d
+from gptrs.nn.convolution import Conv2d
+from gptrs.nn.linear import Linear
+from gptrs.nn.module import Module
 
 Activation = Callable[[Tensor], Tensor]
 """A function of each element."""
 
 
-class ImageClassifier(Module):
-    """The base of image models; see `gptrs.plugins.capabilities.ImageClassifier`.
+class ImageClassifierModule(Module):
+    """Base class with the capabilities `image_classifier` and `hidden_states`.
 
-    A model sets `classifier`, which takes the mean of each channel, and says in `states` and `body`
-    what comes before it. Inside, images are [B, H, W, C].
+    A model sets `classifier`, which takes the mean of each channel, and defines in `states` and
+    `body` what comes before it. Inside, images are [B, H, W, C].
     """
 
     capabilities = frozenset({"image_classifier", "hidden_states"})
@@ -42,19 +48,19 @@ class ImageClassifier(Module):
         return self._processor
 
     def classify(self, images: np.ndarray) -> np.ndarray:
-        """The score of each class, f32 [B, C, H, W] -> f32 [B, classes]."""
+        """Return the score of each class, f32 [B, C, H, W] -> f32 [B, classes]."""
         return self._classify(tensor(images)).numpy()
 
     def hidden_states(self, images: np.ndarray) -> dict[str, np.ndarray]:
-        """What `states` yields, in that order and as [B, C, H, W]."""
+        """Return what `states` yields, in that order and as [B, C, H, W]."""
         return {name: state.numpy() for name, state in self._collect(tensor(images)).items()}
 
     def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """The image after each layer, under the names and in the order of transformers."""
+        """Yield the image after each layer, under the names and in the order of transformers."""
         raise NotImplementedError
 
     def body(self, x: Tensor) -> Tensor:
-        """What is computed of the last of the states before the classifier: nothing."""
+        """Return the features before the classifier, given the last of the states: `x` itself."""
         return x
 
     def _logits(self, images: Tensor) -> Tensor:
@@ -103,17 +109,17 @@ class ConvNorm(Module):
 
 
 def class_head(settings: Mapping[str, object], params: Params, width: int) -> Linear:
-    """The affine layer to the classes that config.json names, or else to those in the checkpoint.
+    """Return the affine layer to the classes: those of config.json, else those of the checkpoint.
 
-    ModelError if config.json says how many classes there are in other words than a table
-    `id2label` or an integer `num_labels`.
+    ModelError if `id2label` of config.json is no table with entries, or `num_labels` no integer
+    of at least 1.
     """
     classes = _named_classes(settings) or _rows(params, rank=2)
     return Linear(params, width, classes)
 
 
 def output_channels(params: Params) -> int:
-    """How many channels the convolution in this scope makes; CheckpointError if it is none."""
+    """Return the output channels of the convolution in this scope; CheckpointError if none."""
     return _rows(params, rank=4)
 
 

@@ -1,4 +1,4 @@
-"""How one layer keeps its keys and values: all positions, or those of a window in a ring."""
+"""What the cache of one layer holds: all positions, or those of a window in a ring."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ LARGEST_MARGIN: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
-class CacheLayer:
-    """The buffers of one layer: `heads` heads of keys and values, vectors of size `head_dim`.
+class CacheSpec:
+    """Keys and values of `n_kv_heads` heads, vectors of size `head_dim`.
 
     With `window` each position reads the last `window` ones up to itself, so older ones need not be
-    kept: the buffers are a ring, in which position p lies in slot `p mod size`. It is a little
-    larger than the window, for the positions of one step are written before the first of them
+    kept: the buffers are a ring, in which position p lies in slot `p mod size`. A ring is a little
+    larger than its window, because the positions of one step are written before the first of them
     reads. UsageError for sizes below 1.
     """
 
-    heads: int
+    n_kv_heads: int
     head_dim: int
     window: int | None = None
 
     def __post_init__(self) -> None:
-        for name in ("heads", "head_dim", "window"):
+        for name in ("n_kv_heads", "head_dim", "window"):
             size: int | None = getattr(self, name)
             if size is not None and size < 1:
-                raise UsageError(f"a layer of a cache needs `{name}` of at least 1, got {size}")
+                raise UsageError(f"the cache of a layer needs `{name}` of at least 1, got {size}")
 
     def slots(self, limit: int) -> int:
-        """The size of its buffers once they no longer grow, for at most `limit` positions."""
+        """Return the final size of the buffers, for at most `limit` positions."""
         if self.window is None:
             return limit
         return min(limit, _ring(self.window, self._piece(self.window)))
 
-    def step(self, length: int, count: int, limit: int) -> int:
-        """How many of `count` positions may follow `length` ones in one step.
+    def step_size(self, length: int, count: int, limit: int) -> int:
+        """Return how many of `count` positions may follow `length` ones in one step.
 
-        They take slots one after another, and overwrite nothing that one of them reads.
+        They take consecutive slots, and overwrite nothing that one of them reads.
         """
         size = self.slots(limit)
         if self.window is None or length + count <= size:
@@ -53,7 +53,7 @@ class CacheLayer:
         return min(count, self._piece(self.window), size - length % size)
 
     def holds(self, position: int, length: int, limit: int) -> bool:
-        """Whether all that a query at `position` reads of those before it is kept, of `length`."""
+        """Whether a cache of `length` positions has all that a query at `position` reads."""
         if self.window is None:
             return True
         first = max(0, position - self.window + 1)

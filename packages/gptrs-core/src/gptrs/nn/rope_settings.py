@@ -1,4 +1,4 @@
-"""Which rotary embedding config.json asks for: the format of transformers 5 and the one before."""
+"""Settings of rotary embeddings in config.json, in the format of transformers 5 and before."""
 
 from __future__ import annotations
 
@@ -7,26 +7,16 @@ from dataclasses import dataclass
 from typing import cast
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, ModelError, UsageError
+from gptrs.checkpoint.config_fields import ConfigFields
+from gptrs.errors import ModelError, UsageError
 
 THETA = 10000.0
 """The base where config.json has none (Su et al. 2021)."""
 
-MINISTRAL3_ROPE: dict[str, object] = {
-    "rope_type": "yarn",
-    "rope_theta": 1000000.0,
-    "factor": 16.0,
-    "original_max_position_embeddings": 16384,
-    "mscale": 1.0,
-    "mscale_all_dim": 1.0,
-    "llama_4_scaling_beta": 0.1,
-}
-"""What transformers takes for a `ministral3` model whose config.json says nothing."""
-
 
 @dataclass(frozen=True)
 class RopeSettings:
-    """The angles of positions, and what else depends on the position.
+    """Base and scaling of the rotary angles, and the growth of queries with their position.
 
     `theta` and `scaling` are those of `functionals.rotary_tables`. `context` is how many positions
     the scaling is made for. With `query_growth` b, `llama_4_scaling_beta` of Ministral 3, the query
@@ -41,15 +31,20 @@ class RopeSettings:
 
     @classmethod
     def from_settings(
-        cls, settings: Mapping[str, object], kind: str, max_position: int
+        cls,
+        settings: Mapping[str, object],
+        kind: str,
+        max_position: int,
+        default: Mapping[str, object] | None = None,
     ) -> RopeSettings:
         """Read `rope_parameters`, or `rope_scaling` and `rope_theta`; ModelError if unsupported.
 
         As in transformers a `rope_scaling` that is not empty goes before `rope_parameters`, and a
         `rope_theta` within either goes before the one beside it. `max_position` is
-        `max_position_embeddings`.
+        `max_position_embeddings`. `default` stands for `rope_parameters` that are missing;
+        `llama_4_scaling_beta` is supported where `default` has it.
         """
-        fields = _Rope(settings, kind, max_position)
+        fields = _Rope(settings, kind, max_position, default or {})
         theta = fields.number(
             "rope_theta", ConfigFields(settings, kind).number("rope_theta", THETA)
         )
@@ -68,8 +63,14 @@ class RopeSettings:
 class _Rope:
     """The settings in `rope_parameters` or `rope_scaling`; errors name both levels of a setting."""
 
-    def __init__(self, settings: Mapping[str, object], kind: str, max_position: int) -> None:
-        self.source, given = _given(settings, kind)
+    def __init__(
+        self,
+        settings: Mapping[str, object],
+        kind: str,
+        max_position: int,
+        default: Mapping[str, object],
+    ) -> None:
+        self.source, given = _given(settings, kind, default)
         self.max_position = max_position
         self.type_name = "rope_type" if "rope_type" in given else "type"
         self._beside = ConfigFields(settings, kind)
@@ -77,7 +78,7 @@ class _Rope:
         self._given = given
         self._beside.require("partial_rotary_factor", 1)
         supported = {"partial_rotary_factor": 1, "full_attention": None, "sliding_attention": None}
-        if kind != "ministral3":
+        if "llama_4_scaling_beta" not in default:
             supported["llama_4_scaling_beta"] = None
         for name, value in supported.items():
             self._fields.require(f"{self.source}.{name}", value)
@@ -102,15 +103,17 @@ class _Rope:
         return self._fields.choice(f"{self.source}.{name}", choices, default)
 
 
-def _given(settings: Mapping[str, object], kind: str) -> tuple[str, Mapping[str, object]]:
-    """The name and the value of the setting that counts."""
+def _given(
+    settings: Mapping[str, object], kind: str, default: Mapping[str, object]
+) -> tuple[str, Mapping[str, object]]:
+    """Return the name and the value of the setting that counts."""
     for name in ("rope_scaling", "rope_parameters"):
         value = settings.get(name)
         if value is not None and not isinstance(value, Mapping):
             raise ModelError(f"`{name}` of a `{kind}` model must be an object, got {value!r:.60}")
         if value:
             return name, cast("Mapping[str, object]", value)
-    return "rope_parameters", MINISTRAL3_ROPE if kind == "ministral3" else {}
+    return "rope_parameters", default
 
 
 def _linear(rope: _Rope) -> F.RotaryScaling:
@@ -152,7 +155,7 @@ SCALINGS: dict[str, Callable[[_Rope], F.RotaryScaling | None]] = {
     "yarn": _yarn,
     "llama3": _llama3,
 }
-"""What makes the scaling of each `rope_type`."""
+"""Readers of the scaling of each `rope_type`."""
 
 
 def _context(scaling: F.RotaryScaling | None, max_position: int) -> int:

@@ -11,7 +11,15 @@ import gptrs
 from gptrs import functionals as F
 from gptrs.capture.backend_choice import use_backend
 from gptrs.ir import dtypes
-from gptrs.nn import CacheLayer, CachePosition, KVCache, cached_attention, positions, split_heads
+from gptrs.nn import (
+    CachePosition,
+    CacheSpec,
+    KVCache,
+    LayerCache,
+    causal_attention,
+    positions,
+    split_heads,
+)
 
 HEADS, SHARED, HEAD_DIM = 4, 2, 3
 WINDOW, RING, LIMIT = 5, 32, 120
@@ -56,21 +64,23 @@ class Reader:
         self.whole = gptrs.jit(self.attend)
         self.seen: list[list[np.ndarray]] = []
 
-    def attend(self, tokens, position, layers):
+    def attend(self, tokens, position, buffers):
         query, key, value = (
             split_heads(F.embedding(tokens, table), heads)
             for table, heads in zip(self.tables, (HEADS, SHARED, SHARED), strict=True)
         )
-        found = [
-            cached_attention(query, key, value, cache, position, None, window)
-            for cache, window in zip(layers, (None, WINDOW), strict=True)
+        caches = [
+            LayerCache(position, window, pair)
+            for pair, window in zip(buffers, (None, WINDOW), strict=True)
         ]
-        return tuple(mixed for mixed, _ in found), [cache for _, cache in found]
+        found = [causal_attention(query, *cache.update(key, value), cache) for cache in caches]
+        return tuple(found), [cache.buffers for cache in caches]
 
-    def step(self, tokens, position, layers):
-        found, layers = self.compiled(tokens, position, layers)
-        self.seen.append([mixed.numpy() for mixed in found])
-        return tokens, layers
+    def append(self, cache, tokens):
+        for piece in cache.pieces(tokens):
+            found, buffers = self.compiled(piece, cache.position, cache.buffers)
+            cache.advance(piece.shape[1], buffers)
+            self.seen.append([mixed.numpy() for mixed in found])
 
     def results(self) -> list[np.ndarray]:
         """Of each layer, the steps joined: [B, H, T, D]."""
@@ -83,7 +93,7 @@ def reader(backend):
 
 
 def _cache(padded: bool) -> KVCache:
-    layers = [CacheLayer(SHARED, HEAD_DIM), CacheLayer(SHARED, HEAD_DIM, WINDOW)]
+    layers = [CacheSpec(SHARED, HEAD_DIM), CacheSpec(SHARED, HEAD_DIM, WINDOW)]
     return KVCache(layers, 3, LIMIT, dtypes.f32, LEFT_PADDING if padded else None)
 
 
@@ -109,9 +119,9 @@ def test_however_the_text_is_cut(reader, backend, padded, sizes):
     reader.seen.clear()
     with use_backend(backend):
         for size in sizes:
-            cache.append(TEXT[:, end : end + size], reader.step)
+            reader.append(cache, TEXT[:, end : end + size])
             end += size
-            assert cache.layers[1][0].shape[2] <= RING
+            assert cache.buffers[1][0].shape[2] <= RING
     assert cache.length == end
     _assert_as_expected(reader.results(), padded)
 
@@ -120,13 +130,13 @@ def test_however_the_text_is_cut(reader, backend, padded, sizes):
 def test_what_was_wound_back_is_not_seen(reader, backend, back):
     cache = _cache(padded=False)
     with use_backend(backend):
-        cache.append((TEXT[:, :100] + 1) % 50, reader.step)
+        reader.append(cache, (TEXT[:, :100] + 1) % 50)
         cache.rewind(0)
-        cache.append(TEXT[:, :back], reader.step) if back else None
-        cache.append(TEXT[:, back:100] * 0, reader.step)
+        reader.append(cache, TEXT[:, :back]) if back else None
+        reader.append(cache, TEXT[:, back:100] * 0)
         cache.rewind(back)
         reader.seen.clear()
-        cache.append(TEXT[:, back : back + 16], reader.step)
+        reader.append(cache, TEXT[:, back : back + 16])
     for mixed, window in zip(reader.results(), (None, WINDOW), strict=True):
         expected = EXPECTED[window, False][:, :, back : back + 16]
         np.testing.assert_allclose(mixed, expected, rtol=1e-4, atol=2e-5)
@@ -137,10 +147,10 @@ def test_copied_rows_go_on_as_their_own(reader, backend, padded):
     cache = _cache(padded)
     order = [2, 0, 2]
     with use_backend(backend):
-        cache.append(TEXT[:, :48], reader.step)
+        reader.append(cache, TEXT[:, :48])
         copy = cache.rows(order)
         reader.seen.clear()
-        copy.append(TEXT[order, 48:64], reader.step)
+        reader.append(copy, TEXT[order, 48:64])
     for mixed, window in zip(reader.results(), (None, WINDOW), strict=True):
         expected = EXPECTED[window, padded][order, :, 48:64]
         np.testing.assert_allclose(mixed, expected, rtol=1e-4, atol=2e-5)
@@ -157,9 +167,9 @@ def test_positions_begin_after_the_padding(backend):
 
 def test_texts_without_padding_have_no_mask():
     reader = Reader()
-    layers = _cache(padded=False)
-    layers.reserve(3)
+    cache = _cache(padded=False)
+    cache.reserve(3)
     tokens = gptrs.tensor(TEXT[:, :3])
-    plain = reader.compiled.lower(tokens, CachePosition.at(0, np.zeros(3, int)), layers.layers)
-    padded = reader.compiled.lower(tokens, CachePosition.at(0, LEFT_PADDING), layers.layers)
+    plain = reader.compiled.lower(tokens, CachePosition.at(0, np.zeros(3, int)), cache.buffers)
+    padded = reader.compiled.lower(tokens, CachePosition.at(0, LEFT_PADDING), cache.buffers)
     assert len(plain.main.body.instructions) < len(padded.main.body.instructions)

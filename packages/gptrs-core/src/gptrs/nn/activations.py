@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gptrs import functionals as F
-from gptrs.api import Tensor
+from gptrs.capture.tensor import Tensor
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu": F.gelu,
@@ -18,4 +18,4 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "swish": F.silu,
     "tanh": F.tanh,
 }
-"""Each keeps the type of its tensor; the tanh forms of gelu differ in order of rounding only."""
+"""Each keeps the type of its tensor. The tanh forms of gelu differ in order of rounding only."""
