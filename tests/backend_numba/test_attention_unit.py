@@ -8,7 +8,7 @@ import pytest
 from backend_numba.attentions import attend, operands, require_close, wanted
 from gptrs_backend_numba.kernels.amx.attention import KEYS
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
-from gptrs_backend_numba.lowering import amx_attention as attention_unit
+from gptrs_backend_numba.lowering import amx_attention
 from gptrs_backend_numba.lowering.amx_matmul import is_there
 
 OFF = ("GPTRS_NUMBA_AMX", "0")
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not is_there(), reason="the processor has no mat
 def require_unit(shape: Shape) -> None:
     """Have the shape be one that is computed on the matrix unit."""
     _, _, group, length, keys, depth, width = shape
-    assert attention_unit.suits({"S": keys, "D": depth, "E": width}, group * length)
+    assert amx_attention.suits({"S": keys, "D": depth, "E": width}, group * length)
 
 
 @pytest.mark.paths

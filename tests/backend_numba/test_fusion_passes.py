@@ -22,7 +22,7 @@ from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.evaluation import evaluate
 from gptrs_backend_numba.fusion.passes import FUSE
 from gptrs_backend_numba.run.executable import NumbaExecutable
-from gptrs_backend_numba.views import Place
+from gptrs_backend_numba.views import MemorySpace
 
 GREEDY = Sampling(temperature=0)
 
@@ -212,7 +212,7 @@ def require_caches_in_place(roles: Sequence[InputRole], executable: NumbaExecuta
     schedule = executable.schedule
     assert {result.donated for result in schedule.results} - {None} == donated
     written = [call.write.storage.root for call in schedule.calls]
-    inputs = Counter(storage.index for storage in written if storage.place is Place.INPUT)
+    inputs = Counter(storage.index for storage in written if storage.space is MemorySpace.INPUT)
     assert inputs == dict.fromkeys(donated, 1)
 
 

@@ -18,7 +18,7 @@ from backend_numba.convolutions import (
 )
 from gptrs import functionals as F
 from gptrs_backend_numba.backend import create
-from gptrs_backend_numba.cost_model import VARIABLE, Convolution, UnitWork, on_unit
+from gptrs_backend_numba.cost_model import VARIABLE, AmxWork, Convolution, amx_is_better
 from gptrs_backend_numba.lowering.amx_convolution import UnitWeight
 from gptrs_backend_numba.lowering.amx_matmul import VARIABLE as UNIT
 from gptrs_backend_numba.lowering.amx_matmul import is_there
@@ -52,7 +52,7 @@ def require_close(case: Case, arrays: dict[str, np.ndarray], found: np.ndarray) 
 
 @pytest.fixture(autouse=True)
 def _unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, "unit")
+    monkeypatch.setenv(VARIABLE, "amx")
 
 
 @pytest.mark.paths
@@ -193,9 +193,9 @@ def test_a_weight_in_columns() -> None:
 
 def test_the_cost_model_leaves_small_sums_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "auto")
-    large = UnitWork(4, 144, 32, 81 * 512, 9 * 512 * 512)
-    assert on_unit(large, Convolution(1, 7, 7, 512, 512), None)
-    small = UnitWork(49, 1, 2, 784 * 24, 24 * 32)
-    assert not on_unit(small, Convolution(1, 28, 28, 24, 32, 1), None)
+    large = AmxWork(4, 144, 32, 81 * 512, 9 * 512 * 512)
+    assert amx_is_better(large, Convolution(1, 7, 7, 512, 512), None)
+    small = AmxWork(49, 1, 2, 784 * 24, 24 * 32)
+    assert not amx_is_better(small, Convolution(1, 28, 28, 24, 32, 1), None)
     monkeypatch.setenv(VARIABLE, "winograd")
-    assert not on_unit(large, Convolution(1, 7, 7, 512, 512), 2)
+    assert not amx_is_better(large, Convolution(1, 7, 7, 512, 512), 2)

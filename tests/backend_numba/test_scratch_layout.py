@@ -6,17 +6,17 @@ import pytest
 from gptrs.ir import dtypes
 from gptrs_backend_numba.jumps import Jump, Label
 from gptrs_backend_numba.passes.scratch_layout import place_scratch
-from gptrs_backend_numba.schedule import Call, Step
-from gptrs_backend_numba.views import Place, Storage, View
+from gptrs_backend_numba.schedule import KernelCall, Step
+from gptrs_backend_numba.views import MemorySpace, Storage, View
 
 
 def storage(nbytes: int) -> Storage:
-    return Storage(Place.SCRATCH, 0, nbytes)
+    return Storage(MemorySpace.SCRATCH, 0, nbytes)
 
 
-def call(reads: list[Storage], write: Storage) -> Call:
+def call(reads: list[Storage], write: Storage) -> KernelCall:
     views = [View(s, dtypes.ui8, (s.nbytes,), (1,)) for s in (*reads, write)]
-    return Call(lambda *_: 0, tuple(views[:-1]), views[-1], np.zeros(0, np.int64))
+    return KernelCall(lambda *_: 0, tuple(views[:-1]), views[-1], np.zeros(0, np.int64))
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -91,7 +91,7 @@ def test_loops_find_what_they_left(seed: int) -> None:
     while at < len(steps):
         step = steps[at]
         at, clock = at + 1, clock + 1
-        if isinstance(step, Call):
+        if isinstance(step, KernelCall):
             for view in step.reads:
                 assert memory[view.storage.index] == (view.storage, written[view.storage])
             target = step.write.storage

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from gptrs.ir import dtypes
-from gptrs_backend_numba.views import Place, Storage, View, dense_strides, merged_axes
+from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides, merged_axes
 
 SHAPES = [(), (1,), (6,), (2, 3), (3, 1, 4), (2, 3, 4), (2, 1, 2, 3), (0, 3), (2, 0, 3)]
 
 
 def view_of(shape: tuple[int, ...]) -> View:
-    storage = Storage(Place.INPUT, 0, 4 * math.prod(shape))
+    storage = Storage(MemorySpace.INPUT, 0, 4 * math.prod(shape))
     return View(storage, dtypes.f32, shape, dense_strides(shape))
 
 

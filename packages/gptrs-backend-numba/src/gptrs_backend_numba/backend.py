@@ -23,7 +23,7 @@ from gptrs_backend_numba.lowering import amx_matmul
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.probes import MeasuringThreads
 from gptrs_backend_numba.run.executable import NumbaExecutable
-from gptrs_backend_numba.run.run_lock import ENGINE
+from gptrs_backend_numba.run.run_lock import RUN_LOCK
 
 SETTINGS = (passes.VARIABLE, cost_model.VARIABLE, amx_matmul.VARIABLE)
 """The environment variables that decide what is made of a program."""
@@ -58,7 +58,7 @@ class NumbaBackend(StoredKernels, MeasuringThreads):
     def compile(self, program: Program, roles: Sequence[InputRole]) -> NumbaExecutable:
         """Lower a verified program; kernels that are in no cache are compiled, which takes time."""
         require_supported(self, program)
-        ENGINE.claim()
+        RUN_LOCK.claim()
         return NumbaExecutable(
             lower(program, roles, self.threads), program.main.body.params, roles, self.threads
         )

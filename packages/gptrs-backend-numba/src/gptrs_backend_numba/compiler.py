@@ -12,7 +12,7 @@ from gptrs_backend_numba import lowering
 from gptrs_backend_numba.lowering.regions import lower_region
 from gptrs_backend_numba.passes.scratch_layout import place_scratch
 from gptrs_backend_numba.schedule import Builder, Context, Result, Schedule
-from gptrs_backend_numba.views import Place, Storage, View, dense_strides
+from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 
 LOWERINGS = tuple(
     import_module(module.name)
@@ -40,7 +40,7 @@ def lower(program: Program, roles: Sequence[InputRole], threads: int) -> Schedul
 
 def _input(index: int, param: Value) -> View:
     shape = param.type.shape
-    storage = Storage(Place.INPUT, index, param.type.nbytes)
+    storage = Storage(MemorySpace.INPUT, index, param.type.nbytes)
     return View(storage, param.type.dtype, shape, dense_strides(shape))
 
 
@@ -52,16 +52,16 @@ def _results(
     results: list[Result] = []
     for index, view in enumerate(views):
         storage = view.storage
-        place = storage.place
+        space = storage.space
         free = storage not in taken and view.fills_storage
-        if free and place is Place.INPUT and donated[storage.index]:
+        if free and space is MemorySpace.INPUT and donated[storage.index]:
             results.append(Result(view, storage.index))
         else:
-            if not free or place is not Place.SCRATCH:
+            if not free or space is not MemorySpace.SCRATCH:
                 copy = builder.fresh(view.dtype, view.shape)
                 builder.copy(view, copy)
                 view = copy
             results.append(Result(view, None))
-            view.storage.place, view.storage.index = Place.RESULT, index
+            view.storage.space, view.storage.index = MemorySpace.RESULT, index
         taken.add(view.storage)
     return tuple(results)

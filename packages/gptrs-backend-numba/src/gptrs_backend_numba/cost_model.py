@@ -1,4 +1,9 @@
-"""Which algorithm computes a convolution: constants measured on processors with AVX-512."""
+"""Which algorithm computes a convolution: estimates of nanoseconds on one core.
+
+The constants are fits to single layers of ResNet-34 and MobileNetV2 (batch 1, 224x224, f32) on one
+core of a Xeon (Sapphire Rapids, AVX-512 and AMX), weights from memory; benchmarks/notes/numba.md
+has the measurements. On other processors only their ratios matter: they decide, not predict.
+"""
 
 from __future__ import annotations
 
@@ -8,44 +13,42 @@ from dataclasses import dataclass
 from gptrs.errors import UsageError
 
 VARIABLE = "GPTRS_NUMBA_CONV"
-ALGORITHMS = ("auto", "direct", "unit", "winograd", "winograd2", "winograd4", "gemm")
-"""What `GPTRS_NUMBA_CONV` may say.
+ALGORITHMS = ("auto", "direct", "amx", "winograd", "winograd2", "winograd4", "gemm")
+"""The values of `GPTRS_NUMBA_CONV`.
 
-`auto` decides by cost. `direct` reads windows where they lie. `unit` takes the matrix unit wherever
-it can. `winograd` is taken wherever it can
-be, with tiles of 2x2 or 4x4 results by cost or as the name says. `gemm` leaves convolutions as
-products with a matrix of patches.
+`auto` takes the cheapest. `direct` reads windows where they lie. `amx` and `winograd` are taken
+wherever they can be, the latter with tiles of 2x2 or 4x4 results by cost or as the name says.
+`gemm` leaves convolutions as products with a matrix of patches.
 """
 
 FEW_POSITIONS = 4
-"""Positions below which a product with a weight is a matter of streaming the weight."""
+"""Positions below which a product with a weight is bound by streaming the weight."""
 
-_PRODUCTS_A_NANOSECOND = 75.0
-"""Of the direct kernel."""
-_PRODUCTS_OF_LARGE_PANELS = 45.0
-"""Of the direct kernel a nanosecond, where the cache cannot hold what each tile reads again."""
-_LARGE_PANEL = 4096
-"""Numbers for each channel of the result from which a panel of weights is large."""
-_WINOGRAD_PRODUCTS_A_NANOSECOND = 65.0
-"""Of the independent products: what they read was written just before."""
-_TRANSFORMED_A_NANOSECOND = 4.0
-"""Numbers that come out of or go into the transforms of Winograd's algorithm."""
-_BYTES_A_NANOSECOND = 9.0
-"""Weights: those of a whole network are in no cache when they are needed. They are asked for while
-products are computed."""
-_NANOSECONDS_A_STEP, _NANOSECONDS_A_BLOCK = 52.0, 75.0
-"""Of a tile of positions and a column of outputs on the matrix unit: for each step of the sums, and
-for what becomes of them."""
-_SPLIT_A_NANOSECOND, _SPLIT_FROM_AFAR, _FAR = 3.0, 1.0, (1 << 20) // 6
-"""Numbers of an image that are brought into planes for the matrix unit and read there: of a small
-one, of one that does not stay in the cache, and how many those are."""
-_NANOSECONDS_A_CALL = 5000.0
-"""There are two calls more than otherwise."""
+_DIRECT_MACS_PER_NS = 75.0
+"""Multiply-adds of the direct kernel, its panel of weights in the cache."""
+_DIRECT_MACS_PER_NS_LARGE_PANELS = 45.0
+"""The same where the cache cannot hold the panel, which every tile of positions reads again."""
+_LARGE_PANEL_ROWS = 4096
+"""Rows of a panel (taps times input channels) from which it is large."""
+_WINOGRAD_MACS_PER_NS = 65.0
+"""Multiply-adds of the independent products; their inputs were written just before."""
+_WINOGRAD_NUMBERS_PER_NS = 4.0
+"""Numbers that go into or come out of the transforms of Winograd's algorithm."""
+_WEIGHT_BYTES_PER_NS = 9.0
+"""Bandwidth of weights: those of a whole network are in no cache, and are prefetched meanwhile."""
+_AMX_NS_PER_STEP, _AMX_NS_PER_BLOCK = 52.0, 75.0
+"""For a tile of positions and a column of outputs: each step of the sums, and storing them."""
+_AMX_SPLIT_NUMBERS_PER_NS, _AMX_SPLIT_NUMBERS_PER_NS_FAR = 3.0, 1.0
+"""Numbers of an image that are split into planes and read there: in the L2 cache, or beyond it."""
+_AMX_FAR_NUMBERS = (1 << 20) // 6
+"""Numbers, 6 bytes each in planes, from which an image does not stay in the L2 cache."""
+_AMX_NS_PER_LAYER = 5000.0
+"""Two calls more than the direct kernel makes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Convolution:
-    """What the cost of a convolution depends on; sizes are the result's, `taps` the window's."""
+    """The sizes that decide a cost: the result's, and the number of `taps` of the window."""
 
     images: int
     height: int
@@ -56,9 +59,11 @@ class Convolution:
 
 
 @dataclass(frozen=True, slots=True)
-class UnitWork:
-    """What the cost on the matrix unit depends on: tiles of positions, steps of a sum, columns of
-    outputs; the numbers in planes, and of the weights."""
+class AmxWork:
+    """The work of a convolution on AMX.
+
+    Tiles of positions, steps of a sum, columns of outputs, numbers in planes, numbers of weights.
+    """
 
     tiles: int
     steps: int
@@ -68,7 +73,7 @@ class UnitWork:
 
 
 def forced_algorithm() -> str:
-    """What `GPTRS_NUMBA_CONV` says, `auto` if it is not set; UsageError for another word."""
+    """Return `GPTRS_NUMBA_CONV`, `auto` if it is not set; UsageError if it is no algorithm."""
     chosen = os.environ.get(VARIABLE) or "auto"
     if chosen not in ALGORITHMS:
         raise UsageError(f"`{VARIABLE}` must be one of {', '.join(ALGORITHMS)}, got `{chosen}`")
@@ -76,9 +81,9 @@ def forced_algorithm() -> str:
 
 
 def winograd_side(conv: Convolution) -> int | None:
-    """The side of the tiles of results, None if the direct algorithm is better or wanted."""
+    """Return the side of the tiles of results, None if the direct algorithm is better or forced."""
     forced = forced_algorithm()
-    if forced in ("direct", "unit", "gemm"):
+    if forced in ("direct", "amx", "gemm"):
         return None
     if forced in ("winograd2", "winograd4"):
         return int(forced[-1])
@@ -88,38 +93,41 @@ def winograd_side(conv: Convolution) -> int | None:
 
 
 def direct_cost(conv: Convolution) -> float:
-    """Nanoseconds on one core for the direct kernel."""
-    sum_ = conv.taps * conv.inputs
-    rate = _PRODUCTS_OF_LARGE_PANELS if sum_ > _LARGE_PANEL else _PRODUCTS_A_NANOSECOND
-    products = conv.images * conv.height * conv.width * sum_ * conv.outputs
-    return max(products / rate, 4 * sum_ * conv.outputs / _BYTES_A_NANOSECOND)
+    """Return the nanoseconds of the direct kernel on one core."""
+    panel_rows = conv.taps * conv.inputs
+    large = panel_rows > _LARGE_PANEL_ROWS
+    rate = _DIRECT_MACS_PER_NS_LARGE_PANELS if large else _DIRECT_MACS_PER_NS
+    macs = conv.images * conv.height * conv.width * panel_rows * conv.outputs
+    return max(macs / rate, 4 * panel_rows * conv.outputs / _WEIGHT_BYTES_PER_NS)
 
 
 def winograd_cost(conv: Convolution, side: int) -> float:
-    """Nanoseconds on one core for Winograd's algorithm with tiles of `side` x `side` results."""
+    """Return the nanoseconds of Winograd's algorithm, tiles of `side` x `side`, on one core."""
     tiles = conv.images * -(-conv.height // side) * -(-conv.width // side)
     matrices = (side + 2) ** 2
     weights = matrices * conv.inputs * conv.outputs
-    products = tiles * weights / _WINOGRAD_PRODUCTS_A_NANOSECOND
-    transformed = matrices * tiles * (conv.inputs + conv.outputs) / _TRANSFORMED_A_NANOSECOND
-    return transformed + max(products, 4 * weights / _BYTES_A_NANOSECOND)
+    products = tiles * weights / _WINOGRAD_MACS_PER_NS
+    transformed = matrices * tiles * (conv.inputs + conv.outputs) / _WINOGRAD_NUMBERS_PER_NS
+    return transformed + max(products, 4 * weights / _WEIGHT_BYTES_PER_NS)
 
 
-def on_unit(work: UnitWork, conv: Convolution, side: int | None) -> bool:
-    """Whether the matrix unit is wanted, or better than Winograd's algorithm, or the direct one.
+def amx_is_better(work: AmxWork, conv: Convolution, side: int | None) -> bool:
+    """Whether AMX is forced, or cheaper than Winograd's algorithm with tiles of `side`.
 
-    The latter if there is no side.
+    Without a `side` it competes with the direct kernel.
     """
     forced = forced_algorithm()
     if forced in ("auto", "direct"):
         rival = direct_cost(conv) if side is None else winograd_cost(conv, side)
-        return unit_cost(work) < rival
-    return forced == "unit"
+        return amx_cost(work) < rival
+    return forced == "amx"
 
 
-def unit_cost(work: UnitWork) -> float:
-    """Nanoseconds on one core for the direct algorithm on the matrix unit."""
-    a_column = work.tiles * (work.steps * _NANOSECONDS_A_STEP + _NANOSECONDS_A_BLOCK)
-    products = max(a_column * work.columns, 4 * work.weights / _BYTES_A_NANOSECOND)
-    split = _SPLIT_A_NANOSECOND if work.numbers < _FAR else _SPLIT_FROM_AFAR
-    return products + work.numbers / split + _NANOSECONDS_A_CALL
+def amx_cost(work: AmxWork) -> float:
+    """Return the nanoseconds of the direct algorithm on AMX, on one core."""
+    column = work.tiles * (work.steps * _AMX_NS_PER_STEP + _AMX_NS_PER_BLOCK)
+    # The weights of the next columns are fetched while these are multiplied.
+    products = max(column * work.columns, 4 * work.weights / _WEIGHT_BYTES_PER_NS)
+    near = work.numbers < _AMX_FAR_NUMBERS
+    split = _AMX_SPLIT_NUMBERS_PER_NS if near else _AMX_SPLIT_NUMBERS_PER_NS_FAR
+    return products + work.numbers / split + _AMX_NS_PER_LAYER

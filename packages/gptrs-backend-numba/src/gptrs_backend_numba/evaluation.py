@@ -7,10 +7,10 @@ import numpy as np
 from gptrs.ir.program import Program
 from gptrs_backend_numba.compiler import lower
 from gptrs_backend_numba.run.executable import NumbaExecutable
-from gptrs_backend_numba.run.run_lock import ENGINE
+from gptrs_backend_numba.run.run_lock import RUN_LOCK
 
 
 def evaluate(program: Program) -> list[np.ndarray]:
     """The results of a program without parameters, bit for bit those of any number of threads."""
-    ENGINE.claim()
+    RUN_LOCK.claim()
     return [np.asarray(each) for each in NumbaExecutable(lower(program, (), 1), (), (), 1).run(())]

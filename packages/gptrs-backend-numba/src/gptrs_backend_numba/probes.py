@@ -11,7 +11,7 @@ from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.kernels import probe
 from gptrs_backend_numba.memory import address_of, aligned
 from gptrs_backend_numba.pool import POOL, run_tasks
-from gptrs_backend_numba.run.run_lock import ENGINE
+from gptrs_backend_numba.run.run_lock import RUN_LOCK
 
 _BLOCK = 4 << 20
 """Bytes that a thread reads at a time."""
@@ -33,7 +33,7 @@ class MeasuringThreads:
         sums = np.zeros(_BLOCKS, np.int64)
         geometry = np.array([_BLOCK // 8], np.int64)
         task = compiled_task(probe.read_task)
-        with ENGINE:
+        with RUN_LOCK:
             POOL.grow(self.threads)
             seconds = _best(lambda: self._run(task, _BLOCKS, array, sums, geometry))
         return array.nbytes / seconds
@@ -42,7 +42,7 @@ class MeasuringThreads:
         """The best of several rounds of multiply-adds, one task for each thread."""
         sums, geometry = np.zeros(self.threads, np.float32), np.array([_STEPS], np.int64)
         task = compiled_task(probe.multiply_task)
-        with ENGINE:
+        with RUN_LOCK:
             POOL.grow(self.threads)
             seconds = _best(lambda: self._run(task, self.threads, sums, sums, geometry))
         return self.threads * _STEPS * probe.OPERATIONS / seconds

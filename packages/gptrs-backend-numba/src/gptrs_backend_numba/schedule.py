@@ -19,7 +19,7 @@ from gptrs_backend_numba.kernels import elementwise
 from gptrs_backend_numba.kernels.elementwise import Access, Operation
 from gptrs_backend_numba.packing import Packing
 from gptrs_backend_numba.pool import POOL, run_tasks
-from gptrs_backend_numba.views import Part, Place, Storage, View, dense_strides, merged_axes
+from gptrs_backend_numba.views import MemorySpace, Part, Storage, View, dense_strides, merged_axes
 
 Read = Callable[[View], np.ndarray]
 Explain = Callable[[Read], str]
@@ -29,7 +29,7 @@ _BYTES = {1: dtypes.ui8, 2: dtypes.ui16, 4: dtypes.ui32, 8: dtypes.ui64, 16: dty
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class KernelCall:
     """One kernel call: the tensors whose addresses it takes, then the address of its geometry."""
 
     kernel: Kernel
@@ -48,7 +48,7 @@ class Call:
         return (*self.reads, self.write)
 
 
-Step = Call | Control
+Step = KernelCall | Control
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +72,9 @@ class Schedule:
     """The packed weights that calls read, by index."""
 
     @property
-    def calls(self) -> tuple[Call, ...]:
+    def calls(self) -> tuple[KernelCall, ...]:
         """The kernel calls among the steps."""
-        return tuple(step for step in self.steps if isinstance(step, Call))
+        return tuple(step for step in self.steps if isinstance(step, KernelCall))
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Builder:
 
     def fresh(self, dtype: DType, shape: Shape) -> View:
         """A contiguous view of new scratch memory."""
-        storage = Storage(Place.SCRATCH, 0, math.prod(shape) * dtype.itemsize)
+        storage = Storage(MemorySpace.SCRATCH, 0, math.prod(shape) * dtype.itemsize)
         self._made.add(storage)
         return View(storage, dtype, shape, dense_strides(shape))
 
@@ -135,7 +135,7 @@ class Builder:
     def constant(self, array: np.ndarray) -> View:
         """A contiguous view of an array that is kept with the schedule."""
         kept = np.ascontiguousarray(array)
-        storage = Storage(Place.CONSTANT, len(self.constants), kept.nbytes)
+        storage = Storage(MemorySpace.CONSTANT, len(self.constants), kept.nbytes)
         self.constants.append(kept)
         return View(storage, dtypes.from_numpy(kept.dtype), array.shape, dense_strides(array.shape))
 
@@ -148,7 +148,9 @@ class Builder:
         explain: Explain | None = None,
     ) -> None:
         """Add a kernel call."""
-        self.steps.append(Call(kernel, tuple(reads), write, np.array(geometry, np.int64), explain))
+        self.steps.append(
+            KernelCall(kernel, tuple(reads), write, np.array(geometry, np.int64), explain)
+        )
 
     def call_tasks(
         self,
@@ -164,13 +166,13 @@ class Builder:
         threads = self.context.threads if parallel else 1
         leading = (POOL.address, function, count, threads)
         numbers = np.array(geometry, np.int64)
-        self.steps.append(Call(run_tasks(), reads, write, numbers, leading=leading))
+        self.steps.append(KernelCall(run_tasks(), reads, write, numbers, leading=leading))
 
     def name_calls(self, start: int, origin: str) -> None:
         """Note the origin of the calls from step `start` on that have none yet."""
         for place in range(start, len(self.steps)):
             step = self.steps[place]
-            if isinstance(step, Call) and not step.origin:
+            if isinstance(step, KernelCall) and not step.origin:
                 self.steps[place] = replace(step, origin=origin)
 
     def may_overwrite(self, view: View) -> bool:
@@ -193,7 +195,7 @@ class Builder:
         Without a copy, if the region computed them into memory of its own.
         """
         storage = view.storage
-        if storage in self._made and storage.place is Place.SCRATCH and view.fills_storage:
+        if storage in self._made and storage.space is MemorySpace.SCRATCH and view.fills_storage:
             offset = target.offset * target.dtype.itemsize
             storage.become_part(Part(target.storage, offset))
         else:

@@ -11,8 +11,8 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.shapes import Shape
 
 
-class Place(enum.Enum):
-    """Where a storage lives; `Storage.index` counts within the place."""
+class MemorySpace(enum.Enum):
+    """Where a storage lives; `Storage.index` counts within the space."""
 
     INPUT = "input"
     """The buffer of an input, found when the program runs."""
@@ -27,8 +27,8 @@ class Place(enum.Enum):
     PART = "part"
     """A part of another storage, see `Storage.part`."""
 
-    # That of Enum is Python, and runs look places up for each tensor; members are equal to
-    # themselves alone.
+    # `Enum.__hash__` runs in Python, and each run looks up the space of each tensor. Members are
+    # singletons, so identity is enough.
     __hash__ = object.__hash__
 
 
@@ -41,19 +41,19 @@ class Counter:
 
     @property
     def by(self) -> int:
-        """What takes one number to the next."""
+        """The difference of two successive numbers, 1 or -1."""
         return 1 if self.first <= self.last else -1
 
 
 @dataclass(eq=False, slots=True)
 class Storage:
-    """A contiguous piece of memory; its place may still change while a schedule is being built."""
+    """A contiguous piece of memory; its space may still change while a schedule is being built."""
 
-    place: Place
+    space: MemorySpace
     index: int
     nbytes: int
     part: Part | None = None
-    """Of which storage this is a part."""
+    """The storage that holds this one, and where; None for a storage of its own."""
 
     @property
     def root(self) -> Storage:
@@ -64,8 +64,8 @@ class Storage:
         return storage
 
     def become_part(self, part: Part) -> None:
-        """Lie in another storage from now on."""
-        self.place, self.part = Place.PART, part
+        """Make this a part of another storage."""
+        self.space, self.part = MemorySpace.PART, part
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,7 @@ class View:
         last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
         nbytes = (last + 1) * width if math.prod(shape) else 0
         part = Part(self.storage, self.offset * width, counter, self.strides[0] * width)
-        return View(Storage(Place.PART, 0, nbytes, part), self.dtype, shape, strides)
+        return View(Storage(MemorySpace.PART, 0, nbytes, part), self.dtype, shape, strides)
 
     def reshaped(self, shape: Shape) -> View | None:
         """The same elements under `shape`, None if no strides express it."""

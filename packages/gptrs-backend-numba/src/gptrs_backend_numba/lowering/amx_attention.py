@@ -1,4 +1,4 @@
-"""Attention of many queries on the matrix unit of the processor, where it has one."""
+"""Attention of many queries on AMX, where the processor has it with bf16."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gptrs_backend_numba.lowering.amx_matmul import is_wanted
 
 _LEAST_COLUMNS, _LEAST_KEYS, _MOST_PADDED = 32, 64, 1.25
 """Of queries that share keys, of keys, and of their numbers, which are padded to whole steps:
-beyond these the vector units are as fast."""
+beyond these vector registers are as fast."""
 _PANEL_BYTES, _CHUNK_BYTES = 5 << 17, 1 << 19
 """Of the panels of a task and of the parts of its keys, at most: they stay in the L2 cache."""
 _TASKS_A_THREAD = 2

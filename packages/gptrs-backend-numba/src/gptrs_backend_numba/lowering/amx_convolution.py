@@ -1,4 +1,4 @@
-"""Convolutions on the matrix unit of the processor, where it has one that takes bf16."""
+"""Convolutions on AMX, where the processor has it with bf16."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.shapes import Shape
 from gptrs_backend_numba.codegen.compiled import compiled_source_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
-from gptrs_backend_numba.cost_model import Convolution, UnitWork, on_unit
+from gptrs_backend_numba.cost_model import AmxWork, Convolution, amx_is_better
 from gptrs_backend_numba.kernels.amx import convolution as kernels
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import MOST_PARTS, STEP
 from gptrs_backend_numba.kernels.amx.convolution_ir import BLOCK, LINE, TILE_ROWS
@@ -32,17 +32,17 @@ from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.views import View
 
 _BLOCKS_A_TASK = 8
-"""Blocks of positions at most: their planes stay in the L2 cache while all columns pass by."""
+"""Most blocks of positions: their planes stay in the L2 cache while all columns pass by."""
 _LEAST_TILES = 3
-"""Of positions, in a block."""
+"""Fewest tiles of positions in a block."""
 _LINES = 16
-"""Tasks that split an image, at most."""
+"""Most tasks that split an image."""
 _ARENA = Arena()
 
 
 @dataclass(frozen=True, slots=True)
 class UnitWeight:
-    """A weight (taps, inputs, outputs) in columns for the matrix unit, see `packing.Arrangement`.
+    """A weight (taps, inputs, outputs) in columns for AMX, see `packing.Arrangement`.
 
     Inputs are padded with zeros to whole steps. Strides and the offset count elements.
     """
@@ -94,16 +94,15 @@ class UnitWeight:
 
 
 def suits(builder: Builder, given: Operands, at: Windows, side: int | None) -> bool:
-    """Whether a convolution is quicker on the matrix unit, and there is one.
+    """Whether AMX is there, not switched off (`GPTRS_NUMBA_AMX=0`), and quicker for this layer.
 
-    Quicker than by Winograd's algorithm, or without a `side` for it by the direct one.
-    `GPTRS_NUMBA_AMX=0` says that there is none.
+    Its rival is Winograd's algorithm with tiles of `side`, without a `side` the direct kernel.
     """
     if at.dilation != (1, 1) or parameter(builder, given.weight) is None:
         return False
     (n, height, width, outputs), inputs = given.out.shape, given.x.shape[3]
     planes, steps = _planes(given, at), at.taps * -(-inputs // STEP)
-    work = UnitWork(
+    work = AmxWork(
         planes.tiles,
         steps,
         -(-outputs // WIDTH),
@@ -111,7 +110,7 @@ def suits(builder: Builder, given: Operands, at: Windows, side: int | None) -> b
         steps * STEP * outputs,
     )
     conv = Convolution(n, height, width, inputs, outputs, at.taps)
-    return on_unit(work, conv, side) and is_wanted()
+    return amx_is_better(work, conv, side) and is_wanted()
 
 
 @dataclass(frozen=True, slots=True)

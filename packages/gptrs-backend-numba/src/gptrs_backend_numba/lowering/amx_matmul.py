@@ -1,4 +1,4 @@
-"""Products of many rows on the matrix unit of the processor, where it has one that takes bf16."""
+"""Products of many rows on AMX, where the processor has it with bf16."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.views import View
 
 VARIABLE = "GPTRS_NUMBA_AMX"
-"""0: products stay on the vector units."""
+"""0: AMX is not used."""
 _LEAST_ROWS, _LEAST_DEPTH = 32, 64
-"""Below these the vector units are as fast: parts of a panel serve too few rows."""
+"""Below these the vector registers are as fast: parts of a panel serve too few rows."""
 _WHOLE_DEPTH, _DEPTH = 768, 384
 """Values of k at a time, whole blocks of a panel: a few are not divided."""
 _LEFT_BYTES = 5 << 17
@@ -38,24 +38,21 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 
 def suits(product: Product) -> bool:
-    """Whether a product with a packed right side is quicker on the matrix unit, and there is one.
-
-    `GPTRS_NUMBA_AMX=0` says that there is none.
-    """
+    """Whether AMX is there, not switched off, and quicker; the right side is packed."""
     large = product.lhs.rows >= _LEAST_ROWS and product.k >= _LEAST_DEPTH
     return large and is_wanted()
 
 
 def is_wanted() -> bool:
-    """Whether there is such a unit, and `GPTRS_NUMBA_AMX` does not say otherwise."""
+    """Whether the processor has AMX with bf16, and `GPTRS_NUMBA_AMX` is not 0."""
     return os.environ.get(VARIABLE) != "0" and is_there()
 
 
 @cache
 def is_there() -> bool:
-    """Whether the processor has such a unit, and Linux lets this process use it.
+    """Whether the processor has AMX with bf16, and Linux lets this process use it.
 
-    It has to be asked, since what it saves of a program grows by 8 KiB.
+    Linux wants to be asked once per process: the state that it saves of a thread grows by 8 KiB.
     """
     known = WIDTH == 16 and {"amx-tile", "amx-bf16"} <= FEATURES
     if not known or (platform.system(), platform.machine()) != ("Linux", "x86_64"):

@@ -24,12 +24,12 @@ from gptrs_backend_numba.kernels.attention import single_query as attention_rows
 from gptrs_backend_numba.kernels.attention.geometry import FIELDS
 from gptrs_backend_numba.kernels.five_operand_tasks import run_with_extra
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
-from gptrs_backend_numba.lowering import amx_attention as attention_unit
+from gptrs_backend_numba.lowering import amx_attention
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.matmul import FLOATS
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.schedule import Builder, Call
+from gptrs_backend_numba.schedule import Builder, KernelCall
 from gptrs_backend_numba.views import View
 
 _FEW = 6
@@ -103,14 +103,14 @@ def attention(builder: Builder, unit: Unit) -> None:
     work = batch * heads * length * key.shape[2] * (depth + width)
     threads = builder.context.threads if work >= _PARALLEL_FROM else 1
     fields = _fields(op, query, key, value, mask, out)
-    if attention_unit.suits(fields, columns):
-        fields |= attention_unit.division(fields, threads, batch * shared, columns)
-        fields["PLAIN"], task = task, attention_unit.task(query.dtype, depth)
+    if amx_attention.suits(fields, columns):
+        fields |= amx_attention.division(fields, threads, batch * shared, columns)
+        fields["PLAIN"], task = task, amx_attention.task(query.dtype, depth)
         count = fields["TASKS"]
     leading = (POOL.address, task, count, threads)
     numbers = np.array([fields.get(name, 0) for name in FIELDS], np.int64)
     reads = (query, key, value, mask, offset)
-    builder.steps.append(Call(compiled(run_with_extra), reads, out, numbers, leading=leading))
+    builder.steps.append(KernelCall(compiled(run_with_extra), reads, out, numbers, leading=leading))
 
 
 def _task(dtype: DType, few: bool) -> int:

@@ -24,7 +24,7 @@ from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.convolution_targets import CONV2D, DEPTHWISE
 from gptrs_backend_numba.kernels.convolution import direct as kernels
 from gptrs_backend_numba.kernels.convolution.depthwise_ir import EXPORTS, LINES
-from gptrs_backend_numba.lowering import amx_convolution as matrix_convolution
+from gptrs_backend_numba.lowering import amx_convolution
 from gptrs_backend_numba.lowering.convolution_calls import (
     PARALLEL_FROM,
     TASKS,
@@ -142,8 +142,8 @@ def conv2d(builder: Builder, unit: Unit) -> None:
     if given.out.size:
         at = windows(op)
         side = side_of(builder, given, at)
-        if matrix_convolution.suits(builder, given, at, side):
-            matrix_convolution.convolution(builder, given, at)
+        if amx_convolution.suits(builder, given, at, side):
+            amx_convolution.convolution(builder, given, at)
         elif side is None:
             direct(builder, given, at)
         else:

@@ -19,8 +19,8 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import FIELDS as GEMM_FIEL
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS
 from gptrs_backend_numba.packing import Layout, Packing
 from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.schedule import Builder, Call
-from gptrs_backend_numba.views import Place, Storage, View, dense_strides
+from gptrs_backend_numba.schedule import Builder, KernelCall
+from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 
 PARALLEL_FROM = 65_536
 """Products from which it pays to share the work."""
@@ -134,7 +134,7 @@ def run(
     x, right = sides
     reads = (x, right, given.scale, given.shift, given.residual or x, given.bounds, extra or x)
     kernel = compiled_source(kernels.RUN_SOURCE)
-    builder.steps.append(Call(kernel, reads, given.out, numbers, leading=leading))
+    builder.steps.append(KernelCall(kernel, reads, given.out, numbers, leading=leading))
 
 
 def packed(builder: Builder, weight: View) -> View:
@@ -164,12 +164,12 @@ def kept(builder: Builder, packing: Packing) -> View:
     if packing not in packings:
         packings.append(packing)
     size = packing.layout.nbytes // 4
-    storage = Storage(Place.PACKED, packings.index(packing), packing.layout.nbytes)
+    storage = Storage(MemorySpace.PACKED, packings.index(packing), packing.layout.nbytes)
     return View(storage, dtypes.f32, (size,), dense_strides((size,)))
 
 
 def parameter(builder: Builder, view: View) -> int | None:
     """The input that is the same in every run and that the view is a part of."""
     storage = view.storage
-    is_input = storage.place is Place.INPUT and storage.index in builder.context.parameters
+    is_input = storage.space is MemorySpace.INPUT and storage.index in builder.context.parameters
     return storage.index if is_input else None

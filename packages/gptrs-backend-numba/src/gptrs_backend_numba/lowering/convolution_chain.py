@@ -18,13 +18,13 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.convolution_targets import CHAIN, DEPTHWISE
-from gptrs_backend_numba.lowering import amx_convolution as matrix_convolution
+from gptrs_backend_numba.lowering import amx_convolution
 from gptrs_backend_numba.lowering.convolution import arranged, call_fits, depthwise, direct
 from gptrs_backend_numba.lowering.convolution_calls import Operands, Windows, packed
 from gptrs_backend_numba.lowering.convolution_job import Job
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder, Call
+from gptrs_backend_numba.schedule import Builder, KernelCall
 from gptrs_backend_numba.views import View
 
 _BYTES_AT_ONCE = 768 * 1024
@@ -37,7 +37,7 @@ class _Stage:
     at: Windows
     depthwise: bool
     right: View | None
-    """The packed weight, None for a depthwise stage and for one on the matrix unit."""
+    """The packed weight, None for a depthwise stage and for one on AMX."""
 
     def compute(self, builder: Builder, x: View, out: View, first: int) -> None:
         """Rows of the result from `first` on, of the rows of the image that they need."""
@@ -55,7 +55,7 @@ class _Stage:
         if self.depthwise:
             depthwise(builder, given, at, tasks=1)
         elif self.right is None:
-            matrix_convolution.convolution(builder, given, at, tasks=1)
+            amx_convolution.convolution(builder, given, at, tasks=1)
         else:
             direct(builder, given, at, self.right, tasks=1)
 
@@ -144,8 +144,8 @@ def _stage(builder: Builder, given: Operands, at: Windows, depthwise: bool) -> _
         given = replace(given, weight=builder.contiguous(given.weight))
         return _Stage(given, at, depthwise, None)
     # By the whole image: chunks and threads must not show in a result.
-    on_unit = matrix_convolution.suits(builder, given, at, None)
-    return _Stage(given, at, depthwise, None if on_unit else packed(builder, given.weight))
+    on_amx = amx_convolution.suits(builder, given, at, None)
+    return _Stage(given, at, depthwise, None if on_amx else packed(builder, given.weight))
 
 
 def _of_image(stage: _Stage, image: int) -> _Stage:
@@ -170,7 +170,7 @@ def _compute_image(builder: Builder, stages: Sequence[_Stage], job: Job) -> None
         first, end = chunk * rows // chunks, (chunk + 1) * rows // chunks
         start = len(builder.steps)
         _compute_rows(builder, stages, first, end - first)
-        job.add([step for step in builder.steps[start:] if isinstance(step, Call)])
+        job.add([step for step in builder.steps[start:] if isinstance(step, KernelCall)])
         del builder.steps[start:]
 
 

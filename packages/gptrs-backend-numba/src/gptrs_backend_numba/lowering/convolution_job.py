@@ -14,7 +14,7 @@ from gptrs_backend_numba.codegen.interpreter import MOST_ARGUMENTS
 from gptrs_backend_numba.kernels.convolution import job as kernels
 from gptrs_backend_numba.lowering.convolution_calls import geometry
 from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.schedule import Builder, Call
+from gptrs_backend_numba.schedule import Builder, KernelCall
 from gptrs_backend_numba.views import Storage, View
 
 _LINE = 64
@@ -29,11 +29,11 @@ class Job:
     def __init__(self, out: View) -> None:
         self._out = out
         self._operands: dict[Storage, View] = {}
-        self._tasks: list[list[Call]] = []
+        self._tasks: list[list[KernelCall]] = []
         self._places: list[dict[Storage, int]] = []
         self._bytes = 0
 
-    def add(self, calls: Sequence[Call]) -> None:
+    def add(self, calls: Sequence[KernelCall]) -> None:
         """The calls of another task, in order."""
         places: dict[Storage, int] = {}
         used = 0
@@ -60,7 +60,7 @@ class Job:
         task = compiled_source_task(kernels.TASK_SOURCE, kernels.NAMES)
         leading = (POOL.address, task, len(self._tasks), builder.context.threads)
         builder.steps.append(
-            Call(
+            KernelCall(
                 compiled_source(kernels.run_source(count)),
                 (memory, *self._operands.values()),
                 self._out,
@@ -84,7 +84,7 @@ class Job:
         tail = np.array([0] * (operands + slots) + [*begins, at], np.int64)
         return np.concatenate([geometry(kernels.FIELDS, fields), tail, *steps])
 
-    def _step(self, call: Call, places: dict[Storage, int]) -> np.ndarray:
+    def _step(self, call: KernelCall, places: dict[Storage, int]) -> np.ndarray:
         _, function, count, _ = cast("tuple[int, int, int, int]", call.leading)
         is_convolution = len(call.reads) > 2
         views = [*call.reads[:2], call.write, *call.reads[2:]]

@@ -16,7 +16,7 @@ from gptrs_backend_numba.kernels import elementwise as kernels
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE, Unit
 from gptrs_backend_numba.schedule import Builder, Explain, Read, with_dtype
-from gptrs_backend_numba.views import Place, View
+from gptrs_backend_numba.views import MemorySpace, View
 
 
 @TABLE.register(ops.StopGradient, ops.Bitcast, dtypes=MOVABLE)
@@ -81,7 +81,7 @@ def _small_power(
 
 
 def _single_constant(builder: Builder, view: View) -> float | None:
-    if view.storage.place is not Place.CONSTANT or any(view.strides) or view.size == 0:
+    if view.storage.space is not MemorySpace.CONSTANT or any(view.strides) or view.size == 0:
         return None
     if view.dtype.is_complex:
         return None

@@ -27,7 +27,7 @@ from gptrs_backend_numba.lowering.product_calls import (
 from gptrs_backend_numba.matrix_views import Matrix, Product
 from gptrs_backend_numba.packing import Layout, Packing
 from gptrs_backend_numba.schedule import Builder
-from gptrs_backend_numba.views import Place, Storage, View, dense_strides
+from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 
 FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16)
 """Element types of operands; sums are f32."""
@@ -92,7 +92,7 @@ def reads_rows(product: Product) -> bool:
 def _parameter(builder: Builder, view: View) -> int | None:
     """The input that is the same in every run and that the view is a part of."""
     storage = view.storage
-    is_input = storage.place is Place.INPUT and storage.index in builder.context.parameters
+    is_input = storage.space is MemorySpace.INPUT and storage.index in builder.context.parameters
     return storage.index if is_input else None
 
 
@@ -130,7 +130,7 @@ def _packed(builder: Builder, view: View, packing: Packing) -> View:
     layout, size = packing.layout, view.dtype.itemsize
     if packing not in packings:
         packings.append(packing)
-    storage = Storage(Place.PACKED, packings.index(packing), layout.nbytes)
+    storage = Storage(MemorySpace.PACKED, packings.index(packing), layout.nbytes)
     shape = (layout.nbytes // size,)
     return View(storage, view.dtype, shape, dense_strides(shape))
 
@@ -171,7 +171,7 @@ def _multiply_rows(builder: Builder, product: Product, out: View, epilogue: Epil
 
 
 def _way(builder: Builder, product: Product, right: View) -> int:
-    if right.storage.place is Place.PACKED:
+    if right.storage.space is MemorySpace.PACKED:
         return PACKED
     if _parameter(builder, right) in builder.context.streamed and not product.batch:
         return PANELS

@@ -15,7 +15,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import FIELDS
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.matrix_views import Product
 from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.schedule import Builder, Call
+from gptrs_backend_numba.schedule import Builder, KernelCall
 from gptrs_backend_numba.views import View
 
 PARALLEL_FROM = 32_768
@@ -127,4 +127,6 @@ def run(
     numbers = np.array(geometry(product, fields), np.int64)
     leading = (POOL.address, task, count, threads)
     reads = (left, right, *extra, sums)
-    builder.steps.append(Call(compiled_source(RUN_SOURCE), reads, out, numbers, leading=leading))
+    builder.steps.append(
+        KernelCall(compiled_source(RUN_SOURCE), reads, out, numbers, leading=leading)
+    )

@@ -20,7 +20,7 @@ from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, run_with_extra
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.schedule import Builder, Call
+from gptrs_backend_numba.schedule import Builder, KernelCall
 from gptrs_backend_numba.views import View
 
 _ELEMENTS_A_TASK = 16_384
@@ -71,7 +71,7 @@ def rotary(builder: Builder, unit: Unit) -> None:
     leading = (POOL.address, compiled_task(kernel), -(-rows // block), threads)
     numbers = np.array([*[0] * EXTRA, *sizes], np.int64)
     reads = (x, cos, sin, x, x)
-    builder.steps.append(Call(compiled(run_with_extra), reads, out, numbers, leading=leading))
+    builder.steps.append(KernelCall(compiled(run_with_extra), reads, out, numbers, leading=leading))
 
 
 def _with_dense_rows(builder: Builder, view: View) -> View:

@@ -22,7 +22,7 @@ from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, run_with_extra
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.schedule import Builder, Call
+from gptrs_backend_numba.schedule import Builder, KernelCall
 from gptrs_backend_numba.views import View
 
 _PARALLEL_FROM = 32_768
@@ -79,7 +79,7 @@ def row_kernel(builder: Builder, unit: Unit) -> None:
     leading = (POOL.address, task, along.tasks, threads)
     reads = (x, x, weight, bias, x)
     numbers = np.array(geometry, np.int64)
-    builder.steps.append(Call(compiled(run_with_extra), reads, out, numbers, leading=leading))
+    builder.steps.append(KernelCall(compiled(run_with_extra), reads, out, numbers, leading=leading))
 
 
 def _has(op: CustomCall, flag: str) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gptrs_backend_numba.jumps import Jump, Label, Next
 from gptrs_backend_numba.schedule import Step
-from gptrs_backend_numba.views import Place, Storage
+from gptrs_backend_numba.views import MemorySpace, Storage
 
 _ALIGNMENT = 64
 
@@ -37,7 +37,7 @@ def _spans(steps: Sequence[Step]) -> dict[Storage, tuple[int, int]]:
     for position, step in enumerate(steps):
         for view in step.views:
             root = view.storage.root
-            if root.place is Place.SCRATCH:
+            if root.space is MemorySpace.SCRATCH:
                 touched[root] = touched.get(root, (position, position))[0], position
     loops = _loops(steps)
     return {storage: _through_loops(span, loops) for storage, span in touched.items()}

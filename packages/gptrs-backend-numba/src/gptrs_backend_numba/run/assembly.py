@@ -9,10 +9,10 @@ from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import address_of_kernel
 from gptrs_backend_numba.jumps import Begin, Jump, Label, Next
 from gptrs_backend_numba.memory import address_of
-from gptrs_backend_numba.schedule import Call, Step
-from gptrs_backend_numba.views import Counter, Place, Storage, View
+from gptrs_backend_numba.schedule import KernelCall, Step
+from gptrs_backend_numba.views import Counter, MemorySpace, Storage, View
 
-Key = tuple[Place, int]
+Key = tuple[MemorySpace, int]
 """A storage outside, or the scratch memory as a whole."""
 
 
@@ -35,9 +35,9 @@ def locate(view: View) -> Location:
         if storage.part.counter is not None:
             moves.append((storage.part.counter, storage.part.stride))
         storage = storage.part.whole
-    if storage.place is Place.SCRATCH:
-        return Location((Place.SCRATCH, 0), offset + storage.index, tuple(moves))
-    return Location((storage.place, storage.index), offset, tuple(moves))
+    if storage.space is MemorySpace.SCRATCH:
+        return Location((MemorySpace.SCRATCH, 0), offset + storage.index, tuple(moves))
+    return Location((storage.space, storage.index), offset, tuple(moves))
 
 
 @dataclass(slots=True)
@@ -51,7 +51,7 @@ class Code:
         default_factory=dict[Key, list[tuple[int, int]]]
     )
     """For each storage the positions of addresses in it, and the bytes to add to it."""
-    calls: dict[int, Call] = field(default_factory=dict[int, Call])
+    calls: dict[int, KernelCall] = field(default_factory=dict[int, KernelCall])
     """The kernel calls by position."""
     counters: dict[Counter, int] = field(default_factory=dict[Counter, int])
     """The positions of the counters."""
@@ -80,9 +80,9 @@ def assemble(steps: Sequence[Step]) -> Code:
     return code
 
 
-def _add(code: Code, step: Call | Jump | Begin | Next) -> None:
+def _add(code: Code, step: KernelCall | Jump | Begin | Next) -> None:
     match step:
-        case Call():
+        case KernelCall():
             _add_call(code, step)
         case Jump(unless=None):
             code.words += [interpreter.JUMP, 0]
@@ -95,7 +95,7 @@ def _add(code: Code, step: Call | Jump | Begin | Next) -> None:
             code.words += [interpreter.NEXT, position, counter.last, counter.by, 0]
 
 
-def _add_call(code: Code, call: Call) -> None:
+def _add_call(code: Code, call: KernelCall) -> None:
     arguments = [*call.leading, *[0] * len(call.views), address_of(call.geometry)]
     assert len(arguments) <= interpreter.MOST_ARGUMENTS, "no kernel takes so many tensors"
     words = [interpreter.CALL, address_of_kernel(call.kernel), len(arguments), *arguments]

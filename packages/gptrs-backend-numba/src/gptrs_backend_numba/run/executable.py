@@ -25,9 +25,9 @@ from gptrs_backend_numba.run.bound_arrays import Location
 from gptrs_backend_numba.run.input_binding import Input, InputBinding
 from gptrs_backend_numba.run.output_binding import OutputBinding
 from gptrs_backend_numba.run.profiling import Profiler
-from gptrs_backend_numba.run.run_lock import ENGINE
+from gptrs_backend_numba.run.run_lock import RUN_LOCK
 from gptrs_backend_numba.schedule import Schedule
-from gptrs_backend_numba.views import Place, View
+from gptrs_backend_numba.views import MemorySpace, View
 
 _CALLS_AT_ONCE = 32
 """After so many kernel calls at first Python gets a chance to see Ctrl-C."""
@@ -55,14 +55,14 @@ class NumbaExecutable:
         types = [param.type for param in params]
         inputs = self._described(types, roles)
         self._inputs = InputBinding(inputs, _overwritten(schedule), threads)
-        outputs = [self._location(Place.RESULT, at) for at in range(len(schedule.results))]
+        outputs = [self._location(MemorySpace.RESULT, at) for at in range(len(schedule.results))]
         self._outputs = OutputBinding(schedule.results, outputs, types)
-        self._scratch = self._location(Place.SCRATCH, 0)
+        self._scratch = self._location(MemorySpace.SCRATCH, 0)
         self._interpret = compiled(interpreter.run_schedule)
         self._calls_at_once = _CALLS_AT_ONCE
         self._profiler: Profiler | None = None
         for index, array in enumerate(schedule.constants):
-            self._location(Place.CONSTANT, index).move(address_of(array))
+            self._location(MemorySpace.CONSTANT, index).move(address_of(array))
 
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
         """See `gptrs.backend.protocol.Executable`."""
@@ -84,13 +84,13 @@ class NumbaExecutable:
     def _run(
         self, inputs: Sequence[Buffer], bound: BoundInputs | None, interpret: Callable[[], int]
     ) -> list[Buffer]:
-        with ENGINE:
+        with RUN_LOCK:
             if self._threads > 1:
                 POOL.grow(self._threads)
             arrays = self._inputs.bind(inputs, bound)
             results = self._outputs.bind(arrays)
             # The scratch memory may have moved since the last run, which was another program's.
-            self._scratch.move(ENGINE.scratch(self.schedule.scratch))
+            self._scratch.move(RUN_LOCK.scratch(self.schedule.scratch))
             position = interpret()
             if position < 0:
                 raise ExecutionError(self._explanation(-1 - position))
@@ -111,7 +111,7 @@ class NumbaExecutable:
             elif seconds > _LONG:
                 self._calls_at_once = _CALLS_AT_ONCE
 
-    def _location(self, place: Place, index: int) -> Location:
+    def _location(self, place: MemorySpace, index: int) -> Location:
         """Where a storage is, for all calls that use it."""
         key = place, index
         uses = self._code.slots.get(key, ())
@@ -120,10 +120,10 @@ class NumbaExecutable:
     def _described(self, types: Sequence[TensorType], roles: Sequence[InputRole]) -> list[Input]:
         packings: dict[int, list[tuple[Location, Arrangement]]] = {}
         for place, packing in enumerate(self.schedule.packings):
-            location = self._location(Place.PACKED, place)
+            location = self._location(MemorySpace.PACKED, place)
             packings.setdefault(packing.input, []).append((location, packing.layout))
         return [
-            Input(type_, role, self._location(Place.INPUT, index), packings.get(index, ()))
+            Input(type_, role, self._location(MemorySpace.INPUT, index), packings.get(index, ()))
             for index, (type_, role) in enumerate(zip(types, roles, strict=True))
         ]
 
@@ -152,4 +152,4 @@ def _overwritten(schedule: Schedule) -> list[int]:
     """The inputs that calls write to or that are returned."""
     written = [call.write.storage.root for call in schedule.calls]
     written += [result.view.storage for result in schedule.results]
-    return sorted({storage.index for storage in written if storage.place is Place.INPUT})
+    return sorted({storage.index for storage in written if storage.space is MemorySpace.INPUT})

@@ -11,7 +11,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.machine_code import Kernel
 from gptrs_backend_numba.run.assembly import Code
-from gptrs_backend_numba.schedule import Call
+from gptrs_backend_numba.schedule import KernelCall
 from gptrs_backend_numba.views import View
 
 _PARTIAL = ("take", "gather", "scatter", "segment", "dynamic_", ".attention.")
@@ -62,7 +62,7 @@ class Profiler:
         return found
 
 
-def _describe(call: Call) -> tuple[str, str, int | None]:
+def _describe(call: KernelCall) -> tuple[str, str, int | None]:
     """The ops, the operands and the bytes of a call; a tensor that it takes twice counts once."""
     reads = {(view.storage, view.offset): view for view in call.reads}.values()
     operands = ", ".join(map(_type, reads))

@@ -1,4 +1,4 @@
-"""The gate through which programs run: one at a time, in the process that owns the workers."""
+"""The lock under which programs run: one at a time, in the process that owns the workers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from gptrs.errors import ExecutionError
 from gptrs_backend_numba.memory import address_of, aligned
 
 
-class Engine:
-    """Serializes all runs of one process, in `with`: they share the workers and scratch memory.
+class RunLock:
+    """Serializes all runs of one process, which share the workers and the scratch memory.
 
-    A forked child has neither the workers nor a usable lock, so it is refused.
+    A forked child has neither the workers nor a usable lock: taking it there raises ExecutionError.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class Engine:
         self._scratch_address = address_of(self._scratch)
 
     def claim(self) -> None:
-        """Note that this process uses the engine; ExecutionError in a child forked after that."""
+        """Make this process the owner; ExecutionError in a child forked from the owner."""
         process = os.getpid()
         if self._owner not in (None, process):
             raise ExecutionError(
@@ -48,9 +48,9 @@ class Engine:
         self._lock.release()
 
     def scratch(self, nbytes: int) -> int:
-        """Where at least `nbytes` of memory are, there until more is needed.
+        """Return the address of at least `nbytes` of memory, valid until more is needed.
 
-        For who holds the engine.
+        The caller holds the lock.
         """
         if self._scratch.nbytes < nbytes:
             self._scratch = aligned(nbytes)
@@ -58,5 +58,5 @@ class Engine:
         return self._scratch_address
 
 
-ENGINE = Engine()
-"""The engine of this process, shared by all backends and executables."""
+RUN_LOCK = RunLock()
+"""The lock of this process, shared by all backends and executables."""
