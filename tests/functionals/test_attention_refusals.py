@@ -84,7 +84,7 @@ REFUSALS = [
     ),
     (
         lambda: F.attention(*[_zeros(1, 2, 3, 0)] * 3),
-        "`attention` of depth 0 has no default scale",
+        "`attention` with head_dim 0 has no default scale",
     ),
     (lambda: F.causal_mask(-1, 2), "`causal_mask` needs `queries` of at least 0, got -1"),
     (

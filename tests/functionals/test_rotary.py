@@ -187,11 +187,11 @@ X, TABLE = _zeros(2, 3, 5, 8), _zeros(5, 4)
 REFUSALS = [
     (
         lambda: F.rotary_frequencies(7),
-        "`rotary_frequencies` needs an even depth of at least 2, got 7",
+        "`rotary_frequencies` needs an even head_dim of at least 2, got 7",
     ),
     (
         lambda: F.rotary_frequencies(0),
-        "`rotary_frequencies` needs an even depth of at least 2, got 0",
+        "`rotary_frequencies` needs an even head_dim of at least 2, got 0",
     ),
     (
         lambda: F.rotary_frequencies(8, 1.0),
@@ -207,7 +207,7 @@ REFUSALS = [
     ),
     (
         lambda: F.rotary_frequencies(2, scaling=F.DynamicScaling(2.0, 8)),
-        "`DynamicScaling` needs a depth of at least 4, got 2",
+        "`DynamicScaling` needs a head_dim of at least 4, got 2",
     ),
     (
         lambda: F.rotary_tables(_zeros(5), 8),
@@ -242,7 +242,7 @@ REFUSALS = [
     ),
     (
         lambda: F.rotary(X, _zeros(5, 5), _zeros(5, 5)),
-        "`rotary` with tables of `f32[5, 5]` turns 10 components, but `f32[2, 3, 5, 8]` has 8",
+        "`rotary` with tables of `f32[5, 5]` rotates 10 components, but `f32[2, 3, 5, 8]` has 8",
     ),
     (lambda: F.LinearScaling(0.5), "`LinearScaling` needs a finite factor of at least 1, got 0.5"),
     (

@@ -64,7 +64,7 @@ def test_llama_is_seen_through(tmp_path, variant):
                 "linear",
                 "linear_activation",
                 "rotary",
-                "turn_pairs",
+                "apply_rotary",
             )
         }
         assert counts == {
@@ -74,7 +74,7 @@ def test_llama_is_seen_through(tmp_path, variant):
             "linear": 7 * LAYERS + 1,
             "linear_activation": LAYERS,
             "rotary": 2 * LAYERS,
-            "turn_pairs": 2 * LAYERS,
+            "apply_rotary": 2 * LAYERS,
         }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gptrs.functionals.rotary import turn_pairs
+from gptrs.functionals.rotary import apply_rotary
 from gptrs.ir.dictionary import Dictionary
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.elementwise import Add, Mul, Sub
@@ -28,7 +28,7 @@ def _call(half: int, *, interleaved: bool) -> dict[str, object]:
 
 
 FUSE_ROTARY: Pass = fusion(
-    turn_pairs,
+    apply_rotary,
     [_call(half, interleaved=interleaved) for half in (3, 2) for interleaved in (False, True)],
     (Slice, Concat, Mul, Sub, Add),
     _rotary,

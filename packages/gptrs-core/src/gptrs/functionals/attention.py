@@ -57,16 +57,16 @@ def attention(
     are not repeated for it. `scale` is 1/sqrt(D) unless given. `cap(x)` is x, or with `softcap` c
     `c * tanh(x / c)` (Gemma 2).
 
-    What a query does not see gets the weight 0, so its value must be finite. `mask` broadcasts to
+    A hidden key gets the probability 0, so its value must be finite. `mask` broadcasts to
     [B, H, T, S]: false in an i1 mask hides the key, a mask of the element type is added to the
     scores. With `causal` the query at position p sees no key after p, and with `window` only the
     last `window` keys up to its own. Query i is at position `offset + i`, where `offset`, a number
-    or a rank-0 integer tensor, is the number of positions before these queries: what a cached
-    decode has in its cache. Without it the queries are the last T of the S positions, `offset` is
-    S - T (torch's `is_causal` is `offset=0`). A query that sees none of the keys gives NaN; without
-    any keys, S = 0, the result is 0.
+    or a rank-0 integer tensor, is the number of positions before these queries: in a decode
+    step, the length of the cache. Without it the queries are the last T of the S positions:
+    `offset` is S - T (torch's `is_causal` is `offset=0`). A query that sees none of the keys gives
+    NaN; without any keys, S = 0, the result is 0.
 
-    16-bit operands are multiplied, scored and weighed in f32, and the result is rounded once.
+    16-bit operands are multiplied, scaled and normalized in f32, and the result is rounded once.
     UsageError for operands, masks and settings that do not fit.
     """
     _require_operands(query, key, value)
@@ -128,21 +128,21 @@ def _scores(query: Tensor, key: Tensor, factor: float, softcap: float | None) ->
     return primitives.mul(primitives.tanh(primitives.div(scores, cap)), cap)
 
 
-def _mix(weights: Tensor, value: Tensor, dtype: DType) -> Tensor:
-    """The values weighed: [B, H, T, S], [B, K, S, E] -> [B, H, T, E] of `dtype`."""
-    grouped = _grouped(weights, value.shape[1])
-    mixed = _by_head(grouped, cast(value, weights.dtype), 2, dtype)  # (B, K, H / K * T, E)
-    return _reshape(mixed, (*weights.shape[:3], value.shape[3]))
+def _mix(probabilities: Tensor, value: Tensor, dtype: DType) -> Tensor:
+    """Probabilities times values: [B, H, T, S], [B, K, S, E] -> [B, H, T, E] of `dtype`."""
+    grouped = _grouped(probabilities, value.shape[1])
+    mixed = _by_head(grouped, cast(value, probabilities.dtype), 2, dtype)  # (B, K, H / K * T, E)
+    return _reshape(mixed, (*probabilities.shape[:3], value.shape[3]))
 
 
 def _grouped(x: Tensor, groups: int) -> Tensor:
     """[B, H, T, D] -> [B, K, H / K * T, D]: the heads that share a key head one after another."""
-    batch, heads, length, depth = x.shape
-    return _reshape(x, (batch, groups, heads // groups * length if groups else 0, depth))
+    batch, heads, length, head_dim = x.shape
+    return _reshape(x, (batch, groups, heads // groups * length if groups else 0, head_dim))
 
 
 def _by_head(lhs: Tensor, rhs: Tensor, contracted: int, dtype: DType) -> Tensor:
-    """The product over the last axis of `lhs` in each head, summed in at least f32."""
+    """Contract the last axis of `lhs` in each head, accumulating in at least f32."""
     out = None if dtype is lhs.dtype else dtype
     heads = ([0, 1], [0, 1])
     return primitives.dot_general(lhs, rhs, ([3], [contracted]), heads, out_dtype=out)
@@ -155,7 +155,7 @@ def _causal(queries: int, keys: int, window: int | None, offset: Tensor | int) -
 
 
 def _both(one: Tensor | None, other: Tensor) -> Tensor:
-    """The places where both masks hold, of the shape that they broadcast to."""
+    """Logical and of two masks over their broadcast shape."""
     if one is None:
         return other
     shape = broadcast_shapes([one.shape, other.shape], "`attention`")
@@ -175,20 +175,22 @@ def _require_operands(query: Tensor, key: Tensor, value: Tensor) -> None:
         raise UsageError(
             f"`attention` needs query, key and value of rank 4 [B, H, T, D], got {listed}"
         )
-    batch, heads, _, depth = query.shape
-    shared, keys = key.shape[1:3]
-    require_shape("attention", "key", key, (batch, shared, keys, depth))
-    require_shape("attention", "value", value, (batch, shared, keys, value.shape[3]))
-    if heads % shared if shared else heads:
+    batch, heads, _, head_dim = query.shape
+    kv_heads, keys = key.shape[1:3]
+    require_shape("attention", "key", key, (batch, kv_heads, keys, head_dim))
+    require_shape("attention", "value", value, (batch, kv_heads, keys, value.shape[3]))
+    if heads % kv_heads if kv_heads else heads:
         raise UsageError(
             f"`attention` needs the heads of the query to be a multiple of those of the key,"
-            f" got {heads} and {shared}"
+            f" got {heads} and {kv_heads}"
         )
 
 
-def _require_settings(depth: int, scale: float | None, softcap: float | None) -> None:
-    if scale is None and depth == 0:
-        raise UsageError("`attention` of depth 0 has no default scale", hint="give it a `scale`")
+def _require_settings(head_dim: int, scale: float | None, softcap: float | None) -> None:
+    if scale is None and head_dim == 0:
+        raise UsageError(
+            "`attention` with head_dim 0 has no default scale", hint="give it a `scale`"
+        )
     if scale is not None and not math.isfinite(scale):
         raise UsageError(f"`attention` needs a finite scale, got {scale}")
     if softcap is not None and not (math.isfinite(softcap) and softcap > 0):
@@ -224,7 +226,7 @@ def _require_cache(cache: Tensor, new: Tensor) -> None:
             "`update_cache` needs a cache and new entries of rank 4 [B, K, S, D],"
             f" got `{cache.type}` and `{new.type}`"
         )
-    batch, heads, size, depth = cache.shape
-    require_shape("update_cache", "new", new, (batch, heads, new.shape[2], depth))
+    batch, heads, size, head_dim = cache.shape
+    require_shape("update_cache", "new", new, (batch, heads, new.shape[2], head_dim))
     if new.shape[2] > size:
         raise UsageError(f"`update_cache` cannot write `{new.type}` into `{cache.type}`")

@@ -100,25 +100,25 @@ def logical_not(x: Tensor) -> Tensor:
 
 @functional
 def bitwise_and(lhs: Operand, rhs: Operand) -> Tensor:
-    """The bits that two integers share, or both of two i1, over their broadcast shape."""
+    """Bitwise and of two integers, logical and of two i1, over their broadcast shape."""
     return primitives.bit_and(*broadcast_pair("bitwise_and", lhs, rhs, BITS))
 
 
 @functional
 def bitwise_or(lhs: Operand, rhs: Operand) -> Tensor:
-    """The bits that either of two integers has, or either of two i1, over their broadcast shape."""
+    """Bitwise or of two integers, logical or of two i1, over their broadcast shape."""
     return primitives.bit_or(*broadcast_pair("bitwise_or", lhs, rhs, BITS))
 
 
 @functional
 def bitwise_xor(lhs: Operand, rhs: Operand) -> Tensor:
-    """The bits in which two integers differ, or one of two i1, over their broadcast shape."""
+    """Bitwise xor of two integers, logical xor of two i1, over their broadcast shape."""
     return primitives.bit_xor(*broadcast_pair("bitwise_xor", lhs, rhs, BITS))
 
 
 @functional
 def bitwise_not(x: Tensor) -> Tensor:
-    """All bits of an integer turned over, or the opposite of an i1."""
+    """Bitwise not of an integer, logical not of an i1."""
     require_dtype("bitwise_not", BITS, x=x)
     return primitives.logical_not(x)
 

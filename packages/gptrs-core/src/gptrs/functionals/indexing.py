@@ -31,7 +31,7 @@ from gptrs.ir.shapes import broadcastable_to
 
 Entry = SupportsIndex | slice | EllipsisType | Tensor | None
 Key = Entry | tuple[Entry, ...]
-"""What stands between the brackets of `x[...]`."""
+"""A key of `x[...]`."""
 
 _KINDS = {"replace": ALL, "add": NUMBERS, "mul": NUMBERS, "max": REALS, "min": REALS}
 
@@ -90,7 +90,7 @@ def scatter(
 
 @functional
 def index(x: Tensor, key: Key) -> Tensor:
-    """What `x[key]` means, by NumPy's rules: the entries apply to the axes from the front.
+    """`x[key]` by NumPy's rules: the entries apply to the axes from the front.
 
     An int drops its axis, a slice with any step keeps it, None adds one of size 1, `...` stands for
     all axes that the other entries leave. The first entry may be an integer tensor, whose dims take

@@ -72,12 +72,12 @@ def _require_sizes(name: str, **sizes: int) -> None:
 
 
 def _columns(shape: tuple[int, ...]) -> Tensor:
-    """The number of the key at each place."""
+    """Return the index of the key at each position."""
     return primitives.iota(shape, -1, dtypes.si64)
 
 
 def _positions(name: str, queries: int, keys: int, offset: Tensor | int) -> Tensor:
-    """The position of the query at each place of [queries, keys], in si64."""
+    """Return the position of the query for each of [queries, keys], in si64."""
     start = splat(offset, dtypes.si64) if isinstance(offset, int) else offset
     require_integer(name, offset=start)
     require_shape(name, "offset", start, ())

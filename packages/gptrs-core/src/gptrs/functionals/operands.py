@@ -130,7 +130,7 @@ def _number(name: str, value: object) -> Number:
 
 
 def _plain(value: object) -> object:
-    """A NumPy scalar as what Python has for it."""
+    """Return a NumPy scalar as a Python number."""
     return cast("np.generic[object]", value).item() if isinstance(value, np.generic) else value
 
 

@@ -158,7 +158,7 @@ def _pool_windows(
 
 
 def _standing(name: str, x: Tensor, windows: Windows, ceil_mode: bool) -> Windows:
-    """The windows with what `ceil_mode` adds; UsageError unless all meet elements of `x`."""
+    """Return the windows, with those of `ceil_mode`; UsageError unless all meet elements of `x`."""
     standing = tuple(_ceiled(axis) for axis in windows) if ceil_mode else windows
     require_fit(name, x, standing)
     for number, (axis, given) in enumerate(zip(standing, windows, strict=True), start=1):
@@ -206,7 +206,7 @@ def _narrowed(x: Tensor, dtype: DType) -> Tensor:
 
 
 def _counts(axis: AxisWindows, first: int, end: int) -> np.ndarray:
-    """How many of the elements `first` to before `end` each window holds, at dilation 1."""
+    """Return how many of the elements [first, end) each window holds, at dilation 1."""
     starts = np.array(axis.starts)
     return np.minimum(starts + axis.size, end) - np.maximum(starts, first)
 
@@ -232,13 +232,13 @@ def _bin_counts(name: str, x: Tensor, output_size: Extents) -> tuple[int, ...]:
 
 
 def _equal_bins(x: Tensor, sizes: tuple[int, ...]) -> tuple[int, ...] | None:
-    """The size of a bin where all are alike and apart, else None."""
+    """Return the size of the bins if all are alike and disjoint, else None."""
     pairs = list(zip(x.shape[1:3], sizes, strict=True))
     return None if any(dim % size for dim, size in pairs) else tuple(d // s for d, s in pairs)
 
 
 def _spans(dim: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The first element of each bin, and that after its last."""
+    """Return start and end of each bin."""
     bins = np.arange(count)
     return bins * dim // count, -(-(bins + 1) * dim // count)
 

@@ -65,14 +65,14 @@ def min(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 @functional
 def any(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Whether any of the i1 is true; false over no elements."""
+    """Logical or of i1 elements; false over no elements."""
     require_dtype("any", (i1,), x=x)
     return primitives.reduce(x, "or", axes_of("any", axis, x), keepdims)
 
 
 @functional
 def all(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
-    """Whether all of the i1 are true; true over no elements."""
+    """Logical and of i1 elements; true over no elements."""
     require_dtype("all", (i1,), x=x)
     return primitives.reduce(x, "and", axes_of("all", axis, x), keepdims)
 

@@ -1,4 +1,4 @@
-"""Rotary position embeddings: pairs of components turned by angles that grow with the position."""
+"""Rotary position embeddings: pairs of components rotated by angles that grow with the position."""
 
 from __future__ import annotations
 
@@ -31,39 +31,39 @@ from gptrs.ir.dtypes import DType
 
 @functional
 def rotary_frequencies(
-    depth: int,
+    head_dim: int,
     theta: float = 10000.0,
     scaling: RotaryScaling | None = None,
     length: Tensor | int | None = None,
 ) -> Tensor:
-    """f32 [depth / 2]: the angle by which pair i turns from a position to the next.
+    """f32 [head_dim / 2]: the angle by which pair i rotates from a position to the next.
 
-    `theta^(-2i / depth)` (Su et al. 2021), changed by `scaling`: `LinearScaling`, `DynamicScaling`,
-    `YarnScaling` or `Llama3Scaling`. `depth` is the number of components that are rotated. `length`
-    is that of the text, which `DynamicScaling` depends on: with a number the result is a constant,
-    a rank-0 integer tensor serves a compiled step that decodes. UsageError for a depth that is odd
-    or below 2, a theta that is not finite or at most 1, and another kind of length.
+    `theta^(-2i / head_dim)` (Su et al. 2021), changed by `scaling`: `LinearScaling`,
+    `DynamicScaling`, `YarnScaling` or `Llama3Scaling`. `head_dim` counts the rotated components.
+    `length` is that of the text, which `DynamicScaling` depends on: with a number the result is a
+    constant, a rank-0 integer tensor serves a compiled decode step. UsageError for a head_dim that
+    is odd or below 2, a theta that is not finite or at most 1, and another kind of length.
     """
-    _require_frequencies(depth, theta, length)
+    _require_frequencies(head_dim, theta, length)
     if scaling is None:
-        return primitives.constant(unscaled_frequencies(depth, theta))
+        return primitives.constant(unscaled_frequencies(head_dim, theta))
     if not isinstance(length, Tensor):
-        return primitives.constant(scaling.frequencies(depth, theta, length), dtypes.f32)
+        return primitives.constant(scaling.frequencies(head_dim, theta, length), dtypes.f32)
     if isinstance(scaling, DynamicScaling):
-        return _grown_frequencies(depth, theta, scaling, length)
-    return primitives.constant(scaling.frequencies(depth, theta, None), dtypes.f32)
+        return _grown_frequencies(head_dim, theta, scaling, length)
+    return primitives.constant(scaling.frequencies(head_dim, theta, None), dtypes.f32)
 
 
 @functional
 def rotary_tables(
     positions: Tensor,
-    depth: int,
+    head_dim: int,
     theta: float = 10000.0,
     scaling: RotaryScaling | None = None,
     length: Tensor | int | None = None,
     dtype: DType = dtypes.f32,
 ) -> tuple[Tensor, Tensor]:
-    """Cosine and sine of `position * frequency`, both [..., depth / 2], for `rotary`.
+    """Cosine and sine of `position * frequency`, both [..., head_dim / 2], for `rotary`.
 
     `positions` is an integer tensor [...], usually [T], or [B, T] where the sequences of a batch
     are at different positions. The frequencies are those of `rotary_frequencies`. Angles, cosines
@@ -73,8 +73,8 @@ def rotary_tables(
     require_integer("rotary_tables", positions=positions)
     if not dtype.is_float:
         raise UsageError(f"`rotary_tables` makes tables of a floating-point type, got {dtype}")
-    frequencies = rotary_frequencies(depth, theta, scaling, length)
-    shape = (*positions.shape, depth // 2)
+    frequencies = rotary_frequencies(head_dim, theta, scaling, length)
+    shape = (*positions.shape, head_dim // 2)
     column = primitives.reshape(primitives.cast(positions, dtypes.f32), (*positions.shape, 1))
     angles = primitives.mul(expand(column, shape), expand(frequencies, shape))
     factor = 1.0 if scaling is None else scaling.magnitude
@@ -94,19 +94,19 @@ def rotary_tables(
 def rotary(
     x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False, heads_axis: int = 1
 ) -> Tensor:
-    """Pairs (a, b) of components of x turned to `(a cos - b sin, b cos + a sin)` (Su et al. 2021).
+    """Pairs (a, b) of components of x rotated to `(a cos - b sin, b cos + a sin)` (Su et al. 2021).
 
     x is [B, H, T, D], or [B, T, H, D] with `heads_axis=2`; the result has its type. `cos` and `sin`
-    come from `rotary_tables`: [T, R / 2] or [B, T, R / 2]. The first R <= D components are turned,
+    come from `rotary_tables`: [T, R / 2] or [B, T, R / 2]. The first R <= D components are rotated,
     the rest is kept. Pair i is components i and i + R / 2 (half-split: GPT-NeoX, Llama), or with
     `interleaved` 2i and 2i + 1 (GPT-J). Tables have the type of x, or f32 with a 16-bit x, which is
-    then turned in f32 and rounded once. UsageError for what does not fit.
+    then rotated in f32 and rounded once. UsageError for what does not fit.
     """
     require_float("rotary", x=x)
     _require_tables(x, cos, sin, heads_axis)
     halves = (*x.shape[:3], cos.shape[-1])
     cos, sin = (expand(_beside_heads(table, heads_axis), halves) for table in (cos, sin))
-    return turn_pairs(x, cos, sin, interleaved)
+    return apply_rotary(x, cos, sin, interleaved)
 
 
 @pattern_examples(
@@ -114,16 +114,16 @@ def rotary(
     for table in ("f32[2, 3, 5, 3]", "f32[2, 3, 5, 2]")
     for interleaved in (False, True)
 )
-def turn_pairs(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
-    """What `rotary` does to x [A, B, C, D] with tables [A, B, C, R / 2] that have all its rows.
+def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -> Tensor:
+    """`rotary` of x [A, B, C, D] with tables [A, B, C, R / 2] for all its rows.
 
     Every call of `rotary` is one of this, whatever the shape of its tables and the axis of its
     heads. Unchecked.
     """
     half = cos.shape[-1]
-    turned = _part(x, 0, 2 * half)
+    rotated = _part(x, 0, 2 * half)
     kept = [_part(x, 2 * half, x.shape[3] - 2 * half)] if 2 * half < x.shape[3] else []
-    wide = cast(turned, cos.dtype)
+    wide = cast(rotated, cos.dtype)
     if interleaved:
         a, b = (_part(wide, start, half, 2) for start in (0, 1))
     else:
@@ -135,13 +135,15 @@ def turn_pairs(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False) -
     return primitives.concat(pieces, 3) if len(pieces) > 1 else pieces[0]
 
 
-def _grown_frequencies(depth: int, theta: float, scaling: DynamicScaling, length: Tensor) -> Tensor:
-    """Those of `DynamicScaling` for a length that is known when the program runs.
+def _grown_frequencies(
+    head_dim: int, theta: float, scaling: DynamicScaling, length: Tensor
+) -> Tensor:
+    """Return the frequencies of `DynamicScaling` for a length known when the program runs.
 
     `(theta * g^(d / (d - 2)))^(-2i / d)` is `theta^(-2i / d) * g^(2i / (2 - d))`.
     """
-    unscaled = scaling.frequencies(depth, theta, None)
-    exponents = np.arange(0, depth, 2, dtype=np.float32) / np.float32(2 - depth)
+    unscaled = scaling.frequencies(head_dim, theta, None)
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(2 - head_dim)
     longest = primitives.maximum(length, splat(scaling.max_position, length.dtype))
     ratio = primitives.div(cast(longest, dtypes.f32), splat(scaling.max_position, dtypes.f32))
     grown = primitives.mul(ratio, splat(scaling.factor, dtypes.f32))
@@ -171,10 +173,10 @@ def _part(x: Tensor, start: int, size: int, step: int = 1) -> Tensor:
     return primitives.slice(x, (0, 0, 0, start), (*x.shape[:3], size), (1, 1, 1, step))
 
 
-def _require_frequencies(depth: int, theta: float, length: Tensor | int | None) -> None:
+def _require_frequencies(head_dim: int, theta: float, length: Tensor | int | None) -> None:
     name = "rotary_frequencies"
-    if depth < 2 or depth % 2:
-        raise UsageError(f"`{name}` needs an even depth of at least 2, got {depth}")
+    if head_dim < 2 or head_dim % 2:
+        raise UsageError(f"`{name}` needs an even head_dim of at least 2, got {head_dim}")
     if not 1 < theta < math.inf:
         raise UsageError(f"`{name}` needs a finite theta above 1, got {theta}")
     if isinstance(length, Tensor):
@@ -203,6 +205,6 @@ def _require_tables(x: Tensor, cos: Tensor, sin: Tensor, heads_axis: int) -> Non
         )
     if 2 * cos.shape[-1] > x.shape[3]:
         raise UsageError(
-            f"`rotary` with tables of `{cos.type}` turns {2 * cos.shape[-1]} components,"
+            f"`rotary` with tables of `{cos.type}` rotates {2 * cos.shape[-1]} components,"
             f" but `{x.type}` has {x.shape[3]}"
         )

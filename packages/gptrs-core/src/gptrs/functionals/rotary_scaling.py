@@ -1,4 +1,4 @@
-"""How the frequencies of rotary embeddings are changed so that a model reads longer texts."""
+"""Scalings of the frequencies of rotary embeddings, for texts longer than those of training."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from gptrs.errors import UsageError
 
 
 class RotaryScaling(ABC):
-    """What `rotary_frequencies` and `rotary_tables` ask of a scaling."""
+    """The protocol of a scaling, for `rotary_frequencies` and `rotary_tables`."""
 
     @property
     def magnitude(self) -> float:
-        """What the cosines and sines are multiplied by; 1 changes nothing."""
+        """Factor of the cosines and sines; 1 changes nothing."""
         return 1.0
 
     @abstractmethod
-    def frequencies(self, depth: int, theta: float, length: int | None) -> np.ndarray:
-        """f32 [depth / 2] for rotated `depth`, base `theta` and a text of `length` positions."""
+    def frequencies(self, head_dim: int, theta: float, length: int | None) -> np.ndarray:
+        """Return f32 [head_dim / 2] for base `theta` and a text of `length` positions."""
 
 
-def unscaled_frequencies(depth: int, theta: float) -> np.ndarray:
-    """f32 [depth / 2]: `theta^(-2i / depth)` (Su et al. 2021), rounded as transformers rounds it.
+def unscaled_frequencies(head_dim: int, theta: float) -> np.ndarray:
+    """f32 [head_dim / 2]: `theta^(-2i / head_dim)` (Su et al. 2021), rounded as in transformers.
 
     That is, the exponent, the power and its inverse are each rounded to f32.
     """
-    return np.float32(1) / _powers(depth, theta)
+    return np.float32(1) / _powers(head_dim, theta)
 
 
 @dataclass(frozen=True)
@@ -41,9 +41,9 @@ class LinearScaling(RotaryScaling):
     def __post_init__(self) -> None:
         _require_factor("LinearScaling", self.factor)
 
-    def frequencies(self, depth: int, theta: float, length: int | None) -> np.ndarray:
-        """The unscaled ones divided; `length` plays no part."""
-        return unscaled_frequencies(depth, theta) / np.float32(self.factor)
+    def frequencies(self, head_dim: int, theta: float, length: int | None) -> np.ndarray:
+        """Return the unscaled frequencies divided by `factor`; ignores `length`."""
+        return unscaled_frequencies(head_dim, theta) / np.float32(self.factor)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class DynamicScaling(RotaryScaling):
     """A base that grows with a text longer than `max_position` (NTK-aware, dynamic).
 
     For a length L > max_position M the base is
-    `theta * (factor * L / M - (factor - 1))^(depth / (depth - 2))`, up to M it is `theta`.
+    `theta * (factor * L / M - (factor - 1))^(head_dim / (head_dim - 2))`, up to M it is `theta`.
     """
 
     factor: float
@@ -61,13 +61,13 @@ class DynamicScaling(RotaryScaling):
         _require_factor("DynamicScaling", self.factor)
         _require_position("DynamicScaling", "max_position", self.max_position)
 
-    def frequencies(self, depth: int, theta: float, length: int | None) -> np.ndarray:
-        """Those of the grown base; without a `length` that of `max_position`."""
-        if depth < 4:
-            raise UsageError(f"`DynamicScaling` needs a depth of at least 4, got {depth}")
+    def frequencies(self, head_dim: int, theta: float, length: int | None) -> np.ndarray:
+        """Return the frequencies of the grown base; `length` defaults to `max_position`."""
+        if head_dim < 4:
+            raise UsageError(f"`DynamicScaling` needs a head_dim of at least 4, got {head_dim}")
         longest = max(length or 0, self.max_position)
         growth = self.factor * longest / self.max_position - (self.factor - 1)
-        return unscaled_frequencies(depth, theta * growth ** (depth / (depth - 2)))
+        return unscaled_frequencies(head_dim, theta * growth ** (head_dim / (head_dim - 2)))
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,11 @@ class YarnScaling(RotaryScaling):
             return self._growth(self.mscale) / self._growth(self.mscale_all_dim)
         return self._growth(1.0)
 
-    def frequencies(self, depth: int, theta: float, length: int | None) -> np.ndarray:
-        """Kept, divided and blended ones; `length` plays no part."""
-        powers = _powers(depth, theta)
-        low, high = self._range(depth, theta)
-        places = np.arange(depth // 2, dtype=np.float32)
+    def frequencies(self, head_dim: int, theta: float, length: int | None) -> np.ndarray:
+        """Return kept, divided and blended frequencies; ignores `length`."""
+        powers = _powers(head_dim, theta)
+        low, high = self._range(head_dim, theta)
+        places = np.arange(head_dim // 2, dtype=np.float32)
         divided = np.clip((places - np.float32(low)) / np.float32(high - low), 0, 1)
         kept = np.float32(1) - divided
         slow = np.float32(1) / (np.float32(self.factor) * powers)
@@ -121,16 +121,16 @@ class YarnScaling(RotaryScaling):
     def _growth(self, weight: float) -> float:
         return 1.0 if self.factor <= 1 else 0.1 * weight * math.log(self.factor) + 1.0
 
-    def _range(self, depth: int, theta: float) -> tuple[float, float]:
-        """The numbers of the frequencies between which the ramp lies."""
+    def _range(self, head_dim: int, theta: float) -> tuple[float, float]:
+        """Return the indices of the frequencies between which the ramp lies."""
         low, high = (
-            depth * math.log(self.original_max_position / (turns * 2 * math.pi))
+            head_dim * math.log(self.original_max_position / (turns * 2 * math.pi))
             / (2 * math.log(theta))
             for turns in (self.beta_fast, self.beta_slow)
         )  # fmt: skip
         if self.truncate:
             low, high = math.floor(low), math.ceil(high)
-        low, high = max(low, 0), min(high, depth - 1)
+        low, high = max(low, 0), min(high, head_dim - 1)
         # An empty ramp would divide by zero.
         return low, high + 0.001 if low == high else high
 
@@ -157,10 +157,10 @@ class Llama3Scaling(RotaryScaling):
                 f" got {self.low_frequency_factor} and {self.high_frequency_factor}"
             )
 
-    def frequencies(self, depth: int, theta: float, length: int | None) -> np.ndarray:
-        """Kept, divided and blended ones; `length` plays no part."""
+    def frequencies(self, head_dim: int, theta: float, length: int | None) -> np.ndarray:
+        """Return kept, divided and blended frequencies; ignores `length`."""
         low, high = self.low_frequency_factor, self.high_frequency_factor
-        plain = unscaled_frequencies(depth, theta)
+        plain = unscaled_frequencies(head_dim, theta)
         divided = plain / np.float32(self.factor)
         wave = np.float32(2 * math.pi) / plain
         share = (self.original_max_position / wave - np.float32(low)) / np.float32(high - low)
@@ -169,9 +169,9 @@ class Llama3Scaling(RotaryScaling):
         return np.where(wave < self.original_max_position / high, plain, longer)
 
 
-def _powers(depth: int, theta: float) -> np.ndarray:
-    """f32 [depth / 2]: `theta^(2i / depth)`."""
-    exponents = np.arange(0, depth, 2, dtype=np.float32) / np.float32(depth)
+def _powers(head_dim: int, theta: float) -> np.ndarray:
+    """f32 [head_dim / 2]: `theta^(2i / head_dim)`."""
+    exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(head_dim)
     return np.power(theta, exponents.astype(np.float64)).astype(np.float32)
 
 

@@ -25,7 +25,7 @@ from gptrs.functionals.seed import require_seed
 from gptrs.ir import dtypes
 
 LEAST_FRACTION = 2.0**-25
-"""What stands for a drawn 0, whose logarithm is infinite: half of the next number in f32."""
+"""Replaces a drawn 0, whose logarithm is infinite: half of the next number in f32."""
 
 
 @functional

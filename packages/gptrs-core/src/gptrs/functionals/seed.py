@@ -1,4 +1,4 @@
-"""The seed that functionals with random numbers take."""
+"""The seed of functionals with random numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
 
 SEED = TensorType(dtypes.ui64, (2,))
-"""The key and the counter of `rng_uniform`."""
+"""Return the key and the counter of `rng_uniform`."""
 
 
 def require_seed(name: str, seed: Tensor | None) -> Tensor:

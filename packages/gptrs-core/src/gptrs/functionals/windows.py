@@ -1,4 +1,4 @@
-"""Where the boxes of convolutions and pooling stand on the spatial axes of `[N, spatial.., C]`."""
+"""Windows of convolutions and pooling on the spatial axes of `[N, spatial.., C]`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AxisWindows:
 
     @property
     def positions(self) -> int:
-        """How many intervals fit in the padded axis; below 1 if not even one does."""
+        """Return how many intervals fit in the padded axis; below 1 if none does."""
         return (self.low + self.dim + self.high - self.reach) // self.stride + 1
 
     @property
@@ -43,7 +43,7 @@ class AxisWindows:
         return range(-self.low, self.positions * self.stride - self.low, self.stride)
 
     def misses(self) -> bool:
-        """Whether some interval holds nothing but padding."""
+        """Return whether some interval holds nothing but padding."""
         if self.starts[-1] >= self.dim:
             return True
         return any(
@@ -59,7 +59,7 @@ Windows = tuple[AxisWindows, ...]
 def windows_of(
     name: str, x: Tensor, kernel: Extents, stride: Extents, padding: Padding, dilation: Extents
 ) -> Windows:
-    """The windows on the spatial axes of `x`; UsageError for what `Extents` and `Padding` exclude.
+    """Return the windows on the spatial axes of `x`; UsageError for malformed extents or padding.
 
     Padding "valid" is none. "same" gives `ceil(dim / stride)` positions, an odd element going to
     the high side (TensorFlow's and ONNX's `SAME_UPPER`; for stride 1 also torch's).

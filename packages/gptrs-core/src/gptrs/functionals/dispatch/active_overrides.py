@@ -18,7 +18,7 @@ Keywords = Mapping[str, object]
 
 
 class Origin(enum.IntEnum):
-    """Who chose a policy; the greater one wins, and of equals the inner scope."""
+    """The origin of a policy; the greater one wins, and of equals the inner scope."""
 
     CONFIG = 0
     """`runtime.functional_overrides` in the config.json of the model that runs."""
@@ -43,7 +43,7 @@ _ORIGINS: Final = {
 
 @dataclass(frozen=True)
 class Choice:
-    """What is to happen at calls of one functional: the policy, its origin, and the call itself."""
+    """The override of one functional: the policy, its origin, and the call that applies it."""
 
     policy: Policy
     origin: Origin
@@ -53,7 +53,7 @@ class Choice:
 ACTIVE: ContextVar[Mapping[str, Choice]] = ContextVar(
     "gptrs_overrides", default=MappingProxyType({})
 )
-"""The choices that hold here, by functional; empty where nothing is overridden."""
+"""The active choices by functional."""
 
 
 def _signature() -> Hashable:

@@ -1,4 +1,4 @@
-"""The policy `benchmark`: the implementation that was the fastest on operands of this kind."""
+"""The policy `benchmark`: the implementation that was fastest on operands of this kind."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _LOG = logging.getLogger("gptrs")
 
 @dataclass
 class _Decisions:
-    """The fastest implementation by kind of call, the last used last; for any thread."""
+    """The fastest implementation by kind of call, least recently used first; for all threads."""
 
     _kept: OrderedDict[Hashable, Implementation] = field(
         default_factory=OrderedDict[Hashable, Implementation]
@@ -51,11 +51,11 @@ class _Decisions:
 
 _decisions: dict[str, _Decisions] = {}
 _said: set[str] = set()
-"""The functionals of which it was said that a call could not be timed."""
+"""Functionals for which it was logged that a call could not be timed."""
 
 
 def run_fastest(functional: str, entries: int, args: Arguments, kwargs: Keywords) -> object:
-    """The result of the implementation that is the fastest on operands like these.
+    """Return the result of the implementation that is fastest on operands like these.
 
     The first call of a kind runs all that take it; the decision holds for calls with the same
     element types, shapes, other arguments and backend, and is kept for the last `entries` kinds.

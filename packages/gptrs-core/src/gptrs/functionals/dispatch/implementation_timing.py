@@ -30,7 +30,7 @@ _LOG = logging.getLogger("gptrs")
 
 @dataclass(frozen=True)
 class FunctionalCall:
-    """A call of a functional: its arguments, taken apart too, and the backend they run on."""
+    """A call of a functional: its arguments, also flattened, and the backend they run on."""
 
     functional: str
     args: Arguments
@@ -41,18 +41,18 @@ class FunctionalCall:
 
     @property
     def abstract(self) -> tuple[bool, ...]:
-        """Which operands have no value, because they stand for one in a capture."""
+        """Which operands depend on placeholders, so that they have no value."""
         return tuple(operand.source.abstract for operand in self.operands)
 
     def run(self, implementation: Implementation, operands: Iterator[Tensor]) -> list[Tensor]:
-        """The tensors that an implementation gives with `operands` in place of the call's."""
+        """Return the results of an implementation with `operands` in place of the call's."""
         args, kwargs = cast("tuple[Arguments, Keywords]", rebuild(self.structure, operands))
         results: list[Tensor] = []
         flatten(implementation.run(args, kwargs), results)
         return results
 
     def sample_operands(self) -> list[Tensor] | None:
-        """Operands with values: random floats for those without; None if others lack theirs.
+        """Return operands with values: random floats for abstract ones; None if integers are.
 
         An integer may be an index or a length, for which a random one will not do.
         """
@@ -66,10 +66,10 @@ class FunctionalCall:
 def find_fastest(
     call: FunctionalCall, portable: Implementation, names: Sequence[str], operands: Sequence[Tensor]
 ) -> Implementation | None:
-    """The fastest of `portable` and the implementations called `names` on `operands`.
+    """Return the fastest of `portable` and the implementations called `names` on `operands`.
 
-    None if the portable one fails, so that there is nothing to compare with. One that declines the
-    call is left out, as is, with a warning, one that fails or gives another result.
+    None if the portable one fails, so that there is nothing to compare with. Leaves out those that
+    decline the call and, with a warning, those that fail or give another result.
     """
     active = ACTIVE.get()
 
@@ -104,7 +104,7 @@ def _race(
 
 
 class _LeftOutError(Exception):
-    """An implementation is out of the race; the reason is None where it declined the call."""
+    """An implementation is left out of the race; `reason` is None if it declined the call."""
 
     def __init__(self, reason: str | None) -> None:
         super().__init__(reason)
@@ -114,7 +114,7 @@ class _LeftOutError(Exception):
 def _rival(
     call: FunctionalCall, name: str, operands: Sequence[Tensor], expected: Sequence[np.ndarray]
 ) -> tuple[Implementation, float]:
-    """An implementation that does the same as the portable one, and its seconds."""
+    """Return an implementation that agrees with the portable one, and its seconds."""
     try:
         rival = find_implementation(call.functional, name)
         declined = rival.refusal(call.args, call.kwargs) is not None
@@ -133,7 +133,7 @@ def _rival(
 def _timed(
     call: FunctionalCall, implementation: Implementation, operands: Sequence[Tensor]
 ) -> tuple[list[np.ndarray], float]:
-    """The values that an implementation gives, and the seconds until they are there."""
+    """Return the results of an implementation, and the seconds of its fastest run."""
     step = _step(call, implementation, operands)
     values = _values(step)  # compiles
     least, spent, runs = float("inf"), 0.0, 0

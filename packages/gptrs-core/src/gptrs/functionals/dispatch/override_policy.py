@@ -1,4 +1,4 @@
-"""What to do at calls of a functional, as users write it: `fast`, `prefer=fast`, `benchmark`."""
+"""Policies for calls of a functional, as users write them: `fast`, `prefer=fast`, `benchmark`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from gptrs.errors import UsageError
 from gptrs.quoting import did_you_mean, quoted
 
 BENCHMARK = "benchmark"
-"""The policy, and therefore the name of no implementation."""
+"""The name of the policy, which no implementation can have."""
 
 DEFAULT_ENTRIES = 64
-"""How many decisions `benchmark` remembers for a functional unless it is told."""
+"""Decisions that `benchmark` remembers for a functional by default."""
 
 FORMS = "NAME, force=NAME, prefer=NAME, benchmark, benchmark(cache=N)"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -57,12 +57,12 @@ Policy: TypeAlias = Force | Prefer | Benchmark
 
 
 def is_implementation_name(name: str) -> bool:
-    """Whether an implementation may be called `name`."""
+    """Return whether an implementation may be called `name`."""
     return _NAME.fullmatch(name) is not None and name != BENCHMARK
 
 
 def parse_policy(functional: str, text: object) -> Policy:
-    """The policy that `text` states for a functional; UsageError when it states none."""
+    """Parse a policy for a functional; UsageError if `text` is none."""
     if not isinstance(text, str):
         raise _no_policy(functional, repr(text), "")
     stripped = text.strip()

@@ -26,14 +26,14 @@ from gptrs.functionals.dispatch.registry import (
 
 _LOG = logging.getLogger("gptrs")
 _declined: set[tuple[str, str]] = set()
-"""The functionals and preferred implementations of which it was said that the latter declined."""
+"""(functional, implementation) pairs whose fallback was already logged."""
 
 
 @contextmanager
 def overrides(choices: Mapping[str, str]) -> Generator[None]:
-    """Scope in which calls of each functional named in `choices` follow the policy stated there.
+    """Let calls of each functional in `choices` follow its policy in this scope.
 
-    `NAME` or `force=NAME` uses that implementation; a call that it does not take is a UsageError.
+    `NAME` or `force=NAME` uses that implementation; a call that it declines is a UsageError.
     `prefer=NAME` uses the portable one for such a call. `benchmark` runs all implementations on the
     first operands of their kind and uses the fastest from then on; `benchmark(cache=N)` remembers
     the last N kinds instead of 64. Scopes nest; the inner choice wins. They hold in this thread.
@@ -46,7 +46,7 @@ def overrides(choices: Mapping[str, str]) -> Generator[None]:
 
 
 def resolved(choices: Mapping[str, str], origin: Origin) -> dict[str, Choice]:
-    """Policies as choices that scopes can enter; raises as `overrides` does."""
+    """Return policies as choices that scopes can enter; raises as `overrides` does."""
     found: dict[str, Choice] = {}
     for functional, text in choices.items():
         implementation_names(functional)  # an unknown functional comes before its policy

@@ -17,7 +17,7 @@ Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
 PORTABLE = "portable"
-"""The name of the implementation that comes with the functional itself."""
+"""The name of the implementation of the functional itself."""
 
 
 @dataclass(frozen=True)
@@ -100,12 +100,12 @@ def implement(
 
 
 def functional_names() -> tuple[str, ...]:
-    """The names of all functionals, sorted."""
+    """Return the names of all functionals, sorted."""
     return tuple(sorted(_implementations))
 
 
 def implementations() -> dict[str, tuple[str, ...]]:
-    """The names of the implementations of every functional, the portable one first.
+    """Return the names of the implementations of every functional, the portable one first.
 
     Those of plugins are known by their descriptions; nothing is imported to list them.
     """
@@ -113,13 +113,13 @@ def implementations() -> dict[str, tuple[str, ...]]:
 
 
 def implementation_names(functional: str) -> tuple[str, ...]:
-    """The names of the implementations of one functional: of code in order, then of plugins."""
+    """Return the names of the implementations of a functional: registered ones, then plugins."""
     known = _registered(functional)
     return tuple(dict.fromkeys([*known, *plugin_implementations().names(functional)]))
 
 
 def find_implementation(functional: str, name: str) -> Implementation:
-    """The implementation of that name, imported if a plugin has it.
+    """Return the implementation of that name, imported if a plugin has it.
 
     UsageError for an unknown functional or name, with what comes close; PluginError when the plugin
     that has it cannot be used.

@@ -1,4 +1,4 @@
-"""Where in a captured call the numbers among its arguments can be read off."""
+"""Readers of numeric arguments from captured calls."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gptrs.optimizer.rewrite.template import TemplateMatch
 Call = Mapping[str, object]
 Conversion = Callable[[object], object]
 Same = Callable[[Call, Program], bool]
-"""Whether a call is captured as this program."""
+"""Returns whether a call is captured as a program."""
 
 _ROUNDING = 2.0**-7
 """Relative error of a number that went through bf16."""
@@ -35,7 +35,7 @@ def _pairs(value: object) -> object:
 
 
 def _inner(value: object) -> object:
-    """Of one entry an axis, those of the axes between the batch and the channels."""
+    """Return the entries of the spatial axes, between batch and channels, of one entry an axis."""
     return cast("Sequence[object]", value)[1:-1]
 
 
@@ -50,14 +50,14 @@ class Reader:
     attribute: str
     conversion: Conversion
     absent: object = None
-    """The argument where the attribute is left at its default."""
+    """The argument for an attribute at its default."""
 
     def read(self, match: TemplateMatch) -> object:
-        """The argument, of the instruction that the match found for that of the template."""
+        """Return the argument, read from the matched instruction."""
         return self.of(match.instructions[self.instruction].op)
 
     def of(self, op: Op) -> object:
-        """The argument, of an op like that of the instruction."""
+        """Return the argument, read from an op like that of the instruction."""
         value: object = getattr(op, self.attribute)
         array = getattr(value, "array", None)
         if array is not None and array.size == 1:  # a literal
@@ -95,7 +95,7 @@ def _places(program: Program) -> Iterator[Reader]:
 def _fitting(
     name: str, reader: Reader, calls: Sequence[tuple[Call, Program]], same: Same
 ) -> Reader | None:
-    """The reader, with what an absent attribute means; None if it does not fit all calls."""
+    """Return the reader with its value for an absent attribute; None if it fails for a call."""
     (_, first), *_ = calls
     number = first.main.body.instructions.index(reader.instruction)
     ops = [program.main.body.instructions[number].op for _, program in calls]

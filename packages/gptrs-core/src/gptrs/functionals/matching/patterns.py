@@ -1,4 +1,4 @@
-"""What calls of a functional look like in optimized programs, derived from its own capture.
+"""Patterns of calls of functionals in optimized programs, derived from their own capture.
 
 An example call says how the functional is called: `pattern_example(x="f32[2, 3]")`. It is captured
 with placeholders for its tensors and brought into canonical form; what comes out, without its types
@@ -34,7 +34,7 @@ from gptrs.optimizer.rewrite.template import Definer, Template, TemplateMatch
 
 Function = TypeVar("Function", bound=Callable[..., object])
 Example = Mapping[str, object]
-"""An argument for each parameter that a call gives: a `TensorType` for a tensor."""
+"""Arguments of an example call by parameter: a `TensorType` for a tensor."""
 
 _KEPT_CAPTURES = 256
 
@@ -42,7 +42,7 @@ _KEPT_CAPTURES = 256
 def capture(
     function: Callable[..., object], example: Example, evaluate: Evaluator | None = None
 ) -> Program:
-    """The canonical program of a call; its parameters are the tensors, under their names.
+    """Return the canonical program of a call; its parameters are the tensors, under their names.
 
     No override is active. UsageError where the function does not return one tensor, or reads
     tensors that it does not take.
@@ -63,14 +63,14 @@ def capture(
 
 @dataclass(frozen=True)
 class Variant:
-    """Calls that look alike: they differ in types and in numbers only."""
+    """Calls with the same program but for types and numbers."""
 
     template: Template
     operands: tuple[str, ...]
     constants: Mapping[str, object]
     """Arguments that are the same in all of them."""
     readers: Mapping[str, Reader]
-    """How the others are read off."""
+    """Readers of the other arguments from a program."""
 
 
 class FunctionalPattern:
@@ -90,12 +90,12 @@ class FunctionalPattern:
         self._captures: OrderedDict[object, Template | None] = OrderedDict()
 
     def evaluated_by(self, evaluate: Evaluator) -> FunctionalPattern:
-        """The pattern for programs whose constants `evaluate` has folded."""
+        """Return the pattern for programs whose constants `evaluate` has folded."""
         return FunctionalPattern(self.name, self._function, self._examples, evaluate)
 
     @functools.cached_property
     def variants(self) -> tuple[Variant, ...]:
-        """The kinds of calls, each with what it looks like; computed on first use."""
+        """The kinds of calls, each with its template; computed on first use."""
         groups: dict[object, list[tuple[Example, Program]]] = {}
         for example in self._examples:
             for kind in _in_small_floats(example):
@@ -106,7 +106,7 @@ class FunctionalPattern:
         return tuple(self._variant(group) for group in groups.values())
 
     def find_call(self, result: Value, definition: Definer) -> FoundCall | None:
-        """The call that gives `result`, None if there is none.
+        """Return the call that computes `result`, None if there is none.
 
         Of several, the one that explains the most instructions, for a mask that was computed in a
         way that the function knows is not one that was given; then one that needs no transposes.
@@ -148,7 +148,7 @@ class FunctionalPattern:
         )
 
     def _template(self, call: dict[str, object]) -> Template | None:
-        """The capture of a call, None if the function refuses it; the last ones are kept."""
+        """Return the capture of a call, None if the function refuses it; caches the last ones."""
         key = tuple((name, str(value), type(value)) for name, value in call.items())
         if key not in self._captures:
             try:
@@ -202,12 +202,12 @@ def _require_all_known(
 
 
 def _is_word(given: object) -> bool:
-    """Whether an argument chooses between kinds of calls, rather than being a number in one."""
+    """Return whether an argument chooses a kind of call, rather than being a number in one."""
     return given is None or isinstance(given, bool | str | DType)
 
 
 def _in_small_floats(example: Example) -> list[Example]:
-    """The example as it is, and in f16, which stands for the floats that may be computed in f32."""
+    """Return the example, and in f16 for the floats that may be computed in f32."""
     small = {
         name: TensorType(f16, given.shape)
         if isinstance(given, TensorType) and given.dtype is f32
@@ -218,7 +218,7 @@ def _in_small_floats(example: Example) -> list[Example]:
 
 
 def _outline(region: Region) -> object:
-    """Ops, words among their attributes, and what reads what: all that a shape consists of."""
+    """Return the shape of a region: its ops, their string attributes, and its dataflow."""
     numbers: dict[Value, int] = {}
     for value in region.params:
         numbers[value] = len(numbers)
@@ -238,11 +238,11 @@ _patterns: dict[str, tuple[Callable[..., object], list[Example]]] = {}
 
 
 def pattern_example(**arguments: object) -> Callable[[Function], Function]:
-    """Decorator: the function is to be found in programs, and this is how it is called.
+    """Decorator: derive a pattern of the function from this example call.
 
     A tensor is given by its type in text, `x="f32[2, 3]"`; other arguments as they are, in the form
-    in which ops have them: axes from the front, pairs as pairs. One example for each way of calling
-    it that looks different, and two for each number that is to be read off a program: one with
+    of op attributes: axes from the front, pairs as pairs. Give one example for each kind of call
+    with a program of its own, and two for each number that must be read off a program: one with
     another value.
     """
     return pattern_examples([arguments])
@@ -273,7 +273,7 @@ def _type_or_value(function: Callable[..., object], name: str, given: object) ->
 
 @functools.cache
 def pattern(name: str) -> FunctionalPattern:
-    """The pattern of the function called `name`; UsageError lists those that have one."""
+    """Return the pattern of the function called `name`; UsageError lists those that have one."""
     if name not in _patterns:
         listed = ", ".join(sorted(_patterns))
         raise UsageError(f"there is no pattern `{name}`", hint=f"there are: {listed}")
@@ -282,5 +282,5 @@ def pattern(name: str) -> FunctionalPattern:
 
 
 def pattern_names() -> tuple[str, ...]:
-    """The functions that have a pattern, sorted."""
+    """Return the names of the functions that have a pattern, sorted."""
     return tuple(sorted(_patterns))
