@@ -34,36 +34,24 @@ MANY_PARAMETERS = frozenset(
 )
 SOURCE_STRINGS = frozenset(
     {
-        f"{NUMBA}/codegen/interpreter.py",
-        f"{NUMBA}/codegen/tasks.py",
         f"{NUMBA}/kernels/amx/attention_text.py",
         f"{NUMBA}/kernels/amx/convolution.py",
         f"{NUMBA}/kernels/amx/gemm.py",
         f"{NUMBA}/kernels/attention/geometry.py",
         f"{NUMBA}/kernels/attention/many_queries.py",
         f"{NUMBA}/kernels/attention/single_query.py",
-        f"{NUMBA}/kernels/contraction.py",
         f"{NUMBA}/kernels/convolution/direct.py",
         f"{NUMBA}/kernels/convolution/job.py",
         f"{NUMBA}/kernels/convolution/winograd.py",
-        f"{NUMBA}/kernels/cumulative.py",
-        f"{NUMBA}/kernels/five_operand_tasks.py",
-        f"{NUMBA}/kernels/indexing.py",
         f"{NUMBA}/kernels/matmul/epilogue.py",
         f"{NUMBA}/kernels/matmul/gemm.py",
-        f"{NUMBA}/kernels/normalization.py",
-        f"{NUMBA}/kernels/probe.py",
         f"{NUMBA}/kernels/random.py",
-        f"{NUMBA}/kernels/reduction.py",
-        f"{NUMBA}/kernels/rotary.py",
-        f"{NUMBA}/kernels/rows.py",
-        f"{NUMBA}/kernels/scattering.py",
         f"{NUMBA}/kernels/sorting.py",
         f"{NUMBA}/kernels/window.py",
     }
 )
 # Emitters write Python, and a child process takes a script.
-EMITTERS = frozenset({"packages/gptrs-cli/src/gptrs_cli/startup.py"})
+EMITTERS = frozenset({"packages/gptrs-cli/src/gptrs_cli/doctor/startup.py"})
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 # A line of a program: a statement with a block, or an assignment to names, items and attributes.
 _STATEMENT = re.compile(

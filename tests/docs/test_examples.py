@@ -1,4 +1,4 @@
-"""The examples of the README and of the documentation run as they are printed."""
+"""The examples of README, CONTRIBUTING and the documentation run as they are printed."""
 
 import shutil
 from pathlib import Path
@@ -8,12 +8,12 @@ import pytest
 import doc_examples
 
 ROOT = Path(doc_examples.__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_EXAMPLES = [p for p in DOCUMENTS if doc_examples.find_blocks(p.read_text(encoding="utf-8"))]
 
 
-def test_the_readme_has_examples():
-    assert ROOT / "README.md" in WITH_EXAMPLES
+def test_the_readme_and_the_rules_for_contributors_have_examples():
+    assert {ROOT / "README.md", ROOT / "CONTRIBUTING.md"} <= set(WITH_EXAMPLES)
 
 
 @pytest.mark.parametrize("path", WITH_EXAMPLES, ids=lambda path: path.relative_to(ROOT).as_posix())
