@@ -41,11 +41,6 @@ def memory(dtype: DType) -> str:
     return "np.uint8" if dtype.is_bool else register(dtype)
 
 
-def element(width: int) -> str:
-    """The NumPy type, as source, of an element of `width` bytes that is moved as it is."""
-    return "np.complex128" if width == 16 else f"np.uint{8 * width}"
-
-
 def typed_pointer(address: str, dtype: DType) -> str:
     """Source of a pointer to elements of this type."""
     return f"pointer({address}, {memory(dtype)})"
@@ -110,14 +105,6 @@ def _to_f32(value: str, source: DType) -> str:
     return f"convert({value}, np.float32)"
 
 
-def to_accumulator(value: str, source: DType, accumulator: DType) -> str:
-    """Source of a register value on its way into a sum: integers wrap, as the sum itself does."""
-    if source.is_integer:
-        value = f"wrapped({value}, {register(accumulator)})"
-        return rounded(accumulator, value) if accumulator.bits == 4 else value
-    return cast(value, source, accumulator)
-
-
 def constant(value: complex, dtype: DType) -> np.generic:
     """`value` as a NumPy scalar of the register type, to be a global name of a kernel."""
     if is_narrow(dtype):
@@ -125,14 +112,3 @@ def constant(value: complex, dtype: DType) -> np.generic:
     if dtype.bits == 4:
         return (np.int8 if dtype.kind == "signed" else np.uint8)(int(value.real))
     return dtype.numpy.type(value)
-
-
-def combined(kind: str, dtype: DType, total: str, value: str) -> str:
-    """Source of what a reduction of `kind` makes of two register values, before rounding."""
-    if kind in ("and", "or"):
-        return f"bit_{kind}({total}, {value})"
-    if kind in ("max", "min"):
-        return f"{'float' if dtype.is_float else 'integer'}_{kind}imum({total}, {value})"
-    if dtype.is_integer:
-        return f"wrap_add({total}, {value})" if kind == "sum" else f"wrap_mul({total}, {value})"
-    return f"{total} + {value}" if kind == "sum" else f"{total} * {value}"

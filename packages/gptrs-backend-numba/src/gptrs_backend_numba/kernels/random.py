@@ -6,16 +6,18 @@ element and in what is computed of them.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir import random_constants as numbers
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.compiled import provide
-from gptrs_backend_numba.codegen.conversion import bits_of_f64, f64_from_bits
-from gptrs_backend_numba.codegen.deferred import register_jitable
-from gptrs_backend_numba.codegen.machine import divide, square_root
-from gptrs_backend_numba.codegen.registers import cast_element, typed_pointer
+from gptrs_backend_numba.codegen.conversion import bits_of_f64, convert, f64_from_bits, wrapped
+from gptrs_backend_numba.codegen.deferred import named, register_jitable
+from gptrs_backend_numba.codegen.elements import Unary, cast_element_of, memory_of
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
+from gptrs_backend_numba.codegen.machine import divide, pointer, square_root
 
 BLOCKS = 1024
 """Blocks of 128 bits a task."""
@@ -31,46 +33,74 @@ _C, _D = numbers.MIDDLE
 _E, _F = numbers.FAR
 _LN_2, _SQRT_HALF = numbers.LN_2, numbers.SQRT_HALF
 
-_SOURCE = """
-# {what} of {result}
-def kernel(seed, unused, out, geometry, task):
-    S, O = pointer(seed, np.uint64), {O}
+
+@kernel
+def random_task(seed, unused, out, geometry, task, *, RESULT, A_BLOCK, word, element):
+    """Compute `BLOCKS` blocks of the stream; the geometry is the number of elements."""
+    S, O = pointer(seed, np.uint64), pointer(out, RESULT)
     count = pointer(geometry, np.int64)[0]
     first = task * BLOCKS
-    blocks = min(first + BLOCKS, (count + {a_block} - 1) // {a_block})
+    blocks = min(first + BLOCKS, (count + A_BLOCK - 1) // A_BLOCK)
     for block in range(first, blocks):
         words = philox(S[0], S[1], np.uint64(block))
-        for i in range(min({a_block}, count - block * {a_block})):
-            v = {word}
-            O[block * {a_block} + i] = {element}
+        for i in range(min(A_BLOCK, count - block * A_BLOCK)):
+            O[block * A_BLOCK + i] = element(word(words, i))
     return 0
-"""
 
 
-def source(dtype: DType, *, normal: bool) -> str:
-    """The kernel of `rng_normal` or `rng_uniform`; the geometry is the number of elements."""
+def random(dtype: DType, *, normal: bool) -> SpecializedKernel:
+    """Return the kernel of `rng_normal` or `rng_uniform`."""
     width = max(dtype.bits, 32)
-    word = "words[2 * i] | words[2 * i + 1] << np.uint64(32)" if width == 64 else "words[i]"
-    return _SOURCE.format(
-        what="normal numbers" if normal else "uniform numbers",
-        result=dtype,
-        O=typed_pointer("out", dtype),
-        a_block=128 // width,
-        word=word,
-        element=_element(dtype, width, normal=normal),
-    ).replace("BLOCKS", str(BLOCKS))
+    return random_task.specialize(
+        RESULT=memory_of(dtype),
+        A_BLOCK=128 // width,
+        word=two_words if width == 64 else one_word,
+        element=_element_of(dtype, width, normal=normal),
+    )
 
 
-def _element(dtype: DType, width: int, *, normal: bool) -> str:
+@register_jitable
+def one_word(words, i):
+    """Return 32 bits of a block."""
+    return words[i]
+
+
+@register_jitable
+def two_words(words, i):
+    """Return 64 bits of a block."""
+    return words[2 * i] | words[2 * i + 1] << np.uint64(32)
+
+
+@cache
+def _element_of(dtype: DType, width: int, *, normal: bool) -> Unary:
+    """Return the function from `width` random bits to an element in memory."""
     if not dtype.is_float:
-        return f"wrapped(v, np.uint{width})"
+        return _integer_of(np.dtype(f"u{width // 8}").type)
     precision = min(width, 52) if normal else numbers.UNIFORM_BITS[dtype.name]
-    leading = f"convert(v >> np.uint64({width - precision}), np.float64)"
-    if normal:
-        value = f"inverse_normal(({leading} + 0.5) * {2.0**-precision!r})"
-    else:
-        value = f"({leading} * {2.0**-precision!r})"
-    return cast_element(value, dtypes.f64, dtype)
+    shift, scale = np.uint64(width - precision), 2.0**-precision
+    store = cast_element_of(dtypes.f64, dtype)
+
+    @register_jitable
+    @named(f"uniform_{dtype}")
+    def uniform(bits):
+        return store(convert(bits >> shift, np.float64) * scale)
+
+    @register_jitable
+    @named(f"normal_{dtype}")
+    def normal_number(bits):
+        # In the middle between two multiples, so that neither 0 nor 1 comes out.
+        return store(inverse_normal((convert(bits >> shift, np.float64) + 0.5) * scale))
+
+    return normal_number if normal else uniform
+
+
+def _integer_of(type_: type[np.generic]) -> Unary:
+    @register_jitable
+    @named(f"low_bits_{np.dtype(type_).name}")
+    def low_bits(bits):
+        return wrapped(bits, type_)
+
+    return low_bits
 
 
 @register_jitable
@@ -123,8 +153,3 @@ def _polynomial(x, coefficients):
     for coefficient in coefficients[1:]:
         total = total * x + coefficient
     return total
-
-
-EXPORTS = {"philox": philox, "inverse_normal": inverse_normal}
-"""The names that the sources use."""
-provide(EXPORTS)

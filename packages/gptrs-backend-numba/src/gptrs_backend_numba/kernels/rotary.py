@@ -17,7 +17,7 @@ from gptrs_backend_numba.codegen.elements import (
     memory_of,
     rounded_of,
 )
-from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import pointer, quotient
 
 FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16, dtypes.f64)
@@ -62,7 +62,7 @@ def rotary_task(x, cosines, out, geometry, task, *, ELEMENT, TABLE, apply_rotary
     return 0
 
 
-@kernel
+@kernel_part
 def apply_rotary_halves(X, C, S, O, x0, c0, s0, o0, half, *, load, load_table, rounded, store):
     """Rotate the pairs (r, r + half) of one row."""
     # A loop for each half: with both results in one loop, it would first have to find out whether
@@ -76,7 +76,7 @@ def apply_rotary_halves(X, C, S, O, x0, c0, s0, o0, half, *, load, load_table, r
         O[o1 + r] = store(rounded(b * c) + rounded(a * s))
 
 
-@kernel
+@kernel_part
 def apply_rotary_pairs(X, C, S, O, x0, c0, s0, o0, half, *, load, load_table, rounded, store):
     """Rotate the pairs (2 r, 2 r + 1) of one row."""
     for r in range(half):

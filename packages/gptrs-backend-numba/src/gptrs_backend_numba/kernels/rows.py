@@ -8,7 +8,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.conversion import convert
 from gptrs_backend_numba.codegen.elements import load_of, memory_of, store_of
-from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import divide, keep_alive, offset, pointer, square_root
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.attention.softmax_ir import weigh_row
@@ -24,7 +24,7 @@ of a row; the bits of epsilon as f64.
 """
 
 
-@kernel
+@kernel_part
 def load_row(X, source, step, n, H, *, load):
     """Bring a row of `n` elements, `step` apart, to f32."""
     if step == 1:  # a loop of its own, so that it vectorizes

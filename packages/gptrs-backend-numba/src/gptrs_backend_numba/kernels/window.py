@@ -1,4 +1,4 @@
-"""Sources of the kernels of `reduce_window` and `extract_patches`.
+"""Kernels of `reduce_window` and `extract_patches`.
 
 A row is what lies along one axis of positions, with the contiguous elements that follow it, and is
 cut in chunks that the nearest cache holds; a task does some chunks. Where a window leaves its axis
@@ -7,35 +7,40 @@ is worked out before the loops over elements, which need no test then.
 
 from __future__ import annotations
 
+from functools import cache
+
 import numpy as np
 
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import register_jitable
-from gptrs_backend_numba.codegen.registers import (
-    cast_element,
-    combined,
-    element,
-    load,
-    register,
-    rounded,
-    to_accumulator,
-    typed_pointer,
+from gptrs_backend_numba.codegen.deferred import named, register_jitable
+from gptrs_backend_numba.codegen.elements import (
+    Unary,
+    bits_of_width,
+    cast_element_of,
+    memory_of,
+    register_of,
+    rounded_of,
 )
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
+from gptrs_backend_numba.codegen.machine import keep_alive, pointer
+from gptrs_backend_numba.kernels.reduction import combined_of
 
-_HEAD = """
+
+@kernel
+def reduce_task(x, unused, out, geometry, task, *, OPERAND, RESULT, TOTAL, START, add_tap, store):
+    """Reduce the windows of some chunks of a contiguous operand.
+
+    Geometry: number of chunks in all, a task and a row, positions a chunk, elements that follow the
+    axis of rows, number of axes before it; positions, window, stride, low padding, dilation and dim
+    of that axis; the same of each axis before it, with the stride of the operand.
+    """
     G = pointer(geometry, np.int64)
+    X, O = pointer(x, OPERAND), pointer(out, RESULT)
     items, block, chunks, chunk, inner, rank = G[0], G[1], G[2], G[3], G[4], G[5]
     J, window, stride, low, dilation, dim = G[6], G[7], G[8], G[9], G[10], G[11]
     at = np.empty(4 * rank + 1, np.int64)
-"""
-
-_REDUCE = """
-# windows: {kind} of {operand} kept in {accumulator} from {start!r}, returned as {result}
-def kernel(x, unused, out, geometry, task):
-    X, O = {X}, {O}
-    {head}
-    totals = np.empty(chunk * inner, {register})
-    T = pointer(totals.ctypes.data, {register})
+    totals = np.empty(chunk * inner, TOTAL)
+    T = pointer(totals.ctypes.data, TOTAL)
     for item in range(task * block, min(items, (task + 1) * block)):
         row = item // chunks
         first = (item - row * chunks) * chunk
@@ -54,31 +59,41 @@ def kernel(x, unused, out, geometry, task):
                 n = min(last, ceiling(dim - reach, stride)) - j_first
                 t = (j_first - first) * inner
                 s = base + (reach + j_first * stride) * inner
-                if stride == 1:
-                    for j in range(n * inner):
-                        T[t + j] = {unit}
-                elif inner == 1:
-                    for j in range(n):
-                        T[t + j] = {strided}
-                else:
-                    for _ in range(n):
-                        for j in range(inner):
-                            T[t + j] = {unit}
-                        s += stride * inner
-                        t += inner
+                add_tap(T, X, t, s, n, inner, stride)
             next_tap(G, at)
         o = (row * J + first) * inner
         for j in range(count):
-            O[o + j] = {value}
-    totals[0] = 0  # known to the loops by address only
+            O[o + j] = store(T[j])
+    keep_alive(totals)
     return 0
-"""
 
-_PATCHES = """
-def kernel(x, value, out, geometry, task):
+
+@kernel_part
+def add_tap(T, X, t, s, n, inner, stride, *, combine):
+    """Combine the totals of `n` positions from `t` on with the elements of one tap from `s` on."""
+    if stride == 1:
+        for j in range(n * inner):
+            T[t + j] = combine(T[t + j], X[s + j])
+    elif inner == 1:
+        for j in range(n):
+            T[t + j] = combine(T[t + j], X[s + j * stride])
+    else:
+        for _ in range(n):
+            for j in range(inner):
+                T[t + j] = combine(T[t + j], X[s + j])
+            s += stride * inner
+            t += inner
+
+
+@kernel
+def patches_task(x, value, out, geometry, task, *, TYPE):
+    """Copy what windows see of a contiguous operand side by side; geometry as of `reduce_task`."""
     X, O = pointer(x, TYPE), pointer(out, TYPE)
     fill = pointer(value, TYPE)[0]
-    HEAD
+    G = pointer(geometry, np.int64)
+    items, block, chunks, chunk, inner, rank = G[0], G[1], G[2], G[3], G[4], G[5]
+    J, window, stride, low, dilation, dim = G[6], G[7], G[8], G[9], G[10], G[11]
+    at = np.empty(4 * rank + 1, np.int64)
     for item in range(task * block, min(items, (task + 1) * block)):
         row = item // chunks
         first = (item - row * chunks) * chunk
@@ -112,42 +127,38 @@ def kernel(x, value, out, geometry, task):
                     O[o + i] = fill
                 o += (window - k_last) * inner
     return 0
-"""
 
 
-def reduce_source(
-    kind: str, start: float, operand: DType, accumulator: DType, result: DType
-) -> str:
-    """Windows over a contiguous operand; the global name `START` is to be the register of `start`.
-
-    Geometry: number of chunks in all, a task and a row, positions a chunk, elements that follow the
-    axis of rows, number of axes before it; positions, window, stride, low padding, dilation and dim
-    of that axis; the same of each axis before it, with the stride of the operand.
-    """
-
-    def step(source: str) -> str:
-        value = to_accumulator(load(operand, source), operand, accumulator)
-        return combined(kind, accumulator, "T[t + j]", value)
-
-    return _REDUCE.format(
-        head=_HEAD.strip(),
-        kind=kind,
-        operand=operand,
-        accumulator=accumulator,
-        start=start,
-        result=result,
-        register=register(accumulator),
-        X=typed_pointer("x", operand),
-        O=typed_pointer("out", result),
-        unit=step("X[s + j]"),
-        strided=step("X[s + j * stride]"),
-        value=cast_element(rounded(accumulator, "T[j]"), accumulator, result),
+def reduce_windows(
+    kind: str, start: np.generic, operand: DType, accumulator: DType, result: DType
+) -> SpecializedKernel:
+    """Return the kernel of `reduce_window`; totals begin with the register value `start`."""
+    return reduce_task.specialize(
+        OPERAND=memory_of(operand),
+        RESULT=memory_of(result),
+        TOTAL=register_of(accumulator),
+        START=start,
+        add_tap=add_tap.specialize(combine=combined_of(kind, operand, accumulator)),
+        store=_store_total_of(accumulator, result),
     )
 
 
-def patches_source(width: int) -> str:
-    """What windows see of a contiguous operand, side by side; geometry as of `reduce_source`."""
-    return _PATCHES.replace("HEAD", _HEAD.strip()).replace("TYPE", element(width))
+def patches(width: int) -> SpecializedKernel:
+    """Return the kernel of `extract_patches` for elements of `width` bytes."""
+    return patches_task.specialize(TYPE=bits_of_width(width))
+
+
+@cache
+def _store_total_of(accumulator: DType, result: DType) -> Unary:
+    """Return the function that rounds a total and stores it as `result`."""
+    rounded, store = rounded_of(accumulator), cast_element_of(accumulator, result)
+
+    @register_jitable
+    @named(f"total_in_{accumulator}_to_{result}")
+    def store_total(total):
+        return store(rounded(total))
+
+    return store_total
 
 
 _AXES = 12
@@ -204,9 +215,3 @@ def next_tap(geometry, at):
         if at[4 * axis + 1] < at[4 * axis + 3]:
             break
         at[4 * axis + 1] = at[4 * axis + 2]
-
-
-WINDOW_NAMES: dict[str, object] = {
-    function.__name__: function for function in (ceiling, begin_taps, tap_offset, next_tap)
-}
-"""Additional names of the sources."""

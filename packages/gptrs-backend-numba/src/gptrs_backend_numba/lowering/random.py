@@ -6,7 +6,7 @@ import math
 from typing import cast
 
 from gptrs.ir.ops import random as ops
-from gptrs_backend_numba.codegen.compiled import compiled_source_task
+from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.kernels import random as kernels
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
@@ -20,9 +20,9 @@ def rng(builder: Builder, unit: Unit) -> None:
     out = builder.define(unit.last.result)
     count = math.prod(op.shape)
     blocks = -(-count * max(op.dtype.bits, 32) // 128)
-    source = kernels.source(op.dtype, normal=isinstance(op, ops.RngNormal))
+    kernel = kernels.random(op.dtype, normal=isinstance(op, ops.RngNormal))
     builder.call_tasks(
-        compiled_source_task(source),
+        compiled_task(kernel),
         -(-blocks // kernels.BLOCKS),
         (seed, seed),
         out,

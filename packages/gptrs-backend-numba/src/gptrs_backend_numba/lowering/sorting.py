@@ -5,7 +5,7 @@ from __future__ import annotations
 from gptrs.ir import dtypes
 from gptrs.ir.ops import sorting as ops
 from gptrs_backend_numba.axis_lines import lines
-from gptrs_backend_numba.codegen.compiled import compiled_source_task
+from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.kernels import sorting as kernels
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
@@ -56,9 +56,9 @@ def _order(builder: Builder, x: View, axis: int, k: int, *, descending: bool) ->
     places = builder.fresh(dtypes.si64, (along.count, k))
     room = min(along.length, max(2 * k, _LEAST_ROOM))
     numbers = [along.count, along.block, along.length, along.step, k, room, *along.geometry()]
-    source = kernels.order_source(x.dtype, descending=descending)
+    kernel = kernels.order(x.dtype, descending=descending)
     builder.call_tasks(
-        compiled_source_task(source, kernels.SORT_NAMES),
+        compiled_task(kernel),
         along.tasks,
         (x, x),
         places,
@@ -72,7 +72,7 @@ def _arrange(builder: Builder, x: View, places: View, out: View, axis: int) -> N
     along = lines(x, axis)
     numbers = [along.count, along.block, out.shape[axis], along.step, along.inner]
     builder.call_tasks(
-        compiled_source_task(kernels.arrange_source(x.dtype.itemsize)),
+        compiled_task(kernels.arrange(x.dtype.itemsize)),
         along.tasks,
         (x, places),
         out,

@@ -11,7 +11,7 @@ import numpy as np
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import window as ops
 from gptrs.ir.shapes import Shape
-from gptrs_backend_numba.codegen.compiled import compiled_source_task
+from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.registers import NUMBERS, constant
 from gptrs_backend_numba.kernels import window as kernels
 from gptrs_backend_numba.lowering.reduction import identity
@@ -96,11 +96,11 @@ def reduce_window(builder: Builder, unit: Unit) -> None:
     plan = _Plan(axes, dims, row, inner, inner)
     accumulator = op.accumulator(unit.last.operands[0].type)
     start = _start(op.kind, accumulator, axes, dims)
-    source = kernels.reduce_source(op.kind, start, x.dtype, accumulator, out.dtype)
+    kernel = kernels.reduce_windows(
+        op.kind, constant(start, accumulator), x.dtype, accumulator, out.dtype
+    )
     builder.call_tasks(
-        compiled_source_task(
-            source, kernels.WINDOW_NAMES | {"START": constant(start, accumulator)}
-        ),
+        compiled_task(kernel),
         plan.tasks,
         (x, x),
         out,
@@ -143,9 +143,8 @@ def extract_patches(builder: Builder, unit: Unit) -> None:
         return
     value = np.zeros((), x.dtype.numpy) if op.value is None else op.value.array
     plan = _Plan((_WHOLE, *op.axes()), x.shape[:-1], len(op.window), x.shape[-1], out.shape[-1])
-    source = kernels.patches_source(x.dtype.itemsize)
     builder.call_tasks(
-        compiled_source_task(source, kernels.WINDOW_NAMES),
+        compiled_task(kernels.patches(x.dtype.itemsize)),
         plan.tasks,
         (builder.contiguous(x), builder.constant(value)),
         out,
