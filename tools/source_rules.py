@@ -45,9 +45,6 @@ SOURCE_STRINGS = frozenset(
         f"{NUMBA}/kernels/convolution/winograd.py",
         f"{NUMBA}/kernels/matmul/epilogue.py",
         f"{NUMBA}/kernels/matmul/gemm.py",
-        f"{NUMBA}/kernels/random.py",
-        f"{NUMBA}/kernels/sorting.py",
-        f"{NUMBA}/kernels/window.py",
     }
 )
 # Emitters write Python, and a child process takes a script.
