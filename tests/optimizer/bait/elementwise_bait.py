@@ -13,7 +13,7 @@ from gptrs.ir.ops.layout import BroadcastTo, Transpose
 from gptrs.ir.program import Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.numerics import GREATEST, integer_range
-from gptrs_conformance.program_generator.draft import Declined, Draft, ExtraStep
+from gptrs_conformance.program_generator.draft import Draft, ExtraStep, StepDeclined
 from gptrs_conformance.program_generator.elementwise import BITS, DIRECTIONS
 from gptrs_conformance.program_generator.emitters import ORDERED, REALS
 from gptrs_conformance.program_generator.facts import SIGN_OF_ZERO_OPEN, Facts, computed
@@ -30,7 +30,7 @@ def exact_value(draft: Draft, wanted: Sequence[DType], *, least_rank: int = 0) -
     allowed = [dtype for dtype in wanted if dtype in draft.rules.dtypes]
     used = [dtype for dtype in draft.palette if dtype in allowed]
     if not allowed:
-        raise Declined
+        raise StepDeclined
     dtype = draft.dice.pick(used if used and draft.dice.chance(0.8) else allowed)
     return draft.operand(dtype, exact=True, least_rank=least_rank)
 

@@ -11,7 +11,7 @@ from gptrs.ir.ops.reduction import Reduce
 from gptrs.ir.program import Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.program_generator import layout
-from gptrs_conformance.program_generator.draft import Declined, Draft, ExtraStep
+from gptrs_conformance.program_generator.draft import Draft, ExtraStep, StepDeclined
 from gptrs_conformance.program_generator.facts import Facts, joined
 
 Move = Callable[[Draft, Value], Value]
@@ -116,7 +116,7 @@ def concat_of_slices(draft: Draft) -> None:
     x = any_value(draft, least_rank=1)
     size = max(x.type.shape)
     if size < 2:
-        raise Declined
+        raise StepDeclined
     axis = x.type.shape.index(size)
     cuts = sorted(draft.dice.between(1, size - 1) for _ in range(draft.dice.between(1, 2)))
     if draft.dice.chance(0.2):
@@ -225,7 +225,7 @@ def reduced_broadcast(draft: Draft) -> None:
     if draft.dice.chance(0.15) and shape:
         axes = sorted({*axes, draft.dice.below(len(shape))})
     if any(shape[axis] != 1 for axis in axes) and dtype.is_float:
-        raise Declined  # the sign of a zero would be open
+        raise StepDeclined  # the sign of a zero would be open
     kinds = ("max", "min") if dtype.is_float else ("and", "or")
     kind = draft.dice.pick(kinds)
     op = Reduce(kind, tuple(axes), draft.dice.chance(0.5))
@@ -243,7 +243,7 @@ def with_leading_dims(draft: Draft, x: Value) -> Value:
     """`x` with 1s in front, by a reshape or by a broadcast, and then a broadcast."""
     shape = ((1,) * draft.dice.below(3) + x.type.shape)[-5:]
     if shape[len(shape) - x.type.rank :] != x.type.shape:
-        raise Declined
+        raise StepDeclined
     op = draft.dice.pick((ops.Reshape, ops.BroadcastTo))(shape)
     return repeated(draft, draft.emit(op, x, facts=draft.facts[x]))
 

@@ -12,7 +12,7 @@ from gptrs.ir.ops import control_flow as ops
 from gptrs.ir.ops.elementwise import Add, And, Compare, Sub
 from gptrs.ir.program import Function, Region, Value
 from gptrs.ir.tensor_type import TensorType
-from gptrs_conformance.program_generator.draft import Declined, Draft
+from gptrs_conformance.program_generator.draft import Draft, StepDeclined
 from gptrs_conformance.program_generator.emitters import emits
 from gptrs_conformance.program_generator.facts import NOTHING_KNOWN, Facts, joined
 from gptrs_conformance.program_generator.steps import inner_draft
@@ -46,7 +46,7 @@ def whiles(draft: Draft, op: type[Op], dtype: DType) -> None:
     _require_room(draft)
     integers = [integer for integer in dtypes.INTEGERS if integer in draft.rules.dtypes]
     if not integers:
-        raise Declined
+        raise StepDeclined
     counter = TensorType(draft.dice.pick(integers), ())
     trips, down = draft.dice.below(4), draft.dice.chance(0.3)
     state = _some_values(draft, draft.dice.below(3), exact=True)
@@ -137,7 +137,7 @@ def arguments(draft: Draft, function: Function) -> list[Value]:
 
 def _require_room(draft: Draft) -> None:
     if draft.nesting >= MAX_NESTING:
-        raise Declined
+        raise StepDeclined
 
 
 def _any_dtype(draft: Draft) -> DType:

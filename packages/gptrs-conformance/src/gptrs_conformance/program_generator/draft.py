@@ -29,7 +29,7 @@ Accepts = Callable[[Op, Sequence[TensorType], Sequence[TensorType]], bool]
 """Whether an op on operands and results of these types may be in the program."""
 
 
-class Declined(Exception):  # noqa: N818 - a change of plan, not an error
+class StepDeclined(Exception):  # noqa: N818 - a change of plan, not an error
     """What an emitter was about to do is not possible here; nothing of it stays."""
 
 
@@ -63,7 +63,7 @@ class Library:
 
 
 ExtraStep = Callable[["Draft"], object]
-"""Writes a few instructions into a draft; raises `Declined` where that is not possible."""
+"""Writes a few instructions into a draft; raises `StepDeclined` where that is not possible."""
 
 
 @dataclass
@@ -89,14 +89,14 @@ class Draft:
         written = len(self.library.functions)
         try:
             return step()
-        except Declined:
+        except StepDeclined:
             for items, length in marks:
                 del items[length:]
             del self.library.functions[written:]
             return None
 
     def emit(self, op: Op, *operands: Value, facts: Facts = NOTHING_KNOWN) -> Value:
-        """Add an instruction of one result; Declined if the rules forbid it or it is too large."""
+        """Add an instruction of one result; StepDeclined if it is too large or forbidden."""
         return self.emit_many(op, operands, [facts])[0]
 
     def emit_many(
@@ -110,12 +110,12 @@ class Draft:
         types = [operand.type for operand in operands]
         results = op.result_types(types, self._bodies(op, regions))
         if any(type_.size > MAX_SIZE or type_.rank > MAX_RANK for type_ in results):
-            raise Declined
+            raise StepDeclined
         if not self.rules.allow(op, types, results):
-            raise Declined
+            raise StepDeclined
         for type_, known in zip(results, facts, strict=True):
             if not known.error <= error_limit(type_.dtype):
-                raise Declined
+                raise StepDeclined
         values = tuple(Value(type_) for type_ in results)
         self.instructions.append(Instruction(op, tuple(operands), values, tuple(regions)))
         self.values.extend(values)
@@ -130,7 +130,7 @@ class Draft:
     def param(self, type_: TensorType) -> Value:
         """A new parameter, of which nothing is known but that it is given; some have no name."""
         if type_.dtype not in self.rules.dtypes:
-            raise Declined
+            raise StepDeclined
         name = None if self.dice.chance(0.1) else f"x{len(self.params)}"
         value = Value(type_, name)
         self.params.append(value)
@@ -139,7 +139,7 @@ class Draft:
         return value
 
     def constant(self, type_: TensorType, style: Style = "special") -> Value:
-        """A new constant; Declined if the rules forbid it."""
+        """A new constant; StepDeclined if the rules forbid it."""
         return self.literal(random_literal(self.dice, type_, style))
 
     def literal(self, literal: Literal) -> Value:
@@ -176,7 +176,7 @@ class Draft:
         style: Style = self.dice.pick(("ordinary", "ordinary", "special", "special", "bits"))
         made = self.attempt(lambda: self.constant(type_, style))
         if made is None and not self.open:
-            raise Declined
+            raise StepDeclined
         return made or self.param(type_)
 
     def operand(
@@ -208,7 +208,7 @@ class Draft:
             if good(made):
                 return made
         if found is None:
-            raise Declined
+            raise StepDeclined
         return found
 
     def like(self, type_: TensorType, *, exact: bool = False) -> Value:

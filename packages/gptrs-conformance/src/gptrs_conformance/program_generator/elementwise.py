@@ -10,7 +10,7 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op
 from gptrs.ir.ops import elementwise as ops
 from gptrs.ir.program import Value
-from gptrs_conformance.program_generator.draft import Declined, Draft
+from gptrs_conformance.program_generator.draft import Draft, StepDeclined
 from gptrs_conformance.program_generator.elements import listed_literal
 from gptrs_conformance.program_generator.emitters import NUMBERS, ORDERED, REALS, emits, of_kind
 from gptrs_conformance.program_generator.facts import SIGN_OF_ZERO_OPEN, Facts, computed, joined
@@ -219,7 +219,7 @@ def casts(draft: Draft, op: type[Op], dtype: DType) -> None:
         if not dtype.is_complex or target.is_complex or target.is_bool
     ]
     if not targets:
-        raise Declined
+        raise StepDeclined
     target = draft.dice.pick(targets)
     rounding = target.is_float or target.is_complex
     x = draft.operand(dtype, exact=not rounding)

@@ -10,35 +10,35 @@ from gptrs.ir.dtypes import DType, Kind
 from gptrs.ir.op import Op
 from gptrs_conformance.program_generator.draft import Draft
 
-Emit = Callable[[Draft, type[Op], DType], object]
+EmitOp = Callable[[Draft, type[Op], DType], object]
 """Writes one instruction, with what it needs before it, that is found by this element type.
 
-Raises `Declined` where that is not possible in this draft.
+Raises `StepDeclined` where that is not possible in this draft.
 """
 
 
 @dataclass(frozen=True)
-class Emitter:
+class OpEmitter:
     """How instructions of an op are written, for which element types, and how often."""
 
-    emit: Emit
+    emit: EmitOp
     dtypes: tuple[DType, ...]
     weight: int
 
 
-EMITTERS: dict[type[Op], Emitter] = {}
+EMITTERS: dict[type[Op], OpEmitter] = {}
 """By op class; filled by the `emits` decorator in the modules of the families."""
 
 
-def emits(*ops: type[Op], dtypes: Iterable[DType], weight: int = 1) -> Callable[[Emit], Emit]:
+def emits(*ops: type[Op], dtypes: Iterable[DType], weight: int = 1) -> Callable[[EmitOp], EmitOp]:
     """Decorator: the function writes instructions of these ops, found by one of `dtypes`."""
     taken = tuple(dtypes)
 
-    def add(emit: Emit) -> Emit:
+    def add(emit: EmitOp) -> EmitOp:
         for op in ops:
             if op in EMITTERS:
                 raise ValueError(f"`{op.name}` has two emitters")
-            EMITTERS[op] = Emitter(emit, taken, weight)
+            EMITTERS[op] = OpEmitter(emit, taken, weight)
         return emit
 
     return add

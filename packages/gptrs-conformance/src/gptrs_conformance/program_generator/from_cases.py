@@ -13,20 +13,20 @@ from gptrs.ir.literal import Literal
 from gptrs.ir.op import Op
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.op_case import ROWS, OpCase, cases
-from gptrs_conformance.program_generator.draft import Declined, Draft
-from gptrs_conformance.program_generator.emitters import Emitter
+from gptrs_conformance.program_generator.draft import Draft, StepDeclined
+from gptrs_conformance.program_generator.emitters import OpEmitter
 from gptrs_conformance.program_generator.facts import NOTHING_KNOWN, Facts, error_limit
 
 
-def case_emitter(op: type[Op]) -> Emitter:
+def case_emitter(op: type[Op]) -> OpEmitter:
     """The emitter of an op without regions and callees, on every type that has cases."""
-    return Emitter(_emit, tuple(ROWS[op]), weight=1)
+    return OpEmitter(_emit, tuple(ROWS[op]), weight=1)
 
 
 def _emit(draft: Draft, op: type[Op], dtype: DType) -> None:
     fitting = [case for case in cases(op, dtype) if case.error is None]
     if not fitting:
-        raise Declined
+        raise StepDeclined
     case = draft.dice.pick(fitting)
     operands = [draft.literal(Literal.of(array)) for array in case.inputs]
     types = case.op.result_types([TensorType.of(array) for array in case.inputs])

@@ -12,7 +12,7 @@ from gptrs.ir.ops.elementwise import Clamp
 from gptrs.ir.program import Value
 from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
-from gptrs_conformance.program_generator.draft import MAX_SIZE, Declined, Draft
+from gptrs_conformance.program_generator.draft import MAX_SIZE, Draft, StepDeclined
 from gptrs_conformance.program_generator.elements import listed_literal
 from gptrs_conformance.program_generator.emitters import NUMBERS, emits
 from gptrs_conformance.program_generator.facts import Facts, joined
@@ -24,7 +24,7 @@ ScatterKind = OneOf["add", "mul", "max", "min", "replace"]
 def indices(draft: Draft, shape: Shape, limit: int) -> Value:
     """A tensor of integers in [0, limit): a constant, or any integers kept in range."""
     if TensorType(dtypes.i1, shape).size and limit < 1:
-        raise Declined
+        raise StepDeclined
     allowed = [
         dtype
         for dtype in dtypes.INTEGERS
@@ -32,7 +32,7 @@ def indices(draft: Draft, shape: Shape, limit: int) -> Value:
     ]
     usual = [dtype for dtype in allowed if dtype.bits >= 32]
     if not allowed:
-        raise Declined
+        raise StepDeclined
     dtype = draft.dice.pick(usual if usual and draft.dice.chance(0.6) else allowed)
     type_ = TensorType(dtype, shape)
 
@@ -49,7 +49,7 @@ def starts(draft: Draft, rank: int) -> Value:
     """Any integers, which the ops clamp."""
     allowed = [dtype for dtype in dtypes.INTEGERS if dtype in draft.rules.dtypes]
     if not allowed:
-        raise Declined
+        raise StepDeclined
     type_ = TensorType(draft.dice.pick(allowed), (rank,))
     return draft.constant(type_, "ordinary") if draft.dice.chance(0.5) else draft.like(type_)
 

@@ -11,7 +11,7 @@ from gptrs.ir.program import Function, Program, Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.program_generator.dice import Dice
 from gptrs_conformance.program_generator.draft import Accepts, Draft, ExtraStep, Library, Rules
-from gptrs_conformance.program_generator.emitters import Emitter
+from gptrs_conformance.program_generator.emitters import OpEmitter
 from gptrs_conformance.program_generator.steps import random_palette, take_steps, usable_emitters
 
 _PAIRS_A_PROGRAM = 12
@@ -63,7 +63,7 @@ def programs_covering(seed: int, *, accepts: Accepts | None = None) -> list[Prog
 
 
 def _covering(
-    dice: Dice, rules: Rules, pairs: Sequence[tuple[type[Op], Emitter, DType]]
+    dice: Dice, rules: Rules, pairs: Sequence[tuple[type[Op], OpEmitter, DType]]
 ) -> Program:
     draft = _empty(dice, rules)
     results: list[Value] = []
@@ -73,7 +73,7 @@ def _covering(
     return _finished(draft, results)
 
 
-def _emitted(draft: Draft, op: type[Op], emitter: Emitter, dtype: DType) -> bool:
+def _emitted(draft: Draft, op: type[Op], emitter: OpEmitter, dtype: DType) -> bool:
     def step() -> bool:
         emitter.emit(draft, op, dtype)
         return True

@@ -9,7 +9,7 @@ from gptrs.ir.ops import quantization as ops
 from gptrs.ir.program import Value
 from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
-from gptrs_conformance.program_generator.draft import Declined, Draft
+from gptrs_conformance.program_generator.draft import Draft, StepDeclined
 from gptrs_conformance.program_generator.elements import Style
 from gptrs_conformance.program_generator.emitters import emits
 
@@ -29,7 +29,7 @@ def _parameters(draft: Draft, shape: Shape) -> tuple[Value, Value]:
     """A scale of any float type and a zero point."""
     floats = [dtype for dtype in dtypes.FLOATS if dtype in draft.rules.dtypes]
     if not floats:
-        raise Declined
+        raise StepDeclined
     dtype = dtypes.f32 if dtypes.f32 in floats and draft.dice.chance(0.5) else None
     type_ = TensorType(dtype or draft.dice.pick(floats), shape)
     if draft.dice.chance(0.7):

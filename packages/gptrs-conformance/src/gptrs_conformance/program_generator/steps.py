@@ -14,8 +14,8 @@ from gptrs_conformance import cases as cases  # registers the rows
 from gptrs_conformance.op_case import ROWS
 from gptrs_conformance.program_generator import layout
 from gptrs_conformance.program_generator.dice import Dice
-from gptrs_conformance.program_generator.draft import Declined, Draft, Rules
-from gptrs_conformance.program_generator.emitters import EMITTERS, Emitter
+from gptrs_conformance.program_generator.draft import Draft, Rules, StepDeclined
+from gptrs_conformance.program_generator.emitters import EMITTERS, OpEmitter
 from gptrs_conformance.program_generator.facts import Facts
 from gptrs_conformance.program_generator.from_cases import case_emitter
 
@@ -33,7 +33,7 @@ def take_steps(draft: Draft, size: int) -> None:
         draft.attempt(lambda: _step(draft, table))
 
 
-def usable_emitters(rules: Rules) -> list[tuple[type[Op], Emitter]]:
+def usable_emitters(rules: Rules) -> list[tuple[type[Op], OpEmitter]]:
     """The emitters that the rules leave, in an order that does not depend on imports."""
     plain = [op for op in ROWS if op not in EMITTERS]
     every = EMITTERS | {op: case_emitter(op) for op in plain if _has_no_bodies(op)}
@@ -63,7 +63,7 @@ def random_palette(dice: Dice, rules: Rules) -> list[DType]:
     return palette or [dice.pick(allowed)]
 
 
-def _step(draft: Draft, table: Sequence[tuple[type[Op], Emitter]]) -> None:
+def _step(draft: Draft, table: Sequence[tuple[type[Op], OpEmitter]]) -> None:
     weights = (12, 5, 2, draft.rules.extra_weight)
     kind = draft.dice.weighted(("op", "chain", "repeat", "extra"), weights)
     if kind == "chain":
@@ -84,7 +84,7 @@ def _step(draft: Draft, table: Sequence[tuple[type[Op], Emitter]]) -> None:
 def _repeat(draft: Draft) -> None:
     """An instruction over again: a common subexpression."""
     if not draft.instructions:
-        raise Declined
+        raise StepDeclined
     again = draft.dice.pick(draft.instructions)
     facts = [draft.facts[result] for result in again.results]
     regions = [copy_region(region) for region in again.regions]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import typing
 from typing import Protocol
 
+from typing_extensions import override
+
 from gptrs.errors import ProgramError
 from gptrs.ir.json_node import JsonNode
 from gptrs.ir.tensor_type import TensorType
@@ -58,12 +60,12 @@ class SameInJson:
 
     __slots__ = ()
 
+    @override
     def to_json(self, value: object) -> object:
-        """As in AttributeKind."""
         return value
 
+    @override
     def from_json(self: AttributeKind, node: JsonNode) -> object:
-        """As in AttributeKind."""
         if not self.accepts(node.value):
             raise misfit(self, node)
         return node.value

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from gptrs.ir.attribute_kind import AttributeKind, SameInJson, misfit
 from gptrs.ir.json_node import JsonNode
 from gptrs.ir.lexer import Token
@@ -18,32 +20,32 @@ class Enumerated(SameInJson):
     words: tuple[str, ...]
 
     @property
+    @override
     def wanted(self) -> str:
-        """As in AttributeKind."""
         return f"one of {', '.join(self.words)}"
 
     @property
+    @override
     def written(self) -> str:
-        """As in AttributeKind."""
         return self.wanted
 
+    @override
     def accepts(self, value: object) -> bool:
-        """As in AttributeKind."""
         return type(value) is str and value in self.words
 
+    @override
     def print(self, value: str) -> str:
-        """As in AttributeKind."""
         return value
 
+    @override
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
-        """As in AttributeKind."""
         if not isinstance(node, Token) or node.text not in self.words:
             raise misfit(self, node)
         return node.text
 
     @property
+    @override
     def schema(self) -> dict[str, object]:
-        """As in AttributeKind."""
         return {"enum": list(self.words)}
 
 
@@ -54,38 +56,38 @@ class Optional:
     inner: AttributeKind
 
     @property
+    @override
     def wanted(self) -> str:
-        """As in AttributeKind."""
         return f"{self.inner.wanted}, or None"
 
     @property
+    @override
     def written(self) -> str:
-        """As in AttributeKind."""
         return f"{self.inner.written}, or `none`"
 
+    @override
     def accepts(self, value: object) -> bool:
-        """As in AttributeKind."""
         return value is None or self.inner.accepts(value)
 
+    @override
     def print(self, value: object) -> str:
-        """As in AttributeKind."""
         return "none" if value is None else self.inner.print(value)
 
+    @override
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
-        """As in AttributeKind."""
         if isinstance(node, Token) and node.text == "none":
             return None
         return self.inner.parse(node, result)
 
     @property
+    @override
     def schema(self) -> dict[str, object]:
-        """As in AttributeKind."""
         return {"anyOf": [self.inner.schema, {"type": "null"}]}
 
+    @override
     def to_json(self, value: object) -> object:
-        """As in AttributeKind."""
         return None if value is None else self.inner.to_json(value)
 
+    @override
     def from_json(self, node: JsonNode) -> object:
-        """As in AttributeKind."""
         return None if node.value is None else self.inner.from_json(node)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from gptrs.errors import ProgramError
 from gptrs.ir.attribute_kind import MAX_LENGTH, AttributeKind, misfit
 from gptrs.ir.dictionary import Dictionary, DictionaryValue
@@ -33,8 +35,8 @@ class Entries:
     wanted: str = "a gptrs.ir.Dictionary of distinct identifiers in order, with plain values"
     written: str = 'names and values in braces such as `{k = 1, name = "x"}`'
 
+    @override
     def accepts(self, value: object) -> bool:
-        """As in AttributeKind."""
         if type(value) is not Dictionary or len(value) > MAX_LENGTH:
             return False
         names = list(value)
@@ -42,13 +44,13 @@ class Entries:
             IDENTIFIER.fullmatch(name) and _plain_kind(entry) for name, entry in value.items
         )
 
+    @override
     def print(self, value: Dictionary) -> str:
-        """As in AttributeKind."""
         texts = [f"{name} = {_required_kind(entry).print(entry)}" for name, entry in value.items]
         return f"{{{', '.join(texts)}}}"
 
+    @override
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
-        """As in AttributeKind."""
         if not isinstance(node, SyntaxNames):
             raise misfit(self, node)
         return Dictionary.of(
@@ -56,8 +58,8 @@ class Entries:
         )
 
     @property
+    @override
     def schema(self) -> dict[str, object]:
-        """As in AttributeKind."""
         tagged = [
             {
                 "type": "object",
@@ -76,12 +78,13 @@ class Entries:
             },
         }
 
+    @override
     def to_json(self, value: Dictionary) -> object:
-        """As in AttributeKind; a float or a dtype is `{"float": 1.0}`, `{"dtype": "f32"}`."""
+        """A float or a dtype is `{"float": 1.0}`, `{"dtype": "f32"}`."""
         return {name: _to_json(entry) for name, entry in value.items}
 
+    @override
     def from_json(self, node: JsonNode) -> object:
-        """As in AttributeKind."""
         value = Dictionary.of({name: _from_json(item) for name, item in node.entries().items()})
         if not self.accepts(value):
             raise node.error(f"needs at most {MAX_LENGTH} names, each an identifier")

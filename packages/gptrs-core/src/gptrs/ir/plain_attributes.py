@@ -6,6 +6,8 @@ import math
 import typing
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from gptrs.ir import dtypes
 from gptrs.ir.attribute_kind import MAX_LENGTH, SameInJson, misfit
 from gptrs.ir.dtypes import DType
@@ -27,23 +29,23 @@ class Flag(SameInJson):
     wanted: str = "true or false"
     written: str = "`true` or `false`"
 
+    @override
     def accepts(self, value: object) -> bool:
-        """As in AttributeKind."""
         return type(value) is bool
 
+    @override
     def print(self, value: bool) -> str:
-        """As in AttributeKind."""
         return "true" if value else "false"
 
+    @override
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
-        """As in AttributeKind."""
         if not isinstance(node, Token) or node.text not in ("true", "false"):
             raise misfit(self, node)
         return node.text == "true"
 
     @property
+    @override
     def schema(self) -> dict[str, object]:
-        """As in AttributeKind."""
         return {"type": "boolean"}
 
 
@@ -54,16 +56,16 @@ class Integer(SameInJson):
     wanted: str = "an integer of 64 bits"
     written: str = "an integer of 64 bits"
 
+    @override
     def accepts(self, value: object) -> bool:
-        """As in AttributeKind."""
         return type(value) is int and -_INTEGER_LIMIT <= value < _INTEGER_LIMIT
 
+    @override
     def print(self, value: int) -> str:
-        """As in AttributeKind."""
         return str(value)
 
+    @override
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
-        """As in AttributeKind."""
         # 20 characters hold every integer in range; int() itself refuses thousands of digits.
         if (
             not isinstance(node, Token)
@@ -75,8 +77,8 @@ class Integer(SameInJson):
         return value
 
     @property
+    @override
     def schema(self) -> dict[str, object]:
-        """As in AttributeKind."""
         return {"type": "integer", "minimum": -_INTEGER_LIMIT, "maximum": _INTEGER_LIMIT - 1}
 
 
@@ -90,32 +92,32 @@ class Dim:
     wanted: str = "an integer of 64 bits or a symbolic dim"
     written: str = "an integer of 64 bits or symbols as in `2*?0+1`"
 
+    @override
     def accepts(self, value: object) -> bool:
-        """As in AttributeKind."""
         return type(value) is SymbolicDim or INTEGER.accepts(value)
 
+    @override
     def print(self, value: int) -> str:
-        """As in AttributeKind."""
         return str(value)
 
+    @override
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
-        """As in AttributeKind."""
         if isinstance(node, Token) and node.kind == "dim":
             return read_symbolic(node)
         return INTEGER.parse(node, result)
 
     @property
+    @override
     def schema(self) -> dict[str, object]:
-        """As in AttributeKind."""
         symbolic = {"type": "string", "pattern": rf"^{JSON_PATTERN}$", "maxLength": MAX_TEXT}
         return {"anyOf": [INTEGER.schema, symbolic]}
 
+    @override
     def to_json(self, value: int) -> object:
-        """As in AttributeKind."""
         return str(value) if isinstance(value, SymbolicDim) else value
 
+    @override
     def from_json(self, node: JsonNode) -> object:
-        """As in AttributeKind."""
         return node.dim() if isinstance(node.value, str) else INTEGER.from_json(node)
 
 
@@ -129,31 +131,31 @@ class Float:
     wanted: str = "a float"
     written: str = "a number, `inf`, `-inf` or `nan`"
 
+    @override
     def accepts(self, value: object) -> bool:
-        """As in AttributeKind."""
         return type(value) is float
 
+    @override
     def print(self, value: float) -> str:
-        """As in AttributeKind."""
         return repr(value)
 
+    @override
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
-        """As in AttributeKind."""
         if not isinstance(node, Token) or node.kind != "number":
             raise misfit(self, node)
         return float(node.text)
 
     @property
+    @override
     def schema(self) -> dict[str, object]:
-        """As in AttributeKind."""
         return {"anyOf": [{"type": "number"}, {"enum": ["nan", "inf", "-inf"]}]}
 
+    @override
     def to_json(self, value: float) -> object:
-        """As in AttributeKind."""
         return value if math.isfinite(value) else repr(value)
 
+    @override
     def from_json(self, node: JsonNode) -> object:
-        """As in AttributeKind."""
         value = node.value
         if isinstance(value, float) or (type(value) is int and abs(value) <= _EXACT_INTEGERS):
             return float(value)
@@ -169,8 +171,8 @@ class Text(SameInJson):
     wanted: str = f'a string of at most {MAX_LENGTH} printable characters without `"`'
     written: str = 'a string in double quotes such as `"name"`'
 
+    @override
     def accepts(self, value: object) -> bool:
-        """As in AttributeKind."""
         return (
             type(value) is str
             and len(value) <= MAX_LENGTH
@@ -178,12 +180,12 @@ class Text(SameInJson):
             and '"' not in value
         )
 
+    @override
     def print(self, value: str) -> str:
-        """As in AttributeKind."""
         return f'"{value}"'
 
+    @override
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
-        """As in AttributeKind."""
         if (
             not isinstance(node, Token)
             or node.kind != "string"
@@ -193,8 +195,8 @@ class Text(SameInJson):
         return node.text[1:-1]
 
     @property
+    @override
     def schema(self) -> dict[str, object]:
-        """As in AttributeKind."""
         return {"type": "string", "maxLength": MAX_LENGTH, "pattern": '^[^"]*$'}
 
 
@@ -205,32 +207,32 @@ class ElementType:
     wanted: str = "a dtype"
     written: str = f"one of the dtypes {', '.join(str(dtype) for dtype in dtypes.ALL)}"
 
+    @override
     def accepts(self, value: object) -> bool:
-        """As in AttributeKind."""
         return any(value is dtype for dtype in dtypes.ALL)
 
+    @override
     def print(self, value: DType) -> str:
-        """As in AttributeKind."""
         return value.name
 
+    @override
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
-        """As in AttributeKind."""
         for dtype in dtypes.ALL:
             if isinstance(node, Token) and node.text == dtype.name:
                 return dtype
         raise misfit(self, node)
 
     @property
+    @override
     def schema(self) -> dict[str, object]:
-        """As in AttributeKind."""
         return {"$ref": "#/$defs/dtype"}
 
+    @override
     def to_json(self, value: DType) -> object:
-        """As in AttributeKind."""
         return value.name
 
+    @override
     def from_json(self, node: JsonNode) -> object:
-        """As in AttributeKind."""
         name = node.dtype_name()
         for dtype in dtypes.ALL:
             if dtype.name == name:
@@ -245,34 +247,34 @@ class Integers:
     wanted: str = f"a tuple of at most {MAX_LENGTH} integers of 64 bits"
     written: str = f"a list of at most {MAX_LENGTH} integers such as `[0, 1]`"
 
+    @override
     def accepts(self, value: object) -> bool:
-        """As in AttributeKind."""
         if type(value) is not tuple:
             return False
         items = typing.cast("tuple[object, ...]", value)
         return len(items) <= MAX_LENGTH and all(map(DIM.accepts, items))
 
+    @override
     def print(self, value: tuple[int, ...]) -> str:
-        """As in AttributeKind."""
         return f"[{', '.join(map(str, value))}]"
 
+    @override
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
-        """As in AttributeKind."""
         if not isinstance(node, SyntaxSequence) or not node.is_list or len(node.items) > MAX_LENGTH:
             raise misfit(self, node)
         return tuple(DIM.parse(item, result) for item in node.items)
 
     @property
+    @override
     def schema(self) -> dict[str, object]:
-        """As in AttributeKind."""
         return {"type": "array", "maxItems": MAX_LENGTH, "items": DIM.schema}
 
+    @override
     def to_json(self, value: tuple[int, ...]) -> object:
-        """As in AttributeKind."""
         return [DIM.to_json(item) for item in value]
 
+    @override
     def from_json(self, node: JsonNode) -> object:
-        """As in AttributeKind."""
         if len(node.list()) > MAX_LENGTH:
             raise misfit(self, node)
         return tuple(DIM.from_json(item) for item in node.items())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import typing
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from gptrs.ir.attribute_kind import MAX_LENGTH, misfit
 from gptrs.ir.json_literal import LITERAL_SCHEMA, literal_from_json, literal_to_json
 from gptrs.ir.json_node import JsonNode
@@ -22,29 +24,29 @@ class Tensor:
     wanted: str = "a gptrs.ir.Literal"
     written: str = 'a literal, `splat(x)` or `hex("...")`'
 
+    @override
     def accepts(self, value: object) -> bool:
-        """As in AttributeKind."""
         return type(value) is Literal
 
+    @override
     def print(self, value: Literal) -> str:
-        """As in AttributeKind."""
         return print_literal(value)
 
+    @override
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
-        """As in AttributeKind."""
         return parse_literal(node, result)
 
     @property
+    @override
     def schema(self) -> dict[str, object]:
-        """As in AttributeKind."""
         return LITERAL_SCHEMA
 
+    @override
     def to_json(self, value: Literal) -> object:
-        """As in AttributeKind."""
         return literal_to_json(value)
 
+    @override
     def from_json(self, node: JsonNode) -> object:
-        """As in AttributeKind."""
         return literal_from_json(node)
 
 
@@ -55,29 +57,29 @@ class Scalar:
     wanted: str = "a gptrs.ir.Literal of rank 0"
     written: str = "one element such as `0.0`"
 
+    @override
     def accepts(self, value: object) -> bool:
-        """As in AttributeKind."""
         return type(value) is Literal and value.type.rank == 0
 
+    @override
     def print(self, value: Literal) -> str:
-        """As in AttributeKind."""
         return print_literal(value)
 
+    @override
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
-        """As in AttributeKind."""
         return parse_literal(node, result.with_shape(()))
 
     @property
+    @override
     def schema(self) -> dict[str, object]:
-        """As in AttributeKind."""
         return LITERAL_SCHEMA
 
+    @override
     def to_json(self, value: Literal) -> object:
-        """As in AttributeKind."""
         return literal_to_json(value)
 
+    @override
     def from_json(self, node: JsonNode) -> object:
-        """As in AttributeKind."""
         value = literal_from_json(node)
         if not self.accepts(value):
             raise node.error(f"needs a literal of rank 0, got `{value.type}`")
@@ -91,31 +93,31 @@ class FunctionReference:
     wanted: str = "the name of a function, without `@`"
     written: str = "a function such as `@name`"
 
+    @override
     def accepts(self, value: object) -> bool:
-        """As in AttributeKind."""
         return type(value) is str and IDENTIFIER.fullmatch(value) is not None
 
+    @override
     def print(self, value: str) -> str:
-        """As in AttributeKind."""
         return f"@{value}"
 
+    @override
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
-        """As in AttributeKind."""
         if not isinstance(node, Token) or node.kind != "symbol":
             raise misfit(self, node)
         return node.text.removeprefix("@")
 
     @property
+    @override
     def schema(self) -> dict[str, object]:
-        """As in AttributeKind."""
         return {"type": "string", "pattern": f"^@{IDENTIFIER.pattern}$"}
 
+    @override
     def to_json(self, value: str) -> object:
-        """As in AttributeKind."""
         return f"@{value}"
 
+    @override
     def from_json(self, node: JsonNode) -> object:
-        """As in AttributeKind."""
         text = node.string(self.written)
         if not text.startswith("@") or not self.accepts(text[1:]):
             raise misfit(self, node)
@@ -129,19 +131,19 @@ class Types:
     wanted: str = f"a tuple of at most {MAX_LENGTH} tensor types"
     written: str = f"a list of at most {MAX_LENGTH} types such as `[f32[2, 3]]`"
 
+    @override
     def accepts(self, value: object) -> bool:
-        """As in AttributeKind."""
         if type(value) is not tuple:
             return False
         items = typing.cast("tuple[object, ...]", value)
         return len(items) <= MAX_LENGTH and all(type(item) is TensorType for item in items)
 
+    @override
     def print(self, value: tuple[TensorType, ...]) -> str:
-        """As in AttributeKind."""
         return f"[{', '.join(map(str, value))}]"
 
+    @override
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
-        """As in AttributeKind."""
         if not isinstance(node, SyntaxSequence) or not node.is_list or len(node.items) > MAX_LENGTH:
             raise misfit(self, node)
         for item in node.items:
@@ -150,16 +152,16 @@ class Types:
         return tuple(item.type for item in node.items if isinstance(item, SyntaxType))
 
     @property
+    @override
     def schema(self) -> dict[str, object]:
-        """As in AttributeKind."""
         return {"type": "array", "maxItems": MAX_LENGTH, "items": {"$ref": "#/$defs/type"}}
 
+    @override
     def to_json(self, value: tuple[TensorType, ...]) -> object:
-        """As in AttributeKind."""
         return [str(type_) for type_ in value]
 
+    @override
     def from_json(self, node: JsonNode) -> object:
-        """As in AttributeKind."""
         if len(node.list()) > MAX_LENGTH:
             raise misfit(self, node)
         return tuple(item.type() for item in node.items())

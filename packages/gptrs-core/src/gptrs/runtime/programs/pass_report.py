@@ -13,7 +13,7 @@ from gptrs.optimizer.stage import instruction_count
 
 
 @dataclass(frozen=True)
-class Declined:
+class DeclinedRewrite:
     """A rewrite whose pattern fits and that was not applied all the same."""
 
     rewrite: str
@@ -36,7 +36,7 @@ class PassReport:
     """Summaries of the rewrites of the pass, by name; empty for a pass without rewrites."""
     fired: dict[str, int]
     """Applications by rewrite; without those that were never applied."""
-    declined: Sequence[Declined]
+    declined: Sequence[DeclinedRewrite]
 
     def as_json(self) -> dict[str, object]:
         """The fields as JSON values."""
@@ -69,7 +69,7 @@ def explain_pass(program: Program, name: str) -> PassReport:
         {rewrite.name: rewrite.equation for rewrite in rewrites},
         dict(journal.fired),
         [
-            Declined(refusal.rewrite, refusal.instruction, refusal.reason, times)
+            DeclinedRewrite(refusal.rewrite, refusal.instruction, refusal.reason, times)
             for refusal, times in journal.refused.items()
         ],
     )
