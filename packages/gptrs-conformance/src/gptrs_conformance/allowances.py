@@ -34,7 +34,7 @@ COMPLEX_RTOL = {"cf32": 1e-5, "cf64": 1e-12}
 
 
 def elementwise_tolerance(op: str, dtype: DType) -> Tolerance:
-    """The allowance of the elementwise op called `op` for results of type `dtype`, a float."""
+    """Return the allowance of the elementwise op `op` for results of `dtype`, a float."""
     ulps = ULPS.get(op, 0.0)
     if not ulps:
         return EXACT

@@ -22,7 +22,7 @@ ROUNDED_COMPLEX = Tolerance.close(1e-6, 1e-6)
 
 
 def plain(x: np.ndarray) -> np.ndarray:
-    """The elements as Python numbers in an array of objects."""
+    """Return the elements as Python numbers in an array of objects."""
     dtype = dtypes.from_numpy(x.dtype)
     if dtype.is_float:
         return np.asarray(decode(x), object)
@@ -40,7 +40,7 @@ def wide(values: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def collected(shape: Index, source: Callable[[Index], object]) -> np.ndarray:
-    """An array of objects with `source(place)` at each place."""
+    """Return an array of objects with `source(place)` at each place."""
     result = np.zeros(shape, object)
     for place in np.ndindex(*shape):
         result[place] = source(place)
@@ -48,7 +48,7 @@ def collected(shape: Index, source: Callable[[Index], object]) -> np.ndarray:
 
 
 def lines(x: np.ndarray, axes: Sequence[int]) -> Iterator[tuple[Index, list[complex]]]:
-    """The elements of each line or plane along `axes`, by the index on the other axes."""
+    """Return the elements of each line or plane along `axes`, by the index on the other axes."""
     kept = [axis for axis in range(x.ndim) if axis not in axes]
     for place in np.ndindex(*(x.shape[axis] for axis in kept)):
         span: list[int | slice] = [slice(None)] * x.ndim
@@ -58,7 +58,7 @@ def lines(x: np.ndarray, axes: Sequence[int]) -> Iterator[tuple[Index, list[comp
 
 
 def identity(kind: str, dtype: DType) -> float:
-    """What a reduction of no elements gives."""
+    """Return what a reduction of no elements gives."""
     if kind in ("sum", "or", "prod"):
         return int(kind == "prod")
     if kind == "and":
@@ -78,7 +78,10 @@ _COMBINE: dict[str, Callable[[Any, Any], complex]] = {
 
 
 def combined(kind: str, values: Iterable[complex], accum: DType) -> complex:
-    """`kind` over `values`; integers wrap in `accum` at the end, which is as good as on the way."""
+    """Return `kind` over `values`.
+
+    Integers wrap in `accum` at the end, which is as good as on the way.
+    """
     listed = list(values)
     if kind in ("max", "min"):
         reals = [value for value in listed if not isinstance(value, complex)]
@@ -93,7 +96,7 @@ def combined(kind: str, values: Iterable[complex], accum: DType) -> complex:
 
 
 def converted(value: complex, out: DType) -> complex:
-    """A total as `cast` brings it to `out`: integers saturate, the tolerance rounds floats."""
+    """Return a total as `cast` brings it to `out`: integers saturate, floats stay unrounded."""
     if not out.is_integer:
         return value
     low, high = integer_range(out)
@@ -101,7 +104,7 @@ def converted(value: complex, out: DType) -> complex:
 
 
 def kinds_of(dtype: DType) -> tuple[Literal["sum", "prod", "max", "min"], ...]:
-    """The kinds of reductions of numbers that take a type."""
+    """Return the kinds of reductions of numbers that take a type."""
     return ("sum", "prod") if dtype.is_complex else ("sum", "prod", "max", "min")
 
 

@@ -67,7 +67,7 @@ class Use:
                     _compare(found, wanted, dtype, how)
 
     def check(self) -> Check:
-        """The check that this use gives what it should."""
+        """Return the check that this use gives what it should."""
         return Check(f"functional {self.name}", "full", self.run)
 
 

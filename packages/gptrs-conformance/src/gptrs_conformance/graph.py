@@ -49,5 +49,5 @@ class Graph:
                 raise CheckFailure(f"result {index} {problem}")
 
     def check(self, name: str) -> Check:
-        """The check that this graph runs right."""
+        """Return the check that this graph runs right."""
         return Check(name, "core", self.run)

@@ -64,7 +64,7 @@ def run_conformance(
 
 
 def checks_of(level: Level) -> list[Check]:
-    """The checks that belong to `level`."""
+    """Return the checks that belong to `level`."""
     return [check for check in ALL_CHECKS if LEVELS.index(check.level) <= LEVELS.index(level)]
 
 

@@ -23,25 +23,25 @@ GREATEST = {
 
 
 def integer_range(dtype: DType) -> tuple[int, int]:
-    """The least and the greatest value of an integer type."""
+    """Return the least and the greatest value of an integer type."""
     if dtype.kind == "signed":
         return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1
     return 0, (1 << dtype.bits) - 1
 
 
 def wrapped(value: int, dtype: DType) -> int:
-    """`value` modulo 2^bits, in the range of the type."""
+    """Return `value` modulo 2^bits, in the range of the type."""
     low, _ = integer_range(dtype)
     return (value - low) % (1 << dtype.bits) + low
 
 
 def overflow(dtype: DType) -> float:
-    """What a value too large for the type becomes."""
+    """Return what a value too large for the type becomes."""
     return math.nan if dtype is dtypes.f8e4m3 else math.inf
 
 
 def decode(array: np.ndarray) -> np.ndarray:
-    """The values of an array of `i1`, integers up to 53 bits or floats as f64, from their bits."""
+    """Decode an array of `i1`, integers up to 53 bits or floats as f64, from its bits."""
     dtype = dtypes.from_numpy(array.dtype)
     if dtype.bits == 4:
         low = array.view(np.uint8) & 15
@@ -70,7 +70,7 @@ def _decode_float(bits: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def every_value(dtype: DType) -> np.ndarray:
-    """All values of a type of at most 16 bits."""
+    """Return all values of a type of at most 16 bits."""
     if dtype.is_bool:
         return np.array([False, True])
     if dtype.bits == 4:
@@ -96,7 +96,7 @@ def rounded(x: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def rounded_exactly(value: Fraction, dtype: DType) -> float:
-    """A fraction rounded to nearest even in a float type, by integer arithmetic alone."""
+    """Return a fraction rounded to nearest even in a float type, by integer arithmetic alone."""
     magnitude = abs(value)
     if magnitude == 0:
         return 0.0

@@ -58,12 +58,15 @@ def rows(*op_classes: type[Op], dtypes: Iterable[DType]) -> Callable[[CaseMaker]
 
 
 def legal_dtypes(op_class: type[Op]) -> list[DType]:
-    """The element types that an op has rows for, in the order of `gptrs.ir.dtypes`."""
+    """Return the element types that an op has rows for, in the order of `gptrs.ir.dtypes`."""
     return [dtype for dtype in ALL if dtype in ROWS[op_class]]
 
 
 def cases(op_class: type[Op], dtype: DType, level: Level = "full") -> list[OpCase]:
-    """The cases of an op on a type, the same in every process; `smoke` has the first only."""
+    """Return the cases of an op on a type, the same in every process.
+
+    `smoke` has the first only.
+    """
     seed = zlib.crc32(f"{op_class.name} {dtype}".encode())
     made = ROWS[op_class][dtype](op_class, dtype, np.random.default_rng(seed))
     return [next(made)] if level == "smoke" else list(made)

@@ -48,7 +48,7 @@ def run_case(backend: Backend, case: OpCase) -> Outcome:
 
 
 def program_of(case: OpCase) -> Program:
-    """The program of one instruction that the case stands for."""
+    """Return the program of one instruction that the case stands for."""
     builder = Builder(case.functions)
     operands = [builder.param(TensorType.of(array)) for array in case.inputs]
     regions = [copy_region(region) for region in case.regions]
@@ -56,7 +56,7 @@ def program_of(case: OpCase) -> Program:
 
 
 def prepared(backend: Backend, program: Program) -> Program:
-    """`program` as the product hands it to `backend`: with calls that it does not know inlined."""
+    """Inline the calls of `program` that `backend` does not know, as gptrs does."""
 
     def knows(
         op: CustomCall, operands: Sequence[TensorType], results: Sequence[TensorType]

@@ -55,12 +55,12 @@ class Report:
             self.failures.append(Failure(name, "", "", outcome.reason))
 
     def share_covered(self) -> float:
-        """The part of all pairs of op and element type that passed, from 0 to 1."""
+        """Return the part of all pairs of op and element type that passed, from 0 to 1."""
         every = [status for types in self.coverage.values() for status in types.values()]
         return every.count("pass") / len(every) if every else 0.0
 
     def as_json(self) -> dict[str, JsonValue]:
-        """The report as plain data, for `--json`."""
+        """Return the report as plain data, for `--json`."""
         return {
             "backend": self.backend,
             "level": self.level,

@@ -14,12 +14,12 @@ from gptrs_conformance.check import CheckFailure
 
 
 def compiled(backend: Backend, text: str, roles: Sequence[InputRole] | None = None) -> Executable:
-    """An executable of a program in text, compiled as the product does."""
+    """Return an executable of a program in text, compiled as the product does."""
     return compile_program(parse_program(text), backend, roles)
 
 
 def run_on(backend: Backend, executable: Executable, *inputs: np.ndarray) -> list[np.ndarray]:
-    """The results for host arrays, as host arrays."""
+    """Return the results for host arrays, as host arrays."""
     buffers: list[Buffer] = [backend.to_device(array) for array in inputs]
     return [backend.to_host(result) for result in executable.run(buffers)]
 

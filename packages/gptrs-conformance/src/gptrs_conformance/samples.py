@@ -27,7 +27,7 @@ def sample(dtype: DType, shape: tuple[int, ...], seed: int = 0) -> np.ndarray:
 
 
 def next_seed(rng: np.random.Generator) -> int:
-    """A seed for `sample`, another one each time."""
+    """Return a seed for `sample`, another one each time."""
     return int(rng.integers(2**31))
 
 
@@ -40,7 +40,7 @@ def edge_floats(dtype: DType) -> np.ndarray:
 
 
 def edge_integers(dtype: DType) -> list[int]:
-    """The least and greatest values, those around zero, and powers of two with their neighbours."""
+    """Return the extremes, values around zero, and powers of two with their neighbours."""
     low, high = integer_range(dtype)
     powers = {1 << bit for bit in range(0, dtype.bits, 3)}
     near = {sign * power + d for sign in (1, -1) for power in powers for d in (-1, 0, 1)}

@@ -79,7 +79,7 @@ class ConformanceSuite:
             pytest.skip(outcome.reason)
 
     def _judged(self, name: str, outcomes: list[tuple[str, Outcome]]) -> list[str]:
-        """What is wrong with these outcomes, the known failures considered."""
+        """Return what is wrong with these outcomes, the known failures considered."""
         failed = [
             f"{name} ({label}): {outcome.reason}" if label else f"{name}: {outcome.reason}"
             for label, outcome in outcomes

@@ -42,7 +42,7 @@ class Tolerance:
         return not self.ulps and not self.rtol and not np.any(self.atol)
 
     def mismatch(self, found: np.ndarray, expected: np.ndarray, dtype: DType) -> str | None:
-        """Where `found`, of `dtype`, is too far from `expected`, a wider value; None if nowhere."""
+        """Say where `found`, of `dtype`, is too far from `expected`; None if nowhere."""
         if found.shape != np.shape(expected):
             return f"has the shape {list(found.shape)}, expected {list(np.shape(expected))}"
         if dtype.is_complex:

@@ -104,7 +104,7 @@ def moved(
 
 
 def number_of(place: Index, shape: Index) -> int:
-    """How many elements come before the one at `place` in row-major order."""
+    """Return how many elements come before the one at `place` in row-major order."""
     return sum(at * math.prod(shape[axis + 1 :]) for axis, at in enumerate(place))
 
 

@@ -104,7 +104,7 @@ def parameters(
 def expected_quantize(
     op: Quantize, x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
 ) -> np.ndarray:
-    """What `quantize` must give, as si64."""
+    """Return what `quantize` must give, as si64."""
     compute = computing(dtypes.from_numpy(x.dtype), dtypes.from_numpy(scale.dtype))
     scales, zero_points = spread(op, decode(scale), x.shape), spread(op, zero_point, x.shape)
     values = decode(x)
@@ -118,7 +118,7 @@ def expected_quantize(
 def expected_dequantize(
     op: Quantization, q: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, compute: DType
 ) -> np.ndarray:
-    """What `dequantize` must give before the result is rounded to its type, as f64."""
+    """Return what `dequantize` must give before it is rounded to its type, as f64."""
     scales, zero_points = spread(op, decode(scale), q.shape), spread(op, zero_point, q.shape)
     whole = q.astype(np.int64)
     result = np.zeros(q.shape, np.float64)

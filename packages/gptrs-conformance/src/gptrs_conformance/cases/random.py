@@ -44,7 +44,7 @@ def philox(counter: int, key: int) -> list[int]:
 
 
 def words(seed: tuple[int, int], count: int, dtype: DType) -> list[int]:
-    """What the first `count` elements of type `dtype` are made of: 32 or 64 random bits each."""
+    """Return the 32 or 64 random bits behind each of the first `count` elements of `dtype`."""
     width = 64 if dtype.bits == 64 else 32
     blocks = range(-(-count * width // 128))
     stream = [word for block in blocks for word in philox(seed[1] + block, seed[0])]

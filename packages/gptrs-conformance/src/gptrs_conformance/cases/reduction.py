@@ -73,7 +73,7 @@ ACCUMULATORS: tuple[tuple[DType | None, DType | None], ...] = (
 
 
 def reduced(op: Reduce, x: np.ndarray) -> np.ndarray:
-    """What `reduce` must give, before floats are rounded to the type of the result."""
+    """Return what `reduce` must give, before floats are rounded to the result type."""
     dtype = dtypes.from_numpy(x.dtype)
     out = op.out_dtype or dtype
     kept = tuple(dim for axis, dim in enumerate(x.shape) if axis not in op.axes)
@@ -201,7 +201,7 @@ def _first_extreme(values: list[float], largest: bool) -> int:
 
 
 def accumulated(op: Cumulative, x: np.ndarray) -> np.ndarray:
-    """What `cumulative` must give, before floats are rounded to the type of the result."""
+    """Return what `cumulative` must give, before floats are rounded to the result type."""
     dtype = dtypes.from_numpy(x.dtype)
     accum, out = op.accum_dtype or dtype, op.out_dtype or dtype
     result = np.zeros(x.shape, object)

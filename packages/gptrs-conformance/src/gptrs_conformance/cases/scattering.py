@@ -52,7 +52,7 @@ REDUCTIONS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 
 
 def scattered(x: np.ndarray, at: np.ndarray, updates: np.ndarray, op: ScatterReduce) -> np.ndarray:
-    """What `scatter_reduce` must give, before floats are rounded to the type of the result."""
+    """Return what `scatter_reduce` must give, before floats are rounded to the result type."""
     dtype = dtypes.from_numpy(x.dtype)
     values, new, numbers = plain(x), plain(updates), plain(at)
     met: dict[Index, list[complex]] = {}

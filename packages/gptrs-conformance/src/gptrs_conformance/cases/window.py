@@ -52,7 +52,7 @@ PATCHES: tuple[tuple[str, Index, Geometry], ...] = (
 
 
 def positions(axis: AxisWindow, dim: int) -> list[int]:
-    """Where the window starts on the padded axis: every stride at which all of it fits."""
+    """Return where the window starts on the padded axis: every stride at which all of it fits."""
     end = axis.low + dim + axis.high
     reach = (axis.size - 1) * axis.dilation
     return [start for start in range(0, end, axis.stride) if start + reach < end]
@@ -76,7 +76,7 @@ def windows(
 
 
 def expected_reduction(op: ReduceWindow, x: np.ndarray) -> np.ndarray:
-    """What `reduce_window` must give, before floats are rounded to the type of the result."""
+    """Return what `reduce_window` must give, before floats are rounded to the result type."""
     dtype = dtypes.from_numpy(x.dtype)
     accum, out = op.accum_dtype or dtype, op.out_dtype or dtype
     values = plain(x)
@@ -89,7 +89,7 @@ def expected_reduction(op: ReduceWindow, x: np.ndarray) -> np.ndarray:
 
 
 def expected_patches(op: ExtractPatches, x: np.ndarray) -> np.ndarray:
-    """What `extract_patches` must give."""
+    """Return what `extract_patches` must give."""
     dtype = dtypes.from_numpy(x.dtype)
     values = plain(x)
     value = 0 if op.value is None else plain(op.value.array)[()]

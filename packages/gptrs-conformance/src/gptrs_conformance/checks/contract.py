@@ -60,7 +60,7 @@ func @main(%x: f32[2, 3]) -> (f32[3, 2], f32[6], f32[2, 2]) {
 
 
 def _mixed(x: np.ndarray, y: np.ndarray) -> list[np.ndarray]:
-    """What MIXED gives: each operation rounds once, so that it is exact."""
+    """Return what MIXED gives: each operation rounds once, so that it is exact."""
     return [x.T.copy(), x + y, (x + y) * y, x, x.T.copy()]
 
 

@@ -11,7 +11,7 @@ from gptrs_conformance.tolerance import Tolerance
 
 
 def disagreement(found: np.ndarray, expected: np.ndarray, type_: TensorType) -> str | None:
-    """How `found`, a result declared as `type_`, differs from `expected`; None if it may be so.
+    """Say how `found`, declared as `type_`, differs from `expected`; None if it may be so.
 
     Integers and `i1` must be equal, floats close within `error_limit`, and any NaN is any other.
     """

@@ -116,7 +116,7 @@ def calls(draft: Draft, op: type[Op], dtype: DType) -> None:
 
 
 def some_function(draft: Draft) -> Function:
-    """A function of the library, which may be a new one; it counts on exact arguments."""
+    """Return a function of the library, which may be a new one; it counts on exact arguments."""
     functions = draft.library.functions
     if functions and draft.dice.chance(0.6):
         return draft.dice.pick(functions)
@@ -149,7 +149,7 @@ def _some_values(draft: Draft, count: int, *, exact: bool) -> list[Value]:
 
 
 def _inner(draft: Draft, operands: Sequence[Value], *, exact: bool = False) -> Draft:
-    """The region of operands of these types, of which only `exact` may be counted on."""
+    """Return the region of operands of these types, of which only `exact` may be counted on."""
     types = [value.type for value in operands]
     known: list[Facts] = [NOTHING_KNOWN if exact else draft.facts[value] for value in operands]
     return inner_draft(draft, types, known, draft.dice.between(0, 4))

@@ -23,26 +23,26 @@ class Dice:
         return self._random.random() < probability
 
     def below(self, limit: int) -> int:
-        """A whole number in [0, limit)."""
+        """Return a whole number in [0, limit)."""
         return int(self._random.random() * limit)
 
     def between(self, low: int, high: int) -> int:
-        """A whole number in [low, high]."""
+        """Return a whole number in [low, high]."""
         return low + self.below(high - low + 1)
 
     def bits(self, count: int) -> int:
-        """A whole number of that many random bits."""
+        """Return a whole number of that many random bits."""
         value = 0
         for _ in range(-(-count // 32)):
             value = value << 32 | self.below(2**32)
         return value & ((1 << count) - 1)
 
     def pick(self, items: Sequence[Item]) -> Item:
-        """One of the items."""
+        """Return one of the items."""
         return items[self.below(len(items))]
 
     def weighted(self, items: Sequence[Item], weights: Sequence[int]) -> Item:
-        """One of the items, each as often as its weight says."""
+        """Return one of the items, each as often as its weight says."""
         ticket = self.below(sum(weights))
         for item, weight in zip(items, weights, strict=True):
             ticket -= weight
@@ -51,10 +51,10 @@ class Dice:
         raise ValueError("weights must be whole numbers, not all of them 0")
 
     def some(self, items: Sequence[Item], probability: float = 0.5) -> list[Item]:
-        """Each of the items that often, in their order."""
+        """Return each of the items that often, in their order."""
         return [item for item in items if self.chance(probability)]
 
     def shuffled(self, items: Sequence[Item]) -> list[Item]:
-        """The items in any order."""
+        """Return the items in any order."""
         rest = list(items)
         return [rest.pop(self.below(len(rest))) for _ in items]

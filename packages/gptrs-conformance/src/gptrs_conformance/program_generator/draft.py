@@ -46,7 +46,7 @@ class Rules:
     """How often a step is one of `extra_steps`: their weight where that of all others is 19."""
 
     def allow(self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]) -> bool:
-        """Whether this instruction may be in the program."""
+        """Return whether this instruction may be in the program."""
         if self.ops is not None and op.name not in self.ops:
             return False
         if any(type_.dtype not in self.dtypes for type_ in results):
@@ -84,7 +84,7 @@ class Draft:
     facts: dict[Value, Facts] = field(default_factory=dict[Value, Facts])
 
     def attempt(self, step: Callable[[], Made]) -> Made | None:
-        """What a step makes; None if it declined, and then all is as before."""
+        """Return what a step makes; None if it declined, and then all is as before."""
         marks = [(items, len(items)) for items in (self.params, self.instructions, self.values)]
         written = len(self.library.functions)
         try:
@@ -128,7 +128,10 @@ class Draft:
         return [region.signature for region in (*regions, *callees)]
 
     def param(self, type_: TensorType) -> Value:
-        """A new parameter, of which nothing is known but that it is given; some have no name."""
+        """Return a new parameter, of which nothing is known but that it is given.
+
+        Some have no name.
+        """
         if type_.dtype not in self.rules.dtypes:
             raise StepDeclined
         name = None if self.dice.chance(0.1) else f"x{len(self.params)}"
@@ -139,11 +142,11 @@ class Draft:
         return value
 
     def constant(self, type_: TensorType, style: Style = "special") -> Value:
-        """A new constant; StepDeclined if the rules forbid it."""
+        """Return a new constant; StepDeclined if the rules forbid it."""
         return self.literal(random_literal(self.dice, type_, style))
 
     def literal(self, literal: Literal) -> Value:
-        """A constant of this value; often one that is there already."""
+        """Return a constant of this value; often one that is there already."""
         type_, op = literal.type, Constant(literal)
         for instruction in self.instructions:
             if instruction.results[0].type == type_ and instruction.op == op:
@@ -153,11 +156,11 @@ class Draft:
         return self.emit(op, facts=Facts(magnitude(literal)))
 
     def splat(self, value: float, type_: TensorType) -> Value:
-        """A new constant of one element repeated, which the type holds exactly."""
+        """Return a new constant of one element repeated, which the type holds exactly."""
         return self.literal(splat(value, type_))
 
     def shape(self, *, least_rank: int = 0, greatest_rank: int = MAX_RANK) -> Shape:
-        """Any shape: mostly small dims, some of them 0 or 1."""
+        """Return any shape: mostly small dims, some of them 0 or 1."""
         weights = [5, 10, 10, 7, 3, 1]
         for rank in range(len(weights)):
             if not least_rank <= rank <= greatest_rank:
@@ -170,7 +173,7 @@ class Draft:
                 return shape
 
     def fresh(self, type_: TensorType) -> Value:
-        """A value that no instruction computed: a parameter or a constant, as far as allowed."""
+        """Add a parameter or a constant, as far as allowed."""
         if self.open and len(self.params) < MAX_PARAMS and self.dice.chance(0.5):
             return self.param(type_)
         style: Style = self.dice.pick(("ordinary", "ordinary", "special", "special", "bits"))
@@ -187,7 +190,7 @@ class Draft:
         least_rank: int = 0,
         exact: bool = False,
     ) -> Value:
-        """A value of `dtype` that fits, often a late one so that chains grow, else a fresh one.
+        """Return a fitting value of `dtype`, often a late one so that chains grow, or a fresh one.
 
         `exact` demands one that PTIR fixes to the bit.
         """
@@ -212,7 +215,7 @@ class Draft:
         return found
 
     def like(self, type_: TensorType, *, exact: bool = False) -> Value:
-        """A value of exactly this type, of the pool or a fresh one."""
+        """Return a value of exactly this type, of the pool or a fresh one."""
 
         def good(value: Value) -> bool:
             return value.type == type_ and not (exact and self.facts[value].error)
@@ -221,18 +224,18 @@ class Draft:
         return found if found is not None and self.dice.chance(0.8) else self.fresh(type_)
 
     def search(self, fits: Callable[[Value], bool]) -> Value | None:
-        """A value of the pool that fits, preferably a late one."""
+        """Return a value of the pool that fits, preferably a late one."""
         fitting = [value for value in self.values if fits(value)]
         if not fitting:
             return None
         return self.dice.pick(fitting[-4:] if self.dice.chance(0.6) else fitting)
 
     def mild(self, dtype: DType) -> Value:
-        """A new constant of magnitudes from 1/4 to 2: away from zeros, poles and branch cuts."""
+        """Add a constant of magnitudes from 1/4 to 2: away from zeros, poles and branch cuts."""
         return self.constant(TensorType(dtype, self.shape()), "mild")
 
     def tame(self, x: Value, limit: float) -> Value:
-        """`x` if its magnitude is at most `limit`, else `x` within limits, or a constant instead.
+        """Return `x` if its magnitude is at most `limit`, else `x` clamped or a constant.
 
         NaN stays. `limit` is 1 or more and a power of 2, which every float type holds.
         """
@@ -251,5 +254,5 @@ class Draft:
         return self.splat(limit, x.type) if limit < 2 else self.constant(x.type, "mild")
 
     def region(self, results: Sequence[Value]) -> Region:
-        """What was written, with these results."""
+        """Return what was written, with these results."""
         return Region(tuple(self.params), tuple(self.instructions), tuple(results))

@@ -23,7 +23,7 @@ _MOST_DISTINCT = 4096
 
 
 def random_literal(dice: Dice, type_: TensorType, style: Style) -> Literal:
-    """A literal of `type_`, about one in three a single element repeated."""
+    """Return a literal of `type_`, about one in three a single element repeated."""
     if type_.size > 1 and dice.chance(0.35):
         return Literal(type_, random_element(dice, type_.dtype, style) * type_.size)
     count = min(type_.size, _MOST_DISTINCT)
@@ -40,7 +40,7 @@ def splat(value: float, type_: TensorType) -> Literal:
 
 
 def listed_literal(dice: Dice, type_: TensorType, values: Sequence[float]) -> Literal:
-    """A literal of a float or integer type with each element one of `values`."""
+    """Return a literal of a float or integer type with each element one of `values`."""
     chosen = [dice.pick(values) for _ in range(type_.size)]
     storage = np.int64 if type_.dtype.is_integer else np.float64
     with np.errstate(all="ignore"):
@@ -49,7 +49,7 @@ def listed_literal(dice: Dice, type_: TensorType, values: Sequence[float]) -> Li
 
 
 def random_element(dice: Dice, dtype: DType, style: Style) -> bytes:
-    """One element in the storage format."""
+    """Return one element in the storage format."""
     if dtype.is_complex:
         part = part_dtype(dtype)
         return random_element(dice, part, style) + random_element(dice, part, style)
@@ -65,17 +65,20 @@ def random_element(dice: Dice, dtype: DType, style: Style) -> bytes:
 
 
 def part_dtype(dtype: DType) -> DType:
-    """The type of the real and imaginary part of a complex dtype; any other dtype itself."""
+    """Return the type of the real and imaginary part of a complex dtype; any other dtype itself."""
     return by_name({"cf32": "f32", "cf64": "f64"}.get(dtype.name, dtype.name))
 
 
 def epsilon(dtype: DType) -> float:
-    """The distance from 1 to the next number of a float type or of the parts of a complex one."""
+    """Return the distance from 1 to the next number of a float type, or of complex parts."""
     return 2.0 ** (1 - PRECISION[part_dtype(dtype).name])
 
 
 def magnitude(literal: Literal) -> float:
-    """The largest absolute value of the elements, or parts of such, that are not NaN; else 0."""
+    """Return the largest absolute value of the elements, or parts of such, that are not NaN.
+
+    Else 0.
+    """
     wide_type = np.complex128 if literal.type.dtype.is_complex else np.float64
     with np.errstate(invalid="ignore"):  # of a signalling NaN
         wide = literal.array.astype(wide_type)

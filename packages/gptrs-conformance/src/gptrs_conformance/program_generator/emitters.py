@@ -45,7 +45,7 @@ def emits(*ops: type[Op], dtypes: Iterable[DType], weight: int = 1) -> Callable[
 
 
 def of_kind(*kinds: Kind) -> tuple[DType, ...]:
-    """The dtypes of these kinds."""
+    """Return the dtypes of these kinds."""
     return tuple(dtype for dtype in dtypes.ALL if dtype.kind in kinds)
 
 

@@ -44,7 +44,7 @@ SIGN_OF_ZERO_OPEN = 2.0**-1000
 
 
 def joined(*facts: Facts) -> Facts:
-    """What is known of a tensor with elements of all of these."""
+    """Return what is known of a tensor with elements of all of these."""
     bounds, errors = [one.bound for one in facts], [one.error for one in facts]
     return Facts(max(bounds, default=0.0), max(errors, default=0.0))
 
@@ -60,7 +60,7 @@ def computed(dtype: DType, bound: float, distance: float = 0.0, steps: float = 1
 
 
 def error_limit(dtype: DType) -> float:
-    """How far apart results of a generated program may be: `|a - b| <= limit * max(1, |a|)`.
+    """Return how far apart results of a program may be: `|a - b| <= limit * max(1, |a|)`.
 
     0 for all but float and complex types.
     """

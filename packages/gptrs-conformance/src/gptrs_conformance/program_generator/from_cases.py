@@ -19,7 +19,7 @@ from gptrs_conformance.program_generator.facts import NOTHING_KNOWN, Facts, erro
 
 
 def case_emitter(op: type[Op]) -> OpEmitter:
-    """The emitter of an op without regions and callees, on every type that has cases."""
+    """Return the emitter of an op without regions and callees, on every type that has cases."""
     return OpEmitter(_emit, tuple(ROWS[op]), weight=1)
 
 
@@ -35,7 +35,7 @@ def _emit(draft: Draft, op: type[Op], dtype: DType) -> None:
 
 
 def _facts(case: OpCase, expected: np.ndarray, type_: TensorType) -> Facts:
-    """How large the expected value is, and, if backends may differ, how far they are allowed to."""
+    """Return how large the expected value is, and how far backends may differ."""
     limit = error_limit(type_.dtype)
     if not limit or case.tolerance.exact:
         return NOTHING_KNOWN

@@ -22,7 +22,7 @@ ScatterKind = OneOf["add", "mul", "max", "min", "replace"]
 
 
 def indices(draft: Draft, shape: Shape, limit: int) -> Value:
-    """A tensor of integers in [0, limit): a constant, or any integers kept in range."""
+    """Return a tensor of integers in [0, limit): a constant, or any integers kept in range."""
     if TensorType(dtypes.i1, shape).size and limit < 1:
         raise StepDeclined
     allowed = [
@@ -46,7 +46,7 @@ def indices(draft: Draft, shape: Shape, limit: int) -> Value:
 
 
 def starts(draft: Draft, rank: int) -> Value:
-    """Any integers, which the ops clamp."""
+    """Return any integers, which the ops clamp."""
     allowed = [dtype for dtype in dtypes.INTEGERS if dtype in draft.rules.dtypes]
     if not allowed:
         raise StepDeclined
@@ -61,7 +61,7 @@ def takes(draft: Draft, op: type[Op], dtype: DType) -> None:
 
 
 def rows_of(draft: Draft, x: Value) -> Value:
-    """Any number of rows of `x`."""
+    """Return any number of rows of `x`."""
     rows, *row = x.type.shape
     shape = draft.shape(greatest_rank=2)
     if not rows or TensorType(x.type.dtype, (*shape, *row)).size > MAX_SIZE:
@@ -70,7 +70,7 @@ def rows_of(draft: Draft, x: Value) -> Value:
 
 
 def _inner_shape(draft: Draft, shape: Shape, axis: int) -> Shape:
-    """A shape that is no larger on any axis, but any size along `axis`."""
+    """Return a shape that is no larger on any axis, but any size along `axis`."""
     dims = [dim if draft.dice.chance(0.6) else draft.dice.between(0, dim) for dim in shape]
     dims[axis] = draft.dice.below(6) if shape[axis] else 0
     return tuple(dims)
@@ -97,7 +97,7 @@ def dynamic_slices(draft: Draft, op: type[Op], dtype: DType) -> None:
 
 
 def block_of(draft: Draft, x: Value) -> Value:
-    """A block of `x` of any size."""
+    """Return a block of `x` of any size."""
     sizes = tuple(draft.dice.between(0 if dim < 2 else 1, dim) for dim in x.type.shape)
     where = starts(draft, x.type.rank)
     return draft.emit(ops.DynamicSlice(sizes), x, where, facts=draft.facts[x])

@@ -12,7 +12,7 @@ STYLES: tuple[Style, ...] = ("ordinary", "special", "special", "mild")
 
 
 def random_inputs(program: Program, seed: int) -> dict[str, np.ndarray]:
-    """An array for each parameter of `@main` by the names of `program.inputs`.
+    """Return an array for each parameter of `@main` by the names of `program.inputs`.
 
     Floats include NaN, infinities, -0.0 and the largest and smallest numbers, integers their
     extremes. The same for the same seed on every platform.

@@ -94,7 +94,7 @@ def slices(draft: Draft, op: type[Op], dtype: DType) -> None:
 
 
 def slice_(draft: Draft, x: Value) -> Value:
-    """Any part, in steps or not."""
+    """Return any part, in steps or not."""
     starts = [draft.dice.between(0, dim) for dim in x.type.shape]
     steps = [draft.dice.pick((1, 1, 2, 3)) for _ in starts]
     sizes = [

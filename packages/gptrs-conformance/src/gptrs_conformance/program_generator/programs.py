@@ -29,7 +29,9 @@ def random_program(
     extra_steps: Sequence[ExtraStep] = (),
     extra_weight: int = 0,
 ) -> Program:
-    """A well-typed program of about `size` instructions in `@main`; the same one for the same seed.
+    """Return a well-typed program of about `size` instructions in `@main`.
+
+    The same one for the same seed.
 
     It runs without an error on any inputs of the types of its parameters: indices are in range,
     integer divisors not 0, loops end. Its results are those of any backend that follows PTIR, to
@@ -86,7 +88,9 @@ def _empty(dice: Dice, rules: Rules) -> Draft:
 
 
 def _results(draft: Draft) -> list[Value]:
-    """Any values: parameters, some in the middle, one more than once; half of them unread so far.
+    """Return any values: parameters, some in the middle, one more than once.
+
+    Half of them unread so far.
 
     What they leave out is dead. With extra steps, all that is unread is a result.
     """

@@ -17,7 +17,7 @@ STYLES: tuple[Style, ...] = ("mild", "mild", "ordinary", "special")
 
 
 def _granularity(draft: Draft, shape: Shape) -> tuple[int | None, int | None]:
-    """An axis and a group size, or none."""
+    """Return an axis and a group size, or none."""
     if not shape or draft.dice.chance(0.3):
         return None, None
     axis = draft.dice.below(len(shape))
@@ -26,7 +26,7 @@ def _granularity(draft: Draft, shape: Shape) -> tuple[int | None, int | None]:
 
 
 def _parameters(draft: Draft, shape: Shape) -> tuple[Value, Value]:
-    """A scale of any float type and a zero point."""
+    """Return a scale of any float type and a zero point."""
     floats = [dtype for dtype in dtypes.FLOATS if dtype in draft.rules.dtypes]
     if not floats:
         raise StepDeclined

@@ -24,12 +24,12 @@ BitKind = OneOf["and", "or"]
 
 
 def kinds_of(dtype: DType) -> tuple[Kind, ...]:
-    """The kinds that combine numbers of this type."""
+    """Return the kinds that combine numbers of this type."""
     return ("sum", "prod") if dtype.is_complex else ("sum", "prod", "max", "min")
 
 
 def kindred(draft: Draft, dtype: DType) -> DType | None:
-    """A type that numbers of `dtype` may be kept in or returned as, or the default."""
+    """Return a type that numbers of `dtype` may be kept in or returned as, or the default."""
     if draft.dice.chance(0.6):
         return None
     return draft.dice.pick([d for d in dtypes.ALL if d.kind == dtype.kind or
@@ -48,7 +48,7 @@ def combinable(draft: Draft, x: Value, kind: str) -> Value:
 def combined(
     draft: Draft, x: Value, kind: str, count: int, accumulator: DType, result: DType
 ) -> Facts:
-    """What is known of `count` elements of `x`, made by `combinable`, combined in any order."""
+    """Return the facts of `count` elements of `x`, from `combinable`, combined in any order."""
     known = draft.facts[x]
     if result.is_integer or result.is_bool:
         return NOTHING_KNOWN

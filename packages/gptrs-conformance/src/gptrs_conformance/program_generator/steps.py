@@ -34,7 +34,7 @@ def take_steps(draft: Draft, size: int) -> None:
 
 
 def usable_emitters(rules: Rules) -> list[tuple[type[Op], OpEmitter]]:
-    """The emitters that the rules leave, in an order that does not depend on imports."""
+    """Return the emitters that the rules leave, in an order that does not depend on imports."""
     plain = [op for op in ROWS if op not in EMITTERS]
     every = EMITTERS | {op: case_emitter(op) for op in plain if _has_no_bodies(op)}
     return [
@@ -51,7 +51,7 @@ def _has_no_bodies(op: type[Op]) -> bool:
 
 
 def random_palette(dice: Dice, rules: Rules) -> list[DType]:
-    """A float type, an integer type and one or two others, as far as the rules have them."""
+    """Return a float type, an integer type and one or two others, as far as the rules have them."""
     allowed = list(rules.dtypes)
     floats = [dtype for dtype in allowed if dtype.is_float]
     integers = [dtype for dtype in allowed if dtype.is_integer]
@@ -94,7 +94,7 @@ def _repeat(draft: Draft) -> None:
 def inner_draft(
     draft: Draft, params: Sequence[TensorType], facts: Sequence[Facts], size: int
 ) -> Draft:
-    """A region with these parameters and about `size` instructions, one level further in."""
+    """Return a region with these parameters and about `size` instructions, one level further in."""
     inner = Draft(
         draft.dice, draft.rules, draft.library, draft.palette, draft.nesting + 1, open=False
     )

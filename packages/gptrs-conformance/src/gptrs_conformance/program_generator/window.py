@@ -30,7 +30,7 @@ class Lists:
 
 
 def random_lists(draft: Draft, dims: Shape) -> Lists:
-    """A window for axes of these dims, mostly one that fits."""
+    """Return a window for axes of these dims, mostly one that fits."""
     dice = draft.dice
     window = tuple(dice.between(1, max(1, min(dim, 3))) for dim in dims)
     strides = tuple(dice.pick((1, 1, 2, 3)) for _ in dims)

@@ -21,7 +21,7 @@ Pairs = tuple[tuple[int, int], ...]
 
 
 def same_padding(dim: int, size: int, stride: int, dilation: int) -> tuple[int, int]:
-    """What makes `ceil(dim / stride)` positions, the odd element above."""
+    """Return the padding for `ceil(dim / stride)` positions, the odd element above."""
     reach, positions = (size - 1) * dilation + 1, -(-dim // stride)
     total = max((positions - 1) * stride + reach - dim, 0)
     return total // 2, (total + 1) // 2

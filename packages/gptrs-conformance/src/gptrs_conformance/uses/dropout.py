@@ -18,7 +18,7 @@ SEED = np.array([11, 5], np.uint64)
 
 
 def drawn(seed: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """What `rng_uniform` gives in f32."""
+    """Return what `rng_uniform` gives in f32."""
     count = int(np.prod(shape))
     found = words((int(seed[0]), int(seed[1])), count, dtypes.f32)
     return np.array([uniform(word, dtypes.f32) for word in found]).reshape(shape)

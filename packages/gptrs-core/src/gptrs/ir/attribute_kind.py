@@ -30,15 +30,15 @@ class AttributeKind(Protocol):
         ...
 
     def accepts(self, value: object) -> bool:
-        """Whether `value` has exactly the right Python type and is in range."""
+        """Return whether `value` has exactly the right Python type and is in range."""
         ...
 
     def print(self, value: typing.Any) -> str:
-        """The text of an accepted value."""
+        """Return the text of an accepted value."""
         ...
 
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
-        """What `node` stands for in an op with that result; ParseError if it is not `written`."""
+        """Return the value of `node` in an op with that result; ParseError if not `written`."""
         ...
 
     @property
@@ -47,11 +47,11 @@ class AttributeKind(Protocol):
         ...
 
     def to_json(self, value: typing.Any) -> object:
-        """The JSON value of an accepted value."""
+        """Return the JSON value of an accepted value."""
         ...
 
     def from_json(self, node: JsonNode) -> object:
-        """What `node` stands for; ProgramError, at its path, if it is none of this kind."""
+        """Return the value of `node`; ProgramError, at its path, if it is none of this kind."""
         ...
 
 
@@ -72,5 +72,5 @@ class SameInJson:
 
 
 def misfit(kind: AttributeKind, node: SyntaxNode | JsonNode) -> ProgramError:
-    """The error for a `node` that `kind` does not take."""
+    """Return the error for a `node` that `kind` does not take."""
     return node.error(f"expected {kind.written}, found {node}")

@@ -38,7 +38,7 @@ _KINDS: tuple[tuple[object, AttributeKind], ...] = (
 
 
 def attribute_kind(hint: object) -> AttributeKind:
-    """The kind that a field annotated with `hint` has; TypeError outside the closed set.
+    """Return the kind that a field annotated with `hint` has; TypeError outside the closed set.
 
     The set: bool, int, float, str, `typing.Literal["a", ...]`, DType, `tuple[int, ...]`,
     `tuple[TensorType, ...]`, Literal, Scalar, FunctionName, Dictionary, and each of these `| None`.
@@ -67,12 +67,12 @@ def check_attributes(op_name: str, kinds: Mapping[str, AttributeKind], op: objec
 
 
 def same_attribute(a: object, b: object) -> bool:
-    """Whether two attribute values are indistinguishable: 1 is not True, -0.0 is not 0.0."""
+    """Return whether two attribute values are indistinguishable: 1 is not True, -0.0 is not 0.0."""
     if isinstance(a, float) and isinstance(b, float):
         return repr(a) == repr(b)
     return type(a) is type(b) and a == b
 
 
 def is_function_name(hint: object) -> bool:
-    """Whether a field annotated with `hint` refers to a function."""
+    """Return whether a field annotated with `hint` refers to a function."""
     return hint is FunctionName or FunctionName in typing.get_args(hint)

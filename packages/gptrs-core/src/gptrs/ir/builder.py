@@ -54,11 +54,11 @@ class Builder:
         return instruction
 
     def program(self, *results: Value) -> Program:
-        """The program that returns `results`."""
+        """Return the program that returns `results`."""
         return Program((*self._functions, Function("main", self.region(*results))))
 
     def region(self, *results: Value) -> Region:
-        """What was built, as a region that returns `results`."""
+        """Return what was built, as a region that returns `results`."""
         self._require_defined(results)
         return Region(tuple(self._params), tuple(self._instructions), results)
 

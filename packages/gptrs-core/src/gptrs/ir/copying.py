@@ -9,7 +9,10 @@ from gptrs.ir.program import Instruction, Region, Value
 
 
 def with_operands(instruction: Instruction, known: Mapping[Value, Value]) -> Instruction:
-    """`instruction` that reads `known[x]` where it read x; itself if it reads nothing known."""
+    """Return `instruction` that reads `known[x]` where it read x.
+
+    Itself if it reads nothing known.
+    """
     operands = tuple(known.get(operand, operand) for operand in instruction.operands)
     return (
         instruction if operands == instruction.operands else replace(instruction, operands=operands)
@@ -29,7 +32,7 @@ def splice(region: Region, arguments: Sequence[Value], into: list[Instruction]) 
 
 
 def copy_region(region: Region) -> Region:
-    """The same region with values of its own."""
+    """Return the same region with values of its own."""
     params = tuple(Value(param.type, param.name) for param in region.params)
     instructions: list[Instruction] = []
     results = splice(region, params, instructions)

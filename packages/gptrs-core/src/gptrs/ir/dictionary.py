@@ -26,7 +26,7 @@ class Dictionary:
     def of(
         cls, mapping: Mapping[str, DictionaryValue] | None = None, /, **values: DictionaryValue
     ) -> Dictionary:
-        """The dictionary of these names and values."""
+        """Return the dictionary of these names and values."""
         return cls(tuple(sorted({**(mapping or {}), **values}.items(), key=lambda item: item[0])))
 
     def __getitem__(self, name: str) -> DictionaryValue:
@@ -43,7 +43,7 @@ class Dictionary:
         return len(self.items)
 
     def __eq__(self, other: object) -> bool:
-        """Whether both have the same names with indistinguishable values: 1 is not True."""
+        """Return whether both have the same names with indistinguishable values: 1 is not True."""
         return isinstance(other, Dictionary) and self._exact() == other._exact()
 
     def __hash__(self) -> int:

@@ -91,7 +91,7 @@ _BY_NUMPY = {dtype.numpy: dtype for dtype in ALL}
 
 
 def by_name(name: str) -> DType:
-    """The dtype called `name` in PTIR; ProgramError lists the known names otherwise."""
+    """Return the dtype called `name` in PTIR; ProgramError lists the known names otherwise."""
     try:
         return _BY_NAME[name]
     except KeyError:
@@ -100,7 +100,10 @@ def by_name(name: str) -> DType:
 
 
 def from_numpy(dtype: np.dtype[np.generic]) -> DType:
-    """The PTIR dtype of a NumPy dtype; ProgramError if PTIR has none (e.g. strings, objects)."""
+    """Return the PTIR dtype of a NumPy dtype.
+
+    Raise ProgramError if PTIR has none (e.g. strings, objects).
+    """
     native = dtype.newbyteorder("=") if dtype.kind in "iufc" else dtype
     try:
         return _BY_NUMPY[native]

@@ -36,7 +36,7 @@ MAX_DEPTH = 4 * MAX_NESTING + 16
 
 
 def print_json(program: Program, indent: int | None = None) -> str:
-    """The JSON form of `program`, on one line or with `indent` spaces a level.
+    """Return the JSON form of `program`, on one line or with `indent` spaces a level.
 
     The same program gives the same text. ProgramError if it reads a value before it is defined.
     """
@@ -44,7 +44,7 @@ def print_json(program: Program, indent: int | None = None) -> str:
 
 
 def parse_json(text: str | bytes) -> Program:
-    """The program whose JSON form is `text`, checked by `verify`.
+    """Return the program whose JSON form is `text`, checked by `verify`.
 
     Programs of ptir.v0.4 are upgraded, the dumps of that time (`spec_version`) included; in those,
     errors speak of the JSON form that they amount to. ProgramError, with the path of the value as

@@ -18,14 +18,14 @@ LITERAL_SCHEMA: dict[str, object] = {"$ref": "#/$defs/literal"}
 
 
 def literal_to_json(literal: Literal) -> dict[str, object]:
-    """The one JSON form of `literal`: a splat where more than one element are all the same."""
+    """Return the one JSON form of `literal`: a splat if all of several elements are equal."""
     element = literal.splat if literal.type.size > 1 else None
     key, data = ("data", literal.data) if element is None else ("splat", element)
     return {"type": str(literal.type), key: base64.b64encode(data).decode("ascii")}
 
 
 def literal_from_json(node: JsonNode) -> Literal:
-    """The literal that `node` holds; ProgramError unless type and bytes agree."""
+    """Return the literal that `node` holds; ProgramError unless type and bytes agree."""
     fields = node.fields(("type",), ("data", "splat"))
     if len(fields) != 2:
         raise node.error("a literal has either `data` or `splat`")
@@ -45,7 +45,7 @@ def literal_from_json(node: JsonNode) -> Literal:
 
 
 def _decoded(node: JsonNode, size: int) -> bytes:
-    """The `size` bytes that a string holds in base64, counted before they are decoded."""
+    """Return the `size` bytes that a string holds in base64, counted before they are decoded."""
     length = 4 * ((size + 2) // 3)
     text = node.string(f"{size} bytes in base64", limit=max(length, 2**20))
     if len(text) != length:

@@ -36,11 +36,11 @@ class JsonNode:
     allowance: Allowance
 
     def error(self, message: str) -> ProgramError:
-        """A ProgramError that names the path."""
+        """Return a ProgramError that names the path."""
         return ProgramError(f"{self.path}: {message}" if self.path else message)
 
     def expected(self, wanted: str) -> ProgramError:
-        """A ProgramError "expected `wanted`, found ..."."""
+        """Return a ProgramError "expected `wanted`, found ..."."""
         return self.error(f"expected {wanted}, found {self}")
 
     def __str__(self) -> str:
@@ -56,7 +56,7 @@ class JsonNode:
         return shown_value(value)
 
     def fields(self, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, JsonNode]:
-        """The values of an object that has all required keys and no others than these."""
+        """Return the values of an object that has all required keys and no others than these."""
         found = self._object()
         known = [*required, *optional]
         for key in found:
@@ -69,7 +69,7 @@ class JsonNode:
         return self.entries()
 
     def entries(self) -> dict[str, JsonNode]:
-        """The values of an object by their keys."""
+        """Return the values of an object by their keys."""
         dot = "." if self.path else ""
         return {
             key: JsonNode(value, f"{self.path}{dot}{clipped(key, 40)}", self.allowance)
@@ -77,12 +77,12 @@ class JsonNode:
         }
 
     def items(self) -> Iterator[JsonNode]:
-        """The values of a list, one after the other."""
+        """Return the values of a list, one after the other."""
         for index, value in enumerate(self.list()):
             yield JsonNode(value, f"{self.path}[{index}]", self.allowance)
 
     def list(self) -> list[object]:
-        """A list as it is."""
+        """Return a list as it is."""
         if not isinstance(self.value, list):
             raise self.expected("a list")
         return cast("list[object]", self.value)
@@ -93,7 +93,7 @@ class JsonNode:
         return cast("dict[str, object]", self.value)
 
     def string(self, wanted: str = "a string", limit: int = MAX_STRING) -> str:
-        """A string of at most `limit` characters."""
+        """Return a string of at most `limit` characters."""
         if not isinstance(self.value, str):
             raise self.expected(wanted)
         if len(self.value) > limit:
@@ -101,7 +101,7 @@ class JsonNode:
         return self.value
 
     def type(self) -> TensorType:
-        """A tensor type as in the text form, `"f32[2, 3]"`."""
+        """Return a tensor type as in the text form, `"f32[2, 3]"`."""
         text = self.string('a type such as `"f32[2, 3]"`')
         try:
             lexer = Lexer(text, self.allowance.dtype_names)
@@ -114,7 +114,7 @@ class JsonNode:
         return type_
 
     def dim(self) -> int:
-        """A symbolic dim as in the text form, `"2*?0+1"`."""
+        """Return a symbolic dim as in the text form, `"2*?0+1"`."""
         text = self.string('a dim such as `5` or `"2*?0+1"`', MAX_TEXT)
         try:
             token = Lexer(text).token
@@ -131,6 +131,6 @@ class JsonNode:
             raise self.error("the splats of the program unfold to too many bytes")
 
     def dtype_name(self) -> str:
-        """The name of a dtype in today's spelling, known or not."""
+        """Return the name of a dtype in today's spelling, known or not."""
         name = self.string("the name of a dtype")
         return self.allowance.dtype_names.get(name, name)

@@ -32,7 +32,7 @@ class _Scope:
     instructions: list[Instruction] = field(default_factory=list[Instruction])
 
     def value(self, node: JsonNode) -> Value:
-        """The value that a string names."""
+        """Return the value that a string names."""
         name = node.string("the id of a value", MAX_NAME)
         if name not in self.names:
             raise node.error(f"value `%{name}` is not defined" if _is_name(name) else _BAD_ID)
@@ -72,7 +72,7 @@ class JsonReader:
         self._nesting = 0
 
     def program(self, functions: JsonNode) -> Program:
-        """The program of the functions in a list; what needs all of them is not checked."""
+        """Return the program of the functions in a list; what needs all of them is not checked."""
         return Program(tuple(self._function(node) for node in functions.items()))
 
     def _function(self, node: JsonNode) -> Function:
@@ -87,7 +87,7 @@ class JsonReader:
         return function
 
     def _region(self, fields: dict[str, JsonNode]) -> Region:
-        """A region, which sees nothing of the one around it."""
+        """Return a region, which sees nothing of the one around it."""
         outer, self._scope = self._scope, _Scope()
         params = tuple(self._param(node) for node in fields["params"].items())
         for node in fields["instructions"].items():
@@ -143,7 +143,7 @@ class JsonReader:
         return regions
 
     def _operand(self, node: JsonNode) -> Value:
-        """A value by its id, or a literal: a `constant` in front of the instruction."""
+        """Return a value by its id, or a literal: a `constant` in front of the instruction."""
         if not isinstance(node.value, dict):
             return self._scope.value(node)
         literal = literal_from_json(node)

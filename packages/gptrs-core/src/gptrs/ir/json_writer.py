@@ -11,7 +11,7 @@ Json = dict[str, object]
 
 
 def program_to_json(program: Program) -> Json:
-    """The JSON form of `program` as dicts, lists and plain values (see `gptrs.ir.json_form`)."""
+    """Return the JSON form of `program` as dicts, lists and plain values."""
     return {
         "version": VERSION,
         "functions": [_function(function) for function in program.functions],

@@ -42,7 +42,7 @@ class Source:
     text: str
 
     def error(self, at: int, message: str) -> ParseError:
-        """A ParseError that points at the character number `at`, counted from 0."""
+        """Return a ParseError that points at the character number `at`, counted from 0."""
         start = self.text.rfind("\n", 0, at) + 1
         end = self.text.find("\n", at)
         line = self.text[start : len(self.text) if end < 0 else end].rstrip("\r")
@@ -59,7 +59,7 @@ class Token(NamedTuple):
     source: Source
 
     def error(self, message: str) -> ParseError:
-        """A ParseError that points at this token."""
+        """Return a ParseError that points at this token."""
         return self.source.error(self.at, message)
 
     def __str__(self) -> str:
@@ -100,7 +100,7 @@ class Lexer:
         return found
 
     def expected(self, wanted: str) -> ParseError:
-        """A ParseError at the next token."""
+        """Return a ParseError at the next token."""
         return self.token.error(f"expected {wanted}, found {self.token}")
 
     def _read(self) -> Token:

@@ -34,7 +34,7 @@ class Literal:
 
     @classmethod
     def of(cls, array: np.ndarray) -> Literal:
-        """The literal with the elements of `array`."""
+        """Return the literal with the elements of `array`."""
         type_ = TensorType.of(array)
         data = np.ascontiguousarray(array, dtype=type_.dtype.numpy).tobytes()
         if type_.dtype.bits == 4:  # NumPy ignores the upper half of the byte, equality must not
@@ -43,7 +43,7 @@ class Literal:
 
     @classmethod
     def full(cls, value: complex, dtype: DType, shape: tuple[int, ...] = ()) -> Literal:
-        """`value` in every element, converted to `dtype` by NumPy's rules."""
+        """Return `value` in every element, converted to `dtype` by NumPy's rules."""
         return cls.of(np.full(shape, value, dtype=dtype.numpy))
 
     @property

@@ -23,7 +23,7 @@ _HEX = re.compile(r'"[0-9a-fA-F]*"')
 
 
 def print_literal(literal: Literal) -> str:
-    """The one text of `literal`; its type is written elsewhere, after the instruction."""
+    """Return the one text of `literal`; its type is written elsewhere, after the instruction."""
     type_ = literal.type
     if type_.size == 0:
         return "[]"
@@ -41,7 +41,9 @@ def print_literal(literal: Literal) -> str:
 
 
 def parse_literal(node: SyntaxNode, type_: TensorType) -> Literal:
-    """The literal of `type_` that was written as `node`; ParseError at the part that does not fit.
+    """Return the literal of `type_` that was written as `node`.
+
+    Raise ParseError at the part that does not fit.
 
     >>> parse_literal(read_value(Lexer("[1.0, -inf]")), TensorType(f32, (2,)))
     """
@@ -70,7 +72,7 @@ def _print_element(data: bytes, dtype: DType) -> str:
 
 
 def _shortest(data: bytes, dtype: DType) -> str | None:
-    """The decimal with the fewest digits that converts to these bits, None if there is none."""
+    """Return the shortest decimal that converts to these bits, None if there is none."""
     with np.errstate(all="ignore"):
         value = float(np.frombuffer(data, dtype.numpy)[0])
         # 17 significant digits tell any two f64 apart; infinities and NaN ignore the precision.
@@ -90,7 +92,7 @@ def _part(dtype: DType) -> DType:
 
 
 def _leaves(node: SyntaxNode, type_: TensorType) -> list[SyntaxNode]:
-    """The elements of nested lists that have the shape of `type_`."""
+    """Return the elements of nested lists that have the shape of `type_`."""
     if type_.size == 0 and isinstance(node, SyntaxSequence) and node.is_list and not node.items:
         return []
     level = [node]
@@ -105,7 +107,7 @@ def _leaves(node: SyntaxNode, type_: TensorType) -> list[SyntaxNode]:
 
 
 def _parse_elements(leaves: list[SyntaxNode], dtype: DType) -> bytes:
-    """The storage of these elements, each a number, a pair of numbers or hex."""
+    """Return the storage of these elements, each a number, a pair of numbers or hex."""
     size = dtype.itemsize
     raw: dict[int, bytes] = {}
     for index, leaf in enumerate(leaves):

@@ -101,18 +101,18 @@ class Op:
         return inferred if isinstance(inferred, tuple) else (inferred,)
 
     def callees(self) -> tuple[str, ...]:
-        """The functions that the attributes refer to, without `@`, in the order of the fields."""
+        """Return the functions in the attributes, without `@`, in the order of the fields."""
         if not self.function_attributes:
             return ()
         names = (getattr(self, name) for name in self.function_attributes)
         return tuple(name for name in names if name is not None)
 
     def key_dtype(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> DType:
-        """The element type by which a kernel is chosen: of the data operand, else the result."""
+        """Return the dtype by which a kernel is chosen: of the data operand, else the result."""
         return operands[self.data_operand].dtype if operands else results[0].dtype
 
     def error(self, reason: str, *operands: TensorType) -> ProgramError:
-        """A ProgramError that reads `` `name` of TYPES REASON ``."""
+        """Return a ProgramError that reads `` `name` of TYPES REASON ``."""
         of = f" of {', '.join(map(str, operands))}" if operands else ""
         return ProgramError(f"`{self.name}`{of} {reason}")
 
@@ -133,7 +133,7 @@ class Op:
             raise self.error("needs operands of one shape; use `broadcast_to`", *operands)
 
     def attributes(self) -> dict[str, Any]:
-        """The attributes that differ from their default, in the order of declaration."""
+        """Return the attributes that differ from their default, in the order of declaration."""
         return {
             field.name: value
             for field in dataclasses.fields(typing.cast("Any", self))
@@ -141,7 +141,7 @@ class Op:
         }
 
     def __eq__(self, other: object) -> bool:
-        """Whether both are the same op with indistinguishable attributes (-0.0 is not 0.0)."""
+        """Return whether op and attributes are indistinguishable (-0.0 is not 0.0)."""
         return type(self) is type(other) and all(
             same_attribute(getattr(self, name), getattr(other, name))
             for name in self.attribute_types

@@ -13,7 +13,7 @@ from gptrs.ir.shapes import Shape
 
 
 def pack_int4(array: np.ndarray) -> np.ndarray:
-    """The elements of an `si4` or `ui4` array in row-major order as ui8[(size + 1) // 2].
+    """Return the elements of an `si4` or `ui4` array in row-major order as ui8[(size + 1) // 2].
 
     Element 2i is the low half of byte i and element 2i + 1 the high half, in two's complement for
     `si4`; an odd last one has 0 beside it. UsageError for other element types.
@@ -26,7 +26,7 @@ def pack_int4(array: np.ndarray) -> np.ndarray:
 
 
 def unpack_int4(packed: np.ndarray, dtype: DType, shape: Shape) -> np.ndarray:
-    """The array of `shape` and of `si4` or `ui4` that `pack_int4` made `packed` of.
+    """Return the array of `shape` and of `si4` or `ui4` that `pack_int4` made `packed` of.
 
     UsageError for other element types, another number of bytes, and a last half that is not 0
     though no element is stored in it.

@@ -28,7 +28,7 @@ _DTYPE_NAMES = frozenset(dtype.name for dtype in dtypes.ALL)
 
 
 def parse_program(text: str) -> Program:
-    """The program written in `text`, checked as `verify` does.
+    """Return the program written in `text`, checked as `verify` does.
 
     ParseError, with line and column, for anything that is not PTIR: another version, a malformed
     line, unknown ops, dtypes and attributes, values that are undefined or defined twice, types
@@ -121,7 +121,7 @@ class _Reader:
         return self._finished(params, results)
 
     def _region(self, name: str) -> Region:
-        """A region of an instruction, which sees nothing of the one around it."""
+        """Return a region of an instruction, which sees nothing of the one around it."""
         token = self._lexer.take("word", f"the region `{name}(...)`")
         if token.text != name:
             raise token.error(f"expected the region `{name}(...)`, found {token}")
@@ -221,7 +221,7 @@ class _Reader:
         return token, self._scope.names[token.text]
 
     def _inline_literal(self) -> Value:
-        """`f32[2] splat(1.0)` for an operand: a `constant` in front of the instruction."""
+        """Return `f32[2] splat(1.0)` for an operand: a `constant` in front of the instruction."""
         type_: TensorType = read_type(self._lexer)
         node: SyntaxNode = read_value(self._lexer)
         if isinstance(node, SyntaxCall) and node.word.text == "splat":

@@ -11,7 +11,7 @@ from gptrs.ir.value_names import ValueNames
 
 
 def print_program(program: Program) -> str:
-    """The text form of `program`; ProgramError if it reads a value before it is defined.
+    """Return the text form of `program`; ProgramError if it reads a value before it is defined.
 
     Parameters keep their names as far as those are identifiers and unlike each other; all other
     values are numbered from `%0` on in each function. Attributes at their default are left out.
@@ -21,12 +21,12 @@ def print_program(program: Program) -> str:
 
 
 def print_function(function: Function) -> str:
-    """The text of one function, as `print_program` gives it."""
+    """Return the text of one function, as `print_program` gives it."""
     return _Printer(f"`@{function.name}`").function(function)
 
 
 def print_region(region: Region) -> str:
-    """The text of a region on its own: equal texts mean equal regions, bit for bit."""
+    """Return the text of a region on its own: equal texts mean equal regions, bit for bit."""
     return "\n".join(_Printer("a region").block("region", region, ""))
 
 

@@ -70,7 +70,7 @@ class Region:
         )
 
     def walk(self) -> Iterator[Instruction]:
-        """Every instruction, each before those of its own regions."""
+        """Return every instruction, each before those of its own regions."""
         pending = list(reversed(self.instructions))
         while pending:
             instruction = pending.pop()
@@ -117,14 +117,14 @@ class Program:
         return named
 
     def function(self, name: str) -> Function:
-        """The function called `@name`; ProgramError if the program has none."""
+        """Return the function called `@name`; ProgramError if the program has none."""
         for function in self.functions:
             if function.name == name:
                 return function
         raise ProgramError(f"the program has no function called `@{name}`")
 
     def reachable(self) -> tuple[Function, ...]:
-        """`@main` and every function that it refers to, at any depth, in program order."""
+        """Return `@main` and every function that it refers to, at any depth, in program order."""
         reached = {"main"}
         # A function comes after those that it refers to.
         for function in reversed(self.functions):
@@ -134,6 +134,6 @@ class Program:
         return tuple(function for function in self.functions if function.name in reached)
 
     def bodies(self, instruction: Instruction) -> tuple[Signature, ...]:
-        """What `op.result_types` wants to know of the regions and callees of an instruction."""
+        """Return the signatures of regions and callees that `op.result_types` takes."""
         callees = (self.function(name).body for name in instruction.op.callees())
         return tuple(region.signature for region in (*instruction.regions, *callees))

@@ -10,14 +10,17 @@ Shape = tuple[int, ...]
 
 
 def normalize_axis(axis: int, rank: int, what: str) -> int:
-    """`axis` in [0, rank), negative ones counted from the end; `what` names the op in the error."""
+    """Return `axis` in [0, rank), negative ones counted from the end.
+
+    `what` names the op in the error.
+    """
     if not -rank <= axis < rank:
         raise ProgramError(f"{what}: axis {axis} is out of range for rank {rank}")
     return axis % rank
 
 
 def normalize_axes(axes: Sequence[int], rank: int, what: str) -> tuple[int, ...]:
-    """Each axis normalized, in ascending order; ProgramError when one is repeated."""
+    """Return each axis normalized, in ascending order; ProgramError when one is repeated."""
     normal = sorted(normalize_axis(axis, rank, what) for axis in axes)
     if len(set(normal)) != len(normal):
         raise ProgramError(f"{what}: axes {list(axes)} name an axis twice")
@@ -25,7 +28,10 @@ def normalize_axes(axes: Sequence[int], rank: int, what: str) -> tuple[int, ...]
 
 
 def broadcast_shapes(shapes: Sequence[Shape], what: str) -> Shape:
-    """The right-aligned common shape; dims are compatible if equal or 1, else ProgramError."""
+    """Return the right-aligned common shape.
+
+    Dims are compatible if equal or 1, else ProgramError.
+    """
     rank = max((len(shape) for shape in shapes), default=0)
     result: list[int] = []
     for position in range(-rank, 0):
@@ -38,7 +44,7 @@ def broadcast_shapes(shapes: Sequence[Shape], what: str) -> Shape:
 
 
 def broadcastable_to(shape: Shape, target: Shape) -> bool:
-    """Whether repetition alone turns `shape` into `target` (right-aligned, dim equal or 1)."""
+    """Return whether `shape` broadcasts to `target` (right-aligned, each dim equal or 1)."""
     if len(shape) > len(target):
         return False
     aligned = target[len(target) - len(shape) :]

@@ -15,7 +15,7 @@ from gptrs.ir.verifier import verify
 
 
 def symbols(program: Program) -> list[int]:
-    """The numbers of the symbols in the types and attributes of `program`, ascending."""
+    """Return the numbers of the symbols in the types and attributes of `program`, ascending."""
     found: set[int] = set()
     for function in program.functions:
         for region in _regions(function.body):
@@ -27,7 +27,7 @@ def symbols(program: Program) -> list[int]:
 
 
 def bind(program: Program, types: Mapping[str, TensorType]) -> dict[int, int]:
-    """The sizes of the symbols for inputs of these types, by the names of the parameters.
+    """Return the sizes of the symbols for inputs of these types, by the names of the parameters.
 
     The names are those of `program.inputs`, of which some may be missing; other names are ignored.
     A symbol is found where a parameter of `@main` has it alone as a dim, `f32[?0]`; every other dim
@@ -55,7 +55,9 @@ def bind(program: Program, types: Mapping[str, TensorType]) -> dict[int, int]:
 
 
 def specialize(program: Program, sizes: Mapping[int, int]) -> Program:
-    """`program` with `sizes[n]` in the place of each `?n`, verified; itself if it has no symbols.
+    """Return `program` with `sizes[n]` in the place of each `?n`, verified.
+
+    Itself if it has no symbols.
 
     ProgramError for a symbol without a size, a size below 0, or a program that is malformed with
     these sizes.

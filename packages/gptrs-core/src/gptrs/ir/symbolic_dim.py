@@ -138,11 +138,11 @@ class SymbolicDim:
     __int__ = __index__
 
     def symbols(self) -> frozenset[int]:
-        """The numbers of the symbols that occur."""
+        """Return the numbers of the symbols that occur."""
         return frozenset(number for monomial, _ in self.terms for number in monomial)
 
     def substitute(self, values: Mapping[int, int]) -> int:
-        """The dim with these values in the place of symbols; an int if none is left."""
+        """Return the dim with these values in the place of symbols; an int if none is left."""
         total = 0
         for monomial, factor in self.terms:
             product = factor
@@ -156,14 +156,14 @@ _UNTIL = "for all values of its symbols; specialize the program first"
 
 
 def symbol(number: int) -> int:
-    """The dim `?number`; typed as the integer that it stands for."""
+    """Return the dim `?number`; typed as the integer that it stands for."""
     if not 0 <= number < MAX_SYMBOLS:
         raise ProgramError(f"the number of a symbol is in [0, {MAX_SYMBOLS}), got {number}")
     return cast("int", SymbolicDim((((number,), 1),)))
 
 
 def parse_dim(text: str) -> int:
-    """The dim that `text`, which matches PATTERN, stands for; an int if the symbols cancel.
+    """Return the dim that `text`, which matches PATTERN, stands for; an int if the symbols cancel.
 
     ProgramError if it is too long or has too many terms.
     """
@@ -173,23 +173,26 @@ def parse_dim(text: str) -> int:
 
 
 def symbols_of(dims: Iterable[object]) -> frozenset[int]:
-    """The numbers of the symbols in any of `dims`."""
+    """Return the numbers of the symbols in any of `dims`."""
     found = (dim.symbols() for dim in dims if isinstance(dim, SymbolicDim))
     return frozenset(number for numbers in found for number in numbers)
 
 
 def substituted(dim: int, values: Mapping[int, int]) -> int:
-    """`dim` with values in the place of symbols; an integer is itself."""
+    """Return `dim` with values in the place of symbols; an integer is itself."""
     return dim.substitute(values) if isinstance(dim, SymbolicDim) else dim
 
 
 def exceeds(dim: int, limit: int) -> bool:
-    """Whether `dim` is a number above `limit`; a symbolic one is judged when it is specialized."""
+    """Return whether `dim` is a number above `limit`.
+
+    A symbolic one is judged when it is specialized.
+    """
     return not isinstance(dim, SymbolicDim) and dim > limit
 
 
 def is_negative(dim: int) -> bool:
-    """Whether `dim` is below 0 whatever its symbols are."""
+    """Return whether `dim` is below 0 whatever its symbols are."""
     if not isinstance(dim, SymbolicDim):
         return dim < 0
     high = _bounds(dim)[1]
@@ -220,7 +223,7 @@ def _terms(dim: int) -> tuple[tuple[Monomial, int], ...]:
 
 
 def _made(terms: Iterable[tuple[Monomial, int]]) -> int:
-    """The sum of terms: an int where no symbol is left."""
+    """Return the sum of terms: an int where no symbol is left."""
     total: dict[Monomial, int] = {}
     for monomial, factor in terms:
         total[monomial] = total.get(monomial, 0) + factor
@@ -258,7 +261,7 @@ def _divided(dim: SymbolicDim, divisor: int) -> tuple[int, int] | None:
 
 
 def _quotient(dim: SymbolicDim, divisor: SymbolicDim) -> int | None:
-    """`dim / divisor` if that is a polynomial: long division, leading term by leading term."""
+    """Return `dim / divisor` by long division of polynomials, None where a rest is left."""
     (below, factor), *_ = divisor.terms
     quotient, rest = 0, cast("int", dim)
     while isinstance(rest, SymbolicDim):
@@ -281,7 +284,7 @@ def _without(monomial: Monomial, factors: Monomial) -> Monomial | None:
 
 
 def _bounds(dim: int) -> tuple[int | None, int | None]:
-    """The least and the greatest value over all symbols >= 0, None where it is not known."""
+    """Return the least and the greatest value over all symbols >= 0, None where it is not known."""
     if not isinstance(dim, SymbolicDim):
         return dim, dim
     constant = dict(dim.terms).get((), 0)

@@ -69,14 +69,14 @@ class TensorType:
         return self.size * self.dtype.itemsize
 
     def with_shape(self, shape: Shape) -> TensorType:
-        """The same element type with another shape."""
+        """Return the same element type with another shape."""
         return TensorType(self.dtype, shape)
 
     def with_dtype(self, dtype: DType) -> TensorType:
-        """The same shape with another element type."""
+        """Return the same shape with another element type."""
         return TensorType(dtype, self.shape)
 
     @classmethod
     def of(cls, array: np.ndarray) -> TensorType:
-        """The type of a NumPy array; ProgramError if its dtype has no PTIR counterpart."""
+        """Return the type of a NumPy array; ProgramError if its dtype has no PTIR counterpart."""
         return cls(dtypes.from_numpy(array.dtype), tuple(int(dim) for dim in array.shape))

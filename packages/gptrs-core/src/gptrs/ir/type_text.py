@@ -14,7 +14,7 @@ Annotation = tuple[Token, TensorType]
 
 
 def parse_type(text: str) -> TensorType:
-    """The type that `text` writes, `f32[2, 3]`; ParseError if it does not."""
+    """Return the type that `text` writes, `f32[2, 3]`; ParseError if it does not."""
     lexer = Lexer(text)
     found = read_type(lexer)
     lexer.take("end", "nothing after the type")
@@ -22,7 +22,7 @@ def parse_type(text: str) -> TensorType:
 
 
 def read_types(lexer: Lexer) -> tuple[Annotation, ...]:
-    """One type, or several in parentheses."""
+    """Return one type, or several in parentheses."""
     if not lexer.skip("("):
         return ((lexer.token, read_type(lexer)),)
     types: list[Annotation] = []
@@ -34,12 +34,12 @@ def read_types(lexer: Lexer) -> tuple[Annotation, ...]:
 
 
 def read_type(lexer: Lexer) -> TensorType:
-    """The type that comes next; ParseError at the part that is none."""
+    """Return the type that comes next; ParseError at the part that is none."""
     return read_type_after(lexer.take("word", "a type such as `f32[2, 3]`"), lexer)
 
 
 def read_type_after(name: Token, lexer: Lexer) -> TensorType:
-    """The type whose dtype `name` has been passed and whose dims come next."""
+    """Return the type whose dtype `name` has been passed and whose dims come next."""
     try:
         dtype = dtypes.by_name(name.text)
     except ProgramError as error:
@@ -72,7 +72,7 @@ def _read_dim(lexer: Lexer) -> int:
 
 
 def read_symbolic(token: Token) -> int:
-    """The dim that a token of the kind `dim` stands for."""
+    """Return the dim that a token of the kind `dim` stands for."""
     try:
         return parse_dim(token.text)
     except ProgramError as error:

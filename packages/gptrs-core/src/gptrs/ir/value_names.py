@@ -31,7 +31,7 @@ class ValueNames:
         self._names = visible
 
     def define_params(self, params: Sequence[Value]) -> list[str]:
-        """The names of the parameters of a region."""
+        """Return the names of the parameters of a region."""
         wishes = Counter(param.name for param in params)
         for param in params:
             name = param.name
@@ -40,13 +40,13 @@ class ValueNames:
         return [self._names[param] for param in params]
 
     def define_results(self, results: Sequence[Value]) -> list[str]:
-        """The names of the results of an instruction."""
+        """Return the names of the results of an instruction."""
         for result in results:
             self._names[result] = self._number()
         return [self._names[result] for result in results]
 
     def of(self, values: Sequence[Value]) -> list[str]:
-        """The names of these values; ProgramError for one that has not been defined."""
+        """Return the names of these values; ProgramError for one that has not been defined."""
         for value in values:
             if value not in self._names:
                 what = f"reads a value of type `{value.type}` before it is defined"

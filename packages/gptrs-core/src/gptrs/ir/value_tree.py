@@ -21,7 +21,7 @@ class SyntaxSequence:
     items: tuple[SyntaxNode, ...]
 
     def error(self, message: str) -> ParseError:
-        """A ParseError that points at the opening bracket."""
+        """Return a ParseError that points at the opening bracket."""
         return self.opening.error(message)
 
     @property
@@ -43,7 +43,7 @@ class SyntaxCall:
     argument: SyntaxNode
 
     def error(self, message: str) -> ParseError:
-        """A ParseError that points at the word."""
+        """Return a ParseError that points at the word."""
         return self.word.error(message)
 
     def __str__(self) -> str:
@@ -58,7 +58,7 @@ class SyntaxType:
     type: TensorType
 
     def error(self, message: str) -> ParseError:
-        """A ParseError that points at the dtype."""
+        """Return a ParseError that points at the dtype."""
         return self.word.error(message)
 
     def __str__(self) -> str:
@@ -73,7 +73,7 @@ class SyntaxNames:
     items: dict[str, tuple[Token, SyntaxNode]]
 
     def error(self, message: str) -> ParseError:
-        """A ParseError that points at the opening bracket."""
+        """Return a ParseError that points at the opening bracket."""
         return self.opening.error(message)
 
     def __str__(self) -> str:
@@ -85,7 +85,10 @@ _ATOMS = ("word", "number", "dim", "string", "symbol")
 
 
 def read_value(lexer: Lexer, depth: int = 0) -> SyntaxNode:
-    """The value that comes next; ParseError where there is none or brackets nest too deep."""
+    """Return the value that comes next.
+
+    Raise ParseError where there is none or brackets nest too deep.
+    """
     token = lexer.token
     if depth > MAX_DEPTH:
         raise token.error(f"brackets are nested deeper than {MAX_DEPTH}")

@@ -21,7 +21,7 @@ class SourcePlace(Protocol):
     """A place in the written program, to which an error points."""
 
     def error(self, message: str) -> ProgramError:
-        """The error with this message for this place."""
+        """Return the error with this message for this place."""
         ...
 
 
@@ -29,7 +29,7 @@ class WrittenValue(SourcePlace, Protocol):
     """What is written for an attribute."""
 
     def read(self, kind: AttributeKind, result: TensorType) -> object:
-        """What it stands for in an op with that result; ProgramError if it is not of `kind`."""
+        """Return its value in an op with that result; ProgramError if it is not of `kind`."""
         ...
 
 
@@ -55,7 +55,7 @@ class WrittenOp:
         return self._class.region_names
 
     def upgraded(self, regions: tuple[Region, ...]) -> tuple[Region, ...]:
-        """The regions as they are in today's version."""
+        """Return the regions as they are in today's version."""
         try:
             return self._change.upgrade_regions(regions)
         except ProgramError as error:
@@ -68,7 +68,10 @@ class WrittenOp:
         regions: Sequence[Signature],
         functions: Mapping[str, Signature],
     ) -> Op:
-        """The op with these attributes; ProgramError if it does not infer the annotated types."""
+        """Return the op with these attributes.
+
+        Raise ProgramError if it does not infer the annotated types.
+        """
         if not annotated:
             raise self.place.error(f"{self._name} has at least one result, `()` is none")
         op = self._make(operands, [type_ for _, type_ in annotated])
@@ -103,7 +106,7 @@ class WrittenOp:
         return cast("Callable[..., Op]", self._class)(**values)
 
     def _values(self, result: TensorType) -> dict[str, object]:
-        """The attributes by today's names, and by their own those that are gone."""
+        """Return the attributes by today's names, and by their own those that are gone."""
         kinds = {**self._class.attribute_kinds, **self._change.kinds}
         values: dict[str, object] = {}
         for written, (place, value) in self.attributes.items():

@@ -18,10 +18,10 @@ _MAX_MOVES = 8
 
 
 def splat_value(match: Match, value: Value) -> Literal | None:
-    """The element, as a literal of rank 0, that `value` holds everywhere, as far as one can see.
+    """Return the one element of `value`, as a literal of rank 0, None if it is not known.
 
-    It is seen through ops that move elements. None if there is no constant behind them, or one of
-    several elements, or of none.
+    It is known where a constant with one element, or with equal ones, lies behind `value` or behind
+    ops that move elements.
     """
     for _ in range(_MAX_MOVES):
         node = match.definition(value)
@@ -36,7 +36,7 @@ def splat_value(match: Match, value: Value) -> Literal | None:
 
 
 def is_splat(match: Match, value: Value, number: complex) -> bool:
-    """Whether `value` holds `number`, of which it can hold the very bits, in every element."""
+    """Return whether every element of `value` is `number`, which its dtype must hold exactly."""
     return splat_value(match, value) == Literal.full(number, value.type.dtype)
 
 
@@ -49,7 +49,7 @@ def beside_splat(match: Match, number: complex) -> Value | None:
 
 
 def emit_splat(emit: Emitter, element: Literal, type_: TensorType) -> Value:
-    """A value of `type_` that holds `element`, a literal of rank 0, in every element."""
+    """Return a value of `type_` that holds `element`, a literal of rank 0, in every element."""
     constant = emit(Constant(element))
     return emit(BroadcastTo(type_.shape), constant) if type_.shape else constant
 

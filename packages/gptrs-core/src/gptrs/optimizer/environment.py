@@ -1,4 +1,4 @@
-"""Variables of the environment that every call looks at, since they may change between calls."""
+"""Environment variables that every call reads, since they may change between calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 
 
 class Variables:
-    """Some variables by name, read as `os.environ.get` does, in a tenth of the time."""
+    """Some variables by name, read like `os.environ.get` in a tenth of the time."""
 
     def __init__(self, *names: str) -> None:
         self._names = names
@@ -16,7 +16,7 @@ class Variables:
         self._unset = (None,) * len(names)
 
     def values(self) -> tuple[str | None, ...]:
-        """What they are now, None for those that are not set."""
+        """Return their values now, None for those that are not set."""
         environ = os.environ
         # The mapping that it wraps; to ask `environ` for what is not set raises an exception.
         wrapped = cast("Mapping[str, str] | None", getattr(environ, "_data", None))

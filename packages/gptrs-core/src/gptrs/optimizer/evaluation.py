@@ -23,12 +23,12 @@ CHEAP = (Constant, Iota, BroadcastTo)
 
 
 def definitions(region: Region) -> Definitions:
-    """The instruction behind each value that `region` defines."""
+    """Return the instruction behind each value that `region` defines."""
     return {value: made for made in region.instructions for value in made.results}
 
 
 def known_instructions(region: Region, given: Iterable[Value]) -> dict[Instruction, bool]:
-    """The instructions that read nothing but `given` and each other, in order.
+    """Return the instructions that read nothing but `given` and each other, in order.
 
     The value says whether one of `given` is among what it depends on. Random ops are left out,
     since a program that draws numbers shall draw them each time; so are custom calls, calls, ops of
@@ -58,7 +58,7 @@ def _may_be_evaluated(instruction: Instruction) -> bool:
 
 
 def cut(values: Sequence[Value], params: Sequence[Value], defined: Definitions) -> Program:
-    """The program from `params` to `values`, made of the instructions that they need."""
+    """Return the program from `params` to `values`, made of the instructions that they need."""
     needed: dict[Instruction, None] = {}
     pending = [(value, False) for value in reversed(values)]
     while pending:

@@ -42,7 +42,7 @@ EXACT_BINARY: tuple[type[Op], ...] = (
 
 
 def accepts(op: Op, *operands: TensorType) -> bool:
-    """Whether `op` takes these operands; it does not where symbolic dims leave that open."""
+    """Return whether `op` takes these operands; it does not where symbolic dims leave that open."""
     try:
         op.result_types(operands)
     except ProgramError:

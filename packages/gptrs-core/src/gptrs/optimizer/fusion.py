@@ -38,12 +38,14 @@ class ProgramPattern(Protocol):
         ...
 
     def find_call(self, result: Value, definition: Definer) -> FoundCall | None:
-        """The call that gives `result`, None if there is none."""
+        """Return the call that gives `result`, None if there is none."""
         ...
 
 
 def find_calls(pattern: ProgramPattern, region: Region) -> list[FoundCall]:
-    """Every call that `pattern` finds in `region` itself, in program order; they may overlap.
+    """Return every call that `pattern` finds in `region` itself, in program order.
+
+    They may overlap.
 
     What is part of a larger call is left out: a product whose bias is added is one call.
     """
@@ -77,7 +79,7 @@ class FusionPass:
     replacement: Replacement
 
     def apply(self, program: Program) -> Program:
-        """`program` with the calls replaced; itself if there are none."""
+        """Return `program` with the calls replaced; itself if there are none."""
         return change_regions(program, self._replace)
 
     def _replace(self, region: Region) -> Region:

@@ -66,7 +66,7 @@ def fold_parameters(program: Program, constant: Sequence[bool]) -> Split:
 
 
 def _frontier(region: Region, foldable: set[Instruction], given: set[Value]) -> list[Value]:
-    """What to derive: values that instructions outside read and that are worth it."""
+    """Return what to derive: values that instructions outside read and that are worth it."""
     sources: dict[Value, frozenset[Value]] = {param: frozenset([param]) for param in given}
     worth: dict[Value, bool] = {}
     for made in region.instructions:
@@ -106,7 +106,7 @@ def _recipe(value: Value, region: Region) -> Recipe:
 
 
 def _reading(region: Region, derived: dict[Value, Value]) -> Region:
-    """`region` that reads `derived` values instead of computing them."""
+    """Return `region` that reads `derived` values instead of computing them."""
     instructions = tuple(with_operands(made, derived) for made in region.instructions)
     results = tuple(derived.get(value, value) for value in region.results)
     return without_dead_code(Region(region.params, instructions, results))

@@ -20,7 +20,10 @@ class Pass(Protocol):
         ...
 
     def apply(self, program: Program) -> Program:
-        """The changed program; `program` itself, the same object, if there is nothing to change."""
+        """Return the changed program.
+
+        `program` itself, the same object, if there is nothing to change.
+        """
         ...
 
 
@@ -32,7 +35,7 @@ class RegionPass:
     change: Callable[[Region], Region]
 
     def apply(self, program: Program) -> Program:
-        """`program` with `change` applied to every region, inner ones first."""
+        """Return `program` with `change` applied to every region, inner ones first."""
         return change_regions(program, self.change)
 
 
@@ -44,12 +47,15 @@ class RewritePass:
     rewrites: tuple[Rewrite, ...]
 
     def apply(self, program: Program) -> Program:
-        """`program` with the rewrites applied to every region, inner ones first."""
+        """Return `program` with the rewrites applied to every region, inner ones first."""
         return change_regions(program, lambda region: rewrite_region(region, self.rewrites))
 
 
 def change_regions(program: Program, change: Callable[[Region], Region]) -> Program:
-    """`program` with `change` applied to every region, inner first; itself if nothing changed."""
+    """Return `program` with `change` applied to every region, inner first.
+
+    Itself if nothing changed.
+    """
     bodies = [_changed(function.body, change) for function in program.functions]
     if all(body is old.body for body, old in zip(bodies, program.functions, strict=True)):
         return program

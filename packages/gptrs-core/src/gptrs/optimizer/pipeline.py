@@ -109,7 +109,7 @@ class Pipeline:
     """Called after every pass."""
 
     def before_folding(self, program: Program) -> Program:
-        """`program` in canonical form, and as the backend wants it."""
+        """Return `program` in canonical form, and as the backend wants it."""
         return self._run(
             program,
             Stage("canonicalize", self._with_constants(PIPELINE), _rounds(FIRST_ROUNDS)),
@@ -117,7 +117,7 @@ class Pipeline:
         )
 
     def after_folding(self, program: Program) -> Program:
-        """`program` with the instructions that the backend puts together, and without remains."""
+        """Fuse what the backend puts together, and clean up what that left behind."""
         last = tuple(SPECIALIZATION if each is CANONICALIZATION else each for each in PIPELINE)
         return self._run(
             program,
@@ -141,7 +141,9 @@ class Pipeline:
 def optimize(
     program: Program, *, verify: bool = False, evaluate: Evaluator | None = None
 ) -> Program:
-    """A program that computes the same, bit for bit, with less; `program` itself if it is minimal.
+    """Return a program that computes the same, bit for bit, with less.
+
+    `program` itself if it is minimal.
 
     Which of the NaNs comes out is not said by PTIR, and may change.
 
@@ -153,7 +155,10 @@ def optimize(
 
 
 def find_pass(name: str, evaluate: Evaluator | None = None) -> Pass:
-    """The pass called `name`, one of the pipeline or of the foldings; UsageError lists them all."""
+    """Return the pass called `name`, one of the pipeline or of the foldings.
+
+    Raise UsageError lists them all.
+    """
     passes = known_passes(evaluate)
     known = {pass_.name: pass_ for pass_ in passes}
     if name not in known:
@@ -162,18 +167,24 @@ def find_pass(name: str, evaluate: Evaluator | None = None) -> Pass:
 
 
 def known_passes(evaluate: Evaluator | None = None) -> tuple[Pass, ...]:
-    """Every pass of gptrs itself; that for constants only with something to evaluate them."""
+    """Return every pass of gptrs itself.
+
+    That for constants only with something to evaluate them.
+    """
     folding = () if evaluate is None else (ConstantFolding(evaluate),)
     return (*PIPELINE, *folding, *FOLDINGS, SPECIALIZATION, *SPECIALIZATIONS)
 
 
 def pipeline_settings() -> tuple[str | None, ...]:
-    """All that decides, besides a program and the passes of a backend, what a pipeline makes."""
+    """Return the environment variables on which the result of a pipeline depends."""
     return _SETTINGS.values()
 
 
 def _rounds(variable: str) -> int:
-    """The rounds that an environment variable asks for; UsageError unless it is a number >= 0."""
+    """Return the rounds that an environment variable asks for.
+
+    Raise UsageError unless it is a number >= 0.
+    """
     text = os.environ.get(variable, "")
     if not text:
         return MAX_ROUNDS

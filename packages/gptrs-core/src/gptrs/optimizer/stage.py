@@ -42,7 +42,7 @@ class Stage:
     def run(
         self, program: Program, *, verify: bool = False, observe: Observer | None = None
     ) -> Program:
-        """What the passes make of `program`; the same object if they change nothing.
+        """Run the passes on `program`; return the same object if they change nothing.
 
         With `verify`, the program is checked after every pass, and ProgramError says which one
         broke what.
@@ -71,7 +71,7 @@ class Stage:
 
 
 def instruction_count(program: Program) -> int:
-    """The instructions of every function, those of nested regions included."""
+    """Return the instructions of every function, those of nested regions included."""
     return sum(1 for function in program.functions for _ in function.body.walk())
 
 

@@ -22,12 +22,12 @@ _CONTROL_FLOW = ("Cond", "While", "Scan")
 
 
 def is_dump(value: dict[str, object]) -> bool:
-    """Whether this JSON object is a dump rather than the JSON form."""
+    """Return whether this JSON object is a dump rather than the JSON form."""
     return "version" not in value and ("spec_version" in value or "entry" in value)
 
 
 def translate_dump(node: JsonNode) -> Json:
-    """The JSON form of the program in a dump, which `entry` names the main function of."""
+    """Return the JSON form of the program in a dump, which `entry` names the main function of."""
     fields = node.fields(("entry", "functions"), ("spec_version", "regions"))
     if "spec_version" in fields:
         version = fields["spec_version"].string("a version")
@@ -50,7 +50,7 @@ class _Function:
         self._fields = node.fields(_FUNCTION, ("hints",))
 
     def translated(self, entry: str) -> Json:
-        """The function in the JSON form, called `main` if it is `entry`."""
+        """Return the function in the JSON form, called `main` if it is `entry`."""
         fields = self._fields
         name = fields["name"].string("the name of a function")
         if name == "main" and entry != "main":
@@ -80,7 +80,7 @@ class _Function:
         return {"op": name, "operands": operands, "attributes": attributes, "results": results}
 
     def _op(self, node: JsonNode, types: list[str]) -> tuple[str, Json]:
-        """The name of the op and its attributes, for results of these types."""
+        """Return the name of the op and its attributes, for results of these types."""
         tag, value = variant(node)
         if tag in _CONTROL_FLOW:
             what = f"a dump does not say which values the regions of `{tag}` take and give"
@@ -100,7 +100,7 @@ class _Function:
         }
 
     def _attribute(self, name: str, node: JsonNode, dtype: str) -> object:
-        """An attribute of an op whose first result has elements of `dtype`."""
+        """Return an attribute of an op whose first result has elements of `dtype`."""
         if node.value is None:
             return None
         if name in _DTYPE_FIELDS or name in _WORD_FIELDS:
@@ -128,7 +128,7 @@ class _Function:
         return {"target": fields["target"].value, "results": types, "attrs": attrs}
 
     def _typed(self, id_: JsonNode, type_: JsonNode) -> list[Json]:
-        """The id and type of a value, of each element where it is a tuple."""
+        """Return the id and type of a value, of each element where it is a tuple."""
         number = _number(id_)
         tag, value = variant(type_)
         if tag == "Tensor" and value is not None:

@@ -24,12 +24,12 @@ _HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
 
 def camel_to_snake(word: str) -> str:
-    """The name in the text form of a word in a dump: `DotGeneral` is `dot_general`."""
+    """Return the name in the text form of a word in a dump: `DotGeneral` is `dot_general`."""
     return _SPELLED.get(word, _HUMP.sub("_", word).lower())
 
 
 def variant(node: JsonNode) -> tuple[str, JsonNode | None]:
-    """A choice: a word, or the only key of an object with what belongs to it."""
+    """Return a choice: a word, or the only key of an object with what belongs to it."""
     if isinstance(node.value, str):
         return node.string(), None
     entries = node.entries()
@@ -45,13 +45,13 @@ class Dims:
         self._numbers: dict[str, int] = {}
 
     def type(self, node: JsonNode) -> str:
-        """A tensor type as in the text form."""
+        """Return a tensor type as in the text form."""
         fields = node.fields(("dtype", "shape"))
         name = camel_to_snake(fields["dtype"].string("a dtype"))
         return f"{name}[{', '.join(map(str, self.attribute(fields['shape'])))}]"
 
     def attribute(self, node: JsonNode) -> list[object]:
-        """The dims of `{"dims": [...]}`, or of a list in which one may be `"Infer"`, -1."""
+        """Return the dims of `{"dims": [...]}`, or of a list in which one may be `"Infer"`, -1."""
         entries = node.fields(("dims",))["dims"] if isinstance(node.value, dict) else node
         return [self._dim(each) for each in entries.items()]
 
@@ -72,7 +72,7 @@ class Dims:
 
 
 def literal(node: JsonNode, dims: Dims) -> dict[str, object]:
-    """The literal with a type and a list of bytes, in the JSON form."""
+    """Return the literal with a type and a list of bytes, in the JSON form."""
     fields = node.fields(("spec", "bytes"))
     written = dims.type(fields["spec"])
     dtype = _DTYPES.get(written.partition("[")[0])
@@ -91,7 +91,7 @@ def literal(node: JsonNode, dims: Dims) -> dict[str, object]:
 
 
 def scalar(node: JsonNode, dtype_name: str) -> dict[str, object]:
-    """The literal of rank 0 that a number such as `{"Float": 0.0}` is as `dtype_name`."""
+    """Return the literal of rank 0 that a number such as `{"Float": 0.0}` is as `dtype_name`."""
     tag, value = variant(node)
     dtype = _DTYPES.get(dtype_name)
     if dtype is None or value is None:
@@ -100,7 +100,7 @@ def scalar(node: JsonNode, dtype_name: str) -> dict[str, object]:
 
 
 def _element(tag: str, node: JsonNode, dtype: DType) -> np.ndarray:
-    """The number of a choice as an array of rank 0; a dump has no infinity and no NaN."""
+    """Return the number of a choice as an array of rank 0; a dump has no infinity and no NaN."""
     number = node.value
     if tag == "Float" and dtype.is_float:
         return _float(node, dtype)

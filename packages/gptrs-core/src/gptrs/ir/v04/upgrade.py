@@ -42,7 +42,7 @@ _XLA_SCATTER = {
 
 
 def change_since_v04(name: str) -> OpChange:
-    """What has become of the op called `name` in v0.4."""
+    """Return what has become of the op called `name` in v0.4."""
     return _CHANGES.get(name, _AXES_ONLY)
 
 
@@ -74,7 +74,7 @@ def _reduction(attributes: Attributes, operands: Types, results: Types) -> None:
 
 
 def _holds(wide: DType, narrow: DType) -> bool:
-    """Whether each value of `narrow` is one of `wide` too."""
+    """Return whether each value of `narrow` is one of `wide` too."""
     return wide is narrow or (wide.kind == narrow.kind and wide.bits > narrow.bits)
 
 
@@ -152,7 +152,10 @@ def _reduce_of_kind(kind: str) -> Callable[[Attributes, Types, Types], None]:
 
 
 def _condition_alone(regions: tuple[Region, ...]) -> tuple[Region, ...]:
-    """The condition gave (i1[], state..), of which the state had to be what it was given."""
+    """Drop the state from the results of a v0.4 condition, (i1[], state..).
+
+    The state had to be what the condition was given.
+    """
     condition, *others = regions
     _, *state = condition.results or [None]
     if state and tuple(state) != condition.params:

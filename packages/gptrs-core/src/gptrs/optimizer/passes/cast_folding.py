@@ -30,7 +30,7 @@ _PARTS = {"cf32": "f32", "cf64": "f64"}
 
 
 def is_exact(source: DType, target: DType) -> bool:
-    """Whether `target` holds every value of `source`, the sign of zero and infinities included.
+    """Return whether `target` holds every value of `source`, -0.0 and infinities included.
 
     A NaN comes out as a NaN, with bits of its own.
     """

@@ -74,7 +74,7 @@ def _slices(m: Match) -> list[tuple[Value, list[Span]]]:
 
 
 def _adjacent(first: list[Span], second: list[Span], axis: int) -> bool:
-    """Whether `second` goes on along `axis` where `first` ended, and agrees with it elsewhere."""
+    """Return whether `second` goes on along `axis` where `first` ended, and agrees elsewhere."""
     a, b = first[axis], second[axis]
     if not a.size or not b.size or a.step != b.step or b.start != a.last + a.step:
         return False

@@ -33,7 +33,7 @@ class ConstantFolding:
     name: str = "constant-folding"
 
     def apply(self, program: Program) -> Program:
-        """`program` with the constants of every region folded; itself if there are none."""
+        """Return `program` with the constants of every region folded; itself if there are none."""
         return change_regions(program, self._fold)
 
     def _fold(self, region: Region) -> Region:
@@ -54,7 +54,7 @@ class ConstantFolding:
         return Region(region.params, tuple(kept), tuple(known.get(v, v) for v in region.results))
 
     def _values(self, wanted: Sequence[Value], region: Region) -> dict[Value, np.ndarray]:
-        """What each of `wanted` is; without those that fail."""
+        """Evaluate each of `wanted`; leave out those that fail."""
         defined = definitions(region)
         try:
             return dict(zip(wanted, self.evaluate(cut(wanted, (), defined)), strict=True))

@@ -7,7 +7,7 @@ from gptrs.optimizer.pass_base import RegionPass
 
 
 def without_dead_code(region: Region) -> Region:
-    """`let y = f(x) in z -> z` where z does not read y.
+    """Return `let y = f(x) in z -> z` where z does not read y.
 
     Every op is pure, so that only results count; an instruction stays whole while one of its
     results is read. With it goes an error that it would have raised. Parameters stay.

@@ -27,7 +27,7 @@ class Inlining:
     name: str = "inlining"
 
     def apply(self, program: Program) -> Program:
-        """`program` without calls; itself if there is nothing to change."""
+        """Return `program` without calls; itself if there is nothing to change."""
         bodies: dict[str, Region] = {}
         for function in program.reachable():
             bodies[function.name] = _Inliner(self.knows, bodies).region(function.body)
@@ -44,7 +44,7 @@ class _Inliner:
         self._bodies = bodies
 
     def region(self, region: Region) -> Region:
-        """`region` with the calls in it, at any depth, inlined; itself if there are none."""
+        """Return `region` with the calls in it, at any depth, inlined; itself if there are none."""
         known: dict[Value, Value] = {}
         kept: list[Instruction] = []
         for instruction in region.instructions:

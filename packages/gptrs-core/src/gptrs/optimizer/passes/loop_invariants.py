@@ -57,7 +57,7 @@ def _carry_count(instruction: Instruction) -> int:
 
 
 def _hoisted(instruction: Instruction) -> dict[Instruction, None]:
-    """The instructions of the body of a loop to take out, with the constants that they need."""
+    """Return the instructions to take out of a loop body, with the constants that they need."""
     if not isinstance(instruction.op, While | Scan):
         return {}
     body = instruction.regions[-1]
@@ -88,7 +88,10 @@ def _may_fail(made: Instruction) -> bool:
 def _hoist(
     instruction: Instruction, hoisted: dict[Instruction, None], into: list[Instruction]
 ) -> Instruction:
-    """The loop without `hoisted`, which goes to `into`; new carried values follow the old ones."""
+    """Return the loop without `hoisted`, which goes to `into`.
+
+    New carried values follow the old ones.
+    """
     body, count = instruction.regions[-1], _carry_count(instruction)
     rest = [made for made in body.instructions if made not in hoisted]
     # Constants are made anew on both sides, for they cost nothing and need not be carried.

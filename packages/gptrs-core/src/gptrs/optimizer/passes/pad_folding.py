@@ -17,7 +17,7 @@ SYMBOLIC = Declined("its dims are symbolic")
 
 
 def _spreads(op: Pad, shape: tuple[int, ...]) -> bool:
-    """Whether `op` may put values between the elements."""
+    """Return whether `op` may put values between the elements."""
     between = zip(op.between(len(shape)), shape, strict=True)
     return any(interior != 0 and dim not in (0, 1) for interior, dim in between)
 

@@ -45,13 +45,13 @@ def with_simple_regions(region: Region) -> Region:
 
 
 def _read(region: Region) -> set[Value]:
-    """The values that an instruction or the return reads."""
+    """Return the values that an instruction or the return reads."""
     operands = (operand for made in region.instructions for operand in made.operands)
     return {*operands, *region.results}
 
 
 def _decided(instruction: Instruction, defined: Definitions) -> Region | None:
-    """The branch that a `cond` takes whatever happens, None if that is open."""
+    """Return the branch that a `cond` takes whatever happens, None if that is open."""
     if not isinstance(instruction.op, Cond):
         return None
     predicate = defined.get(instruction.operands[0])
@@ -146,7 +146,7 @@ def _needed(body: Region, wanted: set[int], count: int | None = None) -> list[in
 
 
 def _params_behind(body: Region, results: Sequence[int]) -> set[int]:
-    """Which parameters of `body` these results of it depend on."""
+    """Return the parameters of `body` on which these results of it depend."""
     live = {body.results[number] for number in results}
     for made in reversed(body.instructions):
         if not live.isdisjoint(made.results):
@@ -159,7 +159,7 @@ def _pick(values: Sequence[Value], numbers: Sequence[int]) -> tuple[Value, ...]:
 
 
 def _with_results(region: Region, numbers: Sequence[int]) -> Region:
-    """`region` that gives these of its results, without what only the others need."""
+    """Return `region` that gives these of its results, without what only the others need."""
     results = _pick(region.results, numbers)
     return without_dead_code(Region(region.params, region.instructions, results))
 

@@ -37,22 +37,25 @@ class Span:
         return self.start + (self.size - 1) * self.step
 
     def within(self, first: int, count: int) -> bool:
-        """Whether it reads no other positions than `first` to `first + count - 1`."""
+        """Return whether it reads no other positions than `first` to `first + count - 1`."""
         return not self.size or (first <= self.start and self.last < first + count)
 
     def moved(self, offset: int) -> Span:
-        """The same elements, where position 0 was `offset`; nothing is read from 0 on."""
+        """Return the same elements, where position 0 was `offset`; nothing is read from 0 on."""
         return Span(self.start - offset if self.size else 0, self.size, self.step)
 
 
 def spans_of(op: Slice) -> list[Span]:
-    """What `op` reads on each axis."""
+    """Return what `op` reads on each axis."""
     steps = op.steps(len(op.starts))
     return [Span(*span) for span in zip(op.starts, op.sizes, steps, strict=True)]
 
 
 def slice_op(spans: list[Span]) -> Slice:
-    """The slice that reads `spans`; steps are 1 where one element is read, left out if all are."""
+    """Return the slice that reads `spans`.
+
+    Steps are 1 where one element is read, left out if all are.
+    """
     steps = tuple(1 if span.size in (0, 1) else span.step for span in spans)
     starts, sizes = tuple(span.start for span in spans), tuple(span.size for span in spans)
     return Slice(starts, sizes, None if all(step == 1 for step in steps) else steps)

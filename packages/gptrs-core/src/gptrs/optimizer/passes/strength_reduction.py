@@ -53,7 +53,7 @@ _EXPONENTS = {
 
 
 def _exact_reciprocal(number: Literal) -> Literal | None:
-    """`1 / number` if that is a normal power of two."""
+    """Return `1 / number` if that is a normal power of two."""
     dtype = number.type.dtype
     significand, exponent = math.frexp(float(number.array.astype(np.float64)))
     least, greatest = _EXPONENTS[dtype.name]

@@ -19,7 +19,7 @@ FIRINGS_PER_INSTRUCTION = 32
 
 
 def rewrite_region(region: Region, rewrites: Sequence[Rewrite]) -> Region:
-    """`region` with `rewrites` applied until none fits; `region` itself if none ever did.
+    """Return `region` with `rewrites` applied until none fits; `region` itself if none ever did.
 
     At an instruction, the rewrites are tried in the order given. GptrsError when they go on for
     longer than `FIRINGS_PER_INSTRUCTION` allows.
@@ -34,7 +34,7 @@ ByRoot = dict[type[Op], list[Rewrite]]
 
 @functools.lru_cache(maxsize=64)
 def _table(rewrites: tuple[Rewrite, ...]) -> tuple[ByRoot, int]:
-    """The rewrites by the op that their patterns begin with, and the greatest depth of those."""
+    """Return the rewrites by the root of their patterns, and the greatest depth of those."""
     by_root: ByRoot = {}
     for rewrite in rewrites:
         for op in rewrite.pattern.symbol.ops:
@@ -78,7 +78,7 @@ class _Driver:
     def _find(
         self, root: InstructionNode
     ) -> tuple[Rewrite, tuple[Value, ...], list[InstructionNode]] | None:
-        """The first rewrite that fits and does not decline, its values, and what it emitted."""
+        """Return the first rewrite that does not decline, its values, and what it emitted."""
         for rewrite in self._by_root.get(type(root.op), ()):
             match = find_match(rewrite.pattern, root, self.rewriter)
             if match is None:

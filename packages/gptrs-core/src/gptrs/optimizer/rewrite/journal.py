@@ -1,4 +1,4 @@
-"""What the rewrites of an optimization did and what they refused, for those who ask."""
+"""The journal of an optimization: which rewrites fired, which declined and why."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A rewrite whose pattern matched `instruction` and whose check refused, and why."""
+    """A rewrite whose pattern matched `instruction` and that declined, and why."""
 
     rewrite: str
     instruction: str
@@ -54,5 +54,5 @@ def recording() -> Generator[Journal]:
 
 
 def current_journal() -> Journal | None:
-    """The journal that is open in this thread, None where nobody asked for one."""
+    """Return the journal that is open in this thread, None where nobody asked for one."""
     return _open_journal.get()

@@ -64,7 +64,7 @@ class OpPattern:
         return 1 + max(inner, default=0)
 
     def result(self, index: int) -> OpPattern:
-        """The same instruction, seen as its result number `index`."""
+        """Return the same instruction, seen as its result number `index`."""
         return replace(self, index=index)
 
 
@@ -81,7 +81,10 @@ class OpSymbol(Generic[OpT_co]):
     def __call__(
         self, *operands: Operand | Operands | OpPattern, **attributes: object
     ) -> OpPattern:
-        """A pattern; ValueError if the number of operands or the name of an attribute is wrong."""
+        """Return a pattern.
+
+        Raise ValueError if the number of operands or the name of an attribute is wrong.
+        """
         first = tuple(operand for operand in operands if not isinstance(operand, Operands))
         rest = operands[-1] if operands and isinstance(operands[-1], Operands) else None
         for op in self.ops:
@@ -94,7 +97,7 @@ class OpSymbol(Generic[OpT_co]):
 
 
 def calls(*ops: type[OpT]) -> OpSymbol[OpT]:
-    """A symbol for an instruction of one of `ops`."""
+    """Return a symbol for an instruction of one of `ops`."""
     return OpSymbol(ops)
 
 
@@ -125,7 +128,7 @@ class Match:
     @overload
     def __getitem__(self, symbol: OpSymbol[OpT]) -> OpT: ...
     def __getitem__(self, symbol: Operand | Operands | Attribute[T] | OpSymbol[OpT]) -> object:
-        """What `symbol` stands for; KeyError if the pattern does not contain it."""
+        """Return what `symbol` stands for; KeyError if the pattern does not contain it."""
         return self._bindings[symbol]
 
     @property
@@ -139,11 +142,11 @@ class Match:
         return self.root.operands
 
     def users(self) -> list[InstructionNode]:
-        """The nodes that read a result of the instruction that the whole pattern matched."""
+        """Return the nodes that read a result of the instruction that the whole pattern matched."""
         return [user for result in self.root.results for user in self._rewriter.users(result)]
 
     def definition(self, value: Value) -> InstructionNode | None:
-        """The node that defines `value`, None for a parameter of the region."""
+        """Return the node that defines `value`, None for a parameter of the region."""
         return self._rewriter.definition(value)
 
     def bind(self, symbol: object, found: object) -> bool:
@@ -156,7 +159,7 @@ class Match:
 
 
 def find_match(pattern: OpPattern, root: InstructionNode, rewriter: Rewriter) -> Match | None:
-    """The match of `pattern` at `root`, None if there is none.
+    """Return the match of `pattern` at `root`, None if there is none.
 
     The root of a pattern is a whole instruction: its `index` plays no part.
     """

@@ -25,7 +25,7 @@ class InstructionNode:
     following: InstructionNode | None = field(default=None, repr=False)
 
     def freeze(self) -> Instruction:
-        """The node as an instruction: the one it was made from if nothing changed."""
+        """Return the node as an instruction: the one it was made from if nothing changed."""
         return self.origin or Instruction(self.op, tuple(self.operands), self.results, self.regions)
 
 
@@ -60,7 +60,10 @@ class Rewriter:
             self._uses.setdefault(value, {})[None, position] = None
 
     def __iter__(self) -> Iterator[InstructionNode]:
-        """The nodes in order; the one just yielded may be erased and others inserted before it."""
+        """Return the nodes in order.
+
+        The one just yielded may be erased and others inserted before it.
+        """
         node = self._first
         while node is not None:
             following = node.following
@@ -68,15 +71,18 @@ class Rewriter:
             node = following
 
     def definition(self, value: Value) -> InstructionNode | None:
-        """The node that defines `value`, None for a parameter of the region."""
+        """Return the node that defines `value`, None for a parameter of the region."""
         return self._definitions.get(value)
 
     def users(self, value: Value) -> list[InstructionNode]:
-        """The nodes that read `value`, each once; the results of the region are not among them."""
+        """Return the nodes that read `value`, each once.
+
+        The results of the region are not among them.
+        """
         return list(dict.fromkeys(node for node, _ in self._uses.get(value, ()) if node))
 
     def used(self, value: Value) -> bool:
-        """Whether a node reads `value` or the region returns it."""
+        """Return whether a node reads `value` or the region returns it."""
         return bool(self._uses.get(value))
 
     def insert(self, op: Op, operands: Sequence[Value], before: InstructionNode) -> InstructionNode:
@@ -127,7 +133,7 @@ class Rewriter:
             pending.extend(made for made in defined if made is not None)
 
     def region(self) -> Region:
-        """The region as data: the one this was made from if nothing changed."""
+        """Return the region as data: the one this was made from if nothing changed."""
         if not self._changed:
             return self._region
         instructions = tuple(node.freeze() for node in self)

@@ -26,22 +26,22 @@ class Made(Protocol):
 
     @property
     def op(self) -> Op:
-        """What is applied."""
+        """The op that it applies."""
         ...
 
     @property
     def operands(self) -> Sequence[Value]:
-        """To what."""
+        """The values that it reads."""
         ...
 
     @property
     def results(self) -> tuple[Value, ...]:
-        """What comes out."""
+        """The values that it defines."""
         ...
 
     @property
     def regions(self) -> tuple[Region, ...]:
-        """Those that the op asks for."""
+        """The regions that it carries."""
         ...
 
 
@@ -92,7 +92,7 @@ class Template:
         return None if made is None else type(made.op)
 
     def match(self, result: Value, definition: Definer, *, exact: bool) -> TemplateMatch | None:
-        """Where the template computes `result`, None if it does not.
+        """Find where the template computes `result`, None if it does not.
 
         An `exact` match agrees in all types and attributes. One that is not agrees in the ops, and
         in those attributes that are words, as a candidate of which the types can be read off.
@@ -115,7 +115,7 @@ class _Matching:
         self.made: dict[Instruction, Made] = {}
 
     def value(self, wanted: Value, found: Value, permutation: Axes | None) -> bool:
-        """Whether `wanted`, of the template, can stand for `found`, transposed."""
+        """Return whether `wanted`, of the template, can stand for `found`, transposed."""
         bound = Bound(found, permutation)
         known = self.bound.get(wanted)
         if known is not None:
@@ -159,7 +159,7 @@ class _Matching:
             self.made.popitem()
 
     def _turned(self, made: Instruction, here: Made) -> Sequence[Axes | None] | None:
-        """How each operand is transposed; None if the ops do not agree."""
+        """Return how each operand is transposed; None if the ops do not agree."""
         if isinstance(made.op, DotGeneral) and isinstance(here.op, DotGeneral):
             return _turned_product(made, made.op, here, here.op, self._exact)
         agrees = made.op == here.op if self._exact else _agree_in_words(made.op, here.op)
@@ -185,7 +185,7 @@ def _agree_in_words(wanted: Op, found: Op) -> bool:
 def _turned_product(
     made: Instruction, wanted: DotGeneral, here: Made, found: DotGeneral, exact: bool
 ) -> Sequence[Axes | None] | None:
-    """The permutations under which `found` is `wanted`: batch, contracted and free axes pair up."""
+    """Return the permutations under which `found` is `wanted`; None if the axes do not pair up."""
     if exact and (wanted.accum_dtype, wanted.out_dtype) != (found.accum_dtype, found.out_dtype):
         return None
     if len(wanted.batch_lhs) != len(found.batch_lhs):
