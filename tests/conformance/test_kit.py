@@ -100,7 +100,7 @@ def test_outcomes_of_checks(reference: Backend) -> None:
     ]
     assert [outcome.status for outcome in found] == ["fail", "refused", "fail", "pass"]
     assert found[0].reason == "too slow"
-    assert found[2].reason == "raised ZeroDivisionError, no GptrsError: oops"
+    assert found[2].reason == "raised ZeroDivisionError, which is no GptrsError: oops"
 
 
 def test_report_and_progress(reference: Backend, monkeypatch: pytest.MonkeyPatch) -> None:

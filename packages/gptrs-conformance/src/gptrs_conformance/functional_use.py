@@ -52,7 +52,7 @@ class Use:
         return f"{self.functional} ({self.label})" if self.label else self.functional
 
     def run(self, backend: Backend) -> None:
-        """CheckFailure if a result is wrong; UnsupportedError passes."""
+        """Raise CheckFailure if a result is wrong; UnsupportedError passes through."""
         types = (dtypes.f32, dtypes.f16, dtypes.bf16) if self.small_floats else (dtypes.f32,)
         for dtype in types:
             arrays = tuple(

@@ -31,7 +31,7 @@ class Graph:
     tolerance: Tolerance = CLOSE
 
     def run(self, backend: Backend) -> None:
-        """CheckFailure if a result on `backend` is wrong; UnsupportedError passes."""
+        """Raise CheckFailure if a result on `backend` is wrong; UnsupportedError passes through."""
         found = run_on(backend, compiled(backend, self.text), *self.inputs.values())
         wide = {
             name: array.astype(np.float64) if array.dtype == np.float32 else array
@@ -40,7 +40,7 @@ class Graph:
         with np.errstate(all="ignore"):
             wanted = self.expected(**wide)
         if len(found) != len(wanted):
-            raise CheckFailure(f"gave {len(found)} results, not {len(wanted)}")
+            raise CheckFailure(f"gave {len(found)} results, expected {len(wanted)}")
         for index, (result, value) in enumerate(zip(found, wanted, strict=True)):
             dtype = dtypes.from_numpy(result.dtype)
             tolerance = self.tolerance if dtype.is_float else EXACT

@@ -79,7 +79,7 @@ def run_check(backend: Backend, check: Check) -> Outcome:
     except GptrsError as error:
         return Outcome("fail", f"raised {type(error).__name__}: {error}")
     except Exception as error:  # a backend under test may raise anything
-        return Outcome("fail", f"raised {type(error).__name__}, no GptrsError: {error}")
+        return Outcome("fail", f"raised {type(error).__name__}, which is no GptrsError: {error}")
     return Outcome("pass")
 
 

@@ -1,4 +1,4 @@
-"""Runs single applications of ops on a backend and judges what it did."""
+"""Single ops run on a backend, and the verdict on what it did."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run_case(backend: Backend, case: OpCase) -> Outcome:
     except GptrsError as error:
         return Outcome("fail", f"raised {type(error).__name__}: {error}")
     except Exception as error:  # a backend under test may raise anything
-        return Outcome("fail", f"raised {type(error).__name__}, no GptrsError: {error}")
+        return Outcome("fail", f"raised {type(error).__name__}, which is no GptrsError: {error}")
 
 
 def program_of(case: OpCase) -> Program:
@@ -67,7 +67,7 @@ def prepared(backend: Backend, program: Program) -> Program:
 
 
 def refusals(backend: Backend, program: Program) -> list[str]:
-    """Why `backend` refuses instructions of `program`; empty if it claims them all."""
+    """Return why `backend` refuses instructions of `program`; empty if it claims them all."""
     found: list[str] = []
     for function in program.reachable():
         for step in function.body.walk():
@@ -80,15 +80,17 @@ def refusals(backend: Backend, program: Program) -> list[str]:
 
 
 def require_refusal(backend: Backend, program: Program, roles: Sequence[InputRole]) -> None:
-    """CheckFailure unless `compile` refuses `program` by an UnsupportedError that names an op."""
+    """Raise CheckFailure unless `compile` raises an UnsupportedError that names an op."""
     try:
         backend.compile(program, roles)
     except UnsupportedError as error:
         names = {step.op.name for step in program.main.body.walk()}
         if not any(f"`{name}`" in str(error) for name in names):
-            raise CheckFailure(f"refused without naming an op: {error}") from None
+            raise CheckFailure(
+                f"the UnsupportedError of `compile` must name the op: {error}"
+            ) from None
         return
-    raise CheckFailure("`refusal` refuses it, but `compile` does not")
+    raise CheckFailure("`refusal` refuses the op, but `compile` raised no UnsupportedError")
 
 
 def _judge(backend: Backend, case: OpCase) -> Outcome:
@@ -105,27 +107,27 @@ def _judge(backend: Backend, case: OpCase) -> Outcome:
         outputs = executable.run(buffers)
     except ExecutionError as error:
         if case.error is None or case.error not in str(error):
-            wanted = f", expected one with {case.error!r}" if case.error else ""
+            wanted = f", expected one that names {case.error!r}" if case.error else ""
             raise CheckFailure(f"raised ExecutionError: {error}{wanted}") from None
         return Outcome("pass")
     if case.error is not None:
-        raise CheckFailure(f"gave a result, expected an ExecutionError with {case.error!r}")
+        raise CheckFailure(f"gave a result, expected an ExecutionError that names {case.error!r}")
     found = [backend.to_host(output) for output in outputs]
     _check_results(case, program, found)
     for position, (array, bytes_) in enumerate(zip(case.inputs, before, strict=True)):
         if array.tobytes() != bytes_:
-            raise CheckFailure(f"changed operand {position}")
+            raise CheckFailure(f"overwrote operand {position}, which was not donated")
     return Outcome("pass")
 
 
 def _check_results(case: OpCase, program: Program, found: Sequence[np.ndarray]) -> None:
     types = [value.type for value in program.main.body.results]
     if len(found) != len(types):
-        raise CheckFailure(f"gave {len(found)} results, not {len(types)}")
+        raise CheckFailure(f"gave {len(found)} results, expected {len(types)}")
     for index, (array, type_) in enumerate(zip(found, types, strict=True)):
         what = f"result {index}" if len(types) > 1 else "the result"
         if TensorType.of(array) != type_ or not array.dtype.isnative:
-            raise CheckFailure(f"{what} is {array.dtype}{list(array.shape)}, not `{type_}`")
+            raise CheckFailure(f"{what} is {array.dtype}{list(array.shape)}, expected `{type_}`")
         if any(np.shares_memory(array, other) for other in case.inputs):
             raise CheckFailure(f"{what} shares memory with an operand")
         problem = case.tolerance.mismatch(array, case.expected[index], type_.dtype)

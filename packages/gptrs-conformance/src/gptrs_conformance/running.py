@@ -1,4 +1,4 @@
-"""Runs programs on a backend for the checks of the kit, and says what is wrong with the results."""
+"""Programs run on a backend for the checks of the kit, with results compared bit for bit."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gptrs_conformance.check import CheckFailure
 
 
 def compiled(backend: Backend, text: str, roles: Sequence[InputRole] | None = None) -> Executable:
-    """Return an executable of a program in text, compiled as the product does."""
+    """Return an executable of a program in text, compiled as gptrs does."""
     return compile_program(parse_program(text), backend, roles)
 
 
@@ -25,35 +25,39 @@ def run_on(backend: Backend, executable: Executable, *inputs: np.ndarray) -> lis
 
 
 def normal(seed: int, *shape: int) -> np.ndarray:
-    """Normally distributed f32 numbers, the same for the same seed."""
+    """Return normally distributed f32 numbers, the same for the same seed."""
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 
 def require(condition: bool, problem: str) -> None:
-    """CheckFailure with `problem` unless `condition`."""
+    """Raise CheckFailure with `problem` unless `condition` holds."""
     if not condition:
         raise CheckFailure(problem)
 
 
-def require_equal(found: Sequence[np.ndarray], expected: Sequence[np.ndarray], what: str) -> None:
-    """CheckFailure unless all results are as expected, bit for bit."""
+def require_equal(
+    found: Sequence[np.ndarray], expected: Sequence[np.ndarray], what: str, noun: str = "result"
+) -> None:
+    """Raise CheckFailure unless all arrays, each a `noun`, are as expected, bit for bit."""
     for index, (a, b) in enumerate(zip(found, expected, strict=True)):
         if a.dtype != b.dtype or a.shape != b.shape or a.tobytes() != np.asarray(b).tobytes():
-            raise CheckFailure(f"{what}: result {index} is {a!r}, not {b!r}")
+            raise CheckFailure(f"{what}: {noun} {index} is {a!r}, expected {b!r}")
 
 
 def require_error(
     act: Callable[[], object], kind: type[GptrsError], what: str, *parts: str
 ) -> None:
-    """CheckFailure unless `act` raises `kind` with all of `parts` in its text."""
+    """Raise CheckFailure unless `act` raises `kind` with all of `parts` in its text."""
     try:
         act()
     except kind as error:
         missing = [part for part in parts if part not in str(error)]
         if missing:
-            raise CheckFailure(f"{what}: the error {error} does not say {missing[0]!r}") from None
+            raise CheckFailure(
+                f"{what}: the {kind.__name__} must name {missing[0]!r}: {error}"
+            ) from None
         return
     except Exception as error:
         name = type(error).__name__
-        raise CheckFailure(f"{what}: raised {name} ({error}), not {kind.__name__}") from None
+        raise CheckFailure(f"{what}: raised {name} ({error}), expected {kind.__name__}") from None
     raise CheckFailure(f"{what}: raised nothing, expected {kind.__name__}")

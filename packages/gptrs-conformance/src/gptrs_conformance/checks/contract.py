@@ -69,8 +69,8 @@ def inputs_stay(backend: Backend) -> None:
     x, y = normal(1, 3, 4), normal(2, 3, 4)
     before = x.copy(), y.copy()
     found = run_on(backend, compiled(backend, MIXED), x, y)
-    require_equal([x, y], before, "an input was changed")
-    require_equal(found, _mixed(*before), "the results")
+    require_equal([x, y], before, "after a run that was donated nothing", "input")
+    require_equal(found, _mixed(*before), "one run")
 
 
 def results_are_owned(backend: Backend) -> None:
@@ -88,7 +88,7 @@ def results_last(backend: Backend) -> None:
     first = run_on(backend, executable, normal(1, 3, 4), normal(2, 3, 4))
     kept = [result.copy() for result in first]
     run_on(backend, executable, normal(3, 3, 4), normal(4, 3, 4))
-    require_equal(first, kept, "a later run changed a result")
+    require_equal(first, kept, "after a second run, the results of the first")
     constants = compiled(backend, CONSTANT)
     x = np.zeros(3, np.float32)
     early = run_on(backend, constants, x)
@@ -97,7 +97,7 @@ def results_last(backend: Backend) -> None:
             result[...] = -1
     late = run_on(backend, constants, x)
     expected = [np.array([1, 2, 3], np.float32)] * 2
-    require_equal(late, expected, "writing to a result changed a constant")
+    require_equal(late, expected, "a run after results of another were overwritten")
 
 
 def runs_repeat(backend: Backend) -> None:
@@ -106,18 +106,21 @@ def runs_repeat(backend: Backend) -> None:
     executables = [compiled(backend, MIXED) for _ in range(2)]
     first = run_on(backend, executables[0], *inputs)
     for executable in (*executables, executables[0]):
-        require_equal(run_on(backend, executable, *inputs), first, "a repeated run")
+        require_equal(
+            run_on(backend, executable, *inputs), first, "a second run on the same inputs"
+        )
 
 
 def executables_interleave(backend: Backend) -> None:
-    """Two programs that run in turns do not disturb each other."""
+    """Two executables that run alternately do not disturb each other."""
     one, other = compiled(backend, MIXED), compiled(backend, MOVES)
+    alternating = "two executables, alternating"
     for seed in range(4):
         x, y = normal(seed, 3, 4), normal(seed + 9, 3, 4)
         z = normal(seed, 2, 3)
-        require_equal(run_on(backend, one, x, y), _mixed(x, y), f"turn {seed}")
+        require_equal(run_on(backend, one, x, y), _mixed(x, y), f"{alternating}, {seed}")
         moved = [z.T.copy(), z.reshape(6), z[:, 1:].copy()]
-        require_equal(run_on(backend, other, z), moved, f"turn {seed}")
+        require_equal(run_on(backend, other, z), moved, f"{alternating}, {seed}")
 
 
 def threads_share(backend: Backend) -> None:
@@ -157,7 +160,9 @@ def hosts_arrays_of_any_layout(backend: Backend) -> None:
         ("of foreign byte order", x.astype(x.dtype.newbyteorder())),
     ]
     for name, array in layouts:
-        require_equal(run_on(backend, executable, array, y), _mixed(x, y), f"an array {name}")
+        require_equal(
+            run_on(backend, executable, array, y), _mixed(x, y), f"an input that is {name}"
+        )
 
 
 def parameters_are_not_mixed_up(backend: Backend) -> None:
@@ -191,11 +196,11 @@ def donated_inputs_are_read_first(backend: Backend) -> None:
             arrays = [normal(10 * seed + bit, 4) for bit in range(3)]
             a, b, c = (array.copy() for array in arrays)
             found = run_on(backend, executable, *arrays)
-            what = f"with {given} donated"
+            what = "donated: " + (", ".join(np.array(["a", "b", "c"])[given]) or "nothing")
             require_equal(found, [a + b, (a + b) * a - b, c], what)
             for array, before, away in zip(arrays, (a, b, c), given, strict=True):
                 kept = away or array.tobytes() == before.tobytes()
-                require(kept, f"{what}: an input that was not donated was overwritten")
+                require(kept, f"{what}; an input that was not donated was overwritten")
 
 
 def bits_move_unchanged(backend: Backend) -> None:
@@ -203,7 +208,7 @@ def bits_move_unchanged(backend: Backend) -> None:
     bits = [0x7FC00001, 0x80000000, 0xFFC12345, 0x00000001, 0x7F800000, 0xFF7FFFFF]
     x = np.array(bits, np.uint32).view(np.float32).reshape(2, 3)
     expected = [x.T.copy(), x.reshape(6), x[:, 1:].copy()]
-    require_equal(run_on(backend, compiled(backend, MOVES), x), expected, "moved bits")
+    require_equal(run_on(backend, compiled(backend, MOVES), x), expected, "layout ops")
 
 
 CHECKS = [

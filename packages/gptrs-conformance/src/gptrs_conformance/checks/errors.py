@@ -1,4 +1,4 @@
-"""What executables must raise: typed errors that say what was wrong, and nothing breaks by them."""
+"""Errors that executables must raise: typed, with the cause, and leaving the executable usable."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def wrong_inputs_are_errors(backend: Backend) -> None:
     executable = compiled(backend, SUM)
     x, y = normal(1, 3, 4), normal(2, 3, 4)
     for name, inputs in (
-        ("too few", (x,)),
-        ("too many", (x, y, y)),
-        ("another shape", (x, y.T.copy())),
-        ("another rank", (x, y.reshape(12))),
-        ("another type", (x, y.astype(np.float64))),
+        ("too few inputs", (x,)),
+        ("too many inputs", (x, y, y)),
+        ("an input of another shape", (x, y.T.copy())),
+        ("an input of another rank", (x, y.reshape(12))),
+        ("an input of another type", (x, y.astype(np.float64))),
     ):
         require_error(lambda inputs=inputs: run_on(backend, executable, *inputs), GptrsError, name)
-    require_equal(run_on(backend, executable, x, y), [x + y], "after wrong inputs")
+    require_equal(run_on(backend, executable, x, y), [x + y], "a run after wrong inputs")
 
 
 def bad_indices_are_errors(backend: Backend) -> None:
@@ -58,7 +58,9 @@ def bad_indices_are_errors(backend: Backend) -> None:
             ExecutionError, f"index {bad}", f"index {bad}", "axis 0", "5",
         )  # fmt: skip
     good = np.array([4, 0])
-    require_equal(run_on(backend, executable, x, good), [x[good]], "after an error")
+    require_equal(
+        run_on(backend, executable, x, good), [x[good]], "a run after an index out of range"
+    )
 
 
 def division_by_zero_is_an_error(backend: Backend) -> None:
@@ -70,7 +72,7 @@ def division_by_zero_is_an_error(backend: Backend) -> None:
         lambda: run_on(backend, executable, x, zeros), ExecutionError, "division by zero", "zero"
     )
     found = run_on(backend, executable, x, np.array([2, 2, 1], np.int32))
-    require_equal(found, [np.array([3, -3, 1], np.int32)], "after an error")
+    require_equal(found, [np.array([3, -3, 1], np.int32)], "a run after a division by zero")
 
 
 CHECKS = [

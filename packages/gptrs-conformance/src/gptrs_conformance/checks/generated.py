@@ -27,7 +27,7 @@ _GROUP = 10
 
 
 def require_agreement(backend: Backend, program: Program, seed: int) -> None:
-    """CheckFailure unless optimizing `program` leaves its results as they are, and of their type.
+    """Raise CheckFailure unless `program` gives the same results optimized and as written.
 
     Its inputs are random ones made of `seed`, and stay as they are.
     """
@@ -37,11 +37,11 @@ def require_agreement(backend: Backend, program: Program, seed: int) -> None:
     plain = _results(backend, backend.compile(program, roles), inputs)
     optimized = _results(backend, compile_program(program, backend, roles), inputs)
     if [array.tobytes() for array in inputs] != before:
-        raise CheckFailure(f"an input was changed by the program\n{print_program(program)}")
+        raise CheckFailure(f"the program overwrote an input\n{print_program(program)}")
     for position, value in enumerate(program.main.body.results):
         problem = disagreement(optimized[position], plain[position], value.type)
         if problem is not None:
-            text = f"result {position}, optimized, {problem} as written"
+            text = f"optimized, result {position} {problem}, which is the result as written"
             raise CheckFailure(f"{text} (inputs of seed {seed}):\n{print_program(program)}")
 
 

@@ -220,10 +220,12 @@ def greedy_tokens_agree(backend: Backend) -> None:
             ids = np.concatenate([ids, best], axis=1)
             logits = model.step(best, cache)
         if not np.array_equal(ids, expected):
-            raise CheckFailure(f"gave the tokens {ids[0].tolist()}, not {expected[0].tolist()}")
+            raise CheckFailure(
+                f"gave the tokens {ids[0].tolist()}, expected {expected[0].tolist()}"
+            )
         again = model.whole(expected)[:, PROMPT.shape[1] - 1 : -1].argmax(-1)
         if not np.array_equal(again, expected[:, PROMPT.shape[1] :]):
-            raise CheckFailure("the tokens without a cache differ from those with it")
+            raise CheckFailure("without a cache, the likeliest tokens differ from those with it")
 
 
 CHECKS = [

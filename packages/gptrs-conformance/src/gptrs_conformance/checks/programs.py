@@ -211,9 +211,9 @@ def unknown_targets_are_refused(backend: Backend) -> None:
         compiled(backend, UNKNOWN)
     except UnsupportedError as error:
         if "gptrs_conformance.nobody_has_this.v1" not in str(error):
-            raise CheckFailure(f"the error does not name the target: {error}") from None
+            raise CheckFailure(f"the UnsupportedError must name the target: {error}") from None
         return
-    raise CheckFailure("a custom call with an unknown target was compiled")
+    raise CheckFailure("compiled a custom call with an unknown target, expected UnsupportedError")
 
 
 def specialized_programs_run(backend: Backend) -> None:

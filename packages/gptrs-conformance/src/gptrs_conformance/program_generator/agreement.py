@@ -16,7 +16,7 @@ def disagreement(found: np.ndarray, expected: np.ndarray, type_: TensorType) -> 
     Integers and `i1` must be equal, floats close within `error_limit`, and any NaN is any other.
     """
     if TensorType.of(found) != type_:
-        return f"is `{TensorType.of(found)}`, not `{type_}`"
+        return f"is `{TensorType.of(found)}`, expected `{type_}`"
     limit = error_limit(type_.dtype)
     if type_.dtype.is_complex:
         wide = expected.astype(np.complex128)
