@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import typing
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 from typing_extensions import override
 
@@ -16,46 +16,43 @@ MAX_LENGTH = 1024
 """Longest tuple: the entries are one an axis, and products of them must stay cheap."""
 
 
-class AttributeKind(Protocol):
+class AttributeKind(ABC):
     """What one attribute takes: checks a Python value, prints it, and reads it."""
 
-    @property
-    def wanted(self) -> str:
-        """What a Python value must be, after the words "must be"."""
-        ...
+    __slots__ = ()
 
-    @property
-    def written(self) -> str:
-        """What must be written in text, after the word "expected"."""
-        ...
+    wanted: str
+    """What a Python value must be, after the words "must be"."""
+    written: str
+    """What must be written in text, after the word "expected"."""
 
+    @abstractmethod
     def accepts(self, value: object) -> bool:
         """Return whether `value` has exactly the right Python type and is in range."""
-        ...
 
+    @abstractmethod
     def print(self, value: typing.Any) -> str:
         """Return the text of an accepted value."""
-        ...
 
+    @abstractmethod
     def parse(self, node: SyntaxNode, result: TensorType) -> object:
         """Return the value of `node` in an op with that result; ParseError if not `written`."""
-        ...
 
     @property
+    @abstractmethod
     def schema(self) -> dict[str, object]:
         """The JSON Schema of the attribute, which may refer to the `$defs` of a program."""
-        ...
 
+    @abstractmethod
     def to_json(self, value: typing.Any) -> object:
         """Return the JSON value of an accepted value."""
-        ...
 
+    @abstractmethod
     def from_json(self, node: JsonNode) -> object:
         """Return the value of `node`; ProgramError, at its path, if it is none of this kind."""
-        ...
 
 
-class SameInJson:
+class SameInJson(AttributeKind):
     """The part of a kind whose values are JSON values as they are."""
 
     __slots__ = ()
@@ -65,7 +62,7 @@ class SameInJson:
         return value
 
     @override
-    def from_json(self: AttributeKind, node: JsonNode) -> object:
+    def from_json(self, node: JsonNode) -> object:
         if not self.accepts(node.value):
             raise misfit(self, node)
         return node.value

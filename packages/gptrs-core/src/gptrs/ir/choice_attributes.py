@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from typing_extensions import override
 
@@ -18,16 +18,12 @@ class Enumerated(SameInJson):
     """One of some words."""
 
     words: tuple[str, ...]
+    wanted: str = field(init=False)
+    written: str = field(init=False)
 
-    @property
-    @override
-    def wanted(self) -> str:
-        return f"one of {', '.join(self.words)}"
-
-    @property
-    @override
-    def written(self) -> str:
-        return self.wanted
+    def __post_init__(self) -> None:
+        for name in ("wanted", "written"):
+            object.__setattr__(self, name, f"one of {', '.join(self.words)}")
 
     @override
     def accepts(self, value: object) -> bool:
@@ -50,20 +46,16 @@ class Enumerated(SameInJson):
 
 
 @dataclass(frozen=True, slots=True)
-class Optional:
+class Optional(AttributeKind):
     """What another kind takes, or None."""
 
     inner: AttributeKind
+    wanted: str = field(init=False)
+    written: str = field(init=False)
 
-    @property
-    @override
-    def wanted(self) -> str:
-        return f"{self.inner.wanted}, or None"
-
-    @property
-    @override
-    def written(self) -> str:
-        return f"{self.inner.written}, or `none`"
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "wanted", f"{self.inner.wanted}, or None")
+        object.__setattr__(self, "written", f"{self.inner.written}, or `none`")
 
     @override
     def accepts(self, value: object) -> bool:

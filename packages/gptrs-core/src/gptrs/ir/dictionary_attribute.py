@@ -29,7 +29,7 @@ _PLAIN_KINDS = (Flag(), INTEGER, Float(), Text(), ElementType(), Integers())
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class Entries(AttributeKind):
     """A Dictionary: names with values of the plain kinds."""
 
     wanted: str = "a gptrs.ir.Dictionary of distinct identifiers in order, with plain values"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from gptrs.ir import dtypes
-from gptrs.ir.attribute_kind import MAX_LENGTH, SameInJson, misfit
+from gptrs.ir.attribute_kind import MAX_LENGTH, AttributeKind, SameInJson, misfit
 from gptrs.ir.dtypes import DType
 from gptrs.ir.json_node import JsonNode
 from gptrs.ir.lexer import Token
@@ -86,7 +86,7 @@ INTEGER = Integer()
 
 
 @dataclass(frozen=True, slots=True)
-class Dim:
+class Dim(AttributeKind):
     """An integer of 64 bits, or a symbolic dim; in JSON the latter is a string."""
 
     wanted: str = "an integer of 64 bits or a symbolic dim"
@@ -125,7 +125,7 @@ DIM = Dim()
 
 
 @dataclass(frozen=True, slots=True)
-class Float:
+class Float(AttributeKind):
     """A Python float, printed so that it reads back the same."""
 
     wanted: str = "a float"
@@ -201,7 +201,7 @@ class Text(SameInJson):
 
 
 @dataclass(frozen=True, slots=True)
-class ElementType:
+class ElementType(AttributeKind):
     """A dtype."""
 
     wanted: str = "a dtype"
@@ -241,7 +241,7 @@ class ElementType:
 
 
 @dataclass(frozen=True, slots=True)
-class Integers:
+class Integers(AttributeKind):
     """A tuple of integers, one an axis as a rule."""
 
     wanted: str = f"a tuple of at most {MAX_LENGTH} integers of 64 bits"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from typing_extensions import override
 
-from gptrs.ir.attribute_kind import MAX_LENGTH, misfit
+from gptrs.ir.attribute_kind import MAX_LENGTH, AttributeKind, misfit
 from gptrs.ir.json_literal import LITERAL_SCHEMA, literal_from_json, literal_to_json
 from gptrs.ir.json_node import JsonNode
 from gptrs.ir.lexer import IDENTIFIER, Token
@@ -18,7 +18,7 @@ from gptrs.ir.value_tree import SyntaxNode, SyntaxSequence, SyntaxType
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(AttributeKind):
     """A whole literal, of the type of the first result."""
 
     wanted: str = "a gptrs.ir.Literal"
@@ -51,7 +51,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Scalar:
+class Scalar(AttributeKind):
     """One element, of the element type of the first result."""
 
     wanted: str = "a gptrs.ir.Literal of rank 0"
@@ -87,7 +87,7 @@ class Scalar:
 
 
 @dataclass(frozen=True, slots=True)
-class FunctionReference:
+class FunctionReference(AttributeKind):
     """The name of a function of the same program."""
 
     wanted: str = "the name of a function, without `@`"
@@ -125,7 +125,7 @@ class FunctionReference:
 
 
 @dataclass(frozen=True, slots=True)
-class Types:
+class Types(AttributeKind):
     """A tuple of tensor types."""
 
     wanted: str = f"a tuple of at most {MAX_LENGTH} tensor types"
