@@ -9,6 +9,8 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from typing import TypeVar
 
+from typing_extensions import override
+
 from gptrs.capture.events.trace import (
     CompileEnd,
     CompileStart,
@@ -109,21 +111,27 @@ class _Guarded(ExecutionTraceSink):
         self._failed = False
         self.wants_kernels = sink.wants_kernels
 
+    @override
     def before_program(self, event: CompileStart) -> None:
         self._tell(self._sink.before_program, event)
 
+    @override
     def after_pass(self, event: PassEvent) -> None:
         self._tell(self._sink.after_pass, event)
 
+    @override
     def after_program(self, event: CompileEnd) -> None:
         self._tell(self._sink.after_program, event)
 
+    @override
     def before_run(self, event: RunStart) -> None:
         self._tell(self._sink.before_run, event)
 
+    @override
     def after_kernel(self, event: KernelEvent) -> None:
         self._tell(self._sink.after_kernel, event)
 
+    @override
     def after_run(self, event: RunEnd) -> None:
         self._tell(self._sink.after_run, event)
 

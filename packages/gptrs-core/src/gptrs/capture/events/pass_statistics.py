@@ -8,6 +8,8 @@ import sys
 import threading
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from gptrs.capture.events.trace import ExecutionTraceSink, PassEvent, install
 
 
@@ -29,8 +31,8 @@ class PassStatistics(ExecutionTraceSink):
         self._totals: dict[tuple[str, str], PassTotals] = {}
         self._lock = threading.Lock()
 
+    @override
     def after_pass(self, event: PassEvent) -> None:
-        """Add one application."""
         with self._lock:
             totals = self._totals.setdefault((event.stage, event.name), PassTotals())
             totals.applied += 1

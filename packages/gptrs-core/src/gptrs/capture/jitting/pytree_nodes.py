@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import cast
 
+from typing_extensions import override
+
 Tree = object
 """A tensor, an array, a static value, or a container of trees (see `jitting.pytree`)."""
 
@@ -53,20 +55,20 @@ class SequenceNode(PytreeNode):
         self._kind = kind
         self._brackets = brackets
 
+    @override
     def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
-        """The items."""
         return cast("Sequence[Tree]", value), None
 
+    @override
     def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:
-        """The tuple or list of the items."""
         return parts if self._kind is list else tuple(parts)
 
+    @override
     def labels(self, rest: Hashable, count: int) -> list[str]:
-        """`[0]`, `[1]`, ..."""
         return _positions(count)
 
+    @override
     def show(self, rest: Hashable, parts: Sequence[str]) -> str:
-        """`(a, b)` or `[a, b]`."""
         comma = "," if self._kind is tuple and len(parts) == 1 else ""
         return f"{self._brackets[0]}{', '.join(parts)}{comma}{self._brackets[1]}"
 
@@ -77,22 +79,23 @@ class DictNode(PytreeNode):
     def __init__(self, ordered: Callable[[dict[Hashable, Tree]], list[Hashable]]) -> None:
         self._ordered = ordered
 
+    @override
     def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
         """The values in the order of the keys, and those with their type; Refusal without order."""
         entries = cast("dict[Hashable, Tree]", value)
         keys = self._ordered(entries)
         return [entries[key] for key in keys], (*map(type, keys[:1]), *keys)
 
+    @override
     def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:
-        """The dict in the order of the keys."""
         return dict(zip(_keys(rest), parts, strict=True))
 
+    @override
     def labels(self, rest: Hashable, count: int) -> list[str]:
-        """`["a"]`, ..."""
         return [f"[{_quoted(key)}]" for key in _keys(rest)]
 
+    @override
     def show(self, rest: Hashable, parts: Sequence[str]) -> str:
-        """`{"a": f32[2]}`."""
         pairs = zip(_keys(rest), parts, strict=True)
         return "{" + ", ".join(f"{_quoted(key)}: {part}" for key, part in pairs) + "}"
 
@@ -140,12 +143,13 @@ class FieldsNode(PytreeNode):
         self._make = cast("Callable[[list[Tree]], Tree] | None", make)
         """Makes a named tuple; None for a dataclass."""
 
+    @override
     def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
-        """The values of the fields."""
         if self._make:
             return cast("Sequence[Tree]", value), None
         return [getattr(value, name) for name in self._names], None
 
+    @override
     def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:
         """An instance with these fields, made as `copy.copy` does: `__init__` does not run again.
 
@@ -158,12 +162,12 @@ class FieldsNode(PytreeNode):
             object.__setattr__(made, name, part)
         return made
 
+    @override
     def labels(self, rest: Hashable, count: int) -> list[str]:
-        """`.mean`, ..."""
         return [f".{name}" for name in self._names]
 
+    @override
     def show(self, rest: Hashable, parts: Sequence[str]) -> str:
-        """`Moments(mean=f32[2], variance=f32[2])`."""
         pairs = zip(self._names, parts, strict=True)
         return f"{self._kind.__name__}({', '.join(f'{name}={part}' for name, part in pairs)})"
 
@@ -189,6 +193,7 @@ class RegisteredNode(PytreeNode):
         self._flatten = flatten
         self._unflatten = unflatten
 
+    @override
     def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
         """Call the registered function; Refusal if the static part has no hash."""
         parts, rest = self._flatten(value)
@@ -203,14 +208,14 @@ class RegisteredNode(PytreeNode):
             ) from None
         return parts, rest
 
+    @override
     def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:
-        """Call the registered function."""
         return self._unflatten(rest, parts)
 
+    @override
     def labels(self, rest: Hashable, count: int) -> list[str]:
-        """`[0]`, `[1]`, ..."""
         return _positions(count)
 
+    @override
     def show(self, rest: Hashable, parts: Sequence[str]) -> str:
-        """`Pair(f32[2], f32[2])`."""
         return f"{self._kind.__name__}({', '.join(parts)})"

@@ -13,6 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
+from typing_extensions import override
+
 from gptrs.capture.events.trace import (
     CompileEnd,
     CompileStart,
@@ -107,6 +109,7 @@ class ProgramDump(ExecutionTraceSink):
         """Number of programs dumped so far."""
         return len(self._records)
 
+    @override
     def before_program(self, event: CompileStart) -> None:
         """Write the program before a pass or the backend can fail on it."""
         with self._lock:
@@ -118,8 +121,8 @@ class ProgramDump(ExecutionTraceSink):
             self._folder.write(folder, "program.ptir", program_text(event.program))
             self._write_meta(record)
 
+    @override
     def after_pass(self, event: PassEvent) -> None:
-        """Add a line for the pass."""
         with self._lock:
             record = self._record(event.number)
             if record is not None:
@@ -127,6 +130,7 @@ class ProgramDump(ExecutionTraceSink):
                 where = {"run": self._run, "program": record.number}
                 self._folder.append("passes.jsonl", {**where, **pass_fields(event)})
 
+    @override
     def after_program(self, event: CompileEnd) -> None:
         """Write the optimized program, and how the compilation ended."""
         with self._lock, _second_to(event.error):
@@ -140,12 +144,12 @@ class ProgramDump(ExecutionTraceSink):
                 self._folder.write(record.folder, "optimized.ptir", text)
             self._write_stats(record)
 
+    @override
     def before_run(self, event: RunStart) -> None:
-        """Remember when it began."""
         self._runs.stack.append(_Running(event.number, event.cached, utc_now()))
 
+    @override
     def after_run(self, event: RunEnd) -> None:
-        """Count the run, and add a line for it."""
         running = self._end_of(event.number)
         with self._lock, _second_to(event.error):
             if self._closed:

@@ -6,6 +6,8 @@ from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from typing_extensions import override
+
 from gptrs.capture.events.trace import (
     CompileEnd,
     CompileStart,
@@ -83,26 +85,26 @@ class Profile(ExecutionTraceSink):
         with self._lock:
             return dict(self._programs)
 
+    @override
     def before_program(self, event: CompileStart) -> None:
-        """Note what the program is."""
         with self._lock:
             self._programs[event.number] = ProgramProfile(event.origin, event.backend)
 
+    @override
     def after_program(self, event: CompileEnd) -> None:
-        """Note how long the compilation took."""
         with self._lock:
             self._program(event.number).compile_seconds += event.seconds
 
+    @override
     def after_kernel(self, event: KernelEvent) -> None:
-        """Add one call."""
         run = event.run
         with self._lock:
             kernels = self._program(event.number).kernels
             totals = kernels.setdefault((run.kernel, run.operands), KernelTotals())
             totals.add(1, run.seconds, run.nbytes)
 
+    @override
     def after_run(self, event: RunEnd) -> None:
-        """Add one run."""
         with self._lock:
             program = self._program(event.number)
             program.runs += 1
