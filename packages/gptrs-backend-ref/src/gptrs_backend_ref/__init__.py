@@ -1,1 +1,1 @@
-"""Runs portable tensor programs op by op with NumPy: the reference backend of gptrs."""
+"""The reference backend of gptrs: runs programs op by op with NumPy."""

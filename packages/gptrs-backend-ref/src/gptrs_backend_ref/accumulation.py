@@ -1,4 +1,4 @@
-"""Into and out of the type in which sums and products are kept."""
+"""Conversion to and from the accumulator type of sums and products."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from gptrs_backend_ref.numerics import narrow, widen, wrap
 
 
 def to_accumulator(array: np.ndarray, accum: DType) -> np.ndarray:
-    """`array` as `accum`, in its computing type; integers wrap, as sums in that type do."""
+    """Convert `array` to the computing type of `accum`; integers wrap, as sums in `accum` do."""
     if accum.is_integer:
         return wrap(widen(array), accum)
     return widen(convert(array, accum))
 
 
 def from_accumulator(array: np.ndarray, accum: DType, out: DType) -> np.ndarray:
-    """A total in the computing type of `accum`, brought to `accum` and cast to `out`."""
+    """Round a total in the computing type of `accum` to `accum`, and cast it to `out`."""
     return convert(narrow(array, accum), out)

@@ -1,4 +1,4 @@
-"""The reference backend: finds every kernel, then runs one instruction after another."""
+"""The reference backend: find every kernel, then run one instruction after another."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gptrs_backend_ref.table import Kernel
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PreparedInstruction:
-    """An instruction with its kernel, what its regions and callees do, and what dies after it."""
+    """An instruction with its kernel, its regions and callees, and the values that die after it."""
 
     instruction: Instruction
     kernel: Kernel
@@ -29,7 +29,7 @@ class PreparedInstruction:
     dying: tuple[Value, ...]
 
     def run(self, operands: Sequence[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """The results of the instruction, one array each."""
+        """Return the results of the instruction, one array each."""
         op = self.instruction.op
         bodies = {"bodies": self.bodies} if self.bodies else {}
         try:
@@ -43,7 +43,7 @@ class PreparedInstruction:
 
 
 class RegionBody:
-    """A region whose kernels are found: runs one instruction after another."""
+    """A region with its kernels: runs one instruction after another."""
 
     def __init__(
         self, region: Region, functions: Mapping[str, RegionBody], table: OpTable[Kernel]
@@ -57,7 +57,7 @@ class RegionBody:
         ]
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """The results for these arguments; they may be views of one, or one array twice."""
+        """Return the results for these arguments; they may be views of one, or one array twice."""
         environment = dict(zip(self._params, arrays, strict=True))
         for step in self._steps:
             results = step.run([environment[value] for value in step.instruction.operands])
@@ -69,7 +69,7 @@ class RegionBody:
 
 
 class RefExecutable:
-    """A program whose kernels are found; keeps nothing between runs, so threads may share it."""
+    """A program with its kernels; keeps nothing between runs, so threads may share it."""
 
     def __init__(self, program: Program, table: OpTable[Kernel]) -> None:
         self._params = program.main.body.params
@@ -80,7 +80,7 @@ class RefExecutable:
         self._body = functions["main"]
 
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
-        """Results as arrays that share memory neither with an input nor with each other.
+        """Return results as arrays that share memory neither with an input nor with each other.
 
         UsageError if the inputs do not fit the parameters, ExecutionError for what depends on
         values. Donated inputs are treated as any other.
@@ -111,7 +111,7 @@ class RefBackend:
     def refusal(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> str | None:
-        """Why there is no kernel for `op` on these types, None if there is one."""
+        """Return why there is no kernel for `op` on these types, None if there is one."""
         return self._table.refusal(op, operands, results)
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> RefExecutable:
@@ -128,16 +128,16 @@ class RefBackend:
         return RefExecutable(program, self._table)
 
     def to_device(self, array: np.ndarray) -> np.ndarray:
-        """`array` itself, converted if its bytes are not in the order of this machine."""
+        """Return `array` itself, converted if its byte order is not that of this machine."""
         return array.astype(TensorType.of(array).dtype.numpy, copy=False)
 
     def to_host(self, buffer: Buffer) -> np.ndarray:
-        """`buffer` itself, which is an array."""
+        """Return `buffer` itself, which is an array."""
         return _require_array(buffer, "`to_host`")
 
 
 def create(threads: int | None = None) -> RefBackend:
-    """The reference backend. `threads` is not used: NumPy decides how many its BLAS runs on.
+    """Return the reference backend; ignores `threads`, as NumPy chooses those of its BLAS.
 
     Set `OMP_NUM_THREADS` or `OPENBLAS_NUM_THREADS` before Python starts to change that.
     """
@@ -177,7 +177,7 @@ def _require_array(buffer: Buffer, what: str) -> np.ndarray:
 
 
 def _described(array: np.ndarray) -> str:
-    """The PTIR type of an array, or NumPy's words for one that has none or foreign byte order."""
+    """Return the PTIR type of an array; NumPy's notation if it has none or foreign byte order."""
     try:
         type_ = TensorType.of(array)
     except ProgramError:
@@ -186,7 +186,7 @@ def _described(array: np.ndarray) -> str:
 
 
 def _owned(results: list[np.ndarray], inputs: list[np.ndarray]) -> list[Buffer]:
-    """The results, copied where their memory may belong to an input, a constant or a result too."""
+    """Copy results whose memory may belong to an input, a constant or another result."""
     taken = {id(array) for array in inputs}
     owned: list[Buffer] = []
     for result in results:

@@ -1,4 +1,4 @@
-"""The conversion between element types that `cast` and the `out_dtype` of other ops stand for."""
+"""Conversion between element types, for `cast` and the `out_dtype` of other ops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gptrs_backend_ref.numerics import computing_type, integer_limits, narrow, w
 
 
 def convert(array: np.ndarray, target: DType) -> np.ndarray:
-    """`array` as `target`, by the rules in the docstring of `gptrs.ir.ops.elementwise.Cast`."""
+    """Convert `array` to `target`, by the rules of `gptrs.ir.ops.elementwise.Cast`."""
     source = dtypes.from_numpy(array.dtype)
     if source is target:
         return array

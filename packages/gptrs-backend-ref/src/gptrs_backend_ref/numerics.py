@@ -1,4 +1,4 @@
-"""Moves values between the types that tensors are stored in and those that NumPy computes in.
+"""Conversion between storage types of tensors and the types that NumPy computes in.
 
 Floats of 8 and 16 bits are computed in f32, which holds each of them exactly, and the result is
 rounded once. Integers of 4 bits are computed in 8 bits, and the result wraps. Every other type is
@@ -14,7 +14,7 @@ from gptrs.ir.dtypes import DType
 
 
 def computing_type(dtype: DType) -> np.dtype[np.generic]:
-    """The NumPy type in which values of `dtype` are computed."""
+    """Return the NumPy type in which values of `dtype` are computed."""
     if dtype.is_float and dtype.bits <= 16:
         return dtypes.f32.numpy
     if dtype.is_integer and dtype.bits == 4:
@@ -23,7 +23,7 @@ def computing_type(dtype: DType) -> np.dtype[np.generic]:
 
 
 def widen(array: np.ndarray) -> np.ndarray:
-    """The elements of `array` in their computing type, each exact."""
+    """Convert `array` to its computing type, exactly."""
     dtype = dtypes.from_numpy(array.dtype)
     if dtype.bits == 4:
         return wrap(array.view(computing_type(dtype)), dtype)
@@ -31,14 +31,14 @@ def widen(array: np.ndarray) -> np.ndarray:
 
 
 def narrow(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """`array`, in the computing type of `dtype`, as `dtype`: floats are rounded, integers wrap."""
+    """Convert `array`, in the computing type of `dtype`, to it: floats round, integers wrap."""
     if dtype.bits == 4:
         array = wrap(array, dtype)
     return np.asarray(array).astype(dtype.numpy, copy=False)
 
 
 def wrap(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """Integers modulo 2^bits of `dtype`, in the range and in the computing type of `dtype`."""
+    """Wrap integers to the range of `dtype`, in its computing type."""
     if dtype.bits == 4:
         low = array & 15
         # Flipping the sign bit and taking it away again extends it upwards.
@@ -48,7 +48,7 @@ def wrap(array: np.ndarray, dtype: DType) -> np.ndarray:
 
 
 def integer_limits(dtype: DType) -> tuple[int, int]:
-    """The least and the greatest value of an integer type."""
+    """Return the least and the greatest value of an integer type."""
     if dtype.kind == "signed":
         return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
     return 0, 2**dtype.bits - 1

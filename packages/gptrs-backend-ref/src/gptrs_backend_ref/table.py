@@ -28,7 +28,7 @@ class Body(Protocol):
         ...
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Its results for these arguments; they may be views of one, or one array twice."""
+        """Return the results for these arguments; they may be views of one, or one array twice."""
         ...
 
 

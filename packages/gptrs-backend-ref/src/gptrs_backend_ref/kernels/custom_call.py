@@ -1,4 +1,4 @@
-"""The kernel of custom calls: this backend knows no target, but every decomposition."""
+"""The kernel of custom calls: runs the decomposition, as this backend knows no target."""
 
 from __future__ import annotations
 

@@ -73,11 +73,11 @@ def scatter_reduce(
 
 
 SCATTERED = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
-"""The reduction that each kind of `scatter_reduce` but `replace` is a part of."""
+"""The reduction of each kind of `scatter_reduce` but `replace`."""
 
 
 def _replaced(x: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray) -> np.ndarray:
-    """A copy with the last update of each place; NumPy does not say which of several stays."""
+    """Write the last update of each position; NumPy leaves the winner of several undefined."""
     numbers = np.ravel_multi_index(places, x.shape).ravel()
     written, from_the_end = np.unique(numbers[::-1], return_index=True)
     result = np.array(x, order="C", copy=True)
@@ -87,7 +87,7 @@ def _replaced(x: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray
 
 @TABLE.register(ops.SegmentReduce, dtypes=NUMBERS)
 def segment_reduce(op: ops.SegmentReduce, x: np.ndarray, segment_ids: np.ndarray) -> np.ndarray:
-    """Every row combined into that of its segment."""
+    """Combine every row into that of its segment."""
     dtype = dtypes.from_numpy(x.dtype)
     rows = _checked(op, segment_ids, op.num_segments, axis=0, does="writes")
     wide = widen(x)
@@ -97,7 +97,7 @@ def segment_reduce(op: ops.SegmentReduce, x: np.ndarray, segment_ids: np.ndarray
 
 
 def _checked(op: Op, indices: np.ndarray, size: int, axis: int, does: str = "reads") -> np.ndarray:
-    """The indices as si64; ExecutionError if one is outside [0, size)."""
+    """Return the indices as si64; ExecutionError if one is outside [0, size)."""
     wide = widen(indices)
     outside = wide[(wide < 0) | (wide >= size)]
     if outside.size:
@@ -109,7 +109,7 @@ def _checked(op: Op, indices: np.ndarray, size: int, axis: int, does: str = "rea
 
 
 def _block(shape: Sequence[int], sizes: Sequence[int], starts: np.ndarray) -> tuple[slice, ...]:
-    """The slices of a block of `sizes`, each start clamped so that the block is inside `shape`."""
+    """Return the slices of a block, each start clamped so that the block is inside `shape`."""
     wanted = [int(start) for start in widen(starts)]
     clamped = [
         min(max(start, 0), dim - size)

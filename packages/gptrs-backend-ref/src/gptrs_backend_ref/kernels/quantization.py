@@ -44,7 +44,7 @@ def requantize(
     scale_out: np.ndarray,
     zero_point_out: np.ndarray,
 ) -> np.ndarray:
-    """Out of the one scale and zero point, into the other."""
+    """Dequantize with the old scale and zero point, quantize with the new ones."""
     compute = _computing(scale_in, scale_out)
     from_scale, to_scale = (
         convert(_spread(op, scale, q), compute) for scale in (scale_in, scale_out)
@@ -75,7 +75,7 @@ def _dequantized(
 
 
 def _spread(op: ops.Quantization, parameter: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """A scale or zero point for each element of `x`, or of rank 0 if it is one for all."""
+    """Return a scale or zero point for each element of `x`; of rank 0 if there is only one."""
     if op.axis is None or parameter.ndim == 0:
         return parameter
     if op.group_size is not None:

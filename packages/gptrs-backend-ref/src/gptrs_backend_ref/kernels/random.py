@@ -1,4 +1,4 @@
-"""Kernels of the ops that make random numbers out of a seed."""
+"""Kernels of the ops that make random numbers from a seed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def rng_normal(op: ops.RngNormal, seed: np.ndarray) -> np.ndarray:
 
 
 def _words(op: ops.Random, seed: np.ndarray) -> tuple[int, np.ndarray]:
-    """The width in bits of the word that an element is made of, and that of each element."""
+    """Return the bits of the word that an element is made of, and those of the element."""
     count = math.prod(op.shape)
     width = max(op.dtype.bits, 32)
     blocks = np.arange(-(-count * width // 128), dtype=np.uint64)

@@ -32,7 +32,7 @@ COMBINE: dict[str, np.ufunc] = {
 
 @TABLE.register(ops.Reduce, dtypes=dtypes.ALL)
 def reduce(op: ops.Reduce, x: np.ndarray) -> np.ndarray:
-    """The reduced axes merged into one, the last and contiguous: NumPy then adds pairwise."""
+    """Merge the reduced axes into one, the last and contiguous: NumPy then adds pairwise."""
     type_ = TensorType.of(x)
     result, accum = op.infer(type_), op.accumulator(type_)
     kept = [axis for axis in range(x.ndim) if axis not in op.axes]
@@ -48,7 +48,7 @@ def reduce(op: ops.Reduce, x: np.ndarray) -> np.ndarray:
 
 
 def identity(kind: str, dtype: DType) -> complex:
-    """What a reduction of `kind` over no elements gives."""
+    """Return the result of a reduction of `kind` over no elements."""
     if kind in ("sum", "or"):
         return 0
     if kind == "prod":
@@ -60,7 +60,7 @@ def identity(kind: str, dtype: DType) -> complex:
 
 
 def limits(dtype: DType) -> tuple[float, float]:
-    """The least and the greatest value of a real type, infinities included where it has them."""
+    """Return the least and the greatest value of a real type, infinities if it has them."""
     if dtype.is_integer:
         return integer_limits(dtype)
     greatest = F8E4M3_GREATEST if dtype is dtypes.f8e4m3 else math.inf
@@ -69,13 +69,13 @@ def limits(dtype: DType) -> tuple[float, float]:
 
 @TABLE.register(ops.Argmax, dtypes=ORDERED)
 def argmax(op: ops.Argmax, x: np.ndarray) -> np.ndarray:
-    """The first NaN, else the first of the largest."""
+    """Return the position of the first NaN, else of the first of the largest."""
     return np.argmax(widen(x), axis=op.axis, keepdims=op.keepdims).astype(op.dtype.numpy)
 
 
 @TABLE.register(ops.Argmin, dtypes=ORDERED)
 def argmin(op: ops.Argmin, x: np.ndarray) -> np.ndarray:
-    """The first NaN, else the first of the least."""
+    """Return the position of the first NaN, else of the first of the least."""
     return np.argmin(widen(x), axis=op.axis, keepdims=op.keepdims).astype(op.dtype.numpy)
 
 

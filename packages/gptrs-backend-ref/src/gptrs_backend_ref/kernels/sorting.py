@@ -13,21 +13,21 @@ from gptrs_backend_ref.table import TABLE
 
 @TABLE.register(ops.Sort, dtypes=ORDERED)
 def sort(op: ops.Sort, *operands: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Each operand taken in the order of the first, which is stable in any case."""
+    """Take each operand in the order of the first; the sort is always stable."""
     order = ordering(operands[0], op.axis, op.descending)
     return tuple(along_axis(operand, order, op.axis) for operand in operands)
 
 
 @TABLE.register(ops.TopK, dtypes=ORDERED)
 def top_k(op: ops.TopK, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The beginning of a stable sort."""
+    """Return the head of a stable sort."""
     first = (slice(None),) * op.axis + (slice(op.k),)
     indices = ordering(x, op.axis, descending=op.largest)[first]
     return along_axis(x, indices, op.axis), indices.astype(op.indices_dtype.numpy)
 
 
 def ordering(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
-    """The positions along `axis` in the order of the elements; equal ones ascend.
+    """Return the positions along `axis` in the order of the elements; ties ascend.
 
     NumPy too has NaN behind all numbers. The opposite of the order of the reversed elements is the
     descending order in which equal elements keep their places.

@@ -18,7 +18,7 @@ NUMBERS = tuple(dtype for dtype in dtypes.ALL if not dtype.is_bool)
 
 @TABLE.register(ops.ReduceWindow, dtypes=NUMBERS)
 def reduce_window(op: ops.ReduceWindow, x: np.ndarray) -> np.ndarray:
-    """One axis after another: what a box holds is what the intervals along its axes hold."""
+    """Reduce one axis after another: windows are products of intervals."""
     type_ = TensorType.of(x)
     result, accum = op.infer(type_), op.accumulator(type_)
     if result.size == 0:  # an axis beside the empty one may have positions without end
@@ -42,7 +42,7 @@ def reduce_window(op: ops.ReduceWindow, x: np.ndarray) -> np.ndarray:
 
 
 def _seen(window: ops.AxisWindow, position: int, dim: int) -> slice:
-    """The elements of an axis of `dim` that the window meets at `position`."""
+    """Return the elements of an axis of size `dim` that the window covers at `position`."""
     start = position * window.stride - window.low
     stop = min(start + (window.size - 1) * window.dilation + 1, dim)
     if start < 0:
