@@ -34,7 +34,7 @@ def parse_object(
     hint: str = "download or save it again",
     max_depth: int = MAX_DEPTH,
 ) -> dict[str, object]:
-    """The one JSON object in UTF-8 `data`; `where` names the file in errors, raised as `error`.
+    """Return the JSON object in UTF-8 `data`; `where` names the file in errors, of type `error`.
 
     Refused: anything but an object, a key that occurs twice in one object, NaN, Infinity, numbers
     beyond the range of a double, unpaired surrogates, more than `max_depth` levels, MAX_VALUES
@@ -50,7 +50,7 @@ def parse_object(
 
 
 def parse_list(data: bytes, where: str, error: type[GptrsError] = ModelError) -> list[object]:
-    """The one JSON list in UTF-8 `data`; refused is what `parse_object` refuses inside of one."""
+    """Return the JSON list in UTF-8 `data`; `parse_object` says what is refused."""
     hint = "download or save it again"
     try:
         value = _parsed(data, MAX_DEPTH)
@@ -75,7 +75,7 @@ def require_bounded(
 
 
 def _parsed(data: bytes, max_depth: int) -> object:
-    """The value in `data`; _RefusedError says what is wrong with it."""
+    """Return the value in `data`; _RefusedError says what is wrong with it."""
     try:
         _check_bounds(data, max_depth)
         value: object = json.loads(
@@ -100,7 +100,7 @@ def _unusable(where: str, problem: Exception, error: type[GptrsError], hint: str
 
 
 class _RefusedError(ValueError):
-    """What the JSON module accepts and we do not; a ValueError as its own errors are."""
+    """JSON that the module accepts and we do not; a ValueError as its own errors are."""
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict[str, object]:

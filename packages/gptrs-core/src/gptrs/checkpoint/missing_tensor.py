@@ -1,4 +1,4 @@
-"""What a checkpoint has instead of a tensor that it lacks: the hint in the error."""
+"""The hint for a tensor that a checkpoint lacks: the names that come closest."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LONGEST_COMPARED = 200
 
 
 def suggest(name: str, names: Sequence[str]) -> str:
-    """One line on the names that come closest to the missing `name`: time linear in `names`."""
+    """Return a line on the names closest to the missing `name`, in time linear in `names`."""
     if not names:
         return "it has no tensors at all"
     moved = [other for other in names if _differ_by_prefix(name, other)]
@@ -39,7 +39,7 @@ def _similar(name: str, names: Sequence[str]) -> list[str]:
 
 
 def _deepest_prefix(name: str, names: Sequence[str]) -> tuple[str, list[str]]:
-    """The longest dotted prefix of `name` that other names share, and those names."""
+    """Return the longest dotted prefix of `name` that other names share, and those names."""
     parts = name.split(".")
     depths = [_shared(parts, other.split(".")) for other in names]
     deepest = max(depths)

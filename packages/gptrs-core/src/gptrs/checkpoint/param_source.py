@@ -1,4 +1,4 @@
-"""Where the values of parameters come from: one mapped file, or several shards as one."""
+"""The source of the values of parameters: one mapped file, or several shards as one."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class ParamSource(Protocol):
     """Named tensors, read one at a time and only when asked for; may be used by several threads."""
 
     def names(self) -> Sequence[str]:
-        """Every tensor, in a fixed order."""
+        """Return the names of all tensors, in a fixed order."""
         ...
 
     def type_of(self, name: str) -> TensorType:
-        """The stored dtype and shape; CheckpointError if there is no such readable tensor."""
+        """Return the stored dtype and shape; CheckpointError if absent or unreadable."""
         ...
 
     def load(self, name: str) -> np.ndarray:
@@ -56,7 +56,7 @@ class FileSource:
 
     @classmethod
     def of_file(cls, path: str | os.PathLike[str], *, shown_as: Path | None = None) -> FileSource:
-        """The tensors of one file; CheckpointError if it is not a sound safetensors file."""
+        """Return the tensors of one file; CheckpointError if it is not a sound safetensors file."""
         file = SafetensorsFile.open(path, shown_as=shown_as)
         return cls(dict.fromkeys(file.entries, file.path.name), lambda _: file, str(file.path))
 
@@ -66,16 +66,16 @@ class FileSource:
         return tuple(dict.fromkeys(self._shard_of.values()))
 
     def open_files(self) -> Sequence[MappedTensors]:
-        """All files that hold tensors, opened; CheckpointError for one that is not sound."""
+        """Return all files that hold tensors, opened; CheckpointError for one that is not sound."""
         firsts = {shard: name for name, shard in reversed(self._shard_of.items())}
         return tuple(self._file_of(firsts[shard]) for shard in self.files)
 
     def names(self) -> Sequence[str]:
-        """Every tensor, in the order of the file or the index."""
+        """Return the names of all tensors, in the order of the file or the index."""
         return tuple(self._shard_of)
 
     def type_of(self, name: str) -> TensorType:
-        """The stored dtype and shape; CheckpointError if there is no such readable tensor."""
+        """Return the stored dtype and shape; CheckpointError if absent or unreadable."""
         return self._file_of(name).type_of(name)
 
     def load(self, name: str) -> np.ndarray:
@@ -83,7 +83,7 @@ class FileSource:
         return self._file_of(name).read(name)
 
     def parts(self, name: str) -> Iterator[np.ndarray]:
-        """The elements of a tensor in order, read part by part; see `MappedTensors.parts`."""
+        """Yield the elements of a tensor in order, as `MappedTensors.parts` does."""
         return self._file_of(name).parts(name)
 
     def locate(self, name: str) -> tuple[MappedTensors, TensorEntry]:
@@ -111,7 +111,7 @@ class FileSource:
         return file
 
     def _check_shard(self, shard: str, file: MappedTensors) -> None:
-        """The file must hold what is mapped to it, and nothing that is mapped to another one."""
+        """Raise unless the file holds what is mapped to it, and nothing mapped to another one."""
         for name in self._names_in[shard]:
             if name not in file.entries:
                 raise self._mismatch(name, shard, f"{quoted(shard)} does not have it")

@@ -15,7 +15,7 @@ from gptrs.optimizer.evaluation import CHEAP, Definitions
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A part of a program as a program of its own, and how its values meet those of the others.
+    """A part of a program as a program of its own, with the numbers of its inputs and outputs.
 
     Values of the whole program are known by number: first its parameters, then what segments give.
     """
@@ -27,9 +27,9 @@ class Segment:
     outputs: tuple[int, ...]
     """The number that each result of `@main` gets."""
     dying: tuple[int, ...]
-    """Those of the inputs that no later segment reads and that are no results."""
+    """The inputs that no later segment reads and that are no results."""
     tables: frozenset[int]
-    """Those of the inputs of which it takes single rows."""
+    """The inputs that it reads by rows only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Segments:
     results: tuple[int, ...]
     """The numbers of the results."""
     count: int
-    """How many values there are."""
+    """The number of values."""
 
 
 def borders(region: Region, streamed: Collection[Value], share: int) -> list[int]:
-    """The instructions that begin a part, so that it reads at most `share` bytes of `streamed`.
+    """Return the instructions that begin a part, so that it reads at most `share` bytes.
 
     One instruction that reads more is a part of its own; a part begins with an instruction that
     reads what the part before it does not. Tables that are read by rows do not count.
@@ -87,7 +87,7 @@ def cut(
 
 
 def _tables(instructions: Iterable[Instruction]) -> set[Value]:
-    """The values that these instructions read by rows, and in no other way."""
+    """Return the values that these instructions read by rows, and in no other way."""
     rows: set[Value] = set()
     whole: set[Value] = set()
     for made in instructions:
@@ -98,7 +98,7 @@ def _tables(instructions: Iterable[Instruction]) -> set[Value]:
 
 
 def _free(instructions: Sequence[Instruction]) -> Definitions:
-    """What defines each value that can be had anywhere for nothing."""
+    """Return the instruction behind each value that is cheap to compute anywhere."""
     found: Definitions = {}
     for made in instructions:
         if isinstance(made.op, CHEAP) and all(operand in found for operand in made.operands):
@@ -144,7 +144,7 @@ class _Cutter:
         return Segments(tuple(parts), tuple(results), self._count)
 
     def _last_uses(self) -> Mapping[Value, int]:
-        """The last part that reads each value; what the caller gets is read to the end and on."""
+        """Return the last part that reads each value; results of the program outlive all parts."""
         last = dict.fromkeys(self._late, len(self._groups) - 1)
         for position, group in enumerate(self._groups):
             for made in group:
@@ -177,7 +177,7 @@ class _Cutter:
         return segment
 
     def _freed(self, wanted: Iterable[Value]) -> list[Instruction]:
-        """What makes those of the values that cost nothing, in an order that works."""
+        """Return the instructions behind the cheap ones among the values, operands first."""
         needed: set[Value] = set()
         pending = [value for value in wanted if value in self._free]
         while pending:

@@ -38,12 +38,12 @@ Progress = Callable[[int, int, str], None]
 CHECKPOINT_SUFFIX = ".gptrschk"
 _DTYPE_KEYS = ("dtype", "torch_dtype")
 _DTYPE_NAMES = {dtypes.f32: "float32", dtypes.f16: "float16", dtypes.bf16: "bfloat16"}
-"""What config.json calls the types that weights are rounded to."""
+"""The names in config.json of the types that weights are rounded to."""
 
 
 @dataclass(frozen=True)
 class Converted:
-    """What was written: `files` in a folder, else the one file; `rounded` tensors changed type.
+    """A report: `files` in a folder, else the one file; `rounded` tensors changed type.
 
     `left_out` names files beside the weights that were not carried over.
     """
@@ -60,7 +60,7 @@ class Converted:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where and how to write."""
+    """A destination and how to write to it."""
 
     path: Path
     shard_size: int | None
@@ -118,7 +118,7 @@ def convert(
 
 
 def _weight_dtype(name: str) -> DType:
-    """The type called `name`; UsageError unless weights can be rounded to it."""
+    """Return the type called `name`; UsageError unless weights can be rounded to it."""
     for dtype in _DTYPE_NAMES:
         if dtype.name == name:
             return dtype
@@ -176,7 +176,7 @@ def _require_apart(source: Path, destination: Path) -> None:
 
 
 def _with_dtype(config: Mapping[str, object], name: str) -> dict[str, object]:
-    """The config with the type of its weights stated anew where it is stated, at any depth."""
+    """Return the config with the new type of its weights wherever it states one."""
     changed: dict[str, object] = {}
     for key, value in config.items():
         if key in _DTYPE_KEYS and value in _DTYPE_NAMES.values():
@@ -191,7 +191,7 @@ def _with_dtype(config: Mapping[str, object], name: str) -> dict[str, object]:
 def _watched(
     tensors: Sequence[OutgoingTensor], progress: Progress | None
 ) -> Sequence[OutgoingTensor]:
-    """The same tensors, each part of which moves the progress."""
+    """Return the same tensors, each part of which moves the progress."""
     if progress is None:
         return tensors
     total = sum(stored_bytes(tensor.type) for tensor in tensors)
@@ -234,7 +234,7 @@ def _write_weights(folder: StagedFolder, weights: Mapping[str, Sequence[Outgoing
 
 
 def _of_subfolders(tensors: Sequence[OutgoingTensor]) -> dict[str, list[OutgoingTensor]]:
-    """The tensors called `FOLDER/NAME`, by the file in which they are called `NAME`."""
+    """Return the tensors called `FOLDER/NAME`, by the file in which they are called `NAME`."""
     found: dict[str, list[OutgoingTensor]] = {}
     for tensor in tensors:
         subfolder, slash, name = tensor.name.rpartition("/")

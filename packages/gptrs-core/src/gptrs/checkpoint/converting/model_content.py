@@ -22,7 +22,7 @@ CARRIED = (".json", ".jinja", ".txt", ".md", ".model")
 
 @dataclass(frozen=True)
 class StoredModel:
-    """What is carried over: tensors (`FOLDER/NAME` for those of a subfolder) and files by name.
+    """The tensors (`FOLDER/NAME` for those of a subfolder) and files by name that are carried over.
 
     `config` is None for a file of tensors without a model. `left_out` names files that are not of
     a kind that belongs to a model. `path` is where it lies.
@@ -36,7 +36,7 @@ class StoredModel:
 
 
 def open_stored(name: str | os.PathLike[str]) -> StoredModel:
-    """The model, or the file of tensors, that `name` means: a path or a hub id.
+    """Return the model, or the file of tensors, that `name` means: a path or a hub id.
 
     Tensors are read when they are written. ModelError or CheckpointError says what is wrong.
     """
@@ -74,7 +74,7 @@ def _of_model(source: ModelSource) -> StoredModel:
 
 
 def _carried(source: ModelSource, name: str) -> bytes | None:
-    """The content of a file that belongs to the model; None for any other, or a link out of it."""
+    """Return the content of a file of the model; None for any other, or a link out of it."""
     if not name.lower().endswith(CARRIED):
         return None
     subfolder, _, plain = name.rpartition("/")

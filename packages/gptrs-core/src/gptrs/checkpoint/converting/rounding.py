@@ -11,7 +11,7 @@ from gptrs.ir.dtypes import DType
 from gptrs.quoting import quoted
 
 CONVERTIBLE = (dtypes.f64, dtypes.f32, dtypes.f16, dtypes.bf16)
-"""What weights are stored in as they are; floats of 8 bits come with scales of their own."""
+"""The types that weights are converted from; floats of 8 bits come with scales of their own."""
 
 
 def in_dtype(tensor: OutgoingTensor, dtype: DType) -> OutgoingTensor:
@@ -31,7 +31,7 @@ def in_dtype(tensor: OutgoingTensor, dtype: DType) -> OutgoingTensor:
 
 
 def rounded(array: np.ndarray, dtype: DType) -> np.ndarray:
-    """The elements in `dtype`, rounded once to nearest, ties to even; infinity beyond its range."""
+    """Return the elements rounded once to `dtype`, ties to even; infinity beyond its range."""
     with np.errstate(over="ignore", invalid="ignore"):
         if array.dtype == np.float64 and dtype is dtypes.bf16:
             array = _to_odd_f32(array)

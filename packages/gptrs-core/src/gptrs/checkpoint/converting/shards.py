@@ -17,7 +17,7 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 def parse_size(text: str) -> int:
-    """Bytes of `5GB`, `500MB` (powers of 1000) or `4GiB` (of 1024); else UsageError."""
+    """Return bytes of `5GB`, `500MB` (powers of 1000) or `4GiB` (of 1024); else UsageError."""
     found = _SIZE.fullmatch(text.strip())
     if found:
         number, unit, binary = found.groups()
@@ -50,7 +50,7 @@ def split(
 
 
 def index_text(files: Mapping[str, Sequence[OutgoingTensor]]) -> str:
-    """The index of several files."""
+    """Return the index of several files."""
     total = sum(stored_bytes(tensor.type) for group in files.values() for tensor in group)
     weight_map = {tensor.name: name for name, group in files.items() for tensor in group}
     return json.dumps({"metadata": {"total_size": total}, "weight_map": weight_map}, indent=2)

@@ -11,7 +11,7 @@ from gptrs.quoting import quoted
 
 
 def open_regular(path: Path, error: type[GptrsError] = ModelError) -> int:
-    """A descriptor of the regular file at the resolved `path`; `error` says why there is none."""
+    """Return a descriptor of the regular file at the resolved `path`, else raise `error`."""
     try:
         mode = os.stat(path, follow_symlinks=False).st_mode
         if not stat.S_ISREG(mode):
@@ -28,7 +28,7 @@ def open_regular(path: Path, error: type[GptrsError] = ModelError) -> int:
 
 
 def resolved(path: str | os.PathLike[str], error: type[GptrsError] = ModelError) -> Path:
-    """Where links lead that `path` goes through; `error` for a path that no file can have."""
+    """Return `path` with all links resolved; `error` for a path that no file can have."""
     try:
         return Path(os.path.realpath(path))
     except (OSError, ValueError) as problem:
@@ -49,7 +49,7 @@ def read_at(descriptor: int, size: int, offset: int) -> bytes:
 
 
 def read_whole(path: Path, limit: int, error: type[GptrsError] = ModelError) -> bytes:
-    """The bytes of a regular file of at most `limit` bytes."""
+    """Return the bytes of a regular file of at most `limit` bytes."""
     descriptor = open_regular(path, error)
     try:
         data = read_at(descriptor, limit + 1, 0)
@@ -64,7 +64,7 @@ def read_whole(path: Path, limit: int, error: type[GptrsError] = ModelError) -> 
 
 
 def kind_of(mode: int) -> str:
-    """What a file of this mode is, in words, where it is no regular file."""
+    """Return a name for a file of this mode that is no regular file."""
     if stat.S_ISDIR(mode):
         return "a folder"
     if stat.S_ISLNK(mode):
@@ -73,5 +73,5 @@ def kind_of(mode: int) -> str:
 
 
 def is_plain(name: str) -> bool:
-    """Whether `name` can only mean a file directly inside a folder."""
+    """Return whether `name` can only mean a file directly inside a folder."""
     return name not in ("", ".", "..") and not any(char in name for char in "/\\\0")

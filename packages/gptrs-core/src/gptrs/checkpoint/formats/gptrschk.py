@@ -31,7 +31,7 @@ VERSION = 2
 MAX_SETTINGS_BYTES = 200_000_000
 """Most bytes of the settings, which hold a tokenizer as well."""
 ALIGNMENT = 64
-"""Where tensors begin in files that we write: at a multiple, as vector instructions like it."""
+"""Tensors begin at a multiple of it in files that we write, as vector instructions like it."""
 
 _PREFIX = struct.Struct("<8sII")
 _LENGTH = struct.Struct("<I")
@@ -40,7 +40,7 @@ _KEYS = ("kind", "config", "runtime")
 
 @dataclass(frozen=True)
 class CheckpointSettings:
-    """What a file says of its model; `files` are texts by name, `FOLDER/NAME` at the deepest."""
+    """The settings of a model; `files` are texts by name, `FOLDER/NAME` at the deepest."""
 
     kind: str
     config: Mapping[str, object]
@@ -69,7 +69,7 @@ class GptrschkFile(MappedTensors):
 
 
 class _Header(NamedTuple):
-    """All that precedes the data, checked, and the size of the file."""
+    """Return everything before the data, checked, and the size of the file."""
 
     settings: CheckpointSettings
     entries: dict[str, TensorEntry]
@@ -120,7 +120,7 @@ def _read_header(descriptor: int, file: str) -> _Header:
 
 
 def _read_block(descriptor: int, file: str, what: str, place: tuple[int, int], limit: int) -> bytes:
-    """The bytes at an offset; CheckpointError if they are too many, or not all there."""
+    """Return the bytes at an offset; CheckpointError if they are too many, or not all there."""
     start, length = place
     left = max(0, os.fstat(descriptor).st_size - start)
     if length > min(left, limit):

@@ -28,7 +28,7 @@ _PREFIX = struct.Struct("<8sII")
 
 
 def open_gptrsten(path: Path, descriptor: int) -> MappedTensors:
-    """The tensors of the regular file `descriptor`, which stays the caller's; its index is checked.
+    """Check the index of `descriptor`, which stays the caller's, and map its tensors.
 
     CheckpointError says what is wrong with it.
     """

@@ -60,11 +60,11 @@ class MappedTensors:
         return self.size - sum(entry.nbytes for entry in self._entries.values())
 
     def names(self) -> Sequence[str]:
-        """Every tensor, in the same order."""
+        """Return the names of all tensors, in the same order."""
         return tuple(self._entries)
 
     def entry(self, name: str) -> TensorEntry:
-        """The entry called `name`; CheckpointError if there is none."""
+        """Return the entry called `name`; CheckpointError if there is none."""
         try:
             return self._entries[name]
         except KeyError:
@@ -73,7 +73,7 @@ class MappedTensors:
             ) from None
 
     def type_of(self, name: str) -> TensorType:
-        """Dtype and shape of a tensor; CheckpointError if it is absent or of an unknown dtype."""
+        """Return dtype and shape; CheckpointError if absent or of an unknown dtype."""
         entry = self.entry(name)
         if entry.dtype is None:
             raise refused(
@@ -85,7 +85,7 @@ class MappedTensors:
         return TensorType(entry.dtype, entry.shape)
 
     def read(self, name: str) -> np.ndarray:
-        """The tensor as a read-only array of its stored dtype: a view of the mapping.
+        """Return the tensor as a read-only array of its stored dtype: a view of the mapping.
 
         It is copied only where the file holds it unaligned, or packed. CheckpointError if it is
         absent, of an unknown dtype, holds what its dtype does not have, or if the file changed its
@@ -104,7 +104,7 @@ class MappedTensors:
         return array
 
     def parts(self, name: str) -> Iterator[np.ndarray]:
-        """The elements in order, as flat arrays of the stored dtype that take little memory each.
+        """Yield the elements in order, as flat arrays of at most 16 MiB of the file.
 
         They are read and not mapped, so that a file which shrinks meanwhile is a CheckpointError
         at any time. Errors are those of `read`.
@@ -149,7 +149,7 @@ class MappedTensors:
             raise refused(str(self.path), name, problem, "load the model again")
 
     def _elements(self, name: str, raw: np.ndarray, type: TensorType) -> np.ndarray:
-        """The elements stored in the bytes `raw`, checked where not all bytes are elements."""
+        """Return the elements in the bytes `raw`, checked where not all bytes are elements."""
         dtype = type.dtype
         if dtype.bits == 4:
             try:

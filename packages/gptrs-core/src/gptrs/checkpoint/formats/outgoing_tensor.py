@@ -28,11 +28,11 @@ class OutgoingTensor:
 
     @classmethod
     def of(cls, name: str, array: np.ndarray) -> Self:
-        """An array in memory."""
+        """Return the outgoing tensor of an array in memory."""
         return cls(name, TensorType.of(array), lambda: (array,))
 
     def whole(self) -> np.ndarray:
-        """The elements in one array."""
+        """Return the elements in one array."""
         parts = [np.ascontiguousarray(part).reshape(-1) for part in self.parts()]
         flat = parts[0] if len(parts) == 1 else np.concatenate([*parts, self._no_elements()])
         return flat.reshape(self.type.shape)

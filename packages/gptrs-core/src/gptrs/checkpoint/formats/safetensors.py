@@ -49,7 +49,7 @@ class SafetensorsFile(MappedTensors):
 
 
 def _read_header(descriptor: int, file: str) -> tuple[Header, int]:
-    """The checked header and the size of the file."""
+    """Return the checked header and the size of the file."""
     size = os.fstat(descriptor).st_size
     prefix = read_at(descriptor, 8, 0)
     length = int.from_bytes(prefix, "little")

@@ -32,7 +32,7 @@ DTYPES: Mapping[str, DType] = {
 
 @dataclass(frozen=True, slots=True)
 class TensorEntry:
-    """Where a tensor lies in its file: `nbytes` at `offset`, counted from the start of the file.
+    """The place of a tensor in its file: `nbytes` at `offset` from the start of the file.
 
     `dtype` is None for a dtype tag that PTIR has no type for; such a tensor can be listed only.
     """
@@ -77,7 +77,7 @@ def parse_header(text: bytes, file: str, data_size: int) -> Header:
 
 
 def refused(file: str, name: str, problem: str, hint: str = DAMAGED) -> CheckpointError:
-    """The error for one tensor of a file."""
+    """Return the error for one tensor of a file."""
     return CheckpointError(f"{quoted(file, 200)}: tensor {quoted(name)}: {problem}", hint=hint)
 
 
@@ -142,7 +142,7 @@ def _offsets(value: object, file: str, name: str, data_size: int) -> tuple[int, 
 
 
 def _naturals(value: object) -> tuple[int, ...] | None:
-    """A list of integers >= 0 as a tuple, None for anything else."""
+    """Return a list of integers >= 0 as a tuple, None for anything else."""
     if not isinstance(value, list):
         return None
     items = cast("list[object]", value)

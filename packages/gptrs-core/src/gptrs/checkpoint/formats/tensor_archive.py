@@ -32,15 +32,15 @@ class TensorArchive(Protocol):
     """An open file of named tensors, which are read when they are asked for."""
 
     def names(self) -> Sequence[str]:
-        """Every tensor, in the order of the file."""
+        """Return the names of all tensors, in the order of the file."""
         ...
 
     def type_of(self, name: str) -> TensorType:
-        """Its dtype and shape; CheckpointError if it is absent or not readable. Reads no data."""
+        """Return dtype and shape, reading no data; CheckpointError if absent or unreadable."""
         ...
 
     def read(self, name: str) -> np.ndarray:
-        """The tensor, which may be read-only; CheckpointError if it is absent or damaged."""
+        """Return the tensor, perhaps read-only; CheckpointError if it is absent or damaged."""
         ...
 
     def close(self) -> None:
@@ -70,7 +70,7 @@ def open_archive(path: str | os.PathLike[str]) -> TensorArchive:
 
 
 def is_other_archive(path: str | os.PathLike[str]) -> bool:
-    """Whether a file begins as a NumPy or GPTRSTEN file does, and not as safetensors."""
+    """Return whether a file begins as a NumPy or GPTRSTEN file does, and not as safetensors."""
     try:
         descriptor = open_regular(Path(os.path.realpath(path)), CheckpointError)
     except (CheckpointError, ValueError):
@@ -103,7 +103,7 @@ def write_archive(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]
 
 
 def require_writable(path: str | os.PathLike[str]) -> Writer:
-    """What writes the format that the suffix of `path` names.
+    """Return the writer of the format that the suffix of `path` names.
 
     UsageError if it names none, CheckpointError if there is no folder for the file: what can be
     said before there is anything to write.
@@ -120,7 +120,7 @@ def require_writable(path: str | os.PathLike[str]) -> Writer:
 
 
 def _start(path: Path, descriptor: int) -> bytes:
-    """The first bytes of a file that begins as one of the formats does."""
+    """Return the first bytes of a file that begins as one of the formats does."""
     try:
         start = read_at(descriptor, _MAGIC_BYTES, 0)
     except OSError as problem:
@@ -150,4 +150,4 @@ _WRITERS: dict[str, Writer] = {
     ".gptrsten": gptrsten.write_gptrsten,
 }
 ARCHIVE_SUFFIXES = tuple(_WRITERS)
-"""How names of files of tensors end."""
+"""The suffixes of files of tensors."""

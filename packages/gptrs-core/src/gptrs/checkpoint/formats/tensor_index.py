@@ -43,14 +43,14 @@ class Indexed(NamedTuple):
 
 
 def stored_bytes(type_: TensorType) -> int:
-    """Bytes that a tensor takes in a file."""
+    """Return bytes that a tensor takes in a file."""
     return (type_.size + 1) // 2 if type_.dtype.bits == 4 else type_.nbytes
 
 
 def make_index(
     types: Mapping[str, TensorType], start: int, *, ids: bool, alignment: int = 1
 ) -> Indexed:
-    """The index of tensors that follow it, when it begins at byte `start` of the file.
+    """Return the index of the tensors that follow it, beginning at byte `start` of the file.
 
     Each tensor begins at a multiple of `alignment` bytes, at most 4096.
     """
@@ -76,7 +76,7 @@ def make_index(
 def read_index(
     data: bytes, file: str, start: int, size: int, *, ids: bool
 ) -> dict[str, TensorEntry]:
-    """The tensors of an index that ends at byte `start` of a `file` of `size` bytes, checked.
+    """Return the tensors of an index that ends at byte `start` of a `file` of `size` bytes.
 
     CheckpointError unless every name is there once, every type fills the range of its data, the
     ranges lie in the file behind the index without overlap or hole, and every id is that of its
@@ -111,18 +111,18 @@ class _IndexReader:
         return len(self._data) - self._position
 
     def number(self) -> int:
-        """The u32 that comes next."""
+        """Return the u32 that comes next."""
         return self._take("<I")[0]
 
     def name(self) -> str:
-        """The name that comes next."""
+        """Return the name that comes next."""
         try:
             return self._bytes(self.number()).decode("utf-8")
         except UnicodeDecodeError:
             raise _damaged(self._file, "the name of a tensor is not UTF-8") from None
 
     def entry(self, name: str) -> TensorEntry:
-        """What follows the name of a tensor, checked apart from its place."""
+        """Return the entry after the name of a tensor, checked apart from its place."""
         if self._has_ids:
             self._check_id(name)
         rank = self.number()

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import cast
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs.checkpoint.files.open_file import is_plain
 from gptrs.checkpoint.formats.gptrschk import CheckpointSettings, GptrschkFile
@@ -37,19 +38,19 @@ class GptrschkModel(ModelSource):
         """Read and check all that precedes the data; CheckpointError says what is wrong with it."""
         return cls(GptrschkFile.open(path))
 
+    @override
     def open_weights(self) -> FileSource:
-        """As in ModelSource."""
         own = [name for name in self._file.names() if "/" not in name]
         return FileSource(dict.fromkeys(own, self.path.name), lambda _: self._file, str(self.path))
 
+    @override
     def has_file(self, name: str, subfolder: str = "") -> bool:
-        """As in ModelSource."""
         return _place(name, subfolder) in self._file.settings.files
 
+    @override
     def read_bytes(
         self, name: str, subfolder: str = "", limit: int = MAX_SETTINGS_BYTES
     ) -> bytes | None:
-        """As in ModelSource."""
         text = self._file.settings.files.get(_place(name, subfolder))
         if text is None:
             return None
@@ -59,24 +60,24 @@ class GptrschkModel(ModelSource):
             raise ModelError(f"{shown} is larger than {limit} bytes")
         return data
 
+    @override
     def file_names(self) -> Sequence[str]:
-        """As in ModelSource."""
         return tuple(self._file.settings.files)
 
+    @override
     def tensor_folders(self) -> Sequence[str]:
-        """As in ModelSource."""
         folders = (name.rpartition("/")[0] for name in self._file.names())
         return tuple(dict.fromkeys(folder for folder in folders if folder))
 
+    @override
     def tensors_in(self, subfolder: str) -> Mapping[str, np.ndarray] | None:
-        """As in ModelSource."""
         prefix = f"{_place(subfolder, '')}/"
         names = [name for name in self._file.names() if name.startswith(prefix)]
         return {name.removeprefix(prefix): self._file.read(name) for name in names} or None
 
 
 def config_of(settings: CheckpointSettings, path: Path) -> dict[str, object]:
-    """The `config.json` that the settings of a checkpoint stand for."""
+    """Return the `config.json` that a folder of the same model has."""
     config = {"model_type": settings.kind, **settings.config}
     if settings.runtime:
         if "runtime" in config:
@@ -90,7 +91,7 @@ def config_of(settings: CheckpointSettings, path: Path) -> dict[str, object]:
 
 
 def settings_of(config: Mapping[str, object], files: Mapping[str, str]) -> CheckpointSettings:
-    """The settings of a checkpoint that stand for a `config.json` and the files beside it."""
+    """Return the settings for a `config.json` and the files beside it."""
     kind = config.get("model_type")
     if not isinstance(kind, str):
         raise ModelError(f"`{CONFIG}` must name the kind of model in `model_type`")
@@ -104,7 +105,7 @@ def settings_of(config: Mapping[str, object], files: Mapping[str, str]) -> Check
 
 
 def _place(name: str, subfolder: str) -> str:
-    """What a file is called in `files`; ModelError for names that lead out of a folder."""
+    """Return the key of a file in `files`; ModelError for names that lead out of a folder."""
     for part in (name, subfolder) if subfolder else (name,):
         if not is_plain(part):
             raise ModelError(f"{quoted(part)} is not a plain file name")

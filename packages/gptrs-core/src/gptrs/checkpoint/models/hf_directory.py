@@ -13,6 +13,7 @@ from types import MappingProxyType
 from typing import cast
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs.checkpoint.files.open_file import is_plain, read_whole
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
@@ -64,38 +65,38 @@ class HfDirectory(ModelSource):
         """
         return cls(ModelFolder(path))
 
+    @override
     def has_file(self, name: str, subfolder: str = "") -> bool:
-        """As in ModelSource; a link that leads out or nowhere is a ModelError."""
         return self._folder.find(name, subfolder) is not None
 
+    @override
     def read_bytes(
         self, name: str, subfolder: str = "", limit: int = MAX_SETTINGS_BYTES
     ) -> bytes | None:
-        """As in ModelSource; a link that leads out or nowhere is a ModelError."""
         found = self._folder.find(name, subfolder)
         return None if found is None else read_whole(found, limit)
 
+    @override
     def file_names(self) -> Sequence[str]:
-        """As in ModelSource; those whose names begin with a dot are not of the model."""
         weights = {CONFIG, WEIGHTS, INDEX, *self.weights.files}
         names = self._folder.walk()
         return tuple(n for n in names if n not in weights and not n.endswith(_OF_SUBFOLDER))
 
+    @override
     def tensor_folders(self) -> Sequence[str]:
-        """As in ModelSource."""
         names = self._folder.walk()
         return tuple(n.removesuffix(_OF_SUBFOLDER) for n in names if n.endswith(_OF_SUBFOLDER))
 
+    @override
     def tensors_in(self, subfolder: str) -> Mapping[str, np.ndarray] | None:
-        """As in ModelSource."""
         found = self._folder.find(WEIGHTS, subfolder)
         if found is None:
             return None
         with SafetensorsFile.open(found, shown_as=self.path / subfolder / WEIGHTS) as file:
             return {name: file.read(name) for name in file.names()}
 
+    @override
     def open_weights(self) -> FileSource:
-        """The tensors of the model: of `model.safetensors`, else of the shards of the index."""
         if self._single is not None:
             return FileSource.of_file(self._single, shown_as=self.path / WEIGHTS)
         assert self._index is not None
@@ -114,7 +115,7 @@ class HfDirectory(ModelSource):
 
 
 def shards_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """The files that the index in the folder `path` names; none if the folder has no index.
+    """Return the files that the index in the folder `path` names; none if the folder has no index.
 
     CheckpointError for an index that is malformed, or names files outside the folder.
     """
@@ -126,7 +127,7 @@ def shards_of(path: str | os.PathLike[str]) -> tuple[str, ...]:
 
 
 def _read_index(path: Path, shown: Path) -> dict[str, str]:
-    """The `weight_map` of an index: tensor name to the plain name of a safetensors file."""
+    """Return the `weight_map` of an index: tensor name to the plain name of a safetensors file."""
     index = parse_object(
         read_whole(path, MAX_INDEX_BYTES, CheckpointError), str(shown), CheckpointError
     )

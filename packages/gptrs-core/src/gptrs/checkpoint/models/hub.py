@@ -37,7 +37,7 @@ SETTINGS = (
     TRANSFORMER_CONFIG,
     MODEL_CONFIG,
 )
-"""What is fetched beside the weights and the folders of modules, as far as a model has it."""
+"""Files that are fetched beside the weights and the folders of modules."""
 _NAME = r"[A-Za-z0-9_][\w.-]*"
 _ID = re.compile(rf"({_NAME}/{_NAME})(?:@([\w.][\w./-]*))?", re.ASCII)
 _LONGEST_REASON = 300
@@ -52,7 +52,7 @@ class HubModel:
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
-        """The model that `ORG/NAME` or `ORG/NAME@REVISION` names, None for any other text."""
+        """Return the model of `ORG/NAME` or `ORG/NAME@REVISION`, None for any other text."""
         found = _ID.fullmatch(text)
         if found is None or ".." in text or text.endswith(".gptrschk"):
             return None
@@ -63,7 +63,7 @@ class HubModel:
 
 
 def download(model: HubModel) -> Path:
-    """The folder, in the cache of the library, with the files of a model that gptrs reads.
+    """Return the folder, in the cache of the library, with the files of a model that gptrs reads.
 
     Weights are fetched in safetensors format only: `model.safetensors`, else the shards that its
     index names. Of the folders that `modules.json` names, settings and weights are. ModelError says
@@ -86,7 +86,7 @@ def download(model: HubModel) -> Path:
 
 
 def _named_files(folder: Path) -> list[str]:
-    """The shards and the files of modules that the files in `folder` name."""
+    """Return the shards and the files of modules that the files in `folder` name."""
     shards = () if (folder / WEIGHTS).exists() else shards_of(folder)
     modules = [f"{name}/{file}" for name in module_folders(folder) for file in (CONFIG, WEIGHTS)]
     return [*shards, *modules]

@@ -1,4 +1,4 @@
-"""Which files of a model folder may be opened: those inside it, whatever its links and names say.
+"""Opening only files inside a model folder, whatever its links and names say.
 
 Links are followed only to a target in the folder itself or, where the folder is a snapshot of a
 Hugging Face hub cache (`models--NAME/snapshots/REVISION`), in the `blobs` folder of the same cache
@@ -46,7 +46,7 @@ class ModelFolder:
         self._roots = (self._real, *_hub_blobs(self._real))
 
     def find(self, name: str, subfolder: str = "") -> Path | None:
-        """The resolved path of the file called `name`, None if the folder has none of that name.
+        """Return the resolved path of the file `name`, None if the folder has none.
 
         With a `subfolder`, that of the file in the folder of this name directly inside. ModelError
         if either is more than a plain name, or a link that leads out or nowhere.

@@ -24,7 +24,7 @@ MAX_TOKENIZER_BYTES = 100_000_000
 
 
 class ModelSource(ABC):
-    """Where a model comes from: a folder, or one file that holds all that a folder does.
+    """A stored model: a folder, or one file that holds everything that a folder does.
 
     `path` is what the user named, `name` what the model is called without more of a path. Files are
     asked for by plain names, in the folder itself or in a `subfolder` directly inside.
@@ -36,7 +36,7 @@ class ModelSource(ABC):
     """The whole of `generation_config.json`; empty if there is none."""
 
     settings_bytes: int
-    """What was read to open it, apart from the headers of the files of its weights."""
+    """Bytes read to open it, apart from the headers of the files of its weights."""
 
     def __init__(self, path: Path, name: str) -> None:
         self.path = path
@@ -49,24 +49,24 @@ class ModelSource(ABC):
 
     @abstractmethod
     def open_weights(self) -> FileSource:
-        """What `weights` is from its first use on."""
+        """Open the tensors of the model: the value of `weights`."""
 
     @abstractmethod
     def has_file(self, name: str, subfolder: str = "") -> bool:
-        """Whether there is a file of this name; ModelError for names that lead out."""
+        """Return whether there is such a file; ModelError for names or links that lead out."""
 
     @abstractmethod
     def read_bytes(
         self, name: str, subfolder: str = "", limit: int = MAX_SETTINGS_BYTES
     ) -> bytes | None:
-        """The content of a file, None if there is none of that name.
+        """Return the content of a file, None if there is none of that name.
 
-        ModelError for names that lead out, and for more than `limit` bytes.
+        ModelError for names or links that lead out, and for more than `limit` bytes.
         """
 
     @abstractmethod
     def tensors_in(self, subfolder: str) -> Mapping[str, np.ndarray] | None:
-        """The tensors of `model.safetensors` in a subfolder, None if there is no such file."""
+        """Return the tensors of `model.safetensors` in a subfolder, None without it."""
 
     @abstractmethod
     def file_names(self) -> Sequence[str]:
@@ -74,7 +74,7 @@ class ModelSource(ABC):
 
     @abstractmethod
     def tensor_folders(self) -> Sequence[str]:
-        """The subfolders for which `tensors_in` has tensors."""
+        """Return the subfolders for which `tensors_in` has tensors."""
 
     @property
     def model_type(self) -> str:
@@ -87,11 +87,11 @@ class ModelSource(ABC):
         return kind
 
     def read_generation_config(self) -> Mapping[str, object]:
-        """What `generation_config` is set to when a model is opened."""
+        """Return the content of generation_config.json, empty without the file."""
         return MappingProxyType(self.read_json(GENERATION_CONFIG) or {})
 
     def read_json(self, name: str, subfolder: str = "") -> dict[str, object] | None:
-        """The object in a JSON file such as `tokenizer_config.json`, None without it.
+        """Return the object in a JSON file such as `tokenizer_config.json`, None without it.
 
         ModelError if it is more than MAX_SETTINGS_BYTES long or not strict JSON.
         """
@@ -99,6 +99,6 @@ class ModelSource(ABC):
         return None if data is None else parse_object(data, str(self.path / subfolder / name))
 
     def read_json_list(self, name: str) -> list[object] | None:
-        """The list in a JSON file such as `modules.json`, None without it; else as `read_json`."""
+        """Return the list in a JSON file such as `modules.json`, None without it."""
         data = self.read_bytes(name)
         return None if data is None else parse_list(data, str(self.path / name))

@@ -1,4 +1,4 @@
-"""Where a model folder keeps the modules that sentence-transformers lists in `modules.json`."""
+"""The subfolders of the modules that sentence-transformers lists in `modules.json`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MOST_MODULES: Final = 16
 
 
 def module_folders(path: str | os.PathLike[str]) -> tuple[str, ...]:
-    """The folders directly inside `path` that its `modules.json` names, each once.
+    """Return the folders directly inside `path` that its `modules.json` names, each once.
 
     Not that of a transformer, whose files are in the folder itself. Names that could lead elsewhere
     are left out, and of a malformed list, or one of too many modules, all: a model can be of use

@@ -1,4 +1,4 @@
-"""What sentence-transformers calls the files that it saves beside those of a transformer."""
+"""Names of the files that sentence-transformers saves beside those of a transformer."""
 
 from __future__ import annotations
 
@@ -7,6 +7,6 @@ from typing import Final
 MODULES: Final = "modules.json"
 """The modules of a model in their order, and the folder of each."""
 TRANSFORMER_CONFIG: Final = "sentence_bert_config.json"
-"""How texts are cut and cased; its name is the same for transformers of other kinds."""
+"""Length and case of texts; its name is the same for transformers of other kinds."""
 MODEL_CONFIG: Final = "config_sentence_transformers.json"
 """The prompts."""

@@ -12,13 +12,13 @@ from gptrs.capture.shape_buckets import bucket
 from gptrs.errors import UsageError
 from gptrs.quoting import listed, quoted
 from gptrs.runtime.embedding.recipe import EmbeddingRecipe, embedding_recipe
-from gptrs.runtime.embedding.steps import Normalize, Step
+from gptrs.runtime.embedding.steps import Normalize, VectorStep
 from gptrs.runtime.load import LoadedModel, require_known_tokens
 
 BATCH_SIZE: Final = 32
-"""How many texts are run together unless the caller says otherwise."""
+"""Texts that run together unless the caller says otherwise."""
 _SHORTEST: Final = 16
-"""To how many tokens short texts are padded."""
+"""Tokens that short texts are padded to."""
 
 _RECIPES: WeakKeyDictionary[LoadedModel, EmbeddingRecipe] = WeakKeyDictionary()
 
@@ -36,14 +36,14 @@ def embed(
     prompt: str | None = None,
     progress: Progress | None = None,
 ) -> np.ndarray:
-    """The vector of each text, f32 [N, D], in the order of `texts`.
+    """Return the vector of each text, f32 [N, D], in the order of `texts`.
 
-    Pooling, the steps after it, the length to which texts are cut and the prompt before each text
-    are those of the files beside the model; see `embedding_recipe`. `normalize` None leaves it to
-    them whether vectors have the length 1, True makes it so, False leaves out the last step if that
-    is what it does. `prompt_name` is one of the prompts in the files; a `prompt` of the caller's
-    own goes before it, and an empty one is none. UsageError if there is no text or one without
-    tokens; ModelError for a model without the capability `text_embedder`, or without a tokenizer.
+    Pooling, the steps after it, the most tokens of a text and the prompt before each text follow
+    the model's files; see `embedding_recipe`. `normalize`: None follows the files, True
+    L2-normalizes, False drops a trailing `Normalize`. `prompt_name` is one of the prompts in the
+    files; a `prompt` of the caller's own replaces it, and an empty one is none. UsageError if there
+    is no text or one without tokens; ModelError for a model without the capability `text_embedder`,
+    or without a tokenizer.
     """
     if isinstance(texts, str):
         raise UsageError("`embed` takes a list of texts, got one text", hint="write `[text]`")
@@ -63,7 +63,7 @@ def embed(
 
 
 def cosine_similarities(vectors: np.ndarray) -> np.ndarray:
-    """The cosine of the angle between each two of the vectors [N, D], f32 [N, N]."""
+    """Return the cosine of the angle between each two of the vectors [N, D], f32 [N, N]."""
     unit = Normalize()(vectors)
     return unit @ unit.T
 
@@ -131,7 +131,7 @@ def _pooled(
     skipped: int,
     progress: Progress | None,
 ) -> np.ndarray:
-    """The pooled vectors [N, D]; the longest texts are run first, so that memory fails early."""
+    """Return the pooled vectors [N, D]; the longest texts run first, so that memory fails early."""
     embedder, pooling = model.text_embedder(), recipe.pooling
     order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row]))
     pooled: list[np.ndarray] = []
@@ -171,13 +171,13 @@ def _padded(
 
 
 def _padded_length(length: int, context: int) -> int:
-    """One of 16, 24, 32, 48, 64, ... that holds `length`, so that at most a third is padding."""
+    """Return the least of 16, 24, 32, 48, 64, ... >= `length`: at most a third is padding."""
     whole = bucket(length, _SHORTEST, context)
     smaller = bucket(length, _SHORTEST) * 3 // 4
     return smaller if max(length, _SHORTEST) <= smaller < whole else whole
 
 
-def _steps(recipe: EmbeddingRecipe, normalize: bool | None) -> tuple[Step, ...]:
+def _steps(recipe: EmbeddingRecipe, normalize: bool | None) -> tuple[VectorStep, ...]:
     steps = recipe.steps
     ends_normal = bool(steps) and isinstance(steps[-1], Normalize)
     if normalize is None or normalize == ends_normal:

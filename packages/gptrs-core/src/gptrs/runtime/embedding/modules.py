@@ -15,7 +15,7 @@ from gptrs.checkpoint.models.sentence_transformers import MODULES
 from gptrs.errors import ModelError
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs.runtime.embedding.pooling import MODES, Pooling
-from gptrs.runtime.embedding.steps import ACTIVATIONS, Dense, Normalize, Step
+from gptrs.runtime.embedding.steps import ACTIVATIONS, Dense, Normalize, VectorStep
 
 _WEIGHTS: Final = "model.safetensors"
 _PACKAGE: Final = "sentence_transformers."
@@ -28,13 +28,13 @@ _FLAGS: Final = {
     "weightedmean": "pooling_mode_weightedmean_tokens",
     "lasttoken": "pooling_mode_lasttoken",
 }
-"""What older files call the modes of pooling."""
+"""The names of the pooling modes in older files."""
 
 
 def pooling_and_steps(
     files: ModelSource, entries: Sequence[object]
-) -> tuple[Pooling, tuple[Step, ...]]:
-    """What the entries of modules.json say: a transformer, its pooling, then any number of steps.
+) -> tuple[Pooling, tuple[VectorStep, ...]]:
+    """Read the entries of modules.json: a transformer, its pooling, then any number of steps.
 
     ModelError for malformed files, and for modules and settings that are not supported, by name.
     """
@@ -65,7 +65,7 @@ class _Module:
 
     @property
     def config(self) -> str:
-        """How its settings are called in messages."""
+        """The name of its settings in messages."""
         return f"{self.folder}/{CONFIG}" if self.folder else CONFIG
 
 
@@ -108,7 +108,7 @@ def _settings(files: ModelSource, module: _Module) -> Fields:
     return Fields(settings, f"in {quoted(module.config)}")
 
 
-def _step(files: ModelSource, module: _Module) -> Step:
+def _step(files: ModelSource, module: _Module) -> VectorStep:
     if module.name == "Normalize":
         # Older versions save no settings with it, and no folder either.
         settings = files.read_json(CONFIG, module.folder) if module.folder else None

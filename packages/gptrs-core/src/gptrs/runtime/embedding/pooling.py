@@ -1,4 +1,4 @@
-"""How the vectors of tokens become the vector of a text, as sentence-transformers does it."""
+"""Pooling the vectors of tokens to the vector of a text, as sentence-transformers does it."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 import numpy as np
 
 _SMALLEST_SUM: Final = 1e-9
-"""What weights are divided by where there are none."""
+"""The least divisor of a sum of weights."""
 
 
 @dataclass(frozen=True)
 class Pooling:
-    """What is taken of the vectors of a text; several are put one after another.
+    """The pooling modes of a text; the vectors of several are concatenated.
 
     `modes` are names in `MODES`. Without `include_prompt` the tokens of the prompt are left out.
     """

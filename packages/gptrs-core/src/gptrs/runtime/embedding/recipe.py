@@ -13,19 +13,19 @@ from gptrs.checkpoint.models.sentence_transformers import MODEL_CONFIG, MODULES,
 from gptrs.quoting import listed, quoted
 from gptrs.runtime.embedding.modules import pooling_and_steps
 from gptrs.runtime.embedding.pooling import Pooling
-from gptrs.runtime.embedding.steps import Step
+from gptrs.runtime.embedding.steps import VectorStep
 
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 
 _LONGEST_PROMPT: Final = 10_000
 """In characters: a prompt is read anew with every text."""
-_MEAN: Final[tuple[Pooling, tuple[Step, ...]]] = (Pooling(), ())
+_MEAN: Final[tuple[Pooling, tuple[VectorStep, ...]]] = (Pooling(), ())
 _logger = logging.getLogger("gptrs")
 
 
 @dataclass(frozen=True)
 class EmbeddingRecipe:
-    """What is done to a text before the model, and to the vectors of its tokens after it.
+    """The steps on a text before the model, and on the vectors of its tokens after it.
 
     `max_length` is the most tokens of a text, None for as many as the model takes. `steps` follow
     the pooling. `prompts` are texts by name that may precede a text, `default_prompt` the one that
@@ -33,7 +33,7 @@ class EmbeddingRecipe:
     """
 
     pooling: Pooling
-    steps: tuple[Step, ...] = ()
+    steps: tuple[VectorStep, ...] = ()
     max_length: int | None = None
     lower_case: bool = False
     prompts: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -41,7 +41,7 @@ class EmbeddingRecipe:
 
 
 def embedding_recipe(files: ModelSource) -> EmbeddingRecipe:
-    """What the files say; without `modules.json` the mean of all tokens, and a note says so.
+    """Read the files; without `modules.json` it is the mean of all tokens, and a note says so.
 
     ModelError for malformed files, and for modules and settings that are not supported, by name.
     """

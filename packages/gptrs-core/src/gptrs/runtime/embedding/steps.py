@@ -1,4 +1,4 @@
-"""What is computed of the vector of a text after pooling: normalization and affine layers."""
+"""Steps on the vector of a text after pooling: normalization and affine layers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Final
 import numpy as np
 
 _SMALLEST_NORM: Final = 1e-12
-"""What a vector is divided by at least, as in torch's `normalize`."""
+"""The least divisor of a vector, as in torch's `normalize`."""
 
-Step = Callable[[np.ndarray], np.ndarray]
+VectorStep = Callable[[np.ndarray], np.ndarray]
 """From f32 [N, D] to f32 [N, E]."""
 
 
@@ -49,7 +49,7 @@ def _identity(x: np.ndarray) -> np.ndarray:
     return x
 
 
-ACTIVATIONS: Final[dict[str, Step]] = {
+ACTIVATIONS: Final[dict[str, VectorStep]] = {
     "torch.nn.modules.activation.Tanh": np.tanh,
     "torch.nn.modules.activation.ReLU": _relu,
     "torch.nn.modules.linear.Identity": _identity,

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-"""What is decoded: formats of pixels, none that runs a program or asks for other files."""
+"""Formats that are decoded: pixels only, none that runs a program or opens other files."""
 MAX_BYTES = 256 * 2**20
 """Largest file that is read."""
 MAX_PIXELS = 89_478_485
@@ -28,7 +28,7 @@ MAX_PIXELS = 89_478_485
 
 
 def read_image(path: str | os.PathLike[str]) -> np.ndarray:
-    """The image in a file, ui8 [H, W, 3], upright as its EXIF data says.
+    """Return the image in a file, ui8 [H, W, 3], upright as its EXIF data says.
 
     Of several frames the first is taken; grey, palette and CMYK become RGB, and transparency is
     dropped, as transformers' `load_image` does. ModelError for a file that is none of FORMATS, is
@@ -55,7 +55,7 @@ def resized(pixels: np.ndarray, height: int, width: int, filter: int) -> np.ndar
 
 
 def pillow(module: str) -> ModuleType:
-    """A module of Pillow; UsageError where it is not installed."""
+    """Return a module of Pillow; UsageError where it is not installed."""
     try:
         return importlib.import_module(f"PIL.{module}")
     except ImportError as problem:
@@ -66,7 +66,7 @@ def pillow(module: str) -> ModuleType:
 
 
 def _opened(library: ModuleType, data: bytes, shown: str) -> Image:
-    """The image before its pixels are decoded."""
+    """Return the image before its pixels are decoded."""
     try:
         return cast("Image", library.open(io.BytesIO(data), formats=FORMATS))
     except library.UnidentifiedImageError:

@@ -1,4 +1,4 @@
-"""What is done to an image before a model sees it, as preprocessor_config.json says."""
+"""The steps on an image before a model sees it, as preprocessor_config.json says."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SQUASHED_FROM = 384
 
 @dataclass(frozen=True)
 class Size:
-    """How large to make an image: a height and width, or a shortest edge of any aspect ratio.
+    """The size of a resized image: height and width, or the shortest edge of any aspect ratio.
 
     `longest_edge` bounds the other edge of the latter.
     """
@@ -27,7 +27,7 @@ class Size:
     longest_edge: int | None = None
 
     def of(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of an image after it was resized; truncated as transformers does."""
+        """Return height and width after resizing, truncated as transformers does."""
         if self.height is not None and self.width is not None:
             return self.height, self.width
         assert self.shortest_edge is not None
@@ -103,7 +103,7 @@ class ImageProcessor:
         return resized(pixels, height, width, self.resample)
 
     def _levels(self) -> np.ndarray:
-        """What each of the 256 levels becomes, f32 [256, 3], in transformers' order of rounding."""
+        """Return the value of each of 256 levels, f32 [256, 3], rounded in transformers' order."""
         levels = np.arange(256, dtype=np.float64)[:, np.newaxis]
         values = (levels * (1 if self.factor is None else self.factor)).astype(np.float32)
         if self.mean is not None and self.std is not None:
@@ -112,7 +112,7 @@ class ImageProcessor:
 
 
 def center_crop(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
-    """The middle `height` x `width` of an image [H, W, C], zeros around an image that is smaller.
+    """Return the middle `height` x `width` of an image [H, W, C], zeros around a smaller one.
 
     Of an odd difference, the larger part is cut off, and the smaller part is added, below and on
     the right.
@@ -127,7 +127,7 @@ def center_crop(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
 
 
 def _overlap(size: int, wanted: int) -> tuple[slice, slice]:
-    """Which elements of an axis are kept, and where they go."""
+    """Return which elements of an axis are kept, and where they go."""
     if size >= wanted:
         start = (size - wanted) // 2
         return slice(start, start + wanted), slice(0, wanted)

@@ -24,7 +24,7 @@ _logger = logging.getLogger("gptrs")
 
 @dataclass(frozen=True)
 class _Recipe:
-    """What a processor of transformers does where its file is silent."""
+    """The defaults of a processor of transformers, where its file is silent."""
 
     resample: int
     size: Mapping[str, object]
@@ -49,15 +49,15 @@ _TORCHVISION = _Recipe(
 
 
 class JsonFiles(Protocol):
-    """Where the JSON files of a model are."""
+    """A reader of the JSON files of a model."""
 
     def read_json(self, name: str) -> dict[str, object] | None:
-        """The object in a file, None if there is no such file; ModelError if it is malformed."""
+        """Return the object in a file, None without it; ModelError if it is malformed."""
         ...
 
 
 def image_processor_of(files: JsonFiles, default: str) -> ImageProcessor:
-    """The processor that the files of a model describe; `default` is its name where they have none.
+    """Return the processor that the files describe; `default` is its name where they have none.
 
     It stands in preprocessor_config.json or, where processor_config.json has `image_processor`,
     there. Without either, images are prepared as for torchvision's ImageNet models, and a note says
@@ -82,7 +82,7 @@ def _settings_of(files: JsonFiles) -> dict[str, object] | None:
 
 
 def _recipe(settings: Mapping[str, object], default: str) -> _Recipe:
-    """That of the processor that the file names, else of the default."""
+    """Return the defaults of the processor that the file names, else of `default`."""
     named = settings.get("image_processor_type") or settings.get("feature_extractor_type")
     named = named or default
     if isinstance(named, str):

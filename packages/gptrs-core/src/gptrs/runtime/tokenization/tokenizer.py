@@ -21,7 +21,7 @@ class TextTokenizer:
         self._tokenizer.no_padding()
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """The tokens of `text`, with the special tokens that the file adds around a text.
+        """Return the tokens of `text`, with the special tokens that the file adds around it.
 
         With `special=False` none are added; those that are written in the text count in any case.
         UsageError for text that has no UTF-8 form: it holds unpaired surrogates.
@@ -29,7 +29,7 @@ class TextTokenizer:
         return self._encoded(text, special).ids
 
     def encode_within(self, text: str, limit: int) -> list[int]:
-        """The tokens of as much of `text` as fits into `limit` with the special tokens around it.
+        """Return the tokens of `text`, cut so that they fit `limit` with the special tokens.
 
         The special tokens are kept where they alone are more. UsageError as in `encode`.
         """
@@ -38,13 +38,13 @@ class TextTokenizer:
         return without_panics(lambda: self._tokenizer.post_process(encoding), self._name).ids
 
     def prefix_length(self, text: str) -> int:
-        """How many tokens `text` makes at the start of a longer one, special ones before it too."""
+        """Return the number of tokens of `text` as a prefix, special ones before it included."""
         encoding = self._encoded(text, special=True)
         ends_special = encoding.special_tokens_mask[-1:] == [1]
         return len(encoding.ids) - ends_special
 
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
-        """The text of `tokens`, `special` ones left out unless asked for; bad UTF-8 is U+FFFD."""
+        """Return the text of `tokens`, with `special` ones only if set; bad UTF-8 is U+FFFD."""
         decode = self._tokenizer.decode
         return without_panics(
             lambda: decode(list(tokens), skip_special_tokens=not special), self._name

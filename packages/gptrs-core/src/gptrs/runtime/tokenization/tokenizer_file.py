@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 
 
 def read_tokenizer(data: bytes, name: str) -> Tokenizer:
-    """The tokenizer in the content `data` of a file `name`; ModelError says what is wrong with it.
+    """Return the tokenizer in the content `data` of a file `name`; ModelError if malformed.
 
     What could take the library long is refused before it sees it: deep nesting, and more values
     than a file of settings has. So are steps that could make a text too long for any memory.
@@ -39,7 +39,7 @@ def read_tokenizer(data: bytes, name: str) -> Tokenizer:
 
 
 def _settings(part: object) -> Mapping[str, Any]:
-    """A part of a tokenizer in the form that it has in the file, that of nothing if it is None."""
+    """Return a part of a tokenizer as the file has it, an empty object for None."""
     return {"type": None} if part is None else json.loads(cast("bytes", part.__getstate__()))
 
 
@@ -55,7 +55,7 @@ def _require_bounded_growth(steps: Iterable[object], name: str) -> None:
 
 
 def _templates(processor: Mapping[str, Any]) -> Iterator[Sequence[Mapping[str, object]]]:
-    """What is put around a text, by a post-processor or those that it is a sequence of."""
+    """Return what a post-processor, or a sequence of them, puts around a text."""
     if processor["type"] == "TemplateProcessing":
         yield processor["single"]
     for inner in processor.get("processors", ()):
@@ -76,7 +76,7 @@ def _require_text_once(template: Sequence[Mapping[str, object]], name: str) -> N
 
 
 def without_panics(work: Callable[[], Result], name: str) -> Result:
-    """What `work` returns; whatever the library raises in it is a ModelError about the file `name`.
+    """Return `work()`; whatever the library raises in it becomes a ModelError about the file.
 
     It is written in Rust, and a panic there arrives as an exception that is no `Exception`.
     """

@@ -1,4 +1,4 @@
-"""How much longer the steps of a tokenizer may make a text: files exist that double it in each."""
+"""Bounds on the growth of a text in a tokenizer: files exist that double it in each step."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 MOST_GROWTH: Final = 8192
-"""Of those that models come with, the bounds are below this."""
+"""The tokenizers of real models stay below this."""
 _INNER: Final = ("normalizers", "pretokenizers", "decoders")
 _GROWTH: Final = {
     "ByteLevel": 2.0,
@@ -25,7 +25,7 @@ _GROWTH: Final = {
 
 
 def growth(step: Mapping[str, Any]) -> float:
-    """How many bytes a normalizer, pre-tokenizer or decoder makes of one, at most.
+    """Return the most bytes that a normalizer, pre-tokenizer or decoder makes of one.
 
     `step` is in the form that it has in a tokenizer.json; infinite if that is no bound at all.
     """
@@ -43,14 +43,14 @@ def growth(step: Mapping[str, Any]) -> float:
 
 
 def _replaced(pattern: Mapping[str, str], content: str) -> float:
-    """An expression may match a byte, or nothing between two bytes."""
+    """Return the growth of a replacement: an expression may match a byte, or between two bytes."""
     if "String" in pattern:
         return max(1.0, len(content.encode()) / max(1, len(pattern["String"].encode())))
     return 1.0 + len(content.encode())
 
 
 def _mapped(charsmap: str) -> float:
-    """A map of sentencepiece: the size of a trie in four bytes, the trie, strings that end in 0."""
+    """Return the growth of a sentencepiece map: u32 trie size, trie, strings ending in 0."""
     try:
         data = base64.b64decode(charsmap, validate=True)
     except (ValueError, binascii.Error):
