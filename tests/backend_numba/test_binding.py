@@ -13,7 +13,7 @@ from gptrs.ir.builder import Builder
 from gptrs.ir.ops.elementwise import Add
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba import backend
-from gptrs_backend_numba.run.bound_arrays import BoundArrays, Location
+from gptrs_backend_numba.run.bound_arrays import BoundArrays, StorageAddress
 
 
 def compiled_sum() -> Callable[[np.ndarray, np.ndarray], list[float]]:
@@ -51,7 +51,7 @@ def test_what_is_forgotten_stays_forgotten_when_its_array_goes():
 
 def test_a_location_writes_where_it_is_used():
     words = memoryview(bytearray(32)).cast("q")
-    location = Location(words, [(1, 0), (3, 16)])
+    location = StorageAddress(words, [(1, 0), (3, 16)])
     location.move(64)
     assert words.tolist() == [0, 64, 0, 80]
 

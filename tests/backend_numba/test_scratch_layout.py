@@ -6,7 +6,7 @@ import pytest
 from gptrs.ir import dtypes
 from gptrs_backend_numba.jumps import Jump, Label
 from gptrs_backend_numba.passes.scratch_layout import place_scratch
-from gptrs_backend_numba.schedule import KernelCall, Step
+from gptrs_backend_numba.schedule import KernelCall, ScheduleStep
 from gptrs_backend_numba.views import MemorySpace, Storage, View
 
 
@@ -54,12 +54,12 @@ def test_a_chain_needs_two_places() -> None:
     assert place_scratch(calls) == 128 + 100
 
 
-def loop_schedule(rng: np.random.Generator) -> tuple[list[Step], list[Storage]]:
+def loop_schedule(rng: np.random.Generator) -> tuple[list[ScheduleStep], list[Storage]]:
     """Calls around and in two nested loops; each reads what was certainly written before."""
     outer, inner = Label(), Label()
-    controls: dict[int, Step] = {6: outer, 12: inner, 18: Jump(inner), 24: Jump(outer)}
+    controls: dict[int, ScheduleStep] = {6: outer, 12: inner, 18: Jump(inner), 24: Jump(outer)}
     scopes: list[list[Storage]] = [[]]
-    steps: list[Step] = []
+    steps: list[ScheduleStep] = []
     storages: list[Storage] = []
     for position in range(30):
         control = controls.get(position)

@@ -20,15 +20,15 @@ _ARENA = Arena()
 
 
 class Arrangement(Protocol):
-    """What a parameter is rearranged to; equal ones give equal copies."""
+    """The form in which kernels read a parameter; equal arrangements give equal copies."""
 
     @property
     def nbytes(self) -> int:
-        """Of the copy."""
+        """Bytes of the copy."""
         ...
 
     def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
-        """The copy, as bytes, of a contiguous parameter."""
+        """Return the copy, as bytes, of a contiguous parameter."""
         ...
 
 
@@ -45,26 +45,26 @@ class Layout:
 
     @property
     def nbytes(self) -> int:
-        """Of the packed matrix: panels of `PANEL` rows, the last one padded with zeros."""
+        """Bytes of the packed matrix: panels of `PANEL` rows, the last one padded with zeros."""
         return -(-self.n // PANEL) * PANEL * self.k * self.size
 
     def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
-        """The panels, one after another."""
+        """Return the panels, one after another."""
         return _packed(array, self, threads)
 
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """A parameter of the program and the form in which it is wanted."""
+    """A parameter of the program, by its index, and the form in which calls read it."""
 
     input: int
     layout: Arrangement
 
 
 class PackedWeights:
-    """Packed matrices by the array that they were made of; each is freed with its array.
+    """Packed copies by the array that they were made of; each is freed with its array.
 
-    To be used by who holds the engine.
+    Not safe between threads: the caller holds `RUN_LOCK`.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class PackedWeights:
     def packed(
         self, array: np.ndarray, contents: np.ndarray, layout: Arrangement, threads: int
     ) -> np.ndarray:
-        """The packed copy of a matrix within `array`, which never changes.
+        """Return the packed copy of a matrix within `array`, which never changes.
 
         `contents` is the array itself or a contiguous copy of it.
         """
@@ -82,7 +82,7 @@ class PackedWeights:
         if found is not None and found[0]() is array:
             return found[1]
         made = layout.packed(contents, threads)
-        release_pages(array)
+        release_pages(array)  # of a mapped file: only the copy is read from now on
         forget = weakref.ref(array, lambda _: self._found.pop(key, None))
         self._found[key] = (forget, made)
         return made

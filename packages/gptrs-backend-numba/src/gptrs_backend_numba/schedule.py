@@ -23,7 +23,7 @@ from gptrs_backend_numba.views import MemorySpace, Part, Storage, View, dense_st
 
 Read = Callable[[View], np.ndarray]
 Explain = Callable[[Read], str]
-"""Says why a call failed; may read the tensors that it was given."""
+"""Returns why a call failed; may read its tensors."""
 
 _BYTES = {1: dtypes.ui8, 2: dtypes.ui16, 4: dtypes.ui32, 8: dtypes.ui64, 16: dtypes.cf64}
 
@@ -48,23 +48,23 @@ class KernelCall:
         return (*self.reads, self.write)
 
 
-Step = KernelCall | Control
+ScheduleStep = KernelCall | Control
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Where a result of the program is when all calls are done."""
+    """A result of the program after the last call."""
 
     view: View
     donated: int | None
-    """The input whose buffer it is, None for a fresh one."""
+    """The index of the donated input that holds it, None for a fresh buffer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """A lowered program: steps in order, constants by index, results, bytes of scratch memory."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[ScheduleStep, ...]
     constants: tuple[np.ndarray, ...]
     results: tuple[Result, ...]
     scratch: int
@@ -79,20 +79,20 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the builders of all regions of a program share."""
+    """State that the builders of all regions of a program share."""
 
     threads: int
     functions: Mapping[str, Region]
     constants: list[np.ndarray]
     parameters: frozenset[int] = frozenset()
-    """The inputs that hold the same in every run."""
+    """The inputs whose contents never change: weights."""
     streamed: frozenset[int] = frozenset()
-    """Those of them that do not stay in memory, so that a copy of them would save nothing."""
+    """The parameters that are streamed: a packed copy would have to be made in every run."""
     packings: list[Packing] = field(default_factory=list[Packing])
 
 
 class Builder:
-    """Collects the steps of a region; keeps what each value has become and how long it is needed.
+    """Collects the steps of a region; knows the view and the last use of each value.
 
     `owned` are storages from outside that the region may overwrite after their last use in it.
     """
@@ -102,9 +102,9 @@ class Builder:
     ) -> None:
         self.context = context
         self.constants = context.constants
-        self.steps: list[Step] = []
+        self.steps: list[ScheduleStep] = []
         self.position = 0
-        """The unit that is being lowered."""
+        """The index of the group that is being lowered."""
         self._last_use = last_use
         self._owned = frozenset(owned)
         self._made: set[Storage] = set()
@@ -112,28 +112,28 @@ class Builder:
         self._values: dict[Storage, list[Value]] = {}
 
     def view(self, value: Value) -> View:
-        """The view that holds a value defined before."""
+        """Return the view of a value defined before."""
         return self._views[value]
 
     def bind(self, value: Value, view: View) -> None:
-        """Say where a value is."""
+        """Set the view of a value."""
         self._views[value] = view
         self._values.setdefault(view.storage, []).append(value)
 
     def fresh(self, dtype: DType, shape: Shape) -> View:
-        """A contiguous view of new scratch memory."""
+        """Return a contiguous view of new scratch memory."""
         storage = Storage(MemorySpace.SCRATCH, 0, math.prod(shape) * dtype.itemsize)
         self._made.add(storage)
         return View(storage, dtype, shape, dense_strides(shape))
 
     def define(self, value: Value) -> View:
-        """New memory for a value."""
+        """Return new memory for a value."""
         view = self.fresh(value.type.dtype, value.type.shape)
         self.bind(value, view)
         return view
 
     def constant(self, array: np.ndarray) -> View:
-        """A contiguous view of an array that is kept with the schedule."""
+        """Return a contiguous view of an array that the schedule keeps."""
         kept = np.ascontiguousarray(array)
         storage = Storage(MemorySpace.CONSTANT, len(self.constants), kept.nbytes)
         self.constants.append(kept)
@@ -185,14 +185,14 @@ class Builder:
         return ours and not needed and view.fills_storage
 
     def include(self, inner: Builder) -> None:
-        """Go on with the steps of a region and in the memory that it has made."""
+        """Append the steps of a region, and own the memory that it has made."""
         self.steps += inner.steps
         self._made |= inner._made
 
     def deliver(self, view: View, target: View) -> None:
-        """Have the elements of `view`, a result of the region, in `target` when it ends.
+        """Make `target` hold the elements of `view`, a result of the region, when it ends.
 
-        Without a copy, if the region computed them into memory of its own.
+        No copy is made if the region computed them into memory of its own.
         """
         storage = view.storage
         if storage in self._made and storage.space is MemorySpace.SCRATCH and view.fills_storage:
@@ -236,7 +236,7 @@ class Builder:
         self.elementwise([with_dtype(source, bits)], with_dtype(target, bits))
 
     def contiguous(self, view: View) -> View:
-        """The view itself, or a contiguous copy of it."""
+        """Return the view itself, or a contiguous copy of it."""
         if view.is_contiguous:
             return view
         dense = self.fresh(view.dtype, view.shape)
@@ -244,7 +244,7 @@ class Builder:
         return dense
 
     def converted(self, view: View, dtype: DType) -> View:
-        """A contiguous view with the elements cast to `dtype`."""
+        """Return a contiguous view with the elements cast to `dtype`."""
         if view.dtype is dtype:
             return self.contiguous(view)
         target = self.fresh(dtype, view.shape)
@@ -254,7 +254,7 @@ class Builder:
 
 
 def with_dtype(view: View, dtype: DType) -> View:
-    """The same memory read as elements of another type of the same width."""
+    """Return the same memory, read as elements of another type of the same width."""
     return replace(view, dtype=dtype)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gptrs_backend_numba.jumps import Jump, Label, Next
-from gptrs_backend_numba.schedule import Step
+from gptrs_backend_numba.schedule import ScheduleStep
 from gptrs_backend_numba.views import MemorySpace, Storage
 
 _ALIGNMENT = 64
 
 
-def place_scratch(steps: Sequence[Step]) -> int:
+def place_scratch(steps: Sequence[ScheduleStep]) -> int:
     """Set the byte offset of every scratch storage; returns the bytes needed in all.
 
     Each is placed at the lowest offset that is free from the first step that touches it to the
@@ -31,7 +31,7 @@ def place_scratch(steps: Sequence[Step]) -> int:
     return needed
 
 
-def _spans(steps: Sequence[Step]) -> dict[Storage, tuple[int, int]]:
+def _spans(steps: Sequence[ScheduleStep]) -> dict[Storage, tuple[int, int]]:
     """The first and the last step at which each scratch storage holds something."""
     touched: dict[Storage, tuple[int, int]] = {}
     for position, step in enumerate(steps):
@@ -43,7 +43,7 @@ def _spans(steps: Sequence[Step]) -> dict[Storage, tuple[int, int]]:
     return {storage: _through_loops(span, loops) for storage, span in touched.items()}
 
 
-def _loops(steps: Sequence[Step]) -> list[tuple[int, int]]:
+def _loops(steps: Sequence[ScheduleStep]) -> list[tuple[int, int]]:
     """The first and the last step of each loop, inner loops before those around them."""
     labels: dict[Label, int] = {}
     loops: list[tuple[int, int]] = []

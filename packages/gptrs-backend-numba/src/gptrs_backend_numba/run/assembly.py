@@ -9,24 +9,24 @@ from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import address_of_kernel
 from gptrs_backend_numba.jumps import Begin, Jump, Label, Next
 from gptrs_backend_numba.memory import address_of
-from gptrs_backend_numba.schedule import KernelCall, Step
+from gptrs_backend_numba.schedule import KernelCall, ScheduleStep
 from gptrs_backend_numba.views import Counter, MemorySpace, Storage, View
 
 Key = tuple[MemorySpace, int]
-"""A storage outside, or the scratch memory as a whole."""
+"""A storage by space and index; the scratch memory is one storage."""
 
 
 @dataclass(frozen=True, slots=True)
-class Location:
-    """Where a view begins: a storage, bytes to add, and strides of counters of loops in bytes."""
+class ViewStart:
+    """The start of a view: a storage, an offset and the strides of loop counters, in bytes."""
 
     key: Key
     offset: int
     moves: tuple[tuple[Counter, int], ...]
 
 
-def locate(view: View) -> Location:
-    """Where a view begins, once its storage has its final place."""
+def locate(view: View) -> ViewStart:
+    """Return the start of a view whose storage is final."""
     storage: Storage = view.storage
     offset = view.offset * view.dtype.itemsize
     moves: list[tuple[Counter, int]] = []
@@ -36,29 +36,29 @@ def locate(view: View) -> Location:
             moves.append((storage.part.counter, storage.part.stride))
         storage = storage.part.whole
     if storage.space is MemorySpace.SCRATCH:
-        return Location((MemorySpace.SCRATCH, 0), offset + storage.index, tuple(moves))
-    return Location((storage.space, storage.index), offset, tuple(moves))
+        return ViewStart((MemorySpace.SCRATCH, 0), offset + storage.index, tuple(moves))
+    return ViewStart((storage.space, storage.index), offset, tuple(moves))
 
 
 @dataclass(slots=True)
 class Code:
-    """Words of a schedule; those that hold addresses are filled in when the storages are known."""
+    """Words of a schedule; runs fill in those that hold addresses."""
 
     words: list[int] = field(default_factory=list[int])
     begin: int = 0
-    """The position of the first instruction, behind the counters."""
+    """The position of the first instruction, after the counters."""
     slots: dict[Key, list[tuple[int, int]]] = field(
         default_factory=dict[Key, list[tuple[int, int]]]
     )
-    """For each storage the positions of addresses in it, and the bytes to add to it."""
+    """For each storage the positions of words that hold an address in it, with its offset."""
     calls: dict[int, KernelCall] = field(default_factory=dict[int, KernelCall])
     """The kernel calls by position."""
     counters: dict[Counter, int] = field(default_factory=dict[Counter, int])
     """The positions of the counters."""
 
 
-def assemble(steps: Sequence[Step]) -> Code:
-    """The words of steps whose storages have their final places."""
+def assemble(steps: Sequence[ScheduleStep]) -> Code:
+    """Return the words of steps whose storages are final."""
     code = Code()
     for step in steps:
         if isinstance(step, Begin):
@@ -104,19 +104,19 @@ def _add_call(code: Code, call: KernelCall) -> None:
 
 
 def _add_with_addresses(code: Code, words: list[int], first: int, views: Sequence[View]) -> int:
-    """Add an instruction whose words from `first` on are addresses of views; its position.
+    """Add an instruction whose words from `first` on are addresses of views; return its position.
 
-    Before it come those that find the views which move with loops.
+    Instructions before it compute the addresses of views that move with loops.
     """
-    places = [locate(view) for view in views]
-    position = len(code.words) + sum(4 + 2 * len(place.moves) for place in places if place.moves)
-    for word, place in enumerate(places, position + first):
+    starts = [locate(view) for view in views]
+    position = len(code.words) + sum(4 + 2 * len(start.moves) for start in starts if start.moves)
+    for word, start in enumerate(starts, position + first):
         at = word
-        if place.moves:
+        if start.moves:
             at = len(code.words) + 2
-            code.words += [interpreter.PLACE, word, 0, len(place.moves)]
-            for counter, stride in place.moves:
+            code.words += [interpreter.PLACE, word, 0, len(start.moves)]
+            for counter, stride in start.moves:
                 code.words += [code.counters[counter], stride]
-        code.slots.setdefault(place.key, []).append((at, place.offset))
+        code.slots.setdefault(start.key, []).append((at, start.offset))
     code.words += words
     return position

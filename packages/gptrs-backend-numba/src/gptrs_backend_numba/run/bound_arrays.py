@@ -1,4 +1,4 @@
-"""What an executable remembers between runs: where arrays are, and which ones it was given."""
+"""Memory of an executable between runs: addresses of storages, and identities of inputs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from operator import ne
 import numpy as np
 
 
-class Location:
-    """Where a storage is now, written to the words of a schedule that depend on it.
+class StorageAddress:
+    """The address of a storage, written to the words of a schedule that depend on it.
 
     `uses` are positions among `words`, each with the bytes to add to the address.
     """
@@ -24,7 +24,7 @@ class Location:
         self._uses = uses
 
     def move(self, address: int) -> None:
-        """The storage is at `address` from now on."""
+        """Set the address, and write it to the words unless it is the same."""
         if self.address == address:
             return
         self.address = address
@@ -33,10 +33,10 @@ class Location:
 
 
 class BoundArrays:
-    """Which array each input was bound to last, without keeping it alive.
+    """The array that each input was bound to last, without keeping it alive.
 
-    Identities are compared, since to ask as many weak references takes longer than small kernels;
-    the one of an array that goes is forgotten before another array can have it.
+    Comparing identities is faster than asking weak references, which takes longer than small
+    kernels. The identity of an array that dies is forgotten before another array can have it.
     """
 
     def __init__(self, count: int) -> None:
@@ -44,16 +44,16 @@ class BoundArrays:
         self._watching: list[weakref.ref[np.ndarray] | None] = [None] * count
 
     def others(self, identities: Sequence[int]) -> list[int]:
-        """The inputs that are other arrays now, by `id`, or that were not remembered."""
+        """Return the inputs whose `id` differs from the one remembered, or that have none."""
         return list(compress(range(len(identities)), map(ne, identities, self._identities)))
 
     def remember(self, index: int, array: np.ndarray) -> None:
-        """An input is bound to `array`."""
+        """Note that an input is bound to `array`."""
         identities = self._identities  # what a reference calls must not keep its holder alive
         self._watching[index] = weakref.ref(array, lambda _: identities.__setitem__(index, 0))
         identities[index] = id(array)
 
     def forget(self, index: int) -> None:
-        """An input is bound to an array that nobody will give again."""
+        """Note that an input is bound to a private copy, which no caller can pass again."""
         self._watching[index] = None
         self._identities[index] = 0

@@ -1,4 +1,4 @@
-"""Runs a schedule: fills the addresses of inputs and results in, then starts the interpreter."""
+"""Runs a schedule: writes the addresses of inputs and results into it, then interprets it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gptrs_backend_numba.memory import address_of
 from gptrs_backend_numba.packing import Arrangement
 from gptrs_backend_numba.pool import POOL
 from gptrs_backend_numba.run.assembly import Key, assemble, locate
-from gptrs_backend_numba.run.bound_arrays import Location
+from gptrs_backend_numba.run.bound_arrays import StorageAddress
 from gptrs_backend_numba.run.input_binding import Input, InputBinding
 from gptrs_backend_numba.run.output_binding import OutputBinding
 from gptrs_backend_numba.run.profiling import Profiler
@@ -30,13 +30,13 @@ from gptrs_backend_numba.schedule import Schedule
 from gptrs_backend_numba.views import MemorySpace, View
 
 _CALLS_AT_ONCE = 32
-"""After so many kernel calls at first Python gets a chance to see Ctrl-C."""
+"""Kernel calls after which Python gets a chance to see Ctrl-C, before their time is known."""
 _SHORT, _LONG = 0.002, 0.05
-"""Seconds in which there may be more calls at once, and after which there are as few again."""
+"""Seconds: a batch of calls below the first is doubled, above the second it starts small again."""
 
 
 class NumbaExecutable:
-    """A compiled program. Runs are serialized by the engine of the process.
+    """A compiled program. `RUN_LOCK` serializes the runs of the process.
 
     Between runs it remembers addresses, but keeps no array of the caller alive.
     """
@@ -49,9 +49,9 @@ class NumbaExecutable:
         self._code = assemble(schedule.steps)
         words = np.array(self._code.words, np.int64)
         self._start = address_of(words)
-        # Quicker than the array to write single words to.
+        # Writing single words is quicker to a memoryview than to an array.
         self._words = memoryview(cast("bytearray", words))
-        self._locations: dict[Key, Location] = {}
+        self._locations: dict[Key, StorageAddress] = {}
         types = [param.type for param in params]
         inputs = self._described(types, roles)
         self._inputs = InputBinding(inputs, _overwritten(schedule), threads)
@@ -89,7 +89,7 @@ class NumbaExecutable:
                 POOL.grow(self._threads)
             arrays = self._inputs.bind(inputs, bound)
             results = self._outputs.bind(arrays)
-            # The scratch memory may have moved since the last run, which was another program's.
+            # All programs share the scratch memory: it moves when another one needs more.
             self._scratch.move(RUN_LOCK.scratch(self.schedule.scratch))
             position = interpret()
             if position < 0:
@@ -98,7 +98,7 @@ class NumbaExecutable:
         return results
 
     def _interpret_all(self) -> int:
-        """Run all instructions; 0, or -1 - the position of the call that failed."""
+        """Run all instructions; return 0, or -1 - the position of the call that failed."""
         position = self._code.begin
         while True:
             started = time.perf_counter()
@@ -111,14 +111,14 @@ class NumbaExecutable:
             elif seconds > _LONG:
                 self._calls_at_once = _CALLS_AT_ONCE
 
-    def _location(self, place: MemorySpace, index: int) -> Location:
-        """Where a storage is, for all calls that use it."""
-        key = place, index
+    def _location(self, space: MemorySpace, index: int) -> StorageAddress:
+        """Return the address of a storage, one for all calls that use it."""
+        key = space, index
         uses = self._code.slots.get(key, ())
-        return self._locations.setdefault(key, Location(self._words, uses))
+        return self._locations.setdefault(key, StorageAddress(self._words, uses))
 
     def _described(self, types: Sequence[TensorType], roles: Sequence[InputRole]) -> list[Input]:
-        packings: dict[int, list[tuple[Location, Arrangement]]] = {}
+        packings: dict[int, list[tuple[StorageAddress, Arrangement]]] = {}
         for place, packing in enumerate(self.schedule.packings):
             location = self._location(MemorySpace.PACKED, place)
             packings.setdefault(packing.input, []).append((location, packing.layout))
@@ -134,10 +134,10 @@ class NumbaExecutable:
         return call.explain(self._read)
 
     def _read(self, view: View) -> np.ndarray:
-        """A copy of the elements behind a view, as the calls see them now."""
-        place = locate(view)
-        start = self._locations[place.key].address + place.offset
-        for counter, stride in place.moves:
+        """Return a copy of the elements behind a view, as the calls see them now."""
+        found = locate(view)
+        start = self._locations[found.key].address + found.offset
+        for counter, stride in found.moves:
             start += self._words[self._code.counters[counter]] * stride
         last = sum((n - 1) * step for n, step in zip(view.shape, view.strides, strict=True))
         count = last + 1 if view.size else 0
@@ -149,7 +149,7 @@ class NumbaExecutable:
 
 
 def _overwritten(schedule: Schedule) -> list[int]:
-    """The inputs that calls write to or that are returned."""
+    """Return the inputs that calls write to or that are returned."""
     written = [call.write.storage.root for call in schedule.calls]
     written += [result.view.storage for result in schedule.results]
     return sorted({storage.index for storage in written if storage.space is MemorySpace.INPUT})

@@ -1,4 +1,4 @@
-"""Brings the inputs of a run to where the calls of a program read them."""
+"""Points the calls of a program to the arrays of a run, or copies arrays to where calls read."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from gptrs.errors import UsageError
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.memory import address_of, aligned
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Arrangement
-from gptrs_backend_numba.run.bound_arrays import BoundArrays, Location
+from gptrs_backend_numba.run.bound_arrays import BoundArrays, StorageAddress
 
 _STAGED = 256
-"""Bytes up to which a new argument is copied, which is quicker than to ask for its address."""
+"""Bytes up to which copying an argument is quicker than asking an array for its address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """What a program knows of one of its inputs."""
+    """An input of a program: type, role, the address that calls read, packed copies."""
 
     type: TensorType
     role: InputRole
-    location: Location
-    packings: Sequence[tuple[Location, Arrangement]]
-    """Where it is wanted in another arrangement."""
+    location: StorageAddress
+    packings: Sequence[tuple[StorageAddress, Arrangement]]
+    """The addresses of copies in other arrangements."""
 
 
 class InputBinding:
-    """Tells locations where the arrays of a run are; what was there before is not looked at again.
+    """Points calls to the arrays of a run; arrays of the run before are not examined again.
 
-    `overwritten` are the inputs that calls write to or that are returned. It keeps no array of the
-    caller alive. To be used by who holds the engine.
+    `overwritten` are the inputs that calls write to or that are returned. No array of the caller is
+    kept alive. The caller holds `RUN_LOCK`.
     """
 
     def __init__(self, inputs: Sequence[Input], overwritten: Sequence[int], threads: int) -> None:
@@ -45,18 +45,19 @@ class InputBinding:
         self._overwritten = overwritten
         self._threads = threads
         self._expected = [(each.type.dtype.numpy, each.type.shape) for each in inputs]
-        # What is given away comes back as a result, and mostly again as an input of the next run.
+        # A donated array comes back as a result, and mostly again as an input of the next run.
         self._recurring = [each.role is not InputRole.ARGUMENT for each in inputs]
         self._staged = [_stage(each) for each in inputs]
         self._remembered = BoundArrays(len(inputs))
         self._changing = _changing(inputs)
         self._bound: weakref.ref[BoundInputs] | None = None
-        """What the last inputs are bound to, if they need not be looked at where it is given."""
+        """Bound trailing inputs (weights) whose buffers need not be examined again."""
 
     def bind(self, inputs: Sequence[Buffer], bound: BoundInputs | None) -> list[np.ndarray]:
-        """The arrays that the calls work on, which the caller must hold until they are done.
+        """Return the arrays that the calls work on; the caller holds them until the calls are done.
 
-        Of those of `bound`, which come last, there may be none. UsageError for other types.
+        Those of `bound`, the trailing inputs, may be left out. UsageError if the number of inputs
+        or the type of one differs from the program's.
         """
         if bound is not None and self._bound is not None and self._bound() is bound:
             if len(inputs) + len(bound.buffers) != len(self._inputs):
@@ -98,7 +99,7 @@ class InputBinding:
         return arrays
 
     def _placed(self, index: int, array: np.ndarray) -> np.ndarray:
-        """Bind an input to an array, or to a copy of it where kernels cannot work on its memory."""
+        """Bind an input to an array, or to a copy that is dense and aligned, as kernels need it."""
         flags = array.flags
         usable = array if flags.c_contiguous and flags.aligned else array.copy(order="C")
         self._remembered.forget(index)
@@ -113,7 +114,7 @@ class InputBinding:
     def _own_donated(
         self, identities: Sequence[int], arrays: list[np.ndarray], elsewhere: frozenset[int]
     ) -> None:
-        """Copy what is to be overwritten but is read-only or given for another input as well."""
+        """Copy arrays that calls overwrite but that are read-only or passed for two inputs."""
         distinct = set(identities)
         alone = len(distinct) == len(identities) and elsewhere.isdisjoint(distinct)
         uses = None if alone else Counter((*identities, *elsewhere))
@@ -127,7 +128,7 @@ class InputBinding:
 
 
 def _changing(inputs: Sequence[Input]) -> int:
-    """How many inputs there are before the parameters at the end."""
+    """Return the number of inputs before the trailing parameters."""
     count = len(inputs)
     while count and inputs[count - 1].role is InputRole.PARAMETER:
         count -= 1
@@ -135,7 +136,7 @@ def _changing(inputs: Sequence[Input]) -> int:
 
 
 def _stage(given: Input) -> memoryview | None:
-    """Memory to copy the bytes of a small argument to, at which its location stays."""
+    """Return memory for the bytes of a small argument, so that its address never changes."""
     if given.role is not InputRole.ARGUMENT or given.type.nbytes > _STAGED:
         return None
     stage = aligned(given.type.nbytes)

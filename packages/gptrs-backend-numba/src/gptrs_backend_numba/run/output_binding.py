@@ -1,4 +1,4 @@
-"""Where the calls of a program leave its results: in new arrays, or in what was given away."""
+"""The arrays that the calls of a program write results to: new ones, or donated inputs."""
 
 from __future__ import annotations
 
@@ -9,25 +9,28 @@ import numpy as np
 from gptrs.backend.protocol import Buffer
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.memory import address_of
-from gptrs_backend_numba.run.bound_arrays import Location
+from gptrs_backend_numba.run.bound_arrays import StorageAddress
 from gptrs_backend_numba.schedule import Result
 
 _STAGED = 1 << 14
-"""Bytes up to which a new result is copied, which is quicker than to ask for its address."""
+"""Bytes up to which copying a result is quicker than asking a new array for its address."""
 
 
 class OutputBinding:
-    """Tells locations where the results of a run go; to be used by who holds the engine."""
+    """Points the results of a run to arrays. The caller holds `RUN_LOCK`."""
 
     def __init__(
-        self, results: Sequence[Result], locations: Sequence[Location], inputs: Sequence[TensorType]
+        self,
+        results: Sequence[Result],
+        locations: Sequence[StorageAddress],
+        inputs: Sequence[TensorType],
     ) -> None:
         placed = enumerate(zip(results, locations, strict=True))
         self._sources = [
             _Fresh(index, result, location) if result.donated is None else result.donated
             for index, (result, location) in placed
         ]
-        """What is new, and the numbers of inputs in whose memory the other results are."""
+        """For each result a fresh array, or the index of the donated input that holds it."""
         self._staged = [
             each for each in self._sources if isinstance(each, _Fresh) and each.stage is not None
         ]
@@ -36,10 +39,10 @@ class OutputBinding:
             for index, result in enumerate(results)
             if result.donated is not None and inputs[result.donated] != _type_of(result)
         ]
-        """The results that have another type than the inputs in whose memory they are."""
+        """Results of another type than the donated inputs that hold them."""
 
     def bind(self, inputs: Sequence[np.ndarray]) -> list[Buffer]:
-        """The arrays of all results, to which the calls of a run on `inputs` write."""
+        """Return the arrays that the calls of a run on `inputs` write results to."""
         results: list[Buffer] = [
             inputs[each] if isinstance(each, int) else each.array() for each in self._sources
         ]
@@ -48,15 +51,15 @@ class OutputBinding:
         return results
 
     def finish(self, results: list[Buffer]) -> None:
-        """Put into `results`, once the calls are done, what belongs to the caller alone."""
+        """Replace staged results, once the calls are done, by copies that the caller owns."""
         for each in self._staged:
             results[each.index] = np.array(each.stage)
 
 
 class _Fresh:
-    """A result that is no input; a small one is copied out of memory that stays where it is."""
+    """A result in new memory; a small one is copied out of a stage, whose address stays."""
 
-    def __init__(self, index: int, result: Result, location: Location) -> None:
+    def __init__(self, index: int, result: Result, location: StorageAddress) -> None:
         self.index = index
         type_ = _type_of(result)
         self._shape, self._dtype = type_.shape, type_.dtype.numpy
@@ -66,7 +69,7 @@ class _Fresh:
             self.stage = self.array()
 
     def array(self) -> np.ndarray:
-        """Memory for it, where calls write to from now on."""
+        """Return memory for the result, and make calls write to it."""
         if self.stage is not None:
             return self.stage
         array = np.empty(self._shape, self._dtype)
