@@ -34,12 +34,8 @@ MANY_PARAMETERS = frozenset(
 )
 SOURCE_STRINGS = frozenset(
     {
-        f"{NUMBA}/kernels/amx/attention_text.py",
         f"{NUMBA}/kernels/amx/convolution.py",
         f"{NUMBA}/kernels/amx/gemm.py",
-        f"{NUMBA}/kernels/attention/geometry.py",
-        f"{NUMBA}/kernels/attention/many_queries.py",
-        f"{NUMBA}/kernels/attention/single_query.py",
         f"{NUMBA}/kernels/convolution/direct.py",
         f"{NUMBA}/kernels/convolution/job.py",
         f"{NUMBA}/kernels/convolution/winograd.py",

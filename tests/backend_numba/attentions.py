@@ -95,11 +95,11 @@ def wanted(
 def operands(
     random: np.random.Generator, shape: tuple[int, int, int, int, int, int, int], dtype: str
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    batch, shared, group, length, keys, depth, width = shape
+    batch, n_kv_heads, group, length, keys, head_dim, value_dim = shape
     shapes = (
-        (batch, shared * group, length, depth),
-        (batch, shared, keys, depth),
-        (batch, shared, keys, width),
+        (batch, n_kv_heads * group, length, head_dim),
+        (batch, n_kv_heads, keys, head_dim),
+        (batch, n_kv_heads, keys, value_dim),
     )
     type_ = getattr(dtypes, dtype).numpy
     query, key, value = (random.standard_normal(s).astype(np.float32).astype(type_) for s in shapes)

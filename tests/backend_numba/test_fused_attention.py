@@ -15,16 +15,17 @@ from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 @pytest.mark.parametrize("seed", range(12))
 def test_random_shapes_masks_and_positions(dtype: str, seed: int) -> None:
     random = np.random.default_rng(seed)
-    batch, shared = (int(random.integers(1, 3)) for _ in range(2))
+    batch, n_kv_heads = (int(random.integers(1, 3)) for _ in range(2))
     group = int(random.integers(1, 5))
     length = int(random.choice([1, 2, 7, 20, PANEL, PANEL + 1, 70]))
     keys = int(random.choice([1, 3, 4, 17, BLOCK, BLOCK + 1, 130]))
-    depth = int(random.choice([1, 5, 16, 32, 40, 64, 80]))
-    width = int(random.choice([1, 7, PANEL - 1, PANEL, PANEL + 8, 65]))
-    query, key, value = operands(random, (batch, shared, group, length, keys, depth, width), dtype)
+    head_dim = int(random.choice([1, 5, 16, 32, 40, 64, 80]))
+    value_dim = int(random.choice([1, 7, PANEL - 1, PANEL, PANEL + 8, 65]))
+    shape = batch, n_kv_heads, group, length, keys, head_dim, value_dim
+    query, key, value = operands(random, shape, dtype)
     causal = bool(random.integers(2))
     offset = int(random.integers(-3, keys + 3)) if causal and random.integers(2) else None
-    shapes = ((length, keys), (batch, 1, 1, keys), (batch, shared * group, length, keys))
+    shapes = ((length, keys), (batch, 1, 1, keys), (batch, n_kv_heads * group, length, keys))
     mask = random.random(shapes[seed % 3]) < 0.7 if random.integers(2) else None
     found = attend(query, key, value, dtype=dtype, causal=causal, mask=mask, offset=offset)
     want = wanted(query, key, value, causal=causal, mask=mask, offset=offset)
@@ -38,8 +39,8 @@ def test_random_shapes_masks_and_positions(dtype: str, seed: int) -> None:
 def test_heads_that_were_split_by_a_transpose(length: int, group: int) -> None:
     random = np.random.default_rng(3)
     arrays = operands(random, (2, 2, group, length, 21, 12, 9), "f32")
-    turned = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in arrays]
-    found = attend(*turned, transposed=True)
+    transposed = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in arrays]
+    found = attend(*transposed, transposed=True)
     require_close(found, wanted(*arrays))
 
 

@@ -18,10 +18,10 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.shapes import broadcastable_to
 from gptrs.ir.tensor_type import TensorType
-from gptrs_backend_numba.codegen.compiled import compiled, compiled_source_task
-from gptrs_backend_numba.kernels.attention import many_queries as attention_panels
-from gptrs_backend_numba.kernels.attention import single_query as attention_rows
-from gptrs_backend_numba.kernels.attention.geometry import FIELDS
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.kernels.attention import geometry
+from gptrs_backend_numba.kernels.attention.many_queries import attention_panels
+from gptrs_backend_numba.kernels.attention.single_query import attention_row
 from gptrs_backend_numba.kernels.five_operand_tasks import run_with_extra
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering import amx_attention
@@ -39,7 +39,7 @@ _ATTRIBUTES = {"scale", "causal", "mask", "offset"}
 
 
 def attention_target(dtype: DType) -> str:
-    """The target for operands of this type."""
+    """Return the target for operands of this type."""
     return f"gptrs.numba.attention.{dtype}.v1"
 
 
@@ -60,16 +60,16 @@ def _has_main_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     same = {x.dtype for x in operands[:3]} == {query.dtype}
     if not same or not query.rank == key.rank == value.rank == 4:
         return False
-    batch, heads, length, depth = query.shape
-    shared, keys = key.shape[1:3]
+    batch, heads, length, head_dim = query.shape
+    n_kv_heads, keys = key.shape[1:3]
     result = TensorType(query.dtype, (batch, heads, length, value.shape[3]))
     return (
         op.target == attention_target(query.dtype)
         and op.results == (result,)
-        and key.shape == (batch, shared, keys, depth)
-        and value.shape[:3] == (batch, shared, keys)
+        and key.shape == (batch, n_kv_heads, keys, head_dim)
+        and value.shape[:3] == (batch, n_kv_heads, keys)
         and math.prod(query.shape) * math.prod(key.shape) * math.prod(value.shape) > 0
-        and heads % shared == 0
+        and heads % n_kv_heads == 0
     )
 
 
@@ -84,39 +84,33 @@ def _has_extra_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
 
 
 def attention(builder: Builder, unit: Unit) -> None:
-    """Tasks of one query, or of a panel or several; the result lies in memory as [B, T, H, E]."""
+    """Append tasks of one query, or of a panel or several; the result lies as [B, T, H, D]."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
     query, key, value, *extra = (builder.view(operand) for operand in unit.last.operands)
     query, key, value = (_with_dense_rows(builder, view) for view in (query, key, value))
-    batch, heads, length, depth = query.shape
-    width = value.shape[3]
+    batch, heads, length, head_dim = query.shape
+    value_dim = value.shape[3]
     mask = query if not op.attrs["mask"] else extra.pop(0)
     offset = extra.pop(0) if extra else query
-    out = builder.fresh(query.dtype, (batch, length, heads, width))
+    out = builder.fresh(query.dtype, (batch, length, heads, value_dim))
     builder.bind(unit.last.result, out.transposed((0, 2, 1, 3)))
-    shared = key.shape[1]
-    columns = heads // shared * length
+    n_kv_heads = key.shape[1]
+    columns = heads // n_kv_heads * length
     few = columns <= _FEW
-    task = _task(query.dtype, few)
-    count = batch * shared * (columns if few else -(-columns // PANEL))
-    work = batch * heads * length * key.shape[2] * (depth + width)
+    task = compiled_task((attention_row if few else attention_panels)(query.dtype))
+    count = batch * n_kv_heads * (columns if few else -(-columns // PANEL))
+    work = batch * heads * length * key.shape[2] * (head_dim + value_dim)
     threads = builder.context.threads if work >= _PARALLEL_FROM else 1
     fields = _fields(op, query, key, value, mask, out)
     if amx_attention.suits(fields, columns):
-        fields |= amx_attention.division(fields, threads, batch * shared, columns)
-        fields["PLAIN"], task = task, amx_attention.task(query.dtype, depth)
-        count = fields["TASKS"]
+        fields |= amx_attention.division(fields, threads, batch * n_kv_heads, columns)
+        fields[geometry.VECTOR_TASK] = task
+        task, count = amx_attention.task(query.dtype, head_dim), fields[geometry.TASKS]
     leading = (POOL.address, task, count, threads)
-    numbers = np.array([fields.get(name, 0) for name in FIELDS], np.int64)
+    numbers = np.array([fields.get(field, 0) for field in geometry.FIELDS], np.int64)
     reads = (query, key, value, mask, offset)
     builder.steps.append(KernelCall(compiled(run_with_extra), reads, out, numbers, leading=leading))
-
-
-def _task(dtype: DType, few: bool) -> int:
-    if few:
-        return compiled_source_task(attention_rows.rows_source(dtype), attention_rows.NAMES)
-    return compiled_source_task(attention_panels.panels_source(dtype), attention_panels.NAMES)
 
 
 def _with_dense_rows(builder: Builder, view: View) -> View:
@@ -126,27 +120,34 @@ def _with_dense_rows(builder: Builder, view: View) -> View:
 
 def _fields(
     op: CustomCall, query: View, key: View, value: View, mask: View, out: View
-) -> dict[str, int]:
-    batch, heads, length, depth = query.shape
-    shared, keys = key.shape[1:3]
+) -> dict[int, int]:
+    batch, heads, length, head_dim = query.shape
+    n_kv_heads, keys = key.shape[1:3]
     fields = {
-        "HEADS": shared, "GROUP": heads // shared,
-        "T": length, "S": keys, "D": depth, "E": value.shape[3],
-        "MASKED": int(bool(op.attrs["mask"])),
-        "CAUSAL": int(bool(op.attrs["causal"])),
-        "GIVEN": int(bool(op.attrs["offset"])),
-        "AHEAD": keys - length,
-        "SCALE": _bits(op.attrs["scale"]),
-    }  # fmt: skip
+        geometry.KV_HEADS: n_kv_heads,
+        geometry.GROUP: heads // n_kv_heads,
+        geometry.T: length,
+        geometry.S: keys,
+        geometry.HEAD_DIM: head_dim,
+        geometry.VALUE_DIM: value.shape[3],
+        geometry.MASKED: int(bool(op.attrs["mask"])),
+        geometry.CAUSAL: int(bool(op.attrs["causal"])),
+        geometry.IS_OFFSET_GIVEN: int(bool(op.attrs["offset"])),
+        geometry.DEFAULT_OFFSET: keys - length,
+        geometry.SCALE: _bits(op.attrs["scale"]),
+    }
     if op.attrs["mask"]:
         seen = mask.broadcast((batch, heads, length, keys))
-        fields |= dict(zip(("MB", "MH", "MT", "MS"), seen.strides, strict=True))
+        places = (geometry.MB, geometry.MH, geometry.MT, geometry.MS)
+        fields |= dict(zip(places, seen.strides, strict=True))
     strides = (
-        ("QB", "QH", "QT", query), ("KB", "KH", "KS", key), ("VB", "VH", "VS", value),
-        ("OB", "OT", "OH", out),
-    )  # fmt: skip
-    for *names, view in strides:
-        fields |= dict(zip(names, view.strides[:3], strict=True))
+        (geometry.QB, geometry.QH, geometry.QT, query),
+        (geometry.KB, geometry.KH, geometry.KS, key),
+        (geometry.VB, geometry.VH, geometry.VS, value),
+        (geometry.OB, geometry.OT, geometry.OH, out),
+    )
+    for *places, view in strides:
+        fields |= dict(zip(places, view.strides[:3], strict=True))
     return fields
 
 

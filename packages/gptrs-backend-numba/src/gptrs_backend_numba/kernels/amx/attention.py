@@ -1,13 +1,12 @@
-"""Source of the kernel of attention for many queries on the matrix unit.
+"""The kernel of attention for many queries with AMX.
 
 A task takes panels of queries of one matrix, those of the heads that share keys side by side, and
-goes through the keys chunk by chunk, whose parts stay in the L2 cache; see `attention_panels` for
-the sums. While scores of one block of keys are multiplied, those of the block before, perhaps of
-another panel, become weights. Pairs of keys are consecutive; those of numbers of a key and of a
-query are eight apart, which is easier to bring about.
+goes through the keys chunk by chunk, whose parts stay in the L2 cache; see
+`gptrs_backend_numba.kernels.attention.many_queries` for the sums. While scores of one block of keys
+are multiplied, those of the block before, perhaps of another panel, become probabilities.
 
-Panels whose sums are not finite are computed again on the vector units: parts make NaN of
-infinities, and weights of up to 2^8 overflow earlier.
+Panels whose sums are not finite are computed again without AMX: parts make NaN of infinities, and
+powers of up to 2^8 overflow earlier.
 """
 
 from __future__ import annotations
@@ -18,91 +17,185 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.registers import load, store, typed_pointer
-from gptrs_backend_numba.kernels.amx.attention_ir import (
-    raise_peaks,
-    scale_panel,
-    score_and_weigh,
-    weigh_pairs,
+from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.elements import load_of, memory_of, store_of
+from gptrs_backend_numba.codegen.function_calls import use_wide_vectors
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
+from gptrs_backend_numba.codegen.machine import keep_alive, pointer
+from gptrs_backend_numba.codegen.tasks import call_task
+from gptrs_backend_numba.codegen.vector_ir import WIDTH
+from gptrs_backend_numba.kernels.amx import attention_memory, attention_operands
+from gptrs_backend_numba.kernels.amx.attention_blocks import (
+    count_blocks,
+    multiply_chunk,
+    score_next,
+    upcoming_matrix,
 )
-from gptrs_backend_numba.kernels.amx.attention_layout_ir import (
-    are_finite,
-    ask_for_rows,
-    split_lines,
-    split_queries,
-    take_means,
-    transpose_16,
-)
-from gptrs_backend_numba.kernels.amx.attention_text import BLOCKS, MEMORY, QUERIES, RESULTS
-from gptrs_backend_numba.kernels.amx.attention_text import KEYS as KEYS_AND_VALUES
-from gptrs_backend_numba.kernels.amx.bf16x3_ir import (
-    BLOCK_BYTES,
-    MOST_PARTS,
-    PART_BYTES,
-    STEP,
-    STEPS,
-    TILE_BYTES,
-)
+from gptrs_backend_numba.kernels.amx.attention_ir import score_and_weigh
+from gptrs_backend_numba.kernels.amx.attention_layout_ir import are_finite, split_lines, take_means
+from gptrs_backend_numba.kernels.amx.attention_memory import PANEL_STATE_BYTES, Panels, sizes_of
+from gptrs_backend_numba.kernels.amx.bf16x3_ir import MOST_PARTS, PART_BYTES, STEP, STEPS
 from gptrs_backend_numba.kernels.amx.gemm import parts_of
 from gptrs_backend_numba.kernels.amx.gemm_ir import (
-    AMX_ROWS,
     configure_amx,
     multiply_block,
     release_amx,
 )
-from gptrs_backend_numba.kernels.attention.geometry import seen_keys, source
-from gptrs_backend_numba.kernels.attention.softmax_ir import hide_from_panel
+from gptrs_backend_numba.kernels.attention.geometry import (
+    CHUNK,
+    GROUP,
+    HEAD_DIM,
+    KB,
+    KH,
+    KV_HEADS,
+    MASK,
+    OB,
+    OFFSET,
+    OH,
+    OT,
+    SCALE,
+    TASKS_A_MATRIX,
+    VALUE,
+    VALUE_DIM,
+    VB,
+    VECTOR_TASK,
+    VH,
+    S,
+    T,
+)
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
-KEYS = 2 * STEP
-"""In a block: with the weights and the queries of a panel they stay in the L1 cache."""
+_LOG2_E = math.log2(math.e)
 
 
-def unit_source(dtype: DType, depth: int) -> tuple[str, dict[str, object]]:
-    """Tasks of several panels of queries of this type, of `depth` numbers each; and its names."""
-    parts, steps = parts_of(dtype), min(STEPS, -(-depth // STEP))
-    pairs_a_step = STEP // 2 // steps
-    text = source(
-        f"    # {steps} steps\n" + MEMORY + QUERIES + KEYS_AND_VALUES + BLOCKS + RESULTS,
-        dtype,
-        direct=dtype is dtypes.f32,
-        K=typed_pointer("row", dtype),
-        k=load(dtype, "K[d]"),
-        V=typed_pointer(f"row + {2 * dtype.itemsize} * i * G[VS]", dtype),
-        v=load(dtype, "V[d]"),
-        out=store(dtype, "X[i * wide + e]"),
+@kernel
+def amx_attention_task(
+    query, key, out, geometry, task,
+    *, SIZE, memory_bytes, memory_at, load_queries, split_chunk, upcoming_matrix, multiply_chunk,
+    store_results,
+):  # fmt: skip
+    """Compute some panels of queries of one matrix; see `attention.geometry` for the operands."""
+    G = pointer(geometry, np.int64)
+    sizes = sizes_of(G[S], G[HEAD_DIM], G[VALUE_DIM], G[CHUNK])
+    columns = G[GROUP] * G[T]
+    scale = pointer(geometry + 8 * SCALE, np.float32)[0]
+    offset, mask = pointer(G[OFFSET], np.int64), pointer(G[MASK], np.uint8)
+    use_wide_vectors()
+    matrix, step, chunk = task // G[TASKS_A_MATRIX], G[TASKS_A_MATRIX], G[CHUNK]
+    first = task - matrix * step
+    count = ((columns + PANEL - 1) // PANEL - first + step - 1) // step
+    batch = matrix // G[KV_HEADS]
+    head = matrix - batch * G[KV_HEADS]
+    panels = Panels(columns, G[GROUP], batch, head, first, step, count)
+    keys = key + SIZE * (batch * G[KB] + head * G[KH])
+    values = G[VALUE] + SIZE * (batch * G[VB] + head * G[VH])
+    held = np.empty(memory_bytes(sizes, count), np.uint8)
+    memory = memory_at(held.ctypes.data, sizes, count)
+    set_scale(memory.scales, scale)
+    bounds = pointer(memory.bounds, np.int64)
+    most = load_queries(query, G, offset, panels, sizes, memory, bounds)
+    blocks = count_blocks(bounds, count)
+    configure_amx()
+    for begin in range(0, most, chunk):
+        end = min(begin + chunk, most)
+        split_chunk(keys, values, G, sizes, memory, begin, end)
+        upcoming = upcoming_matrix(query, key, G, sizes, task, matrix, begin, blocks)
+        multiply_chunk(G, mask, panels, sizes, memory, bounds, upcoming, begin, end)
+    release_amx()
+    for p in range(count):
+        sums = memory.sums + p * sizes.sums_bytes
+        if are_finite(sums, sizes.sums_bytes // 4):
+            store_results(out, G, panels, sizes, memory, p, sums)
+        else:
+            panel = matrix * ((columns + PANEL - 1) // PANEL) + first + p * step
+            call_task(G[VECTOR_TASK], query, key, out, geometry, panel)
+    keep_alive(held)
+    return 0
+
+
+@register_jitable(inline="always")
+def set_scale(scales, scale):
+    """Make a vector of the scale: scores count powers of two, which are cheaper than those of e."""
+    X = pointer(scales, np.float32)
+    for i in range(WIDTH):
+        X[i] = np.float32(np.float64(scale) * _LOG2_E)
+
+
+@kernel_part
+def store_results(out, G, panels, sizes, memory, p, sums, *, ELEMENT, DIRECT, store):
+    """Divide the sums of a panel over values by the sums of powers, and store them as elements.
+
+    With `DIRECT`, they are f32, and go straight to the result if queries are evenly apart.
+    """
+    group, padded, value_dim = panels.group, sizes.padded, sizes.value_dim
+    X, O = pointer(memory.staging, np.float32), pointer(out, ELEMENT)
+    even = DIRECT and (group == 1 or group % 16 == 0)
+    o_step = G[OT] if group == 1 else G[OH]
+    first = (panels.first + p * panels.step) * PANEL
+    totals = memory.states + PANEL_STATE_BYTES * p + 8 * PANEL
+    whole = even and first + PANEL <= panels.columns and value_dim % 16 == 0
+    for half in range(2):
+        row, row_step = memory.staging + 64 * padded * half, 4 * padded
+        if whole:
+            t = (first + 16 * half) // group
+            line = panels.head * group + first + 16 * half - t * group
+            row = out + 4 * (panels.batch * G[OB] + t * G[OT] + line * G[OH])
+            row_step = 4 * o_step
+        for e in range(0, value_dim, 16):
+            source = sums + 4 * PANEL * e + 64 * half
+            take_means(source, 4 * PANEL, row + 4 * e, row_step, totals + 64 * half)
+    for i in range(0 if whole else min(PANEL, panels.columns - first)):
+        t = (first + i) // group
+        place = panels.batch * G[OB] + t * G[OT]
+        place += (panels.head * group + first + i - t * group) * G[OH]
+        for e in range(value_dim):
+            O[place + e] = store(X[i * padded + e])
+
+
+def amx_attention(dtype: DType, head_dim: int) -> SpecializedKernel:
+    """Return the kernel for operands of one type, and queries of as many numbers."""
+    parts, steps = parts_of(dtype), min(STEPS, -(-head_dim // STEP))
+    direct, size, element = dtype is dtypes.f32, dtype.itemsize, memory_of(dtype)
+    left_bytes = PART_BYTES * parts
+    operands = {"ELEMENT": element, "DIRECT": direct, "load": load_of(dtype)}
+    return amx_attention_task.specialize(
+        SIZE=size,
+        memory_bytes=attention_memory.memory_bytes.specialize(LEFT_BYTES=left_bytes),
+        memory_at=attention_memory.memory_at.specialize(LEFT_BYTES=left_bytes),
+        load_queries=attention_operands.load_queries.specialize(
+            DIRECT=direct,
+            stage_panel=attention_operands.stage_panel.specialize(
+                ELEMENT=element, load=load_of(dtype)
+            ),
+        ),
+        split_chunk=attention_operands.split_chunk.specialize(
+            split_step_of_keys=attention_operands.split_step_of_keys.specialize(
+                **operands, SIZE=size, LEFT_BYTES=left_bytes, split_keys=split_lines(parts, 8)
+            ),
+            split_step_of_values=attention_operands.split_step_of_values.specialize(
+                **operands, SIZE=size, LEFT_BYTES=left_bytes, split_values=split_lines(parts, 16)
+            ),
+        ),
+        upcoming_matrix=upcoming_matrix.specialize(SIZE=size),
+        multiply_chunk=_multiply_chunk(size, parts, steps),
+        store_results=store_results.specialize(
+            ELEMENT=element, DIRECT=direct, store=store_of(dtype)
+        ),
     )
-    names: dict[str, object] = {
-        "LEFT_BYTES": PART_BYTES * parts,
-        "WEIGHED": steps * pairs_a_step,
-        "multiply_block": multiply_block(parts, MOST_PARTS),
-        "score": score_and_weigh(parts, 0),
-        "score_and_weigh": score_and_weigh(parts, pairs_a_step),
-        "split_keys": split_lines(parts, 8),
-        "split_values": split_lines(parts, 16),
-    }
-    return text, {**_NAMES, **names}
 
 
-_NAMES: dict[str, object] = {
-    "BLOCK_BYTES": BLOCK_BYTES,
-    "INF": np.float32(np.inf),
-    "KEYS": KEYS,
-    "LOG2_E": math.log2(math.e),
-    "RIGHT_BYTES": MOST_PARTS * BLOCK_BYTES,
-    "STEP": STEP,
-    "STEPS": STEPS,
-    "TILE_BYTES": TILE_BYTES,
-    "AMX_ROWS": AMX_ROWS,
-    "are_finite": are_finite,
-    "ask_for_rows": ask_for_rows,
-    "hide_from_panel": hide_from_panel,
-    "release_amx": release_amx,
-    "raise_peaks": raise_peaks,
-    "scale_panel": scale_panel,
-    "seen_keys": seen_keys,
-    "split_queries": split_queries,
-    "take_means": take_means,
-    "transpose_16": transpose_16,
-    "configure_amx": configure_amx,
-    "weigh_pairs": weigh_pairs,
-}
+def _multiply_chunk(size: int, parts: int, steps: int) -> SpecializedKernel:
+    pairs_a_step = STEP // 2 // steps
+    multiply, left_bytes = multiply_block(parts, MOST_PARTS), PART_BYTES * parts
+    return multiply_chunk.specialize(
+        SIZE=size,
+        LEFT_BYTES=left_bytes,
+        score_next=score_next.specialize(
+            LEFT_BYTES=left_bytes,
+            PAIRS_MEANWHILE=steps * pairs_a_step,
+            score=score_and_weigh(parts, 0),
+            score_and_softmax=score_and_weigh(parts, pairs_a_step),
+            multiply=multiply,
+        ),
+        multiply=multiply,
+    )

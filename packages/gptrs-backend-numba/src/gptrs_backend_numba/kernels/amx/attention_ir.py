@@ -6,9 +6,11 @@ weight is cut into three bf16 without rounding; see `bf16_parts_ir` for how thes
 
 from __future__ import annotations
 
+from functools import cache
+
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.deferred import intrinsic, named_intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
 from gptrs_backend_numba.codegen.vector_ir import (
     I32,
@@ -175,6 +177,7 @@ def weigh_pairs(typing_context, scores, target, pairs, shifts, totals):
     return types.void(*[types.int64] * 5), generate
 
 
+@cache
 def score_and_weigh(left_parts: int, pairs_a_step: int):
     """Intrinsic: scores of 32 keys for a panel of queries, and meanwhile weights of other scores.
 
@@ -185,7 +188,7 @@ def score_and_weigh(left_parts: int, pairs_a_step: int):
     items = [divmod(item, 2) for item in range(2 * pairs_a_step)]
     slots = [4 * len(path) * (2 * i + 1) // (2 * len(items)) for i in range(len(items))]
 
-    @intrinsic
+    @named_intrinsic(f"score_and_softmax_{left_parts}_{pairs_a_step}")
     def multiply(typing_context, left, right, count, out, scores, target, shifts, totals):
         def generate(context, builder, signature, arguments):
             emit = Emitter(builder)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.deferred import intrinsic, named_intrinsic, types
 from gptrs_backend_numba.codegen.vector_ir import I32, I64, VECTOR, WIDTH, Emitter
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import (
     BLOCK_BYTES,
@@ -85,6 +87,7 @@ def split_queries(typing_context, source, step, scales, target):
     return types.void(*[types.int64] * 4), generate
 
 
+@cache
 def split_lines(parts: int, distance: int):
     """Intrinsic: `count` times 32 contiguous f32 in parts, 64 bytes of each, `step` bytes apart.
 
@@ -92,7 +95,7 @@ def split_lines(parts: int, distance: int):
     `split_queries`.
     """
 
-    @intrinsic
+    @named_intrinsic(f"split_rows_{parts}_{distance}")
     def split(typing_context, source, target, step, count):
         def generate(context, builder, signature, arguments):
             source, target, step, count = arguments

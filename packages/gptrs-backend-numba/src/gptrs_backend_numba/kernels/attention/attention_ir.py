@@ -7,15 +7,13 @@ whole row of the panel, so nothing of them needs to be copied into another order
 
 from __future__ import annotations
 
-from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.deferred import intrinsic, named_intrinsic, types
 from gptrs_backend_numba.codegen.vector_ir import F32, VECTOR, WIDTH, ZERO, Emitter, number
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, VECTORS
 
-MIX_ROWS = (ROWS, 4, 1)
-"""Rows of the tiles of values."""
-SCORE_ROWS = (8, 4, 1) if ROWS > 8 else (4, 1)
-"""Rows of the tiles of keys. Their addresses have no fixed distance, so that LLVM loads the numbers
-of all keys first: there must be registers for these beside the sums."""
+LARGEST_SCORE_ROWS = 8 if ROWS > 8 else 4
+"""Rows of the largest tile of keys. Their addresses have no fixed distance, so that LLVM loads the
+numbers of all keys first: there must be registers for these beside the sums."""
 _SIDE = 4 * WIDTH
 """Bytes of a vector."""
 
@@ -61,7 +59,7 @@ def score_tile(rows: int):
     the queries, of the result, and the count of numbers of a key.
     """
 
-    @intrinsic
+    @named_intrinsic(f"score_tile_{rows}")
     def micro_kernel(typing_context, key, step, queries, out, count):
         def generate(context, builder, signature, arguments):
             key, step, queries, out, count = arguments
@@ -79,7 +77,7 @@ def score_tile(rows: int):
     return micro_kernel
 
 
-def mix_tile(rows: int):
+def value_tile(rows: int):
     """Intrinsic: `rows` numbers of each of `count` values, weighed, are added to scaled sums.
 
     Arguments: the address of the first value, contiguous, and the bytes from one value to the next;
@@ -87,7 +85,7 @@ def mix_tile(rows: int):
     multiplied with first; of the sums, `rows` rows of a panel; and the count.
     """
 
-    @intrinsic
+    @named_intrinsic(f"value_tile_{rows}")
     def micro_kernel(typing_context, value, step, weights, factors, out, count):
         def generate(context, builder, signature, arguments):
             value, step, weights, factors, out, count = arguments
@@ -112,6 +110,12 @@ def mix_tile(rows: int):
     return micro_kernel
 
 
+score_tile_largest, score_tile_4, score_tile_1 = (
+    score_tile(rows) for rows in (LARGEST_SCORE_ROWS, 4, 1)
+)
+value_tile_largest, value_tile_4, value_tile_1 = (value_tile(rows) for rows in (ROWS, 4, 1))
+
+
 @intrinsic
 def prefetch_row(typing_context, address, size):
     """Ask for `size` bytes of memory, which need not exist."""
@@ -129,10 +133,3 @@ def prefetch_row(typing_context, address, size):
         return context.get_dummy_value()
 
     return types.void(types.int64, types.int64), generate
-
-
-NAMES: dict[str, object] = {
-    **{f"score_tile_{rows}": score_tile(rows) for rows in SCORE_ROWS},
-    **{f"mix_tile_{rows}": mix_tile(rows) for rows in MIX_ROWS},
-}
-"""Additional names of the source of `gptrs_backend_numba.kernels.attention.many_queries`."""

@@ -1,4 +1,4 @@
-"""Source of the kernel of attention for a single query, whose scores are few enough to be kept."""
+"""The kernel of attention for a single query, whose scores are few enough to be kept."""
 
 from __future__ import annotations
 
@@ -6,97 +6,170 @@ import numpy as np
 
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.deferred import register_jitable
-from gptrs_backend_numba.codegen.registers import load, store, typed_pointer
+from gptrs_backend_numba.codegen.elements import load_of, memory_of, store_of
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
+from gptrs_backend_numba.codegen.machine import divide, fma, keep_alive, pointer
 from gptrs_backend_numba.codegen.scalar import bf16_to_f32, f16_to_f32
+from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.attention.attention_ir import prefetch_row
-from gptrs_backend_numba.kernels.attention.geometry import seen_keys, source
+from gptrs_backend_numba.kernels.attention.geometry import (
+    CAUSAL,
+    DEFAULT_OFFSET,
+    GROUP,
+    HEAD_DIM,
+    IS_OFFSET_GIVEN,
+    KB,
+    KH,
+    KS,
+    KV_HEADS,
+    MASK,
+    MASKED,
+    MB,
+    MH,
+    MS,
+    MT,
+    OB,
+    OFFSET,
+    OH,
+    OT,
+    QB,
+    QH,
+    QT,
+    SCALE,
+    VALUE,
+    VALUE_DIM,
+    VB,
+    VH,
+    VS,
+    S,
+    T,
+    visible_keys,
+)
 from gptrs_backend_numba.kernels.attention.softmax_ir import weigh_row
+from gptrs_backend_numba.kernels.matmul.gemm_ir import DOT_ROWS, PANEL, dots, tile
 
-KEYS_AHEAD = 16
-"""How many keys ahead the memory is asked for."""
+PREFETCHED_KEYS = 16
+"""How many keys ahead of the one that is read are prefetched."""
+INF = np.float32(np.inf)
 
-_ROWS = """
+
+@kernel
+def attention_row_task(
+    query, key, out, geometry, task,
+    *, ELEMENT, SIZE, load, store, multiply_keys, multiply_values,
+):  # fmt: skip
+    """Compute one query; see `geometry` for the operands."""
+    G = pointer(geometry, np.int64)
+    group, n_keys, head_dim, value_dim = G[GROUP], G[S], G[HEAD_DIM], G[VALUE_DIM]
+    columns = group * G[T]
+    scale = pointer(geometry + 8 * SCALE, np.float32)[0]
+    offset, mask = pointer(G[OFFSET], np.int64), pointer(G[MASK], np.uint8)
     matrix = task // columns
     column = task - matrix * columns
-    batch = matrix // G[HEADS]
-    head = matrix - batch * G[HEADS]
+    batch = matrix // G[KV_HEADS]
+    head = matrix - batch * G[KV_HEADS]
     t = column // group
     line = head * group + column - t * group
-    held = np.empty(depth + size + width + PANEL + 2 * FLOATS + 16, np.float32)
+    held = np.empty(head_dim + n_keys + value_dim + PANEL + 2 * WIDTH + 16, np.float32)
     row = (held.ctypes.data + 63) // 64 * 64
-    sums = row + 4 * depth
-    weights = sums + 4 * (width + PANEL)
-    X, A, W = pointer(row, np.float32), pointer(sums, np.float32), pointer(weights, np.float32)
-    seen = seen_keys(G[CAUSAL], G[GIVEN], G[AHEAD], P, t, size)
-    Q, O = {Q}, {O}
+    sums = row + 4 * head_dim
+    scores = sums + 4 * (value_dim + PANEL)
+    X, A, W = pointer(row, np.float32), pointer(sums, np.float32), pointer(scores, np.float32)
+    seen = visible_keys(G[CAUSAL], G[IS_OFFSET_GIVEN], G[DEFAULT_OFFSET], offset, t, n_keys)
+    Q, O = pointer(query, ELEMENT), pointer(out, ELEMENT)
     place = batch * G[QB] + line * G[QH] + t * G[QT]
-    for d in range(depth):
-        X[d] = {q} * scale
-    keys, step = key + {size} * (batch * G[KB] + head * G[KH]), {size} * G[KS]
-    values, v_step = G[VALUE] + {size} * (batch * G[VB] + head * G[VH]), {size} * G[VS]
-    whole = depth - depth % (2 * FLOATS) if size >= DOT_ROWS else 0
-    for j in range(min(KEYS_AHEAD, seen)):
-        prefetch_row(keys + j * step, {size} * depth)
+    for d in range(head_dim):
+        X[d] = load(Q[place + d]) * scale
+    keys, k_step = key + SIZE * (batch * G[KB] + head * G[KH]), SIZE * G[KS]
+    values, v_step = G[VALUE] + SIZE * (batch * G[VB] + head * G[VH]), SIZE * G[VS]
+    multiply_keys(row, keys, k_step, values, v_step, scores, seen, n_keys, head_dim, value_dim)
+    if G[MASKED]:
+        hidden = batch * G[MB] + line * G[MH] + t * G[MT]
+        for j in range(seen):
+            if mask[hidden + j * G[MS]] == 0:
+                W[j] = -INF
+    padded = (seen + WIDTH - 1) // WIDTH * WIDTH
+    for j in range(seen, padded):
+        W[j] = -INF
+    weigh_row(scores, padded, row)
+    total = X[0]
+    multiply_values(scores, values, v_step, sums, seen, value_dim)
+    place = batch * G[OB] + t * G[OT] + line * G[OH]
+    for e in range(value_dim):
+        O[place + e] = store(divide(A[e], total))
+    keep_alive(held)
+    return 0
+
+
+@kernel_part
+def multiply_keys(
+    row, keys, k_step, values, v_step, scores, seen, n_keys, head_dim, value_dim,
+    *, ELEMENT, SIZE, dot_rows, product,
+):  # fmt: skip
+    """Make scores of the first `seen` keys, and meanwhile prefetch their values."""
+    W = pointer(scores, np.float32)
+    whole = head_dim - head_dim % (2 * WIDTH) if n_keys >= DOT_ROWS else 0
+    for j in range(min(PREFETCHED_KEYS, seen)):
+        prefetch_row(keys + j * k_step, SIZE * head_dim)
     if whole > 0:
         for j in range(0, seen, DOT_ROWS):
             # The processor alone looks too little ahead, and not beyond the end of the keys.
             for i in range(j, min(j + DOT_ROWS, seen)):
-                prefetch_row(keys + min(i + KEYS_AHEAD, seen - 1) * step, {size} * depth)
-                prefetch_row(values + i * v_step, {size} * width)
+                prefetch_row(keys + min(i + PREFETCHED_KEYS, seen - 1) * k_step, SIZE * head_dim)
+                prefetch_row(values + i * v_step, SIZE * value_dim)
             # The last keys of all are read again rather than any beyond the end.
-            at = min(j, size - DOT_ROWS)
-            dots_{dtype}(row, keys + at * step, step, weights + 4 * at, whole)
-    if whole < depth:
+            at = min(j, n_keys - DOT_ROWS)
+            dot_rows(row, keys + at * k_step, k_step, scores + 4 * at, whole)
+    if whole < head_dim:
         rest = pointer(row + 4 * whole, np.float32)
         for j in range(seen):
-            score = product_of_{dtype}(rest, {rest}, depth - whole)
+            score = product(
+                rest, pointer(keys + j * k_step + SIZE * whole, ELEMENT), head_dim - whole
+            )
             W[j] = W[j] + score if whole > 0 else score
-    if G[MASKED]:
-        hidden = batch * G[MB] + line * G[MH] + t * G[MT]
-        for j in range(seen):
-            if HIDDEN[hidden + j * G[MS]] == 0:
-                W[j] = -INF
-    padded = (seen + FLOATS - 1) // FLOATS * FLOATS
-    for j in range(seen, padded):
-        W[j] = -INF
-    weigh_row(weights, padded, row)
-    total = X[0]
-    if width >= PANEL:
-        for e in range(0, width, PANEL):
+
+
+@kernel_part
+def multiply_values(
+    scores, values, v_step, sums, seen, value_dim, *, ELEMENT, SIZE, load, row_tile
+):  # fmt: skip
+    """Add up the first `seen` values times the powers of their scores."""
+    A, W = pointer(sums, np.float32), pointer(scores, np.float32)
+    if value_dim >= PANEL:
+        for e in range(0, value_dim, PANEL):
             # The last numbers of all are computed again rather than any beyond the end.
-            at = min(e, width - PANEL)
-            V = values + {size} * at
-            tile_1_{dtype}(weights, V, v_step, seen, 0, 0, 0, 0, sums + 4 * at, PANEL, V, v_step)
+            at = min(e, value_dim - PANEL)
+            V = values + SIZE * at
+            row_tile(scores, V, v_step, seen, 0, 0, 0, 0, sums + 4 * at, PANEL, V, v_step)
     else:
-        for e in range(width):
+        for e in range(value_dim):
             A[e] = 0.0
         for j in range(seen):
-            V, weight = {V}, W[j]
-            for e in range(width):
-                A[e] = fma(weight, {v}, A[e])
-    place = batch * G[OB] + t * G[OT] + line * G[OH]
-    for e in range(width):
-        O[place + e] = {out}
-    held[0] = 0  # known to the loops by address only
-    return 0
-"""
+            V, weight = pointer(values + j * v_step, ELEMENT), W[j]
+            for e in range(value_dim):
+                A[e] = fma(weight, load(V[e]), A[e])
 
 
-def rows_source(dtype: DType) -> str:
-    """Tasks of one query."""
-    return source(
-        _ROWS,
-        dtype,
-        rest=typed_pointer(f"keys + j * step + {dtype.itemsize} * whole", dtype),
-        V=typed_pointer("values + j * v_step", dtype),
-        v=load(dtype, "V[e]"),
-        out=store(dtype, "divide(A[e], total)"),
+def attention_row(dtype: DType) -> SpecializedKernel:
+    """Return the kernel for operands of one type."""
+    element, size, name = memory_of(dtype), dtype.itemsize, str(dtype)
+    return attention_row_task.specialize(
+        ELEMENT=element,
+        SIZE=size,
+        load=load_of(dtype),
+        store=store_of(dtype),
+        multiply_keys=multiply_keys.specialize(
+            ELEMENT=element, SIZE=size, dot_rows=dots(name), product=_PRODUCTS[name]
+        ),
+        multiply_values=multiply_values.specialize(
+            ELEMENT=element, SIZE=size, load=load_of(dtype), row_tile=tile(1, name)
+        ),
     )
 
 
 @register_jitable(fastmath={"reassoc", "contract"})
 def product_of_f32(x, y, count):
-    """The sum of `count` products, in an order that depends on the count alone."""
+    """Return the sum of `count` products, in an order that depends on the count alone."""
     total = np.float32(0.0)
     for i in range(count):
         total += x[i] * y[i]
@@ -121,14 +194,4 @@ def product_of_f16(x, y, count):
     return total
 
 
-NAMES: dict[str, object] = {
-    "KEYS_AHEAD": KEYS_AHEAD,
-    "INF": np.float32(np.inf),
-    "seen_keys": seen_keys,
-    "prefetch_row": prefetch_row,
-    "weigh_row": weigh_row,
-    "product_of_f32": product_of_f32,
-    "product_of_bf16": product_of_bf16,
-    "product_of_f16": product_of_f16,
-}
-"""Additional names of the source."""
+_PRODUCTS = {"f32": product_of_f32, "bf16": product_of_bf16, "f16": product_of_f16}

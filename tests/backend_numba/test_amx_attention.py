@@ -1,4 +1,4 @@
-"""Attention on the matrix unit: as exact as on vector units, and the same where it must be."""
+"""Attention with AMX: as exact as on vector units, and the same where it must be."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from backend_numba.attentions import attend, operands, require_close, wanted
-from gptrs_backend_numba.kernels.amx.attention import KEYS
+from gptrs_backend_numba.kernels.amx.attention_memory import KEYS
+from gptrs_backend_numba.kernels.attention import geometry
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering import amx_attention
 from gptrs_backend_numba.lowering.amx_matmul import is_there
@@ -14,13 +15,14 @@ from gptrs_backend_numba.lowering.amx_matmul import is_there
 OFF = ("GPTRS_NUMBA_AMX", "0")
 Shape = tuple[int, int, int, int, int, int, int]
 
-pytestmark = pytest.mark.skipif(not is_there(), reason="the processor has no matrix unit")
+pytestmark = pytest.mark.skipif(not is_there(), reason="the processor has no AMX")
 
 
-def require_unit(shape: Shape) -> None:
-    """Have the shape be one that is computed on the matrix unit."""
-    _, _, group, length, keys, depth, width = shape
-    assert amx_attention.suits({"S": keys, "D": depth, "E": width}, group * length)
+def require_amx(shape: Shape) -> None:
+    """Assert that the shape is one that is computed with AMX."""
+    _, _, group, length, keys, head_dim, value_dim = shape
+    fields = {geometry.S: keys, geometry.HEAD_DIM: head_dim, geometry.VALUE_DIM: value_dim}
+    assert amx_attention.suits(fields, group * length)
 
 
 @pytest.mark.paths
@@ -28,20 +30,20 @@ def require_unit(shape: Shape) -> None:
 @pytest.mark.parametrize("seed", range(10))
 def test_random_shapes_masks_and_positions(dtype: str, seed: int) -> None:
     random = np.random.default_rng(seed)
-    batch, shared = (int(random.integers(1, 3)) for _ in range(2))
+    batch, n_kv_heads = (int(random.integers(1, 3)) for _ in range(2))
     group = int(random.choice([1, 1, 3, 4, 16]))
     length = int(random.choice([PANEL, PANEL + 1, 70, 2 * PANEL]))
     keys = int(random.choice([KEYS, KEYS + 1, 130, 4 * KEYS]))
-    depth = int(random.choice([32, 60, 64, 90, 96, 120, 128, 160, 256]))
-    width = int(random.choice([32, 58, 64, 96, 128]))
-    shape = batch, shared, group, length, keys, depth, width
-    require_unit(shape)
+    head_dim = int(random.choice([32, 60, 64, 90, 96, 120, 128, 160, 256]))
+    value_dim = int(random.choice([32, 58, 64, 96, 128]))
+    shape = batch, n_kv_heads, group, length, keys, head_dim, value_dim
+    require_amx(shape)
     query, key, value = operands(random, shape, dtype)
     causal = bool(random.integers(2))
     offset = int(random.integers(-40, keys + 3)) if causal and random.integers(2) else None
-    shapes = ((length, keys), (batch, 1, 1, keys), (batch, shared * group, length, keys))
+    shapes = ((length, keys), (batch, 1, 1, keys), (batch, n_kv_heads * group, length, keys))
     mask = random.random(shapes[seed % 3]) < 0.7 if random.integers(2) else None
-    scale = 1.5 / depth**0.5
+    scale = 1.5 / head_dim**0.5
     given = {"scale": scale, "causal": causal, "mask": mask, "offset": offset}
     found = attend(query, key, value, dtype=dtype, **given)
     want = wanted(query, key, value, **given)
@@ -54,7 +56,7 @@ def test_random_shapes_masks_and_positions(dtype: str, seed: int) -> None:
 @pytest.mark.parametrize("length", [40, 2000])
 def test_more_keys_and_queries_than_are_split_at_a_time(length: int) -> None:
     shape = (1, 1, 1, length, 2000, 64, 32)
-    require_unit(shape)
+    require_amx(shape)
     arrays = operands(np.random.default_rng(1), shape, "f32")
     found = attend(*arrays, scale=0.2, causal=True)
     require_close(found, wanted(*arrays, scale=0.2, causal=True))
@@ -64,10 +66,10 @@ def test_more_keys_and_queries_than_are_split_at_a_time(length: int) -> None:
 @pytest.mark.parametrize("group", [1, 4, 16])
 def test_heads_that_were_split_by_a_transpose(group: int) -> None:
     shape = (2, 2, group, 2 * PANEL, 100, 64, 32)
-    require_unit(shape)
+    require_amx(shape)
     arrays = operands(np.random.default_rng(2), shape, "f32")
-    turned = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in arrays]
-    require_close(attend(*turned, scale=0.1, transposed=True), wanted(*arrays, scale=0.1))
+    transposed = [np.ascontiguousarray(x.transpose(0, 2, 1, 3)) for x in arrays]
+    require_close(attend(*transposed, scale=0.1, transposed=True), wanted(*arrays, scale=0.1))
 
 
 def test_later_queries_and_keys_change_nothing() -> None:
