@@ -83,6 +83,6 @@ def test_a_ring_keeps_the_window_only(tmp_path, backend_name):
     lm = gptrs.load_model(folder, backend=backend_name).causal_lm()
     cache = lm.new_cache(1)
     lm.step(some_tokens(1, 150), cache)
-    ring, whole = (keys.shape[2] for keys, _ in cache.layers)
+    ring, whole = (keys.shape[2] for keys, _ in cache.buffers)
     assert 12 <= ring < 64
     assert whole >= 150

@@ -75,7 +75,7 @@ def test_a_fixed_context_has_all_its_room_at_once(model):
     next(pieces)
     cache = pieces.prompt_cache().cache
     assert (cache.capacity, cache.limit) == (33, 33)
-    assert {keys.shape[2] for keys, _ in cache.layers} == {33}
+    assert {keys.shape[2] for keys, _ in cache.buffers} == {33}
 
 
 @pytest.mark.parametrize("context", [None, 40])

@@ -1,4 +1,4 @@
-"""What generation_config.json asks for: limits, stop strings, restrictions, and what is ignored."""
+"""Settings of generation_config.json: limits, stop strings, suppressed tokens; what is ignored."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import pytest
 
 from gptrs.errors import ModelError, UsageError
 from gptrs.runtime.generation.generate import generate
+from gptrs.runtime.generation.logits_processors import Suppression
 from gptrs.runtime.generation.model_settings import (
     configured_max_tokens,
-    configured_restrictions,
     configured_sampling,
     configured_stops,
+    configured_suppression,
 )
-from gptrs.runtime.generation.restrictions import Restrictions
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.load import load_model
 from runtime.tiny_gpt2 import save_tiny_gpt2
@@ -41,15 +41,15 @@ def test_a_prompt_beyond_the_length_that_the_model_asks_for():
         configured_max_tokens({"max_length": 3}, prompt_length=3)
 
 
-def test_restrictions_are_read():
+def test_suppressed_tokens_are_read():
     settings = {
         "suppress_tokens": [1, 2],
         "begin_suppress_tokens": [3],
         "min_new_tokens": 4,
         "no_repeat_ngram_size": 2,
     }
-    assert configured_restrictions(settings) == Restrictions((1, 2), (3,), 4, 2)
-    assert configured_restrictions({"suppress_tokens": None}) == Restrictions()
+    assert configured_suppression(settings) == Suppression((1, 2), (3,), 4, 2)
+    assert configured_suppression({"suppress_tokens": None}) == Suppression()
 
 
 @pytest.mark.parametrize(
@@ -65,11 +65,11 @@ def test_stop_strings_are_read(settings, stops):
     [
         (configured_stops, {"stop_strings": 3}),
         (configured_stops, {"stop_strings": ["a", ""]}),
-        (configured_restrictions, {"suppress_tokens": [-1]}),
-        (configured_restrictions, {"suppress_tokens": 5}),
-        (configured_restrictions, {"begin_suppress_tokens": ["a"]}),
-        (configured_restrictions, {"min_new_tokens": 1.5}),
-        (configured_restrictions, {"no_repeat_ngram_size": -2}),
+        (configured_suppression, {"suppress_tokens": [-1]}),
+        (configured_suppression, {"suppress_tokens": 5}),
+        (configured_suppression, {"begin_suppress_tokens": ["a"]}),
+        (configured_suppression, {"min_new_tokens": 1.5}),
+        (configured_suppression, {"no_repeat_ngram_size": -2}),
         (configured_sampling, {"do_sample": True, "top_k": 2.5}),
         (configured_sampling, {"min_p": 3}),
         (configured_sampling, {"repetition_penalty": 0}),

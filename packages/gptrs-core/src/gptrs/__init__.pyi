@@ -15,6 +15,7 @@ from gptrs.runtime.embedding.embed import embed as embed
 from gptrs.runtime.generation.chat_session import ChatSession as ChatSession
 from gptrs.runtime.generation.generate import Generation as Generation
 from gptrs.runtime.generation.generate import GenerationOptions as GenerationOptions
+from gptrs.runtime.generation.generate import LogitsProcessor as LogitsProcessor
 from gptrs.runtime.generation.generate import generate as generate
 from gptrs.runtime.generation.generate import generate_batch as generate_batch
 from gptrs.runtime.generation.generate import generate_several as generate_several

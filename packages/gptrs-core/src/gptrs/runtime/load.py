@@ -33,6 +33,9 @@ from gptrs.runtime.images.settings import image_processor_of
 from gptrs.runtime.tokenization.tokenizer import TextTokenizer
 from gptrs.runtime.weight_streaming import weight_streamer
 
+Prompt = str | Sequence[int]
+"""Text, or tokens."""
+
 
 class LoadedModel:
     """A model ready to run, whatever its kind.
@@ -167,6 +170,19 @@ class LoadedModel:
         """The token that begins a text, if the model has one."""
         tokens = self._token_setting("bos_token_id")
         return tokens[0] if tokens else None
+
+    def prompt_tokens(self, prompt: Prompt) -> list[int]:
+        """Return the tokens of a prompt; an empty one becomes the token that begins a text.
+
+        UsageError for an empty prompt where the model has no such token, and for unknown tokens.
+        """
+        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        if not tokens and self.bos_token is not None:
+            tokens = [self.bos_token]
+        if not tokens:
+            raise UsageError("the prompt is empty and the model has no token to begin with")
+        require_known_tokens(tokens, self.token_reader().vocab_size)
+        return tokens
 
     def _token_setting(self, name: str) -> list[int]:
         for settings in (self.generation_config, self.config):

@@ -74,7 +74,7 @@ def batch_of(model: LoadedModel, choice: InputChoice) -> Batch:
             f"`{model.name}` takes images, not tokens or text", hint="give --input IMAGE"
         )
     if choice.prompt is not None:
-        return Batch(_rows(_encoded(model, choice.prompt)), ("prompt",))
+        return Batch(_rows(model.prompt_tokens(choice.prompt)), ("prompt",))
     if choice.tokens is not None:
         return Batch(_rows(choice.tokens), ("tokens",))
     array = (_random_images if takes_images else _random_tokens)(model, choice)
@@ -87,15 +87,6 @@ def _suffixes(rows: int) -> list[str]:
 
 def _rows(tokens: Sequence[int]) -> np.ndarray:
     return np.array([tokens], np.int64)
-
-
-def _encoded(model: LoadedModel, prompt: str) -> list[int]:
-    tokens = model.tokenizer.encode(prompt)
-    if not tokens and model.bos_token is not None:
-        return [model.bos_token]
-    if not tokens:
-        raise UsageError("the prompt is empty and the model has no token to begin with")
-    return tokens
 
 
 def _random_images(model: LoadedModel, choice: InputChoice) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gptrs.runtime.generation.batch import generate_batch, generate_several
+from gptrs.runtime.generation.logits_processors import LogitsProcessor
 from gptrs.runtime.generation.options import (
     DEFAULT_MAX_TOKENS,
     PREFILL_CHUNK,
@@ -13,11 +14,10 @@ from gptrs.runtime.generation.options import (
     GenerationOptions,
     Timings,
 )
-from gptrs.runtime.generation.plan import Prompt
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.stream import TextStream
 from gptrs.runtime.generation.token_scores import TokenScores
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.load import LoadedModel, Prompt
 
 __all__ = [
     "DEFAULT_MAX_TOKENS",
@@ -25,6 +25,7 @@ __all__ = [
     "FinishReason",
     "Generation",
     "GenerationOptions",
+    "LogitsProcessor",
     "TextStream",
     "Timings",
     "TokenScores",
@@ -55,9 +56,12 @@ def generate(
     stop: Sequence[str] = (),
     ignore_eos: bool = False,
     use_cache: bool = True,
+    logits_processors: Sequence[LogitsProcessor] = (),
 ) -> Generation:
     """Generate to the end and return the outcome; parameters as in `GenerationOptions`."""
-    options = GenerationOptions(max_tokens, sampling, stop, ignore_eos, use_cache)
+    options = GenerationOptions(
+        max_tokens, sampling, stop, ignore_eos, use_cache, logits_processors=logits_processors
+    )
     text = stream(model, prompt, options)
     for _ in text:
         pass

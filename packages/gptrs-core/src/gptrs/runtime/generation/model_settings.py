@@ -1,4 +1,4 @@
-"""What a model's generation_config.json asks for, under the names that transformers gives it."""
+"""Settings of a model's generation_config.json, under the names of transformers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final, cast
 
 from gptrs.errors import ModelError, UsageError
 from gptrs.quoting import listed, shown_value
-from gptrs.runtime.generation.restrictions import Restrictions
+from gptrs.runtime.generation.logits_processors import Suppression
 from gptrs.runtime.generation.sampling import Sampling
 
 _logger = logging.getLogger("gptrs")
@@ -53,7 +53,7 @@ def configured_sampling(
     presence_penalty: float = 0.0,
     frequency_penalty: float = 0.0,
 ) -> Sampling:
-    """What generation_config.json asks for, single fields replaced by those that are given.
+    """Return the sampling of generation_config.json, with the given fields in place of its own.
 
     Greedy unless `settings` say `do_sample` or one of `temperature`, `top_k` (0: no limit), `top_p`
     and `min_p` is given. UsageError for a given value out of range, ModelError for one in
@@ -76,9 +76,9 @@ def configured_sampling(
     )
 
 
-def configured_restrictions(settings: Mapping[str, object]) -> Restrictions:
-    """What generation_config.json forbids to come next; ModelError for a malformed setting."""
-    return Restrictions(
+def configured_suppression(settings: Mapping[str, object]) -> Suppression:
+    """Return the tokens that must not come next; ModelError for a malformed setting."""
+    return Suppression(
         suppress=_tokens(settings, "suppress_tokens"),
         begin_suppress=_tokens(settings, "begin_suppress_tokens"),
         min_new_tokens=_integer(settings, "min_new_tokens") or 0,
@@ -87,7 +87,7 @@ def configured_restrictions(settings: Mapping[str, object]) -> Restrictions:
 
 
 def configured_stops(settings: Mapping[str, object]) -> tuple[str, ...]:
-    """The stop strings of generation_config.json; ModelError for anything but strings."""
+    """Return the stop strings; ModelError for anything but strings."""
     value = settings.get("stop_strings")
     values = [value] if isinstance(value, str) else value or []
     stops = cast("list[object]", values) if isinstance(values, list) else [value]
@@ -97,7 +97,7 @@ def configured_stops(settings: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def configured_max_tokens(settings: Mapping[str, object], prompt_length: int) -> int | None:
-    """How many new tokens the model asks for, None where it does not say.
+    """Return how many new tokens the model generates by default, None where it does not say.
 
     `max_new_tokens` counts them alone, `max_length` the prompt, too. ModelError for a malformed
     setting, UsageError where such a prompt leaves no room.
@@ -117,7 +117,7 @@ def configured_max_tokens(settings: Mapping[str, object], prompt_length: int) ->
 
 
 def note_unsupported(name: str, settings: Mapping[str, object]) -> None:
-    """Say once for a model which settings are ignored although they would change the text."""
+    """Warn once for a model about ignored settings that would change the text."""
     ignored = tuple(
         key
         for key, neutral in _WITHOUT_EFFECT.items()

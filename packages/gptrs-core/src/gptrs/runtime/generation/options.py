@@ -1,4 +1,4 @@
-"""What is asked of a generation, and what comes of it."""
+"""The options of a generation, and its outcome."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from gptrs.errors import UsageError
+from gptrs.runtime.generation.logits_processors import LogitsProcessor
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.token_scores import TokenScores
 
@@ -48,15 +49,17 @@ class GenerationOptions:
     """Everything that shapes a generation besides the model and the prompt.
 
     `max_tokens` None takes what generation_config.json says, else 128, and no more than the context
-    holds; a number that is given must fit. `sampling` None takes what generation_config.json asks
-    for; `stop` adds to its stop strings. `use_cache=False` recomputes the whole sequence for each
-    token. `prefill_chunk` is how many prompt tokens one step takes.
+    holds; a number that is given must fit. `sampling` None takes that of generation_config.json;
+    `stop` adds to its stop strings. `use_cache=False` recomputes the whole sequence for each token.
+    `prefill_chunk` is how many prompt tokens one step takes.
 
     `logprobs` asks for the log-probability of each token and of that many likeliest ones. `special`
     shows special tokens in the text. `context` allocates room for that many tokens once and for
     all, instead of as many as are needed. With `context_shift` a context that would overflow keeps
     its first `keep` tokens and the last half of the others, and is read anew. `prompt_cache` names
-    a file that keeps what the prompt computed for other prompts that begin like it.
+    a file that keeps the key/value cache of the prompt for other prompts that begin like it.
+    `logits_processors` run in this order after the built-in ones; see `LogitsProcessor`. Each is
+    called for every token of every text.
     """
 
     max_tokens: int | None = None
@@ -71,6 +74,7 @@ class GenerationOptions:
     context_shift: bool = False
     keep: int = 0
     prompt_cache: str | os.PathLike[str] | None = None
+    logits_processors: Sequence[LogitsProcessor] = ()
 
     def __post_init__(self) -> None:
         if any(not stop for stop in self.stop):

@@ -1,4 +1,4 @@
-"""How the next token is chosen from logits: greedily, or drawn from a truncated distribution."""
+"""Choice of the next token from logits: greedy, or drawn from a truncated distribution."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _BLOCK: Final = 512
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of the choice; temperature 0 is greedy and ignores `top_k`, `top_p` and `min_p`.
+    """Settings of penalties and of the choice of a token.
+
+    Temperature 0 is greedy and ignores `top_k`, `top_p` and `min_p`.
 
     The penalties come first. `repetition_penalty` divides the positive logits of all tokens seen so
     far, the prompt included, and multiplies the negative ones (Keskar et al. 2019). Of tokens that
@@ -84,7 +86,7 @@ class Sampler:
         self._random = np.random.Generator(np.random.PCG64(seeds))
 
     def choose(self, logits: np.ndarray) -> int:
-        """The next token for logits f32 [V], penalties included; of equal ones the smallest first.
+        """Return the next token for processed logits f32 [V]; of equal ones the smallest.
 
         Logits of -inf are never drawn. ExecutionError when the largest logit is not finite.
         """
@@ -92,8 +94,9 @@ class Sampler:
         largest = float(logits[best])
         if not math.isfinite(largest):
             raise ExecutionError(
-                f"the model returned {largest} as its largest logit",
-                hint="check its weights with `gptrs inspect`, or run it on another --backend",
+                f"the largest logit of the next token is {largest}",
+                hint="check the logits processors, the weights with `gptrs inspect`, or another"
+                " --backend",
             )
         if self._sampling.greedy or self._sampling.top_k == 1:
             return best
@@ -102,7 +105,7 @@ class Sampler:
 
 
 def candidates(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray | range, np.ndarray]:
-    """The tokens that may be drawn of finite logits [V], and weights that they are drawn by.
+    """Return the tokens that may be drawn by finite logits [V], and their weights.
 
     The likeliest has the weight 1.
     """
@@ -143,7 +146,7 @@ def _nucleus_of_all(
 
 
 def _count_reaching(falling: np.ndarray, share: float) -> int:
-    """How many of the first weights reach `share`; no more are added up than are likely enough."""
+    """Return how many of the first weights reach `share`, adding up no more than needed."""
     size = _FIRST_GUESS
     while size < falling.size and falling[:size].sum(dtype=np.float64) < share:
         size *= 8
@@ -153,7 +156,7 @@ def _count_reaching(falling: np.ndarray, share: float) -> int:
 
 
 def _drawn(weights: np.ndarray, share: float) -> int:
-    """The place at which the sum of weights so far passes `share` of all; never one of weight 0.
+    """Return the index at which the running sum of weights passes `share`; never one of weight 0.
 
     Blocks are added up first: a running sum over a whole vocabulary takes ten times as long.
     """
@@ -177,7 +180,7 @@ def _likeliest(logits: np.ndarray, count: int) -> np.ndarray:
 
 
 def _reached_by(logits: np.ndarray, count: int) -> float | None:
-    """A value that `count` logits reach, and not many more; None where nearly all would.
+    """Return a value that `count` logits reach, and few others; None where nearly all would.
 
     Of as many groups each has a largest logit, and `count` of these reach the count-th of them.
     """

@@ -8,19 +8,20 @@ from pathlib import Path
 import numpy as np
 
 from gptrs.checkpoint.formats.tensor_archive import require_writable
+from gptrs.runtime.generation.decode_batch import DecodeBatch
+from gptrs.runtime.generation.generate_step import generate_step
 from gptrs.runtime.generation.options import Generation, GenerationOptions
-from gptrs.runtime.generation.plan import Plan, Prompt
 from gptrs.runtime.generation.prompt_cache import PromptCache, load_prompt_cache, save_prompt_cache
-from gptrs.runtime.generation.steps import Steps
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.generation.setup import GenerationSetup
+from gptrs.runtime.load import LoadedModel, Prompt
 
 
 class TextStream:
     """An iterator over pieces of generated text; `generation` is the outcome so far.
 
     All checks happen when it is made, before any work. Pieces are whole characters. A model
-    without a tokenizer yields empty pieces, one a token. What `known` holds of the prompt is not
-    read again; it is used up.
+    without a tokenizer yields empty pieces, one a token. Tokens that `known` holds are not read
+    again; `known` is used up.
     """
 
     def __init__(
@@ -30,9 +31,9 @@ class TextStream:
         options: GenerationOptions,
         known: PromptCache | None = None,
     ) -> None:
-        plan = Plan(model, options)
-        self._row = plan.row(plan.prompt_tokens(prompt))
-        self._steps = plan.steps([self._row.context])
+        setup = GenerationSetup(model, options)
+        self._text = setup.new_text(model.prompt_tokens(prompt))
+        self._batch = setup.new_batch([self._text])
         self._file = PromptFile(model, options)
         self._known = self._file.known() if known is None else known
         self._pieces = self._run()
@@ -45,27 +46,26 @@ class TextStream:
 
     @property
     def generation(self) -> Generation:
-        """The outcome; while the stream is not exhausted, what there is so far."""
-        return self._row.generation()
+        """The outcome so far; complete once the stream is exhausted."""
+        return self._text.generation()
 
     def prompt_cache(self) -> PromptCache | None:
-        """The cache of all tokens that were read, for another text that begins like this one.
+        """Return the cache of all tokens that were read, for another text that begins like this.
 
         None where there is none; the stream must not go on afterwards.
         """
-        return self._steps.prompt_cache()
+        return self._batch.prompt_cache()
 
     def _run(self) -> Iterator[str]:
-        self._row.start()
-        logits = read_prompt(self._steps, self._file, self._known)
+        self._text.start()
+        logits = read_prompt(self._batch, self._file, self._known)
         self._known = None
-        yield self._row.take(logits[0])
-        while not self._row.ended:
-            yield self._row.take(self._steps.next()[0])
+        for _, piece in generate_step([self._text], self._batch, logits):
+            yield piece
 
 
 class PromptFile:
-    """The file in which the cache of a prompt stays, if the options name one."""
+    """The file that keeps the cache of a prompt, if the options name one."""
 
     def __init__(self, model: LoadedModel, options: GenerationOptions) -> None:
         self._model = model
@@ -75,7 +75,7 @@ class PromptFile:
             require_writable(self._path)
 
     def known(self) -> PromptCache | None:
-        """What is in the file, None if there is none; CheckpointError if it cannot be used."""
+        """Return what is in the file, None if there is none; CheckpointError if it is unusable."""
         if self._path is None or not self._path.exists():
             return None
         found = load_prompt_cache(self._path, self._model)
@@ -83,14 +83,14 @@ class PromptFile:
         return found
 
     def save(self, cache: PromptCache | None) -> None:
-        """Write the cache of a prompt unless it is what the file has."""
+        """Write the cache of a prompt unless the file has it already."""
         if self._path is None or cache is None or cache.tokens == self._saved:
             return
         save_prompt_cache(self._path, self._model, cache.tokens, cache.cache)
 
 
-def read_prompt(steps: Steps, file: PromptFile, known: PromptCache | None) -> np.ndarray:
-    """Logits [1, V] after the only prompt, whose cache goes to the file."""
-    logits = steps.begin(known)
-    file.save(steps.prompt_cache())
+def read_prompt(batch: DecodeBatch, file: PromptFile, known: PromptCache | None) -> np.ndarray:
+    """Prefill the only prompt and save its cache to the file; return the logits f32 [1, V]."""
+    logits = batch.prefill(known)
+    file.save(batch.prompt_cache())
     return logits

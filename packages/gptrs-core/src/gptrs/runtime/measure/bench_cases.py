@@ -7,7 +7,7 @@ from typing import Protocol
 import numpy as np
 
 from gptrs.errors import ContextLengthError, UsageError
-from gptrs.runtime.generation.generate import PREFILL_CHUNK
+from gptrs.runtime.generation.prefill import prefill
 from gptrs.runtime.load import LoadedModel
 
 
@@ -58,8 +58,7 @@ class Prefill:
 
     def run(self) -> None:
         """All tokens, in the chunks of `generate`."""
-        for start in range(0, self._tokens.shape[1], PREFILL_CHUNK):
-            self._lm.step(self._tokens[:, start : start + PREFILL_CHUNK], self.cache)
+        prefill(self._lm, self._tokens, self.cache)
 
 
 class Decode:

@@ -15,7 +15,7 @@ from gptrs.backend.protocol import Backend
 from gptrs.errors import BackendError, ContextLengthError, PluginError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import manager
-from gptrs.runtime.generation.generate import PREFILL_CHUNK
+from gptrs.runtime.generation.prefill import prefill
 from gptrs.runtime.load import LoadedModel
 
 DEFAULT_LENGTHS = (1, 128, 512)
@@ -120,8 +120,7 @@ def _lengths_that_fit(lengths: Sequence[int] | None, context: int) -> list[int]:
 def _generate_after(model: LoadedModel, length: int) -> None:
     lm = model.causal_lm()
     tokens, cache = _tokens(length), lm.new_cache(1)
-    for start in range(0, length, PREFILL_CHUNK):
-        lm.step(tokens[:, start : start + PREFILL_CHUNK], cache)
+    prefill(lm, tokens, cache)
     lm.step(_tokens(1), cache)
 
 

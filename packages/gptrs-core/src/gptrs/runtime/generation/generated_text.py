@@ -1,4 +1,4 @@
-"""One text while it is generated: its tokens, the text that they make, and why it ended."""
+"""One text while it is generated: its tokens, their text, and the reason why it ended."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gptrs.runtime.generation.context import Context
+from gptrs.runtime.generation.logits_processors import ProcessorChain
 from gptrs.runtime.generation.options import FinishReason, Generation, Timings
-from gptrs.runtime.generation.penalties import Penalties
 from gptrs.runtime.generation.sampling import Sampler
 from gptrs.runtime.generation.text_stream import IncrementalDecoder, StopFilter
 from gptrs.runtime.generation.token_scores import TokenScores
 
 
-class TextRow:
-    """Takes logits, chooses tokens, and gives the text that these complete.
+class GeneratedText:
+    """Chooses a token for each logits, and decodes the tokens to pieces of text.
 
-    `context` is what the model sees of it. `ends` are the tokens that end it, part of the text
-    where `shows_end`; `scored` is how many likeliest tokens are kept with each, None for none.
+    `context` has the tokens that the model sees. `ends` are the tokens that end the text, part of
+    it where `shows_end`. `logprobs` is how many likeliest tokens are scored with each, None for
+    none.
     """
 
     def __init__(
@@ -31,10 +32,10 @@ class TextRow:
         ends: frozenset[int],
         shows_end: bool,
         sampler: Sampler,
-        penalties: Penalties,
+        processors: ProcessorChain,
         decode: Callable[[Sequence[int]], str],
         stops: Sequence[str],
-        scored: int | None,
+        logprobs: int | None,
         load_seconds: float,
     ) -> None:
         self.prompt = tuple(prompt)
@@ -45,10 +46,10 @@ class TextRow:
         self._ends = ends
         self._shows_end = shows_end
         self._sampler = sampler
-        self._penalties = None if penalties.is_empty else penalties
+        self._processors = processors
         self._decoder = IncrementalDecoder(decode)
         self._stop = StopFilter(stops)
-        self._scored = scored
+        self._logprobs = logprobs
         self._scores: list[TokenScores] = []
         self._text: list[str] = []
         self._load_seconds = load_seconds
@@ -58,43 +59,37 @@ class TextRow:
 
     @property
     def ended(self) -> bool:
-        """Whether no more tokens come."""
+        """Whether the text is complete."""
         return self.reason != "interrupted"
 
     def start(self) -> None:
-        """Time counts from now on."""
+        """Start the clock of the timings."""
         self._started = time.perf_counter()
 
-    def take(self, logits: np.ndarray) -> str:
-        """Choose the next token by logits f32 [V]; the text that it completes, possibly empty."""
-        token = self._choose(logits)
+    def append(self, logits: np.ndarray) -> str:
+        """Choose the next token by logits f32 [V]; return the text it completes, maybe empty."""
+        token = self._sampler.choose(self._processors(logits))
+        self._processors.append(token)
         self._last = time.perf_counter()
         self._first = self._first or self._last
         self.tokens.append(token)
-        if self._scored is not None:
-            self._scores.append(TokenScores.of(logits, token, self._scored))
+        if self._logprobs is not None:
+            self._scores.append(TokenScores.of(logits, token, self._logprobs))
         self.context.append(token)
         piece = self._piece(token)
         self._text.append(piece)
         return piece
 
     def generation(self) -> Generation:
-        """The outcome; while the text has not ended, what there is so far."""
+        """Return the outcome so far; its reason is "interrupted" until the text has ended."""
         return Generation(
             "".join(self._text),
             tuple(self.tokens),
             self.prompt,
             self.reason,
             self._timings(),
-            None if self._scored is None else tuple(self._scores),
+            None if self._logprobs is None else tuple(self._scores),
         )
-
-    def _choose(self, logits: np.ndarray) -> int:
-        if self._penalties is None:
-            return self._sampler.choose(logits)
-        token = self._sampler.choose(self._penalties.applied(logits))
-        self._penalties.add(token)
-        return token
 
     def _piece(self, token: int) -> str:
         is_end = token in self._ends
@@ -109,7 +104,7 @@ class TextRow:
         return piece
 
     def _rest(self, reason: FinishReason) -> str:
-        """What was held back; it may complete a stop string."""
+        """Return the text that was held back; it may complete a stop string."""
         rest = self._stop.push(self._decoder.finish())
         self.reason = "stop" if self._stop.stopped else reason
         return rest + self._stop.finish()

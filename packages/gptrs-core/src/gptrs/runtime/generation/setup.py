@@ -1,4 +1,4 @@
-"""What a model and the options decide for every text: checked once, before any work."""
+"""Checks of a model and its options, and the objects of a generation that follow from them."""
 
 from __future__ import annotations
 
@@ -8,26 +8,23 @@ from functools import partial
 from gptrs.errors import ContextLengthError, UsageError
 from gptrs.plugins.capabilities import CausalLM
 from gptrs.runtime.generation.context import Context, ContextLimit
+from gptrs.runtime.generation.decode_batch import DecodeBatch
+from gptrs.runtime.generation.generated_text import GeneratedText
+from gptrs.runtime.generation.logits_processors import ProcessorChain, built_in_processors
 from gptrs.runtime.generation.model_settings import (
     configured_max_tokens,
-    configured_restrictions,
     configured_sampling,
     configured_stops,
+    configured_suppression,
     note_unsupported,
 )
 from gptrs.runtime.generation.options import DEFAULT_MAX_TOKENS, GenerationOptions
-from gptrs.runtime.generation.penalties import Penalties
 from gptrs.runtime.generation.sampling import Sampler
-from gptrs.runtime.generation.steps import Steps
-from gptrs.runtime.generation.text_row import TextRow
-from gptrs.runtime.load import LoadedModel, require_known_tokens
-
-Prompt = str | Sequence[int]
-"""Text, or tokens."""
+from gptrs.runtime.load import LoadedModel
 
 
-class Plan:
-    """How `model` generates under `options`.
+class GenerationSetup:
+    """How `model` generates under `options`: makes texts and the batch in which they run.
 
     UsageError for options that do not suit the model, ModelError for a model that cannot generate
     and for malformed settings of its generation_config.json.
@@ -41,42 +38,36 @@ class Plan:
         note_unsupported(model.name, self._settings)
         self._limit = _context_limit(self.lm.context_length, options)
         self._sampling = options.sampling or configured_sampling(self._settings)
-        self._restrictions = configured_restrictions(self._settings)
+        self._suppression = configured_suppression(self._settings)
         self._ends = frozenset[int]() if options.ignore_eos else model.eos_tokens
         self._stops = self._all_stops()
 
-    def prompt_tokens(self, prompt: Prompt) -> list[int]:
-        """The tokens to begin with; UsageError for an empty prompt and unknown tokens."""
-        is_text = isinstance(prompt, str)
-        tokens = self._model.tokenizer.encode(prompt) if is_text else list(prompt)
-        if not tokens and self._model.bos_token is not None:
-            tokens = [self._model.bos_token]
-        if not tokens:
-            raise UsageError("the prompt is empty and the model has no token to begin with")
-        require_known_tokens(tokens, self.lm.vocab_size)
-        return tokens
-
-    def row(self, prompt: Sequence[int], max_tokens: int | None = None, stream: int = 0) -> TextRow:
-        """A text that begins with `prompt`; `max_tokens` None takes that of the options.
+    def new_text(
+        self, prompt: Sequence[int], max_tokens: int | None = None, stream: int = 0
+    ) -> GeneratedText:
+        """Return a text that begins with `prompt`; `max_tokens` None takes that of the options.
 
         ContextLengthError when it does not fit. `stream` is that of the `Sampler`.
         """
-        return TextRow(
+        built_in = built_in_processors(self._sampling, self._suppression, self._ends, len(prompt))
+        # The user's come last: they see what is suppressed, and have the last word.
+        processors = [*built_in, *self.options.logits_processors]
+        return GeneratedText(
             prompt=prompt,
             context=Context(prompt, self._limit),
             max_tokens=self.token_budget(len(prompt), max_tokens),
             ends=self._ends,
             shows_end=self.options.special,
             sampler=Sampler(self._sampling, stream),
-            penalties=Penalties(self._sampling, self._restrictions, self._ends, prompt),
+            processors=ProcessorChain(processors, prompt),
             decode=self._decode(),
             stops=self._stops,
-            scored=self.options.logprobs,
+            logprobs=self.options.logprobs,
             load_seconds=self._model.load_seconds,
         )
 
     def token_budget(self, prompt: int, max_tokens: int | None) -> int:
-        """How many tokens may follow that many; ContextLengthError if they do not fit.
+        """Return how many tokens may follow `prompt` ones; ContextLengthError if they do not fit.
 
         `max_tokens` None takes that of the options.
         """
@@ -94,11 +85,11 @@ class Plan:
         default = configured_max_tokens(self._settings, prompt) or DEFAULT_MAX_TOKENS
         return default if self._limit.shift else min(room, default)
 
-    def steps(self, contexts: Sequence[Context]) -> Steps:
-        """What runs the model on these contexts."""
-        return Steps(
+    def new_batch(self, texts: Sequence[GeneratedText]) -> DecodeBatch:
+        """Return what runs the model on the contexts of these texts."""
+        return DecodeBatch(
             self.lm,
-            contexts,
+            [text.context for text in texts],
             size=self._limit.size,
             chunk=self.options.prefill_chunk,
             fixed=self.options.context is not None,
@@ -119,7 +110,7 @@ class Plan:
 
 
 class _NoText:
-    """Decodes for a model without a tokenizer."""
+    """The decoder of a model without a tokenizer: tokens have no text."""
 
     def __call__(self, tokens: Sequence[int]) -> str:
         return ""

@@ -1,0 +1,219 @@
+"""Logits processors: functions that change the logits of the next token, as in transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+
+from gptrs.errors import UsageError
+from gptrs.runtime.generation.sampling import Sampling
+
+LogitsProcessor = Callable[[np.ndarray, np.ndarray], np.ndarray]
+"""`(tokens, logits) -> logits`: the tokens so far of one text, prompt included, si64 [T], and the
+logits of the next one, f32 [V]. It may change `logits` in place; `tokens` are read-only."""
+
+
+@dataclass(frozen=True)
+class Suppression:
+    """Tokens that must not come next, as generation_config.json names them.
+
+    `suppress` never may, `begin_suppress` not as the first new token, tokens that end the text not
+    before `min_new_tokens` others, and none that would repeat a sequence of `no_repeat_ngram_size`
+    tokens, the prompt included; 0 for no such limit.
+    """
+
+    suppress: tuple[int, ...] = ()
+    begin_suppress: tuple[int, ...] = ()
+    min_new_tokens: int = 0
+    no_repeat_ngram_size: int = 0
+
+
+def built_in_processors(
+    sampling: Sampling, suppression: Suppression, ends: Iterable[int], prompt_length: int
+) -> list[LogitsProcessor]:
+    """Return new processors for one text, in the order of transformers; none that do nothing."""
+    processors: list[LogitsProcessor] = []
+    if sampling.repetition_penalty != 1:
+        processors.append(RepetitionPenalty(sampling.repetition_penalty))
+    if sampling.presence_penalty or sampling.frequency_penalty:
+        presence, frequency = sampling.presence_penalty, sampling.frequency_penalty
+        processors.append(OccurrencePenalty(presence, frequency, prompt_length))
+    if suppression.no_repeat_ngram_size:
+        processors.append(NoRepeatNgrams(suppression.no_repeat_ngram_size))
+    if suppression.min_new_tokens:
+        minimum = prompt_length + suppression.min_new_tokens
+        processors.append(SuppressBefore(minimum, ends))
+    if suppression.suppress:
+        processors.append(SuppressTokens(suppression.suppress))
+    if suppression.begin_suppress:
+        processors.append(SuppressBefore(prompt_length + 1, suppression.begin_suppress))
+    return processors
+
+
+class ProcessorChain:
+    """The processors of one text, applied in order to the logits after its tokens so far."""
+
+    def __init__(self, processors: Sequence[LogitsProcessor], prompt: Sequence[int]) -> None:
+        self._processors = tuple(processors)
+        self._tokens: npt.NDArray[np.int64] = np.array(prompt, np.int64)
+        self._length = len(prompt)
+
+    def append(self, token: int) -> None:
+        """Add a token that was chosen; takes constant time on average."""
+        if not self._processors:
+            return
+        if self._length == self._tokens.size:
+            self._tokens = np.concatenate([self._tokens, np.empty_like(self._tokens)])
+        self._tokens[self._length] = token
+        self._length += 1
+
+    def __call__(self, logits: np.ndarray) -> np.ndarray:
+        """Return the processed logits f32 [V]; the given ones stay as they are.
+
+        UsageError if a processor returns anything but an array f32 [V].
+        """
+        if not self._processors:
+            return logits
+        tokens = self._tokens[: self._length]
+        tokens.flags.writeable = False
+        changed = logits.copy()
+        for processor in self._processors:
+            changed = _checked(processor, processor(tokens, changed), logits)
+        return changed
+
+
+def _checked(processor: LogitsProcessor, found: object, logits: np.ndarray) -> np.ndarray:
+    """Return `found`; UsageError unless it is an array of the type and shape of `logits`."""
+    got = type(found).__name__
+    if isinstance(found, np.ndarray):
+        array = cast("np.ndarray", found)
+        if array.dtype == logits.dtype and array.shape == logits.shape:
+            return array
+        got = f"{array.dtype}{list(array.shape)}"
+    name = getattr(processor, "__name__", type(processor).__name__)
+    raise UsageError(
+        f"logits processor `{name}` must return an array {logits.dtype}{list(logits.shape)},"
+        f" got {got}",
+        hint="return the logits that it was given, changed",
+    )
+
+
+class TokenCounts:
+    """How often tokens occur, as arrays that serve as indices; adding one takes constant time."""
+
+    def __init__(self) -> None:
+        self._index: dict[int, int] = {}
+        self._tokens = np.empty(64, np.int64)
+        self._counts = np.zeros(64, np.float32)
+        self._length = 0
+
+    def update(self, tokens: np.ndarray) -> None:
+        """Count the tokens of a text, si64 [T], that were not counted before."""
+        for token in tokens[self._length :].tolist():
+            self._add(token)
+        self._length = tokens.size
+
+    def _add(self, token: int) -> None:
+        index = self._index.setdefault(token, len(self._index))
+        if index == self._tokens.size:
+            self._tokens = np.concatenate([self._tokens, np.empty_like(self._tokens)])
+            self._counts = np.concatenate([self._counts, np.zeros_like(self._counts)])
+        self._tokens[index] = token
+        self._counts[index] += 1
+
+    @property
+    def tokens(self) -> np.ndarray:
+        """Each token that occurs, once, si64."""
+        return self._tokens[: len(self._index)]
+
+    @property
+    def counts(self) -> np.ndarray:
+        """How often each of `tokens` occurs, f32."""
+        return self._counts[: len(self._index)]
+
+
+class RepetitionPenalty:
+    """Divides positive logits of tokens that occurred and multiplies negative ones."""
+
+    def __init__(self, penalty: float) -> None:
+        self._penalty = np.float32(penalty)
+        self._seen = TokenCounts()
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Change the logits of the prompt's and of generated tokens."""
+        self._seen.update(tokens)
+        seen = logits[self._seen.tokens]
+        penalized = np.where(seen < 0, seen * self._penalty, seen / self._penalty)
+        logits[self._seen.tokens] = penalized
+        return logits
+
+
+class OccurrencePenalty:
+    """Subtracts `presence` once, and `frequency` for each time, from generated tokens (OpenAI)."""
+
+    def __init__(self, presence: float, frequency: float, prompt_length: int) -> None:
+        self._presence, self._frequency = np.float32(presence), np.float32(frequency)
+        self._prompt_length = prompt_length
+        self._generated = TokenCounts()
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Change the logits of generated tokens; those of the prompt alone stay."""
+        self._generated.update(tokens[self._prompt_length :])
+        penalty = self._generated.counts * self._frequency + self._presence
+        logits[self._generated.tokens] -= penalty
+        return logits
+
+
+class NoRepeatNgrams:
+    """Suppresses tokens that would repeat `size` tokens in a row."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._length = 0
+        self._last: tuple[int, ...] = ()
+        self._followers: dict[tuple[int, ...], list[int]] = {}
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Suppress the tokens that followed the last `size - 1` ones before."""
+        for token in tokens[self._length :].tolist():
+            self._add(token)
+        self._length = tokens.size
+        return _suppressed(logits, self._followers.get(self._last, []))
+
+    def _add(self, token: int) -> None:
+        if len(self._last) == self._size - 1:
+            self._followers.setdefault(self._last, []).append(token)
+        self._last = (*self._last, token)[-(self._size - 1) :] if self._size > 1 else ()
+
+
+class SuppressTokens:
+    """Suppresses `suppressed` always."""
+
+    def __init__(self, suppressed: Iterable[int]) -> None:
+        self._suppressed = list(suppressed)
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Set the logits of the suppressed tokens to -inf."""
+        return _suppressed(logits, self._suppressed)
+
+
+class SuppressBefore:
+    """Suppresses `suppressed` while a text has fewer than `length` tokens, the prompt included."""
+
+    def __init__(self, length: int, suppressed: Iterable[int]) -> None:
+        self._length = length
+        self._suppressed = list(suppressed)
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Set the logits of the suppressed tokens to -inf."""
+        return _suppressed(logits, self._suppressed if tokens.size < self._length else [])
+
+
+def _suppressed(logits: np.ndarray, tokens: Iterable[int]) -> np.ndarray:
+    # Configurations name tokens beyond the vocabulary too, as transformers accepts.
+    logits[[token for token in tokens if token < logits.size]] = -np.inf
+    return logits

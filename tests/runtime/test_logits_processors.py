@@ -1,0 +1,228 @@
+"""Logits processors: those of transformers, OpenAI's penalties, and those of the user."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs.errors import ExecutionError, UsageError
+from gptrs.runtime.generation.logits_processors import (
+    NoRepeatNgrams,
+    ProcessorChain,
+    Suppression,
+    TokenCounts,
+    built_in_processors,
+)
+from gptrs.runtime.generation.sampling import Sampling
+from runtime.tiny_gpt2 import save_tiny_gpt2
+
+SIZE = 40
+PROMPT = [3, 7, 3, 9]
+SAID = [7, 1, 3, 7, 1]
+ENDS = frozenset({5, 1})
+GREEDY = Sampling(temperature=0)
+
+
+def applied(sampling: Sampling, suppression: Suppression, said: list[int]) -> np.ndarray:
+    """Our logits after the prompt and `said`, having processed those of each token before."""
+    processors = built_in_processors(sampling, suppression, ENDS, len(PROMPT))
+    assert processors
+    chain = ProcessorChain(processors, PROMPT)
+    for token in said:
+        chain(logits())
+        chain.append(token)
+    return chain(logits())
+
+
+def logits() -> np.ndarray:
+    return np.random.default_rng(4).normal(0, 3, SIZE).astype(np.float32)
+
+
+def theirs(processor: object, said: list[int]) -> np.ndarray:
+    torch = pytest.importorskip("torch", reason="parity needs torch")
+    return processor(torch.tensor([[*PROMPT, *said]]), torch.from_numpy(logits())[None])[0].numpy()
+
+
+@pytest.fixture
+def transformers():
+    return pytest.importorskip("transformers", reason="parity needs transformers")
+
+
+@pytest.mark.parametrize("penalty", [1.3, 0.7])
+def test_repetition_penalty_is_that_of_transformers(transformers, penalty):
+    expected = theirs(transformers.RepetitionPenaltyLogitsProcessor(penalty), SAID)
+    ours = applied(Sampling(repetition_penalty=penalty), Suppression(), SAID)
+    np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4, 20])
+@pytest.mark.parametrize("said", [[], SAID], ids=str)
+def test_repeated_ngrams_are_those_of_transformers(transformers, size, said):
+    expected = theirs(transformers.NoRepeatNGramLogitsProcessor(size), said)
+    ours = applied(Sampling(), Suppression(no_repeat_ngram_size=size), said)
+    np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize("count", [3, 5, 6])
+def test_early_ends_are_those_of_transformers(transformers, count):
+    make = transformers.MinNewTokensLengthLogitsProcessor
+    expected = theirs(make(len(PROMPT), count, list(ENDS)), SAID)
+    ours = applied(Sampling(), Suppression(min_new_tokens=count), SAID)
+    np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize("said", [[], SAID], ids=str)
+def test_suppressed_tokens_are_those_of_transformers(transformers, said):
+    make = transformers.SuppressTokensAtBeginLogitsProcessor
+    expected = theirs(make([2, 8], len(PROMPT)), said)
+    np.testing.assert_array_equal(
+        applied(Sampling(), Suppression(begin_suppress=(2, 8)), said), expected
+    )
+    always = theirs(transformers.SuppressTokensLogitsProcessor([2, 8, 11]), said)
+    ours = applied(Sampling(), Suppression(suppress=(2, 8, 11, SIZE + 3)), said)
+    np.testing.assert_array_equal(ours, always)
+
+
+def test_presence_and_frequency_count_what_was_generated():
+    sampling = Sampling(presence_penalty=0.5, frequency_penalty=0.25)
+    expected = logits()
+    for token, count in {7: 2, 1: 2, 3: 1}.items():
+        expected[token] -= np.float32(0.5 + 0.25 * count)
+    np.testing.assert_allclose(applied(sampling, Suppression(), SAID), expected, rtol=1e-6)
+    np.testing.assert_array_equal(applied(sampling, Suppression(), []), logits())
+
+
+def test_the_logits_that_are_given_stay():
+    given = logits()
+    processors = built_in_processors(
+        Sampling(repetition_penalty=2), Suppression(suppress=(1,)), ENDS, len(PROMPT)
+    )
+    ProcessorChain(processors, PROMPT)(given)
+    np.testing.assert_array_equal(given, logits())
+
+
+def test_nothing_is_copied_where_nothing_is_processed():
+    assert built_in_processors(Sampling(), Suppression(), ENDS, len(PROMPT)) == []
+    given = logits()
+    assert ProcessorChain([], PROMPT)(given) is given
+
+
+def test_counts_grow():
+    tokens = np.random.default_rng(1).integers(0, 500, 2000)
+    counts = TokenCounts()
+    for end in (0, 1, 900, 2000):
+        counts.update(tokens[:end])
+    expected = np.bincount(tokens, minlength=500)
+    found = np.zeros(500)
+    found[counts.tokens] = counts.counts
+    np.testing.assert_array_equal(found, expected)
+    assert counts.tokens.size == np.count_nonzero(expected)
+
+
+def test_ngrams_are_followed_token_by_token():
+    processor, tokens = NoRepeatNgrams(3), np.array([1, 2, 3, 1, 2, 4, 1, 2, 5])
+    for end, suppressed in ((8, [3, 4]), (9, [])):
+        found = processor(tokens[:end], np.zeros(SIZE, np.float32))
+        assert np.flatnonzero(np.isneginf(found)).tolist() == suppressed
+
+
+@pytest.fixture(scope="module")
+def suppressing(tmp_path_factory):
+    """A model whose generation_config.json suppresses token 8."""
+    folder = tmp_path_factory.mktemp("suppressing") / "tiny"
+    settings = {"suppress_tokens": [8]}
+    return gptrs.load_model(save_tiny_gpt2(folder, generation_config=settings), "ref")
+
+
+class Recorder:
+    """A processor that records what it is given."""
+
+    def __init__(self) -> None:
+        self.tokens: list[list[int]] = []
+        self.suppressed: list[bool] = []
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        assert (tokens.dtype, logits.dtype, logits.ndim) == (np.int64, np.float32, 1)
+        assert not tokens.flags.writeable
+        self.tokens.append(tokens.tolist())
+        self.suppressed.append(bool(np.isneginf(logits[8])))
+        return logits
+
+
+def only(token: int):
+    """A processor that leaves one token."""
+
+    def keep(tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        return np.where(np.arange(logits.size) == token, np.float32(0), np.float32(-np.inf))
+
+    return keep
+
+
+def test_a_processor_sees_the_tokens_so_far_after_the_built_in_ones(suppressing):
+    recorder = Recorder()
+    found = gptrs.generate(
+        suppressing, PROMPT, max_tokens=4, sampling=GREEDY, logits_processors=[recorder, only(6)]
+    )
+    assert found.token_ids == (6, 6, 6, 6)
+    assert recorder.tokens == [PROMPT, [*PROMPT, 6], [*PROMPT, 6, 6], [*PROMPT, 6, 6, 6]]
+    assert recorder.suppressed == [True] * 4
+
+
+def test_the_user_has_the_last_word(suppressing):
+    found = gptrs.generate(
+        suppressing, PROMPT, max_tokens=2, sampling=GREEDY, logits_processors=[only(8)]
+    )
+    assert found.token_ids == (8, 8)
+
+
+def test_processors_run_for_each_text_of_a_batch_and_each_continuation(model):
+    options = gptrs.GenerationOptions(3, GREEDY, ignore_eos=True, logits_processors=[only(4)])
+    texts = [
+        *gptrs.generate_batch(model, [[5, 9], [7]], options),
+        *gptrs.generate_several(model, [5], 2, options),
+    ]
+    assert [text.token_ids for text in texts] == [(4, 4, 4)] * 4
+    pieces = gptrs.stream(model, [5], options)
+    list(pieces)
+    assert pieces.generation.token_ids == (4, 4, 4)
+
+
+def test_scores_are_those_of_the_model(model):
+    plain = gptrs.GenerationOptions(1, GREEDY, ignore_eos=True, logprobs=3)
+    changed = gptrs.GenerationOptions(
+        1, GREEDY, ignore_eos=True, logprobs=3, logits_processors=[only(4)]
+    )
+    (without,), (text,) = (
+        gptrs.generate_batch(model, [[5]], options) for options in (plain, changed)
+    )
+    assert text.logprobs[0].token == 4
+    assert text.logprobs[0].top == without.logprobs[0].top
+
+
+@pytest.mark.parametrize(
+    ("result", "got"),
+    [
+        (lambda logits: logits.astype(np.float64), r"float64\[\d+\]"),
+        (lambda logits: logits[:-1], r"float32\[\d+\]"),
+        (lambda logits: logits[None], r"float32\[1, \d+\]"),
+        (lambda logits: logits.tolist(), "list"),
+        (lambda logits: None, "NoneType"),
+    ],
+)
+def test_other_results_are_refused(model, result, got):
+    def broken(tokens: np.ndarray, logits: np.ndarray) -> object:
+        return result(logits)
+
+    message = rf"logits processor `broken` must return an array float32\[\d+\], got {got}$"
+    with pytest.raises(UsageError) as caught:
+        gptrs.generate(model, PROMPT, max_tokens=2, logits_processors=[broken])
+    assert re.search(message, caught.value.message)
+
+
+def test_at_least_one_token_must_be_left(model):
+    with pytest.raises(ExecutionError, match="largest logit of the next token is -inf") as caught:
+        gptrs.generate(model, PROMPT, max_tokens=2, logits_processors=[only(-1)])
+    assert "logits processors" in (caught.value.hint or "")
