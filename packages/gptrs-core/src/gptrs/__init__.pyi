@@ -1,5 +1,7 @@
 """Where each public name of `gptrs` is; read by type checkers and by `gptrs.lazy_names`."""
 
+from gptrs import api as api
+from gptrs import errors as errors
 from gptrs import functionals as functionals
 from gptrs import ir as ir
 from gptrs import nn as nn
