@@ -89,7 +89,7 @@ class CapturedFunction:
         """Whether calls run the Python function: in eager mode, and within another capture."""
         return bool(_open_captures.get()) or execute.eager()
 
-    def taken_apart(self, args: tuple[object, ...], kwargs: dict[str, object]) -> JitCall:
+    def flat_call(self, args: tuple[object, ...], kwargs: dict[str, object]) -> JitCall:
         """Flatten a call; UsageError for what cannot be passed, TypeError as Python raises it."""
         shape = self._signature.shape(args, kwargs)
         tensors: list[Tensor] = []

@@ -71,7 +71,7 @@ class Jitted(Generic[Parameters, Result]):
         Its parameters are the tensors of the arguments, in order, and then those that the function
         uses without taking them. Nothing is compiled, run, or donated.
         """
-        call = self._function.taken_apart(args, kwargs)
+        call = self._function.flat_call(args, kwargs)
         return self._function.capture(call, [tensor.source for tensor in call.tensors]).program()
 
     def __get__(self, instance: object, owner: type | None = None) -> object:
@@ -80,7 +80,7 @@ class Jitted(Generic[Parameters, Result]):
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """Replay the step compiled for this signature, capturing it first if there is none."""
-        call = self._function.taken_apart(args, kwargs)
+        call = self._function.flat_call(args, kwargs)
         if self._function.inlined:
             return cast("Result", self._function.run_inlined(call))
         inputs = known_leaves(call.tensors)

@@ -1,4 +1,4 @@
-"""Nested containers of tensors, taken apart into a flat list and a structure, and rebuilt.
+"""Flatten nested containers of tensors into a list and a structure, and rebuild them.
 
 A tree is a tensor; an array, which counts as a tensor with a copy of it; a static value (None,
 bool, int, float, str, bytes, an Enum, a DType); or a tuple, list, dict, named tuple, dataclass or
@@ -128,7 +128,7 @@ def flatten(tree: Tree, leaves: list[Tensor], dicts: DictNode = _SORTED) -> Stru
     if kind is tuple or kind is list:  # most are: no call for them
         parts, rest = cast("Sequence[Tree]", tree), None
     else:
-        parts, rest = node.take_apart(tree)
+        parts, rest = node.flatten(tree)
     structure: list[object] = [node, rest]
     for part in parts:
         if type(part) is Tensor:  # nearly all are: no call for each
@@ -179,13 +179,13 @@ def _tensor_of(array: np.ndarray) -> Tensor:
 
 
 def rebuild(structure: Structure, leaves: Iterator[Tensor]) -> Tree:
-    """The tree that was taken apart, with its tensors taken in order from `leaves`."""
+    """Return the tree of `structure`, with its tensors taken in order from `leaves`."""
     if structure is LEAF:
         return next(leaves)
     if isinstance(structure, Static):
         return structure.value
     node, rest, *parts = cast("tuple[PytreeNode, Hashable, *tuple[Structure, ...]]", structure)
-    return node.put_together(
+    return node.unflatten(
         rest, [next(leaves) if part is LEAF else rebuild(part, leaves) for part in parts]
     )
 
@@ -210,7 +210,7 @@ def _rebuilder(structure: Structure, numbers: Iterator[int]) -> Rebuild:
     builds = [_rebuilder(part, numbers) for part in parts]
     if node is _nodes[list]:
         return lambda leaves: [build(leaves) for build in builds]
-    return lambda leaves: node.put_together(rest, [build(leaves) for build in builds])
+    return lambda leaves: node.unflatten(rest, [build(leaves) for build in builds])
 
 
 def show(structure: Structure, types: Iterator[TensorType]) -> str:
@@ -240,7 +240,7 @@ def path_of(refused: object, tree: Tree, path: str) -> str | None:
     node = _nodes.get(type(tree))
     if node is None:
         return None
-    parts, rest = node.take_apart(tree)
+    parts, rest = node.flatten(tree)
     for label, part in zip(node.labels(rest, len(parts)), parts, strict=True):
         found = path_of(refused, part, path + label)
         if found is not None:

@@ -28,12 +28,12 @@ class PytreeNode(ABC):
     """How one type of container is flattened and rebuilt. Nodes compare by identity."""
 
     @abstractmethod
-    def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
-        """The parts of `value` in order, and what else tells it from others of its type."""
+    def flatten(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
+        """Return the parts of `value` in order, and its hashable static part."""
 
     @abstractmethod
-    def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:
-        """The inverse."""
+    def unflatten(self, rest: Hashable, parts: list[Tree]) -> Tree:
+        """Return the container with these parts: the inverse of `flatten`."""
 
     @abstractmethod
     def labels(self, rest: Hashable, count: int) -> list[str]:
@@ -41,7 +41,7 @@ class PytreeNode(ABC):
 
     @abstractmethod
     def show(self, rest: Hashable, parts: Sequence[str]) -> str:
-        """The container in the notation of Python, from the text of its parts."""
+        """Return the container in Python notation, from the texts of its parts."""
 
 
 def _positions(count: int) -> list[str]:
@@ -56,11 +56,11 @@ class SequenceNode(PytreeNode):
         self._brackets = brackets
 
     @override
-    def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
+    def flatten(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
         return cast("Sequence[Tree]", value), None
 
     @override
-    def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:
+    def unflatten(self, rest: Hashable, parts: list[Tree]) -> Tree:
         return parts if self._kind is list else tuple(parts)
 
     @override
@@ -80,14 +80,14 @@ class DictNode(PytreeNode):
         self._ordered = ordered
 
     @override
-    def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
-        """The values in the order of the keys, and those with their type; Refusal without order."""
+    def flatten(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
+        """Return the values in the order of the keys; Refusal if these have no order."""
         entries = cast("dict[Hashable, Tree]", value)
         keys = self._ordered(entries)
         return [entries[key] for key in keys], (*map(type, keys[:1]), *keys)
 
     @override
-    def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:
+    def unflatten(self, rest: Hashable, parts: list[Tree]) -> Tree:
         return dict(zip(_keys(rest), parts, strict=True))
 
     @override
@@ -112,7 +112,7 @@ _STRINGS: set[type] = {str}
 
 
 def sorted_keys(entries: dict[Hashable, Tree]) -> list[Hashable]:
-    """The keys in order; Refusal unless they are of one type that has an order."""
+    """Return the keys in order; Refusal unless they are of one type that has an order."""
     kinds = set(map(type, entries))
     if len(kinds) > 1:
         raise _no_order(entries, kinds)
@@ -144,13 +144,13 @@ class FieldsNode(PytreeNode):
         """Makes a named tuple; None for a dataclass."""
 
     @override
-    def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
+    def flatten(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
         if self._make:
             return cast("Sequence[Tree]", value), None
         return [getattr(value, name) for name in self._names], None
 
     @override
-    def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:
+    def unflatten(self, rest: Hashable, parts: list[Tree]) -> Tree:
         """An instance with these fields, made as `copy.copy` does: `__init__` does not run again.
 
         So a frozen dataclass needs no special care, and no check in it sees a placeholder.
@@ -173,7 +173,7 @@ class FieldsNode(PytreeNode):
 
 
 def fields_node(kind: type[object]) -> FieldsNode | None:
-    """The node of a dataclass or a named tuple, None for other types."""
+    """Return the node of a dataclass or a named tuple, None for other types."""
     if dataclasses.is_dataclass(kind):
         return FieldsNode(kind, [field.name for field in dataclasses.fields(kind)])
     names = cast("Sequence[str] | None", getattr(kind, "_fields", None))
@@ -181,7 +181,7 @@ def fields_node(kind: type[object]) -> FieldsNode | None:
 
 
 class RegisteredNode(PytreeNode):
-    """Instances of a class whose author said how they come apart."""
+    """Instances of a class registered by `register_pytree`."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class RegisteredNode(PytreeNode):
         self._unflatten = unflatten
 
     @override
-    def take_apart(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
+    def flatten(self, value: Tree) -> tuple[Sequence[Tree], Hashable]:
         """Call the registered function; Refusal if the static part has no hash."""
         parts, rest = self._flatten(value)
         try:
@@ -209,7 +209,7 @@ class RegisteredNode(PytreeNode):
         return parts, rest
 
     @override
-    def put_together(self, rest: Hashable, parts: list[Tree]) -> Tree:
+    def unflatten(self, rest: Hashable, parts: list[Tree]) -> Tree:
         return self._unflatten(rest, parts)
 
     @override
