@@ -1,4 +1,4 @@
-"""How exact each op must be, by element type: what the kit allows and the documentation states.
+"""The error that the kit allows each op, by element type; the documentation states the same.
 
 Integers and i1 are exact. An op that is not listed rounds each float result once, correctly, from
 the exact one. f64 is allowed what f32 is, in its own units. A float of 8 or 16 bits is the rounded

@@ -1,4 +1,4 @@
-"""What a check of the kit is: a name, the level it belongs to, and a function that may fail."""
+"""A check of the kit: a name, the level it belongs to, and a function that may fail."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a use of a functional is: a call on arrays, and what it must give."""
+"""A use of a functional: a call on arrays, and what it must give."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Use:
     expected: Callable[..., np.ndarray | Sequence[np.ndarray]]
     """Called with the inputs, their floats widened to f64; imports of torch have no place here."""
     label: str = ""
-    """What is special about it, where a functional has several uses."""
+    """Distinguishes several uses of one functional."""
     small_floats: bool = True
     """Whether it is tried with its f32 inputs in f16 and bf16 too."""
     torch: Callable[..., Any] | None = None

@@ -1,4 +1,4 @@
-"""What results must be, by exact arithmetic that shares no code with NumPy kernels or ml_dtypes."""
+"""Expected results by exact arithmetic that shares no code with NumPy kernels or ml_dtypes."""
 
 from __future__ import annotations
 

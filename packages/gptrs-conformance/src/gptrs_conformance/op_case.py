@@ -29,7 +29,7 @@ class OpCase:
     expected: tuple[np.ndarray, ...]
     tolerance: Tolerance = EXACT
     label: str = ""
-    """What is special about the case."""
+    """Says in a report what the case is about."""
     error: str | None = None
     regions: tuple[Region, ...] = ()
     functions: tuple[Function, ...] = ()

@@ -24,7 +24,7 @@ Status = Literal["pass", "fail", "refused"]
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a case or check, and why where it did not pass."""
+    """The verdict on a case or check, with the reason where it did not pass."""
 
     status: Status
     reason: str = ""

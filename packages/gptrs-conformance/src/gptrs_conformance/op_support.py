@@ -1,4 +1,4 @@
-"""What a backend says it takes, op by op and type by type; nothing is run to find out."""
+"""The ops and element types that a backend claims, without running anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run of the kit found: counts, coverage by op and element type, and each failure."""
+"""The report of a run of the kit: counts, coverage by op and element type, each failure."""
 
 from __future__ import annotations
 

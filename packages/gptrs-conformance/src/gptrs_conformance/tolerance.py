@@ -1,4 +1,4 @@
-"""How far a result may be from the expected one, and where it is further away."""
+"""Allowed distances of results from expected ones, and where a result exceeds them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every executable must keep to, whatever it computes: memory, repetition, threads."""
+"""Rules for every executable, whatever it computes: memory, repetition, threads."""
 
 from __future__ import annotations
 

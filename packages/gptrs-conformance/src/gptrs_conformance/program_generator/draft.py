@@ -30,12 +30,12 @@ Accepts = Callable[[Op, Sequence[TensorType], Sequence[TensorType]], bool]
 
 
 class StepDeclined(Exception):  # noqa: N818 - a change of plan, not an error
-    """What an emitter was about to do is not possible here; nothing of it stays."""
+    """A step is not possible in this draft; nothing of it stays."""
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What a program may consist of."""
+    """The ops, element types and steps that a program may consist of."""
 
     ops: Collection[str] | None = None
     dtypes: Sequence[DType] = dtypes.ALL
@@ -43,7 +43,7 @@ class Rules:
     control_flow: bool = True
     extra_steps: Sequence[ExtraStep] = ()
     extra_weight: int = 0
-    """How often a step is one of `extra_steps`: their weight where that of all others is 19."""
+    """The weight of `extra_steps`, where all other steps together have 19."""
 
     def allow(self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]) -> bool:
         """Return whether this instruction may be in the program."""

@@ -19,7 +19,7 @@ Raises `StepDeclined` where that is not possible in this draft.
 
 @dataclass(frozen=True)
 class OpEmitter:
-    """How instructions of an op are written, for which element types, and how often."""
+    """Writes instructions of an op, for these element types, as often as `weight` says."""
 
     emit: EmitOp
     dtypes: tuple[DType, ...]

@@ -1,4 +1,4 @@
-"""What the author of a program knows of the values in it, so that two right backends agree."""
+"""Known bounds of the values of a program, so that two right backends agree."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _ERROR_LIMIT = {8: 2, 16: 16, 32: 4096, 64: 4096}
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """How large a value of a float or complex type may be, and how far apart two backends.
+    """Bounds of a float or complex value: its magnitude, and the distance of two backends.
 
     `bound` limits the magnitude of all elements but NaN (of the parts of complex ones), infinity
     tells nothing. `error` is the greatest `|a - b| / max(1, |a|)` of the results a and b of two
@@ -28,12 +28,12 @@ class Facts:
 
     @property
     def scale(self) -> float:
-        """What an error is relative to, at most."""
+        """The greatest magnitude that an error is relative to."""
         return max(1.0, self.bound)
 
     @property
     def distance(self) -> float:
-        """How far apart two backends may be, in absolute terms."""
+        """The greatest absolute distance of two right backends."""
         return self.error * self.scale if self.error else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What happens next in a draft: an instruction, a chain, a repetition, or an extra step."""
+"""The steps of a draft: an instruction, a chain, a repetition, or an extra step."""
 
 from __future__ import annotations
 

@@ -58,14 +58,14 @@ def _tables(positions: np.ndarray, factor: float = 1.0) -> tuple[np.ndarray, np.
 
 
 def _torch_halves(torch, x, cos, sin):  # pyright: ignore
-    """What transformers does, with tables of the whole depth."""
+    """Rotate halves as transformers does, with tables of all of `head_dim`."""
     cos, sin = (torch.cat([table, table], -1) for table in (cos, sin))
     first, second = x.chunk(2, -1)
     return x * cos + torch.cat([-second, first], -1) * sin
 
 
 def _torch_pairs(torch, x, cos, sin):  # pyright: ignore
-    """What GPT-J does."""
+    """Rotate pairs as GPT-J does."""
     cos, sin = (torch.repeat_interleave(table, 2, -1) for table in (cos, sin))
     swapped = torch.stack([-x[..., 1::2], x[..., 0::2]], -1).flatten(-2)
     return x * cos + swapped * sin

@@ -32,13 +32,13 @@ def top_k(logits: np.ndarray, k: int) -> np.ndarray:
 
 
 def top_p(logits: np.ndarray, p: float) -> np.ndarray:
-    """Those before which the order has less than p."""
+    """Keep those before which the order has less than p."""
     probabilities = softmax(np.take_along_axis(logits, order(logits), -1))
     return _kept(logits, np.cumsum(probabilities, -1) - probabilities < p)
 
 
 def min_p(logits: np.ndarray, p: float) -> np.ndarray:
-    """Those with at least p of the largest probability."""
+    """Keep those with at least p of the largest probability."""
     probabilities = softmax(logits)
     return np.where(probabilities >= p * probabilities.max(-1, keepdims=True), logits, -np.inf)
 

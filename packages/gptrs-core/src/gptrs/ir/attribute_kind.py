@@ -1,4 +1,4 @@
-"""What a kind of op attribute does: check a value, print it, read it, as text and as JSON."""
+"""Kinds of op attributes: each checks a value, prints it and reads it, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_LENGTH = 1024
 
 
 class AttributeKind(ABC):
-    """What one attribute takes: checks a Python value, prints it, and reads it."""
+    """A kind of attribute: checks a Python value, prints it, and reads it."""
 
     __slots__ = ()
 

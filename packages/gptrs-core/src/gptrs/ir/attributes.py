@@ -57,7 +57,7 @@ def attribute_kind(hint: object) -> AttributeKind:
 
 
 def check_attributes(op_name: str, kinds: Mapping[str, AttributeKind], op: object) -> None:
-    """ProgramError for the first attribute of `op` that its kind does not accept."""
+    """Raise ProgramError for the first attribute of `op` that its kind does not accept."""
     for name, kind in kinds.items():
         value: object = getattr(op, name)
         if not kind.accepts(value):

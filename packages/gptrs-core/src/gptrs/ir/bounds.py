@@ -1,4 +1,4 @@
-"""How large a value and how deep a program may be: checked before anything is made of it."""
+"""Limits of the size of a value and the depth of a program, checked before it is built."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_EXPANDED = 2**18
 
 
 def require_bounded(type_: TensorType) -> None:
-    """ProgramError unless `type_` is made of the right parts and a value of it can exist."""
+    """Raise ProgramError unless `type_` has the right parts and a value of it can exist."""
     if type(type_.shape) is not tuple or any(
         type(dim) not in (int, SymbolicDim) for dim in type_.shape
     ):

@@ -47,7 +47,7 @@ class Enumerated(SameInJson):
 
 @dataclass(frozen=True, slots=True)
 class Optional(AttributeKind):
-    """What another kind takes, or None."""
+    """A value of another kind, or None."""
 
     inner: AttributeKind
     wanted: str = field(init=False)

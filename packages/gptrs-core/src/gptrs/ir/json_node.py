@@ -19,7 +19,7 @@ MAX_STRING = 8192
 
 @dataclass
 class Allowance:
-    """What all values of one text share: how much they may unfold to, and names of old versions."""
+    """Shared by all values of one text: the bytes left to unfold, and names of old versions."""
 
     splat_bytes: int
     """Bytes that splats may still unfold to."""

@@ -51,7 +51,7 @@ class _Scope:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What is written for an attribute."""
+    """A JSON value written for an attribute."""
 
     node: JsonNode
 

@@ -1,4 +1,4 @@
-"""What an op is: a frozen dataclass of attributes that checks operands and infers results."""
+"""The base class of ops: frozen dataclasses of attributes that infer the types of results."""
 
 from __future__ import annotations
 
@@ -117,17 +117,17 @@ class Op:
         return ProgramError(f"`{self.name}`{of} {reason}")
 
     def require_kind(self, operand: TensorType, *kinds: Kind) -> None:
-        """ProgramError unless the element type of `operand` is of one of `kinds`."""
+        """Raise ProgramError unless the element type of `operand` is of one of `kinds`."""
         if operand.dtype.kind not in kinds:
             raise self.error(f"needs a {' or '.join(kinds)} element type", operand)
 
     def require_same_dtype(self, *operands: TensorType) -> None:
-        """ProgramError unless all operands have one element type (PTIR never promotes)."""
+        """Raise ProgramError unless all operands have one element type: PTIR never promotes."""
         if len({operand.dtype for operand in operands}) > 1:
             raise self.error("needs operands of one element type; `cast` one side", *operands)
 
     def require_same_type(self, *operands: TensorType) -> None:
-        """ProgramError unless all operands have one element type and one shape."""
+        """Raise ProgramError unless all operands have one element type and one shape."""
         self.require_same_dtype(*operands)
         if len({operand.shape for operand in operands}) > 1:
             raise self.error("needs operands of one shape; use `broadcast_to`", *operands)

@@ -52,7 +52,7 @@ class _Scope:
 
 @dataclass(frozen=True, slots=True)
 class _Written:
-    """What is written for an attribute."""
+    """A value in the text form written for an attribute."""
 
     node: SyntaxNode
 

@@ -12,7 +12,7 @@ from gptrs.ir.program import Function, Instruction, Program, Region, Value
 
 
 def verify(program: Program) -> None:
-    """ProgramError for the first rule of PTIR that `program` breaks, in the order of its text.
+    """Raise ProgramError for the first rule of PTIR that `program` breaks, in text order.
 
     Function names are identifiers, distinct, and one is `main`; a function refers to those defined
     before it. In each region the parameters have distinct names; every value is defined once in

@@ -16,10 +16,10 @@ def _unchanged(name: str) -> OpChange:
 
 @dataclass(frozen=True)
 class Version:
-    """What has changed since a version."""
+    """The changes since a version."""
 
     change: Callable[[str], OpChange] = _unchanged
-    """What has become of the op of this name."""
+    """Returns what has become of the op of this name."""
     dtype_names: Mapping[str, str] = field(default_factory=dict[str, str])
     """Today's names of the dtypes that were called otherwise."""
 

@@ -26,7 +26,7 @@ class SourcePlace(Protocol):
 
 
 class WrittenValue(SourcePlace, Protocol):
-    """What is written for an attribute."""
+    """A value written for an attribute, in the text or JSON form."""
 
     def read(self, kind: AttributeKind, result: TensorType) -> object:
         """Return its value in an op with that result; ProgramError if it is not of `kind`."""

@@ -1,4 +1,4 @@
-"""What rewrites know of values that hold one number in every element, and how they make such."""
+"""Values that hold one number in every element: recognized and emitted by rewrites."""
 
 from __future__ import annotations
 

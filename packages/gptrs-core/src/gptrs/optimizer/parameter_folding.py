@@ -19,12 +19,12 @@ _VIEWS = (*CHEAP, Reshape)
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a derived parameter is made: a program over parameters of the whole one."""
+    """A derived parameter: a program over parameters of the whole one computes it."""
 
     program: Program
     """It gives one result."""
     inputs: tuple[int, ...]
-    """Which parameters of the whole program it takes, by position."""
+    """The parameters of the whole program that it takes, by position."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Split:
 
     program: Program
     inputs: tuple[int | Recipe, ...]
-    """What each parameter of `@main` is: one of the whole program, by position, or derived."""
+    """By parameter of `@main`: the position of one of the whole program, or a derived one."""
 
 
 def fold_parameters(program: Program, constant: Sequence[bool]) -> Split:

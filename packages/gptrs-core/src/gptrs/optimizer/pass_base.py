@@ -1,4 +1,4 @@
-"""What a pass is, and the two ways to write one: over regions, or as a list of rewrites."""
+"""Passes, and the two ways to write one: over regions, or as a list of rewrites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which passes run on a program, in which stages, and in which order."""
+"""The passes that run on a program, their stages and their order."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ class Pipeline:
     legalize: tuple[Pass, ...] = ()
     fuse: tuple[Pass, ...] = ()
     evaluate: Evaluator | None = None
-    """What computes constants; without it they stay as they are."""
+    """Computes constants; without it they stay as they are."""
     verify: bool = False
     """Whether the program is checked after every pass."""
     observe: Observer | None = None

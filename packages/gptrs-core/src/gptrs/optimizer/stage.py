@@ -19,7 +19,7 @@ class PassRun:
     stage: str
     name: str
     round: int
-    """How often the stage had run before; counts from 0."""
+    """The number of the round in its stage, from 0."""
     changed: bool
     before: int
     """Instructions before the pass, those of regions and of every function included."""

@@ -1,4 +1,4 @@
-"""What an op has gone through since an older version of PTIR: names, attributes, regions."""
+"""Changes of an op since an older version of PTIR: names, attributes, regions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _same(regions: tuple[Region, ...]) -> tuple[Region, ...]:
 
 @dataclass(frozen=True)
 class OpChange:
-    """How an instruction of an older version becomes one of today's, if it can."""
+    """Turns an instruction of an older version into one of today's, if it can."""
 
     op: str | None = None
     """Today's name of the op; None: the same."""

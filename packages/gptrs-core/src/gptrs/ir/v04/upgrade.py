@@ -1,4 +1,4 @@
-"""What has changed since ptir.v0.4: one row an op, and the axes, which could count from the end.
+"""Changes since ptir.v0.4: one row an op, and the axes, which could count from the end.
 
 Ops and attributes by their names of today are read as well.
 """

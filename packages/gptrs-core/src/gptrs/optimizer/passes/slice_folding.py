@@ -25,7 +25,7 @@ SYMBOLIC = Declined("its dims are symbolic")
 
 @dataclass(frozen=True)
 class Span:
-    """What a slice reads on one axis: `size` elements from `start` on, in steps of `step`."""
+    """The part of an axis that a slice reads: `size` elements from `start`, `step` apart."""
 
     start: int
     size: int

@@ -28,9 +28,9 @@ class Journal:
     steps: int = 0
     """Instructions that a driver looked at."""
     fired: Counter[str] = field(default_factory=Counter[str])
-    """How many times each rewrite was applied, by its name."""
+    """The times that each rewrite was applied, by its name."""
     refused: Counter[Refusal] = field(default_factory=Counter[Refusal])
-    """How many times each refusal was given."""
+    """The times that each refusal was given."""
 
 
 _open_journal: ContextVar[Journal | None] = ContextVar("open_journal", default=None)

@@ -54,12 +54,12 @@ class OpPattern:
     operands: tuple[Operand | OpPattern, ...]
     attributes: Mapping[str, object]
     rest: Operands | None = None
-    """What stands for the operands after those."""
+    """The symbol for the operands after those."""
     index: int = 0
 
     @property
     def depth(self) -> int:
-        """How many instructions the longest path of the pattern goes through."""
+        """The number of instructions on the longest path of the pattern."""
         inner = (part.depth for part in self.operands if isinstance(part, OpPattern))
         return 1 + max(inner, default=0)
 
@@ -112,7 +112,7 @@ def _require_operands(op: type[Op], count: int, first: int, rest: Operands | Non
 
 
 class Match:
-    """Where a pattern was found: the value or attribute behind each symbol."""
+    """A place where a pattern fits: the value, attribute or op behind each symbol."""
 
     def __init__(self, root: InstructionNode, rewriter: Rewriter) -> None:
         self.root = root

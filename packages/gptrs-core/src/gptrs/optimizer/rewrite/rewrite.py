@@ -1,4 +1,4 @@
-"""What a rewrite is: a pattern, and a function that returns the replacement or declines."""
+"""Rewrites: a pattern, and a function that returns the replacement or declines."""
 
 from __future__ import annotations
 

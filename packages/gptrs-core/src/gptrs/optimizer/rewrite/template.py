@@ -51,7 +51,7 @@ Definer = Callable[[Value], Made | None]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a parameter of a template stands for: a value, or a transposed one."""
+    """The value, or transposed value, behind a parameter of a template."""
 
     value: Value
     permutation: Axes | None = None
@@ -68,12 +68,12 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class TemplateMatch:
-    """Where a template was found."""
+    """A place where a template fits."""
 
     bound: dict[Value, Bound]
-    """What each parameter stands for, and each value that the template computes."""
+    """The value behind each parameter and behind each value that the template computes."""
     instructions: dict[Instruction, Made]
-    """What computes what each instruction of the template computes, operands before users."""
+    """The instruction behind each instruction of the template, operands before users."""
 
 
 class Template:
@@ -104,7 +104,7 @@ class Template:
 
 
 class _Matching:
-    """The state of one attempt; what a wrong turn has bound is taken back."""
+    """The state of one attempt; what a wrong choice has bound is taken back."""
 
     def __init__(self, template: Template, definition: Definer, exact: bool) -> None:
         self._template = template
@@ -136,12 +136,12 @@ class _Matching:
     def _instruction(self, made: Instruction, here: Made) -> bool:
         if type(made.op) is not type(here.op) or len(made.operands) != len(here.operands):
             return False
-        turned = self._turned(made, here)
-        if turned is None or not _same_regions(made.regions, here.regions):
+        permutations = self._permutations(made, here)
+        if permutations is None or not _same_regions(made.regions, here.regions):
             return False
-        orders = [list(zip(made.operands, here.operands, turned, strict=True))]
+        orders = [list(zip(made.operands, here.operands, permutations, strict=True))]
         if made.op.commutative:
-            orders.append(list(zip(made.operands, here.operands[::-1], turned, strict=True)))
+            orders.append(list(zip(made.operands, here.operands[::-1], permutations, strict=True)))
         for order in orders:
             marks = len(self.bound), len(self.made)
             if all(self.value(*each) for each in order):
@@ -158,10 +158,10 @@ class _Matching:
         for _ in range(len(self.made) - made):
             self.made.popitem()
 
-    def _turned(self, made: Instruction, here: Made) -> Sequence[Axes | None] | None:
+    def _permutations(self, made: Instruction, here: Made) -> Sequence[Axes | None] | None:
         """Return how each operand is transposed; None if the ops do not agree."""
         if isinstance(made.op, DotGeneral) and isinstance(here.op, DotGeneral):
-            return _turned_product(made, made.op, here, here.op, self._exact)
+            return _product_permutations(made, made.op, here, here.op, self._exact)
         agrees = made.op == here.op if self._exact else _agree_in_words(made.op, here.op)
         return [None] * len(made.operands) if agrees else None
 
@@ -182,7 +182,7 @@ def _agree_in_words(wanted: Op, found: Op) -> bool:
     )
 
 
-def _turned_product(
+def _product_permutations(
     made: Instruction, wanted: DotGeneral, here: Made, found: DotGeneral, exact: bool
 ) -> Sequence[Axes | None] | None:
     """Return the permutations under which `found` is `wanted`; None if the axes do not pair up."""
@@ -196,17 +196,17 @@ def _turned_product(
         (wanted.batch_lhs, wanted.contract_lhs, found.batch_lhs, found.contract_lhs),
         (wanted.batch_rhs, wanted.contract_rhs, found.batch_rhs, found.contract_rhs),
     )
-    turned: list[Axes | None] = []
+    permutations: list[Axes | None] = []
     for (batch, contract, batch_here, contract_here), a, b in zip(
         sides, made.operands, here.operands, strict=True
     ):
         if a.type.rank != b.type.rank:
             if exact:
                 return None
-            turned.append(None)
+            permutations.append(None)
             continue
         axes = dict(zip(batch + contract, batch_here + contract_here, strict=True))
         free = iter(x for x in range(b.type.rank) if x not in axes.values())
         order = tuple(axes[x] if x in axes else next(free) for x in range(a.type.rank))
-        turned.append(None if order == tuple(range(a.type.rank)) else order)
-    return turned
+        permutations.append(None if order == tuple(range(a.type.rank)) else order)
+    return permutations
