@@ -14,6 +14,7 @@ import pytest
 
 from gptrs.backend.protocol import Backend, InputRole
 from gptrs.ir import OPS, Instruction, Program, dtypes, print_program, verify
+from gptrs.ir.ops.elementwise import Neg
 from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance.op_case import ROWS
 from gptrs_conformance.program_generator import (
@@ -23,6 +24,7 @@ from gptrs_conformance.program_generator import (
     random_inputs,
     random_program,
 )
+from gptrs_conformance.program_generator.draft import Draft
 
 SEEDS = range(300)
 
@@ -58,6 +60,22 @@ def run(ref: Backend, program: Program, seed: int) -> list[np.ndarray]:
 def ref() -> Backend:
     reference = pytest.importorskip("gptrs_backend_ref.backend", reason="runs programs on it")
     return reference.create(None)
+
+
+def test_extra_steps_are_mixed_in_by_weight():
+    def negated(draft: Draft) -> None:
+        x = draft.mild(dtypes.f32)
+        draft.emit(Neg(), x, facts=draft.facts[x])
+
+    def negations(program: Program) -> int:
+        return sum(isinstance(step.op, Neg) for step in instructions(program))
+
+    plain = random_program(3, size=60)
+    unweighted = random_program(3, size=60, extra_steps=[negated])
+    assert print_program(unweighted) == print_program(plain)
+    mixed = random_program(3, size=60, extra_steps=[negated], extra_weight=190)
+    verify(mixed)
+    assert negations(mixed) >= 15 > negations(plain)
 
 
 def test_every_op_of_today_has_an_emitter_of_its_own():
