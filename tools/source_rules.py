@@ -19,7 +19,7 @@ LONG_FUNCTIONS = frozenset(
     {
         f"{NUMBA}/kernels/amx/attention_ir.py:score_and_weigh",
         f"{NUMBA}/kernels/convolution/depthwise_ir.py:depthwise",
-        f"{NUMBA}/kernels/matmul/gemm_ir.py:tile",
+        f"{NUMBA}/kernels/amx/gemm.py:amx_gemm_task",
         f"{COMMANDS}/convert.py:convert",
         f"{COMMANDS}/embed.py:embed",
         f"{COMMANDS}/generate.py:generate",
@@ -35,12 +35,9 @@ MANY_PARAMETERS = frozenset(
 SOURCE_STRINGS = frozenset(
     {
         f"{NUMBA}/kernels/amx/convolution.py",
-        f"{NUMBA}/kernels/amx/gemm.py",
         f"{NUMBA}/kernels/convolution/direct.py",
         f"{NUMBA}/kernels/convolution/job.py",
         f"{NUMBA}/kernels/convolution/winograd.py",
-        f"{NUMBA}/kernels/matmul/epilogue.py",
-        f"{NUMBA}/kernels/matmul/gemm.py",
     }
 )
 # Emitters write Python, and a child process takes a script.

@@ -9,9 +9,9 @@ from typing import Protocol
 import numpy as np
 
 from gptrs.backend.mapped_pages import release_pages
-from gptrs_backend_numba.codegen.compiled import compiled_source_task
+from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.kernels.matmul import gemm
-from gptrs_backend_numba.kernels.matmul.gemm_geometry import FIELDS
+from gptrs_backend_numba.kernels.matmul.gemm_geometry import PACK, RK, RN, K, N, numbers
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.memory import Arena, address_of
 from gptrs_backend_numba.pool import POOL, run_tasks
@@ -100,15 +100,15 @@ PACKED_WEIGHTS = PackedWeights()
 def _packed(array: np.ndarray, layout: Layout, threads: int) -> np.ndarray:
     target = _ARENA.aligned(layout.nbytes)
     fields = {
-        "N": layout.n,
-        "K": layout.k,
-        "RN": layout.row,
-        "RK": layout.column,
-        "PACK": compiled_source_task(gemm.right_source(layout.size)),
+        N: layout.n,
+        K: layout.k,
+        RN: layout.row,
+        RK: layout.column,
+        PACK: compiled_task(gemm.right_packing(layout.size)),
     }
-    geometry = np.array([fields.get(name, 0) for name in FIELDS], np.int64)
+    geometry = np.array(numbers(fields), np.int64)
     source = address_of(array) + layout.offset * layout.size
-    task = compiled_source_task(gemm.weight_source(layout.size))
+    task = compiled_task(gemm.panel_packing(layout.size))
     panels = -(-layout.n // PANEL)
     addresses = (source, source, address_of(target), address_of(geometry))
     run_tasks()(POOL.address, task, panels, threads, *addresses)

@@ -9,11 +9,12 @@ from dataclasses import replace
 from functools import cache
 
 from gptrs.ir import dtypes
-from gptrs_backend_numba.codegen.compiled import compiled_source_task
+from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import FEATURES, WIDTH
 from gptrs_backend_numba.kernels.amx import gemm as kernels
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import STEP
 from gptrs_backend_numba.kernels.amx.gemm_ir import AMX_ROWS
+from gptrs_backend_numba.kernels.matmul.gemm_geometry import BLOCK_LENGTH, PACK, TILES_A_TASK
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering.product_calls import (
     Epilogue,
@@ -28,9 +29,9 @@ from gptrs_backend_numba.views import View
 
 VARIABLE = "GPTRS_NUMBA_AMX"
 """0: AMX is not used."""
-_LEAST_ROWS, _LEAST_DEPTH = 32, 64
+_LEAST_ROWS, _LEAST_LENGTH = 32, 64
 """Below these the vector registers are as fast: parts of a panel serve too few rows."""
-_WHOLE_DEPTH, _DEPTH = 768, 384
+_WHOLE_LENGTH, _BLOCK_LENGTH = 768, 384
 """Values of k at a time, whole blocks of a panel: a few are not divided."""
 _LEFT_BYTES = 5 << 17
 """Of the parts of the left side in a task, at most, for a block of k: they stay in the L2 cache."""
@@ -39,7 +40,7 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 def suits(product: Product) -> bool:
     """Whether AMX is there, not switched off, and quicker; the right side is packed."""
-    large = product.lhs.rows >= _LEAST_ROWS and product.k >= _LEAST_DEPTH
+    large = product.lhs.rows >= _LEAST_ROWS and product.k >= _LEAST_LENGTH
     return large and is_wanted()
 
 
@@ -69,14 +70,14 @@ def multiply(
     rows = replace(lhs.view, shape=(m, k), strides=(lhs.row, lhs.column))
     left = builder.converted(rows, dtypes.f32)
     tiles = -(-m // AMX_ROWS)
-    depth = _DEPTH if k > _WHOLE_DEPTH else -(-k // STEP) * STEP
-    most = _LEFT_BYTES // kernels.left_bytes(kind, depth)
-    fields = call_fields(product, out, epilogue) | {"DEPTH": depth}
-    fields["PACK"] = compiled_source_task(*kernels.left_source(kind))
+    length = _BLOCK_LENGTH if k > _WHOLE_LENGTH else -(-k // STEP) * STEP
+    most = _LEFT_BYTES // kernels.left_bytes(kind, length)
+    fields = call_fields(product, out, epilogue) | {BLOCK_LENGTH: length}
+    fields[PACK] = compiled_task(kernels.left_split(kind))
     fields |= division(product, tiles, most, builder.context.threads)
     sums = out
-    if depth < k:
+    if length < k:
         sums = builder.fresh(dtypes.f32, (-(-n // PANEL) * tiles * AMX_ROWS * PANEL,))
-    task = compiled_source_task(*kernels.task_source(kind, right.dtype))
-    count = -(-tiles // fields["TILES_A_TASK"]) * column_blocks(n, fields)
+    task = compiled_task(kernels.amx_product(kind, right.dtype))
+    count = -(-tiles // fields[TILES_A_TASK]) * column_blocks(n, fields)
     run(builder, product, task, count, (left, right), sums, out, epilogue, fields)

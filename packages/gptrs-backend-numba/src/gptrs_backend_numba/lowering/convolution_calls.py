@@ -10,12 +10,16 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.shapes import Shape
-from gptrs_backend_numba.codegen.compiled import compiled_source, compiled_source_task
+from gptrs_backend_numba.codegen.compiled import (
+    compiled_source,
+    compiled_source_task,
+    compiled_task,
+)
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.convolution import direct as kernels
 from gptrs_backend_numba.kernels.convolution.direct_ir import EXPORTS
 from gptrs_backend_numba.kernels.matmul import gemm
-from gptrs_backend_numba.kernels.matmul.gemm_geometry import FIELDS as GEMM_FIELDS
+from gptrs_backend_numba.kernels.matmul import gemm_geometry as at
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS
 from gptrs_backend_numba.packing import Layout, Packing
 from gptrs_backend_numba.pool import POOL
@@ -145,14 +149,14 @@ def packed(builder: Builder, weight: View) -> View:
     if source is not None:
         return kept(builder, Packing(source, layout))
     target = builder.fresh(dtypes.f32, (layout.nbytes // 4,))
-    pack = compiled_source_task(gemm.right_source(4))
-    numbers = {"N": n, "K": k, "RN": row, "RK": column, "PACK": pack}
+    pack = compiled_task(gemm.right_packing(4))
+    fields = {at.N: n, at.K: k, at.RN: row, at.RK: column, at.PACK: pack}
     builder.call_tasks(
-        compiled_source_task(gemm.weight_source(4)),
+        compiled_task(gemm.panel_packing(4)),
         -(-n // PANEL),
         (weight, weight),
         target,
-        [int(number) for number in geometry(GEMM_FIELDS, numbers)],
+        at.numbers(fields),
         parallel=target.size >= PARALLEL_FROM,
     )
     return target

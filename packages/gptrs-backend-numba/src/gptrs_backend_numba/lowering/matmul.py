@@ -7,10 +7,27 @@ from dataclasses import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.compiled import compiled_source_task
+from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.matmul import gemm as kernels
-from gptrs_backend_numba.kernels.matmul.gemm_geometry import BLOCKS, IN_PLACE, PACKED, PANELS
+from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
+    BLOCK_LENGTH,
+    BLOCKS,
+    DIRECT,
+    IN_PLACE,
+    PACK,
+    PACKED,
+    PANELS,
+    PANELS_A_TASK,
+    RIGHT_MODE,
+    RK,
+    RN,
+    TILE,
+    TILES,
+    TILES_A_TASK,
+    K,
+    N,
+)
 from gptrs_backend_numba.kernels.matmul.gemm_ir import DOT_ROWS, PANEL, ROWS
 from gptrs_backend_numba.lowering import amx_matmul
 from gptrs_backend_numba.lowering.product_calls import (
@@ -32,7 +49,7 @@ from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16)
 """Element types of operands; sums are f32."""
 
-_DEPTH = 768 if WIDTH == 16 else 384
+_BLOCK_LENGTH = 768 if WIDTH == 16 else 384
 """Values of k in a block: its part of a panel stays in the L2 cache while all rows pass by."""
 _LEFT_BYTES = 7 << 17 if WIDTH == 16 else 7 << 15
 """Of the left side in a task, at most, for a block of k: it stays in the L2 cache meanwhile."""
@@ -111,10 +128,10 @@ def _right(builder: Builder, product: Product, input_: int, whole: bool) -> View
     if not whole:
         return view
     target = builder.fresh(view.dtype, (layout.nbytes // size,))
-    fields = {"N": rhs.rows, "K": product.k, "RN": rhs.row, "RK": rhs.column}
-    fields["PACK"] = compiled_source_task(kernels.right_source(size))
+    fields = {N: rhs.rows, K: product.k, RN: rhs.row, RK: rhs.column}
+    fields[PACK] = compiled_task(kernels.right_packing(size))
     builder.call_tasks(
-        compiled_source_task(kernels.weight_source(size)),
+        compiled_task(kernels.panel_packing(size)),
         -(-rhs.rows // PANEL),
         (view, view),
         target,
@@ -141,21 +158,21 @@ def _multiply_tiles(
     m, n, k = product.lhs.rows, product.rhs.rows, product.k
     batch = math.prod(product.batch)
     tiles = -(-m // ROWS)
-    depth = k if tiles == 1 or k <= _DEPTH else -(-k // -(-k // _DEPTH))
-    most = _LEFT_BYTES // (4 * ROWS * max(depth, 1))
+    block_length = k if tiles == 1 or k <= _BLOCK_LENGTH else -(-k // -(-k // _BLOCK_LENGTH))
+    most = _LEFT_BYTES // (4 * ROWS * max(block_length, 1))
     fields = call_fields(product, out, epilogue)
     fields |= division(product, tiles, most, builder.context.threads) | {
-        "WAY": _way(builder, product, right),
-        "DEPTH": max(depth, 1),
-        "TILE": compiled_source_task(kernels.tile_source(right.dtype)),
-        "PACK": compiled_source_task(kernels.right_source(right.dtype.itemsize)),
+        RIGHT_MODE: _right_mode(builder, product, right),
+        BLOCK_LENGTH: max(block_length, 1),
+        TILE: compiled_task(kernels.any_tile(right.dtype)),
+        PACK: compiled_task(kernels.right_packing(right.dtype.itemsize)),
     }
     left = _packed_left(builder, product, fields)
     padded = -(-n // PANEL) * PANEL
-    needed = depth < k and not (fields["DIRECT"] and padded == n)
+    needed = block_length < k and not (fields[DIRECT] and padded == n)
     sums = builder.fresh(dtypes.f32, (batch * m, padded)) if needed else out
-    count = batch * -(-tiles // fields["TILES_A_TASK"]) * column_blocks(n, fields)
-    task = compiled_source_task(kernels.task_source(right.dtype))
+    count = batch * -(-tiles // fields[TILES_A_TASK]) * column_blocks(n, fields)
+    task = compiled_task(kernels.tiled_product(right.dtype))
     run(builder, product, task, count, (left, right), sums, out, epilogue, fields)
 
 
@@ -164,13 +181,13 @@ def _multiply_rows(builder: Builder, product: Product, out: View, epilogue: Epil
     shape, strides = (*product.batch, lhs.rows, product.k), (*lhs.batch, lhs.row, lhs.column)
     left = builder.converted(replace(lhs.view, shape=shape, strides=strides), dtypes.f32)
     fields = call_fields(product, out, epilogue)
-    fields["PANELS_A_TASK"] = enough_panels(lhs.rows, rhs.rows, product.k)
-    task = compiled_source_task(kernels.dots_source(rhs.view.dtype))
+    fields[PANELS_A_TASK] = enough_panels(lhs.rows, rhs.rows, product.k)
+    task = compiled_task(kernels.dot_products(rhs.view.dtype))
     count = math.prod(product.batch) * column_blocks(rhs.rows, fields)
     run(builder, product, task, count, (left, rhs.view), out, out, epilogue, fields)
 
 
-def _way(builder: Builder, product: Product, right: View) -> int:
+def _right_mode(builder: Builder, product: Product, right: View) -> int:
     if right.storage.space is MemorySpace.PACKED:
         return PACKED
     if _parameter(builder, right) in builder.context.streamed and not product.batch:
@@ -179,7 +196,7 @@ def _way(builder: Builder, product: Product, right: View) -> int:
     return IN_PLACE if contiguous and product.lhs.rows <= _FEW_ROWS else BLOCKS
 
 
-def _packed_left(builder: Builder, product: Product, fields: dict[str, int]) -> View:
+def _packed_left(builder: Builder, product: Product, fields: dict[int, int]) -> View:
     """The left side in tiles of f32; a single row of f32 is one already."""
     lhs = product.lhs
     dense = lhs.column == 1 or product.k == 1
@@ -189,8 +206,8 @@ def _packed_left(builder: Builder, product: Product, fields: dict[str, int]) -> 
     target = builder.fresh(dtypes.f32, (batch * lhs.rows * product.k,))
     if target.size:
         builder.call_tasks(
-            compiled_source_task(kernels.left_source(lhs.view.dtype)),
-            batch * fields["TILES"],
+            compiled_task(kernels.left_packing(lhs.view.dtype)),
+            batch * fields[TILES],
             (lhs.view, lhs.view),
             target,
             geometry(product, fields),

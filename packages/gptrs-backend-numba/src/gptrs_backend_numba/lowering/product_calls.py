@@ -8,10 +8,33 @@ from dataclasses import dataclass
 import numpy as np
 
 from gptrs.ir import dtypes
-from gptrs_backend_numba.codegen.compiled import compiled_source, compiled_source_task
-from gptrs_backend_numba.kernels.matmul.epilogue import finish_source
-from gptrs_backend_numba.kernels.matmul.gemm import RUN_SOURCE
-from gptrs_backend_numba.kernels.matmul.gemm_geometry import FIELDS
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.kernels.matmul.epilogue import finish
+from gptrs_backend_numba.kernels.matmul.gemm import run_gemm
+from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
+    DIRECT,
+    FINISH,
+    HAS_BIAS,
+    HAS_RESIDUAL,
+    LEFT,
+    LENGTH,
+    LK,
+    LM,
+    OUT_STEP,
+    PANELS_A_TASK,
+    RANK,
+    RESIDUAL_STEP,
+    RIGHT,
+    RK,
+    RN,
+    SKIPPED,
+    TILES,
+    TILES_A_TASK,
+    K,
+    M,
+    N,
+    numbers,
+)
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.matrix_views import Product
 from gptrs_backend_numba.pool import POOL
@@ -45,7 +68,7 @@ PLAIN = Epilogue()
 """The sum itself."""
 
 
-def division(product: Product, tiles: int, most: int, threads: int) -> dict[str, int]:
+def division(product: Product, tiles: int, most: int, threads: int) -> dict[int, int]:
     """The fields that say how a product is divided into tasks, `most` of the tiles in each.
 
     Tasks are few. A value is the same whatever task computes it.
@@ -59,10 +82,10 @@ def division(product: Product, tiles: int, most: int, threads: int) -> dict[str,
     if m > 1:
         panels_a_task = min(panels, max(panels_a_task, -(-batch * blocks * panels // tasks)))
     return {
-        "TILES": tiles,
-        "TILES_A_TASK": tiles_a_task,
-        "PANELS_A_TASK": panels_a_task,
-        "SKIPPED": (threads - 1) * panels_a_task,
+        TILES: tiles,
+        TILES_A_TASK: tiles_a_task,
+        PANELS_A_TASK: panels_a_task,
+        SKIPPED: (threads - 1) * panels_a_task,
     }
 
 
@@ -77,36 +100,36 @@ def enough_panels(rows: int, n: int, k: int) -> int:
     return max(2, enough + enough % 2)
 
 
-def column_blocks(n: int, fields: dict[str, int]) -> int:
+def column_blocks(n: int, fields: dict[int, int]) -> int:
     """Tasks side by side."""
     panels = -(-n // PANEL)
-    return -(-panels // fields["PANELS_A_TASK"])
+    return -(-panels // fields[PANELS_A_TASK])
 
 
-def call_fields(product: Product, out: View, epilogue: Epilogue) -> dict[str, int]:
+def call_fields(product: Product, out: View, epilogue: Epilogue) -> dict[int, int]:
     """The fields that say what a product is of, and what becomes of the sums."""
     lhs, rhs = product.lhs, product.rhs
     residual = None if epilogue.residual is None else epilogue.residual.dtype
     bias = None if epilogue.bias is None else epilogue.bias.dtype
-    finish = finish_source(out.dtype, bias, residual, epilogue.activation, float(epilogue.scale))
+    kernel = finish(out.dtype, bias, residual, epilogue.activation, float(epilogue.scale))
     plain = epilogue.activation == "none" and epilogue.scale == 1.0
     types = {out.dtype, bias or dtypes.f32, residual or dtypes.f32}
-    first = len(FIELDS)
+    first = LENGTH
     return {
-        "M": lhs.rows, "N": rhs.rows, "K": product.k,
-        "LM": lhs.row, "LK": lhs.column, "RN": rhs.row, "RK": rhs.column,
-        "LEFT": first, "RIGHT": first + 2 * len(product.batch), "RANK": len(product.batch),
-        "FINISH": compiled_source_task(finish),
-        "DIRECT": int(plain and types == {dtypes.f32}),
-        "HAS_BIAS": int(bias is not None), "HAS_RESIDUAL": int(residual is not None),
-        "OUT_STEP": rhs.rows, "RESIDUAL_STEP": rhs.rows,
+        M: lhs.rows, N: rhs.rows, K: product.k,
+        LM: lhs.row, LK: lhs.column, RN: rhs.row, RK: rhs.column,
+        LEFT: first, RIGHT: first + 2 * len(product.batch), RANK: len(product.batch),
+        FINISH: compiled_task(kernel),
+        DIRECT: int(plain and types == {dtypes.f32}),
+        HAS_BIAS: int(bias is not None), HAS_RESIDUAL: int(residual is not None),
+        OUT_STEP: rhs.rows, RESIDUAL_STEP: rhs.rows,
     }  # fmt: skip
 
 
-def geometry(product: Product, fields: dict[str, int]) -> list[int]:
+def geometry(product: Product, fields: dict[int, int]) -> list[int]:
     """What the kernels read; fields that are not given are 0."""
     axes = [*product.axes(product.lhs), *product.axes(product.rhs)]
-    return [*(fields.get(name, 0) for name in FIELDS), *axes]
+    return [*numbers(fields), *axes]
 
 
 def run(
@@ -118,15 +141,13 @@ def run(
     sums: View,
     out: View,
     epilogue: Epilogue,
-    fields: dict[str, int],
+    fields: dict[int, int],
 ) -> None:
     """Add the call that runs `count` tasks."""
     threads = builder.context.threads if product.work >= PARALLEL_FROM else 1
     left, right = operands
     extra = [left if view is None else view for view in (epilogue.bias, epilogue.residual)]
-    numbers = np.array(geometry(product, fields), np.int64)
+    array = np.array(geometry(product, fields), np.int64)
     leading = (POOL.address, task, count, threads)
     reads = (left, right, *extra, sums)
-    builder.steps.append(
-        KernelCall(compiled_source(RUN_SOURCE), reads, out, numbers, leading=leading)
-    )
+    builder.steps.append(KernelCall(compiled(run_gemm), reads, out, array, leading=leading))

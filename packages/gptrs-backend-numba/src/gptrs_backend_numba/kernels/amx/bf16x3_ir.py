@@ -1,4 +1,4 @@
-"""Numbers as sums of bf16, the parts that the matrix unit multiplies, in the order it wants.
+"""Numbers as sums of bf16, the parts that AMX multiplies, in the order in which it reads them.
 
 A f32 is the sum of three bf16: itself rounded, what is left cut off, and the rest, which is exact.
 What was f16 before is the sum of two, what was bf16 is one.
@@ -10,9 +10,11 @@ bytes: rows of the left side, or pairs of rows of a panel of the right one. A bl
 
 from __future__ import annotations
 
+from functools import cache
+
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
 from gptrs_backend_numba.codegen.vector_ir import I16, I32, VECTOR, WIDTH, Emitter, words
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
@@ -74,6 +76,7 @@ def split_pair(emit, source, target, dtype, parts):
             emit.store(word, place)
 
 
+@cache
 def split_pairs(dtype: str, parts: int):
     """Intrinsic: the pairs of rows from `first` to `last` of a block of a panel, in parts.
 
@@ -81,7 +84,7 @@ def split_pairs(dtype: str, parts: int):
     """
     size = 2 * row_bytes(dtype)
 
-    @intrinsic
+    @named_intrinsic(f"split_pairs_{dtype}_{parts}")
     def split(typing_context, source, target, first, last):
         def generate(context, builder, signature, arguments):
             source, target, first, last = arguments
@@ -102,6 +105,7 @@ def split_pairs(dtype: str, parts: int):
     return split
 
 
+@cache
 def split_row(parts: int):
     """Intrinsic: `count` steps of a row of the left side, contiguous, f32, in parts.
 
@@ -109,7 +113,7 @@ def split_row(parts: int):
     """
     uppers = ir.Constant(ir.VectorType(I32, 2 * WIDTH), list(range(1, 4 * WIDTH, 2)))
 
-    @intrinsic
+    @named_intrinsic(f"split_row_{parts}")
     def split(typing_context, source, target, count):
         def generate(context, builder, signature, arguments):
             source, target, count = arguments

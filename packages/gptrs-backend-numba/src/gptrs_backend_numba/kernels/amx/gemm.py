@@ -1,17 +1,23 @@
-"""Sources of the kernels of products on the matrix unit: packing of the left side, and tasks.
+"""Kernels of products on AMX: splitting of the left side, and tasks.
 
 A task splits its part of the left side, and the panels of the right side block by block, into
-memory of its own: the left side stays in the L2 cache, the block in the L1 cache, while all rows
-pass by. Sums with numbers that are not finite become NaN, and are computed again without parts. The
-geometry is that of `matmul.gemm_geometry`; a tile is a block of `AMX_ROWS` rows.
+bf16 in memory of its own: the left side stays in the L2 cache, the block in the L1 cache, while all
+rows pass by. Sums with numbers that are not finite become NaN, and are computed again without AMX.
+The geometry is that of `matmul.gemm_geometry`; a tile is a block of `AMX_ROWS` rows, and
+`BLOCK_LENGTH` counts the values of k for which the left side is split at a time, here a chunk.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.deferred import register_jitable
-from gptrs_backend_numba.codegen.registers import load, typed_pointer
+from gptrs_backend_numba.codegen.elements import bits_of_width, load_of, memory_of
+from gptrs_backend_numba.codegen.function_calls import call_compiled
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
+from gptrs_backend_numba.codegen.machine import fma, keep_alive, pointer
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import (
     MOST_PARTS,
     PAIRS,
@@ -32,27 +38,54 @@ from gptrs_backend_numba.kernels.amx.gemm_ir import (
     multiply_block,
     release_amx,
 )
-from gptrs_backend_numba.kernels.matmul.gemm_geometry import placed
+from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
+    BIAS,
+    BLOCK_LENGTH,
+    DIRECT,
+    FINISH,
+    HAS_BIAS,
+    HAS_RESIDUAL,
+    OUT_STEP,
+    PACK,
+    PANELS_A_TASK,
+    RESIDUAL,
+    RESIDUAL_STEP,
+    SKIPPED,
+    SUMS,
+    TILES,
+    TILES_A_TASK,
+    K,
+    M,
+    N,
+)
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
 
 @register_jitable
-def block_after(panel, begin, first, last, k, depth):
-    """The panel and the first k of the block that follows one, of the panels from first to last.
+def block_after(panel, begin, first, last, k, chunk_length):
+    """Return the panel and the first k of the block that follows one, of panels first to last.
 
-    All panels come with `depth` values of k, then with the next ones; at the end begin is k.
+    All panels come with the k of a chunk, then with those of the next one; at the end begin is k.
     """
-    chunk = begin // depth * depth
+    chunk = begin // chunk_length * chunk_length
     begin += STEPS * STEP
-    if begin < min(chunk + depth, k):
+    if begin < min(chunk + chunk_length, k):
         return panel, begin
     if panel + 1 < last:
         return panel + 1, chunk
-    return first, min(chunk + depth, k)
+    return first, min(chunk + chunk_length, k)
 
 
-_LEFT = """
-# in {parts} parts
-def kernel(lhs, target, m, k, tiles, length, unused, free, idle):
+@kernel
+def split_left_kernel(
+    lhs, target, m, k, tiles, length, unused, free, idle, *, LEFT_BYTES, split_row
+):
+    """Split `length` values of each row of the left side; rows and values that miss are zeros.
+
+    `lhs` has `m` more rows of `k` numbers, f32; the target has `tiles` tiles of `AMX_ROWS` rows,
+    `LEFT_BYTES` for each step of one. The steps of a block of all tiles lie together, as they are
+    read.
+    """
     steps, whole = (length + STEP - 1) // STEP, length // STEP
     held = np.zeros(STEP, np.float32)
     for first in range(0, steps, STEPS):
@@ -71,15 +104,67 @@ def kernel(lhs, target, m, k, tiles, length, unused, free, idle):
                     held[j] = X[step * STEP + j]
                 split_row(held.ctypes.data, place + step * LEFT_BYTES, 1)
                 held[:] = 0
+    keep_alive(held)
     return 0
-"""
 
-_TASK = placed("""
-# {dtype}, in {parts} parts
-def kernel(lhs, rhs, out, geometry, task):
+
+@kernel_part
+def split_block(block, whole, parts, length, *, BITS, split_pairs):
+    """Split a block of a panel with `length` values of k into `parts`.
+
+    One that ends early is copied to `whole` first, with zeros behind it.
+    """
+    steps = (length + STEP - 1) // STEP
+    if length == STEPS * STEP:
+        split_pairs(block, parts, 0, PAIRS)
+    else:
+        S, T = pointer(block, BITS), pointer(whole, BITS)
+        for i in range(length * PANEL):
+            T[i] = S[i]
+        for i in range(length * PANEL, steps * STEP * PANEL):
+            T[i] = 0
+        split_pairs(whole, parts, 0, steps * STEP // 2)
+
+
+@kernel_part
+def multiply_unsplit(rows, panel, sums, height, width, k, *, MEMORY, load):
+    """Compute `height` x `width` sums of products of rows, f32, and a panel, number by number."""
+    X = pointer(rows, np.float32)
+    C = pointer(sums, np.float32)
+    Y = pointer(panel, MEMORY)
+    for i in range(height):
+        for j in range(width):
+            total = np.float32(0.0)
+            for p in range(k):
+                total = fma(X[i * k + p], load(Y[p * PANEL + j]), total)
+            C[i * PANEL + j] = total
+
+
+@register_jitable(inline="always")
+def start_sums(G, sums, first, panel, whole, zeros):
+    """Start the sums of a tile: with bias and residual if they become results as they are."""
+    start, other, step = zeros, zeros, np.int64(0)
+    if whole and G[HAS_BIAS]:
+        start = G[BIAS] + 4 * panel * PANEL
+    if whole and G[HAS_RESIDUAL]:
+        step = 4 * G[RESIDUAL_STEP]
+        other = G[RESIDUAL] + first * step + 4 * panel * PANEL
+    begin_sums(sums, AMX_ROWS, start, other, step)
+
+
+@kernel
+def amx_gemm_task(
+    lhs, rhs, out, geometry, task, *, SIZE, LEFT_BYTES, RIGHT_BYTES,
+    split_pairs, split_block, multiply_block, multiply_and_split, multiply_unsplit,
+):  # fmt: skip
+    """Compute a block of rows and columns of a product; the right side is packed.
+
+    While a block of a panel is multiplied with all rows, the next one is split, a pair of rows at
+    a time between the instructions of AMX, and the one after it is prefetched.
+    """
     G = pointer(geometry, np.int64)
     m, n, k = G[M], G[N], G[K]
-    tiles, depth = G[TILES], G[DEPTH]
+    tiles, chunk_length = G[TILES], G[BLOCK_LENGTH]
     panels = (n + PANEL - 1) // PANEL
     columns = (panels + G[PANELS_A_TASK] - 1) // G[PANELS_A_TASK]
     row_block = task // columns
@@ -87,50 +172,44 @@ def kernel(lhs, rhs, out, geometry, task):
     first_panel = (task - row_block * columns) * G[PANELS_A_TASK]
     count = min(G[TILES_A_TASK], tiles - first_tile)
     last_panel = min(first_panel + G[PANELS_A_TASK], panels)
-    steps = (min(depth, k) + STEP - 1) // STEP
+    steps = (min(chunk_length, k) + STEP - 1) // STEP
     held = np.empty(count * steps * LEFT_BYTES + 2 * STEPS * RIGHT_BYTES
-                    + (SIZE * STEPS * STEP + 4 * AMX_ROWS * count) * PANEL + 64, np.uint8)
-    left = (held.ctypes.data + 63) // 64 * 64
+                    + (SIZE * STEPS * STEP + 4 * AMX_ROWS * count) * PANEL + 64,
+                    np.uint8)  # fmt: skip
+    left = (np.int64(held.ctypes.data) + 63) // 64 * 64  # rows of tiles are cache lines
     parts = left + count * steps * LEFT_BYTES
     others = parts + STEPS * RIGHT_BYTES
     rest = others + STEPS * RIGHT_BYTES
     own_sums = rest + SIZE * STEPS * STEP * PANEL
-    nothing = np.zeros(PANEL, np.float32)
-    size, o_step, r_step = 4 * PANEL * AMX_ROWS, 4 * G[OUT_STEP], 4 * G[RESIDUAL_STEP]
+    zeros = np.zeros(PANEL, np.float32)
+    size, o_step = 4 * PANEL * AMX_ROWS, 4 * G[OUT_STEP]
     row, panel_step = SIZE * PANEL, SIZE * PANEL * k
     configure_amx()
     panel, begin = first_panel, np.int64(0)
-    after, later = block_after(panel, begin, first_panel, last_panel, k, depth)
+    next_panel, next_begin = block_after(panel, begin, first_panel, last_panel, k, chunk_length)
     ready = False
     while begin < k:
-        # While this block is multiplied, the next one is split, and the one after it asked for.
-        chunk = begin // depth * depth
+        chunk = begin // chunk_length * chunk_length
         if begin == chunk and panel == first_panel:
             first = first_tile * AMX_ROWS
             call_compiled(G[PACK], lhs + 4 * (first * k + chunk), left, m - first, k, count,
-                          min(depth, k - chunk), 0, 0, 0)
+                          min(chunk_length, k - chunk), 0, 0, 0)  # fmt: skip
         here = min(STEPS * STEP, k - begin)
         some = (here + STEP - 1) // STEP
-        B = rhs + panel * panel_step + begin * row
-        if not ready and here == STEPS * STEP:
-            split_pairs(B, parts, 0, PAIRS)
-        elif not ready:
-            S, T = pointer(B, UINT), pointer(rest, UINT)
-            for i in range(here * PANEL):
-                T[i] = S[i]
-            for i in range(here * PANEL, some * STEP * PANEL):
-                T[i] = 0
-            split_pairs(rest, parts, 0, some * STEP // 2)
-        source = rhs + after * panel_step + later * row
-        ready = later + STEPS * STEP <= k
-        third, ahead = first_panel, k
-        if later < k:
-            third, ahead = block_after(after, later, first_panel, last_panel, k, depth)
-        wanted = rhs + third * panel_step + ahead * row
-        if ahead >= k:
-            wanted = rhs + (last_panel + G[SKIPPED]) % panels * panel_step
+        if not ready:
+            split_block(rhs + panel * panel_step + begin * row, rest, parts, here)
+        source = rhs + next_panel * panel_step + next_begin * row
+        ready = next_begin + STEPS * STEP <= k
+        third_panel, third_begin = first_panel, k
+        if next_begin < k:
+            third_panel, third_begin = block_after(
+                next_panel, next_begin, first_panel, last_panel, k, chunk_length
+            )
+        prefetch = rhs + third_panel * panel_step + third_begin * row
+        if third_begin >= k:
+            prefetch = rhs + (last_panel + G[SKIPPED]) % panels * panel_step
         sums = own_sums
-        if depth < k:
+        if chunk_length < k:
             sums = G[SUMS] + 4 * PANEL * AMX_ROWS * (panel * tiles + first_tile)
         direct = G[DIRECT] != 0 and (panel + 1) * PANEL <= n
         last, split = begin + here >= k, np.int64(0)
@@ -139,18 +218,13 @@ def kernel(lhs, rhs, out, geometry, task):
             first = (first_tile + tile) * AMX_ROWS
             whole = direct and first + AMX_ROWS <= m
             if begin == 0:
-                start, other, step = nothing.ctypes.data, nothing.ctypes.data, np.int64(0)
-                if whole and G[HAS_BIAS]:
-                    start = G[BIAS] + 4 * panel * PANEL
-                if whole and G[HAS_RESIDUAL]:
-                    other, step = G[RESIDUAL] + first * r_step + 4 * panel * PANEL, r_step
-                begin_sums(sums, AMX_ROWS, start, other, step)
+                start_sums(G, sums, first, panel, whole, zeros.ctypes.data)
             place, place_step = sums, np.int64(4 * PANEL)
             if last and whole:
                 place, place_step = out + first * o_step + 4 * panel * PANEL, o_step
             if ready and split < PAIRS:
-                multiply_and_split(L, parts, sums, some, place, place_step, source, others, wanted,
-                                   split)
+                multiply_and_split(L, parts, sums, some, place, place_step, source, others,
+                                   prefetch, split)  # fmt: skip
                 split += PAIRS_A_STEP * some
             else:
                 multiply_block(L, parts, sums, some, place, place_step)
@@ -158,78 +232,51 @@ def kernel(lhs, rhs, out, geometry, task):
             if last:
                 odd = has_nan(place, place_step)
                 height, width = min(AMX_ROWS, m - first), min(PANEL, n - panel * PANEL)
-                if odd:
-                    X = pointer(lhs + 4 * first * k, np.float32)
-                    C = pointer(sums, np.float32)
-                    Y = {Y}
-                    for i in range(height):
-                        for j in range(width):
-                            total = np.float32(0.0)
-                            for p in range(k):
-                                total = fma(X[i * k + p], {y}, total)
-                            C[i * PANEL + j] = total
+                if odd:  # infinities have no parts, so their sums became NaN
+                    multiply_unsplit(lhs + 4 * first * k, rhs + panel * panel_step, sums,
+                                     height, width, k)  # fmt: skip
                 if odd or not whole:
                     call_compiled(G[FINISH], sums, PANEL, out, first, panel * PANEL, height,
-                                  width, geometry, 0)
+                                  width, geometry, 0)  # fmt: skip
             sums += size
-        if ready:
+        if ready:  # few tiles have left some pairs of the next block
             split_pairs(source, others, split, PAIRS)
         parts, others = others, parts
-        panel, begin = after, later
-        after, later = third, ahead
+        panel, begin = next_panel, next_begin
+        next_panel, next_begin = third_panel, third_begin
     release_amx()
-    held[0], nothing[0] = 0, 0  # known to the loops by address only
+    keep_alive(held)
+    keep_alive(zeros)
     return 0
-""")
 
 
 def parts_of(dtype: DType) -> int:
-    """Of how many bf16 a number of this type is the sum."""
+    """Return of how many bf16 a number of this type is the sum."""
     return {dtypes.bf16: 1, dtypes.f16: 2}.get(dtype, MOST_PARTS)
 
 
 def left_bytes(dtype: DType, k: int) -> int:
-    """Of `AMX_ROWS` rows of a left side that was of this type, in parts."""
+    """Return the bytes of `AMX_ROWS` rows of a left side that was of this type, in parts."""
     return -(-k // STEP) * PART_BYTES * parts_of(dtype)
 
 
-def left_source(dtype: DType) -> tuple[str, dict[str, object]]:
-    """Splits rows of a left side of f32 that was of this type; and its names."""
+def left_split(dtype: DType) -> SpecializedKernel:
+    """Return the splitting of rows of a left side of f32 that was of this type."""
     parts = parts_of(dtype)
-    names = {"LEFT_BYTES": PART_BYTES * parts, "split_row": split_row(parts)}
-    return _LEFT.format(parts=parts), {**_NAMES, **names}
+    return split_left_kernel.specialize(LEFT_BYTES=PART_BYTES * parts, split_row=split_row(parts))
 
 
-def task_source(left: DType, right: DType) -> tuple[str, dict[str, object]]:
-    """Tasks of a product with a packed right side; and its names."""
+def amx_product(left: DType, right: DType) -> SpecializedKernel:
+    """Return the tasks of a product of f32 that was of type `left` and a packed right side."""
     left_parts, right_parts = parts_of(left), parts_of(right)
-    names: dict[str, object] = {
-        "LEFT_BYTES": PART_BYTES * left_parts,
-        "RIGHT_BYTES": PART_BYTES * right_parts,
-        "split_pairs": split_pairs(str(right), right_parts),
-        "multiply_block": multiply_block(left_parts, right_parts),
-        "multiply_and_split": multiply_and_split(left_parts, right_parts, str(right)),
-    }
-    text = _TASK.format(
-        dtype=right,
-        parts=f"{left_parts} x {right_parts}",
-        Y=typed_pointer("rhs + panel * panel_step", right),
-        y=load(right, "Y[p * PANEL + j]"),
+    split = split_pairs(str(right), right_parts)
+    return amx_gemm_task.specialize(
+        SIZE=right.itemsize,
+        LEFT_BYTES=PART_BYTES * left_parts,
+        RIGHT_BYTES=PART_BYTES * right_parts,
+        split_pairs=split,
+        split_block=split_block.specialize(BITS=bits_of_width(right.itemsize), split_pairs=split),
+        multiply_block=multiply_block(left_parts, right_parts),
+        multiply_and_split=multiply_and_split(left_parts, right_parts, str(right)),
+        multiply_unsplit=multiply_unsplit.specialize(MEMORY=memory_of(right), load=load_of(right)),
     )
-    text = text.replace("SIZE", str(right.itemsize))
-    return text.replace("UINT", f"np.uint{8 * right.itemsize}"), {**_NAMES, **names}
-
-
-_NAMES: dict[str, object] = {
-    "PAIRS": PAIRS,
-    "PAIRS_A_STEP": PAIRS_A_STEP,
-    "STEP": STEP,
-    "STEPS": STEPS,
-    "TILE_BYTES": TILE_BYTES,
-    "AMX_ROWS": AMX_ROWS,
-    "begin_sums": begin_sums,
-    "block_after": block_after,
-    "has_nan": has_nan,
-    "release_amx": release_amx,
-    "configure_amx": configure_amx,
-}

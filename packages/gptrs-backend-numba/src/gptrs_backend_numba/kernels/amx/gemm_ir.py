@@ -1,7 +1,7 @@
-"""Products of f32 on the matrix unit of the processor (AMX), which multiplies bf16.
+"""Products of f32 on AMX, the instructions of the processor that multiply tiles of bf16.
 
-Of the nine products of the parts of two numbers, see `bf16_parts_ir`, the six largest count, which
-leaves out 2^-22 of the whole at most, and the unit adds them up in f32.
+Of the nine products of the parts of two numbers, see `bf16x3_ir`, the six largest count, which
+leaves out 2^-22 of the whole at most, and AMX adds them up in f32.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ PAIRS_A_STEP = 4
 """Pairs of rows of the next block that are split into parts while a step is multiplied."""
 
 VOID = ir.VoidType()
-"""What instructions of the unit return."""
+"""What instructions of AMX return."""
 _LEFT, _RIGHT = 4, 6
 """The first of the two registers for tiles of a side; those before hold sums."""
 
@@ -203,7 +203,7 @@ def multiply_and_split(left_parts: int, right_parts: int, dtype: str):
 
     Each step splits `PAIRS_A_STEP` pairs of rows; when there are none left, the last one again.
     Further arguments: the address of that block, of numbers of type `dtype`, and of its parts; of
-    another block that is asked for from the memory; and the first pair.
+    another block that is prefetched; and the first pair.
     """
     path = parts_to_multiply(left_parts, right_parts)
     slots = {4 * len(path) * (2 * i + 1) // (2 * PAIRS_A_STEP) for i in range(PAIRS_A_STEP)}
@@ -211,11 +211,11 @@ def multiply_and_split(left_parts: int, right_parts: int, dtype: str):
 
     @named_intrinsic(f"multiply_and_split_{left_parts}_{right_parts}_{dtype}")
     def multiply(typing_context, left, right, sums, count, out, out_step,
-                 source, target, ahead, first):  # fmt: skip
+                 source, target, prefetch, first):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            *own, source, target, ahead, first = arguments
+            *own, source, target, prefetch, first = arguments
             emit = Emitter(builder)
-            source, target, ahead = (emit.pointer(x) for x in (source, target, ahead))
+            source, target, prefetch = (emit.pointer(x) for x in (source, target, prefetch))
 
             def between(emit, done, pairs):
                 if done in slots:
@@ -223,7 +223,7 @@ def multiply_and_split(left_parts: int, right_parts: int, dtype: str):
                     place = emit.moved(target, (pair, 64))
                     split_pair(emit, emit.moved(source, (pair, size)), place, dtype, right_parts)
                     for line in range(0, size, 64):
-                        emit.prefetch(emit.moved(ahead, (pair, size), line), near=2)
+                        emit.prefetch(emit.moved(prefetch, (pair, size), line), near=2)
                     more = builder.icmp_signed("<", pair, number(PAIRS - 1))
                     pairs[0] = builder.select(more, builder.add(pair, number(1)), pair)
 

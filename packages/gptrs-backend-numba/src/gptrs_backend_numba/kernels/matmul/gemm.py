@@ -1,4 +1,4 @@
-"""Sources of the kernels of the matrix product: packing, and the walk over tiles.
+"""Kernels of the matrix product: packing, and the walk over tiles.
 
 The left side is packed in tiles: `rows` numbers, f32, for each k. The right side (n, k) is read in
 panels: `PANEL` numbers for each k, padded with zeros; from a packed copy, packed block by block
@@ -9,34 +9,74 @@ are, nor where the borders of tasks lie.
 
 from __future__ import annotations
 
+import numpy as np
+
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.registers import load, typed_pointer
-from gptrs_backend_numba.kernels.matmul.gemm_geometry import placed
-from gptrs_backend_numba.kernels.matmul.gemm_ir import ROWS
+from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.elements import bits_of_width, load_of, memory_of
+from gptrs_backend_numba.codegen.function_calls import call_compiled, call_tile
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
+from gptrs_backend_numba.codegen.machine import fma, keep_alive, offset, pointer
+from gptrs_backend_numba.codegen.tasks import share_tasks
+from gptrs_backend_numba.codegen.vector_ir import WIDTH
+from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
+    BIAS,
+    BLOCK_LENGTH,
+    BLOCKS,
+    DIRECT,
+    FINISH,
+    HAS_BIAS,
+    HAS_RESIDUAL,
+    IN_PLACE,
+    LEFT,
+    LK,
+    LM,
+    OUT_STEP,
+    PACK,
+    PACKED,
+    PANELS,
+    PANELS_A_TASK,
+    RANK,
+    RESIDUAL,
+    RESIDUAL_STEP,
+    RIGHT,
+    RIGHT_MODE,
+    RK,
+    RN,
+    SKIPPED,
+    SUMS,
+    TILE,
+    TILES,
+    TILES_A_TASK,
+    K,
+    M,
+    N,
+)
+from gptrs_backend_numba.kernels.matmul.gemm_ir import (
+    DOT_ROWS,
+    PANEL,
+    dots,
+    prefetch_rows,
+    tile_memory,
+    tile_of_any_height,
+    transpose,
+)
 
-RUN_SOURCE = placed("""
-def kernel(state, function, count, threads, lhs, rhs, bias, residual, sums, out, geometry):
+
+@kernel
+def run_gemm(state, function, count, threads, lhs, rhs, bias, residual, sums, out, geometry):
+    """Run the tasks of a product; operands that there are not may be any address."""
     G = pointer(geometry, np.int64)
     G[BIAS], G[RESIDUAL], G[SUMS] = bias, residual, sums
-    if threads < 2 or count < 2:
-        for task in range(count):
-            call_task(function, lhs, rhs, out, geometry, task)
-        return 0
-    publish(state, function, count, threads, lhs, rhs, out, geometry)
-    while take_task(state, 0):
-        pass
-    await_others(state, count)
+    share_tasks(state, function, count, threads, lhs, rhs, out, geometry)
     return 0
-""")
-"""Runs the tasks of a product; operands that there are not may be any address."""
 
-TASK_SOURCE = placed("""
-def kernel(lhs, rhs, out, geometry, task):
-    G = pointer(geometry, np.int64)
-    m, n, k = G[M], G[N], G[K]
-    tiles, depth, way = G[TILES], G[DEPTH], G[WAY]
-    panels = (n + PANEL - 1) // PANEL
+
+@register_jitable(inline="always")
+def block_of_task(G, task, panels):
+    """Return the matrix of a task, its first tile and the one after its last, and its panels."""
+    tiles = G[TILES]
     columns = (panels + G[PANELS_A_TASK] - 1) // G[PANELS_A_TASK]
     rows = (tiles + G[TILES_A_TASK] - 1) // G[TILES_A_TASK]
     batch = task // (rows * columns)
@@ -45,102 +85,170 @@ def kernel(lhs, rhs, out, geometry, task):
     first_panel = (task - (batch * rows + row_block) * columns) * G[PANELS_A_TASK]
     last_tile = min(first_tile + G[TILES_A_TASK], tiles)
     last_panel = min(first_panel + G[PANELS_A_TASK], panels)
+    return batch, first_tile, last_tile, first_panel, last_panel
+
+
+@register_jitable(inline="always")
+def multiply_row(G, geometry, L, right, batch, panel, own, memory, out, size):
+    """Compute two panels of a product of one row: that is faster on two streams from memory.
+
+    `own` is the memory of the task for two packed panels, `size` the bytes of an element.
+    """
+    n, k, column = G[N], G[K], panel * PANEL
+    R, step, panel_step = right
+    B = R + panel * panel_step
+    if G[RIGHT_MODE] == PANELS:
+        for half in range(2):
+            call_compiled(G[PACK], B + half * panel_step, own + half * size * PANEL * k,
+                          min(PANEL, n - column - half * PANEL), k, G[RN], G[RK],
+                          0, 0, 0)  # fmt: skip
+        B, step = own, np.int64(size * PANEL)
+    nothing = np.int64(0)
+    if G[DIRECT] and column + 2 * PANEL <= n:
+        bias = G[BIAS] + 4 * column if G[HAS_BIAS] else nothing
+        residual = nothing
+        if G[HAS_RESIDUAL]:
+            residual = G[RESIDUAL] + 4 * (batch * G[RESIDUAL_STEP] + column)
+        call_tile(G[TILE], L, B, step, k, 0, bias, 0, residual, 0,
+                  out + 4 * (batch * G[OUT_STEP] + column), 0, B + 64 * PANEL, step)  # fmt: skip
+    else:
+        call_tile(G[TILE], L, B, step, k, 0, 0, 0, 0, 0, memory, PANEL, B + 64 * PANEL, step)
+        for half in range(2):
+            width = min(PANEL, n - column - half * PANEL)
+            call_compiled(G[FINISH], memory + 4 * PANEL * half, PANEL, out, batch,
+                          column + half * PANEL, 1, width, geometry, 0)  # fmt: skip
+
+
+@register_jitable(inline="always")
+def following_panel(G, block, right, panel, begin, length):
+    """Return the address of the block of a packed right side that is read after this one."""
+    _, _, _, first_panel, last_panel = block
+    R, step, panel_step = right
+    if panel + 1 < last_panel:
+        return R + (panel + 1) * panel_step + begin * step
+    if begin + length >= G[K]:
+        return R + (last_panel + G[SKIPPED]) % ((G[N] + PANEL - 1) // PANEL) * panel_step
+    return R + first_panel * panel_step + (begin + length) * step
+
+
+@register_jitable(inline="always")
+def multiply_tile(
+    G, geometry, L, B, b_step, first, column, height, begin, length, is_last_tile, memory, out,
+    prefetch, prefetch_step,
+):  # fmt: skip
+    """Add a block of k to the sums of one tile; after the last block they become results."""
+    n, k, block_length = G[N], G[K], G[BLOCK_LENGTH]
+    nothing = np.int64(0)
+    width = min(PANEL, n - column)
+    # Sums begin with the bias and the residual, and are stored where they belong, so that only
+    # activations and other types need a second pass.
+    direct = G[DIRECT] != 0 and width == PANEL
+    start, start_row, other, other_row = nothing, nothing, nothing, nothing
+    C, c_step = memory, np.int64(PANEL)
+    if direct:
+        c_step = G[OUT_STEP]
+        C = out + 4 * (first * c_step + column)
+        if G[HAS_BIAS]:
+            start = G[BIAS] + 4 * column
+        if G[HAS_RESIDUAL] and begin == 0:
+            other_row = G[RESIDUAL_STEP]
+            other = G[RESIDUAL] + 4 * (first * other_row + column)
+    elif block_length < k:
+        c_step = (n + PANEL - 1) // PANEL * PANEL
+        C = G[SUMS] + 4 * (first * c_step + column)
+    if begin > 0:
+        start, start_row = C, c_step
+    if not is_last_tile:
+        if begin > 0:
+            prefetch_rows(C + 4 * height * c_step, 4 * c_step, height)
+        elif direct and G[HAS_RESIDUAL]:
+            prefetch_rows(other + 4 * height * other_row, 4 * other_row, height)
+    call_tile(G[TILE], L, B, b_step, length, height, start, start_row, other, other_row, C, c_step,
+              prefetch, prefetch_step)  # fmt: skip
+    if begin + length >= k and not direct:
+        call_compiled(G[FINISH], C, c_step, out, first, column, height, width, geometry, 0)
+
+
+@register_jitable(inline="always")
+def multiply_panel(G, geometry, L, right, block, panel, begin, length, own, memory, out, size):
+    """Compute a block of k of one panel for all tiles of a task.
+
+    `own` is the memory of the task for a block of a panel, `size` the bytes of an element.
+    """
+    m, n, k, tiles, mode = G[M], G[N], G[K], G[TILES], G[RIGHT_MODE]
+    batch, first_tile, last_tile, _, _ = block
+    R, step, panel_step = right
     whole, taller = m // tiles, m % tiles
+    column = panel * PANEL
+    width = min(PANEL, n - column)
+    B, b_step = R + panel * panel_step + begin * step, step
+    if mode == BLOCKS or mode == PANELS or (mode == IN_PLACE and width < PANEL):
+        call_compiled(G[PACK], B, own, width, length, G[RN], G[RK], 0, 0, 0)
+        B, b_step = own, np.int64(size * PANEL)
+    prefetch, prefetch_step = B + 16 * b_step, b_step
+    shares = mode == PACKED and last_tile > first_tile + 1
+    if shares:
+        # Each tile prefetches its share of the next panel: if the last one prefetched all of it,
+        # it would wait for the memory.
+        prefetch = following_panel(G, block, right, panel, begin, length)
+        prefetch_step = (b_step - 1) // (last_tile - first_tile) + 1
+    for tile in range(first_tile, last_tile):
+        row = tile * whole + min(tile, taller)
+        height = whole + (1 if tile < taller else 0)
+        multiply_tile(
+            G, geometry, L + 4 * (row * k + begin * height), B, b_step, batch * m + row, column,
+            height, begin, length, tile + 1 >= last_tile, memory, out, prefetch, prefetch_step,
+        )  # fmt: skip
+        if shares:
+            prefetch += prefetch_step * length
+
+
+@kernel
+def gemm_task(lhs, rhs, out, geometry, task, *, SIZE):
+    """Compute a block of rows and columns of one product.
+
+    The right side has elements of `SIZE` bytes. All tiles of the task pass by one panel, then by
+    the next; their block of k of the left side, and that of the panel, stay in the L2 cache.
+    """
+    G = pointer(geometry, np.int64)
+    m, n, k, block_length, mode = G[M], G[N], G[K], G[BLOCK_LENGTH], G[RIGHT_MODE]
+    block = block_of_task(G, task, (n + PANEL - 1) // PANEL)
+    batch, _, _, first_panel, last_panel = block
     L = lhs + 4 * batch * m * k
     R = rhs + SIZE * offset(G, G[RIGHT], G[RANK], batch)
     step, panel_step = SIZE * G[RK], SIZE * PANEL * G[RN]
-    if way == PACKED:
+    if mode == PACKED:
         R, step, panel_step = rhs, SIZE * PANEL, SIZE * PANEL * k
-    paired = m == 1 and (way == PACKED or way == PANELS)
-    packed = 0 if way == PACKED else 2 if paired else 1
-    block = np.empty(SIZE * PANEL * depth * packed, np.uint8)
-    memory = tile_memory()
-    padded = panels * PANEL
-    begin, nothing = np.int64(0), np.int64(0)
-    while True:
-        length = min(depth, k - begin)
-        last = begin + length >= k
+    right = (R, step, panel_step)
+    paired = m == 1 and (mode == PACKED or mode == PANELS)
+    packed = 0 if mode == PACKED else 2 if paired else 1
+    held = np.empty(SIZE * PANEL * block_length * packed, np.uint8)
+    own, memory = np.int64(held.ctypes.data), tile_memory()
+    begin = np.int64(0)
+    while True:  # once for k = 0, where results are bias and residual
+        length = min(block_length, k - begin)
         panel = first_panel
         while paired and panel + 1 < last_panel:
-            B, b_step = R + panel * panel_step, step
-            column = panel * PANEL
-            if way == PANELS:
-                for half in range(2):
-                    call_compiled(G[PACK], B + half * panel_step,
-                                  block.ctypes.data + half * SIZE * PANEL * k,
-                                  min(PANEL, n - column - half * PANEL), k, G[RN], G[RK], 0, 0, 0)
-                B, b_step = block.ctypes.data, np.int64(SIZE * PANEL)
-            if G[DIRECT] and column + 2 * PANEL <= n:
-                bias = G[BIAS] + 4 * column if G[HAS_BIAS] else nothing
-                residual = nothing
-                if G[HAS_RESIDUAL]:
-                    residual = G[RESIDUAL] + 4 * (batch * G[RESIDUAL_STEP] + column)
-                call_tile(G[TILE], L, B, b_step, k, 0, bias, 0, residual, 0,
-                          out + 4 * (batch * G[OUT_STEP] + column), 0, B + 64 * PANEL, b_step)
-            else:
-                call_tile(G[TILE], L, B, b_step, k, 0, 0, 0, 0, 0, memory, PANEL,
-                          B + 64 * PANEL, b_step)
-                for half in range(2):
-                    width = min(PANEL, n - column - half * PANEL)
-                    call_compiled(G[FINISH], memory + 4 * PANEL * half, PANEL, out, batch,
-                                  column + half * PANEL, 1, width, geometry, 0)
+            multiply_row(G, geometry, L, right, batch, panel, own, memory, out, SIZE)
             panel += 2
-        for panel in range(panel, last_panel):
-            column = panel * PANEL
-            width = min(PANEL, n - column)
-            direct = G[DIRECT] != 0 and width == PANEL
-            B, b_step = R + panel * panel_step + begin * step, step
-            if way == BLOCKS or way == PANELS or (way == IN_PLACE and width < PANEL):
-                call_compiled(G[PACK], B, block.ctypes.data, width, length, G[RN], G[RK], 0, 0, 0)
-                B, b_step = block.ctypes.data, np.int64(SIZE * PANEL)
-            ahead, pace = B + 16 * b_step, b_step
-            shares = way == PACKED and last_tile > first_tile + 1
-            if shares:  # each tile asks for a part of the panel that comes next
-                ahead = B + panel_step
-                if panel + 1 == last_panel:
-                    ahead = R + (last_panel + G[SKIPPED]) % panels * panel_step
-                    if not last:
-                        ahead = R + first_panel * panel_step + (begin + length) * step
-                pace = (b_step - 1) // (last_tile - first_tile) + 1
-            for tile in range(first_tile, last_tile):
-                row = tile * whole + min(tile, taller)
-                height = whole + (1 if tile < taller else 0)
-                first = batch * m + row
-                start, start_row, other, other_row = nothing, nothing, nothing, nothing
-                C, c_step = memory, np.int64(PANEL)
-                if direct:
-                    c_step = G[OUT_STEP]
-                    C = out + 4 * (first * c_step + column)
-                    if G[HAS_BIAS]:
-                        start = G[BIAS] + 4 * column
-                    if G[HAS_RESIDUAL] and begin == 0:
-                        other_row = G[RESIDUAL_STEP]
-                        other = G[RESIDUAL] + 4 * (first * other_row + column)
-                elif depth < k:
-                    C, c_step = G[SUMS] + 4 * (first * padded + column), padded
-                if begin > 0:
-                    start, start_row = C, c_step
-                if tile + 1 < last_tile:
-                    if begin > 0:
-                        prefetch_rows(C + 4 * height * c_step, 4 * c_step, height)
-                    elif direct and G[HAS_RESIDUAL]:
-                        prefetch_rows(other + 4 * height * other_row, 4 * other_row, height)
-                call_tile(G[TILE], L + 4 * (row * k + begin * height), B, b_step, length, height,
-                          start, start_row, other, other_row, C, c_step, ahead, pace)
-                if shares:
-                    ahead += pace * length
-                if last and not direct:
-                    call_compiled(G[FINISH], C, c_step, out, first, column, height, width,
-                                  geometry, 0)
+        while panel < last_panel:
+            multiply_panel(
+                G, geometry, L, right, block, panel, begin, length, own, memory, out, SIZE
+            )
+            panel += 1
         begin += length
-        if last:
+        if begin >= k:
             break
-    block[:1] = 0  # known to the tiles by address only
+    keep_alive(held)
     return 0
-""")
 
-DOTS_SOURCE = placed("""
-def kernel(lhs, rhs, out, geometry, task):
+
+@kernel
+def dots_task(lhs, rhs, out, geometry, task, *, SIZE, MEMORY, load, dots):
+    """Compute some columns of all rows of one product by sums along contiguous rows of the right.
+
+    The left side is f32, with contiguous rows; the right one has elements of `SIZE` bytes.
+    """
     G = pointer(geometry, np.int64)
     m, n, k, step = G[M], G[N], G[K], SIZE * G[RN]
     panels = (n + PANEL - 1) // PANEL
@@ -150,7 +258,7 @@ def kernel(lhs, rhs, out, geometry, task):
     L = lhs + 4 * batch * m * k
     matrix = rhs + SIZE * offset(G, G[RIGHT], G[RANK], batch)
     memory = tile_memory()
-    whole = k - k % (2 * FLOATS)
+    whole = k - k % (2 * WIDTH)
     X, C = pointer(L, np.float32), pointer(memory, np.float32)
     for block in range(first_panel, min(first_panel + G[PANELS_A_TASK], panels)):
         width = min(PANEL, n - block * PANEL)
@@ -160,33 +268,38 @@ def kernel(lhs, rhs, out, geometry, task):
                 column = min(block * PANEL + j, n - DOT_ROWS)
                 R = matrix + column * step
                 at = DOT_ROWS + column - block * PANEL
-                dots_DTYPE(L + 4 * row * k, R, step, memory + 4 * at, whole)
+                dots(L + 4 * row * k, R, step, memory + 4 * at, whole)
                 for i in range(DOT_ROWS):
-                    Y = POINTER
+                    Y = pointer(R + i * step, MEMORY)
                     total = C[at + i]
                     for p in range(whole, k):
-                        total = fma(X[row * k + p], LOAD, total)
+                        total = fma(X[row * k + p], load(Y[p]), total)
                     C[at + i] = total
             sums = memory + 4 * DOT_ROWS
             first = batch * m + row
             call_compiled(G[FINISH], sums, PANEL, out, first, block * PANEL, 1, width, geometry, 0)
     return 0
-""")
 
-_TILE = """
-def kernel(lhs, rhs, step, count, rows, start, start_row, other, other_row, out, row, ahead, pace):
-    if rows == 0:
-        {pair}
-{cases}
+
+@kernel
+def tile_kernel(
+    lhs, rhs, step, count, rows, start, start_row, other, other_row, out, row,
+    prefetch, prefetch_step, *, tile,
+):  # fmt: skip
+    """Compute a tile of any height; `rows` 0 is one row and two panels. See `gemm_ir.tile`."""
+    tile(
+        rows, lhs, rhs, step, count, start, start_row, other, other_row, out, row,
+        prefetch, prefetch_step,
+    )  # fmt: skip
     return 0
-"""
 
-_LEFT = placed("""
-# {operand}
-def kernel(lhs, nothing, out, geometry, task):
+
+@kernel
+def pack_left_task(lhs, unused, out, geometry, task, *, MEMORY, TRANSPOSES, load, transpose):
+    """Pack one tile of the left side as f32: `height` numbers, a column of it, for each k."""
     G = pointer(geometry, np.int64)
     m, k, lm, lk, tiles = G[M], G[K], G[LM], G[LK], G[TILES]
-    X = {X}
+    X = pointer(lhs, MEMORY)
     batch = task // tiles
     tile = task - batch * tiles
     whole, taller = m // tiles, m % tiles
@@ -195,7 +308,7 @@ def kernel(lhs, nothing, out, geometry, task):
     begin = offset(G, G[LEFT], G[RANK], batch) + row * lm
     P = pointer(out + 4 * (batch * m + row) * k, np.float32)
     done, squares = np.int64(0), np.int64(0)
-    if {transposes} and lk == 1:
+    if TRANSPOSES and lk == 1:
         squares, done = height - height % 4, k - k % 4
         for line in range(0, done, 16):
             # Whole cache lines of a few rows: those of many rows may displace one another.
@@ -203,16 +316,22 @@ def kernel(lhs, nothing, out, geometry, task):
                 for j in range(line, min(line + 16, done), 4):
                     source = lhs + 4 * (begin + i * lm + j)
                     target = out + 4 * ((batch * m + row) * k + j * height + i)
-                    transpose_4(source, 4 * lm, target, 4 * height)
+                    transpose(source, 4 * lm, target, 4 * height)
     for i in range(height):
         for j in range(done if i < squares else 0, k):
-            P[j * height + i] = {x}
+            P[j * height + i] = load(X[begin + i * lm + j * lk])
     return 0
-""")
 
-_RIGHT = """
-def kernel(source, target, width, length, rn, rk, unused, free, idle):
-    S, T = pointer(source, TYPE), pointer(target, TYPE)
+
+@kernel
+def pack_right_kernel(
+    source, target, width, length, rn, rk, unused, free, idle, *, SIZE, SIDE, MEMORY, transpose
+):
+    """Pack `width` rows of `length` elements of the right side as a panel, padded with zeros.
+
+    The strides `rn` and `rk` count elements, of `SIZE` bytes; `transpose` takes squares of `SIDE`.
+    """
+    S, T = pointer(source, MEMORY), pointer(target, MEMORY)
     if width < PANEL:
         for i in range(length * PANEL):
             T[i] = 0
@@ -226,67 +345,62 @@ def kernel(source, target, width, length, rn, rk, unused, free, idle):
         squares, done = width - width % SIDE, length - length % SIDE
         for k in range(0, done, SIDE):
             for j in range(0, squares, SIDE):
-                transpose_SIZE(source + SIZE * (j * rn + k), SIZE * rn,
-                               target + SIZE * (k * PANEL + j), SIZE * PANEL)
+                transpose(source + SIZE * (j * rn + k), SIZE * rn,
+                          target + SIZE * (k * PANEL + j), SIZE * PANEL)  # fmt: skip
     for j in range(width):
         for k in range(done if j < squares else 0, length):
             T[k * PANEL + j] = S[j * rn + k * rk]
     return 0
-"""
 
-WEIGHT_SOURCE = placed("""
-def kernel(source, nothing, target, geometry, task):
+
+@kernel
+def pack_panel_task(source, unused, target, geometry, task, *, SIZE):
+    """Pack one panel of a whole right side of elements of `SIZE` bytes."""
     G = pointer(geometry, np.int64)
     k, rn = G[K], G[RN]
     width = min(PANEL, G[N] - task * PANEL)
     call_compiled(G[PACK], source + SIZE * task * PANEL * rn, target + SIZE * task * PANEL * k,
-                  width, k, rn, G[RK], 0, 0, 0)
+                  width, k, rn, G[RK], 0, 0, 0)  # fmt: skip
     return 0
-""")
-"""Packs one panel of a whole right side."""
 
 
-def task_source(dtype: DType) -> str:
-    """Tasks of a product with a right side of this type: blocks of rows and columns."""
-    return TASK_SOURCE.replace("SIZE", str(dtype.itemsize))
+def tiled_product(dtype: DType) -> SpecializedKernel:
+    """Return the tasks of a product with a right side of this type: blocks of rows and columns."""
+    return gemm_task.specialize(SIZE=dtype.itemsize)
 
 
-def dots_source(dtype: DType) -> str:
-    """Tasks of a product with few rows, f32, one after another, and a right side with RK = 1.
+def dot_products(dtype: DType) -> SpecializedKernel:
+    """Return the tasks of a product with few rows, f32, and a right side with RK = 1.
 
-    It must have at least `DOT_ROWS` rows, and is read in place.
+    The right side must have at least `DOT_ROWS` rows, and is read in place.
     """
-    source = DOTS_SOURCE.replace("POINTER", typed_pointer("R + i * step", dtype))
-    source = source.replace("LOAD", load(dtype, "Y[p]")).replace("DTYPE", str(dtype))
-    return source.replace("SIZE", str(dtype.itemsize))
-
-
-def tile_source(dtype: DType) -> str:
-    """The tiles of all heights on a right side of this type; `rows` 0 is one row, two panels."""
-    arguments = "lhs, rhs, step, count, start, start_row, other, other_row, out, row, ahead, pace"
-    cases = [
-        f"    if rows == {rows}:\n        tile_{rows}_{dtype}({arguments})"
-        for rows in range(1, ROWS + 1)
-    ]
-    return _TILE.format(pair=f"pair_{dtype}({arguments})", cases="\n".join(cases))
-
-
-def left_source(operand: DType) -> str:
-    """Packs one tile of a left side of this type."""
-    return _LEFT.format(
-        operand=operand,
-        transposes=operand is dtypes.f32,
-        X=typed_pointer("lhs", operand),
-        x=load(operand, "X[begin + i * lm + j * lk]"),
+    return dots_task.specialize(
+        SIZE=dtype.itemsize, MEMORY=memory_of(dtype), load=load_of(dtype), dots=dots(str(dtype))
     )
 
 
-def right_source(size: int) -> str:
-    """Packs one panel of a right side, or a block of one, of elements of 2 or 4 bytes."""
-    source = _RIGHT.replace("SIZE", str(size)).replace("SIDE", str(16 // size))
-    return source.replace("TYPE", f"np.uint{8 * size}")
+def any_tile(dtype: DType) -> SpecializedKernel:
+    """Return the tiles of all heights on a right side of this type, for the field `TILE`."""
+    return tile_kernel.specialize(tile=tile_of_any_height(str(dtype)))
 
 
-def weight_source(size: int) -> str:
-    """Packs one panel of a right side that is kept, of elements of 2 or 4 bytes."""
-    return WEIGHT_SOURCE.replace("SIZE", str(size))
+def left_packing(operand: DType) -> SpecializedKernel:
+    """Return the packing of one tile of a left side of this type."""
+    return pack_left_task.specialize(
+        MEMORY=memory_of(operand),
+        TRANSPOSES=operand is dtypes.f32,
+        load=load_of(operand),
+        transpose=transpose(4),
+    )
+
+
+def right_packing(size: int) -> SpecializedKernel:
+    """Return the packing of one panel, or a block of one, of elements of 2 or 4 bytes."""
+    return pack_right_kernel.specialize(
+        SIZE=size, SIDE=16 // size, MEMORY=bits_of_width(size), transpose=transpose(size)
+    )
+
+
+def panel_packing(size: int) -> SpecializedKernel:
+    """Return the tasks that pack a whole right side, a panel each, by `right_packing(size)`."""
+    return pack_panel_task.specialize(SIZE=size)

@@ -12,7 +12,7 @@ from llvmlite import ir
 
 from gptrs_backend_numba.codegen.compiled import provide
 from gptrs_backend_numba.codegen.deferred import intrinsic, named_intrinsic, types
-from gptrs_backend_numba.codegen.function_calls import call_compiled, call_tile, use_wide_vectors
+from gptrs_backend_numba.codegen.function_calls import call_compiled
 from gptrs_backend_numba.codegen.vector_ir import (
     F32,
     FEATURES,
@@ -45,52 +45,79 @@ def tile(rows: int, dtype: str, panels: int = 1):
     Arguments: the address of lhs, f32, `rows` numbers for each k; of rhs, "f32", "bf16" or "f16",
     and the bytes from one k to the next; the count; two addresses of what the sums begin with,
     f32, 0 for nothing, each with the elements from one row to the next; the same of the sums; and
-    where to ask the memory for what is needed later, with the bytes to move on for each k: the
-    processor alone looks too little ahead. Tiles of few rows ask for a whole row of a panel at a
-    time, the others for one cache line.
+    the address to prefetch, with the bytes to move on for each k: the processor alone looks too
+    little ahead. Tiles of few rows prefetch a whole row of a panel at a time, the others one cache
+    line.
 
     With two panels, which follow one another in a packed rhs, the sums of the second one are
     `PANEL` elements behind those of the first: one row alone is faster on two streams from memory.
     """
-    chains = max(1, _CHAINS // (rows * VECTORS * panels))
-    # Few rows are bound by memory: one chain of sums would wait for itself.
-    unroll = max(2, chains)
 
     @named_intrinsic(f"tile_{rows}_{dtype}_{panels}")
     def micro_kernel(
         typing_context, lhs, rhs, step, count, start, start_row, other, other_row, out, row,
-        ahead, pace,
+        prefetch, prefetch_step,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            lhs, rhs, step, count, start, start_row, other, other_row, *rest = arguments
-            out, row, ahead, pace = rest
-            emit = Emitter(builder)
-            vectors = rows, VECTORS * panels
-            sums = [ZERO] * (vectors[0] * vectors[1])
-            for address, distance in ((start, start_row), (other, other_row)):
-                sums = _increased(emit, sums, address, _places(emit, address, distance, *vectors))
-            starts = sums + [ZERO] * (len(sums) * (chains - 1))
-            streams = [emit.pointer(address) for address in (rhs, ahead)]
-            for panel in range(1, panels):
-                far = builder.mul(builder.mul(count, step), number(panel))
-                streams += [emit.moved(stream, (far, 1)) for stream in streams[:2]]
-            state = [emit.pointer(lhs), *streams, *starts]
-            rest = builder.and_(count, number(unroll - 1))
-            for times, steps in ((builder.sub(count, rest), unroll), (rest, 1)):
-                body = _products(emit, rows, dtype, (step, pace), steps, panels)
-                state = emit.loop(times, steps, state, body)
-            sums = state[1 + len(streams) :]
-            places = _places(emit, out, row, *vectors)
-            for at, place in enumerate(places):
-                value = sums[at]
-                for chain in range(1, chains):
-                    value = builder.fadd(value, sums[at + chain * len(places)])
-                emit.store(value, place)
+            _emit_tile(Emitter(builder), arguments, rows, dtype, panels)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 12), generate
 
     return micro_kernel
+
+
+@cache
+def tile_of_any_height(dtype: str):
+    """Intrinsic: `tile` of 1 to `ROWS` rows, or of one row and two panels if `rows` is 0."""
+
+    @named_intrinsic(f"tile_of_any_height_{dtype}")
+    def micro_kernel(
+        typing_context, rows, lhs, rhs, step, count, start, start_row, other, other_row, out, row,
+        prefetch, prefetch_step,
+    ):  # fmt: skip
+        def generate(context, builder, signature, arguments):
+            emit = Emitter(builder)
+            wanted, *rest = arguments
+            for height in range(ROWS + 1):
+                with builder.if_then(builder.icmp_signed("==", wanted, number(height))):
+                    _emit_tile(emit, rest, max(1, height), dtype, 1 if height else 2)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 13), generate
+
+    return micro_kernel
+
+
+def _emit_tile(emit, arguments, rows, dtype, panels):
+    """Emit the code of `tile`."""
+    builder = emit.builder
+    lhs, rhs, step, count, start, start_row, other, other_row, *rest = arguments
+    out, row, prefetch, prefetch_step = rest
+    chains = max(1, _CHAINS // (rows * VECTORS * panels))
+    # Few rows are bound by memory: one chain of sums would wait for itself.
+    unroll = max(2, chains)
+    vectors = rows, VECTORS * panels
+    sums = [ZERO] * (vectors[0] * vectors[1])
+    for address, distance in ((start, start_row), (other, other_row)):
+        sums = _increased(emit, sums, address, _places(emit, address, distance, *vectors))
+    starts = sums + [ZERO] * (len(sums) * (chains - 1))
+    streams = [emit.pointer(address) for address in (rhs, prefetch)]
+    for panel in range(1, panels):
+        far = builder.mul(builder.mul(count, step), number(panel))
+        streams += [emit.moved(stream, (far, 1)) for stream in streams[:2]]
+    state = [emit.pointer(lhs), *streams, *starts]
+    tail = builder.and_(count, number(unroll - 1))
+    for times, steps in ((builder.sub(count, tail), unroll), (tail, 1)):
+        body = _products(emit, rows, dtype, (step, prefetch_step), steps, panels)
+        state = emit.loop(times, steps, state, body)
+    sums = state[1 + len(streams) :]
+    places = _places(emit, out, row, *vectors)
+    for at, place in enumerate(places):
+        value = sums[at]
+        for chain in range(1, chains):
+            value = builder.fadd(value, sums[at + chain * len(places)])
+        emit.store(value, place)
 
 
 def _places(emit, address, row, rows, vectors):
@@ -122,26 +149,26 @@ def _increased(emit, sums, address, places):
     return results
 
 
-def _products(emit, rows, dtype, paces, steps, panels):
+def _products(emit, rows, dtype, moves, steps, panels):
     """The body of the loop over k: `steps` values, each added to the next chain of sums."""
     width = (4 if dtype == "f32" else 2) * WIDTH
-    asked, near = (width * VECTORS, 3) if rows <= _FEW else (1, 2)
+    prefetched, near = (width * VECTORS, 3) if rows <= _FEW else (1, 2)
 
     def body(k, state):
         lhs, streams, sums = state[0], state[1 : 1 + 2 * panels], state[1 + 2 * panels :]
         at = 0
         for u in range(steps):
             right = []
-            for rhs, ahead in zip(streams[::2], streams[1::2], strict=True):
-                for line in range(0, asked, 64) if steps > 1 else ():
-                    emit.prefetch(emit.moved(ahead, line), near=near)
+            for rhs, prefetch in zip(streams[::2], streams[1::2], strict=True):
+                for line in range(0, prefetched, 64) if steps > 1 else ():
+                    emit.prefetch(emit.moved(prefetch, line), near=near)
                 right += [emit.floats(emit.moved(rhs, width * v), dtype) for v in range(VECTORS)]
             for m in range(rows):
                 left = emit.splat(emit.load(emit.moved(lhs, 4 * (u * rows + m)), F32, 4))
                 for value in right:
                     sums[at] = emit.multiply_add(left, value, sums[at])
                     at = (at + 1) % len(sums)
-            streams = [emit.moved(x, (paces[i % 2], 1)) for i, x in enumerate(streams)]
+            streams = [emit.moved(x, (moves[i % 2], 1)) for i, x in enumerate(streams)]
         return [emit.moved(lhs, 4 * steps * rows), *streams, *sums]
 
     return body
@@ -245,7 +272,7 @@ def tile_memory(typing_context):
 
 @intrinsic
 def prefetch_rows(typing_context, address, step, rows):
-    """Ask for the memory of a tile of results: `rows` rows, `step` bytes apart."""
+    """Prefetch a tile of results to write: `rows` rows, `step` bytes apart."""
 
     def generate(context, builder, signature, arguments):
         address, step, rows = arguments
@@ -262,26 +289,6 @@ def prefetch_rows(typing_context, address, step, rows):
     return types.void(*[types.int64] * 3), generate
 
 
-NARROW = ("f32", "bf16", "f16")
-"""Element types of a right side."""
-
-EXPORTS = {
-    "PANEL": PANEL,
-    "ROWS": ROWS,
-    "FLOATS": WIDTH,
-    "DOT_ROWS": DOT_ROWS,
-    "tile_memory": tile_memory,
-    "prefetch_rows": prefetch_rows,
-    "call_compiled": call_compiled,
-    "call_tile": call_tile,
-    "use_wide_vectors": use_wide_vectors,
-    "transpose_2": transpose(2),
-    "transpose_4": transpose(4),
-    **{f"dots_{dtype}": dots(dtype) for dtype in NARROW},
-    **{f"pair_{dtype}": tile(1, dtype, panels=2) for dtype in NARROW},
-    **{
-        f"tile_{rows}_{dtype}": tile(rows, dtype) for dtype in NARROW for rows in range(1, ROWS + 1)
-    },
-}
-"""The names that kernel sources use."""
+EXPORTS = {"PANEL": PANEL, "FLOATS": WIDTH, "call_compiled": call_compiled}
+"""The names that the sources of convolutions use."""
 provide(EXPORTS)
