@@ -9,7 +9,7 @@ from gptrs.ir.program import Instruction, Program, Region, Value
 
 
 def dying_values(region: Region) -> list[tuple[Value, ...]]:
-    """For each instruction, the values whose last use it is; results of the region never die.
+    """Return for each instruction the values that it uses last; results of the region never die.
 
     A value that nothing reads dies at the instruction that defines it. Parameters that nothing
     reads are not listed.
@@ -55,7 +55,7 @@ def peak_bytes(region: Region, functions: Mapping[str, int] | None = None) -> in
 
 
 def _inner_bytes(instruction: Instruction, functions: Mapping[str, int]) -> int:
-    """The most that the regions and callees need besides what is live around them."""
+    """Return the most that the regions and callees need besides what is live around them."""
     op = instruction.op
     if isinstance(op, Scan):
         (body,) = instruction.regions

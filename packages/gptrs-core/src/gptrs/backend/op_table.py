@@ -45,7 +45,7 @@ class OpTable(Generic[Kernel]):
         return add
 
     def changed(self, changes: Mapping[type[Op], Callable[[Kernel], Kernel]]) -> OpTable[Kernel]:
-        """A table in which the kernels of some ops are what a function makes of those here."""
+        """Return a table in which a function replaces the kernels of some ops."""
         entries = {
             (op, dtype): (changes[op](kernel) if op in changes else kernel, when)
             for (op, dtype), (kernel, when) in self._entries.items()
@@ -55,7 +55,7 @@ class OpTable(Generic[Kernel]):
     def find(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> Kernel | None:
-        """The kernel for `op` on these types, None if there is none."""
+        """Return the kernel for `op` on these types, None if there is none."""
         entry = self._entries.get((type(op), op.key_dtype(operands, results)))
         if entry is None:
             return None
@@ -65,7 +65,7 @@ class OpTable(Generic[Kernel]):
     def refusal(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> str | None:
-        """Why there is no kernel for `op` on these types, None if there is one."""
+        """Return why there is no kernel for `op` on these types, None if there is one."""
         if self.find(op, operands, results) is not None:
             return None
         if isinstance(op, CustomCall):
@@ -77,7 +77,7 @@ class OpTable(Generic[Kernel]):
         return f"`{op.name}` of {of} (it takes {' '.join(map(str, taken))})"
 
     def coverage(self) -> dict[str, tuple[DType, ...]]:
-        """The element types that each op has a kernel for, by op name."""
+        """Return the element types that each op has a kernel for, by op name."""
         found: dict[str, list[DType]] = {}
         for op, dtype in self._entries:
             found.setdefault(op.name, []).append(dtype)

@@ -75,7 +75,7 @@ class Backend(Protocol):
     def refusal(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> str | None:
-        """Why this backend cannot run `op` on these types, or None if it can."""
+        """Return why this backend cannot run `op` on these types, None if it can."""
         ...
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> Executable:
@@ -87,9 +87,9 @@ class Backend(Protocol):
         ...
 
     def to_device(self, array: np.ndarray) -> Buffer:
-        """A buffer with the elements of `array`, which may be shared and is never written to."""
+        """Return a buffer with the elements of `array`, which it may share and never writes."""
         ...
 
     def to_host(self, buffer: Buffer) -> np.ndarray:
-        """The elements of `buffer` as a NumPy array, which may be a view of it."""
+        """Return the elements of `buffer` as a NumPy array, which may be a view of it."""
         ...

@@ -1,4 +1,4 @@
-"""From a captured program to an executable: the one place that knows optimizer and backend."""
+"""Compile a captured program: the one place that knows both optimizer and backend."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Derivation:
         return compile_program(self.recipe.program, self.backend, roles, origin="parameter")
 
     def derive(self, leaves: Sequence[Leaf], held: Collection[Leaf]) -> Parameter:
-        """The parameter made of those among `leaves` that the recipe names, computed on first use.
+        """Return the parameter derived from `leaves` by the recipe, computed on first use.
 
         It is kept by the first of them, under the content of the recipe and of them all, so that
         every program that wants it finds it. Of its sources, those that are not in `held` anyway
@@ -107,7 +107,7 @@ class Prepared:
     """For each input: the position of a leaf of the captured graph, or a derived parameter."""
 
     def leaves(self, captured: Sequence[Leaf]) -> list[Leaf]:
-        """The leaves that the executable takes, made of those of the captured graph."""
+        """Return the leaves that the executable takes, made of those of the captured graph."""
         held = {captured[source] for source in self.inputs if isinstance(source, int)}
         return [
             captured[source] if isinstance(source, int) else source.derive(captured, held)
@@ -139,7 +139,7 @@ def _joined(buffers: Sequence[Buffer], bound: BoundInputs | None) -> Sequence[Bu
 
 
 def settings_for(backend: Backend) -> Hashable:
-    """All that decides, besides a program and its roles, what `prepare` makes of it on `backend`.
+    """Return all settings that decide how `prepare` compiles a program for `backend`.
 
     A part of every key under which something compiled is kept.
     """

@@ -46,7 +46,7 @@ class Methods:
         return functional("exp")(self)
 
     def log(self) -> Self:
-        """The natural logarithm."""
+        """Return the natural logarithm."""
         return functional("log")(self)
 
     def log1p(self) -> Self:
@@ -58,7 +58,7 @@ class Methods:
         return functional("expm1")(self)
 
     def sqrt(self) -> Self:
-        """The square root."""
+        """Return the square root."""
         return functional("sqrt")(self)
 
     def rsqrt(self) -> Self:
@@ -66,31 +66,31 @@ class Methods:
         return functional("rsqrt")(self)
 
     def sin(self) -> Self:
-        """The sine."""
+        """Return the sine."""
         return functional("sin")(self)
 
     def cos(self) -> Self:
-        """The cosine."""
+        """Return the cosine."""
         return functional("cos")(self)
 
     def erf(self) -> Self:
-        """The error function."""
+        """Return the error function."""
         return functional("erf")(self)
 
     def floor(self) -> Self:
-        """The largest integral value not above x."""
+        """Return the largest integral value not above x."""
         return functional("floor")(self)
 
     def ceil(self) -> Self:
-        """The smallest integral value not below x."""
+        """Return the smallest integral value not below x."""
         return functional("ceil")(self)
 
     def round(self) -> Self:
-        """The nearest integral value, halves to even."""
+        """Return the nearest integral value, halves to even."""
         return functional("round")(self)
 
     def tanh(self) -> Self:
-        """The hyperbolic tangent."""
+        """Return the hyperbolic tangent."""
         return functional("tanh")(self)
 
     def sigmoid(self) -> Self:
@@ -114,7 +114,7 @@ class Methods:
         return functional("is_nan")(self)
 
     def gelu(self, approximate: Literal["none", "tanh", "quick"] = "none") -> Self:
-        """The Gaussian error linear unit."""
+        """Return the Gaussian error linear unit."""
         return functional("gelu")(self, approximate)
 
     def softmax(self, axis: int = -1) -> Self:
@@ -122,7 +122,7 @@ class Methods:
         return functional("softmax")(self, axis)
 
     def log_softmax(self, axis: int = -1) -> Self:
-        """The logarithm of `softmax`."""
+        """Return the logarithm of `softmax`."""
         return functional("log_softmax")(self, axis)
 
     def pow(self, exponent: Self | Number) -> Self:
@@ -130,11 +130,11 @@ class Methods:
         return functional("pow")(self, exponent)
 
     def maximum(self, other: Self | Number) -> Self:
-        """The larger of both."""
+        """Return the larger of both."""
         return functional("maximum")(self, other)
 
     def minimum(self, other: Self | Number) -> Self:
-        """The smaller of both."""
+        """Return the smaller of both."""
         return functional("minimum")(self, other)
 
     def clamp(self, low: Self | Number | None = None, high: Self | Number | None = None) -> Self:
@@ -142,23 +142,23 @@ class Methods:
         return functional("clamp")(self, low, high)
 
     def sum(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """The sum along axes, None for all."""
+        """Return the sum along axes, None for all."""
         return functional("sum")(self, axis, keepdims)
 
     def prod(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """The product along axes, None for all."""
+        """Return the product along axes, None for all."""
         return functional("prod")(self, axis, keepdims)
 
     def mean(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """The mean along axes, None for all."""
+        """Return the mean along axes, None for all."""
         return functional("mean")(self, axis, keepdims)
 
     def max(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """The largest along axes, None for all."""
+        """Return the largest along axes, None for all."""
         return functional("max")(self, axis, keepdims)
 
     def min(self, axis: Axes = None, keepdims: bool = False) -> Self:
-        """The smallest along axes, None for all."""
+        """Return the smallest along axes, None for all."""
         return functional("min")(self, axis, keepdims)
 
     def any(self, axis: Axes = None, keepdims: bool = False) -> Self:
@@ -170,11 +170,11 @@ class Methods:
         return functional("all")(self, axis, keepdims)
 
     def variance(self, axis: Axes = None, correction: int = 0, keepdims: bool = False) -> Self:
-        """The variance along axes, None for all."""
+        """Return the variance along axes, None for all."""
         return functional("variance")(self, axis, correction, keepdims)
 
     def std(self, axis: Axes = None, correction: int = 0, keepdims: bool = False) -> Self:
-        """The standard deviation along axes, None for all."""
+        """Return the standard deviation along axes, None for all."""
         return functional("std")(self, axis, correction, keepdims)
 
     def logsumexp(self, axis: Axes = None, keepdims: bool = False) -> Self:
@@ -190,15 +190,15 @@ class Methods:
         return functional("argmin")(self, axis, keepdims)
 
     def cumsum(self, axis: int) -> Self:
-        """The sums along `axis` up to each element."""
+        """Return the sums along `axis` up to each element."""
         return functional("cumsum")(self, axis)
 
     def cumprod(self, axis: int) -> Self:
-        """The products along `axis` up to each element."""
+        """Return the products along `axis` up to each element."""
         return functional("cumprod")(self, axis)
 
     def sort(self, axis: int = -1, descending: bool = False) -> Self:
-        """In ascending order along `axis`."""
+        """Sort in ascending order along `axis`."""
         return functional("sort")(self, axis, descending)
 
     def argsort(self, axis: int = -1, descending: bool = False) -> Self:
@@ -206,11 +206,11 @@ class Methods:
         return functional("argsort")(self, axis, descending)
 
     def top_k(self, k: int, axis: int = -1, largest: bool = True) -> tuple[Self, Self]:
-        """The `k` largest along `axis`, and their indices."""
+        """Return the `k` largest along `axis`, and their indices."""
         return functional("top_k")(self, k, axis, largest)
 
     def reshape(self, *shape: int | Sequence[int]) -> Self:
-        """The elements under another shape, `x.reshape(2, -1)` or `x.reshape((2, -1))`."""
+        """Return the elements under another shape, `x.reshape(2, -1)` or `x.reshape((2, -1))`."""
         return functional("reshape")(self, _flat(shape))
 
     def transpose(self, *permutation: int | Sequence[int]) -> Self:
@@ -222,19 +222,19 @@ class Methods:
         return functional("broadcast_to")(self, _flat(shape))
 
     def flatten(self, start_axis: int = 0, end_axis: int = -1) -> Self:
-        """The axes from `start_axis` to `end_axis` as one."""
+        """Return the axes from `start_axis` to `end_axis` as one."""
         return functional("flatten")(self, start_axis, end_axis)
 
     def squeeze(self, axis: Axes = None) -> Self:
-        """Without axes of size 1."""
+        """Drop axes of size 1."""
         return functional("squeeze")(self, axis)
 
     def expand_dims(self, axis: int | Sequence[int]) -> Self:
-        """With new axes of size 1."""
+        """Insert axes of size 1."""
         return functional("expand_dims")(self, axis)
 
     def swap_axes(self, first: int, second: int) -> Self:
-        """With two axes in each other's place."""
+        """Swap two axes."""
         return functional("swap_axes")(self, first, second)
 
     def split(self, parts: int | Sequence[int], axis: int = -1) -> tuple[Self, ...]:
@@ -242,7 +242,7 @@ class Methods:
         return functional("split")(self, parts, axis)
 
     def flip(self, axis: Axes = None) -> Self:
-        """In reverse order along axes, None for all."""
+        """Reverse the order along axes, None for all."""
         return functional("flip")(self, axis)
 
     def repeat_interleave(self, repeats: int, axis: int) -> Self:
@@ -254,7 +254,7 @@ class Methods:
         return functional("cast")(self, dtype)
 
     def take(self, indices: Self, axis: int = 0) -> Self:
-        """The slices along `axis` with these numbers."""
+        """Return the slices along `axis` with these numbers."""
         return functional("take")(self, indices, axis)
 
     def gather(self, indices: Self, axis: int) -> Self:

@@ -6,7 +6,7 @@ from gptrs.errors import UsageError
 
 
 def bucket(size: int, first: int = 64, limit: int | None = None) -> int:
-    """The smallest of `first`, `2 * first`, `4 * first`, ... that holds `size`, at most `limit`.
+    """Return the smallest of `first`, `2 * first`, ... that holds `size`, at most `limit`.
 
     A program is compiled for the shapes of its inputs. A buffer that grew by one element at a time
     would need a program for each size; one that grows to the next bucket needs a number of them

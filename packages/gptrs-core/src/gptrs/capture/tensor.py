@@ -51,13 +51,13 @@ class Tensor(Operators, Methods):
 
     @classmethod
     def of_array(cls, array: npt.ArrayLike) -> Tensor:
-        """A tensor with a copy of the elements of `array`; ProgramError for foreign dtypes."""
+        """Return a tensor with a copy of `array`; ProgramError for foreign dtypes."""
         copy = np.array(array, order="C")
         return cls(Stored(_type_of(copy.dtype, copy.shape), copy, None))
 
     @classmethod
     def of_parameter(cls, parameter: Parameter) -> Tensor:
-        """A tensor whose value is a weight, loaded when a program first needs it."""
+        """Return a tensor whose value is a weight, loaded when a program first needs it."""
         return cls(parameter)
 
     @property
@@ -94,7 +94,7 @@ class Tensor(Operators, Methods):
         return self._source.backend
 
     def numpy(self) -> np.ndarray:
-        """The value as a read-only NumPy array; computes it first if need be.
+        """Return the value as a read-only NumPy array; computes it first if need be.
 
         UsageError inside a function that `gptrs.jit` is capturing, ConsumedTensorError for a tensor
         that was donated.
@@ -102,7 +102,7 @@ class Tensor(Operators, Methods):
         return self._read("`numpy()`", _KEEP)
 
     def item(self) -> bool | int | float | complex:
-        """The only element as a Python number; UsageError if there are more."""
+        """Return the only element as a Python number; UsageError if there are more."""
         return self._item("`item()`", _KEEP)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
@@ -225,7 +225,7 @@ def apply_many(
 
 
 def tensor(value: npt.ArrayLike, dtype: DType | None = None) -> Tensor:
-    """A tensor with a copy of the elements of `value` (an array, a number, nested lists).
+    """Return a tensor with a copy of the elements of `value` (an array, a number, nested lists).
 
     Python floats become f32, Python ints si64, unless `dtype` says otherwise; arrays keep their
     type. ProgramError for element types that PTIR does not have.

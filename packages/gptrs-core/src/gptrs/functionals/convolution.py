@@ -149,7 +149,7 @@ def conv1d(
 def _kernel_shape(
     name: str, x: Tensor, weight: Tensor, layout: str, spatial_first: str
 ) -> tuple[int, ...]:
-    """The dims of the weight as (spatial.., inputs, outputs)."""
+    """Return the dims of the weight as (spatial.., inputs, outputs)."""
     outputs_first = f"oi{spatial_first[:-2]}"
     require_one_of(name, "layout", layout, (outputs_first, spatial_first))
     require_float(name, x=x, weight=weight)
@@ -189,7 +189,7 @@ def _require_channels(
 
 
 def _spatial_first(weight: Tensor, layout: str, spatial_first: str) -> Tensor:
-    """The weight as [spatial.., inputs, outputs]."""
+    """Return the weight as [spatial.., inputs, outputs]."""
     if layout == spatial_first:
         return weight
     return primitives.transpose(weight, [layout.index(axis) for axis in spatial_first])
@@ -198,7 +198,7 @@ def _spatial_first(weight: Tensor, layout: str, spatial_first: str) -> Tensor:
 def _convolved(
     x: Tensor, weight: Tensor, bias: Tensor | None, windows: Windows, groups: int
 ) -> Tensor:
-    """The windows of `x` times `weight` [spatial.., C / groups, O], plus `bias`."""
+    """Return the windows of `x` times `weight` [spatial.., C / groups, O], plus `bias`."""
     patches = _patches(x, windows)
     if groups > 1:
         return _with_bias(_grouped(patches, weight, groups), bias)
@@ -218,7 +218,7 @@ def _grouped(patches: Tensor, weight: Tensor, groups: int) -> Tensor:
 
 
 def _depthwise(x: Tensor, weight: Tensor, bias: Tensor | None, windows: Windows) -> Tensor:
-    """The windows of each channel times its kernels: a product and a sum, no matrices.
+    """Return the windows of each channel times its kernels: a product and a sum, no matrices.
 
     `weight` has the elements of [spatial.., C, M] in their order. The products of 8- and 16-bit
     floats are made in f32, as `dot_general` does.

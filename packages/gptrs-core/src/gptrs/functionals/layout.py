@@ -46,7 +46,7 @@ def flatten(x: Tensor, start_axis: int = 0, end_axis: int = -1) -> Tensor:
 
 @functional
 def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
-    """Without the axes named, each of size 1, or for None without all such (`np.squeeze`)."""
+    """Drop the named axes of size 1, or for None all of size 1 (`np.squeeze`)."""
     if axis is None:
         return primitives.reshape(x, tuple(dim for dim in x.shape if dim != 1))
     axes = axes_of("squeeze", axis, x)
@@ -59,7 +59,7 @@ def squeeze(x: Tensor, axis: Axes = None) -> Tensor:
 
 @functional
 def expand_dims(x: Tensor, axis: int | Sequence[int]) -> Tensor:
-    """With an axis of size 1 at each place of the result that is named (`np.expand_dims`)."""
+    """Insert an axis of size 1 at each named position of the result (`np.expand_dims`)."""
     several = [axis] if isinstance(axis, int) else axis
     rank = x.rank + len(several)
     places = {place % rank for place in several if -rank <= place < rank}
@@ -78,7 +78,7 @@ def transpose(x: Tensor, permutation: Sequence[int] | None = None) -> Tensor:
 
 @functional
 def swap_axes(x: Tensor, first: int, second: int) -> Tensor:
-    """With two axes in each other's place (`np.swapaxes`)."""
+    """Swap two axes (`np.swapaxes`)."""
     one, other = axis_of("swap_axes", first, x), axis_of("swap_axes", second, x)
     order = list(range(x.rank))
     order[one], order[other] = other, one
@@ -140,5 +140,5 @@ def flip(x: Tensor, axis: Axes = None) -> Tensor:
 
 
 def _walk(dim: int, start: int | None, stop: int | None, step: int | None) -> range:
-    """The positions that `start:stop:step` names on an axis of size `dim`."""
+    """Return the positions that `start:stop:step` names on an axis of size `dim`."""
     return range(dim)[start:stop:step]

@@ -253,7 +253,7 @@ def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None = None) -> Ten
 
 
 def _widened(x: Tensor) -> Tensor:
-    """In the type in which sums of its elements are kept."""
+    """Cast to the accumulator type of its elements."""
     wide = x.dtype.accumulator
     return x if wide is x.dtype else primitives.cast(x, wide)
 

@@ -88,7 +88,7 @@ def converted(x: Tensor, dtype: DType) -> Tensor:
 
 
 def broadcast(name: str, *operands: Operand) -> tuple[Tensor, ...]:
-    """The operands as tensors of one element type, expanded to their common shape (NumPy rules).
+    """Convert operands to tensors of one element type and their broadcast shape (NumPy rules).
 
     A number takes the element type of the tensors. UsageError when none is a tensor or the element
     types differ, ProgramError when the shapes do not broadcast.

@@ -171,7 +171,7 @@ def _standing(name: str, x: Tensor, windows: Windows, ceil_mode: bool) -> Window
 
 
 def _ceiled(axis: AxisWindows) -> AxisWindows:
-    """With padding above for a window that is only in part within the axis."""
+    """Return the window with padding above for a position that is partly outside the axis."""
     room = axis.low + axis.dim + axis.high - axis.reach
     positions = -(-room // axis.stride) + 1
     if (positions - 1) * axis.stride >= axis.low + axis.dim:

@@ -150,7 +150,7 @@ def argmin(
 
 
 def _mean(x: Tensor, axes: tuple[int, ...], keepdims: bool, correction: int) -> Tensor:
-    """The sum over count - correction, in the accumulator type of `x`."""
+    """Return the sum over count - correction, in the accumulator type of `x`."""
     wide = x.dtype.accumulator
     out = None if wide is x.dtype else wide
     total = primitives.reduce(x, "sum", axes, keepdims, out_dtype=out)

@@ -120,7 +120,7 @@ def _sides(name: str, padding: Padding, count: int) -> list[tuple[int, int]]:
 
 
 def _side_pair(entry: object) -> tuple[int, int] | None:
-    """An entry of a padding as (low, high), None if it is not one."""
+    """Return an entry of a padding as (low, high), None if it is not one."""
     match entry:
         case [int(low), int(high)] if _is_count(low, least=0) and _is_count(high, least=0):
             return low, high

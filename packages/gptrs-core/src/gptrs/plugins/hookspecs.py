@@ -67,5 +67,5 @@ class Hooks:
 
     @hookspec
     def gptrs_describe(self) -> PluginDescription:
-        """The description of a plugin; called once, when plugins are first listed or used."""
+        """Return the description of a plugin; called once, when plugins are first used."""
         ...

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 
 def canonical(distribution: str) -> str:
-    """The name of a distribution as packaging tools compare it: lower case, `-` for `_` and `.`."""
+    """Normalize the name of a distribution: lower case, `-` for `_` and `.` (PEP 503)."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
@@ -17,7 +17,7 @@ def canonical(distribution: str) -> str:
 class Selection:
     """Plugins by name, by `KIND:NAME`, or by distribution: those excluded, those alone allowed.
 
-    `strict` turns every plugin that is not as it should be into an error.
+    `strict` turns every broken, incompatible or duplicate plugin into an error.
     """
 
     disabled: frozenset[str] = frozenset()
@@ -26,7 +26,7 @@ class Selection:
 
     @classmethod
     def from_environment(cls, disabled: Iterable[str] = ()) -> Selection:
-        """The choice in the environment, with `disabled` (from the command line) excluded as well.
+        """Return the choice in the environment, with `disabled` (command line) excluded as well.
 
         `GPTRS_DISABLE_PLUGINS` and `GPTRS_PLUGINS` are comma lists, the latter allows nothing else;
         `GPTRS_PLUGIN_STRICT=1` is strict. Empty values count as not set.
@@ -51,7 +51,7 @@ class Selection:
         return None
 
     def unmatched(self, known: Collection[str]) -> list[str]:
-        """The names asked for that no installed plugin has, in order."""
+        """Return the names asked for that no installed plugin has, in order."""
         return sorted((self.disabled | (self.allowed or frozenset())).difference(known))
 
 

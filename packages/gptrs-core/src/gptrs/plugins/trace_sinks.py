@@ -36,13 +36,13 @@ Event = TypeVar("Event", CompileStart, PassEvent, CompileEnd, RunStart, RunEnd, 
 
 
 def names_from_environment() -> list[str]:
-    """The names in `GPTRS_TRACE_SINKS`, each once."""
+    """Return the names in `GPTRS_TRACE_SINKS`, each once."""
     parts = (part.strip() for part in os.environ.get(VARIABLE, "").split(","))
     return list(dict.fromkeys(part for part in parts if part))
 
 
 def make_trace_sink(name: str) -> ExecutionTraceSink:
-    """A new sink of the plugin called `name`, which nothing listens through yet.
+    """Return a new sink of the plugin called `name`, which nothing listens through yet.
 
     PluginError, which lists what is installed, when there is none, or with the real cause when it
     is disabled, incompatible or broken. A sink that fails later is taken out with a warning and

@@ -45,7 +45,7 @@ class ListedFunctional:
 def list_functionals(
     config: Mapping[str, object] | None = None, origin: str = ""
 ) -> list[ListedFunctional]:
-    """All functionals by name, as a call here would compute them.
+    """Return all functionals by name, as a call here would compute them.
 
     With the `config` of a model, of which `origin` says where it is from, as that model would.
     Raises as loading it does for what it overrides.
@@ -81,7 +81,7 @@ def _listed(name: str, choice: Choice | None) -> ListedFunctional:
 
 
 def _plugins_of(functional: str) -> dict[str, PluginRecord]:
-    """The plugins that implement a functional, as far as they can be read, by implementation."""
+    """Return the readable plugins that implement a functional, by implementation."""
     found: dict[str, PluginRecord] = {}
     for record, plugin in manager().described(FunctionalPlugin):
         if plugin is not None and plugin.functional == functional:

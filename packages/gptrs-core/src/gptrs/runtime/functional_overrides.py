@@ -51,7 +51,7 @@ def _in_config(config: Mapping[str, object]) -> dict[str, str]:
 
 
 def environment_overrides() -> dict[str, str]:
-    """The policies in `GPTRS_OVERRIDES`, a comma list of `FUNCTIONAL=POLICY`."""
+    """Return the policies in `GPTRS_OVERRIDES`, a comma list of `FUNCTIONAL=POLICY`."""
     parts = os.environ.get(VARIABLE, "").split(",")
     return parse_choices([part for part in parts if part.strip()], f"`{VARIABLE}`")
 
@@ -74,7 +74,7 @@ class OverriddenModel:
         self._choices = choices
 
     def __getattr__(self, name: str) -> object:
-        """The attribute `name` of the model; what can be called is called with the overrides."""
+        """Return attribute `name` of the model; methods run with the overrides."""
         with entered(self._choices):
             found: object = getattr(self._model, name)
         if not callable(found):

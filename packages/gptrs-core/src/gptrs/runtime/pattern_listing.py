@@ -34,7 +34,7 @@ class ListedPattern:
 
 
 def list_patterns() -> list[ListedPattern]:
-    """All patterns by name."""
+    """Return all patterns by name."""
     return [
         ListedPattern(name, tuple(map(_listed, pattern(name).variants))) for name in pattern_names()
     ]

@@ -30,12 +30,12 @@ class MissReasons:
         self._dropped = OrderedDict[int, None]()
 
     def add(self, key: ProgramKey) -> None:
-        """From now on a program is kept under `key`."""
+        """Note that a program is now cached under `key`."""
         self._fingerprints.update(_fingerprints(key.hashes))
         self._dropped.pop(key.digest, None)
 
     def drop(self, key: ProgramKey) -> None:
-        """The program under `key` is not kept any longer."""
+        """Note that the program under `key` was dropped."""
         for fingerprint in _fingerprints(key.hashes):
             self._fingerprints[fingerprint] -= 1
             if self._fingerprints[fingerprint] <= 0:
@@ -43,13 +43,13 @@ class MissReasons:
         self.refuse(key)
 
     def refuse(self, key: ProgramKey) -> None:
-        """The program under `key` was compiled, and is not kept."""
+        """Note that the program under `key` was compiled, and is too large to keep."""
         self._dropped[key.digest] = None
         while len(self._dropped) > _REMEMBERED:
             self._dropped.popitem(last=False)
 
     def explain(self, key: ProgramKey) -> Reason:
-        """Why no program is kept under `key`; the first of these that holds.
+        """Return why no program is cached under `key`; the first of these that holds.
 
         1. "evicted": one was compiled, and dropped since or too large to be kept.
         2. "first": no program is kept at all.

@@ -88,7 +88,7 @@ class ProgramCache(Generic[T]):
         return self._budget
 
     def find_or_compile(self, key: ProgramKey, compile: Callable[[Reason], T]) -> Lookup[T]:
-        """The program under `key`, else what `compile`, given the reason of the miss, returns.
+        """Return the program under `key`, else the result of `compile(reason of the miss)`.
 
         Of several threads that miss one key at once, the first compiles and the others wait for
         it. If that fails, the error goes to the first alone, and the next one tries itself.

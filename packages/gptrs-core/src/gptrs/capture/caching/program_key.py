@@ -109,7 +109,7 @@ class KeyBuilder:
         self._add_region(function.body)
 
     def key(self, outputs: Sequence[int], backend: Backend, context: Hashable = ()) -> ProgramKey:
-        """The key of the program that returns `outputs`, compiled by `backend`.
+        """Return the key of the program that returns `outputs`, compiled by `backend`.
 
         `context` is whatever else decides how: programs compiled under different ones differ.
         """

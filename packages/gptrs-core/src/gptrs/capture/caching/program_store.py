@@ -43,7 +43,7 @@ class Entry(Generic[T]):
 
 
 def measured(key: ProgramKey, value: T) -> Entry[T]:
-    """The entry of `value`: its literals, an estimate for each instruction, and `value.nbytes`.
+    """Return an entry with its size: literals, an estimate per instruction, and `value.nbytes`.
 
     `nbytes` is optional; anything but a positive int counts as 0.
     """
@@ -63,7 +63,7 @@ class ProgramStore(Generic[T]):
         self._misses = Counter[Reason]()
 
     def find(self, key: ProgramKey) -> Entry[T] | None:
-        """The entry under `key`, which is now the most recently used one."""
+        """Return the entry under `key`, which is now the most recently used one."""
         found = self._entries.get(key)
         if found is not None:
             self._entries.move_to_end(key)
@@ -74,7 +74,7 @@ class ProgramStore(Generic[T]):
         self._counts["hits"] += 1
 
     def count_miss(self, key: ProgramKey) -> Reason:
-        """A program is not here; why."""
+        """Count a miss, with its reason."""
         reason = self._reasons.explain(key)
         self._misses[reason] += 1
         return reason
@@ -94,7 +94,7 @@ class ProgramStore(Generic[T]):
         return dropped
 
     def statistics(self) -> CacheStatistics:
-        """All counts until now."""
+        """Return all counts until now."""
         return CacheStatistics(
             hits=self._counts["hits"],
             misses=self._misses.total(),

@@ -140,7 +140,7 @@ def flatten(tree: Tree, leaves: list[Tensor], dicts: DictNode = _SORTED) -> Stru
 
 
 def _node_of(kind: type[object]) -> PytreeNode | None:
-    """The node of a dataclass or named tuple that is seen for the first time."""
+    """Return the node of a dataclass or named tuple that is seen for the first time."""
     made = None if issubclass(kind, _STATIC_TYPES) else fields_node(kind)
     if made is None:
         return None
@@ -214,7 +214,7 @@ def _rebuilder(structure: Structure, numbers: Iterator[int]) -> Rebuild:
 
 
 def show(structure: Structure, types: Iterator[TensorType]) -> str:
-    """The tree with types in place of its tensors: `{"a": [f32[2], 3]}`."""
+    """Return the tree with types in place of its tensors: `{"a": [f32[2], 3]}`."""
     if structure is LEAF:
         return str(next(types))
     if isinstance(structure, Static):

@@ -151,7 +151,7 @@ class FieldsNode(PytreeNode):
 
     @override
     def unflatten(self, rest: Hashable, parts: list[Tree]) -> Tree:
-        """An instance with these fields, made as `copy.copy` does: `__init__` does not run again.
+        """Make an instance with these fields as `copy.copy` does, without `__init__`.
 
         So a frozen dataclass needs no special care, and no check in it sees a placeholder.
         """

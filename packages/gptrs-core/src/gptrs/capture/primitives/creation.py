@@ -15,7 +15,7 @@ from gptrs.ir.shapes import normalize_axis
 
 
 def constant(value: npt.ArrayLike, dtype: DType | None = None) -> Tensor:
-    """A literal tensor; `dtype` is that of the array unless given."""
+    """Return a literal tensor; `dtype` is that of the array unless given."""
     array = np.asarray(value, dtype=dtype.numpy if dtype else None)
     return apply(creation.Constant(Literal.of(array)))
 

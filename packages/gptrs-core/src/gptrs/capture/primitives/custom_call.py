@@ -20,7 +20,7 @@ def custom_call(
     attrs: Mapping[str, DictionaryValue] | None = None,
     decomposition: Body | None = None,
 ) -> tuple[Tensor, ...]:
-    """The kernel target for the operands, or decomposition where a backend does not know it."""
+    """Call the kernel `target`, or `decomposition` on a backend that does not know it."""
     values = Dictionary.of(attrs)
     if decomposition is None:
         return apply_many(ops.CustomCall(target, tuple(results), values), *operands)

@@ -98,5 +98,5 @@ def cast(x: Tensor, dtype: DType) -> Tensor:
 
 
 def bitcast(x: Tensor, dtype: DType) -> Tensor:
-    """The bits of x read as dtype."""
+    """Return the bits of x read as dtype."""
     return apply(elementwise.Bitcast(dtype), x)

@@ -24,7 +24,7 @@ def gather(x: Tensor, indices: Tensor, axis: int) -> Tensor:
 
 
 def dynamic_slice(x: Tensor, starts: Tensor, sizes: Sequence[int]) -> Tensor:
-    """A block of x at a computed place, clamped into x."""
+    """Return a block of x at a computed place, clamped into x."""
     return apply(indexing.DynamicSlice(tuple(sizes)), x, starts)
 
 
@@ -42,5 +42,5 @@ def scatter_reduce(
 
 
 def segment_reduce(x: Tensor, segment_ids: Tensor, kind: SegmentKind, num_segments: int) -> Tensor:
-    """The rows of x with the same id combined."""
+    """Return the rows of x with the same id combined."""
     return apply(indexing.SegmentReduce(kind, num_segments), x, segment_ids)

@@ -11,7 +11,7 @@ from gptrs.ir.shapes import normalize_axes, normalize_axis
 
 
 def reshape(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """The elements under another shape; one dim may be -1."""
+    """Return the elements under another shape; one dim may be -1."""
     resolved = layout.Reshape(tuple(shape)).infer(x.type).shape
     return apply(layout.Reshape(resolved), x)
 
@@ -30,13 +30,13 @@ def broadcast_to(x: Tensor, shape: Sequence[int]) -> Tensor:
 def slice(
     x: Tensor, starts: Sequence[int], sizes: Sequence[int], strides: Sequence[int] | None = None
 ) -> Tensor:
-    """A block of x at a fixed place."""
+    """Return a block of x at a fixed place."""
     steps = None if strides is None or set(strides) <= {1} else tuple(strides)
     return apply(layout.Slice(tuple(starts), tuple(sizes), steps), x)
 
 
 def concat(parts: Sequence[Tensor], axis: int) -> Tensor:
-    """The parts one after another along axis."""
+    """Return the parts one after another along axis."""
     rank = parts[0].rank if parts else 0
     return apply(layout.Concat(normalize_axis(axis, rank, "`concat`")), *parts)
 
@@ -60,5 +60,5 @@ def tile(x: Tensor, repeats: Sequence[int]) -> Tensor:
 
 
 def reverse(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """The elements in reverse order along each of axes."""
+    """Return the elements in reverse order along each of axes."""
     return apply(layout.Reverse(normalize_axes(axes, x.rank, "`reverse`")), x)

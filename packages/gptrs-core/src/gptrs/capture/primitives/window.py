@@ -27,7 +27,7 @@ def reduce_window(
     accum_dtype: DType | None = None,
     out_dtype: DType | None = None,
 ) -> Tensor:
-    """The elements under each position of the window combined; one entry an axis of x."""
+    """Return the elements under each position of the window combined; one entry an axis of x."""
     op = ops.ReduceWindow(
         kind,
         tuple(window),
@@ -46,7 +46,7 @@ def extract_patches(
     dilation: Sequence[int] | None = None,
     value: complex | None = None,
 ) -> Tensor:
-    """The elements under each position side by side; one entry a spatial axis of (N, .., C)."""
+    """Gather the elements under each position; one entry a spatial axis of (N, .., C)."""
     op = ops.ExtractPatches(
         tuple(window),
         *_movement(len(window), strides, padding, dilation),
@@ -61,7 +61,7 @@ def _movement(
     padding: Padding | None,
     dilation: Sequence[int] | None,
 ) -> tuple[tuple[int, ...] | None, tuple[int, ...] | None, tuple[int, ...] | None]:
-    """The three as attributes; None for what is the default, so that equal ops are equal."""
+    """Return the three as attributes; None for what is the default, so that equal ops are equal."""
     sides = None if padding is None else [side for pair in padding for side in pair]
     return (
         _but_default(strides, (1,) * count),

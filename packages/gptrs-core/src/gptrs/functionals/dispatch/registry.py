@@ -34,7 +34,7 @@ class Implementation:
     declines: Callable[..., object] | None = None
 
     def refusal(self, args: Arguments, kwargs: Keywords) -> str | None:
-        """Why it does not take these arguments, None if it does."""
+        """Return why it declines these arguments, None if it takes them."""
         reason = None if self.declines is None else self.declines(*args, **kwargs)
         if reason is None or isinstance(reason, str):
             return reason

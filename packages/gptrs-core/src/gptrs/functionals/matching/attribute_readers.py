@@ -68,7 +68,7 @@ class Reader:
 def readers_of(
     names: Sequence[str], calls: Sequence[tuple[Call, Program]], same: Same
 ) -> dict[str, Reader]:
-    """For each argument in `names` where it can be read off the first call; some cannot be.
+    """Return a reader for each argument in `names` that can be read off the first call.
 
     `calls` look alike. A place will do if in every one of them it holds what was given for the
     argument, and if that, put in its place, is captured as the `same` program: what is read is

@@ -16,7 +16,7 @@ _REASONING: Final = ("reasoning_content", "thinking", "reasoning")
 
 
 def checked_messages(value: object) -> list[Message]:
-    """`value` as messages; UsageError unless it is a list of objects, each with a role."""
+    """Return `value`; UsageError unless it is a list of objects, each with a role."""
     messages = cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
     if not messages:
         raise UsageError("messages must be a list of at least one message")
@@ -32,7 +32,7 @@ def _has_role(message: Message) -> bool:
 
 
 def as_templates_read(message: Message) -> dict[str, object]:
-    """Without what is null, and with thoughts under the names that templates know."""
+    """Return the message without nulls, and with thoughts under the names that templates know."""
     stated = {key: value for key, value in message.items() if value is not None}
     thoughts = next((stated[name] for name in _REASONING if name in stated), None)
     if thoughts is None:

@@ -48,7 +48,7 @@ class KernelTotals:
 
 
 Kernels = dict[tuple[str, str], KernelTotals]
-"""By the name of the kernel and the types of its operands."""
+"""Totals by name of the kernel and types of its operands."""
 
 
 @dataclass(slots=True)
@@ -133,7 +133,7 @@ class Profile(ExecutionTraceSink):
         }
 
     def table(self) -> str:
-        """The programs that ran and the costliest kernels of them all, a line each."""
+        """Return the programs that ran and the costliest kernels of them all, a line each."""
         ran = {number: each for number, each in self.programs.items() if each.runs}
         lines = [f"{'program':>8}{'runs':>8}{'ms':>11}{'in kernels':>12}  asked for by"]
         for number, program in ran.items():

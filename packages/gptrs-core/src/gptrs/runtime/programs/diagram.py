@@ -51,12 +51,12 @@ class Diagram:
     edges: tuple[Edge, ...]
 
     def size(self) -> int:
-        """The number of nodes, those within nodes included."""
+        """Return the number of nodes, those within nodes included."""
         return len(self.nodes) + sum(inner.size() for node in self.nodes for inner in node.inner)
 
 
 def diagrams_of(program: Program) -> list[Diagram]:
-    """A diagram of each function that `@main` reaches, `@main` first."""
+    """Return a diagram of each function that `@main` reaches, `@main` first."""
     reached = sorted(program.reachable(), key=lambda function: function.name != "main")
     return [
         _Drawing(ValueNames(f"`@{function.name}`")).region(f"@{function.name}", function.body)
@@ -71,7 +71,7 @@ class _Drawing:
         self._names = names
 
     def region(self, name: str, region: Region) -> Diagram:
-        """The diagram of a region."""
+        """Return the diagram of a region."""
         sheet = _Sheet()
         names = self._names.define_params(region.params)
         for param_name, param in zip(names, region.params, strict=True):

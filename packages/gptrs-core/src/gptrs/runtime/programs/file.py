@@ -18,7 +18,7 @@ _SUFFIXES = (".ptir", ".json")
 
 
 def read_program(path: str | os.PathLike[str]) -> Program:
-    """The program in a file, verified; JSON is what begins with `{`, all else is text.
+    """Return the program in a file, verified; JSON is what begins with `{`, all else is text.
 
     ProgramError if there is no such regular file, if it is larger than MAX_PROGRAM_BYTES or not
     UTF-8; ParseError or ProgramError, with the place, if it is no program.

@@ -46,7 +46,7 @@ class InputFiles:
         self._open.close()
 
     def types(self) -> dict[str, TensorType]:
-        """The type of each tensor, by name; no elements are read."""
+        """Return the type of each tensor, by name; no elements are read."""
         return {name: archive.type_of(name) for name, archive in self._archives.items()}
 
     def require_known(self, program: Program) -> None:
@@ -58,7 +58,7 @@ class InputFiles:
                 raise UsageError(f"the program has no parameter {quoted(name)}", hint=hint)
 
     def read(self, program: Program) -> dict[str, np.ndarray]:
-        """The tensors that the files have for the parameters of `program`.
+        """Return the tensors that the files have for the parameters of `program`.
 
         UsageError, before any is read, for a tensor that is no parameter or of another type.
         """
@@ -135,7 +135,7 @@ def _random(type_: TensorType, rng: np.random.Generator, limit: int | None) -> n
 
 
 def _index_limits(instructions: Sequence[Instruction]) -> dict[Value, int]:
-    """For values that are used as indices, the size of the smallest axis that they point into."""
+    """Return, for values used as indices, the size of the smallest axis that they point into."""
     limits: dict[Value, int] = {}
     for instruction in reversed(instructions):
         indices = _indices(instruction)
@@ -150,7 +150,7 @@ def _index_limits(instructions: Sequence[Instruction]) -> dict[Value, int]:
 
 
 def _indices(instruction: Instruction) -> tuple[Value, int] | None:
-    """The operand that holds indices, and the size of the axis that they point into."""
+    """Return the operand that holds indices, and the size of the axis that they point into."""
     op, operands = instruction.op, instruction.operands
     if isinstance(op, Take):
         return operands[1], operands[0].type.shape[0]

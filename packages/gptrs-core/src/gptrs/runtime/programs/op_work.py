@@ -60,7 +60,7 @@ class Work:
 
 
 def op_work(op: Op, operands: Types, results: Types) -> tuple[Work, bool]:
-    """The work of one instruction without regions, and whether its arithmetic is known.
+    """Return the work of one instruction without regions, and whether its arithmetic is known.
 
     That of a `custom_call`, and of ops that do not belong to PTIR, is not.
     """

@@ -39,7 +39,7 @@ class PassReport:
     declined: Sequence[DeclinedRewrite]
 
     def as_json(self) -> dict[str, object]:
-        """The fields as JSON values."""
+        """Return the fields as JSON values."""
         return {
             "pass": self.name,
             "instructions": {"before": self.before, "after": self.after},

@@ -85,7 +85,7 @@ class ProgramReport:
         return sum(self.functions.values())
 
     def as_json(self) -> dict[str, object]:
-        """The object that `gptrs inspect --json` prints; `work` is null for unknown shapes."""
+        """Return the object of `gptrs inspect --json`; `work` is null for unknown shapes."""
         fields: dict[str, object] = asdict(self)
         work = self.work
         if work is not None:
@@ -112,7 +112,7 @@ def report_program(program: Program) -> ProgramReport:
 
 
 def result_types(program: Program) -> dict[str, str]:
-    """The types of the results, in IR syntax, by the names that they go by: `result0`, ..."""
+    """Return the types of the results, in IR syntax, by name: `result0`, ..."""
     results = program.main.body.results
     return {f"result{position}": str(value.type) for position, value in enumerate(results)}
 
@@ -158,10 +158,10 @@ class _WorkCounter:
 
     functions: dict[str, dict[str, Work]] = field(default_factory=dict[str, dict[str, Work]])
     lower_bounds: dict[str, None] = field(default_factory=dict[str, None])
-    """In the order in which they were found."""
+    """Reasons why the work is a lower bound, in the order found."""
 
     def region(self, region: Region) -> dict[str, Work]:
-        """The work of one run."""
+        """Return the work of one run."""
         total: dict[str, Work] = {}
         for instruction in region.instructions:
             for name, work in self._instruction(instruction).items():
@@ -199,7 +199,7 @@ class _WorkCounter:
 
 
 def _weight(body: dict[str, Work]) -> tuple[int, int]:
-    """By which the dearer of two branches is found."""
+    """Return the cost by which two branches are compared."""
     return (
         sum(work.arithmetic + work.transcendental for work in body.values()),
         sum(work.bytes_moved for work in body.values()),

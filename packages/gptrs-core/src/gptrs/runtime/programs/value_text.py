@@ -14,13 +14,13 @@ _LINE_WIDTH = 96
 
 
 def shown_values(array: np.ndarray) -> str:
-    """The elements as NumPy prints them, large arrays abbreviated, the more so the more axes."""
+    """Print elements as NumPy does, large arrays abbreviated, the more so the more axes."""
     ends = 3 if array.ndim <= 2 else 2 if array.ndim == 3 else 1
     return np.array2string(array, max_line_width=_LINE_WIDTH, threshold=_MAX_SHOWN, edgeitems=ends)
 
 
 def json_values(array: np.ndarray) -> object:
-    """The elements as nested lists that JSON can hold.
+    """Return the elements as nested lists that JSON can hold.
 
     Floats are exact; NaN and infinities are the strings `nan`, `inf` and `-inf`, a complex number
     is the list of its parts.
