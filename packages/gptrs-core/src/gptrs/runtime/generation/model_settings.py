@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Final, cast
 
+from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError, UsageError
-from gptrs.quoting import listed, shown_value
+from gptrs.quoting import listed
 from gptrs.runtime.generation.logits_processors import Suppression
 from gptrs.runtime.generation.sampling import Sampling
 
@@ -92,7 +93,8 @@ def configured_stops(settings: Mapping[str, object]) -> tuple[str, ...]:
     values = [value] if isinstance(value, str) else value or []
     stops = cast("list[object]", values) if isinstance(values, list) else [value]
     if not all(isinstance(stop, str) and stop for stop in stops):
-        raise _malformed("stop_strings", "must be a string or a list of strings", value)
+        fields = Fields(settings, f"in {_FILE}")
+        raise fields.error("stop_strings", "must be a string or a list of strings")
     return tuple(cast("list[str]", stops))
 
 
@@ -147,32 +149,14 @@ def _sampling_of(settings: Mapping[str, object]) -> Sampling:
 
 
 def _number(settings: Mapping[str, object], name: str, default: float) -> float:
-    value = settings.get(name)
-    if value is None:
-        return default
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise _malformed(name, "must be a number", value)
-    return float(value)
+    return Fields(settings, f"in {_FILE}").number(name, default)
 
 
-def _integer(settings: Mapping[str, object], name: str) -> int | None:
-    value = settings.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise _malformed(name, "must be an integer >= 0", value)
-    return value
+def _integer(settings: Mapping[str, object], name: str) -> int:
+    return Fields(settings, f"in {_FILE}").integer(name, 0, minimum=0)
 
 
 def _tokens(settings: Mapping[str, object], name: str) -> tuple[int, ...]:
-    value = settings.get(name)
-    tokens = cast("Sequence[object]", value or ())
-    if isinstance(tokens, str) or not isinstance(tokens, Sequence):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise _malformed(name, "must be a list of tokens", value)
-    if not all(isinstance(t, int) and not isinstance(t, bool) and t >= 0 for t in tokens):
-        raise _malformed(name, "must be a list of tokens", value)
-    return tuple(cast("Sequence[int]", tokens))
-
-
-def _malformed(name: str, need: str, value: object) -> ModelError:
-    return ModelError(f"{_FILE}: `{name}` {need}, found {shown_value(value)}")
+    if not settings.get(name):
+        return ()
+    return Fields(settings, f"in {_FILE}").integers(name, (), minimum=0)
