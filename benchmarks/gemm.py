@@ -3,7 +3,7 @@
     python benchmarks/gemm.py [--threads 1] [--dtype f32] [--rounds 15] [--json]
 
 Each cell multiplies one left side (m, k) with many weights (k, n), `MEGABYTES` in all, so that the
-caches of the core do not keep them. The contenders take turns weight by weight, and the best time
+caches of the core do not keep them. The cases alternate weight by weight, and the best time
 of each for a single product counts.
 """
 
@@ -53,21 +53,21 @@ def main() -> None:
 
 
 def measure(m: int, k: int, n: int, options: argparse.Namespace) -> dict[str, object]:
-    """The best time of each contender for one product, in microseconds."""
+    """The best time of each case for one product, in microseconds."""
     size = 4 if options.dtype == "f32" else 2
     count = max(2, MEGABYTES * 2**20 // (k * n * size))
     random = np.random.default_rng(0)
     x = random.standard_normal((m, k), np.float32)
     shape = (k, n) if options.layout == "in_out" else (n, k)
     weights = [random.standard_normal(shape, np.float32) for _ in range(count)]
-    contenders = {"ours": _ours(x, weights, options)} | _torch(x, weights, options)
+    cases = {"ours": _ours(x, weights, options)} | _torch(x, weights, options)
     if options.dtype == "f32":
-        contenders["numpy"] = _numpy(x, weights, options)
-    best = dict.fromkeys(contenders, float("inf"))
+        cases["numpy"] = _numpy(x, weights, options)
+    best = dict.fromkeys(cases, float("inf"))
     # What other programs take from a single thread is then no part of its time.
     clock = time.thread_time if options.threads == 1 else time.perf_counter
     for turn in range(options.rounds * count):
-        for name, run in contenders.items():
+        for name, run in cases.items():
             begin = clock()
             run(turn % count)
             best[name] = min(best[name], clock() - begin)

@@ -46,7 +46,7 @@ def markdown(result: dict[str, object]) -> str:
             for each in result["limits"]
         ),
         "",
-        "Figures of one row were measured in turns, medians; a ratio above 1 means that gptrs is"
+        "Figures of one row are medians of alternating runs; a ratio above 1 means that gptrs is"
         " faster. The command: `" + str(result["command"]) + "`.",
         "",
         "| work | threads | gptrs | peer | ratio | goal | GB/s | GFLOP/s | of limit |",

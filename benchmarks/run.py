@@ -1,4 +1,4 @@
-"""The standard set, `make bench`: gptrs beside the frameworks that are installed, in turns.
+"""The standard set, `make bench`: gptrs alternating with the frameworks that are installed.
 
     python benchmarks/run.py [--threads 1 2] [--rounds 5] [--size 124M] [--out benchmarks/results]
 
@@ -28,7 +28,7 @@ from report import markdown, write_report
 import gptrs
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.measure.bench import ModelBench, Row
-from gptrs.runtime.measure.bench_cases import Contender, Decode, Forward, Prefill
+from gptrs.runtime.measure.bench_cases import BenchCase, Decode, Forward, Prefill
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
 from gptrs_cli.benchmark import machine_fields
 
@@ -115,21 +115,21 @@ class OwnModel:
         self._model = model
         self.load_seconds = model.load_seconds
 
-    def prefill(self, length: int) -> Contender:
+    def prefill(self, length: int) -> BenchCase:
         """See `PeerModel`."""
         return Prefill(self._model, length)
 
-    def decode(self, context: int, count: int) -> Contender:
+    def decode(self, context: int, count: int) -> BenchCase:
         """See `PeerModel`."""
         return Decode(self._model, context, count)
 
-    def forward(self, inputs: np.ndarray) -> Contender:
+    def forward(self, inputs: np.ndarray) -> BenchCase:
         """See `PeerModel`."""
         return Forward(self._model, inputs)
 
 
 def _vision_rows(threads: int, limits: MachineLimits, rounds: int) -> list[Row]:
-    """The networks of `vision.py`, which prints the medians of all contenders."""
+    """The networks of `vision.py`, which prints the medians of all cases."""
     script = _HERE / "vision.py"
     if not script.exists():
         return []

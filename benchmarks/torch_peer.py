@@ -9,7 +9,7 @@ import numpy as np
 import torch
 import transformers
 
-from gptrs.runtime.measure.bench_cases import Contender, tokens_of
+from gptrs.runtime.measure.bench_cases import BenchCase, tokens_of
 
 
 class TorchModel:
@@ -25,15 +25,15 @@ class TorchModel:
         self.load_seconds = time.perf_counter() - started
         self._vocab_size = int(self._model.config.vocab_size)
 
-    def prefill(self, length: int) -> Contender:
+    def prefill(self, length: int) -> BenchCase:
         """The prompt in one step; only the logits of the last token are computed."""
         return _TorchPrefill(self, length)
 
-    def decode(self, context: int, count: int) -> Contender:
+    def decode(self, context: int, count: int) -> BenchCase:
         """One token after another, each the likeliest."""
         return _TorchDecode(self, context, count)
 
-    def forward(self, inputs: np.ndarray) -> Contender:
+    def forward(self, inputs: np.ndarray) -> BenchCase:
         """All logits."""
         return _TorchForward(self, inputs)
 

@@ -1,4 +1,4 @@
-"""Measure convolutional networks on the numba backend beside others, in one process, in turns.
+"""Measure convolutional networks on the numba backend and on others, alternating in one process.
 
     python benchmarks/vision.py [--threads 1] [--rounds 9] [--cpu] [--size 224] [--networks ..]
 
@@ -24,7 +24,7 @@ import gptrs
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tools"))
 
-from vision_peers import Contenders, vision_peers
+from vision_peers import Cases, vision_peers
 
 from vision_networks import NETWORKS, Counting, FunctionalLayers, Weights, captured
 
@@ -53,23 +53,21 @@ def _measure(name: str, options: argparse.Namespace) -> None:
     weights = Weights()
     random = np.random.default_rng(0)
     image = random.standard_normal((1, options.size, options.size, 3)).astype(np.float32)
-    contenders: Contenders = {"ours": _ours(name, weights, image)}
-    contenders |= vision_peers(name, weights, image, options.threads)
-    results = {who: run() for who, run in contenders.items()}
+    cases: Cases = {"ours": _ours(name, weights, image)}
+    cases |= vision_peers(name, weights, image, options.threads)
+    results = {who: run() for who, run in cases.items()}
     clock = time.process_time if options.cpu else time.perf_counter
-    times = _timed(contenders, options.rounds, clock)
+    times = _timed(cases, options.rounds, clock)
     counting = Counting()
     NETWORKS[name]((options.size, options.size), counting)
     _print_table(name, times, results, 2 * counting.products / 1e9)
 
 
-def _timed(
-    contenders: Contenders, rounds: int, clock: Callable[[], float]
-) -> dict[str, list[float]]:
+def _timed(cases: Cases, rounds: int, clock: Callable[[], float]) -> dict[str, list[float]]:
     """Milliseconds of every round; a turn is a pause, some runs, and the one that is timed."""
-    times: dict[str, list[float]] = {who: [] for who in contenders}
+    times: dict[str, list[float]] = {who: [] for who in cases}
     for _ in range(rounds):
-        for who, run in contenders.items():
+        for who, run in cases.items():
             time.sleep(_PAUSE)
             for _ in range(_UNTIMED):
                 run()

@@ -18,10 +18,10 @@ def _installed(name: str):
 
 
 torch, onnxruntime, openvino = (_installed(name) for name in ("torch", "onnxruntime", "openvino"))
-Contenders = dict[str, Callable[[], np.ndarray]]
+Cases = dict[str, Callable[[], np.ndarray]]
 
 
-def vision_peers(name: str, weights: Weights, image: np.ndarray, threads: int) -> Contenders:
+def vision_peers(name: str, weights: Weights, image: np.ndarray, threads: int) -> Cases:
     """A run of the network by each library that is installed, on an image [1, H, W, 3].
 
     All but torch itself are given one ONNX model, which torch exports where `onnx` is installed.
@@ -101,7 +101,7 @@ def _onnx_model(name, weights, x: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def _onnxruntime(model: bytes, x: np.ndarray, threads: int) -> Contenders:
+def _onnxruntime(model: bytes, x: np.ndarray, threads: int) -> Cases:
     if onnxruntime is None:
         return {}
     settings = onnxruntime.SessionOptions()
@@ -111,7 +111,7 @@ def _onnxruntime(model: bytes, x: np.ndarray, threads: int) -> Contenders:
     return {"ONNX Runtime": lambda: session.run(None, {given.name: x})[0]}
 
 
-def _openvino(model: bytes, x: np.ndarray, threads: int) -> Contenders:
+def _openvino(model: bytes, x: np.ndarray, threads: int) -> Cases:
     if openvino is None:
         return {}
     core = openvino.Core()

@@ -7,7 +7,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ContextLengthError, UsageError
-from gptrs.runtime.measure.bench import Measure, ModelBench, WorkOfStep, first_run, in_turns
+from gptrs.runtime.measure.bench import Measure, ModelBench, WorkOfStep, alternating, first_run
 from gptrs.runtime.measure.bench_cases import Decode, Prefill, tokens_of
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
 from runtime.tiny_gpt2 import save_tiny_gpt2
@@ -34,9 +34,9 @@ class Listed:
         self.events.append(self.name)
 
 
-def test_contenders_take_turns_and_the_first_round_does_not_count():
+def test_cases_alternate_and_the_first_round_does_not_count():
     events = []
-    seconds = in_turns({name: Listed(name, events) for name in "ab"}, rounds=2)
+    seconds = alternating({name: Listed(name, events) for name in "ab"}, rounds=2)
     assert events == ["prepare a", "a", "prepare b", "b"] * 3
     assert seconds.keys() == {"a", "b"}
 
@@ -44,7 +44,7 @@ def test_contenders_take_turns_and_the_first_round_does_not_count():
 def test_the_median_counts(monkeypatch):
     ticks = iter([0, 100, 0, 3, 0, 1, 0, 2])  # the round before, and then 3, 1, 2
     monkeypatch.setattr("time.perf_counter", lambda: next(ticks))
-    assert in_turns({"a": Listed("a", [])}, rounds=3) == {"a": 2}
+    assert alternating({"a": Listed("a", [])}, rounds=3) == {"a": 2}
 
 
 def test_rates_and_ratios():

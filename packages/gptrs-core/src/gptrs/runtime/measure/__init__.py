@@ -1,1 +1,1 @@
-"""Measure models: `bench` times its `bench_cases` in turns and relates them to `machine_limits`."""
+"""Measure models: `bench` times alternating `bench_cases`, relates them to `machine_limits`."""

@@ -1,4 +1,4 @@
-"""Measurements of models: phases timed in turns with whoever else does the same work."""
+"""Measurements of models: phases timed alternating with peers that do the same work."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Program
 from gptrs.runtime.generation.generate import PREFILL_CHUNK
 from gptrs.runtime.load import LoadedModel
-from gptrs.runtime.measure.bench_cases import Contender, Decode, Forward, PeerModel, Prefill
+from gptrs.runtime.measure.bench_cases import BenchCase, Decode, Forward, PeerModel, Prefill
 from gptrs.runtime.measure.machine_limits import MachineLimits
 from gptrs.runtime.programs.report import report_program
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One figure of ours, and that of a peer who did the same work in turns with us.
+    """One figure of ours, and that of a peer that did the same work, alternating with us.
 
     `ratio` says how many times as fast we are. `share_of_limit` is that of the machine, for reading
     or for computing, whichever is closer; None where the work is not known.
@@ -54,14 +54,14 @@ class WorkOfStep:
     operations: int
 
 
-def in_turns(contenders: Mapping[str, Contender], rounds: int) -> dict[str, float]:
-    """The median seconds of each contender; they take turns, after a round that does not count."""
-    times: dict[str, list[float]] = {name: [] for name in contenders}
+def alternating(cases: Mapping[str, BenchCase], rounds: int) -> dict[str, float]:
+    """Return the median seconds of each case; cases alternate, and the first round is dropped."""
+    times: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds + 1):
-        for name, contender in contenders.items():
-            contender.prepare()
+        for name, case in cases.items():
+            case.prepare()
             started = time.perf_counter()
-            contender.run()
+            case.run()
             times[name].append(time.perf_counter() - started)
     return {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
 
@@ -74,7 +74,7 @@ class _Programs(ExecutionTraceSink):
         self.started.append(event)
 
 
-def first_run(contender: Contender) -> tuple[float, list[WorkOfStep | None]]:
+def first_run(case: BenchCase) -> tuple[float, list[WorkOfStep | None]]:
     """Seconds of the first run, compilation included, and the work of each step it compiled.
 
     The work is None where that of an op is not known.
@@ -82,8 +82,8 @@ def first_run(contender: Contender) -> tuple[float, list[WorkOfStep | None]]:
     programs = _Programs()
     started = time.perf_counter()
     with tracing(programs):
-        contender.prepare()
-        contender.run()
+        case.prepare()
+        case.run()
     seconds = time.perf_counter() - started
     steps = [event for event in programs.started if event.origin.startswith("jit ")]
     return seconds, [_work(step.program, step.roles) for step in steps]
@@ -191,7 +191,7 @@ class ModelBench:
             first, works = first_run(ours)
             rows += self._first_rows(name, first)
             others = {who: peer.prefill(length) for who, peer in self.peers.items()}
-            seconds = in_turns({OURS: ours, **others}, self.rounds)
+            seconds = alternating({OURS: ours, **others}, self.rounds)
             if position == 0:
                 rows += Measure(f"first token after {length}", self.threads).rows(seconds)
             steps = math.ceil(length / PREFILL_CHUNK)
@@ -209,7 +209,7 @@ class ModelBench:
         self.step(name)
         first, works = first_run(ours)
         others = {who: peer.forward(inputs) for who, peer in self.peers.items()}
-        seconds = in_turns({OURS: ours, **others}, self.rounds)
+        seconds = alternating({OURS: ours, **others}, self.rounds)
         measure = Measure(name, self.threads, step=_total(works))
         return [*rows, *self._first_rows(name, first), *measure.rows(seconds, self.limits)]
 
@@ -218,7 +218,7 @@ class ModelBench:
         self.step(name)
         first, works = first_run(decode)
         others = {who: peer.decode(context, count) for who, peer in self.peers.items()}
-        seconds = in_turns({OURS: decode, **others}, self.rounds)
+        seconds = alternating({OURS: decode, **others}, self.rounds)
         step = works[-1] if works else None  # those before it read the context
         measure = Measure(name, self.threads, "tok/s", count, count, step)
         return [*self._first_rows(name, first), *measure.rows(seconds, self.limits)]

@@ -11,8 +11,8 @@ from gptrs.runtime.generation.prefill import prefill
 from gptrs.runtime.load import LoadedModel
 
 
-class Contender(Protocol):
-    """Something that can do a piece of work again and again."""
+class BenchCase(Protocol):
+    """A piece of work that can be repeated."""
 
     def prepare(self) -> None:
         """Get ready for `run`; takes no part in the time."""
@@ -31,15 +31,15 @@ class PeerModel(Protocol):
         """How long loading it took."""
         ...
 
-    def prefill(self, length: int) -> Contender:
+    def prefill(self, length: int) -> BenchCase:
         """Like `Prefill`."""
         ...
 
-    def decode(self, context: int, count: int) -> Contender:
+    def decode(self, context: int, count: int) -> BenchCase:
         """Like `Decode`."""
         ...
 
-    def forward(self, inputs: np.ndarray) -> Contender:
+    def forward(self, inputs: np.ndarray) -> BenchCase:
         """Like `Forward`."""
         ...
 
