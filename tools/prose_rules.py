@@ -12,12 +12,12 @@ from source_rules import definitions
 # How often each phrase may still occur. The numbers may only shrink: the aim is 0.
 PHRASES = {
     "it is they that": 0,
-    "of which": 39,
+    "of which": 35,
     "What is not": 3,
     "whose turn": 0,
-    "comes of it": 1,
+    "comes of it": 0,
 }
-OPENINGS = {"What": 188, "As in": 97, "See": 9}
+OPENINGS = {"What": 104, "As in": 0, "See": 9}
 _WRITTEN = frozenset({"packages", "docs", "README.md", "CONTRIBUTING.md"})
 # Words of a phrase may stand on two lines, in a comment too.
 _PHRASE = re.compile(rf"\b({'|'.join(PHRASES)})\b".replace(" ", r"\s+(#\s+)?"))
