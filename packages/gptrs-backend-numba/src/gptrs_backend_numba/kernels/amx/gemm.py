@@ -141,9 +141,12 @@ def multiply_unsplit(rows, panel, sums, height, width, k, *, MEMORY, load):
 
 
 @register_jitable(inline="always")
-def start_sums(G, sums, first, panel, whole, zeros):
-    """Start the sums of a tile: with bias and residual if they become results as they are."""
-    start, other, step = zeros, zeros, np.int64(0)
+def start_sums(G, sums, first, panel, whole, no_start):
+    """Start the sums of a tile: with bias and residual if they become results as they are.
+
+    `no_start` is the address of a row of zeros.
+    """
+    start, other, step = no_start, no_start, np.int64(0)
     if whole and G[HAS_BIAS]:
         start = G[BIAS] + 4 * panel * PANEL
     if whole and G[HAS_RESIDUAL]:
@@ -182,6 +185,7 @@ def amx_gemm_task(
     rest = others + STEPS * RIGHT_BYTES
     own_sums = rest + SIZE * STEPS * STEP * PANEL
     zeros = np.zeros(PANEL, np.float32)
+    no_start = np.int64(zeros.ctypes.data)
     size, o_step = 4 * PANEL * AMX_ROWS, 4 * G[OUT_STEP]
     row, panel_step = SIZE * PANEL, SIZE * PANEL * k
     configure_amx()
@@ -218,7 +222,7 @@ def amx_gemm_task(
             first = (first_tile + tile) * AMX_ROWS
             whole = direct and first + AMX_ROWS <= m
             if begin == 0:
-                start_sums(G, sums, first, panel, whole, zeros.ctypes.data)
+                start_sums(G, sums, first, panel, whole, no_start)
             place, place_step = sums, np.int64(4 * PANEL)
             if last and whole:
                 place, place_step = out + first * o_step + 4 * panel * PANEL, o_step
