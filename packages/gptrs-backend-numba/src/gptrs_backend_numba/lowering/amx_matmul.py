@@ -32,26 +32,28 @@ VARIABLE = "GPTRS_NUMBA_AMX"
 _LEAST_ROWS, _LEAST_LENGTH = 32, 64
 """Below these the vector registers are as fast: parts of a panel serve too few rows."""
 _WHOLE_LENGTH, _BLOCK_LENGTH = 768, 384
-"""Values of k at a time, whole blocks of a panel: a few are not divided."""
+"""Values of k at a time, whole blocks of a panel: up to 768 are not divided. 384 instead of 768 at
+k = 3072 takes 5.4 instead of 6.3 ms for 256 rows."""
 _LEFT_BYTES = 5 << 17
-"""Of the parts of the left side in a task, at most, for a block of k: they stay in the L2 cache."""
+"""Most bytes of the parts of the left side in a task, for a block of k: they stay in the L2
+cache."""
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 
 def suits(product: Product) -> bool:
-    """Whether AMX is there, not switched off, and quicker; the right side is packed."""
+    """Return whether AMX is there, not switched off, and quicker; the right side is packed."""
     large = product.lhs.rows >= _LEAST_ROWS and product.k >= _LEAST_LENGTH
     return large and is_wanted()
 
 
 def is_wanted() -> bool:
-    """Whether the processor has AMX with bf16, and `GPTRS_NUMBA_AMX` is not 0."""
+    """Return whether the processor has AMX with bf16, and `GPTRS_NUMBA_AMX` is not 0."""
     return os.environ.get(VARIABLE) != "0" and is_there()
 
 
 @cache
 def is_there() -> bool:
-    """Whether the processor has AMX with bf16, and Linux lets this process use it.
+    """Return whether the processor has AMX with bf16, and Linux lets this process use it.
 
     Linux wants to be asked once per process: the state that it saves of a thread grows by 8 KiB.
     """
@@ -64,7 +66,7 @@ def is_there() -> bool:
 def multiply(
     builder: Builder, product: Product, right: View, out: View, epilogue: Epilogue
 ) -> None:
-    """A product of f32, bf16 or f16 operands, the right one packed, into a contiguous `out`."""
+    """Add the calls for a product of f32, bf16 or f16, `right` packed, into a contiguous `out`."""
     lhs, (m, n, k) = product.lhs, (product.lhs.rows, product.rhs.rows, product.k)
     kind = lhs.view.dtype
     rows = replace(lhs.view, shape=(m, k), strides=(lhs.row, lhs.column))

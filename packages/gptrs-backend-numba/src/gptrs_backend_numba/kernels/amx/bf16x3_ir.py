@@ -37,12 +37,12 @@ _HALVES = ir.VectorType(I16, 2 * WIDTH)
 
 
 def row_bytes(dtype: str) -> int:
-    """Of a row of a panel of numbers of a type."""
+    """Return the bytes of a row of a panel of numbers of a type."""
     return PANEL * (4 if dtype == "f32" else 2)
 
 
 def bits_of_parts(emit, value, count, rounds=True):
-    """The bits of the parts of a vector of f32, of which the upper halves count.
+    """Return the bits of the parts of a vector of f32, of which the upper halves count.
 
     NaN and what is as good as infinite have a part that is NaN, if there is more than one. Where
     the first part is cut off as the others are, not rounded, the largest numbers have parts.
@@ -58,7 +58,7 @@ def bits_of_parts(emit, value, count, rounds=True):
 
 
 def paired_parts(emit, low, high):
-    """The parts of two vectors, given as their bits: each two bf16 a word, as vectors of f32."""
+    """Yield the parts of two vectors, given as bits: two bf16 a word, as vectors of f32."""
     b = emit.builder
     for x, y in zip(low, high, strict=True):
         word = b.or_(b.lshr(x, words(16)), b.and_(y, words(-0x10000)))

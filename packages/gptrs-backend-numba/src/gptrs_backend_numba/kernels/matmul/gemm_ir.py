@@ -121,7 +121,7 @@ def _emit_tile(emit, arguments, rows, dtype, panels):
 
 
 def _places(emit, address, row, rows, vectors):
-    """Pointers to the vectors of a tile, row by row."""
+    """Return pointers to the vectors of a tile, row by row."""
     base = emit.pointer(address)
     return [
         emit.moved(base, (row, 4 * m), 4 * WIDTH * v) for m in range(rows) for v in range(vectors)
@@ -129,7 +129,7 @@ def _places(emit, address, row, rows, vectors):
 
 
 def _increased(emit, sums, address, places):
-    """The sums, plus the vectors at the places unless the address is 0."""
+    """Return the sums, plus the vectors at the places unless the address is 0."""
     b = emit.builder
     entry = b.block
     load, begin = b.append_basic_block("load"), b.append_basic_block("begin")
@@ -150,7 +150,7 @@ def _increased(emit, sums, address, places):
 
 
 def _products(emit, rows, dtype, moves, steps, panels):
-    """The body of the loop over k: `steps` values, each added to the next chain of sums."""
+    """Return the body of the loop over k: `steps` values, each added to the next chain of sums."""
     width = (4 if dtype == "f32" else 2) * WIDTH
     prefetched, near = (width * VECTORS, 3) if rows <= _FEW else (1, 2)
 
@@ -244,7 +244,7 @@ def transpose(size: int):
 
 
 def transposed_lanes(builder, rows):
-    """Rows i and i + n / 2 merged element by element, log2(n) times over."""
+    """Return the rows with i and i + n / 2 merged element by element, log2(n) times over."""
     side = len(rows)
     merged = [[i // 2 + (i % 2) * side + half * side // 2 for i in range(side)] for half in (0, 1)]
     masks = [ir.VectorType(I32, side)(lanes) for lanes in merged]
@@ -259,7 +259,7 @@ def transposed_lanes(builder, rows):
 
 @intrinsic
 def tile_memory(typing_context):
-    """The address of memory on the stack for the sums of one tile."""
+    """Return the address of memory on the stack for the sums of one tile."""
 
     def generate(context, builder, signature, arguments):
         with builder.goto_entry_block():
