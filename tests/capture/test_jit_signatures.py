@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import logging
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -232,3 +234,15 @@ def test_many_signatures_are_warned_of_once(caplog):
     assert "captured and compiled 65 times, argument `n` in 65 forms such as `0` and `1`: " in (
         record.getMessage()
     )
+
+
+def test_the_first_call_of_a_process_has_the_signature_of_the_second():
+    code = (
+        "import gptrs; double = gptrs.jit(lambda x: x + x); x = gptrs.tensor([1.0])\n"
+        "with gptrs.use_backend(gptrs.get_backend('ref')): double(x), double(x)\n"
+        "print(double.compiled)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == ["1"]

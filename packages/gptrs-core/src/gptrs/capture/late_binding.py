@@ -1,7 +1,8 @@
-"""The four places where capture reaches into layers above it: imported by name, on first use.
+"""The places where capture reaches into layers above it: imported by name, on first use.
 
 Everything else imports downwards only. Here a tensor finds its functionals, a program its backend
-and its trace sinks, and a functional the implementations that plugins bring.
+and its trace sinks, a signature the active overrides, and a functional the implementations that
+plugins bring.
 """
 
 from __future__ import annotations
@@ -52,3 +53,8 @@ def load_trace_sinks() -> None:
     """Install the sinks that `GPTRS_TRACE_SINKS` names, unless they listen already."""
     if os.environ.get("GPTRS_TRACE_SINKS"):
         import_module("gptrs.plugins.trace_sinks").install_from_environment()
+
+
+def load_signature_contexts() -> None:
+    """Import what makes the active overrides a part of each signature of a jitted function."""
+    import_module("gptrs.functionals.dispatch.active_overrides")

@@ -14,6 +14,7 @@ from gptrs.capture.jitting.call_signature import CallShape, CallSignature, Names
 from gptrs.capture.jitting.compiled_steps import StepKey
 from gptrs.capture.jitting.pytree import AS_GIVEN, Structure, count_tensors, flatten, rebuild
 from gptrs.capture.jitting.pytree_nodes import Refusal, Tree
+from gptrs.capture.late_binding import load_signature_contexts
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.placeholder import Placeholder, require_own
 from gptrs.capture.tensor import Tensor
@@ -80,6 +81,7 @@ class CapturedFunction:
     def __init__(
         self, function: Callable[..., object], name: str, donate: Names, static: Names
     ) -> None:
+        load_signature_contexts()  # before the first call, or its signature would lack them
         self.name = name
         self._function = function
         self._signature = CallSignature(function, name, donate, static)
