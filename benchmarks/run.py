@@ -30,7 +30,7 @@ from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.measure.bench import ModelBench, Row
 from gptrs.runtime.measure.bench_cases import BenchCase, Decode, Forward, Prefill
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
-from gptrs_cli.benchmark import machine_fields
+from gptrs_cli.commands.bench import machine_fields
 
 _HERE = Path(__file__).parent
 _VISION_LINE = re.compile(

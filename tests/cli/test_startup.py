@@ -11,7 +11,10 @@ from gptrs import __version__
 from gptrs.plugins.manager import manager
 from gptrs_cli.doctor.startup import measure_startup
 
-HEAVY = ("numba", "llvmlite", "scipy", "torch", "transformers", "numpy", "tokenizers", "ml_dtypes")
+KERNELS = {"numba", "llvmlite", "scipy", "torch", "transformers"}
+"""No command imports these to show its help."""
+HEAVY = {*KERNELS, "numpy", "tokenizers", "ml_dtypes", "rich.table", "rich.progress"}
+"""Nothing that lists commands or plugins imports these."""
 PROBE = """
 import sys
 from gptrs_cli.main import main
@@ -21,24 +24,28 @@ sys.exit(code)
 """
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["--help"],
-        ["generate", "--help"],
-        ["doctor", "--help"],
-        ["list", "plugins"],
-        ["list", "backends", "--json"],
-        ["generate", "--no-such-option"],
-    ],
-)
-def test_nothing_heavy_is_imported(arguments):
+def imported_by(*arguments: str) -> set[str]:
     result = subprocess.run(
         [sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, timeout=60
     )
     imported = set(result.stderr.splitlines()[-1].split())
     assert "gptrs_cli.main" in imported
+    return imported
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["--no-such-option"], ["list", "plugins"], ["list", "backends", "--json"]],
+)
+def test_nothing_heavy_is_imported(arguments):
+    imported = imported_by(*arguments)
     assert imported.isdisjoint(HEAVY)
+    assert not [name for name in imported if name.startswith("gptrs_cli.commands.generate")]
+
+
+@pytest.mark.parametrize("command", ["generate", "doctor", "validate", "conformance", "bench"])
+def test_the_help_of_a_command_imports_no_kernels(command):
+    assert imported_by(command, "--help").isdisjoint(KERNELS)
 
 
 def test_the_measurement_finds_no_heavy_module():

@@ -1,4 +1,4 @@
-"""The command `gptrs`: its list of commands, the options before them, and how a run ends."""
+"""The command `gptrs`: the options before its commands, and how a run ends."""
 
 from __future__ import annotations
 
@@ -12,36 +12,8 @@ import typer
 
 from gptrs import __version__
 from gptrs_cli.command_group import CommandGroup
-from gptrs_cli.commands import (
-    bench,
-    cache,
-    conformance,
-    convert,
-    doctor,
-    embed,
-    forward,
-    generate,
-    inspect,
-    run,
-    trace,
-    validate,
-)
-from gptrs_cli.commands.list import plugins as list_command
-from gptrs_cli.options.settings import (
-    BackendOption,
-    DebugOption,
-    DumpDirOption,
-    DumpModeOption,
-    JsonOption,
-    OverrideOption,
-    PluginsOption,
-    ProfileOption,
-    ProfileOutOption,
-    Settings,
-    ThreadsOption,
-    TraceSinkOption,
-    WeightBudgetOption,
-)
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.terminal.failures import report
 from gptrs_cli.terminal.interrupts import interrupts_arrive
 from gptrs_cli.terminal.stderr import warnings_as_lines
@@ -54,19 +26,6 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("generate")(generate.generate)
-app.command("forward")(forward.forward)
-app.command("trace")(trace.trace)
-app.command("embed")(embed.embed)
-app.command("run")(run.run)
-app.add_typer(list_command.app, name="list")
-app.command("inspect")(inspect.inspect)
-app.command("convert")(convert.convert)
-app.command("validate")(validate.validate)
-app.add_typer(bench.app, name="bench")
-app.add_typer(cache.app, name="cache")
-app.command("doctor")(doctor.doctor)
-app.add_typer(conformance.app, name="conformance")
 
 
 def _show_version(value: bool) -> None:
@@ -76,26 +35,16 @@ def _show_version(value: bool) -> None:
 
 
 @app.callback(invoke_without_command=True)
+@command_options(*MODEL)
 def root(
     context: typer.Context,
-    backend: BackendOption = None,
-    threads: ThreadsOption = None,
-    override: OverrideOption = None,
-    weight_budget: WeightBudgetOption = None,
-    dump_dir: DumpDirOption = None,
-    dump_mode: DumpModeOption = None,
-    trace_sinks: TraceSinkOption = None,
-    profile: ProfileOption = False,
-    profile_out: ProfileOutOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
+    settings: Settings,
     version: Annotated[
         bool,
         typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Show the help when no command is named; the options keep their values themselves."""
+    """Show the help when no command is named."""
     if context.invoked_subcommand is None:
         print(context.get_help())
 
@@ -112,10 +61,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with warnings_as_lines(), interrupts_arrive():
             return _run(command, arguments, settings)
     except (Exception, KeyboardInterrupt) as error:
-        # Options after the one that is wrong were not parsed, and so could not say this.
-        settings.json |= "--json" in arguments
-        settings.debug |= "--debug" in arguments
-        return report(error, as_json=settings.json, debug=settings.debug)
+        # An error may come before these options were parsed.
+        as_json = settings.json or "--json" in arguments
+        return report(error, as_json=as_json, debug=settings.debug or "--debug" in arguments)
 
 
 def _run(command: Any, arguments: Sequence[str], settings: Settings) -> int:
@@ -130,6 +78,6 @@ def _run(command: Any, arguments: Sequence[str], settings: Settings) -> int:
 
 
 def _never_fail_to_encode(stream: object) -> None:
-    """Where the encoding of the terminal lacks a character, show a question mark instead."""
+    """Let characters that the encoding of the terminal lacks become question marks."""
     if isinstance(stream, io.TextIOWrapper):
         stream.reconfigure(errors="replace")

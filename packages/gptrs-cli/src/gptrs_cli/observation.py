@@ -1,4 +1,4 @@
-"""What `--dump-dir`, `--trace-sink` and `--profile` ask for, while a command runs programs."""
+"""Runs programs as the shared options say: overridden, dumped, traced, profiled."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import UsageError
 from gptrs.plugins.trace_sinks import listening
+from gptrs.runtime.functional_overrides import command_line_overrides
 from gptrs.runtime.observe.dump import ProgramDump, dumping
 from gptrs.runtime.observe.profile import Profile, profiling
 from gptrs_cli.options.settings import Settings
@@ -19,14 +20,14 @@ from gptrs_cli.terminal.stderr import note
 
 @contextmanager
 def observed(settings: Settings) -> Generator[Profile | None]:
-    """Scope in which programs are dumped, traced and profiled as asked.
+    """Scope in which functionals are overridden and programs dumped, traced and profiled as asked.
 
-    That is checked before all else. It yields the profile that is being made, for results as JSON;
-    otherwise it is shown, or written, in the end.
+    The options are checked first. Yields the profile that is being made, for results as JSON;
+    otherwise the profile is shown, or written, in the end.
     """
     if settings.profile_out is not None:
         _make_folder(settings.profile_out)
-    with _dumped(settings):
+    with _dumped(settings), command_line_overrides(settings.overrides):
         if not settings.profile and settings.profile_out is None:
             yield None
             return

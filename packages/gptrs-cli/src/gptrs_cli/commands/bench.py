@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import json
+import os
+import platform
+from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gptrs_cli.options.model import ModelOption
-from gptrs_cli.options.settings import (
-    BackendOption,
-    DebugOption,
-    JsonOption,
-    PluginsOption,
-    ThreadsOption,
-    WeightBudgetOption,
-    settings_of,
-)
+from gptrs import __version__
+from gptrs.runtime.measure.bench import ModelBench, Row
+from gptrs.runtime.measure.bench_cases import require_room, tokens_of
+from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
+from gptrs_cli.doctor import machine
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.inputs import parse_integers
+from gptrs_cli.options.model import ModelOption, loaded_model
+from gptrs_cli.options.settings import LOAD, Settings
+from gptrs_cli.terminal.stderr import Waiting, note
+from gptrs_cli.terminal.tables import print_table
 
 app = typer.Typer(
     help="Measure a model on a backend, and the machine itself.",
-    no_args_is_help=False,
+    add_completion=False,
     rich_markup_mode=None,
 )
 _RoundsOption = Annotated[
@@ -28,8 +34,9 @@ _RoundsOption = Annotated[
 
 
 @app.command()
+@command_options(*LOAD)
 def generate(
-    context: typer.Context,
+    *,
     model: ModelOption = None,
     prompt_lengths: Annotated[
         str,
@@ -43,38 +50,89 @@ def generate(
         int, typer.Option("--new-tokens", metavar="N", min=1, help="Generate so many tokens.")
     ] = 32,
     rounds: _RoundsOption = 5,
-    backend: BackendOption = None,
-    threads: ThreadsOption = None,
-    weight_budget: WeightBudgetOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
+    settings: Settings,
 ) -> None:
     """Measure loading, compiling, prompts and the generation of text."""
-    from gptrs_cli.benchmark import measure_generation
-    from gptrs_cli.generate.prompt import parse_integers
-
     lengths = parse_integers(prompt_lengths, "--prompt-lengths", "numbers of tokens")
-    settings = settings_of(context)
-    measure_generation(model, lengths, context_length, new_tokens, rounds, settings)
+
+    def rows(bench: ModelBench) -> list[Row]:
+        return bench.generation(lengths, context_length, new_tokens)
+
+    _measure(model, rounds, settings, rows)
 
 
 @app.command()
+@command_options(*LOAD)
 def forward(
-    context: typer.Context,
+    *,
     model: ModelOption = None,
     tokens: Annotated[
         int, typer.Option("--tokens", metavar="N", min=1, help="Run on so many tokens.")
     ] = 128,
     rounds: _RoundsOption = 5,
-    backend: BackendOption = None,
-    threads: ThreadsOption = None,
-    weight_budget: WeightBudgetOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
+    settings: Settings,
 ) -> None:
     """Measure one run of a model."""
-    from gptrs_cli.benchmark import measure_forward
 
-    measure_forward(model, tokens, rounds, settings_of(context))
+    def rows(bench: ModelBench) -> list[Row]:
+        lm = bench.model.causal_lm()
+        require_room(lm.context_length, tokens)
+        return bench.forward(tokens_of(tokens, lm.vocab_size))
+
+    _measure(model, rounds, settings, rows)
+
+
+def machine_fields(limits: MachineLimits) -> dict[str, object]:
+    """What a result says of the machine: names, versions, and the limits that were measured."""
+    name, features = machine.processor()
+    return {
+        "processor": name,
+        "features": features,
+        "cores": machine.cores(),
+        "memory": machine.memory(),
+        "platform": platform.platform(),
+        "python": platform.python_version(),
+        "gptrs": __version__,
+        "load_average": os.getloadavg()[0],
+        "read_gb_per_s": limits.read_gb_per_s,
+        "gflop_per_s": limits.gflop_per_s,
+        "limits_measured_by": limits.measured_by,
+        "threads": limits.threads,
+    }
+
+
+def _measure(
+    *,
+    path: Path | None,
+    rounds: int,
+    rows_of: Callable[[ModelBench], list[Row]],
+    settings: Settings,
+) -> None:
+    with Waiting("loading the model") as waiting:
+        model = loaded_model(path, settings)
+        waiting.now("measuring the machine")
+        limits = measure_limits(model.backend)
+        threads = settings.threads or limits.threads
+        bench = ModelBench(
+            model, threads, rounds, limits, step=lambda name: waiting.now(f"measuring {name}")
+        )
+        rows = rows_of(bench)
+    if settings.json:
+        fields = {"model": model.name, "backend": model.backend.name}
+        listed = [row.as_json() for row in rows]
+        print(json.dumps({"machine": machine_fields(limits), **fields, "rows": listed}, indent=2))
+        return
+    print_table(["work", "figure", "GB/s", "GFLOP/s", "of limit"], [_cells(row) for row in rows])
+    note(
+        f"{model.name} on {model.backend.name}, {threads or 'its own number of'} threads; the"
+        f" machine reads {limits.read_gb_per_s:.1f} GB/s and computes"
+        f" {limits.gflop_per_s:.0f} GFLOP/s (by {limits.measured_by}), load"
+        f" {os.getloadavg()[0]:.1f}"
+    )
+
+
+def _cells(row: Row) -> list[str]:
+    figure = f"{row.ours:.4g} {row.unit}"
+    rates = (row.gb_per_s, row.gflop_per_s)
+    share = "" if row.share_of_limit is None else f"{row.share_of_limit:.0%}"
+    return [row.work, figure, *("" if rate is None else f"{rate:.1f}" for rate in rates), share]

@@ -2,51 +2,38 @@
 
 from __future__ import annotations
 
-import json as json_format
+import json
 import time
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from gptrs_cli.options.model import ModelOption
-from gptrs_cli.options.settings import (
-    BackendOption,
-    DebugOption,
-    JsonOption,
-    PluginsOption,
-    ThreadsOption,
-    WeightBudgetOption,
-    settings_of,
-)
-
-if TYPE_CHECKING:
-    from gptrs.runtime.measure.kernel_caches import CacheReport, Entries
+from gptrs.runtime.measure.kernel_caches import CacheReport, Entries, kernel_caches
+from gptrs.runtime.measure.kernel_caches import warm as warm_model
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.inputs import parse_integers
+from gptrs_cli.options.model import ModelOption, loaded_model
+from gptrs_cli.options.settings import LOAD, Settings
+from gptrs_cli.terminal.progress import progress_bar
+from gptrs_cli.terminal.stderr import printable
 
 app = typer.Typer(
     help="Show, fill or clear the compiled kernels on disk.",
-    no_args_is_help=False,
+    add_completion=False,
     rich_markup_mode=None,
 )
 _NO_BACKEND = "no backend that works here keeps compiled kernels"
 
 
 @app.command()
-def info(
-    context: typer.Context,
-    backend: BackendOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
-) -> None:
+@command_options("backend")
+def info(settings: Settings) -> None:
     """Show where the kernels are, their size, and which are stale."""
-    from gptrs.runtime.measure.kernel_caches import kernel_caches
-
-    settings = settings_of(context)
     caches = kernel_caches(settings.backend)
     reports = {name: cache.cache_report() for name, cache in caches.items()}
     if settings.json:
         listed = [_as_json(name, report) for name, report in reports.items()]
-        print(json_format.dumps({"caches": listed}, indent=2))
+        print(json.dumps({"caches": listed}, indent=2))
         return
     for name, report in reports.items():
         _print_report(name, report)
@@ -55,8 +42,9 @@ def info(
 
 
 @app.command()
+@command_options(*LOAD)
 def warm(
-    context: typer.Context,
+    *,
     model: ModelOption = None,
     prompt_lengths: Annotated[
         str | None,
@@ -66,20 +54,9 @@ def warm(
             help="Compile for prompts of so many tokens; these without it, where they fit.",
         ),
     ] = None,
-    backend: BackendOption = None,
-    threads: ThreadsOption = None,
-    weight_budget: WeightBudgetOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
+    settings: Settings,
 ) -> None:
     """Compile what a model needs, so that its first run does not wait."""
-    from gptrs.runtime.measure.kernel_caches import warm as warm_model
-    from gptrs_cli.generate.prompt import parse_integers
-    from gptrs_cli.model_loading import loaded_model
-    from gptrs_cli.terminal.progress import progress_bar
-
-    settings = settings_of(context)
     lengths = None
     if prompt_lengths is not None:
         lengths = parse_integers(prompt_lengths, "--prompt-lengths", "numbers of tokens")
@@ -90,28 +67,23 @@ def warm(
     seconds = time.perf_counter() - started
     if settings.json:
         fields = {"model": loaded.name, "backend": loaded.backend.name}
-        print(json_format.dumps({**fields, "compiled": compiled, "seconds": seconds}))
+        print(json.dumps({**fields, "compiled": compiled, "seconds": seconds}))
         return
     done = f"{_counted(compiled, 'kernel')} compiled" if compiled else "nothing to compile"
     print(f"{done} for {loaded.name} on {loaded.backend.name}, {seconds:.1f} s")
 
 
 @app.command()
+@command_options("backend")
 def clear(
-    context: typer.Context,
+    *,
     stale: Annotated[
         bool,
         typer.Option("--stale", help="Only those that other versions, or another machine, made."),
     ] = False,
-    backend: BackendOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
+    settings: Settings,
 ) -> None:
     """Remove compiled kernels; what needs them compiles them again."""
-    from gptrs.runtime.measure.kernel_caches import kernel_caches
-
-    settings = settings_of(context)
     caches = kernel_caches(settings.backend)
     removed = {name: cache.clear_cache(stale_only=stale) for name, cache in caches.items()}
     if settings.json:
@@ -119,7 +91,7 @@ def clear(
             {"backend": name, "removed": entries.count, "bytes": entries.nbytes}
             for name, entries in removed.items()
         ]
-        print(json_format.dumps({"caches": listed}))
+        print(json.dumps({"caches": listed}))
         return
     for name, entries in removed.items():
         print(f"{name}: {_counted(entries.count, 'kernel')} removed, {_size(entries.nbytes)}")
@@ -150,8 +122,6 @@ def _as_json(name: str, report: CacheReport) -> dict[str, object]:
 
 
 def _print_report(name: str, report: CacheReport) -> None:
-    from gptrs_cli.terminal.stderr import printable
-
     print(f"{name}")
     print(printable(f"  folder   {report.folder or 'none: kernels are compiled in each process'}"))
     held, budget = _size(report.entries.nbytes), _size(report.budget_bytes)

@@ -2,33 +2,35 @@
 
 from __future__ import annotations
 
-import json as json_format
+import json
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gptrs_cli.options.settings import (
-    BackendOption,
-    DebugOption,
-    DumpDirOption,
-    DumpModeOption,
-    JsonOption,
-    PluginsOption,
-    ThreadsOption,
-    TraceSinkOption,
-    settings_of,
-)
+from gptrs.api import dtypes, run_conformance
+from gptrs.plugins.manager import manager
+from gptrs_cli.observation import observed
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.settings import OBSERVED, Settings
+from gptrs_cli.terminal.progress import progress_bar
+from gptrs_cli.terminal.stderr import printable
+from gptrs_cli.terminal.tables import print_table
 
 if TYPE_CHECKING:
     from gptrs_conformance.report import Report
 
 app = typer.Typer(
     help="Check a backend against the definition of PTIR.",
-    no_args_is_help=False,
+    add_completion=False,
     rich_markup_mode=None,
 )
+
+
+@app.callback()
+def _group() -> None:  # pyright: ignore[reportUnusedFunction]
+    """Make `run` a command of a group, although it is the only one."""
 
 
 class LevelChoice(StrEnum):
@@ -40,9 +42,9 @@ class LevelChoice(StrEnum):
 
 
 @app.command("run")
+@command_options("backend", "threads", *OBSERVED)
 def run(
-    context: typer.Context,
-    backend: BackendOption = None,
+    *,
     level: Annotated[
         LevelChoice,
         typer.Option(
@@ -55,29 +57,17 @@ def run(
         list[str] | None,
         typer.Option("--op", metavar="NAME", help="Run this op alone; can be repeated."),
     ] = None,
-    threads: ThreadsOption = None,
-    dump_dir: DumpDirOption = None,
-    dump_mode: DumpModeOption = None,
-    trace_sinks: TraceSinkOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
+    settings: Settings,
 ) -> None:
     """Run the conformance kit on a backend.
 
     What it claims must pass, the rest it must refuse. Exits with 1 when anything failed.
     """
-    from gptrs.api import run_conformance
-    from gptrs.plugins.manager import manager
-    from gptrs_cli.observation import observed
-    from gptrs_cli.terminal.progress import progress_bar
-
-    settings = settings_of(context)
     engine = manager().get_backend(settings.backend, threads=settings.threads)
     with observed(settings), progress_bar(f"conformance of `{engine.name}`") as step:
         report = run_conformance(engine, level.value, ops=op or (), progress=step)
     if settings.json:
-        print(json_format.dumps(report.as_json(), indent=2))
+        print(json.dumps(report.as_json(), indent=2))
     else:
         _print_report(report)
     if report.failed:
@@ -85,9 +75,6 @@ def run(
 
 
 def _print_report(report: Report) -> None:
-    from gptrs_cli.terminal.stderr import printable
-    from gptrs_cli.terminal.tables import print_table
-
     rows = [[name, *_by_status(types)] for name, types in report.coverage.items()]
     print_table(["op", "pass", "fail", "refused"], rows)
     if report.checks:
@@ -116,8 +103,6 @@ def _by_status(types: Mapping[str, str]) -> list[str]:
 
 def _grouped(names: list[str]) -> list[str]:
     """`names` with one word for all integers and one for all floats, where all are there."""
-    from gptrs.api import dtypes
-
     words: list[str] = []
     for word, members in (("integers", dtypes.INTEGERS), ("floats", dtypes.FLOATS)):
         group = [dtype.name for dtype in members]

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import time
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gptrs_cli.options.settings import DebugOption, JsonOption, PluginsOption, settings_of
+from gptrs.checkpoint.converting.convert import Converted
+from gptrs.checkpoint.converting.convert import convert as convert_checkpoint
+from gptrs.checkpoint.converting.shards import parse_size
+from gptrs_cli.inspect.checkpoint import byte_size, count
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.progress import progress_bar
+from gptrs_cli.terminal.stderr import note, printable
+
+_STEP = 2**20
+"""Bytes that a step of the progress bar stands for: terminals show no more."""
 
 
 class ModelForm(StrEnum):
@@ -26,8 +38,9 @@ class WeightType(StrEnum):
     BF16 = "bf16"
 
 
+@command_options()
 def convert(
-    context: typer.Context,
+    *,
     source: Annotated[
         str,
         typer.Argument(
@@ -65,23 +78,56 @@ def convert(
     force: Annotated[
         bool, typer.Option("--force", help="Replace DST: a file, or a folder that holds a model.")
     ] = False,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
+    settings: Settings,
 ) -> None:
     """Write a model in another format or type, whole or not at all.
 
     The files beside the weights are carried over: settings, tokenizer, chat template.
     """
-    from gptrs.checkpoint.converting.shards import parse_size
-    from gptrs_cli.conversion import Request, convert_and_print
+    size = None if shard_size is None else parse_size(shard_size)
+    started = time.perf_counter()
+    with progress_bar(f"writing {destination.name}") as step:
 
-    request = Request(
-        source=source,
-        destination=destination,
-        to=None if to is None else to.value,
-        dtype=None if dtype is None else dtype.value,
-        shard_size=None if shard_size is None else parse_size(shard_size),
-        force=force,
-    )
-    convert_and_print(request, as_json=settings_of(context).json)
+        def progress(done: int, total: int, name: str) -> None:
+            if step is not None:
+                step(done // _STEP, max(1, total // _STEP), printable(name))
+
+        written = convert_checkpoint(
+            source,
+            destination,
+            to=None if to is None else to.value,
+            dtype=None if dtype is None else dtype.value,
+            shard_size=size,
+            force=force,
+            progress=progress,
+        )
+    if settings.json:
+        seconds = round(time.perf_counter() - started, 3)
+        print(json.dumps(_fields(source, destination, written) | {"seconds": seconds}, indent=2))
+        return
+    print(printable(_sentence(destination, written, dtype)))
+    if written.left_out:
+        note(f"not carried over: {', '.join(written.left_out)}")
+
+
+def _sentence(destination: Path, written: Converted, dtype: WeightType | None) -> str:
+    what = "tensors" if written.kind is None else f"{written.kind} model"
+    parts = f"{written.tensors} tensors, {count(written.parameters)} parameters"
+    size = byte_size(written.nbytes)
+    rounded = f", {written.rounded} rounded to {dtype}" if written.rounded else ""
+    return f"wrote {destination}: {what}, {parts}, {size}{rounded}"
+
+
+def _fields(source: str, destination: Path, written: Converted) -> dict[str, object]:
+    return {
+        "source": source,
+        "destination": str(destination),
+        "format": written.form,
+        "kind": written.kind,
+        "files": list(written.files),
+        "tensors": written.tensors,
+        "parameters": written.parameters,
+        "bytes": written.nbytes,
+        "rounded": written.rounded,
+        "left_out": list(written.left_out),
+    }

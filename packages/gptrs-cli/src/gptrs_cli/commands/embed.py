@@ -2,30 +2,48 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
+import numpy as np
 import typer
 
-from gptrs_cli.options.settings import (
-    BackendOption,
-    DebugOption,
-    DumpDirOption,
-    DumpModeOption,
-    JsonOption,
-    OverrideOption,
-    PluginsOption,
-    ProfileOption,
-    ProfileOutOption,
-    ThreadsOption,
-    TraceSinkOption,
-    WeightBudgetOption,
-    settings_of,
-)
+from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
+from gptrs.errors import UsageError
+from gptrs.runtime.embedding.embed import Progress, cosine_similarities
+from gptrs.runtime.embedding.embed import embed as embed_texts
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.measure.kernel_caches import compiling
+from gptrs.runtime.programs.value_text import json_values
+from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.model import loaded_model
+from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.options.texts import read_texts
+from gptrs_cli.terminal.progress import Step, progress_bar
+from gptrs_cli.terminal.stderr import Waiting, note_below
+from gptrs_cli.terminal.tables import print_table
+
+MOST_COMPARED: Final = 100
+"""Most texts whose similarities are shown."""
+_SHOWN_VALUES: Final = 4
 
 
+@dataclass(frozen=True)
+class _Result:
+    vectors: np.ndarray
+    similarities: np.ndarray | None
+    seconds: float
+
+
+@command_options(*MODEL)
 def embed(
-    context: typer.Context,
+    *,
     model: Annotated[
         Path,
         typer.Option(
@@ -75,30 +93,112 @@ def embed(
     batch_size: Annotated[
         int, typer.Option("--batch-size", metavar="N", min=1, help="Run N texts together.")
     ] = 32,
-    backend: BackendOption = None,
-    threads: ThreadsOption = None,
-    override: OverrideOption = None,
-    weight_budget: WeightBudgetOption = None,
-    dump_dir: DumpDirOption = None,
-    dump_mode: DumpModeOption = None,
-    trace_sinks: TraceSinkOption = None,
-    profile: ProfileOption = False,
-    profile_out: ProfileOutOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
+    settings: Settings,
 ) -> None:
-    """Give each text a vector. Texts of like meaning get vectors that point the same way.
+    """Give each text a vector.
 
-    Pooling, normalization and prompts are those of the files beside the model.
+    Texts of like meaning get vectors that point the same way. Pooling, normalization and prompts
+    are those of the files beside the model.
     """
-    from gptrs.runtime.functional_overrides import command_line_overrides
-    from gptrs_cli.embedding_run import Request, run_and_print
-    from gptrs_cli.observation import observed
-    from gptrs_cli.options.texts import read_texts
-
     texts = read_texts(text, file)
-    request = Request(model, texts, out, similarity, batch_size, normalize, prompt_name)
-    settings = settings_of(context)
-    with observed(settings) as found, command_line_overrides(settings.overrides):
-        run_and_print(request, settings, found)
+    with observed(settings) as profile:
+        if out is not None:
+            require_writable(out)
+        if similarity:
+            _require_few(texts)
+        with Waiting(f"loading `{model}`"):
+            loaded = loaded_model(model, settings)
+            loaded.text_embedder()
+        started = time.perf_counter()
+        with _progress(loaded, len(texts)) as progress:
+            vectors = embed_texts(
+                loaded, texts, batch_size, normalize, prompt_name=prompt_name, progress=progress
+            )
+        seconds = time.perf_counter() - started
+        result = _Result(vectors, cosine_similarities(vectors) if similarity else None, seconds)
+        if out is not None:
+            write_archive(out, {"embeddings": vectors})
+        if settings.json:
+            fields = _as_json(loaded, texts, result, with_vectors=out is None)
+            print(json.dumps(fields | profile_fields(profile)))
+            return
+        _print(texts, result)
+        written = f", written to {out}" if out is not None else ""
+        note_below(
+            f"vectors f32{list(vectors.shape)} in {seconds:.3f} s, backend"
+            f" {loaded.backend.name}, loaded in {loaded.load_seconds:.2f} s{written}"
+        )
+
+
+def _require_few(texts: list[str]) -> None:
+    if len(texts) > MOST_COMPARED:
+        raise UsageError(
+            f"`--similarity` shows at most {MOST_COMPARED} texts, got {len(texts)}",
+            hint="write the vectors with --out",
+        )
+
+
+@contextmanager
+def _progress(model: LoadedModel, total: int) -> Generator[Progress | None]:
+    """Scope of a bar, which tells of kernels that are compiled, too; None where nobody sees it."""
+    with progress_bar("embedding") as step:
+        if step is None:
+            yield None
+            return
+        bar = _Bar(step, total)
+        with compiling(model.backend, bar.compiles):
+            yield bar.moves
+
+
+class _Bar:
+    """A bar of texts, beside which kernels are counted."""
+
+    def __init__(self, step: Step, total: int) -> None:
+        self._step = step
+        self._done = 0
+        self._total = total
+
+    def moves(self, done: int, total: int) -> None:
+        self._done = done
+        self._step(done, total, "")
+
+    def compiles(self, number: int, total: int | None) -> None:
+        of_all = "" if total is None else f" of {total}"
+        self._step(self._done, self._total, f"compiling kernel {number}{of_all} (once)")
+
+
+def _print(texts: list[str], result: _Result) -> None:
+    """A row for each text: the first values of its vector, or its similarity to each text."""
+    numbers = [str(number) for number in range(len(texts))]
+    if result.similarities is None:
+        cells = [[_first_values(vector)] for vector in result.vectors]
+        columns = ["#", "vector", "text"]
+    else:
+        cells = [[f"{value:.4f}" for value in row] for row in result.similarities]
+        columns = ["#", *numbers, "text"]
+    rows = [[number, *row, text] for number, row, text in zip(numbers, cells, texts, strict=True)]
+    print_table(columns, rows)
+
+
+def _first_values(vector: np.ndarray) -> str:
+    shown = " ".join(f"{value:.4f}" for value in vector[:_SHOWN_VALUES])
+    return f"{shown} ..." if vector.size > _SHOWN_VALUES else shown
+
+
+def _as_json(
+    model: LoadedModel, texts: list[str], result: _Result, *, with_vectors: bool
+) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "model": model.name,
+        "kind": model.kind,
+        "backend": model.backend.name,
+        "texts": texts,
+        "shape": list(result.vectors.shape),
+        "dtype": "f32",
+    }
+    if with_vectors:
+        fields["embeddings"] = json_values(result.vectors)
+    if result.similarities is not None:
+        fields["similarity"] = json_values(result.similarities)
+    fields["timings"] = {"load_s": model.load_seconds, "embed_s": result.seconds}
+    return fields

@@ -2,77 +2,114 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import typer
+import numpy as np
 
-from gptrs_cli.options.inputs import (
-    InputKeyOption,
-    InputOption,
-    PromptOption,
-    SeedOption,
-    TokensOption,
-)
-from gptrs_cli.options.model import ModelOption
-from gptrs_cli.options.settings import (
-    BackendOption,
-    DebugOption,
-    DumpDirOption,
-    DumpModeOption,
-    JsonOption,
-    OverrideOption,
-    PluginsOption,
-    ProfileOption,
-    ProfileOutOption,
-    ThreadsOption,
-    TraceSinkOption,
-    WeightBudgetOption,
-    settings_of,
-)
+from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
+from gptrs.runtime.forward import Forward, Score, run_forward
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.model_inputs import Batch, batch_of
+from gptrs.runtime.programs.value_text import json_values
+from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.options.declare import option
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.inputs import InputOptions
+from gptrs_cli.options.model import ModelOption, loaded_model, model_shown
+from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.terminal.progress import compilation_shown
+from gptrs_cli.terminal.stderr import Waiting, note_below, printable
+from gptrs_cli.terminal.tables import print_table
 
 
+@command_options(*MODEL)
 def forward(
-    context: typer.Context,
+    *,
     model: ModelOption = None,
-    inputs: InputOption = None,
-    input_key: InputKeyOption = None,
-    tokens: TokensOption = None,
-    prompt: PromptOption = None,
-    seed: SeedOption = 0,
+    inputs: InputOptions,
     out: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--out",
+            "Write the tensor `logits` as .npy, .npz, .safetensors or .gptrsten.",
             metavar="FILE",
-            help="Write the tensor `logits` as .npy, .npz, .safetensors or .gptrsten.",
         ),
     ] = None,
-    backend: BackendOption = None,
-    threads: ThreadsOption = None,
-    override: OverrideOption = None,
-    weight_budget: WeightBudgetOption = None,
-    dump_dir: DumpDirOption = None,
-    dump_mode: DumpModeOption = None,
-    trace_sinks: TraceSinkOption = None,
-    profile: ProfileOption = False,
-    profile_out: ProfileOutOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
+    settings: Settings,
 ) -> None:
     """Run a model once and print the five best classes or tokens.
 
     Images are prepared as the files of the model say, and batches keep the order of their inputs.
     """
-    from gptrs.runtime.functional_overrides import command_line_overrides
-    from gptrs.runtime.model_inputs import InputChoice
-    from gptrs_cli.forward_run import Request, run_and_print
-    from gptrs_cli.generate.prompt import parse_integers
-    from gptrs_cli.observation import observed
+    choice = inputs.choice()
+    with observed(settings) as profile:
+        if out is not None:
+            require_writable(out)
+        with Waiting(f"loading {model_shown(model)}") as waiting:
+            loaded = loaded_model(model, settings)
+            waiting.now("reading the input")
+            batch = batch_of(loaded, choice)
+            waiting.now(f"running on {loaded.backend.name}")
+            with compilation_shown(loaded.backend, waiting):
+                result = run_forward(loaded, batch)
+            if out is not None:
+                waiting.now(f"writing `{out}`")
+                write_archive(out, {"logits": result.logits})
+        if settings.json:
+            print(json.dumps(_as_json(loaded, batch, result) | profile_fields(profile)))
+            return
+        _print(loaded, batch, result)
+        written = f", written to {out}" if out is not None else ""
+        note_below(
+            f"logits {_type(result.logits)} in {result.seconds:.3f} s, backend"
+            f" {loaded.backend.name}, loaded in {loaded.load_seconds:.2f} s{written}"
+        )
 
-    ids = None if tokens is None else tuple(parse_integers(tokens, "--tokens", "tokens"))
-    choice = InputChoice(tuple(inputs or ()), input_key, ids, prompt, seed)
-    settings = settings_of(context)
-    with observed(settings) as found, command_line_overrides(settings.overrides):
-        run_and_print(Request(model, choice, out), settings, found)
+
+def _print(model: LoadedModel, batch: Batch, result: Forward) -> None:
+    """A table for each row, under the name of the file that it is from where there are several."""
+    takes_images = "image_classifier" in model.capabilities
+    columns = (
+        ("probability", "class", "label") if takes_images else ("probability", "token", "text")
+    )
+    for position, (origin, best) in enumerate(zip(batch.origins, result.best, strict=True)):
+        if position:
+            print()
+        if len(batch.origins) > 1:
+            print(printable(origin))
+        print_table(columns, [_cells(score, quotes=not takes_images) for score in best])
+
+
+def _cells(score: Score, *, quotes: bool) -> Sequence[str]:
+    # The text of a token may be white space: quotes show it.
+    shown = json.dumps(score.name, ensure_ascii=False) if quotes else score.name
+    return f"{score.probability:.4f}", str(score.index), shown
+
+
+def _as_json(model: LoadedModel, batch: Batch, result: Forward) -> dict[str, object]:
+    return {
+        "model": model.name,
+        "kind": model.kind,
+        "backend": model.backend.name,
+        "inputs": list(batch.origins),
+        "shape": list(result.logits.shape),
+        "dtype": "f32",
+        "top5": [[_score_as_json(score) for score in best] for best in result.best],
+        "timings": {"load_s": model.load_seconds, "forward_s": result.seconds},
+    }
+
+
+def _score_as_json(score: Score) -> dict[str, object]:
+    return {
+        "index": score.index,
+        "name": score.name,
+        "logit": json_values(np.array(score.logit)),
+        "probability": json_values(np.array(score.probability)),
+    }
+
+
+def _type(array: np.ndarray) -> str:
+    return f"f32[{', '.join(map(str, array.shape))}]"

@@ -2,78 +2,117 @@
 
 from __future__ import annotations
 
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated
 
-import typer
+import numpy as np
 
-from gptrs_cli.options.inputs import (
-    InputKeyOption,
-    InputOption,
-    PromptOption,
-    SeedOption,
-    TokensOption,
-)
-from gptrs_cli.options.model import ModelOption
-from gptrs_cli.options.settings import (
-    BackendOption,
-    DebugOption,
-    DumpDirOption,
-    DumpModeOption,
-    JsonOption,
-    OverrideOption,
-    PluginsOption,
-    ProfileOption,
-    ProfileOutOption,
-    ThreadsOption,
-    TraceSinkOption,
-    WeightBudgetOption,
-    settings_of,
-)
+from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
+from gptrs.runtime.compare.state_summary import StateSummary, summarize
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.model_inputs import Batch, batch_of
+from gptrs.runtime.programs.value_text import json_values
+from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.options.declare import option
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.inputs import InputOptions
+from gptrs_cli.options.model import ModelOption, loaded_model, model_shown
+from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.terminal.progress import compilation_shown
+from gptrs_cli.terminal.stderr import Waiting, note_below
+from gptrs_cli.terminal.tables import print_table
+
+_COLUMNS = ("state", "mean", "std", "min", "max", "non-finite", "norm", "type")
 
 
+@dataclass(frozen=True)
+class _Traced:
+    states: Mapping[str, np.ndarray]
+    seconds: float
+
+    def summaries(self) -> Sequence[StateSummary]:
+        return [summarize(name, state) for name, state in self.states.items()]
+
+
+@command_options(*MODEL)
 def trace(
-    context: typer.Context,
+    *,
     model: ModelOption = None,
-    inputs: InputOption = None,
-    input_key: InputKeyOption = None,
-    tokens: TokensOption = None,
-    prompt: PromptOption = None,
-    seed: SeedOption = 0,
+    inputs: InputOptions,
     out: Annotated[
         Path | None,
-        typer.Option(
+        option(
             "--out",
+            "Write each state under its name as .npz, .safetensors or .gptrsten.",
             metavar="FILE",
-            help="Write each state under its name as .npz, .safetensors or .gptrsten.",
         ),
     ] = None,
-    backend: BackendOption = None,
-    threads: ThreadsOption = None,
-    override: OverrideOption = None,
-    weight_budget: WeightBudgetOption = None,
-    dump_dir: DumpDirOption = None,
-    dump_mode: DumpModeOption = None,
-    trace_sinks: TraceSinkOption = None,
-    profile: ProfileOption = False,
-    profile_out: ProfileOutOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
+    settings: Settings,
 ) -> None:
     """Run a model once and print statistics of its hidden states.
 
     They come in the order of computation. The names are those of transformers' `hidden_states`:
     embeddings, layer.0, layer.1, and so on.
     """
-    from gptrs.runtime.functional_overrides import command_line_overrides
-    from gptrs.runtime.model_inputs import InputChoice
-    from gptrs_cli.generate.prompt import parse_integers
-    from gptrs_cli.observation import observed
-    from gptrs_cli.trace_run import Request, run_and_print
+    choice = inputs.choice()
+    with observed(settings) as profile:
+        if out is not None:
+            require_writable(out)
+        with Waiting(f"loading {model_shown(model)}") as waiting:
+            loaded = loaded_model(model, settings)
+            waiting.now("reading the input")
+            batch = batch_of(loaded, choice)
+            waiting.now(f"running on {loaded.backend.name}")
+            with compilation_shown(loaded.backend, waiting):
+                traced = _traced(loaded, batch)
+            if out is not None:
+                waiting.now(f"writing `{out}`")
+                write_archive(out, traced.states)
+        if settings.json:
+            print(json.dumps(_as_json(loaded, batch, traced) | profile_fields(profile)))
+            return
+        print_table(_COLUMNS, [_cells(summary) for summary in traced.summaries()])
+        written = f", written to {out}" if out is not None else ""
+        note_below(
+            f"{len(traced.states)} states of {', '.join(batch.origins)} in {traced.seconds:.3f} s,"
+            f" backend {loaded.backend.name}, loaded in {loaded.load_seconds:.2f} s{written}"
+        )
 
-    ids = None if tokens is None else tuple(parse_integers(tokens, "--tokens", "tokens"))
-    choice = InputChoice(tuple(inputs or ()), input_key, ids, prompt, seed)
-    settings = settings_of(context)
-    with observed(settings) as found, command_line_overrides(settings.overrides):
-        run_and_print(Request(model, choice, out), settings, found)
+
+def _traced(model: LoadedModel, batch: Batch) -> _Traced:
+    started = time.perf_counter()
+    states = model.hidden_states(batch.array)
+    return _Traced(states, time.perf_counter() - started)
+
+
+def _cells(summary: StateSummary) -> list[str]:
+    numbers = (summary.mean, summary.std, summary.min, summary.max)
+    return [
+        summary.name,
+        *(f"{number:.4g}" for number in numbers),
+        f"{summary.non_finite:.2%}" if summary.non_finite else "0",
+        f"{summary.norm:.4g}",
+        summary.type,
+    ]
+
+
+def _as_json(model: LoadedModel, batch: Batch, traced: _Traced) -> dict[str, object]:
+    return {
+        "model": model.name,
+        "kind": model.kind,
+        "backend": model.backend.name,
+        "inputs": list(batch.origins),
+        "states": [_summary_as_json(summary) for summary in traced.summaries()],
+        "timings": {"load_s": model.load_seconds, "trace_s": traced.seconds},
+    }
+
+
+def _summary_as_json(summary: StateSummary) -> dict[str, object]:
+    return {
+        key: json_values(np.array(value)) if isinstance(value, float) else value
+        for key, value in asdict(summary).items()
+    }

@@ -2,43 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+import importlib
+import json
+import time
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from gptrs_cli.options.inputs import (
-    InputKeyOption,
-    InputOption,
-    PromptOption,
-    SeedOption,
-    TokensOption,
-)
-from gptrs_cli.options.model import ModelOption
-from gptrs_cli.options.settings import (
-    BackendOption,
-    DebugOption,
-    DumpDirOption,
-    DumpModeOption,
-    JsonOption,
-    OverrideOption,
-    PluginsOption,
-    ProfileOption,
-    ProfileOutOption,
-    ThreadsOption,
-    TraceSinkOption,
-    WeightBudgetOption,
-    settings_of,
-)
+from gptrs.checkpoint.models.hf_directory import HfDirectory
+from gptrs.errors import ModelError, UsageError
+from gptrs.runtime.compare.validation import MADE_UP_TOKENS, ValidationOptions
+from gptrs.runtime.compare.validation import validate as validate_model
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.model_inputs import batch_of
+from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.inputs import InputOptions
+from gptrs_cli.options.model import ModelOption, loaded_model, model_shown
+from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.terminal.progress import compilation_shown
+from gptrs_cli.terminal.stderr import Waiting
+from gptrs_cli.validate.report import Outcome, outcome_fields, print_outcome
+
+if TYPE_CHECKING:
+    from gptrs_cli.validate.torch_reference import TorchReference
 
 
+@command_options(*MODEL)
 def validate(
-    context: typer.Context,
+    *,
     model: ModelOption = None,
-    inputs: InputOption = None,
-    input_key: InputKeyOption = None,
-    tokens: TokensOption = None,
-    prompt: PromptOption = None,
-    seed: SeedOption = 0,
+    inputs: InputOptions,
     count: Annotated[
         int, typer.Option("--inputs", metavar="N", min=1, help="Make up N inputs if none is given.")
     ] = 2,
@@ -62,37 +56,52 @@ def validate(
             help="Largest error that is right, as a share of the range of the numbers.",
         ),
     ] = 1e-4,
-    backend: BackendOption = None,
-    threads: ThreadsOption = None,
-    override: OverrideOption = None,
-    weight_budget: WeightBudgetOption = None,
-    dump_dir: DumpDirOption = None,
-    dump_mode: DumpModeOption = None,
-    trace_sinks: TraceSinkOption = None,
-    profile: ProfileOption = False,
-    profile_out: ProfileOutOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
+    settings: Settings,
 ) -> None:
     """Compare a model with what transformers computes, at f32.
 
     Both load the same folder. Exits with 1 where they differ by more than the tolerance. Needs
     torch and transformers.
     """
-    from gptrs.runtime.compare.validation import MADE_UP_TOKENS, ValidationOptions
-    from gptrs.runtime.functional_overrides import command_line_overrides
-    from gptrs.runtime.model_inputs import InputChoice
-    from gptrs_cli.generate.prompt import parse_integers
-    from gptrs_cli.observation import observed
-    from gptrs_cli.validation_run import Request, run_and_print
-
-    ids = None if tokens is None else tuple(parse_integers(tokens, "--tokens", "tokens"))
-    files = tuple(inputs or ())
-    choice = InputChoice(files, input_key, ids, prompt, seed, count, MADE_UP_TOKENS)
-    request = Request(model, choice, ValidationOptions(tolerance, max_tokens, per_layer))
-    settings = settings_of(context)
-    with observed(settings) as found, command_line_overrides(settings.overrides):
-        agrees = run_and_print(request, settings, found)
-    if not agrees:
+    choice = inputs.choice(count, MADE_UP_TOKENS)
+    options = ValidationOptions(tolerance, max_tokens, per_layer)
+    with observed(settings) as profile:
+        with Waiting("importing torch and transformers") as waiting:
+            reference_class = _torch_reference()
+            waiting.now(f"loading {model_shown(model)}")
+            loaded = loaded_model(model, settings)
+            _require_folder(loaded)
+            batch = batch_of(loaded, choice)
+            waiting.now(f"loading {model_shown(model)} with transformers")
+            reference = reference_class(loaded)
+            waiting.now(f"running on {loaded.backend.name}, and in torch")
+            started = time.perf_counter()
+            with compilation_shown(loaded.backend, waiting):
+                found = validate_model(loaded, reference, batch, options)
+        seconds = time.perf_counter() - started
+        outcome = Outcome(loaded, reference.versions, batch.origins, found, seconds)
+        if settings.json:
+            print(json.dumps(outcome_fields(outcome) | profile_fields(profile)))
+        else:
+            print_outcome(outcome)
+    if not found.agrees:
         raise typer.Exit(1)
+
+
+def _torch_reference() -> type[TorchReference]:
+    try:
+        module = importlib.import_module("gptrs_cli.validate.torch_reference")
+    except ImportError as missing:
+        raise UsageError(
+            f"`gptrs validate` needs torch and transformers: {missing}",
+            hint="pip install 'gptrs-cli[torch]'",
+        ) from missing
+    return cast("type[TorchReference]", module.TorchReference)
+
+
+def _require_folder(model: LoadedModel) -> None:
+    if not isinstance(model.files, HfDirectory):
+        raise ModelError(
+            f"`{model.name}` is a file that transformers does not read",
+            hint="compare the folder it was made of, or make one with `gptrs convert`",
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from gptrs.errors import ModelError
 from gptrs.runtime.chat.messages import Message
@@ -12,26 +13,27 @@ from gptrs.runtime.generation.chat_session import conversation
 from gptrs.runtime.load import LoadedModel
 from gptrs_cli.generate.page import result_fields
 from gptrs_cli.generate.prompt_lines import PromptLine, read_prompt_lines
-from gptrs_cli.generate.request import Prompts, Request
+from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.generate.result_lines import ResultLines
-from gptrs_cli.model_loading import loaded_model
+from gptrs_cli.options.model import loaded_model, model_shown
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import INTERRUPTED
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import Waiting, note
 
 
-def run_prompts(request: Request, prompts: Prompts, settings: Settings) -> int:
+def run_prompts(request: GenerateRequest, path: Path, settings: Settings) -> int:
     """Generate for each prompt of the file that has no result yet; returns the exit code.
 
     All prompts are checked before any work.
     """
-    lines = read_prompt_lines(prompts.path)
-    with Waiting(f"loading {request.model_shown}"):
+    lines = read_prompt_lines(path)
+    with Waiting(f"loading {model_shown(request.model)}"):
         model = loaded_model(request.model, settings)
-    with ResultLines(prompts.out, model.name) as results:
+    with ResultLines(request.batch.out, model.name) as results:
         todo = [line for line in lines if line.id not in results.done]
-        size = DEFAULT_BATCH_SIZE if prompts.batch_size is None else prompts.batch_size
+        size = request.batch.batch_size
+        size = DEFAULT_BATCH_SIZE if size is None else size
         batches = Batches(model, _tasks(request, model, todo), request.options_for(model), size)
         known = len(lines) - len(todo)
         done = _write_results(batches, todo, results, model, known)
@@ -70,12 +72,12 @@ def _said(done: int, total: int, known: int) -> int:
     return 0
 
 
-def _tasks(request: Request, model: LoadedModel, lines: Sequence[PromptLine]) -> list[Task]:
+def _tasks(request: GenerateRequest, model: LoadedModel, lines: Sequence[PromptLine]) -> list[Task]:
     """What to generate from; conversations become prompts in one go."""
     said = {
         number: _messages(request, line)
         for number, line in enumerate(lines)
-        if line.messages is not None or (request.chat and line.text is not None)
+        if line.messages is not None or (request.prompt.chat and line.text is not None)
     }
     rendered = _rendered(model, [lines[number] for number in said], list(said.values()))
     prompts = dict(zip(said, rendered, strict=True))
@@ -85,10 +87,10 @@ def _tasks(request: Request, model: LoadedModel, lines: Sequence[PromptLine]) ->
     ]
 
 
-def _messages(request: Request, line: PromptLine) -> list[Message]:
+def _messages(request: GenerateRequest, line: PromptLine) -> list[Message]:
     if line.messages is not None:
         return line.messages
-    return conversation(request.system, line.text or "")
+    return conversation(request.prompt.system, line.text or "")
 
 
 def _rendered(

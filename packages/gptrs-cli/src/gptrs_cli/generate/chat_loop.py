@@ -8,8 +8,8 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.runtime.generation.chat_session import ChatSession
 from gptrs.runtime.load import LoadedModel
 from gptrs_cli.generate.page import Page, write_stream
-from gptrs_cli.generate.request import Request
-from gptrs_cli.model_loading import loaded_model
+from gptrs_cli.generate.request import GenerateRequest
+from gptrs_cli.options.model import loaded_model, model_shown
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.stderr import Waiting, complain, note
@@ -20,11 +20,11 @@ with contextlib.suppress(ImportError):
 _PROMPT = "> "
 
 
-def converse(request: Request, settings: Settings) -> int:
+def converse(request: GenerateRequest, settings: Settings) -> int:
     """Answer one message after another until the input ends; returns the exit code."""
-    with Waiting(f"loading {request.model_shown}"):
+    with Waiting(f"loading {model_shown(request.model)}"):
         model = loaded_model(request.model, settings)
-        session = ChatSession(model, request.options_for(model), request.system)
+        session = ChatSession(model, request.options_for(model), request.prompt.system)
     note("Ctrl-C ends an answer, Ctrl-D the conversation")
     while (text := _read_message()) is not None:
         if text.strip():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from gptrs.errors import UsageError
+from gptrs_cli.generate.options import PromptOptions
+from gptrs_cli.options.inputs import parse_integers
 from gptrs_cli.terminal.failures import InputFileError
 
 DEMO_PROMPT = "def read_file(path):\n"
@@ -22,46 +23,24 @@ class Prompt:
     is_default: bool = False
 
 
-@dataclass(frozen=True)
-class PromptChoice:
-    """What `--prompt`, `--prompt-ids` and `--prompt-file` say; None for those not given."""
+def read_prompt(options: PromptOptions, *, has_default: bool) -> Prompt:
+    """Return the prompt by the one option that is given, else the default if there is one.
 
-    text: str | None = None
-    ids: str | None = None
-    file: str | None = None
-
-    @property
-    def given(self) -> dict[str, str]:
-        """The options that were given."""
-        options = {"--prompt": self.text, "--prompt-ids": self.ids, "--prompt-file": self.file}
-        return {name: value for name, value in options.items() if value is not None}
-
-    def read(self, *, has_default: bool) -> Prompt:
-        """The prompt by the one option that is given, else the default if there is one.
-
-        UsageError for none, for several, and for malformed tokens; InputFileError for a file that
-        cannot be read as UTF-8.
-        """
-        given = list(self.given)
-        if len(given) > 1:
-            raise UsageError(f"`{given[0]}` and `{given[1]}` exclude each other", hint="give one")
-        if self.text is not None:
-            return Prompt(self.text)
-        if self.ids is not None:
-            return Prompt(parse_integers(self.ids, "--prompt-ids", "tokens"))
-        if self.file is not None:
-            return Prompt(_read_text(self.file))
-        if has_default:
-            return Prompt(DEMO_PROMPT, is_default=True)
-        raise UsageError("there is no prompt", hint="give --prompt, --prompt-file or --prompt-ids")
-
-
-def parse_integers(text: str, option: str, what: str) -> list[int]:
-    """The numbers in a list such as 1,2,3; UsageError that `option` needs `what` otherwise."""
-    parts = re.split(r"[,\s]+", text.strip())
-    if not all(re.fullmatch(r"[0-9]{1,18}", part) for part in parts):
-        raise UsageError(f"`{option}` needs {what} such as 1,2,3, got `{text:.60}`")
-    return [int(part) for part in parts]
+    UsageError for none, for several, and for malformed tokens; InputFileError for a file that
+    cannot be read as UTF-8.
+    """
+    given = list(options.given)
+    if len(given) > 1:
+        raise UsageError(f"`{given[0]}` and `{given[1]}` exclude each other", hint="give one")
+    if options.prompt is not None:
+        return Prompt(options.prompt)
+    if options.prompt_ids is not None:
+        return Prompt(parse_integers(options.prompt_ids, "--prompt-ids"))
+    if options.prompt_file is not None:
+        return Prompt(_read_text(options.prompt_file))
+    if has_default:
+        return Prompt(DEMO_PROMPT, is_default=True)
+    raise UsageError("there is no prompt", hint="give --prompt, --prompt-file or --prompt-ids")
 
 
 def _read_text(file: str) -> str:

@@ -2,94 +2,84 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
 from gptrs.errors import UsageError
-from gptrs.runtime.generation.generate import GenerationOptions
-from gptrs.runtime.generation.model_settings import configured_sampling
-from gptrs.runtime.generation.sampling import Sampling
+from gptrs.runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs.runtime.load import LoadedModel
-from gptrs_cli.generate.prompt import PromptChoice
+from gptrs_cli.generate.options import (
+    BatchOptions,
+    ContextOptions,
+    LimitOptions,
+    OutputOptions,
+    PromptOptions,
+    SamplingOptions,
+)
+
+_NOT_GREEDY = ("temperature", "top_k", "top_p", "min_p")
 
 
 @dataclass(frozen=True)
-class SamplingChoice:
-    """How to choose tokens; None where the model decides."""
-
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    seed: int | None
-    repetition_penalty: float | None
-    presence_penalty: float
-    frequency_penalty: float
-
-    def for_model(self, settings: Mapping[str, object]) -> Sampling:
-        """What that means for a model with these settings in its generation_config.json."""
-        return configured_sampling(settings, **dataclasses.asdict(self))
-
-
-@dataclass(frozen=True)
-class Prompts:
-    """A file of prompts, where the results go, and how many prompts run at once."""
-
-    path: Path
-    out: Path | None
-    batch_size: int | None
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the user asked for; None where the model or gptrs decides."""
+class GenerateRequest:
+    """The model and the groups of options; None where the model or gptrs decides."""
 
     model: Path | None
-    prompt: PromptChoice
-    chat: bool
-    system: str | None
-    prompts: Prompts | None
-    count: int
-    sampling: SamplingChoice
-    options: GenerationOptions
-    echo: bool
-
-    @property
-    def model_shown(self) -> str:
-        """The model in words."""
-        return f"`{self.model}`" if self.model else "the demo model"
+    prompt: PromptOptions
+    batch: BatchOptions
+    limits: LimitOptions
+    sampling: SamplingOptions
+    output: OutputOptions
+    context: ContextOptions
 
     def options_for(self, model: LoadedModel) -> GenerationOptions:
-        """The options, with the sampling that suits `model`."""
-        sampling = self.sampling.for_model(model.generation_config)
-        return dataclasses.replace(self.options, sampling=sampling)
+        """Return the options of generations, with the sampling that suits `model`."""
+        chunk = self.context.prefill_chunk
+        return GenerationOptions(
+            max_tokens=self.limits.max_tokens,
+            sampling=self.sampling.for_model(model.generation_config),
+            stop=tuple(self.limits.stop),
+            ignore_eos=self.limits.ignore_eos,
+            use_cache=not self.context.no_cache,
+            prefill_chunk=PREFILL_CHUNK if chunk is None else chunk,
+            logprobs=self.output.logprobs,
+            special=self.output.special,
+            context=self.context.context_size,
+            context_shift=self.context.context_shift,
+            keep=self.context.keep,
+            prompt_cache=self.context.prompt_cache,
+        )
 
-    def check(self, *, out: Path | None, batch_size: int | None) -> None:
+    def check(self, context: typer.Context) -> None:
         """UsageError for options that do not fit together, before anything is loaded."""
-        if self.system is not None and not self.chat:
+        if self.sampling.greedy:
+            _refuse_with_greedy(context)
+        if self.prompt.system is not None and not self.prompt.chat:
             _refuse("`--system` belongs to a conversation", "add --chat")
-        if self.chat and self.prompt.ids is not None:
+        if self.prompt.chat and self.prompt.prompt_ids is not None:
             _refuse("`--chat` makes a message of a text, not of tokens", "use --prompt")
-        if self.count < 1:
-            _refuse(f"`--num-return` must be at least 1, got {self.count}", "leave it out for 1")
-        if self.prompts is None:
-            _refuse_given({"--out": out, "--batch-size": batch_size}, "needs `--prompts`")
+        count = self.output.num_return
+        if count < 1:
+            _refuse(f"`--num-return` must be at least 1, got {count}", "leave it out for 1")
+        if self.batch.prompts is None:
+            only = {"--out": self.batch.out, "--batch-size": self.batch.batch_size}
+            _refuse_given(only, "needs `--prompts`")
             return
-        _refuse_given(self.prompt.given, "and `--prompts` exclude each other")
-        _refuse_given({"--echo": self.echo or None}, "and `--prompts` exclude each other")
-        several = self.count if self.count > 1 else None
-        _refuse_given({"--num-return": several}, "and `--prompts` exclude each other")
-        cache = self.options.prompt_cache
-        _refuse_given({"--prompt-cache": cache}, "and `--prompts` exclude each other")
+        one_prompt = {
+            **self.prompt.given,
+            "--echo": self.output.echo or None,
+            "--num-return": count if count > 1 else None,
+            "--prompt-cache": self.context.prompt_cache,
+        }
+        _refuse_given(one_prompt, "and `--prompts` exclude each other")
 
 
-def refuse_greedy_with(context: typer.Context, names: Sequence[str]) -> None:
-    """UsageError if one of these parameters is on the command line; a variable may be set."""
-    for name in names:
+def _refuse_with_greedy(context: typer.Context) -> None:
+    """Refuse options that sample on the command line; their environment variables may be set."""
+    for name in _NOT_GREEDY:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"
@@ -99,7 +89,7 @@ def refuse_greedy_with(context: typer.Context, names: Sequence[str]) -> None:
 def _refuse_given(options: Mapping[str, object], why: str) -> None:
     for name, value in options.items():
         if value is not None:
-            raise UsageError(f"`{name}` {why}", hint=f"leave out {name}")
+            _refuse(f"`{name}` {why}", f"leave out {name}")
 
 
 def _refuse(problem: str, hint: str) -> None:

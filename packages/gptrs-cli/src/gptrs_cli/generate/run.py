@@ -14,32 +14,34 @@ from gptrs.runtime.observe.profile import Profile
 from gptrs_cli.generate.batch import run_prompts
 from gptrs_cli.generate.chat_loop import converse
 from gptrs_cli.generate.page import Page, figures, result_fields, shown_text, write_stream
-from gptrs_cli.generate.prompt import Prompt
-from gptrs_cli.generate.request import Request
-from gptrs_cli.model_loading import loaded_model
+from gptrs_cli.generate.prompt import Prompt, read_prompt
+from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.observation import profile_fields
+from gptrs_cli.options.model import loaded_model, model_shown
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import INTERRUPTED
 from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.stderr import Waiting, is_terminal, note
 
 
-def run(request: Request, settings: Settings, profile: Profile | None = None) -> int:
+def run(request: GenerateRequest, settings: Settings, profile: Profile | None = None) -> int:
     """Generate and print; returns the exit code, which is 0 unless the user interrupts.
 
     JSON comes with what `profile` has found.
     """
-    if request.prompts is not None:
-        return run_prompts(request, request.prompts, settings)
+    if request.batch.prompts is not None:
+        return run_prompts(request, request.batch.prompts, settings)
     if _is_conversation(request, settings):
         return converse(request, settings)
-    prompt = request.prompt.read(has_default=request.model is None and not request.chat)
-    with Waiting(f"loading {request.model_shown}") as waiting:
+    prompt = read_prompt(
+        request.prompt, has_default=request.model is None and not request.prompt.chat
+    )
+    with Waiting(f"loading {model_shown(request.model)}") as waiting:
         model = loaded_model(request.model, settings)
         work = _Work(request, model, prompt, waiting)
         waiting.now("reading the prompt")
         with compilation_shown(model.backend, waiting):
-            several = request.count > 1
+            several = request.output.num_return > 1
             if settings.json:
                 interrupted = work.print_json(several, profile)
             else:
@@ -47,8 +49,8 @@ def run(request: Request, settings: Settings, profile: Profile | None = None) ->
     return INTERRUPTED if interrupted else 0
 
 
-def _is_conversation(request: Request, settings: Settings) -> bool:
-    asks = request.chat and not request.prompt.given and request.count == 1
+def _is_conversation(request: GenerateRequest, settings: Settings) -> bool:
+    asks = request.prompt.chat and not request.prompt.given and request.output.num_return == 1
     return asks and not settings.json and is_terminal(sys.stdin)
 
 
@@ -56,7 +58,7 @@ class _Work:
     """One prompt for a loaded model; all is checked when it is made."""
 
     def __init__(
-        self, request: Request, model: LoadedModel, prompt: Prompt, waiting: Waiting
+        self, request: GenerateRequest, model: LoadedModel, prompt: Prompt, waiting: Waiting
     ) -> None:
         self._request = request
         self._model = model
@@ -66,8 +68,8 @@ class _Work:
         options = request.options_for(model)
         self._several: Several | None = None
         self._stream: TextStream | None = None
-        if request.count > 1:
-            self._several = Several(model, content, request.count, options)
+        if request.output.num_return > 1:
+            self._several = Several(model, content, request.output.num_return, options)
         else:
             self._stream = stream(model, content, options)
 
@@ -133,18 +135,18 @@ class _Work:
 
     def _shown_prompt(self, page: Page) -> str:
         """The prompt, where the user asked for it, or could not know it."""
-        if not (self._request.echo or (self._prompt.is_default and page.is_terminal)):
+        if not (self._request.output.echo or (self._prompt.is_default and page.is_terminal)):
             return ""
         return self._text if self._text is not None else f"{self._prompt.content} "
 
 
 def _content(
-    request: Request, model: LoadedModel, prompt: Prompt
+    request: GenerateRequest, model: LoadedModel, prompt: Prompt
 ) -> tuple[str | None, str | list[int]]:
     """The prompt as text, if it is one, and what is generated from."""
     if isinstance(prompt.content, list):
         return None, prompt.content
-    if not request.chat:
+    if not request.prompt.chat:
         return prompt.content, prompt.content
-    text = chat_prompt(model, conversation(request.system, prompt.content))
+    text = chat_prompt(model, conversation(request.prompt.system, prompt.content))
     return text, model.tokenizer.encode(text, special=False)

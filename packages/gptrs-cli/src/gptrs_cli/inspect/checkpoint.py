@@ -14,6 +14,8 @@ from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import GptrsError
 from gptrs.plugins.manager import manager
+from gptrs_cli.terminal.stderr import printable
+from gptrs_cli.terminal.tables import print_table
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,31 @@ def read_report(path: Path) -> CheckpointReport:
         return _archive_report(path)
     source = FileSource.of_file(path)
     return CheckpointReport(path, None, "", _files(source), _tensors(source))
+
+
+def print_report(report: CheckpointReport) -> None:
+    """Print totals, files and tensors."""
+    mix = ", ".join(f"{dtype} {share:.1%}" for dtype, share in report.dtype_shares().items())
+    facts = {
+        "checkpoint": str(report.path),
+        "kind": f"{report.kind} ({report.support})" if report.kind else "a file of tensors",
+        "parameters": f"{count(report.parameters)} in {len(report.tensors)} tensors",
+        "size": f"{byte_size(report.nbytes)} of tensors in {len(report.files)} file(s)",
+        "dtypes": f"{mix} of the parameters" if mix else "none",
+    }
+    if report.load:
+        read, mapped = byte_size(report.load.read_bytes), byte_size(report.load.mapped_bytes)
+        facts["a load"] = f"reads {read}, maps {mapped}, which are read as they are first used"
+    for name, text in facts.items():
+        print(printable(f"{name:<12}{text}"))
+    print()
+    print_table(["file", "size"], [[name, byte_size(size)] for name, size in report.files.items()])
+    print()
+    rows = [
+        [tensor.name, tensor.type, byte_size(tensor.nbytes), tensor.id] for tensor in report.tensors
+    ]
+    print_table(["tensor", "type", "size", "id"], rows)
+    print("\nThis is what the headers declare; no values were read.")
 
 
 def count(number: int) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
 from gptrs.api import print_json, print_program
 from gptrs.checkpoint.files.atomic_write import atomic_file
@@ -14,11 +16,12 @@ from gptrs.runtime.programs.diagram import Diagram, diagrams_of
 from gptrs.runtime.programs.file import read_program
 from gptrs.runtime.programs.pass_report import explain_pass
 from gptrs.runtime.programs.report import NamedType, ProgramReport, ProgramWork, report_program
-from gptrs.runtime.programs.sizes import with_sizes
+from gptrs.runtime.programs.sizes import parse_sizes, with_sizes
 from gptrs_cli.inspect.checkpoint import byte_size, count
 from gptrs_cli.inspect.passes import print_pass
 from gptrs_cli.inspect.picture.dot import to_dot
 from gptrs_cli.inspect.picture.svg import to_svg
+from gptrs_cli.options.declare import option
 from gptrs_cli.terminal.failures import OutputFileError
 from gptrs_cli.terminal.stderr import note, printable
 from gptrs_cli.terminal.tables import print_table
@@ -27,47 +30,87 @@ MAX_DRAWN = 1000
 """Most boxes in an SVG picture: beyond, nobody could find anything in it."""
 
 
+class ProgramForm(StrEnum):
+    """The forms in which a program can be printed."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 @dataclass(frozen=True)
-class Request:
-    """What the user asked for: what to print, the files to write, the sizes of symbols."""
+class ProgramOptions:
+    """What to print of a program, the pictures to write, the sizes of its symbolic dims."""
 
-    form: str | None
-    svg: Path | None
-    dot: Path | None
-    sizes: dict[int, int]
-    as_json: bool
-    why: str | None = None
-    """The pass to explain instead."""
+    form: Annotated[
+        ProgramForm | None,
+        option("--print", "Print the program itself, as text or as JSON, instead."),
+    ] = None
+    svg: Annotated[
+        Path | None, option("--svg", "Draw the program in an SVG file.", metavar="FILE")
+    ] = None
+    dot: Annotated[
+        Path | None, option("--dot", "Describe that picture for Graphviz.", metavar="FILE")
+    ] = None
+    symbols: Annotated[
+        list[str],
+        option(
+            "--symbol",
+            "Take the program with this size of the dim `?N`; can be repeated.",
+            metavar="N=SIZE",
+        ),
+    ] = field(default_factory=list[str])
+    why: Annotated[
+        str | None,
+        option(
+            "--why",
+            "Apply a pass of the optimizer to the program and say what its rewrites do, what they"
+            " decline, and why, instead; `--why canonicalization` has most of them.",
+            metavar="PASS",
+        ),
+    ] = None
+
+    def check(self, *, as_json: bool) -> None:
+        """UsageError for options that exclude each other."""
+        if self.form is not None and self.why is not None:
+            raise UsageError(
+                "`--print` and `--why` exclude each other", hint="leave out one of them"
+            )
+        if self.form is not None and as_json:
+            raise UsageError(
+                "`--json` and `--print` exclude each other",
+                hint="`--print json` prints the program",
+            )
 
 
-def inspect_program(path: Path, request: Request) -> None:
+def inspect_program(path: Path, options: ProgramOptions, *, as_json: bool) -> None:
     """Read and verify a program, write the pictures, print the report or the program itself."""
+    sizes = parse_sizes(options.symbols)
     program, name = read_program(path), str(path)
-    if request.sizes:
-        program = with_sizes(program, request.sizes)
-    if request.svg is not None or request.dot is not None:
-        _draw(diagrams_of(program), request)
-    if request.why is not None:
-        print_pass(explain_pass(program, request.why), as_json=request.as_json)
-    elif request.form == "text":
+    if sizes:
+        program = with_sizes(program, sizes)
+    if options.svg is not None or options.dot is not None:
+        _draw(diagrams_of(program), options)
+    if options.why is not None:
+        print_pass(explain_pass(program, options.why), as_json=as_json)
+    elif options.form is ProgramForm.TEXT:
         print(print_program(program), end="")
-    elif request.form == "json":
+    elif options.form is ProgramForm.JSON:
         print(print_json(program, indent=2))
-    elif request.as_json:
+    elif as_json:
         report = report_program(program)
         print(json.dumps({"program": name, **report.as_json()}, indent=2))
     else:
         _print_report(name, report_program(program))
 
 
-def _draw(diagrams: Sequence[Diagram], request: Request) -> None:
+def _draw(diagrams: Sequence[Diagram], options: ProgramOptions) -> None:
     boxes = sum(diagram.size() for diagram in diagrams)
-    if request.svg is not None and boxes > MAX_DRAWN:
+    if options.svg is not None and boxes > MAX_DRAWN:
         raise UsageError(
             f"`--svg` draws at most {MAX_DRAWN} boxes, the program has {boxes}",
             hint="write `--dot FILE` and draw it with Graphviz: `dot -Tsvg FILE`",
         )
-    for path, draw in ((request.svg, to_svg), (request.dot, to_dot)):
+    for path, draw in ((options.svg, to_svg), (options.dot, to_dot)):
         if path is not None:
             with atomic_file(path, OutputFileError) as file:
                 file.write(draw(diagrams).encode())

@@ -1,216 +1,153 @@
-"""The options that every command shares, accepted before and after the name of the command."""
+"""The options that commands share, accepted before and after the name of the command."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import Annotated, Any
 
 import typer
 
 from gptrs.plugins.manager import configure
-
-Value = TypeVar("Value")
+from gptrs_cli.options.declare import option
 
 
 class DumpModeChoice(StrEnum):
-    """What an execution dump holds."""
+    """The extent of an execution dump."""
 
     all = "all"
     compile = "compile"
 
 
-@dataclass
-class Settings:
-    """What the shared options say; one that follows the command wins over one before it."""
-
-    backend: str | None = None
-    threads: int | None = None
-    json: bool = False
-    debug: bool = False
-    disabled: list[str] = field(default_factory=list[str])
-    overrides: list[str] = field(default_factory=list[str])
-    dump_dir: Path | None = None
-    dump_mode: DumpModeChoice | None = None
-    trace_sinks: list[str] = field(default_factory=list[str])
-    profile: bool = False
-    profile_out: Path | None = None
-    weight_budget: str | None = None
-
-
 def settings_of(context: typer.Context) -> Settings:
-    """The settings of this run, which exist once the first option was parsed."""
+    """Return the settings of this run, made when the first option is parsed."""
     return context.ensure_object(Settings)
 
 
-def _backend(context: typer.Context, value: str | None) -> str | None:
-    settings = settings_of(context)
-    settings.backend = value or settings.backend
-    return value
-
-
-def _threads(context: typer.Context, value: int | None) -> int | None:
-    settings = settings_of(context)
-    settings.threads = settings.threads if value is None else value
-    return value
-
-
-def _json(context: typer.Context, value: bool) -> bool:
-    settings_of(context).json |= value
-    return value
-
-
-def _debug(context: typer.Context, value: bool) -> bool:
-    settings_of(context).debug |= value
-    return value
-
-
-def _plugins(context: typer.Context, value: list[str] | None) -> list[str] | None:
+def _exclude_plugins(context: typer.Context, value: list[str] | None) -> list[str] | None:
+    """Start over without the plugins named by `no:NAME`; BadParameter for any other form."""
+    disabled = settings_of(context).disabled
     for item in value or []:
         word, _, name = item.partition(":")
         if word != "no" or not name:
             raise typer.BadParameter(f"expected `no:NAME`, got `{item}`")
-        settings_of(context).disabled.append(name)
+        disabled.append(name)
     if value:
-        configure(settings_of(context).disabled)
-    return value
+        configure(disabled)
+    return None  # `disabled` has them
 
 
-def _dump_dir(context: typer.Context, value: Path | None) -> Path | None:
-    settings = settings_of(context)
-    settings.dump_dir = value or settings.dump_dir
-    return value
+@dataclass
+class Settings:
+    """The values of the shared options.
+
+    Of an option before the command and one after it, the latter wins; those that can be repeated
+    add up.
+    """
+
+    backend: Annotated[
+        str | None,
+        option(
+            "--backend",
+            "Run on this backend; `gptrs list backends` shows them.  [env: GPTRS_BACKEND]",
+            metavar="NAME",
+        ),
+    ] = None
+    threads: Annotated[
+        int | None,
+        option(
+            "--threads",
+            "Use N threads; the backend decides without it.  [env: GPTRS_NUM_THREADS]",
+            metavar="N",
+        ),
+    ] = None
+    overrides: Annotated[
+        list[str],
+        option(
+            "--override",
+            "Compute a functional another way: gelu=NAME, gelu=prefer=NAME, gelu=benchmark; can be"
+            " repeated. `gptrs list functionals` shows the names.  [env: GPTRS_OVERRIDES]",
+            metavar="FUNCTIONAL=POLICY",
+        ),
+    ] = field(default_factory=list[str])
+    weight_budget: Annotated[
+        str | None,
+        option(
+            "--weight-budget",
+            "Keep at most this much of the weights in memory and read the others again in each"
+            " step: 2GB, 512MiB, 50%, off.  [env: GPTRS_WEIGHT_BUDGET]",
+            metavar="SIZE",
+        ),
+    ] = None
+    dump_dir: Annotated[
+        Path | None,
+        option(
+            "--dump-dir",
+            "Write each program, as captured and optimized, and its runs to this folder.",
+            metavar="DIR",
+        ),
+    ] = None
+    dump_mode: Annotated[
+        DumpModeChoice | None,
+        option(
+            "--dump-mode",
+            "all: each run as well; compile: programs and what the optimizer did.  [default: all]",
+        ),
+    ] = None
+    trace_sinks: Annotated[
+        list[str],
+        option(
+            "--trace-sink",
+            "Let this plugin listen to the programs that run; can be repeated."
+            "  [env: GPTRS_TRACE_SINKS]",
+            metavar="NAME",
+        ),
+    ] = field(default_factory=list[str])
+    profile: Annotated[
+        bool,
+        option(
+            "--profile", "Time each kernel, which makes runs slower, and show where the time goes."
+        ),
+    ] = False
+    profile_out: Annotated[
+        Path | None,
+        option(
+            "--profile-out",
+            "Write the profile to this folder instead: profile.json and profile.txt.",
+            metavar="DIR",
+        ),
+    ] = None
+    json: Annotated[bool, option("--json", "Print the result, or the error, as JSON.")] = False
+    debug: Annotated[bool, option("--debug", "Show the traceback of an error.")] = False
+    disabled: Annotated[
+        list[str],
+        option(
+            "-p",
+            "Do without a plugin, by its name, KIND:NAME or distribution; can be repeated.",
+            metavar="no:NAME",
+            callback=_exclude_plugins,
+            is_eager=True,  # before --help, which lists the commands of plugins
+        ),
+    ] = field(default_factory=list[str])
+
+    def update(self, given: Mapping[str, Any]) -> None:
+        """Take over the options that are given: not None, not False."""
+        for name, value in given.items():
+            if isinstance(value, list):
+                getattr(self, name).extend(value)
+            elif value is not None and value is not False:
+                setattr(self, name, value)
 
 
-def _dump_mode(context: typer.Context, value: DumpModeChoice | None) -> DumpModeChoice | None:
-    settings = settings_of(context)
-    settings.dump_mode = value or settings.dump_mode
-    return value
-
-
-def _trace_sinks(context: typer.Context, value: list[str] | None) -> list[str] | None:
-    settings_of(context).trace_sinks.extend(value or [])
-    return value
-
-
-def _profile(context: typer.Context, value: bool) -> bool:
-    settings_of(context).profile |= value
-    return value
-
-
-def _profile_out(context: typer.Context, value: Path | None) -> Path | None:
-    settings = settings_of(context)
-    settings.profile_out = value or settings.profile_out
-    return value
-
-
-def _weight_budget(context: typer.Context, value: str | None) -> str | None:
-    settings = settings_of(context)
-    settings.weight_budget = settings.weight_budget if value is None else value
-    return value
-
-
-def _overrides(context: typer.Context, value: list[str] | None) -> list[str] | None:
-    settings_of(context).overrides.extend(value or [])
-    return value
-
-
-BackendOption = Annotated[
-    str | None,
-    typer.Option(
-        "--backend",
-        metavar="NAME",
-        help="Run on this backend; `gptrs list backends` shows them.  [env: GPTRS_BACKEND]",
-        callback=_backend,
-    ),
-]
-ThreadsOption = Annotated[
-    int | None,
-    typer.Option(
-        "--threads",
-        metavar="N",
-        help="Use N threads; the backend decides without it.  [env: GPTRS_NUM_THREADS]",
-        callback=_threads,
-    ),
-]
-OverrideOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--override",
-        metavar="FUNCTIONAL=POLICY",
-        help="Compute a functional another way: gelu=NAME, gelu=prefer=NAME, gelu=benchmark; can be"
-        " repeated. `gptrs list functionals` shows the names.  [env: GPTRS_OVERRIDES]",
-        callback=_overrides,
-    ),
-]
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print the result, or the error, as JSON.", callback=_json)
-]
-DebugOption = Annotated[
-    bool, typer.Option("--debug", help="Show the traceback of an error.", callback=_debug)
-]
-PluginsOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-p",
-        metavar="no:NAME",
-        help="Do without a plugin, by its name, KIND:NAME or distribution; can be repeated.",
-        callback=_plugins,
-        is_eager=True,  # before --help, which lists the commands of plugins
-    ),
-]
-DumpDirOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--dump-dir",
-        metavar="DIR",
-        help="Write each program, as captured and optimized, and its runs to this folder.",
-        callback=_dump_dir,
-    ),
-]
-DumpModeOption = Annotated[
-    DumpModeChoice | None,
-    typer.Option(
-        "--dump-mode",
-        help="all: each run as well; compile: programs and what the optimizer did.  [default: all]",
-        callback=_dump_mode,
-    ),
-]
-TraceSinkOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--trace-sink",
-        metavar="NAME",
-        help="Let this plugin listen to the programs that run; can be repeated."
-        "  [env: GPTRS_TRACE_SINKS]",
-        callback=_trace_sinks,
-    ),
-]
-ProfileOption = Annotated[
-    bool,
-    typer.Option(
-        "--profile",
-        help="Time each kernel, which makes runs slower, and show where the time goes.",
-        callback=_profile,
-    ),
-]
-ProfileOutOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--profile-out",
-        metavar="DIR",
-        help="Write the profile to this folder instead: profile.json and profile.txt.",
-        callback=_profile_out,
-    ),
-]
-WeightBudgetOption = Annotated[
-    str | None,
-    typer.Option(
-        "--weight-budget",
-        metavar="SIZE",
-        help="Keep at most this much of the weights in memory and read the others again in each"
-        " step: 2GB, 512MiB, 50%, off.  [env: GPTRS_WEIGHT_BUDGET]",
-        callback=_weight_budget,
-    ),
-]
+ALWAYS = ("json", "debug", "disabled")
+"""The options of each command."""
+OBSERVED = ("dump_dir", "dump_mode", "trace_sinks")
+"""Those of commands that run programs and let others listen."""
+PROGRAM = ("backend", "threads", "overrides", *OBSERVED, "profile", "profile_out")
+"""Those of commands that run programs for their results."""
+MODEL = (*PROGRAM, "weight_budget")
+"""Those of commands that run a model for its results."""
+LOAD = ("backend", "threads", "weight_budget")
+"""Those of commands that load a model for figures."""

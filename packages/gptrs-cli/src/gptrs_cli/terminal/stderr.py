@@ -40,6 +40,12 @@ def note(text: str) -> None:
     _write_line(printable(text))
 
 
+def note_below(text: str) -> None:
+    """Tell the user something below the results, which go to another stream, printed before."""
+    sys.stdout.flush()
+    note(text)
+
+
 def complain(kind: str, text: str) -> None:
     """Print `kind: text`, where `kind` is "error" or "warning" and stands out on a terminal."""
     color = "red" if kind == "error" else "yellow"

@@ -121,7 +121,12 @@ class FunctionalPlugin(FactoryPlugin):
 
 @dataclass(frozen=True, kw_only=True)
 class CommandPlugin(FactoryPlugin):
-    """A command `gptrs NAME`; `factory` is the function that the command line runs."""
+    """A command `gptrs NAME`; `factory` is a function for typer, or a `typer.Typer` application.
+
+    It is imported when the command runs or is asked for its help; `summary` stands in the list of
+    commands. The built-in commands are described in the same way, in `gptrs_cli.plugin`; no other
+    distribution can take their names.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

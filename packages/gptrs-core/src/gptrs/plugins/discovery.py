@@ -19,6 +19,7 @@ from gptrs.plugins.selection import Selection, canonical
 from gptrs.plugins.state import PluginRecord, PluginState
 
 ENTRY_POINTS_FILE = "entry_points.txt"
+_COMMAND_LINE = "gptrs-cli"
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,20 @@ class Candidate:
     def identity(self) -> str:
         """Its name within pluggy, which no other candidate has."""
         return f"{self.point.kind}:{self.entry_point.name}@{canonical(self.distribution)}"
+
+    @property
+    def built_in(self) -> bool:
+        """Whether it is a built-in command; see `is_built_in`."""
+        return is_built_in(self.point.kind, self.distribution)
+
+
+def is_built_in(kind: str, distribution: str | None) -> bool:
+    """Whether the plugin is a command of the command line itself.
+
+    No selection excludes those, and no other distribution takes their names: a user who selects
+    plugins still needs `gptrs list plugins`.
+    """
+    return kind == "command" and canonical(distribution or "") == _COMMAND_LINE
 
 
 @dataclass(frozen=True)
@@ -69,7 +84,9 @@ def find_candidates() -> tuple[list[Candidate], list[Unreadable]]:
         except Exception as error:
             unreadable.append(Unreadable(name, version, error))
     order = [point.kind for point in EXTENSION_POINTS]
-    candidates.sort(key=lambda c: (order.index(c.point.kind), c.entry_point.name, c.names[2]))
+    candidates.sort(
+        key=lambda c: (order.index(c.point.kind), c.entry_point.name, not c.built_in, c.names[2])
+    )
     return candidates, unreadable
 
 
@@ -121,7 +138,7 @@ def discover(selection: Selection) -> list[Plugin]:
     candidates, unreadable = find_candidates()
     plugins = [_unreadable(file) for file in unreadable]
     for candidate in candidates:
-        if selection.exclusion(candidate.names) is not None:
+        if not candidate.built_in and selection.exclusion(candidate.names) is not None:
             hooks.set_blocked(candidate.identity)
     holders: dict[tuple[str, str], Candidate] = {}
     for candidate in candidates:
@@ -136,9 +153,11 @@ def discover(selection: Selection) -> list[Plugin]:
 
 
 def known_names(plugins: list[Plugin]) -> set[str]:
-    """Return every name that a selection may use for one of `plugins`."""
+    """Return every name that a selection may use for one of `plugins`; built-in commands stay."""
     names: set[str] = set()
     for record in (plugin.record for plugin in plugins):
+        if is_built_in(record.kind, record.distribution):
+            continue
         names.update((record.name, f"{record.kind}:{record.name}"))
         if record.distribution is not None:
             names.add(canonical(record.distribution))
@@ -168,6 +187,10 @@ def _excluded(candidate: Candidate, selection: Selection) -> Plugin:
 
 
 def _duplicate(candidate: Candidate, holder: Candidate) -> Plugin:
+    if holder.built_in:
+        reason = "this is the name of a built-in command, which no plugin replaces"
+        hint = f"uninstall `{candidate.distribution}`, or ask its authors for another name"
+        return Plugin(_record(candidate, PluginState.DUPLICATE, reason, hint))
     reason = f"`{holder.distribution}` registers a {holder.point.kind} of this name, too"
     exclude = f"`GPTRS_DISABLE_PLUGINS={canonical(holder.distribution)}`"
     hint = f"uninstall one of the two, or exclude one by {exclude}"

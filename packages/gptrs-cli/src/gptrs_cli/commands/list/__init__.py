@@ -1,1 +1,62 @@
-"""`gptrs list`: what is installed, what models call, and what a backend runs."""
+"""`gptrs list`: what is installed, what models call, and what a backend runs.
+
+A list of plugins must be quick, so each list is imported when it is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typing_extensions import override
+
+from gptrs.plugins.descriptions import CommandPlugin
+from gptrs.plugins.manager import load_reference
+from gptrs_cli.command_group import LazyCommand, command_of
+
+
+def _list(name: str, summary: str, module: str) -> CommandPlugin:
+    factory = f"gptrs_cli.commands.list.{module}:{name}"
+    return CommandPlugin(name=name, summary=summary, factory=factory, api="0.1")
+
+
+LISTS = (
+    _list("backends", "List the backends.", "plugins"),
+    _list("models", "List the kinds of models, and the models of packages.", "plugins"),
+    _list("functionals", "List the functionals that models call.", "functionals"),
+    _list("ops", "List what a backend says it runs: ops by element types.", "ops"),
+    _list("patterns", "List the functions whose calls are found in programs.", "patterns"),
+    _list("plugins", "List every plugin.", "plugins"),
+)
+
+
+class ListGroup(TyperGroup):
+    """The lists, of which one at a time is imported."""
+
+    @override
+    def list_commands(self, ctx: Any) -> list[str]:
+        return [each.name for each in LISTS]
+
+    @override
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        described = next((each for each in LISTS if each.name == cmd_name), None)
+        return described and LazyCommand(described, lambda: _load(described))
+
+
+app = typer.Typer(
+    cls=ListGroup,
+    help="List backends, models, functionals, ops, patterns or plugins.",
+    add_completion=False,
+    rich_markup_mode=None,
+)
+
+
+@app.callback()
+def _lists() -> None:  # pyright: ignore[reportUnusedFunction]
+    """Make a group of an application without commands of its own."""
+
+
+def _load(described: CommandPlugin) -> Any:
+    factory: Any = load_reference(described.factory)
+    return command_of(factory, described.name)

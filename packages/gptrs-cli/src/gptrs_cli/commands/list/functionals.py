@@ -3,51 +3,44 @@
 from __future__ import annotations
 
 import dataclasses
-import json as json_format
+import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-import typer
-
-from gptrs_cli.options.settings import (
-    DebugOption,
-    JsonOption,
-    OverrideOption,
-    PluginsOption,
-    settings_of,
+from gptrs.checkpoint.models.find_model import find_model
+from gptrs.plugins.descriptions import FunctionalPlugin
+from gptrs.plugins.manager import manager
+from gptrs.runtime.functional_listing import (
+    ListedFunctional,
+    ListedImplementation,
+    list_functionals,
 )
+from gptrs.runtime.functional_overrides import command_line_overrides
+from gptrs_cli.commands.list.unusable import explain_unusable
+from gptrs_cli.options.declare import option
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.tables import print_table
 
-if TYPE_CHECKING:
-    from gptrs.runtime.functional_listing import ListedFunctional, ListedImplementation
 
-
+@command_options("overrides")
 def functionals(
-    context: typer.Context,
+    *,
     model: Annotated[
         Path | None,
-        typer.Option(
-            "--model", metavar="DIR", help="List what this model uses, as its config.json says."
-        ),
+        option("--model", "List what this model uses, as its config.json says.", metavar="DIR"),
     ] = None,
-    override: OverrideOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
+    settings: Settings,
 ) -> None:
     """List the functionals that models call.
 
     Each is shown with the implementation that it uses, and why.
     """
-    from gptrs.checkpoint.models.find_model import find_model
-    from gptrs.runtime.functional_listing import list_functionals
-    from gptrs.runtime.functional_overrides import command_line_overrides
-
-    settings = settings_of(context)
     config = find_model(model).config if model else None
     with command_line_overrides(settings.overrides):
         listed = list_functionals(config, str(model))
     if settings.json:
-        print(json_format.dumps([_as_json(functional) for functional in listed], indent=2))
+        print(json.dumps([_as_json(functional) for functional in listed], indent=2))
     else:
         _print(listed)
 
@@ -71,11 +64,6 @@ def _source(implementation: ListedImplementation) -> dict[str, object]:
 
 
 def _print(listed: list[ListedFunctional]) -> None:
-    from gptrs.plugins.descriptions import FunctionalPlugin
-    from gptrs.plugins.manager import manager
-    from gptrs_cli.commands.list.unusable import explain_unusable
-    from gptrs_cli.terminal.tables import print_table
-
     rows = [
         [
             functional.name,

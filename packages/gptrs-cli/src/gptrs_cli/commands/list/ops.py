@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-import json as json_format
+import json
 
-import typer
-
-from gptrs_cli.options.settings import (
-    BackendOption,
-    DebugOption,
-    JsonOption,
-    PluginsOption,
-    settings_of,
-)
+from gptrs.api import op_support
+from gptrs.plugins.manager import get_backend
+from gptrs_cli.commands.list.op_matrix import LEGEND, print_op_matrix
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.stderr import Waiting
 
 
-def ops(
-    context: typer.Context,
-    backend: BackendOption = None,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
-) -> None:
-    """List what a backend says it runs: ops by element types. Nothing is run to find out.
+@command_options("backend")
+def ops(settings: Settings) -> None:
+    """List what a backend says it runs: ops by element types.
 
-    Some forms: it depends on other types, attributes or shapes. Whether what it runs is right is
-    what `gptrs conformance run` tells.
+    Nothing is run to find out. Some forms: it depends on other types, attributes or shapes.
+    `gptrs conformance run` tells whether what a backend runs is right.
     """
-    from gptrs.api import op_support
-    from gptrs.plugins.manager import get_backend
-    from gptrs_cli.commands.list.op_matrix import LEGEND, print_op_matrix
-    from gptrs_cli.terminal.stderr import Waiting
-
-    settings = settings_of(context)
     engine = get_backend(settings.backend)
     with Waiting(f"asking {engine.name}"):
         support = op_support(engine)
     if settings.json:
-        print(json_format.dumps({"backend": engine.name, "ops": support}, indent=2))
+        print(json.dumps({"backend": engine.name, "ops": support}, indent=2))
         return
     print_op_matrix(support)
     states = [state for types in support.values() for state in types.values()]

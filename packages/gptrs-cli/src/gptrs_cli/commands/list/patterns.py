@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import dataclasses
-import json as json_format
-from typing import TYPE_CHECKING
+import json
 
-import typer
-
-from gptrs_cli.options.settings import DebugOption, JsonOption, PluginsOption, settings_of
-
-if TYPE_CHECKING:
-    from gptrs.runtime.pattern_listing import ListedPattern, ListedVariant
+from gptrs.runtime.pattern_listing import ListedPattern, ListedVariant, list_patterns
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.tables import print_table
 
 
-def patterns(
-    context: typer.Context,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
-) -> None:
+@command_options()
+def patterns(settings: Settings) -> None:
     """List the functions whose calls are found in programs.
 
     Such a call can be computed by one kernel. With --json, every way in which it can look comes
     with an example program.
     """
-    from gptrs.runtime.pattern_listing import list_patterns
-
     listed = list_patterns()
-    if settings_of(context).json:
-        print(json_format.dumps([dataclasses.asdict(each) for each in listed], indent=2))
+    if settings.json:
+        print(json.dumps([dataclasses.asdict(each) for each in listed], indent=2))
     else:
         _print(listed)
 
 
 def _print(listed: list[ListedPattern]) -> None:
-    from gptrs_cli.terminal.tables import print_table
-
     rows = [
         [
             each.name if number == 0 else "",

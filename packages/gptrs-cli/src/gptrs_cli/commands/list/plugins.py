@@ -1,43 +1,34 @@
-"""`gptrs list`: what is installed, what models call, and what a backend runs."""
+"""`gptrs list backends`, `models` and `plugins`: what is installed, and what state it is in."""
 
 from __future__ import annotations
 
 import dataclasses
-import json as json_format
+import json
 import os
 from collections.abc import Sequence
 from typing import Any
 
-import typer
-
 from gptrs.plugins.descriptions import BackendPlugin, DemoModelPlugin, ModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs.plugins.state import PluginRecord
-from gptrs_cli.commands.list.functionals import functionals
-from gptrs_cli.commands.list.ops import ops
-from gptrs_cli.commands.list.patterns import patterns
-from gptrs_cli.options.settings import DebugOption, JsonOption, PluginsOption, settings_of
-
-app = typer.Typer(
-    help="List backends, models, functionals, ops, patterns or plugins.",
-    no_args_is_help=False,
-    rich_markup_mode=None,
-)
+from gptrs_cli.commands.list.unusable import explain_unusable
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.stderr import note
+from gptrs_cli.terminal.tables import print_table
 
 
-@app.command("backends")
-def backends(
-    context: typer.Context,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
-) -> None:
-    """List the backends. `*` marks the one that is used unless another is named."""
+@command_options()
+def backends(settings: Settings) -> None:
+    """List the backends.
+
+    `*` marks the one that is used unless another is named.
+    """
     records = manager().records(BackendPlugin)
     usable = {plugin.name: plugin for plugin in manager().descriptions(BackendPlugin)}
     best = min(usable.values(), key=lambda plugin: (-plugin.priority, plugin.name), default=None)
     default = os.environ.get("GPTRS_BACKEND") or (best.name if best else None)
-    if settings_of(context).json:
+    if settings.json:
         priority = {name: plugin.priority for name, plugin in usable.items()}
         _print_json(
             {
@@ -62,16 +53,11 @@ def backends(
     _print(columns, rows, records, "no backend is installed; `pip install gptrs` brings them")
 
 
-@app.command("models")
-def models(
-    context: typer.Context,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
-) -> None:
+@command_options()
+def models(settings: Settings) -> None:
     """List the kinds of models, and the models of packages."""
     records = [*manager().records(ModelPlugin), *manager().records(DemoModelPlugin)]
-    if settings_of(context).json:
+    if settings.json:
         _print_json(map(_fields, records))
         return
     kinds = {"model": "kind of model", "demo_model": "bundled model"}
@@ -83,24 +69,14 @@ def models(
     _print(columns, rows, records, "no model is installed; `pip install gptrs` brings some")
 
 
-app.command("functionals")(functionals)
-app.command("ops")(ops)
-app.command("patterns")(patterns)
-
-
-@app.command("plugins")
-def plugins(
-    context: typer.Context,
-    json: JsonOption = False,
-    debug: DebugOption = False,
-    plugins: PluginsOption = None,
-) -> None:
+@command_options()
+def plugins(settings: Settings) -> None:
     """List every plugin.
 
     Those that are broken, disabled or written for another version are shown, too.
     """
     records = manager().records()
-    if settings_of(context).json:
+    if settings.json:
         _print_json(map(_fields, records))
         return
     rows = [
@@ -121,10 +97,6 @@ def _print(
     records: Sequence[PluginRecord],
     none: str,
 ) -> None:
-    from gptrs_cli.commands.list.unusable import explain_unusable
-    from gptrs_cli.terminal.stderr import note
-    from gptrs_cli.terminal.tables import print_table
-
     if not rows:
         note(none)
         return
@@ -133,7 +105,7 @@ def _print(
 
 
 def _print_json(rows: Any) -> None:
-    print(json_format.dumps(list(rows), indent=2))
+    print(json.dumps(list(rows), indent=2))
 
 
 def _fields(record: PluginRecord) -> dict[str, object]:

@@ -1,50 +1,26 @@
-"""Compares a model with transformers for `gptrs validate`: prints how far they are apart."""
+"""What `gptrs validate` found, as a table and as JSON."""
 
 from __future__ import annotations
 
-import importlib
-import json
-import sys
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
-from gptrs.checkpoint.models.hf_directory import HfDirectory
-from gptrs.errors import ModelError, UsageError
 from gptrs.runtime.compare.agreement import Agreement
-from gptrs.runtime.compare.validation import Validation, ValidationOptions, validate
+from gptrs.runtime.compare.validation import Validation
 from gptrs.runtime.load import LoadedModel
-from gptrs.runtime.model_inputs import InputChoice, batch_of
-from gptrs.runtime.observe.profile import Profile
 from gptrs.runtime.programs.value_text import json_values
-from gptrs_cli.model_loading import loaded_model
-from gptrs_cli.observation import profile_fields
-from gptrs_cli.options.settings import Settings
-from gptrs_cli.terminal.progress import compilation_shown
-from gptrs_cli.terminal.stderr import Waiting, note
+from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
-
-if TYPE_CHECKING:
-    from gptrs_cli.validate.torch_reference import TorchReference
 
 _COLUMNS = ("compared", "max error", "mean error", "of the range", "result", "type")
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the user asked for."""
+class Outcome:
+    """How far `model` is from the reference, whose libraries have `versions`, on `origins`."""
 
-    model: Path | None
-    inputs: InputChoice
-    options: ValidationOptions
-
-
-@dataclass(frozen=True)
-class _Outcome:
     model: LoadedModel
     versions: Mapping[str, str]
     origins: tuple[str, ...]
@@ -52,50 +28,8 @@ class _Outcome:
     seconds: float
 
 
-def run_and_print(request: Request, settings: Settings, profile: Profile | None = None) -> bool:
-    """Compare and print; whether the two agree. What is wrong with the request is said before."""
-    what = f"`{request.model}`" if request.model else "the demo model"
-    with Waiting("importing torch and transformers") as waiting:
-        reference_class = _torch_reference()
-        waiting.now(f"loading {what}")
-        model = loaded_model(request.model, settings)
-        _require_folder(model)
-        batch = batch_of(model, request.inputs)
-        waiting.now(f"loading {what} with transformers")
-        reference = reference_class(model)
-        waiting.now(f"running on {model.backend.name}, and in torch")
-        started = time.perf_counter()
-        with compilation_shown(model.backend, waiting):
-            found = validate(model, reference, batch, request.options)
-    seconds = time.perf_counter() - started
-    outcome = _Outcome(model, reference.versions, batch.origins, found, seconds)
-    if settings.json:
-        print(json.dumps(_as_json(outcome) | profile_fields(profile)))
-    else:
-        _print(outcome)
-    return found.agrees
-
-
-def _torch_reference() -> type[TorchReference]:
-    try:
-        module = importlib.import_module("gptrs_cli.validate.torch_reference")
-    except ImportError as missing:
-        raise UsageError(
-            f"`gptrs validate` needs torch and transformers: {missing}",
-            hint="pip install 'gptrs-cli[torch]'",
-        ) from missing
-    return cast("type[TorchReference]", module.TorchReference)
-
-
-def _require_folder(model: LoadedModel) -> None:
-    if not isinstance(model.files, HfDirectory):
-        raise ModelError(
-            f"`{model.name}` is a file that transformers does not read",
-            hint="compare the folder it was made of, or make one with `gptrs convert`",
-        )
-
-
-def _print(outcome: _Outcome) -> None:
+def print_outcome(outcome: Outcome) -> None:
+    """Print a line for each array that was compared, and the verdict."""
     found = outcome.found
     compared = [found.images, found.output, *found.layers]
     rows = [_cells(found, one) for one in compared if one is not None]
@@ -103,11 +37,9 @@ def _print(outcome: _Outcome) -> None:
     print()
     for line in _lines(found):
         print(line)
-    # Results and notes go to different streams, and must not appear in another order.
-    sys.stdout.flush()
     versions = ", ".join(f"{name} {version}" for name, version in outcome.versions.items())
     verdict = "agrees" if found.agrees else "DISAGREES"
-    note(
+    note_below(
         f"`{outcome.model.name}` {verdict} with transformers on {', '.join(outcome.origins)};"
         f" tolerance {found.tolerance:g} of the range, backend {outcome.model.backend.name},"
         f" {versions}, {outcome.seconds:.1f} s"
@@ -148,7 +80,8 @@ def _greedy(found: Validation) -> str:
     )
 
 
-def _as_json(outcome: _Outcome) -> dict[str, object]:
+def outcome_fields(outcome: Outcome) -> dict[str, object]:
+    """Return the object that `--json` prints."""
     found, model = outcome.found, outcome.model
     fields: dict[str, object] = {
         "model": model.name,

@@ -1,0 +1,95 @@
+"""Groups of options: a parameter that is a dataclass becomes an option for each of its fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, get_type_hints
+
+import typer
+
+from gptrs_cli.options.settings import ALWAYS, Settings, settings_of
+
+
+def command_options(*shared: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Decorate the function of a command so that its groups of options become options.
+
+    A group is a parameter whose type is a dataclass with fields `Annotated[type, option(...)]`.
+    `Settings` is the group of the options that commands share: the command takes those named in
+    `shared` and those in `ALWAYS`, which it accepts before its name as well as after it.
+    """
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        plain: list[inspect.Parameter] = []
+        groups: list[_Group] = []
+        for parameter in inspect.signature(function, eval_str=True).parameters.values():
+            kind: object = parameter.annotation
+            if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+                taken = (*shared, *ALWAYS) if kind is Settings else None
+                groups.append(_Group(parameter.name, kind, taken))
+                plain.extend(groups[-1].parameters())
+            else:
+                plain.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+        # typer passes its context under one name only.
+        own = next((p for p in plain if p.annotation is typer.Context), None)
+        context_parameter = own or inspect.Parameter(
+            "_context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context
+        )
+
+        @functools.wraps(function)
+        def command(**values: Any) -> None:
+            context: typer.Context = values[context_parameter.name]
+            if own is None:
+                del values[context_parameter.name]
+            for group in groups:
+                values[group.name] = group.made(context, values)
+            function(**values)
+
+        signature = inspect.Signature(plain if own else [context_parameter, *plain])
+        command.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+        command.__annotations__ = {name: p.annotation for name, p in signature.parameters.items()}
+        return command
+
+    return decorate
+
+
+@dataclass(frozen=True)
+class _Group:
+    """A parameter `name` of a command, made of the options for the fields of `kind`.
+
+    `taken` are the fields that are options, None for all.
+    """
+
+    name: str
+    kind: type[Any]
+    taken: tuple[str, ...] | None
+
+    def parameters(self) -> list[inspect.Parameter]:
+        """Return a parameter for each option, in the order of the fields."""
+        hints = get_type_hints(self.kind, include_extras=True)
+        return [
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=None if field.default is dataclasses.MISSING else field.default,
+                annotation=hints[field.name],
+            )
+            for field in self._fields()
+        ]
+
+    def made(self, context: typer.Context, values: dict[str, Any]) -> object:
+        """Take the values of the options out of `values` and return the group."""
+        given: Mapping[str, Any] = {field.name: values.pop(field.name) for field in self._fields()}
+        if self.kind is Settings:
+            settings = settings_of(context)
+            settings.update(given)
+            return settings
+        return self.kind(**{name: value for name, value in given.items() if value is not None})
+
+    def _fields(self) -> list[dataclasses.Field[Any]]:
+        fields = dataclasses.fields(self.kind)
+        return [field for field in fields if self.taken is None or field.name in self.taken]

@@ -1,0 +1,31 @@
+"""The built-in commands as plugins: described here, imported when they run."""
+
+from __future__ import annotations
+
+from gptrs.plugins.descriptions import CommandPlugin
+
+
+def _command(name: str, summary: str, function: str) -> CommandPlugin:
+    factory = f"gptrs_cli.commands.{name}:{function}"
+    return CommandPlugin(name=name, summary=summary, factory=factory, api="0.1")
+
+
+GENERATE = _command("generate", "Continue a prompt.", "generate")
+FORWARD = _command(
+    "forward", "Run a model once and print the five best classes or tokens.", "forward"
+)
+TRACE = _command("trace", "Run a model once and print statistics of its hidden states.", "trace")
+EMBED = _command("embed", "Give each text a vector.", "embed")
+RUN = _command("run", "Run a program and print its results, large ones abbreviated.", "run")
+LIST = _command("list", "List backends, models, functionals, ops, patterns or plugins.", "app")
+INSPECT = _command("inspect", "Show what is in a checkpoint, or verify a program.", "inspect")
+CONVERT = _command(
+    "convert", "Write a model in another format or type, whole or not at all.", "convert"
+)
+VALIDATE = _command(
+    "validate", "Compare a model with what transformers computes, at f32.", "validate"
+)
+BENCH = _command("bench", "Measure a model on a backend, and the machine itself.", "app")
+CACHE = _command("cache", "Show, fill or clear the compiled kernels on disk.", "app")
+DOCTOR = _command("doctor", "Check the installation: machine, versions, plugins, caches.", "doctor")
+CONFORMANCE = _command("conformance", "Check a backend against the definition of PTIR.", "app")
