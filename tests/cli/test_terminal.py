@@ -145,7 +145,7 @@ def test_a_terminal_shows_what_is_waited_for(long_winded):
     asked = ("generate", "--model", long_winded, "--prompt-ids", prompt, "--max-tokens", "1")
     received = on_a_terminal(*asked)
     assert "reading the prompt" in received
-    shown, _, text = received.rpartition("\r\x1b[K")
+    shown, _, text = received.rpartition("\x1b[2K")
     assert "reading the prompt" in shown
     assert "reading the prompt" not in text, "the line is erased before the text"
 

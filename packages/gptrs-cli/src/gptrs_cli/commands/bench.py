@@ -20,8 +20,9 @@ from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers
 from gptrs_cli.options.model import ModelOption, loaded_model
 from gptrs_cli.options.settings import LOAD, Settings
-from gptrs_cli.terminal.stderr import Waiting, note
+from gptrs_cli.terminal.stderr import note
 from gptrs_cli.terminal.tables import print_table
+from gptrs_cli.terminal.waiting import Waiting
 
 app = typer.Typer(
     help="Measure a model on a backend, and the machine itself.",
@@ -102,11 +103,10 @@ def machine_fields(limits: MachineLimits) -> dict[str, object]:
 
 
 def _measure(
-    *,
     path: Path | None,
     rounds: int,
-    rows_of: Callable[[ModelBench], list[Row]],
     settings: Settings,
+    rows_of: Callable[[ModelBench], list[Row]],
 ) -> None:
     with Waiting("loading the model") as waiting:
         model = loaded_model(path, settings)

@@ -25,9 +25,10 @@ from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.model import loaded_model
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.options.texts import read_texts
-from gptrs_cli.terminal.progress import Step, progress_bar
-from gptrs_cli.terminal.stderr import Waiting, note_below
+from gptrs_cli.terminal.progress import compiling_kernel, progress_bar
+from gptrs_cli.terminal.stderr import Step, note_below
 from gptrs_cli.terminal.tables import print_table
+from gptrs_cli.terminal.waiting import Waiting
 
 MOST_COMPARED: Final = 100
 """Most texts whose similarities are shown."""
@@ -163,8 +164,7 @@ class _Bar:
         self._step(done, total, "")
 
     def compiles(self, number: int, total: int | None) -> None:
-        of_all = "" if total is None else f" of {total}"
-        self._step(self._done, self._total, f"compiling kernel {number}{of_all} (once)")
+        self._step(self._done, self._total, compiling_kernel(number, total))
 
 
 def _print(texts: list[str], result: _Result) -> None:

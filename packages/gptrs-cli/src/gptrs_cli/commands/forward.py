@@ -21,8 +21,9 @@ from gptrs_cli.options.inputs import InputOptions
 from gptrs_cli.options.model import ModelOption, loaded_model, model_shown
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.terminal.progress import compilation_shown
-from gptrs_cli.terminal.stderr import Waiting, note_below, printable
+from gptrs_cli.terminal.stderr import note_below, printable
 from gptrs_cli.terminal.tables import print_table
+from gptrs_cli.terminal.waiting import Waiting
 
 
 @command_options(*MODEL)

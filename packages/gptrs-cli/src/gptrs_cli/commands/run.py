@@ -25,7 +25,8 @@ from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import PROGRAM, Settings
 from gptrs_cli.terminal.progress import compilation_shown
-from gptrs_cli.terminal.stderr import Waiting, note, note_below, printable
+from gptrs_cli.terminal.stderr import note, note_below, printable
+from gptrs_cli.terminal.waiting import Waiting
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from gptrs_cli.options.inputs import InputOptions
 from gptrs_cli.options.model import ModelOption, loaded_model, model_shown
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.terminal.progress import compilation_shown
-from gptrs_cli.terminal.stderr import Waiting
+from gptrs_cli.terminal.waiting import Waiting
 from gptrs_cli.validate.report import Outcome, outcome_fields, print_outcome
 
 if TYPE_CHECKING:

@@ -19,7 +19,8 @@ from gptrs_cli.options.model import loaded_model, model_shown
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import INTERRUPTED
 from gptrs_cli.terminal.progress import progress_bar
-from gptrs_cli.terminal.stderr import Waiting, note
+from gptrs_cli.terminal.stderr import note
+from gptrs_cli.terminal.waiting import Waiting
 
 
 def run_prompts(request: GenerateRequest, path: Path, settings: Settings) -> int:

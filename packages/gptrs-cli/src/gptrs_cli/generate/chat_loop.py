@@ -12,7 +12,8 @@ from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.options.model import loaded_model, model_shown
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.progress import compilation_shown
-from gptrs_cli.terminal.stderr import Waiting, complain, note
+from gptrs_cli.terminal.stderr import complain, note
+from gptrs_cli.terminal.waiting import Waiting
 
 with contextlib.suppress(ImportError):
     import readline as readline  # `input` then edits lines and remembers them

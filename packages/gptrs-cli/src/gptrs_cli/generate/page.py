@@ -8,7 +8,8 @@ import typer
 
 from gptrs.runtime.generation.generate import Generation, TextStream
 from gptrs.runtime.load import LoadedModel
-from gptrs_cli.terminal.stderr import Waiting, has_colors, is_terminal, printable
+from gptrs_cli.terminal.stderr import has_colors, is_terminal, printable
+from gptrs_cli.terminal.waiting import Waiting
 
 
 class Page:

@@ -21,7 +21,8 @@ from gptrs_cli.options.model import loaded_model, model_shown
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import INTERRUPTED
 from gptrs_cli.terminal.progress import compilation_shown
-from gptrs_cli.terminal.stderr import Waiting, is_terminal, note
+from gptrs_cli.terminal.stderr import is_terminal, note
+from gptrs_cli.terminal.waiting import Waiting
 
 
 def run(request: GenerateRequest, settings: Settings, profile: Profile | None = None) -> int:

@@ -3,44 +3,37 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
-
-import typer
 
 from gptrs.api import Backend
 from gptrs.runtime.measure.kernel_caches import compiling
-from gptrs_cli.terminal.stderr import Waiting, is_terminal
-
-Step = Callable[[int, int, str], None]
-"""Called with the number of steps done, of all steps, and the name of the next one."""
+from gptrs_cli.terminal.stderr import Step, is_terminal, rich_output
+from gptrs_cli.terminal.waiting import Waiting
 
 
 @contextmanager
 def progress_bar(label: str) -> Generator[Step | None]:
-    """Scope that shows a bar; what it yields moves the bar, None where nobody would see it."""
+    """Scope of a bar; yields the function that moves it, None where nobody would see it."""
     if not is_terminal(sys.stderr):
         yield None
         return
-    with typer.progressbar(length=1, label=label, file=sys.stderr, show_pos=True) as bar:
-
-        def step(done: int, total: int, name: str) -> None:
-            bar.length = total
-            bar.label = f"{label}, {name}" if name else label
-            if done == bar.pos:  # another name alone would not be shown
-                bar.render_progress()
-            bar.update(done - bar.pos)
-
+    with rich_output().bar(label) as step:
         yield step
 
 
 @contextmanager
 def compilation_shown(backend: Backend, waiting: Waiting) -> Generator[None]:
-    """Scope in which `waiting` adds how many kernels had to be compiled, which happens once."""
+    """Scope in which `waiting` counts the kernels that are compiled, which happens once."""
 
     def tell(number: int, total: int | None) -> None:
-        of_all = "" if total is None else f" of {total}"
-        waiting.add(f"compiling kernel {number}{of_all} (once)")
+        waiting.add(compiling_kernel(number, total))
 
     with compiling(backend, tell):
         yield
+
+
+def compiling_kernel(number: int, total: int | None) -> str:
+    """Return the words for the compilation of kernel `number` of `total`, if that is known."""
+    of_all = "" if total is None else f" of {total}"
+    return f"compiling kernel {number}{of_all} (once)"

@@ -1,23 +1,23 @@
-"""What goes to standard error: notes, errors, and a sign of life while something takes long."""
+"""Standard error: notes, warnings and errors; what a terminal may be sent."""
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import re
 import sys
-import threading
-import time
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import Any, TextIO
 
 import typer
 
-_ERASE_LINE = "\r\x1b[K"
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-_FRAMES = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
+
+Step = Callable[[int, int, str], None]
+"""Called with the number of steps done, of all steps, and the name of the next one."""
 
 
 def has_colors(stream: TextIO) -> bool:
@@ -85,68 +85,11 @@ class _LineHandler(logging.Handler):
             complain("warning" if record.levelno < logging.ERROR else "error", text)
 
 
-class Waiting:
-    """Shows on a terminal what is being waited for and for how long, once that is noticeable.
-
-    Use as a context manager; `stop` ends it early and may be called again.
-    """
-
-    _delay_s = 0.4
-    _interval_s = 0.1
-    _active: Waiting | None = None
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._details = ""
-        self._started = time.monotonic()
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._show, daemon=True)
-
-    def __enter__(self) -> Waiting:
-        if is_terminal(sys.stderr):
-            Waiting._active = self
-            self._thread.start()
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.stop()
-
-    def now(self, what: str) -> None:
-        """Name what is being waited for from now on."""
-        self._what = what
-        self._details = ""
-        self._started = time.monotonic()
-
-    def add(self, details: str) -> None:
-        """Say more about what is being waited for, instead of what was said before."""
-        self._details = f", {details}"
-
-    def stop(self) -> None:
-        """Erase the line."""
-        if Waiting._active is self:
-            Waiting._active = None
-            self._stopped.set()
-            self._thread.join()
-            sys.stderr.write(_ERASE_LINE)
-            sys.stderr.flush()
-
-    def _show(self) -> None:
-        frame = 0
-        while not self._stopped.wait(self._interval_s):
-            seconds = time.monotonic() - self._started
-            if seconds >= self._delay_s:
-                mark = _FRAMES[frame % len(_FRAMES)]
-                sys.stderr.write(f"{_ERASE_LINE}{mark} {self._what}{self._details} {seconds:.0f} s")
-                sys.stderr.flush()
-                frame += 1
-
-    @classmethod
-    def shown(cls) -> bool:
-        """Whether the cursor stands in a line that is about to be erased."""
-        return cls._active is not None
+def rich_output() -> Any:
+    """Import what draws on terminals; typed in `terminal.rich_output`."""
+    return importlib.import_module("gptrs_cli.terminal.rich_output")
 
 
 def _write_line(text: str) -> None:
-    start = _ERASE_LINE if Waiting.shown() else ""
-    sys.stderr.write(f"{start}{text}\n")
+    sys.stderr.write(f"{text}\n")
     sys.stderr.flush()

@@ -9,7 +9,7 @@ from gptrs.plugins.manager import get_backend
 from gptrs_cli.commands.list.op_matrix import LEGEND, print_op_matrix
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
-from gptrs_cli.terminal.stderr import Waiting
+from gptrs_cli.terminal.waiting import Waiting
 
 
 @command_options("backend")
