@@ -43,7 +43,7 @@ def keeping(monkeypatch: pytest.MonkeyPatch) -> KeepingBackend:
     """Stands for the only backend that keeps kernels."""
     backend = KeepingBackend()
     monkeypatch.setattr(
-        "gptrs.runtime.measure.kernel_caches.kernel_caches", lambda name=None: {"keeping": backend}
+        "gptrs_cli.commands.cache.kernel_caches", lambda name=None: {"keeping": backend}
     )
     return backend
 
