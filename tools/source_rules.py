@@ -20,18 +20,9 @@ LONG_FUNCTIONS = frozenset(
         f"{NUMBA}/kernels/amx/attention_ir.py:score_and_weigh",
         f"{NUMBA}/kernels/convolution/depthwise_ir.py:depthwise",
         f"{NUMBA}/kernels/amx/gemm.py:amx_gemm_task",
-        f"{COMMANDS}/convert.py:convert",
-        f"{COMMANDS}/embed.py:embed",
-        f"{COMMANDS}/generate.py:generate",
-        f"{COMMANDS}/inspect.py:inspect",
-        f"{COMMANDS}/run.py:run",
-        f"{COMMANDS}/validate.py:validate",
     }
 )
-MANY_PARAMETERS = frozenset(
-    f"{COMMANDS}/{name}.py:{name}"
-    for name in ("embed", "forward", "generate", "run", "trace", "validate")
-)
+MANY_PARAMETERS: frozenset[str] = frozenset()
 SOURCE_STRINGS = frozenset(
     {
         f"{NUMBA}/kernels/amx/convolution.py",

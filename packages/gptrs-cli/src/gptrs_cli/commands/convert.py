@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -38,6 +39,31 @@ class WeightType(StrEnum):
     BF16 = "bf16"
 
 
+@dataclass(frozen=True)
+class ConvertOptions:
+    """The form of the copy, the type of its weights, and what may be replaced."""
+
+    to: Annotated[
+        ModelForm | None,
+        typer.Option("--to", help="Write a folder (hf) or one file, whatever DST is called."),
+    ] = None
+    dtype: Annotated[
+        WeightType | None,
+        typer.Option(
+            "--dtype", help="Round the weights to this type; they keep their own without it."
+        ),
+    ] = None
+    shard_size: Annotated[
+        str | None,
+        typer.Option(
+            "--shard-size", metavar="SIZE", help="Split the weights of a folder into files: 5GB."
+        ),
+    ] = None
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace DST: a file, or a folder that holds a model.")
+    ] = False
+
+
 @command_options()
 def convert(
     *,
@@ -59,55 +85,41 @@ def convert(
             show_default=False,
         ),
     ],
-    to: Annotated[
-        ModelForm | None,
-        typer.Option("--to", help="Write a folder (hf) or one file, whatever DST is called."),
-    ] = None,
-    dtype: Annotated[
-        WeightType | None,
-        typer.Option(
-            "--dtype", help="Round the weights to this type; they keep their own without it."
-        ),
-    ] = None,
-    shard_size: Annotated[
-        str | None,
-        typer.Option(
-            "--shard-size", metavar="SIZE", help="Split the weights of a folder into files: 5GB."
-        ),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace DST: a file, or a folder that holds a model.")
-    ] = False,
+    options: ConvertOptions,
     settings: Settings,
 ) -> None:
     """Write a model in another format or type, whole or not at all.
 
     The files beside the weights are carried over: settings, tokenizer, chat template.
     """
-    size = None if shard_size is None else parse_size(shard_size)
     started = time.perf_counter()
+    written = _converted(source, destination, options)
+    if settings.json:
+        seconds = round(time.perf_counter() - started, 3)
+        print(json.dumps(_fields(source, destination, written) | {"seconds": seconds}, indent=2))
+        return
+    print(printable(_sentence(destination, written, options.dtype)))
+    if written.left_out:
+        note(f"not carried over: {', '.join(written.left_out)}")
+
+
+def _converted(source: str, destination: Path, options: ConvertOptions) -> Converted:
+    size = None if options.shard_size is None else parse_size(options.shard_size)
     with progress_bar(f"writing {destination.name}") as step:
 
         def progress(done: int, total: int, name: str) -> None:
             if step is not None:
                 step(done // _STEP, max(1, total // _STEP), printable(name))
 
-        written = convert_checkpoint(
+        return convert_checkpoint(
             source,
             destination,
-            to=None if to is None else to.value,
-            dtype=None if dtype is None else dtype.value,
+            to=None if options.to is None else options.to.value,
+            dtype=None if options.dtype is None else options.dtype.value,
             shard_size=size,
-            force=force,
+            force=options.force,
             progress=progress,
         )
-    if settings.json:
-        seconds = round(time.perf_counter() - started, 3)
-        print(json.dumps(_fields(source, destination, written) | {"seconds": seconds}, indent=2))
-        return
-    print(printable(_sentence(destination, written, dtype)))
-    if written.left_out:
-        note(f"not carried over: {', '.join(written.left_out)}")
 
 
 def _sentence(destination: Path, written: Converted, dtype: WeightType | None) -> str:

@@ -24,7 +24,7 @@ from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.model import loaded_model
 from gptrs_cli.options.settings import MODEL, Settings
-from gptrs_cli.options.texts import read_texts
+from gptrs_cli.options.texts import TextOptions
 from gptrs_cli.terminal.progress import compiling_kernel, progress_bar
 from gptrs_cli.terminal.stderr import Step, note_below
 from gptrs_cli.terminal.tables import print_table
@@ -42,6 +42,32 @@ class _Result:
     seconds: float
 
 
+@dataclass(frozen=True)
+class EmbedOptions:
+    """How texts are embedded, and what is shown of them."""
+
+    similarity: Annotated[
+        bool,
+        typer.Option("--similarity", help="Show the cosine of each two vectors instead of them."),
+    ] = False
+    normalize: Annotated[
+        bool | None,
+        typer.Option(
+            "--normalize/--no-normalize",
+            help="Make all vectors of length 1, or do not; without it as the model says.",
+        ),
+    ] = None
+    prompt_name: Annotated[
+        str | None,
+        typer.Option(
+            "--prompt-name", metavar="NAME", help="Put this prompt of the model before each text."
+        ),
+    ] = None
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", metavar="N", min=1, help="Run N texts together.")
+    ] = 32
+
+
 @command_options(*MODEL)
 def embed(
     *,
@@ -54,18 +80,7 @@ def embed(
             " a .gptrschk file, or ORG/NAME[@REVISION] of the Hugging Face hub.",
         ),
     ],
-    text: Annotated[
-        list[str] | None,
-        typer.Option("--text", metavar="TEXT", help="A text; can be repeated."),
-    ] = None,
-    file: Annotated[
-        Path | None,
-        typer.Option(
-            "--input",
-            metavar="FILE",
-            help='Texts in a file, one a line; in a .jsonl file lines such as {"text": "..."}.',
-        ),
-    ] = None,
+    texts: TextOptions,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -74,26 +89,7 @@ def embed(
             help="Write the tensor `embeddings` [N, D] as .npy, .npz, .safetensors or .gptrsten.",
         ),
     ] = None,
-    similarity: Annotated[
-        bool,
-        typer.Option("--similarity", help="Show the cosine of each two vectors instead of them."),
-    ] = False,
-    normalize: Annotated[
-        bool | None,
-        typer.Option(
-            "--normalize/--no-normalize",
-            help="Make all vectors of length 1, or do not; without it as the model says.",
-        ),
-    ] = None,
-    prompt_name: Annotated[
-        str | None,
-        typer.Option(
-            "--prompt-name", metavar="NAME", help="Put this prompt of the model before each text."
-        ),
-    ] = None,
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", metavar="N", min=1, help="Run N texts together.")
-    ] = 32,
+    options: EmbedOptions,
     settings: Settings,
 ) -> None:
     """Give each text a vector.
@@ -101,34 +97,44 @@ def embed(
     Texts of like meaning get vectors that point the same way. Pooling, normalization and prompts
     are those of the files beside the model.
     """
-    texts = read_texts(text, file)
+    given = texts.read()
     with observed(settings) as profile:
         if out is not None:
             require_writable(out)
-        if similarity:
-            _require_few(texts)
+        if options.similarity:
+            _require_few(given)
         with Waiting(f"loading `{model}`"):
             loaded = loaded_model(model, settings)
             loaded.text_embedder()
-        started = time.perf_counter()
-        with _progress(loaded, len(texts)) as progress:
-            vectors = embed_texts(
-                loaded, texts, batch_size, normalize, prompt_name=prompt_name, progress=progress
-            )
-        seconds = time.perf_counter() - started
-        result = _Result(vectors, cosine_similarities(vectors) if similarity else None, seconds)
+        result = _embedded(loaded, given, options)
         if out is not None:
-            write_archive(out, {"embeddings": vectors})
+            write_archive(out, {"embeddings": result.vectors})
         if settings.json:
-            fields = _as_json(loaded, texts, result, with_vectors=out is None)
+            fields = _as_json(loaded, given, result, with_vectors=out is None)
             print(json.dumps(fields | profile_fields(profile)))
             return
-        _print(texts, result)
+        _print(given, result)
         written = f", written to {out}" if out is not None else ""
         note_below(
-            f"vectors f32{list(vectors.shape)} in {seconds:.3f} s, backend"
+            f"vectors f32{list(result.vectors.shape)} in {result.seconds:.3f} s, backend"
             f" {loaded.backend.name}, loaded in {loaded.load_seconds:.2f} s{written}"
         )
+
+
+def _embedded(model: LoadedModel, texts: list[str], options: EmbedOptions) -> _Result:
+    started = time.perf_counter()
+    with _progress(model, len(texts)) as progress:
+        vectors = embed_texts(
+            model,
+            texts,
+            options.batch_size,
+            options.normalize,
+            prompt_name=options.prompt_name,
+            progress=progress,
+        )
+    seconds = time.perf_counter() - started
+    similarities = cosine_similarities(vectors) if options.similarity else None
+    return _Result(vectors, similarities, seconds)
 
 
 def _require_few(texts: list[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
@@ -28,14 +29,13 @@ if TYPE_CHECKING:
     from gptrs_cli.validate.torch_reference import TorchReference
 
 
-@command_options(*MODEL)
-def validate(
-    *,
-    model: ModelOption = None,
-    inputs: InputOptions,
+@dataclass(frozen=True)
+class CheckOptions:
+    """What is compared, and within which tolerance."""
+
     count: Annotated[
         int, typer.Option("--inputs", metavar="N", min=1, help="Make up N inputs if none is given.")
-    ] = 2,
+    ] = 2
     max_tokens: Annotated[
         int,
         typer.Option(
@@ -44,10 +44,10 @@ def validate(
             min=0,
             help="Let language models go on greedily for N tokens.",
         ),
-    ] = 32,
+    ] = 32
     per_layer: Annotated[
         bool, typer.Option("--per-layer", help="Compare the hidden states, too.")
-    ] = False,
+    ] = False
     tolerance: Annotated[
         float,
         typer.Option(
@@ -55,7 +55,15 @@ def validate(
             metavar="X",
             help="Largest error that is right, as a share of the range of the numbers.",
         ),
-    ] = 1e-4,
+    ] = 1e-4
+
+
+@command_options(*MODEL)
+def validate(
+    *,
+    model: ModelOption = None,
+    inputs: InputOptions,
+    checks: CheckOptions,
     settings: Settings,
 ) -> None:
     """Compare a model with what transformers computes, at f32.
@@ -63,8 +71,8 @@ def validate(
     Both load the same folder. Exits with 1 where they differ by more than the tolerance. Needs
     torch and transformers.
     """
-    choice = inputs.choice(count, MADE_UP_TOKENS)
-    options = ValidationOptions(tolerance, max_tokens, per_layer)
+    choice = inputs.choice(checks.count, MADE_UP_TOKENS)
+    options = ValidationOptions(checks.tolerance, checks.max_tokens, checks.per_layer)
     with observed(settings) as profile:
         with Waiting("importing torch and transformers") as waiting:
             reference_class = _torch_reference()

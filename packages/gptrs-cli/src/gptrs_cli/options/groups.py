@@ -45,9 +45,9 @@ def command_options(*shared: str) -> Callable[[Callable[..., None]], Callable[..
             context: typer.Context = values[context_parameter.name]
             if own is None:
                 del values[context_parameter.name]
-            for group in groups:
-                values[group.name] = group.made(context, values)
-            function(**values)
+            # First all of them: a group may have the name of an option in it.
+            made = {group.name: group.made(context, values) for group in groups}
+            function(**values, **made)
 
         signature = inspect.Signature(plain if own else [context_parameter, *plain])
         command.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+import typer
 
 from gptrs.errors import UsageError
 from gptrs.quoting import quoted, shown_value
@@ -14,17 +17,38 @@ from gptrs_cli.terminal.failures import InputFileError
 _JSON_LINES: Final = ".jsonl"
 
 
-def read_texts(given: list[str] | None, file: Path | None) -> list[str]:
-    """The texts of the options `--text` and `--input`, of which one is needed.
+@dataclass(frozen=True)
+class TextOptions:
+    """Texts on the command line, or in a file."""
 
-    Lines of white space alone are skipped. InputFileError for a file that cannot be read, has no
-    texts, or has a malformed line, which it names.
-    """
-    if (not given) == (file is None):
-        found = "both" if given else "neither"
-        raise UsageError(f"`--text` or `--input` is needed, got {found}", hint="give one of them")
-    if file is None:
-        return given or []
+    text: Annotated[
+        list[str],
+        typer.Option("--text", metavar="TEXT", help="A text; can be repeated."),
+    ] = field(default_factory=list[str])
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--input",
+            metavar="FILE",
+            help='Texts in a file, one a line; in a .jsonl file lines such as {"text": "..."}.',
+        ),
+    ] = None
+
+    def read(self) -> list[str]:
+        """Return the texts; lines of white space alone are skipped.
+
+        UsageError unless one of the options is given; InputFileError for a file that cannot be
+        read, has no texts, or has a malformed line, which it names.
+        """
+        if bool(self.text) == (self.file is not None):
+            found = "both" if self.text else "neither"
+            raise UsageError(
+                f"`--text` or `--input` is needed, got {found}", hint="give one of them"
+            )
+        return self.text if self.file is None else _read_file(self.file)
+
+
+def _read_file(file: Path) -> list[str]:
     shown = quoted(str(file), 200)
     try:
         data = file.read_bytes()
