@@ -1,4 +1,4 @@
-"""What a model can do: protocols that the runtime relies on, and how a model claims one."""
+"""Capabilities of models: the protocols that the runtime calls, and how a model claims one."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ class CausalLM(Protocol):
         ...
 
     def forward(self, tokens: np.ndarray, left_padding: np.ndarray | None = None) -> np.ndarray:
-        """Logits [B, T, V] of every position; ContextLengthError if T is too large."""
+        """Return the logits [B, T, V] of every position; ContextLengthError if T is too large."""
         ...
 
     def new_cache(self, batch: int, left_padding: np.ndarray | None = None) -> KVCache:
-        """An empty cache for `batch` sequences; it grows as tokens are appended to it."""
+        """Return an empty cache for `batch` sequences; it grows as tokens are appended to it."""
         ...
 
     def step(self, tokens: np.ndarray, cache: KVCache) -> np.ndarray:
@@ -63,15 +63,15 @@ class ImageClassifier(Protocol):
         ...
 
     def classify(self, images: np.ndarray) -> np.ndarray:
-        """Logits [B, classes] of images f32 [B, channels, H, W], scaled as in the training."""
+        """Return the logits [B, classes] of images f32 [B, channels, H, W], normalized."""
         ...
 
 
 class TextEmbedder(Protocol):
     """The capability `text_embedder`: gives each token of a text a vector.
 
-    What becomes of these vectors, pooling and normalization, is no matter of the kind of model:
-    the files beside the weights say it, and `gptrs.embed` does it.
+    Pooling and normalization do not depend on the kind of model: the files beside the weights
+    configure them, and `gptrs.embed` applies them.
     """
 
     @property
@@ -85,7 +85,7 @@ class TextEmbedder(Protocol):
         ...
 
     def encode(self, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """The vectors f32 [B, T, D] of tokens si64 [B, T], where `mask`, i1 [B, T], is true.
+        """Return the vectors f32 [B, T, C] of tokens si64 [B, T], where `mask`, i1 [B, T], is true.
 
         Each text begins in the first column and has a token at least; padding, any known token,
         follows it. Vectors of padding are finite and mean nothing. A row's vectors are those that
@@ -96,10 +96,10 @@ class TextEmbedder(Protocol):
 
 
 class HiddenStates(Protocol):
-    """The capability `hidden_states`: shows what it computes on the way to its result."""
+    """The capability `hidden_states`: returns the states between its layers."""
 
     def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
-        """By name, in the order in which they are computed; inputs as those of `forward`.
+        """Return the states by name, in the order of computation; inputs as those of `forward`.
 
         `embeddings`, then `layer.0`, `layer.1`, ..., each [B, T, C]: what transformers calls
         `hidden_states`, where the last one has been through the final norm.
@@ -113,11 +113,11 @@ PROTOCOLS: Final[dict[str, type]] = {
     "text_embedder": TextEmbedder,
     "hidden_states": HiddenStates,
 }
-"""The protocol that each capability known to gptrs stands for."""
+"""The protocol of each capability that gptrs knows."""
 
 
 def capabilities_of(model: object) -> frozenset[str]:
-    """The names in the class attribute `capabilities` of `model`; none without such an attribute.
+    """Return the names in the class attribute `capabilities` of `model`; none without it.
 
     PluginError when the attribute is no set of names, or the model lacks a member that the
     protocol of a claimed capability requires. Names that are not in `PROTOCOLS` pass unchecked: a

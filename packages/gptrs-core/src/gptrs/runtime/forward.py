@@ -1,4 +1,4 @@
-"""One run of a model from an input to logits, and what scores best in them."""
+"""One run of a model from an input to logits, and the best scores in them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.model_inputs import Batch
 
 TOP = 5
-"""How many of the best are told."""
+"""Number of best scores that are reported."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def run_forward(model: LoadedModel, batch: Batch) -> Forward:
 
 
 def class_label(config: Mapping[str, object], index: int) -> str:
-    """The name of a class by `id2label` of config.json, `LABEL_3` for class 3 where it has none.
+    """Return the name of a class by `id2label` of config.json, else `LABEL_3` for class 3.
 
     ModelError if `id2label` is no table of names.
     """
@@ -68,7 +68,7 @@ def class_label(config: Mapping[str, object], index: int) -> str:
 
 
 def _best(model: LoadedModel, logits: np.ndarray) -> tuple[Score, ...]:
-    """Of equal logits the lower number comes first; NaN comes last."""
+    """Return the best scores, of equal logits the lower index first, NaN last."""
     probabilities = _softmax(logits.astype(np.float64))
     order = np.argsort(-logits, kind="stable")[:TOP]
     return tuple(
