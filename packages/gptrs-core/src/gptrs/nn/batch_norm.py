@@ -9,7 +9,7 @@ from gptrs.nn.module import Module
 
 
 class BatchNorm2d(Module):
-    """Each of `channels` channels, the last axis, shifted and scaled as the training found.
+    """Normalization of `channels` channels, the last axis, by statistics of the training.
 
     Weights have torch's names: `weight`, `bias`, `running_mean`, `running_var`.
     """

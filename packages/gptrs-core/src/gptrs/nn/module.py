@@ -15,7 +15,7 @@ class Module:
     """
 
     def named_tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-        """All weights below this module with their dotted names, in order of definition."""
+        """Yield all weights below this module with their dotted names, in order of definition."""
         for name, value in vars(self).items():
             yield from _walk(f"{prefix}{name}", value)
 

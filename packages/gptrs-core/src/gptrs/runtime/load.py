@@ -71,7 +71,7 @@ class LoadedModel:
         self._tokenizer: TextTokenizer | None = None
 
     def forward(self, inputs: np.ndarray) -> np.ndarray:
-        """Run the model once and give its logits.
+        """Run the model once and return its logits.
 
         An integer array [B, T] of tokens gives f32 [B, T, V], floats [B, channels, H, W], images as
         `image_processor` prepares them, give f32 [B, classes]. UsageError for an array that is not
@@ -82,7 +82,7 @@ class LoadedModel:
         return self.causal_lm().forward(self.checked_inputs(inputs))
 
     def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
-        """Run the model once and give what it computes on the way, by name and in that order.
+        """Run the model once and return its hidden states, by name and in the order of computation.
 
         Inputs are those of `forward`; a text embedder takes tokens, too. Names are those of
         transformers' `hidden_states`: `embeddings`, `layer.0`, `layer.1`, ... UsageError as in
@@ -92,7 +92,7 @@ class LoadedModel:
         return shown.hidden_states(self.checked_inputs(inputs))
 
     def checked_inputs(self, inputs: np.ndarray) -> np.ndarray:
-        """Images as f32, tokens as si64; UsageError for what the model does not take."""
+        """Return images as f32, tokens as si64; UsageError if the model does not take the array."""
         array = np.asarray(inputs)
         if "image_classifier" in self.capabilities:
             require_images(array, self.kind, self.image_classifier().channels)
@@ -111,19 +111,19 @@ class LoadedModel:
         return array.astype(np.int64)
 
     def causal_lm(self) -> CausalLM:
-        """The model as a causal language model; ModelError when it is none."""
+        """Return the model as a causal language model; ModelError when it is none."""
         return cast("CausalLM", self._offering("causal_lm", "cannot generate text"))
 
     def image_classifier(self) -> ImageClassifier:
-        """The model as a classifier of images; ModelError when it is none."""
+        """Return the model as an image classifier; ModelError when it is none."""
         return cast("ImageClassifier", self._offering("image_classifier", "takes no images"))
 
     def text_embedder(self) -> TextEmbedder:
-        """The model as what gives each token of a text a vector; ModelError when it is none."""
+        """Return the model as a text embedder; ModelError when it is none."""
         return cast("TextEmbedder", self._offering("text_embedder", "cannot embed texts"))
 
     def token_reader(self) -> CausalLM | TextEmbedder:
-        """The model as one that takes tokens, whatever it makes of them; ModelError if not."""
+        """Return the model as a reader of tokens, whatever its outputs; ModelError if none."""
         if "text_embedder" in self.capabilities and "causal_lm" not in self.capabilities:
             return self.text_embedder()
         return self.causal_lm()
@@ -157,7 +157,7 @@ class LoadedModel:
 
     @cached_property
     def has_tokenizer(self) -> bool:
-        """Whether text can be encoded and decoded, decided when that is first asked."""
+        """Whether there is a tokenizer.json; checked on first use."""
         return self.files.has_file(TOKENIZER)
 
     @property
@@ -198,7 +198,7 @@ class LoadedModel:
 
 
 def require_images(array: np.ndarray, kind: str, channels: int) -> None:
-    """UsageError unless `array` holds images of floats with that many channels."""
+    """Raise UsageError unless `array` holds images of floats with that many channels."""
     if array.ndim != 4 or array.dtype.kind != "f" or 0 in array.shape or array.shape[1] != channels:
         raise UsageError(
             f"a `{kind}` model takes images of floats [B, {channels}, H, W],"
@@ -207,7 +207,7 @@ def require_images(array: np.ndarray, kind: str, channels: int) -> None:
 
 
 def require_known_tokens(tokens: np.ndarray | Sequence[int], vocab_size: int) -> None:
-    """UsageError that names the first token outside [0, vocab_size)."""
+    """Raise UsageError for the first token outside [0, vocab_size)."""
     array = np.asarray(tokens)
     bad = array[(array < 0) | (array >= vocab_size)]
     if bad.size:

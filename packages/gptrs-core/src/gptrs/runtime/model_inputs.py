@@ -1,4 +1,4 @@
-"""What a model is run on once: files of images or tensors, tokens, text, or something made up."""
+"""Inputs of one run of a model: files of images or tensors, tokens, text, or random input."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _RANDOM_EDGE = 224
 
 @dataclass(frozen=True)
 class InputChoice:
-    """What the user names, at most one of files, tokens and a text; else `seed` makes it up.
+    """The input that the user names: at most one of files, tokens and a text; else random input.
 
-    `key` is the name of the tensor in files that have several. What is made up has `count` rows,
-    those of tokens at most `length`.
+    `key` is the name of the tensor in files that have several. Random input by `seed` has
+    `count` rows, those of tokens at most `length` long.
     """
 
     files: tuple[Path, ...] = ()
@@ -50,7 +50,7 @@ class InputChoice:
 
 @dataclass(frozen=True)
 class Batch:
-    """An array that `LoadedModel.forward` takes, and for each of its rows where that is from.
+    """An array that `LoadedModel.forward` takes, and the origin of each of its rows.
 
     `images` are the files by the row of rows that are images.
     """
@@ -61,7 +61,7 @@ class Batch:
 
 
 def batch_of(model: LoadedModel, choice: InputChoice) -> Batch:
-    """The input of the model.
+    """Return the input of the model.
 
     UsageError for tokens or text given to a model of images, for files that do not fit together and
     for tensors that the model cannot take; ModelError for files that cannot be read.
@@ -90,7 +90,7 @@ def _rows(tokens: Sequence[int]) -> np.ndarray:
 
 
 def _random_images(model: LoadedModel, choice: InputChoice) -> np.ndarray:
-    """Images of the size that config.json names, if it does."""
+    """Return images of the `image_size` of config.json, else of a default size."""
     size = model.config.get("image_size")
     edge = size if isinstance(size, int) and 1 <= size <= 4096 else _RANDOM_EDGE
     shape = (choice.count, model.image_classifier().channels, edge, edge)
@@ -124,7 +124,7 @@ def _from_files(model: LoadedModel, choice: InputChoice) -> Batch:
 
 
 def _read(model: LoadedModel, path: Path, key: str | None) -> np.ndarray:
-    """A batch of at least one row."""
+    """Return a batch of at least one row."""
     if _is_image(path):
         if "image_classifier" not in model.capabilities:
             raise UsageError(

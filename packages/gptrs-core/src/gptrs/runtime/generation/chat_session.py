@@ -11,7 +11,7 @@ from gptrs.runtime.load import LoadedModel
 
 
 class ChatSession:
-    """Asks `model` one thing after another; `system` tells it beforehand how to answer.
+    """A conversation with `model`, which may begin with a `system` message.
 
     ModelError for a model without tokenizer or chat template.
     """
@@ -27,10 +27,10 @@ class ChatSession:
         self._cache: PromptCache | None = None
 
     def ask(self, text: str) -> TextStream:
-        """The answer to `text`, which becomes part of the conversation by `remember`.
+        """Return the answer to `text`; `remember` makes it part of the conversation.
 
         ChatTemplateError if the template refuses the conversation, ContextLengthError if it does
-        not fit; nothing was asked then.
+        not fit; the conversation is then unchanged.
         """
         messages = [*self.messages, {"role": "user", "content": text}]
         prompt = self._tokenizer.encode(self._template.render(messages), special=False)
@@ -40,7 +40,7 @@ class ChatSession:
         return answer
 
     def remember(self, answer: TextStream) -> None:
-        """Go on after `answer`, or what there is of it: what was read is not read again."""
+        """Add `answer`, or what there is of it; its tokens are not read again."""
         done = answer.generation
         self.messages.append({"role": "assistant", "content": done.text})
         # A step that was interrupted leaves its cache in an unknown state.
@@ -49,11 +49,11 @@ class ChatSession:
 
 
 def conversation(system: str | None, *texts: str) -> list[Message]:
-    """Messages that begin with `system`, if there is one, and go on with those of a user."""
+    """Return messages: `system`, if there is one, then those of a user."""
     told: list[Message] = [] if system is None else [{"role": "system", "content": system}]
     return [*told, *({"role": "user", "content": text} for text in texts)]
 
 
 def chat_prompt(model: LoadedModel, messages: list[Message]) -> str:
-    """What the chat template of `model` makes of a conversation; errors as those of `render`."""
+    """Render a conversation with the chat template of `model`; errors as those of `render`."""
     return chat_template_of(model.files, model.name).render(messages)

@@ -10,9 +10,9 @@ from gptrs.errors import UsageError
 
 @dataclass(frozen=True)
 class ContextLimit:
-    """At most `size` tokens; with `shift` the first `keep` and the last of the others stay.
+    """At most `size` tokens; with `shift` an overflow keeps the first `keep` and the last others.
 
-    UsageError where a shift would leave nothing but the first ones.
+    UsageError if `keep` leaves no room for others.
     """
 
     size: int
@@ -28,7 +28,7 @@ class ContextLimit:
             )
 
     def shortened(self, tokens: Sequence[int]) -> list[int]:
-        """The first `keep` tokens, and half of the room that they leave, of the last ones."""
+        """Return the first `keep` tokens and as many of the last as fill half of the other room."""
         half = (self.size - self.keep) // 2
         return [*tokens[: self.keep], *tokens[len(tokens) - half :]]
 
@@ -43,12 +43,12 @@ class Context:
         self._fit()
 
     def append(self, token: int) -> None:
-        """Add a token; the oldest ones leave where there is no room and the limit allows it."""
+        """Append a token; without room the context shifts, if the limit allows it."""
         self.tokens.append(token)
         self._fit()
 
     def copy(self) -> Context:
-        """Another text that goes on from here."""
+        """Return an independent copy."""
         return Context(self.tokens, self._limit)
 
     def _fit(self) -> None:

@@ -1,4 +1,4 @@
-"""The key/value cache of a prompt in a file, for prompts that begin as it does to start from."""
+"""The key/value cache of a prompt in a file, reused by prompts with the same beginning."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class PromptCache:
     cache: KVCache
 
     def reuse(self, prompt: Sequence[int]) -> int:
-        """Go back to the tokens that `prompt` begins with too, and say how many they are.
+        """Rewind to the tokens that `prompt` begins with too; return how many they are.
 
         At least one token of the prompt is left to run, for the logits that it gives. Where a layer
         with a window has forgotten what is needed, the cache begins anew: 0.
@@ -114,7 +114,7 @@ def _expected(model: LoadedModel) -> dict[str, object]:
 
 
 def _about(archive: TensorArchive, shown: str) -> Mapping[str, object]:
-    """What the file says of itself."""
+    """Return the description in the file."""
     if _ABOUT not in archive.names() or archive.type_of(_ABOUT).nbytes > _MAX_ABOUT_BYTES:
         raise _refused(shown, "is no file of a cached prompt")
     return parse_object(archive.read(_ABOUT).tobytes(), shown, CheckpointError, hint=_AGAIN)
@@ -130,7 +130,7 @@ def _require_same(about: Mapping[str, object], model: LoadedModel, shown: str) -
 
 
 def _digest(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Of all names, types and elements, ui8[32]."""
+    """Return the digest of all names, types and elements, ui8[32]."""
     digest = hashlib.blake2b(digest_size=32)
     for name in sorted(arrays):
         array = arrays[name]

@@ -23,11 +23,11 @@ class IncrementalDecoder:
         self._tokens: list[int] = []
         """The last tokens, from the beginning of a piece on."""
         self._told = 0
-        """How many of them gave the pieces so far."""
+        """How many of them are in the pieces so far."""
         self._told_text = ""
 
     def push(self, token: int) -> str:
-        """The text that `token` completes, possibly empty."""
+        """Return the text that `token` completes, possibly empty."""
         self._tokens.append(token)
         text = self._decode(self._tokens)
         piece = text[len(self._told_text) :]
@@ -40,14 +40,14 @@ class IncrementalDecoder:
         return piece
 
     def finish(self) -> str:
-        """What was held back; bytes that never became a character show as U+FFFD."""
+        """Return the text that was held back; incomplete bytes show as U+FFFD."""
         text = self._decode(self._tokens)[len(self._told_text) :]
         self._tokens, self._told, self._told_text = [], 0, ""
         return text
 
 
 class StopFilter:
-    """Passes text on until one of the stop strings appears, across pieces if need be."""
+    """Passes text on until a stop string appears, which may span pieces."""
 
     def __init__(self, stops: Sequence[str]) -> None:
         self._stops = [stop for stop in stops if stop]
@@ -55,7 +55,7 @@ class StopFilter:
         self.stopped = False
 
     def push(self, piece: str) -> str:
-        """The part of the text so far that is certain to come before any stop string."""
+        """Return the text that is certain to come before any stop string."""
         if self.stopped:
             return ""
         text = self._held + piece
@@ -70,12 +70,12 @@ class StopFilter:
         return text[: len(text) - keep]
 
     def finish(self) -> str:
-        """The text that was held back as a possible start of a stop string."""
+        """Return the text that was held back as a possible start of a stop string."""
         held, self._held = self._held, ""
         return held
 
     def _longest_possible_start(self, text: str) -> int:
-        """Length of the longest end of `text` with which a stop string begins."""
+        """Return the length of the longest suffix of `text` that begins a stop string."""
         longest = max((len(stop) for stop in self._stops), default=1) - 1
         for length in range(min(longest, len(text)), 0, -1):
             if any(stop.startswith(text[-length:]) for stop in self._stops):

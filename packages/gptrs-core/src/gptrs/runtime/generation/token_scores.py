@@ -1,4 +1,4 @@
-"""How likely a chosen token was, and which ones were likeliest."""
+"""Log-probabilities of a chosen token and of the likeliest ones."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import numpy as np
 
 @dataclass(frozen=True)
 class TokenScores:
-    """Natural logarithms of probabilities, by the model's own logits.
+    """Natural log-probabilities: `log_softmax` of the model's logits, before logits processors.
 
-    That is before penalties, temperature and truncation: `log_softmax` of the logits. `top` are the
-    likeliest tokens and theirs, falling, without those of probability 0.
+    `top` are the likeliest tokens with theirs, falling, without those of probability 0.
     """
 
     token: int
@@ -21,7 +20,7 @@ class TokenScores:
 
     @classmethod
     def of(cls, logits: np.ndarray, token: int, count: int) -> TokenScores:
-        """The scores of `token` and of the `count` likeliest ones, for logits f32 [V]."""
+        """Return the scores of `token` and of the `count` likeliest ones, for logits f32 [V]."""
         exact = logits.astype(np.float64)
         exact -= exact.max()
         exact -= np.log(np.exp(exact).sum())
@@ -33,6 +32,6 @@ class TokenScores:
         return cls(token, float(exact[token]), top)
 
     def as_json(self) -> dict[str, object]:
-        """As an object for JSON."""
+        """Return the scores as a JSON object."""
         top = [{"token_id": token, "logprob": logprob} for token, logprob in self.top]
         return {"token_id": self.token, "logprob": self.logprob, "top": top}
