@@ -11,7 +11,7 @@ from gptrs_backend_numba.codegen.elements import load_of, memory_of, store_of
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import divide, keep_alive, offset, pointer, square_root
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
-from gptrs_backend_numba.kernels.attention.softmax_ir import weigh_row
+from gptrs_backend_numba.kernels.attention.softmax_ir import softmax_row
 from gptrs_backend_numba.kernels.normalization import sum_of, sum_of_squares
 
 FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16)
@@ -82,7 +82,7 @@ def softmax_task(x, unused, out, geometry, task, *, ELEMENT, load_row, store):
         padded = (n + WIDTH - 1) // WIDTH * WIDTH
         for i in range(n, padded):  # whole vectors: exp(-inf) adds nothing
             H[i] = np.float32(-np.inf)
-        weigh_row(held.ctypes.data, padded, held.ctypes.data + 4 * n)
+        softmax_row(held.ctypes.data, padded, held.ctypes.data + 4 * n)
         total = H[n]
         for i in range(n):
             O[row * n + i] = store(divide(H[i], total))

@@ -31,8 +31,12 @@ from gptrs_backend_numba.kernels.amx.attention_blocks import (
     score_next,
     upcoming_matrix,
 )
-from gptrs_backend_numba.kernels.amx.attention_ir import score_and_weigh
-from gptrs_backend_numba.kernels.amx.attention_layout_ir import are_finite, split_lines, take_means
+from gptrs_backend_numba.kernels.amx.attention_ir import score_and_softmax
+from gptrs_backend_numba.kernels.amx.attention_layout_ir import (
+    are_finite,
+    divide_and_transpose_16,
+    split_rows,
+)
 from gptrs_backend_numba.kernels.amx.attention_memory import PANEL_STATE_BYTES, Panels, sizes_of
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import MOST_PARTS, PART_BYTES, STEP, STEPS
 from gptrs_backend_numba.kernels.amx.gemm import parts_of
@@ -143,7 +147,7 @@ def store_results(out, G, panels, sizes, memory, p, sums, *, ELEMENT, DIRECT, st
             row_step = 4 * o_step
         for e in range(0, value_dim, 16):
             source = sums + 4 * PANEL * e + 64 * half
-            take_means(source, 4 * PANEL, row + 4 * e, row_step, totals + 64 * half)
+            divide_and_transpose_16(source, 4 * PANEL, row + 4 * e, row_step, totals + 64 * half)
     for i in range(0 if whole else min(PANEL, panels.columns - first)):
         t = (first + i) // group
         place = panels.batch * G[OB] + t * G[OT]
@@ -170,10 +174,10 @@ def amx_attention(dtype: DType, head_dim: int) -> SpecializedKernel:
         ),
         split_chunk=attention_operands.split_chunk.specialize(
             split_step_of_keys=attention_operands.split_step_of_keys.specialize(
-                **operands, SIZE=size, LEFT_BYTES=left_bytes, split_keys=split_lines(parts, 8)
+                **operands, SIZE=size, LEFT_BYTES=left_bytes, split_keys=split_rows(parts, 8)
             ),
             split_step_of_values=attention_operands.split_step_of_values.specialize(
-                **operands, SIZE=size, LEFT_BYTES=left_bytes, split_values=split_lines(parts, 16)
+                **operands, SIZE=size, LEFT_BYTES=left_bytes, split_values=split_rows(parts, 16)
             ),
         ),
         upcoming_matrix=upcoming_matrix.specialize(SIZE=size),
@@ -193,8 +197,8 @@ def _multiply_chunk(size: int, parts: int, steps: int) -> SpecializedKernel:
         score_next=score_next.specialize(
             LEFT_BYTES=left_bytes,
             PAIRS_MEANWHILE=steps * pairs_a_step,
-            score=score_and_weigh(parts, 0),
-            score_and_softmax=score_and_weigh(parts, pairs_a_step),
+            score=score_and_softmax(parts, 0),
+            score_and_softmax=score_and_softmax(parts, pairs_a_step),
             multiply=multiply,
         ),
         multiply=multiply,

@@ -9,8 +9,8 @@ import numpy as np
 from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.kernel import kernel_part
 from gptrs_backend_numba.codegen.machine import pointer
-from gptrs_backend_numba.kernels.amx.attention_ir import raise_peaks, scale_panel, weigh_pairs
-from gptrs_backend_numba.kernels.amx.attention_layout_ir import ask_for_rows
+from gptrs_backend_numba.kernels.amx.attention_ir import scale_panel, softmax_pairs, update_maxima
+from gptrs_backend_numba.kernels.amx.attention_layout_ir import prefetch_rows_to_l2
 from gptrs_backend_numba.kernels.amx.attention_memory import KEYS, PANEL_STATE_BYTES, RIGHT_BYTES
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import STEP, STEPS
 from gptrs_backend_numba.kernels.amx.gemm_ir import AMX_ROWS
@@ -135,7 +135,7 @@ def score_next(
         if j < rows:
             score_and_softmax(keys, right, min(sizes.steps, STEPS), place, source, target,
                               memory.shifts, totals)  # fmt: skip
-            weigh_pairs(source + 8 * PANEL * PAIRS_MEANWHILE, target + 64 * PAIRS_MEANWHILE,
+            softmax_pairs(source + 8 * PANEL * PAIRS_MEANWHILE, target + 64 * PAIRS_MEANWHILE,
                         STEP // 2 - PAIRS_MEANWHILE, memory.shifts, totals)  # fmt: skip
         else:
             score(keys, right, min(sizes.steps, STEPS), place, source, target, memory.shifts,
@@ -144,7 +144,7 @@ def score_next(
             multiply(keys + step * LEFT_BYTES, right + step // STEPS * RIGHT_BYTES, place,
                      min(STEPS, sizes.steps - step), place, 4 * PANEL)  # fmt: skip
     if rows > more:
-        weigh_pairs(old + 4 * PANEL * more, memory.probabilities + 32 * more, (rows - more) // 2,
+        softmax_pairs(old + 4 * PANEL * more, memory.probabilities + 32 * more, (rows - more) // 2,
                     memory.shifts, totals)  # fmt: skip
 
 
@@ -169,14 +169,14 @@ def multiply_chunk(
             if at + rows > bounds[2 * p + 1]:
                 hide_from_panel(scores, rows, state, at)
             hide_masked(scores, G, mask, panels, p, at, min(rows, n_keys - at))
-            new = raise_peaks(scores, rows // 2, state + 4 * PANEL, state + 8 * PANEL,
+            new = update_maxima(scores, rows // 2, state + 4 * PANEL, state + 8 * PANEL,
                               memory.shifts, memory.factors)  # fmt: skip
         some = min(upcoming.share, n_keys - asked)
-        ask_for_rows(upcoming.keys + SIZE * asked * G[KS], SIZE * G[KS], some,
+        prefetch_rows_to_l2(upcoming.keys + SIZE * asked * G[KS], SIZE * G[KS], some,
                      SIZE * sizes.head_dim)  # fmt: skip
         right = memory.queries + n * sizes.query_bytes
         score_next(sizes, memory, begin, to, more, right, scores, others, rows, state + 8 * PANEL)
-        ask_for_rows(upcoming.values + SIZE * asked * G[VS], SIZE * G[VS], some,
+        prefetch_rows_to_l2(upcoming.values + SIZE * asked * G[VS], SIZE * G[VS], some,
                      SIZE * sizes.value_dim)  # fmt: skip
         place = memory.sums + p * sizes.sums_bytes
         if new:
@@ -186,7 +186,7 @@ def multiply_chunk(
             multiply(left, memory.probabilities, place, rows // STEP, place, 4 * PANEL)
             place += 4 * PANEL * AMX_ROWS
         for g in range(panels.group):
-            ask_for_rows(upcoming.queries + SIZE * (g * G[QH] + asked * G[QT]), SIZE * G[QT],
+            prefetch_rows_to_l2(upcoming.queries + SIZE * (g * G[QH] + asked * G[QT]), SIZE * G[QT],
                          min(some, G[T] - asked), SIZE * sizes.head_dim)  # fmt: skip
         asked += some
         scores, others = others, scores

@@ -1,7 +1,8 @@
-"""Attention on the matrix unit: scores of keys, while scores from before become weights in parts.
+"""Attention with AMX: scores of keys, while scores from before become probabilities in parts.
 
-Scores lie in a panel: a row for each key, a column for each query. They count powers of two. A
-weight is cut into three bf16 without rounding; see `bf16_parts_ir` for how these lie in memory.
+Scores lie in a panel: a row for each key, a column for each query. They count powers of two. The
+probabilities are not divided by their sum yet, and cut into three bf16 without rounding; see
+`bf16x3_ir` for how these lie in memory.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from gptrs_backend_numba.kernels.amx.gemm_ir import (
 )
 from gptrs_backend_numba.kernels.attention.softmax_ir import (
     larger_of,
-    put_row,
-    row_of,
+    load_row,
     splat,
+    store_row,
     subtrahend,
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
@@ -53,14 +54,14 @@ _POLYNOMIAL = (
 )  # fmt: skip
 """Of 2^x, from the highest power of x on, to 2e-9 where |x| <= 0.5."""
 _LEAST = -125.5
-"""Powers of two of less are 0."""
+"""2^x counts as 0 for x below this."""
 _SLACK = 8.0
 """By how much scores may exceed the largest one so far without taking its place: sums are seldom
-scaled then, and weights stay below 2^8."""
+scaled then, and probabilities stay below 2^8."""
 
 
-def _power(emit, x):
-    """`2^x` for x up to `_SLACK` or NaN."""
+def _exponential(emit, x):
+    """Return `2^x` for x up to `_SLACK` or NaN."""
     b = emit.builder
     whole = b.fsub(b.fadd(x, splat(_MAGIC)), splat(_MAGIC))
     r = b.fsub(x, whole)
@@ -74,33 +75,33 @@ def _power(emit, x):
 
 
 @intrinsic
-def raise_peaks(typing_context, scores, pairs, peaks, totals, shifts, factors):
+def update_maxima(typing_context, scores, pairs, maxima, totals, shifts, factors):
     """Bring the largest scores so far up to date with `pairs` pairs of rows.
 
-    `shifts` becomes what is to be subtracted from scores, `factors` what sums over former weights
-    are to be multiplied with, as those in `totals` are. The result is 1 if any factor is not 1.
+    Make `shifts` what must be subtracted from scores, and `factors` what sums over former
+    probabilities must be multiplied with, as `totals` are. Return 1 if any factor is not 1.
     """
 
     def generate(context, builder, signature, arguments):
         emit = Emitter(builder)
         pairs = arguments[1]
         scores, *places = (emit.pointer(arguments[place]) for place in (0, 2, 3, 4, 5))
-        peaks, totals, shifts, factors = places
-        before = row_of(emit, peaks)
+        maxima, totals, shifts, factors = places
+        before = load_row(emit, maxima)
 
         def compare(k, state):
-            rows = [*row_of(emit, state[0]), *row_of(emit, emit.moved(state[0], 4 * PANEL))]
+            rows = [*load_row(emit, state[0]), *load_row(emit, emit.moved(state[0], 4 * PANEL))]
             found = [larger_of(emit, *pair) for pair in zip(rows, state[1:], strict=True)]
             return [emit.moved(state[0], 8 * PANEL), *found]
 
         found = emit.loop(pairs, 1, [scores, *before, *before], compare)[1:]
         found = [larger_of(emit, *pair) for pair in zip(found[:2], found[2:], strict=True)]
-        peak = [_peak(builder, *pair) for pair in zip(before, found, strict=True)]
-        shift = [subtrahend(emit, value) for value in peak]
+        maximum = [_maximum(builder, *pair) for pair in zip(before, found, strict=True)]
+        shift = [subtrahend(emit, value) for value in maximum]
         scale = [_scale(emit, *pair) for pair in zip(before, shift, strict=True)]
-        sums = [builder.fmul(*pair) for pair in zip(row_of(emit, totals), scale, strict=True)]
-        for values, base in ((peak, peaks), (shift, shifts), (scale, factors), (sums, totals)):
-            put_row(emit, values, base)
+        sums = [builder.fmul(*pair) for pair in zip(load_row(emit, totals), scale, strict=True)]
+        for values, base in ((maximum, maxima), (shift, shifts), (scale, factors), (sums, totals)):
+            store_row(emit, values, base)
         changed = (builder.fcmp_unordered("!=", factor, splat(1.0)) for factor in scale)
         either = builder.or_(*(builder.bitcast(lanes, _LANES) for lanes in changed))
         return builder.zext(builder.icmp_unsigned("!=", either, ir.Constant(_LANES, 0)), I64)
@@ -108,15 +109,15 @@ def raise_peaks(typing_context, scores, pairs, peaks, totals, shifts, factors):
     return types.int64(*[types.int64] * 6), generate
 
 
-def _peak(b, before, found):
+def _maximum(b, before, found):
     return b.select(b.fcmp_ordered(">", found, b.fadd(before, splat(_SLACK))), found, before)
 
 
 def _scale(emit, before, shift):
-    """What sums are multiplied with: 1 if there was no score so far."""
+    """Return what sums are multiplied with: 1 if there was no score so far."""
     b = emit.builder
     none = b.fcmp_ordered("==", before, splat(float("-inf")))
-    return b.select(none, splat(1.0), _power(emit, b.fsub(before, shift)))
+    return b.select(none, splat(1.0), _exponential(emit, b.fsub(before, shift)))
 
 
 @intrinsic
@@ -126,12 +127,12 @@ def scale_panel(typing_context, sums, rows, factors):
     def generate(context, builder, signature, arguments):
         emit = Emitter(builder)
         sums, factors = (emit.pointer(arguments[place]) for place in (0, 2))
-        scale = row_of(emit, factors)
+        scale = load_row(emit, factors)
 
         def body(k, state):
-            values = row_of(emit, state[0])
+            values = load_row(emit, state[0])
             scaled = [builder.fmul(*pair) for pair in zip(values, scale, strict=True)]
-            put_row(emit, scaled, state[0])
+            store_row(emit, scaled, state[0])
             return [emit.moved(state[0], 4 * PANEL)]
 
         emit.loop(arguments[1], 1, [sums], body)
@@ -140,15 +141,15 @@ def scale_panel(typing_context, sums, rows, factors):
     return types.void(*[types.int64] * 3), generate
 
 
-def _weigh(emit, half, shift, total, scores, target):
-    """Half a pair of rows of scores: weights, added to a total, and stored in parts."""
+def _softmax(emit, half, shift, total, scores, target):
+    """Make probabilities of half a pair of rows of scores, add them to a total, and store parts."""
     b = emit.builder
     both = []
     for place in (0, 4 * PANEL):
         score = emit.load(emit.moved(scores, place + 4 * WIDTH * half), VECTOR, 4)
-        weight = _power(emit, b.fsub(score, shift))
-        total = b.fadd(total, weight)
-        both.append(bits_of_parts(emit, weight, MOST_PARTS, rounds=False))
+        probability = _exponential(emit, b.fsub(score, shift))
+        total = b.fadd(total, probability)
+        both.append(bits_of_parts(emit, probability, MOST_PARTS, rounds=False))
     for part, word in enumerate(paired_parts(emit, *both)):
         place = emit.moved(target, BLOCK_BYTES * part + BLOCK_BYTES // 2 * half)
         emit.store(word, place)
@@ -156,33 +157,35 @@ def _weigh(emit, half, shift, total, scores, target):
 
 
 @intrinsic
-def weigh_pairs(typing_context, scores, target, pairs, shifts, totals):
-    """Make weights of pairs of rows of scores, add them to totals, and store them in parts."""
+def softmax_pairs(typing_context, scores, target, pairs, shifts, totals):
+    """Make probabilities of pairs of rows of scores, add them to totals, and store their parts."""
 
     def generate(context, builder, signature, arguments):
         emit = Emitter(builder)
         scores, target, shifts, totals = (emit.pointer(arguments[place]) for place in (0, 1, 3, 4))
-        shift = row_of(emit, shifts)
+        shift = load_row(emit, shifts)
 
         def body(k, state):
             scores, target, *sums = state
             for half in range(2):
-                sums[half] = _weigh(emit, half, shift[half], sums[half], scores, target)
+                sums[half] = _softmax(emit, half, shift[half], sums[half], scores, target)
             return [emit.moved(scores, 8 * PANEL), emit.moved(target, 64), *sums]
 
-        sums = emit.loop(arguments[2], 1, [scores, target, *row_of(emit, totals)], body)[2:]
-        put_row(emit, sums, totals)
+        sums = emit.loop(arguments[2], 1, [scores, target, *load_row(emit, totals)], body)[2:]
+        store_row(emit, sums, totals)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 5), generate
 
 
 @cache
-def score_and_weigh(left_parts: int, pairs_a_step: int):
-    """Intrinsic: scores of 32 keys for a panel of queries, and meanwhile weights of other scores.
+def score_and_softmax(left_parts: int, pairs_a_step: int):
+    """Intrinsic: scores of 32 keys for a panel of queries, and the softmax of other scores.
+
+    AMX computes the former while vector registers compute the latter: the instructions alternate.
 
     Arguments: the addresses of the keys and of the queries in parts; the count of steps; where to
-    store the scores; and those of `weigh_pairs`: each step makes weights of `pairs_a_step` pairs.
+    store the scores; and those of `softmax_pairs`: each step takes `pairs_a_step` pairs.
     """
     path = parts_to_multiply(left_parts, MOST_PARTS)
     items = [divmod(item, 2) for item in range(2 * pairs_a_step)]
@@ -195,7 +198,7 @@ def score_and_weigh(left_parts: int, pairs_a_step: int):
             left, right, out, scores, target, shifts, totals = (
                 emit.pointer(arguments[place]) for place in (0, 1, 3, 4, 5, 6, 7)
             )
-            shift = row_of(emit, shifts)
+            shift = load_row(emit, shifts)
             for register in range(4):
                 call_llvm(builder, "llvm.x86.tilezero", VOID, [tile_register(register)])
 
@@ -207,7 +210,9 @@ def score_and_weigh(left_parts: int, pairs_a_step: int):
                         if slot == done:
                             source = emit.moved(scores, 8 * PANEL * pair)
                             place = emit.moved(target, 64 * pair)
-                            sums[half] = _weigh(emit, half, shift[half], sums[half], source, place)
+                            sums[half] = _softmax(
+                                emit, half, shift[half], sums[half], source, place
+                            )
 
                 emit_step(emit, left, right, path, between)
                 return [
@@ -218,12 +223,12 @@ def score_and_weigh(left_parts: int, pairs_a_step: int):
                     *sums,
                 ]
 
-            starts = [left, right, scores, target, *row_of(emit, totals)]
+            starts = [left, right, scores, target, *load_row(emit, totals)]
             sums = emit.loop(arguments[2], 1, starts, body)[4:]
             for register in range(4):
                 place = emit.moved(out, 4 * PANEL * 16 * (register // 2) + 64 * (register % 2))
                 store_tile(emit, register, place, number(4 * PANEL))
-            put_row(emit, sums, totals)
+            store_row(emit, sums, totals)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 8), generate

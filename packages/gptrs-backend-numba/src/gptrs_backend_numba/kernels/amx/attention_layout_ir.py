@@ -1,4 +1,4 @@
-"""Queries, keys, values and results of attention on the way to and from the matrix unit."""
+"""Queries, keys, values and results of attention on the way to and from AMX."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _square(emit, source, step):
     return [emit.load(emit.moved(source, (step, i)), VECTOR, 4) for i in range(WIDTH)]
 
 
-def _put_parts(emit, pair, target, part_bytes):
+def _store_parts(emit, pair, target, part_bytes):
     """Store the parts of two vectors, their numbers alternating."""
     for part, word in enumerate(paired_parts(emit, *pair)):
         emit.store(word, emit.moved(target, part_bytes * part))
@@ -34,7 +34,7 @@ def _put_parts(emit, pair, target, part_bytes):
 
 @intrinsic
 def transpose_16(typing_context, source, source_step, target, target_step):
-    """A square of 16 x 16 f32, transposed; steps are bytes from one row to the next."""
+    """Transpose 16 x 16 f32; steps are bytes from one row to the next."""
 
     def generate(context, builder, signature, arguments):
         source, source_step, target, target_step = arguments
@@ -48,8 +48,8 @@ def transpose_16(typing_context, source, source_step, target, target_step):
 
 
 @intrinsic
-def take_means(typing_context, source, source_step, target, target_step, totals):
-    """As `transpose_16`, each column of the source divided by one of 16 totals."""
+def divide_and_transpose_16(typing_context, source, source_step, target, target_step, totals):
+    """As `transpose_16`, and divide each column of the source by one of 16 totals."""
 
     def generate(context, builder, signature, arguments):
         source, source_step, target, target_step, totals = arguments
@@ -67,7 +67,7 @@ def take_means(typing_context, source, source_step, target, target_step, totals)
 
 @intrinsic
 def split_queries(typing_context, source, step, scales, target):
-    """16 numbers of each of 16 queries, times 16 scales, in parts: 8 pairs of rows of a panel.
+    """Split 16 numbers of each of 16 queries, times 16 scales: parts of 8 pairs of rows of a panel.
 
     A number and the eighth after it are a pair.
     """
@@ -81,15 +81,15 @@ def split_queries(typing_context, source, step, scales, target):
         lines = transposed_lanes(builder, lines)
         for i, pair in enumerate(zip(lines[:8], lines[8:], strict=True)):
             both = (bits_of_parts(emit, value, MOST_PARTS) for value in pair)
-            _put_parts(emit, both, emit.moved(target, 64 * i), BLOCK_BYTES)
+            _store_parts(emit, both, emit.moved(target, 64 * i), BLOCK_BYTES)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 4), generate
 
 
 @cache
-def split_lines(parts: int, distance: int):
-    """Intrinsic: `count` times 32 contiguous f32 in parts, 64 bytes of each, `step` bytes apart.
+def split_rows(parts: int, distance: int):
+    """Intrinsic: split `count` times 32 contiguous f32 into parts of 64 bytes, `step` bytes apart.
 
     A number and the one `distance` after it are a pair: the sixteenth, or the eighth as in
     `split_queries`.
@@ -106,7 +106,9 @@ def split_lines(parts: int, distance: int):
                 pair = [emit.load(emit.moved(source, 64 * half), VECTOR, 4) for half in range(2)]
                 if distance == 8:
                     pair = [builder.shuffle_vector(*pair, _WORDS(lanes)) for lanes in _EIGHTHS]
-                _put_parts(emit, (bits_of_parts(emit, x, parts) for x in pair), target, PART_BYTES)
+                _store_parts(
+                    emit, (bits_of_parts(emit, x, parts) for x in pair), target, PART_BYTES
+                )
                 return [emit.moved(source, 128), emit.moved(target, (step, 1))]
 
             emit.loop(count, 1, [emit.pointer(source), emit.pointer(target)], body)
@@ -119,7 +121,7 @@ def split_lines(parts: int, distance: int):
 
 @intrinsic
 def are_finite(typing_context, numbers, count):
-    """1 if all of `count` f32, a multiple of 32, are finite."""
+    """Return 1 if all of `count` f32, a multiple of 32, are finite, else 0."""
 
     def generate(context, builder, signature, arguments):
         numbers, count = arguments
@@ -141,22 +143,22 @@ def are_finite(typing_context, numbers, count):
 
 
 @intrinsic
-def ask_for_rows(typing_context, address, step, rows, size):
-    """Ask for `size` bytes of each of some rows, `step` bytes apart, which need not exist."""
+def prefetch_rows_to_l2(typing_context, address, step, rows, size):
+    """Prefetch `size` bytes of each of some rows, `step` bytes apart, which need not exist."""
 
     def generate(context, builder, signature, arguments):
         address, step, rows, size = arguments
         emit = Emitter(builder)
 
-        def ask_for_row(k, state):
-            def ask_for_line(k, _):
+        def prefetch_row(k, state):
+            def prefetch_line(k, _):
                 emit.prefetch(emit.moved(state[0], (k, 1)), near=2)
                 return []
 
-            emit.loop(size, 64, [], ask_for_line)
+            emit.loop(size, 64, [], prefetch_line)
             return [emit.moved(state[0], (step, 1))]
 
-        emit.loop(rows, 1, [emit.pointer(address)], ask_for_row)
+        emit.loop(rows, 1, [emit.pointer(address)], prefetch_row)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 4), generate

@@ -1,8 +1,8 @@
-"""The products of attention: tiles of keys or values, read in place, times a panel of queries.
+"""The products of attention: tiles of keys or values, where they are, times a panel of queries.
 
-A panel holds `PANEL` queries side by side: for each number of a query, for each key's weight, for
-each number of a result. Keys and values are f32, and each of their numbers is multiplied with a
-whole row of the panel, so nothing of them needs to be copied into another order.
+A panel holds `PANEL` queries side by side: a row for each number of a query, for the probabilities
+of each key, for each number of a result. Keys and values are f32, and each of their numbers is
+multiplied with a whole row of the panel, so none of them is copied into another order.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SIDE = 4 * WIDTH
 
 
 def _lines(emit, base, row_step, rows):
-    """Pointers to every fourth row: with the next three, they are few enough for registers."""
+    """Pointers to every fourth row: the next three are addressed from it, which saves registers."""
     return [emit.moved(base, (row_step, row)) for row in range(0, rows, 4)]
 
 
@@ -78,20 +78,20 @@ def score_tile(rows: int):
 
 
 def value_tile(rows: int):
-    """Intrinsic: `rows` numbers of each of `count` values, weighed, are added to scaled sums.
+    """Intrinsic: add `rows` numbers of each of `count` values times probabilities to scaled sums.
 
     Arguments: the address of the first value, contiguous, and the bytes from one value to the next;
-    of the weights, a row of a panel for each value; of a row of factors, which the sums are
+    of the probabilities, a row of a panel for each value; of a row of factors, which the sums are
     multiplied with first; of the sums, `rows` rows of a panel; and the count.
     """
 
     @named_intrinsic(f"value_tile_{rows}")
-    def micro_kernel(typing_context, value, step, weights, factors, out, count):
+    def micro_kernel(typing_context, value, step, probabilities, factors, out, count):
         def generate(context, builder, signature, arguments):
-            value, step, weights, factors, out, count = arguments
+            value, step, probabilities, factors, out, count = arguments
             emit = Emitter(builder)
-            value, weights, factors, out = (
-                emit.pointer(address) for address in (value, weights, factors, out)
+            value, probabilities, factors, out = (
+                emit.pointer(address) for address in (value, probabilities, factors, out)
             )
             scale = [emit.load(emit.moved(factors, _SIDE * v), VECTOR, 4) for v in range(VECTORS)]
             places = _places(emit, out, rows)
@@ -100,7 +100,7 @@ def value_tile(rows: int):
                 for at, place in enumerate(places)
             ]
             steps = number(4), step
-            sums = _multiply(emit, rows, steps, value, weights, count, starts)
+            sums = _multiply(emit, rows, steps, value, probabilities, count, starts)
             for total, place in zip(sums, places, strict=True):
                 emit.store(total, place)
             return context.get_dummy_value()
@@ -118,7 +118,7 @@ value_tile_largest, value_tile_4, value_tile_1 = (value_tile(rows) for rows in (
 
 @intrinsic
 def prefetch_row(typing_context, address, size):
-    """Ask for `size` bytes of memory, which need not exist."""
+    """Prefetch `size` bytes of memory, which need not exist."""
 
     def generate(context, builder, signature, arguments):
         address, size = arguments

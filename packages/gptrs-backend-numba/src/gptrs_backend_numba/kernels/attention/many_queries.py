@@ -61,7 +61,7 @@ from gptrs_backend_numba.kernels.attention.geometry import (
     T,
     visible_keys,
 )
-from gptrs_backend_numba.kernels.attention.softmax_ir import hide_from_panel, weigh_panel
+from gptrs_backend_numba.kernels.attention.softmax_ir import hide_from_panel, softmax_panel
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, transpose
 
 BLOCK = 48
@@ -146,7 +146,7 @@ def attention_panel_task(
             hide_from_panel(memory.scores, count, memory.limits, begin)
         if G[MASKED]:
             hide_masked(memory.scores, G, mask, panel, begin, count)
-        weigh_panel(memory.scores, count, memory.maxima, memory.totals, memory.factors)
+        softmax_panel(memory.scores, count, memory.maxima, memory.totals, memory.factors)
         multiply_values(V, v_step, memory, count, value_dim)
     store_results(out, G, panel, memory, value_dim)
     keep_alive(held)

@@ -45,7 +45,7 @@ from gptrs_backend_numba.kernels.attention.geometry import (
     T,
     visible_keys,
 )
-from gptrs_backend_numba.kernels.attention.softmax_ir import weigh_row
+from gptrs_backend_numba.kernels.attention.softmax_ir import softmax_row
 from gptrs_backend_numba.kernels.matmul.gemm_ir import DOT_ROWS, PANEL, dots, tile
 
 PREFETCHED_KEYS = 16
@@ -91,7 +91,7 @@ def attention_row_task(
     padded = (seen + WIDTH - 1) // WIDTH * WIDTH
     for j in range(seen, padded):
         W[j] = -INF
-    weigh_row(scores, padded, row)
+    softmax_row(scores, padded, row)
     total = X[0]
     multiply_values(scores, values, v_step, sums, seen, value_dim)
     place = batch * G[OB] + t * G[OT] + line * G[OH]
@@ -145,9 +145,9 @@ def multiply_values(
         for e in range(value_dim):
             A[e] = 0.0
         for j in range(seen):
-            V, weight = pointer(values + j * v_step, ELEMENT), W[j]
+            V, probability = pointer(values + j * v_step, ELEMENT), W[j]
             for e in range(value_dim):
-                A[e] = fma(weight, load(V[e]), A[e])
+                A[e] = fma(probability, load(V[e]), A[e])
 
 
 def attention_row(dtype: DType) -> SpecializedKernel:

@@ -1,6 +1,6 @@
-"""The weights of attention in LLVM vector code: powers of scores less the largest of them.
+"""Softmax of scores in LLVM vector code: exponentials of scores less the largest, and their sum.
 
-A NaN among the scores need not be the largest: its power is NaN, and so is the sum of the powers.
+A NaN need not be found the largest: its exponential is NaN, and so is the sum.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _POLYNOMIAL = (
 
 
 def splat(value):
-    """A vector of one number everywhere."""
+    """Return a vector of one number everywhere."""
     return ir.Constant(VECTOR, [value] * WIDTH)
 
 
-def _power(emit, x):
-    """`e^x` for x <= 0 or NaN, as by `exp_f32`, but 0 where that would be below 2^-125."""
+def _exponential(emit, x):
+    """Return `e^x` for x <= 0 or NaN, as `exp_f32` does, but 0 where that would be below 2^-125."""
     b = emit.builder
     shifted = emit.multiply_add(x, splat(1.44269504088896341), splat(_MAGIC))
     whole = b.fsub(shifted, splat(_MAGIC))
@@ -45,65 +45,70 @@ def _power(emit, x):
 
 
 def larger_of(emit, x, y):
-    """The larger ones of two vectors, those of `y` where there is a NaN."""
+    """Return the larger elements of two vectors, those of `y` where there is a NaN."""
     b = emit.builder
     return b.select(b.fcmp_ordered(">", x, y), x, y)
 
 
 def subtrahend(emit, largest):
-    """What to subtract from scores whose largest is given: 0 where all are -inf."""
+    """Return what to subtract from scores with these maxima: 0 where all scores are -inf.
+
+    -inf less -inf would be NaN before it is known whether a later key is visible.
+    """
     b = emit.builder
     none = b.fcmp_ordered("==", largest, splat(float("-inf")))
     return b.select(none, ZERO, largest)
 
 
-def row_of(emit, base):
-    """The vectors of a row of a panel."""
+def load_row(emit, base):
+    """Return the vectors of a row of a panel."""
     return [emit.load(emit.moved(base, _SIDE * v), VECTOR, 4) for v in range(VECTORS)]
 
 
-def put_row(emit, values, base):
+def store_row(emit, values, base):
     """Store the vectors of a row of a panel."""
     for v, value in enumerate(values):
         emit.store(value, emit.moved(base, _SIDE * v))
 
 
 @intrinsic
-def weigh_panel(typing_context, scores, count, peaks, totals, factors):
-    """Make weights of `count` rows of scores of a panel, less the largest scores so far.
+def softmax_panel(typing_context, scores, count, maxima, totals, factors):
+    """Make exponentials of `count` rows of scores of a panel, less the largest scores so far.
 
-    `peaks` and `totals`, the largest scores so far and the sums of all weights, are brought up to
-    date; `factors` becomes what sums over former weights are to be multiplied with.
+    Bring `maxima` and `totals` up to date, the largest scores so far and the sums of all
+    exponentials; make `factors` what sums over former exponentials must be multiplied with.
     """
 
     def generate(context, builder, signature, arguments):
         emit = Emitter(builder)
         count = arguments[1]
-        scores, peaks, totals, factors = (emit.pointer(arguments[place]) for place in (0, 2, 3, 4))
-        before = row_of(emit, peaks)
+        scores, maxima, totals, factors = (emit.pointer(arguments[place]) for place in (0, 2, 3, 4))
+        before = load_row(emit, maxima)
 
         def compare(k, state):
-            found = row_of(emit, state[0])
+            found = load_row(emit, state[0])
             larger = [larger_of(emit, *pair) for pair in zip(found, state[1:], strict=True)]
             return [emit.moved(state[0], 4 * PANEL), *larger]
 
         largest = emit.loop(count, 1, [scores, *before], compare)[1:]
         shift = [subtrahend(emit, value) for value in largest]
-        scale = [_power(emit, builder.fsub(*pair)) for pair in zip(before, shift, strict=True)]
+        scale = [
+            _exponential(emit, builder.fsub(*pair)) for pair in zip(before, shift, strict=True)
+        ]
 
-        def raise_(k, state):
-            powers = [
-                _power(emit, builder.fsub(*pair))
-                for pair in zip(row_of(emit, state[0]), shift, strict=True)
+        def exponentiate(k, state):
+            exponentials = [
+                _exponential(emit, builder.fsub(*pair))
+                for pair in zip(load_row(emit, state[0]), shift, strict=True)
             ]
-            put_row(emit, powers, state[0])
-            sums = [builder.fadd(*pair) for pair in zip(state[1:], powers, strict=True)]
+            store_row(emit, exponentials, state[0])
+            sums = [builder.fadd(*pair) for pair in zip(state[1:], exponentials, strict=True)]
             return [emit.moved(state[0], 4 * PANEL), *sums]
 
-        starts = [builder.fmul(*pair) for pair in zip(row_of(emit, totals), scale, strict=True)]
-        sums = emit.loop(count, 1, [scores, *starts], raise_)[1:]
-        for values, base in ((largest, peaks), (sums, totals), (scale, factors)):
-            put_row(emit, values, base)
+        starts = [builder.fmul(*pair) for pair in zip(load_row(emit, totals), scale, strict=True)]
+        sums = emit.loop(count, 1, [scores, *starts], exponentiate)[1:]
+        for values, base in ((largest, maxima), (sums, totals), (scale, factors)):
+            store_row(emit, values, base)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 5), generate
@@ -126,9 +131,9 @@ def hide_from_panel(typing_context, scores, count, limits, begin):
             keys = builder.shuffle_vector(single, undefined, words(0))
             shown = [
                 builder.select(builder.icmp_signed("<", keys, bound), score, splat(float("-inf")))
-                for bound, score in zip(bounds, row_of(emit, state[0]), strict=True)
+                for bound, score in zip(bounds, load_row(emit, state[0]), strict=True)
             ]
-            put_row(emit, shown, state[0])
+            store_row(emit, shown, state[0])
             return [emit.moved(state[0], 4 * PANEL)]
 
         emit.loop(count, 1, [scores], body)
@@ -138,8 +143,8 @@ def hide_from_panel(typing_context, scores, count, limits, begin):
 
 
 @intrinsic
-def weigh_row(typing_context, scores, count, total):
-    """Make weights of `count` scores, a multiple of `FLOATS`, and put their sum to `total`."""
+def softmax_row(typing_context, scores, count, total):
+    """Make exponentials of `count` scores, a multiple of `WIDTH`, and store their sum."""
 
     def generate(context, builder, signature, arguments):
         scores, count, total = arguments
@@ -155,22 +160,14 @@ def weigh_row(typing_context, scores, count, total):
         largest = emit.splat(call_llvm(builder, name, VECTOR.element, [lanes]))
         shift = subtrahend(emit, largest)
 
-        def raise_(k, state):
+        def exponentiate(k, state):
             place = emit.moved(scores, (k, 4))
-            power = _power(emit, builder.fsub(emit.load(place, VECTOR, 4), shift))
-            emit.store(power, place)
-            return [builder.fadd(state[0], power)]
+            exponential = _exponential(emit, builder.fsub(emit.load(place, VECTOR, 4), shift))
+            emit.store(exponential, place)
+            return [builder.fadd(state[0], exponential)]
 
-        (sums,) = emit.loop(count, WIDTH, [ZERO], raise_)
+        (sums,) = emit.loop(count, WIDTH, [ZERO], exponentiate)
         emit.store(emit.total(sums), total)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 3), generate
-
-
-NAMES: dict[str, object] = {
-    "weigh_panel": weigh_panel,
-    "hide_from_panel": hide_from_panel,
-    "weigh_row": weigh_row,
-}
-"""Additional names of the sources that use them."""
