@@ -140,6 +140,37 @@ def multiply_unsplit(rows, panel, sums, height, width, k, *, MEMORY, load):
             C[i * PANEL + j] = total
 
 
+@kernel_part
+def finish_tile(
+    G, geometry, sizes, rows, right, sums, place, place_step, first, panel, whole, out,
+    *, multiply_unsplit,
+):  # fmt: skip
+    """Turn the sums of a tile, which lie at `place`, into results unless they are results already.
+
+    `sizes` are m, n and k; `rows` and `right` the addresses of the rows and the panel of the tile.
+    """
+    m, n, k = sizes
+    odd = has_nan(place, place_step)
+    height, width = min(AMX_ROWS, m - first), min(PANEL, n - panel * PANEL)
+    if odd:  # infinities have no parts, so their sums became NaN
+        multiply_unsplit(rows, right, sums, height, width, k)
+    if odd or not whole:
+        call_compiled(G[FINISH], sums, PANEL, out, first, panel * PANEL, height, width,
+                      geometry, 0)  # fmt: skip
+
+
+@register_jitable(inline="always")
+def block_of_task(G, task):
+    """Return the first tile of a task and how many it has, its first panel and its last + 1."""
+    panels = (G[N] + PANEL - 1) // PANEL
+    columns = (panels + G[PANELS_A_TASK] - 1) // G[PANELS_A_TASK]
+    row_block = task // columns
+    first_tile = row_block * G[TILES_A_TASK]
+    first_panel = (task - row_block * columns) * G[PANELS_A_TASK]
+    count = min(G[TILES_A_TASK], G[TILES] - first_tile)
+    return first_tile, count, first_panel, min(first_panel + G[PANELS_A_TASK], panels)
+
+
 @register_jitable(inline="always")
 def start_sums(G, sums, first, panel, whole, no_start):
     """Start the sums of a tile: with bias and residual if they become results as they are.
@@ -158,7 +189,7 @@ def start_sums(G, sums, first, panel, whole, no_start):
 @kernel
 def amx_gemm_task(
     lhs, rhs, out, geometry, task, *, SIZE, LEFT_BYTES, RIGHT_BYTES,
-    split_pairs, split_block, multiply_block, multiply_and_split, multiply_unsplit,
+    split_pairs, split_block, multiply_block, multiply_and_split, finish_tile,
 ):  # fmt: skip
     """Compute a block of rows and columns of a product; the right side is packed.
 
@@ -169,12 +200,7 @@ def amx_gemm_task(
     m, n, k = G[M], G[N], G[K]
     tiles, chunk_length = G[TILES], G[BLOCK_LENGTH]
     panels = (n + PANEL - 1) // PANEL
-    columns = (panels + G[PANELS_A_TASK] - 1) // G[PANELS_A_TASK]
-    row_block = task // columns
-    first_tile = row_block * G[TILES_A_TASK]
-    first_panel = (task - row_block * columns) * G[PANELS_A_TASK]
-    count = min(G[TILES_A_TASK], tiles - first_tile)
-    last_panel = min(first_panel + G[PANELS_A_TASK], panels)
+    first_tile, count, first_panel, last_panel = block_of_task(G, task)
     steps = (min(chunk_length, k) + STEP - 1) // STEP
     held = np.empty(count * steps * LEFT_BYTES + 2 * STEPS * RIGHT_BYTES
                     + (SIZE * STEPS * STEP + 4 * AMX_ROWS * count) * PANEL + 64,
@@ -234,14 +260,8 @@ def amx_gemm_task(
                 multiply_block(L, parts, sums, some, place, place_step)
             L += some * LEFT_BYTES
             if last:
-                odd = has_nan(place, place_step)
-                height, width = min(AMX_ROWS, m - first), min(PANEL, n - panel * PANEL)
-                if odd:  # infinities have no parts, so their sums became NaN
-                    multiply_unsplit(lhs + 4 * first * k, rhs + panel * panel_step, sums,
-                                     height, width, k)  # fmt: skip
-                if odd or not whole:
-                    call_compiled(G[FINISH], sums, PANEL, out, first, panel * PANEL, height,
-                                  width, geometry, 0)  # fmt: skip
+                finish_tile(G, geometry, (m, n, k), lhs + 4 * first * k, rhs + panel * panel_step,
+                            sums, place, place_step, first, panel, whole, out)  # fmt: skip
             sums += size
         if ready:  # few tiles have left some pairs of the next block
             split_pairs(source, others, split, PAIRS)
@@ -274,6 +294,7 @@ def amx_product(left: DType, right: DType) -> SpecializedKernel:
     """Return the tasks of a product of f32 that was of type `left` and a packed right side."""
     left_parts, right_parts = parts_of(left), parts_of(right)
     split = split_pairs(str(right), right_parts)
+    unsplit = multiply_unsplit.specialize(MEMORY=memory_of(right), load=load_of(right))
     return amx_gemm_task.specialize(
         SIZE=right.itemsize,
         LEFT_BYTES=PART_BYTES * left_parts,
@@ -282,5 +303,5 @@ def amx_product(left: DType, right: DType) -> SpecializedKernel:
         split_block=split_block.specialize(BITS=bits_of_width(right.itemsize), split_pairs=split),
         multiply_block=multiply_block(left_parts, right_parts),
         multiply_and_split=multiply_and_split(left_parts, right_parts, str(right)),
-        multiply_unsplit=multiply_unsplit.specialize(MEMORY=memory_of(right), load=load_of(right)),
+        finish_tile=finish_tile.specialize(multiply_unsplit=unsplit),
     )
