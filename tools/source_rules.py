@@ -23,14 +23,7 @@ LONG_FUNCTIONS = frozenset(
     }
 )
 MANY_PARAMETERS: frozenset[str] = frozenset()
-SOURCE_STRINGS = frozenset(
-    {
-        f"{NUMBA}/kernels/amx/convolution.py",
-        f"{NUMBA}/kernels/convolution/direct.py",
-        f"{NUMBA}/kernels/convolution/job.py",
-        f"{NUMBA}/kernels/convolution/winograd.py",
-    }
-)
+SOURCE_STRINGS: frozenset[str] = frozenset()
 # Emitters write Python, and a child process takes a script.
 EMITTERS = frozenset({"packages/gptrs-cli/src/gptrs_cli/doctor/startup.py"})
 Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

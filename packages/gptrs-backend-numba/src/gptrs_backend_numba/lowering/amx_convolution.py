@@ -9,7 +9,7 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.shapes import Shape
-from gptrs_backend_numba.codegen.compiled import compiled_source_task
+from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.cost_model import AmxWork, Convolution, amx_is_better
 from gptrs_backend_numba.kernels.amx import convolution as kernels
@@ -174,7 +174,7 @@ def convolution(builder: Builder, given: Operands, at: Windows, tasks: int = TAS
     fields = _image(given, at) | _division(planes, weight, given.x.shape[0], tasks)
     left = builder.fresh(dtypes.ui8, (planes.sets * planes.count * planes.nbytes,))
     builder.call_tasks(
-        compiled_source_task(kernels.SPLIT_SOURCE, kernels.NAMES),
+        compiled_task(kernels.split_task),
         -(-fields["LINES"] // fields["LINES_A_TASK"]),
         (given.x, given.x),
         left,
@@ -187,7 +187,7 @@ def convolution(builder: Builder, given: Operands, at: Windows, tasks: int = TAS
         fields |= {"IMAGES": 1, "DOWN": 1, "OH": 1, "H": 1, "ACROSS": line, "OW": line, "W": line}
     parts = -(-fields["BLOCKS"] // fields["BLOCKS_A_TASK"])
     job = (
-        compiled_source_task(kernels.TASK_SOURCE, kernels.NAMES),
+        compiled_task(kernels.blocks_task),
         parts * -(-weight.columns // fields["COLUMNS_A_TASK"]),
         given.out.size * at.taps * weight.inputs,
     )
@@ -219,7 +219,7 @@ def _division(planes: _Planes, weight: UnitWeight, images: int, tasks: int) -> d
         "TILES": planes.tiles, "BLOCKS": blocks, "BLOCKS_A_TASK": -(-blocks // parts),
         "COLUMNS_A_TASK": max(1, weight.columns * parts // tasks),
         "STEPS": steps, "TABLE": len(kernels.FIELDS),
-        "FINISH": compiled_source_task(kernels.FINISH_SOURCE, kernels.NAMES),
+        "FINISH": compiled_task(kernels.finish_block),
     }  # fmt: skip
 
 

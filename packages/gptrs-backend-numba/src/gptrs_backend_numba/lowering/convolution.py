@@ -19,11 +19,12 @@ from gptrs.ir import dtypes
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
-from gptrs_backend_numba.codegen.compiled import compiled_source_task
+from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.convolution_targets import CONV2D, DEPTHWISE
-from gptrs_backend_numba.kernels.convolution import direct as kernels
-from gptrs_backend_numba.kernels.convolution.depthwise_ir import EXPORTS, LINES
+from gptrs_backend_numba.kernels.convolution import depthwise as depthwise_kernels
+from gptrs_backend_numba.kernels.convolution.geometry import DEPTHWISE_FIELDS, PAD_FIELDS
+from gptrs_backend_numba.kernels.convolution.padding import pad_task
 from gptrs_backend_numba.lowering import amx_convolution
 from gptrs_backend_numba.lowering.convolution_calls import (
     PARALLEL_FROM,
@@ -206,11 +207,11 @@ def _padded(builder: Builder, x: View, padding: Shape) -> View:
         "HEIGHT": shape[1], "WIDTH": line, "ROWS": rows, "ROWS_A_TASK": block,
     }  # fmt: skip
     builder.call_tasks(
-        compiled_source_task(kernels.PAD_SOURCE),
+        compiled_task(pad_task),
         -(-rows // block),
         (x, x),
         target,
-        [int(number) for number in geometry(kernels.PAD_FIELDS, fields)],
+        [int(number) for number in geometry(PAD_FIELDS, fields)],
         parallel=target.size >= PARALLEL_FROM,
     )
     return target
@@ -246,11 +247,11 @@ def depthwise(
         "CHANNELS_AT_ONCE": max(1, fitting // WIDTH) * WIDTH, "FIRST": first, "LAST": last,
     }  # fmt: skip
     if given.residual is None and _in_lines(at, given.x.shape, given.out.shape):
-        task = compiled_source_task(kernels.lines_source(at.stride[0]), LINES)
+        task = compiled_task(depthwise_kernels.window_3x3(at.stride[0]))
     else:
-        task = compiled_source_task(kernels.DEPTHWISE_SOURCE, EXPORTS)
+        task = compiled_task(depthwise_kernels.any_window())
     weight = builder.contiguous(given.weight)
-    numbers = geometry(kernels.DEPTHWISE_FIELDS, fields)
+    numbers = geometry(DEPTHWISE_FIELDS, fields)
     run(builder, (task, -(-items // block), work), (given.x, weight), given, numbers)
 
 

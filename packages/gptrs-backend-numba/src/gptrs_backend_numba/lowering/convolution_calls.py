@@ -10,14 +10,10 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.shapes import Shape
-from gptrs_backend_numba.codegen.compiled import (
-    compiled_source,
-    compiled_source_task,
-    compiled_task,
-)
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.convolution import direct as kernels
-from gptrs_backend_numba.kernels.convolution.direct_ir import EXPORTS
+from gptrs_backend_numba.kernels.convolution.geometry import COMMON, TILE_FIELDS
 from gptrs_backend_numba.kernels.matmul import gemm
 from gptrs_backend_numba.kernels.matmul import gemm_geometry as at
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS
@@ -31,7 +27,7 @@ PARALLEL_FROM = 65_536
 TASKS = 16
 """Tasks that a convolution is divided into at least, if it is large enough."""
 _MANY_WEIGHTS = 1 << 17
-"""Numbers from which a panel is not in the L2 cache when its turn comes; it is asked for then."""
+"""Numbers from which a panel is not in the L2 cache when it is needed; it is prefetched then."""
 _BYTES_A_TASK = 192 * 1024
 """What the tiles of a task read and write: it stays in the L2 cache while all panels pass by."""
 
@@ -88,10 +84,10 @@ def _functions(rows: tuple[int, int], outputs: int, weights: int) -> dict[str, i
     """The kernels of the tiles that there are: of `rows[0]` positions, and of one more."""
     vectors = {1 if min(PANEL, outputs - at) <= WIDTH else 2 for at in range(0, outputs, PANEL)}
     names = {2: ("SHORT", "TALL"), 1: ("SHORT_HALF", "TALL_HALF")}
-    asks = weights >= _MANY_WEIGHTS
+    prefetches = weights >= _MANY_WEIGHTS
     return {
-        names[wide][more]: compiled_source_task(
-            kernels.tile_source(rows[0] + more, wide, asks), EXPORTS
+        names[wide][more]: compiled_task(
+            kernels.tiles_of(rows[0] + more, wide, prefetches=prefetches)
         )
         for wide in vectors
         for more in range(2 if rows[1] else 1)
@@ -110,10 +106,10 @@ def multiply(
     panels = -(-fields["N"] // PANEL)
     count = batch * -(-fields["ITEMS"] // fields["ITEMS_A_TASK"])
     count *= -(-panels // fields["PANELS_A_TASK"])
-    numbers = dict(fields) | {"TABLE": len(kernels.TILE_FIELDS)}
-    task = compiled_source_task(kernels.TILES_SOURCE)
+    numbers = dict(fields) | {"TABLE": len(TILE_FIELDS)}
+    task = compiled_task(kernels.tiles_task)
     work = batch * given.out.size * fields["K"]
-    run(builder, (task, count, work), sides, given, geometry(kernels.TILE_FIELDS, numbers, runs))
+    run(builder, (task, count, work), sides, given, geometry(TILE_FIELDS, numbers, runs))
 
 
 def geometry(
@@ -133,11 +129,11 @@ def run(
 ) -> None:
     """Add the call of a job: a task function, the number of tasks, and of products in all."""
     task, count, work = job
-    numbers[kernels.COMMON.index("HAS_RESIDUAL")] = given.residual is not None
+    numbers[COMMON.index("HAS_RESIDUAL")] = given.residual is not None
     leading = (POOL.address, task, count, builder.context.threads if work >= PARALLEL_FROM else 1)
     x, right = sides
     reads = (x, right, given.scale, given.shift, given.residual or x, given.bounds, extra or x)
-    kernel = compiled_source(kernels.RUN_SOURCE)
+    kernel = compiled(kernels.run_convolution)
     builder.steps.append(KernelCall(kernel, reads, given.out, numbers, leading=leading))
 
 

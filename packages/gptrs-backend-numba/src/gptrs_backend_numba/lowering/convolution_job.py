@@ -9,8 +9,7 @@ from typing import cast
 import numpy as np
 
 from gptrs.ir import dtypes
-from gptrs_backend_numba.codegen.compiled import compiled_source, compiled_source_task
-from gptrs_backend_numba.codegen.interpreter import MOST_ARGUMENTS
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.kernels.convolution import job as kernels
 from gptrs_backend_numba.lowering.convolution_calls import geometry
 from gptrs_backend_numba.pool import POOL
@@ -51,26 +50,26 @@ class Job:
 
     def emit(self, builder: Builder) -> None:
         """Add the call of the job, or of all its parts if it has too many operands."""
-        count = 2 + len(self._operands)
-        if count + 5 > MOST_ARGUMENTS:
+        spare = kernels.MOST_OPERANDS - 2 - len(self._operands)
+        if spare < 0:
             builder.steps += [call for calls in self._tasks for call in calls]
             return
         slots = min(builder.context.threads, len(self._tasks))
         memory = builder.fresh(dtypes.ui8, (slots * self._bytes,))
-        task = compiled_source_task(kernels.TASK_SOURCE, kernels.NAMES)
+        task = compiled_task(kernels.job_task)
         leading = (POOL.address, task, len(self._tasks), builder.context.threads)
         builder.steps.append(
             KernelCall(
-                compiled_source(kernels.run_source(count)),
-                (memory, *self._operands.values()),
+                compiled(kernels.run_job),
+                (memory, *self._operands.values(), *[memory] * spare),
                 self._out,
-                self._geometry(slots, count),
+                self._geometry(slots),
                 leading=leading,
             )
         )
 
-    def _geometry(self, slots: int, operands: int) -> np.ndarray:
-        flags = kernels.OPERANDS + operands
+    def _geometry(self, slots: int) -> np.ndarray:
+        flags = kernels.OPERANDS + kernels.MOST_OPERANDS
         starts = flags + slots
         fields = {"SLOTS": slots, "SLOT_BYTES": self._bytes, "FLAGS": flags, "STARTS": starts}
         at = starts + len(self._tasks) + 1
@@ -81,7 +80,7 @@ class Job:
             for call in calls:
                 steps.append(self._step(call, places))
                 at += len(steps[-1])
-        tail = np.array([0] * (operands + slots) + [*begins, at], np.int64)
+        tail = np.array([0] * (kernels.MOST_OPERANDS + slots) + [*begins, at], np.int64)
         return np.concatenate([geometry(kernels.FIELDS, fields), tail, *steps])
 
     def _step(self, call: KernelCall, places: dict[Storage, int]) -> np.ndarray:
@@ -104,5 +103,5 @@ class Job:
             return 0, places[view.storage] + offset
         if view.storage is self._out.storage:
             own = self._out.offset * self._out.dtype.itemsize
-            return 1 + len(self._operands), offset - own
+            return kernels.MOST_OPERANDS - 1, offset - own
         return 1 + list(self._operands).index(view.storage), offset

@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gptrs.ir import dtypes
-from gptrs_backend_numba.codegen.compiled import compiled_source_task
+from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel
 from gptrs_backend_numba.cost_model import Convolution, winograd_side
 from gptrs_backend_numba.kernels.convolution import winograd as kernels
-from gptrs_backend_numba.kernels.convolution.winograd_ir import EXPORTS
+from gptrs_backend_numba.kernels.convolution.geometry import WINOGRAD_FIELDS
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS
 from gptrs_backend_numba.lowering.convolution_calls import (
     TASKS,
@@ -112,7 +113,7 @@ def winograd(builder: Builder, given: Operands, at: Windows, side: int) -> None:
         }  # fmt: skip
         transformed = builder.fresh(dtypes.f32, (matrices(side), taken, inputs))
         sums = builder.fresh(dtypes.f32, (matrices(side), taken, outputs))
-        before, after = kernels.before_source(side), kernels.after_source(side)
+        before, after = kernels.before(side), kernels.after(side)
         _transform(builder, before, (given.x, transformed), plain, fields | {"C": inputs}, zeros)
         _multiply(builder, transformed, right, replace(plain, out=sums))
         _transform(builder, after, (sums, given.out), given, fields | {"C": outputs}, zeros)
@@ -137,7 +138,7 @@ def _plain(builder: Builder, given: Operands) -> Operands:
 
 def _transform(
     builder: Builder,
-    source: str,
+    kernel: SpecializedKernel,
     sides: tuple[View, View],
     given: Operands,
     fields: dict[str, int],
@@ -145,8 +146,8 @@ def _transform(
 ) -> None:
     x, out = sides
     count = -(-fields["COUNT"] // fields["COUNT_A_TASK"])
-    job = compiled_source_task(source, EXPORTS), count, max(x.size, out.size)
-    numbers = geometry(kernels.FIELDS, fields)
+    job = compiled_task(kernel), count, max(x.size, out.size)
+    numbers = geometry(WINOGRAD_FIELDS, fields)
     run(builder, job, (x, x), replace(given, out=out), numbers, zeros)
 
 

@@ -1,14 +1,20 @@
-"""Sources of the kernels of convolutions on the matrix unit: images into planes, and tasks.
+"""Kernels of convolutions on AMX: images into planes, and blocks of positions.
 
-An image with its padding becomes planes, see `matrix_convolution_ir`; where windows are some
-positions apart, one set of planes for each place between them. Positions of the result follow one
-another as those of the planes do, with some that do not count after each line: so a block of sums
-is of positions that are neighbours in the planes, whatever the tap of the window. Where an image
-or a weight has numbers that have no parts, sums are computed again without the unit.
+An image with its padding becomes planes, see `amx.convolution_ir`; where windows are some positions
+apart, one set of planes for each place between them. Positions of the result follow one another as
+those of the planes do, with some that do not count after each line: so a block of sums is of
+positions that are neighbours in the planes, whatever the tap of the window. Where an image or a
+weight has numbers without a bf16x3 split, sums are computed again without AMX.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
+from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.function_calls import call_compiled
+from gptrs_backend_numba.codegen.kernel import kernel
+from gptrs_backend_numba.codegen.machine import fma, keep_alive, pointer
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import STEP
 from gptrs_backend_numba.kernels.amx.convolution_ir import (
@@ -22,7 +28,15 @@ from gptrs_backend_numba.kernels.amx.convolution_ir import (
     split_step,
 )
 from gptrs_backend_numba.kernels.amx.gemm_ir import configure_amx, release_amx
-from gptrs_backend_numba.kernels.convolution.direct import COMMON, placed
+from gptrs_backend_numba.kernels.convolution.geometry import (
+    BOUNDS,
+    COMMON,
+    EXTRA,
+    RESIDUAL,
+    SCALE,
+    SHIFT,
+    positions,
+)
 
 SPLIT_FIELDS = (
     "H", "W", "C", "PT", "PL", "SH", "SW",  # the image, the padding before it, strides
@@ -46,35 +60,45 @@ FIELDS = (
 )  # fmt: skip
 """The names of the numbers of a geometry, which the offsets of the steps follow."""
 
-SPLIT_SOURCE = placed(
-    """
-def kernel(x, unused, out, geometry, task):
-    G = pointer(geometry, np.int64)
-    line = 4 * G[C]
-    across = G[ACROSS]
-    for number in range(task * G[LINES_A_TASK], min((task + 1) * G[LINES_A_TASK], G[LINES])):
-        image = number // G[DOWN]
-        for above in range(G[ABOVE]):
-            row = (number - image * G[DOWN]) * G[SH] + above - G[PT]
-            for beside in range(G[BESIDE]):
-                left = beside - G[PL]
-                first = min(across, max(0, -(left // G[SW])))
-                last = max(first, min(across, (G[W] - 1 - left) // G[SW] + 1))
-                if row < 0 or row >= G[H]:
-                    first, last = across, across
-                source = x + ((image * G[H] + row) * G[W] + left + first * G[SW]) * line
-                target = out + (above * G[BESIDE] + beside) * G[PLANES] * G[PLANE]
-                split_line(source, G[SW] * line, G[C], target + 64 * number * across, G[PLANE],
-                           first, last - first, across - last)
-    return 0
-""",
-    SPLIT_FIELDS,
+HALF = STEP // 2
+SUMS_BYTES = 4 * BLOCK * WIDTH
+S_H, S_W, S_C, S_PT, S_PL, S_SH, S_SW, ABOVE, BESIDE, S_DOWN, S_ACROSS = range(11)
+LINES, LINES_A_TASK, S_PLANE, PLANES = range(11, len(SPLIT_FIELDS))
+H, W, C, PT, PL, SH, SW, KW, KH = positions(FIELDS, "H W C PT PL SH SW KW KH")
+N, OH, OW, IMAGES, DOWN, ACROSS = positions(FIELDS, "N OH OW IMAGES DOWN ACROSS")
+TILES, BLOCKS, BLOCKS_A_TASK, COLUMNS_A_TASK = positions(
+    FIELDS, "TILES BLOCKS BLOCKS_A_TASK COLUMNS_A_TASK"
 )
-"""Some lines of all planes."""
+STEPS, PLANE, FINISH, TABLE = positions(FIELDS, "STEPS PLANE FINISH TABLE")
+conv_block_3, conv_block_4 = conv_block(3), conv_block(4)
 
-TASK_SOURCE = placed(
-    """
-def kernel(x, right, out, geometry, task):
+
+@kernel
+def split_task(x, unused, out, geometry, task):
+    """Split some lines of images into planes of bf16 parts."""
+    G = pointer(geometry, np.int64)
+    line = 4 * G[S_C]
+    across = G[S_ACROSS]
+    for number in range(task * G[LINES_A_TASK], min((task + 1) * G[LINES_A_TASK], G[LINES])):
+        image = number // G[S_DOWN]
+        for above in range(G[ABOVE]):
+            row = (number - image * G[S_DOWN]) * G[S_SH] + above - G[S_PT]
+            for beside in range(G[BESIDE]):
+                left = beside - G[S_PL]
+                first = min(across, max(0, -(left // G[S_SW])))
+                last = max(first, min(across, (G[S_W] - 1 - left) // G[S_SW] + 1))
+                if row < 0 or row >= G[S_H]:
+                    first, last = across, across
+                source = x + ((image * G[S_H] + row) * G[S_W] + left + first * G[S_SW]) * line
+                target = out + (above * G[BESIDE] + beside) * G[PLANES] * G[S_PLANE]
+                split_line(source, G[S_SW] * line, G[S_C], target + 64 * number * across,
+                           G[S_PLANE], first, last - first, across - last)  # fmt: skip
+    return 0
+
+
+@kernel
+def blocks_task(x, right, out, geometry, task):
+    """Compute some blocks of positions for some columns of channels."""
     G = pointer(geometry, np.int64)
     steps, size = G[STEPS], G[STEPS] * STEP_BYTES
     columns = (G[N] + WIDTH - 1) // WIDTH
@@ -110,21 +134,50 @@ def kernel(x, right, out, geometry, task):
             if steps & 1:
                 parts, other = other, parts
             weights = following
-        # The unit still works on this block while the one before it is finished.
+        # AMX still works on this block while the one before it is finished.
         if number > 0:
-            call_compiled(G[FINISH], sums + (1 - (number & 1)) * SUMS_BYTES, done, done_column, x,
-                          right, out, geometry, 0, 0)
+            call_compiled(G[FINISH], sums + (1 - (number & 1)) * SUMS_BYTES, done, done_column,
+                          x, right, out, geometry, 0, 0)  # fmt: skip
     release_amx()
-    held[0] = 0  # known to the loops by address only
+    keep_alive(held)
     return 0
-""",
-    FIELDS,
-)
-"""Some blocks of positions for some columns."""
 
-FINISH_SOURCE = placed(
+
+@register_jitable(inline="always")
+def compute_again(G, sums, begin, column, right, height):
+    """Compute positions with NaN again without AMX: numbers that are not finite have no split.
+
+    Other positions stay as they are, whatever blocks they are in.
     """
-def kernel(sums, begin, column, x, right, out, geometry, unused, unused_too):
+    X, S = pointer(G[EXTRA], np.float32), pointer(sums, np.float32)
+    R = pointer(right + column * G[STEPS] * STEP_BYTES, np.float32)
+    taps = G[KH] * G[KW]
+    for i in range(height):
+        nans = np.int64(0)
+        for j in range(WIDTH):
+            nans += S[i * WIDTH + j] != S[i * WIDTH + j]
+        if nans == 0:
+            continue
+        line = (begin + i) // G[ACROSS]
+        image = line // G[DOWN]
+        top = (line - image * G[DOWN]) * G[SH] - G[PT]
+        side = (begin + i - line * G[ACROSS]) * G[SW] - G[PL]
+        for j in range(WIDTH):
+            S[i * WIDTH + j] = 0
+        for tap in range(taps if image < G[IMAGES] else 0):
+            row, place = top + tap // G[KW], side + tap % G[KW]
+            inside = 0 <= row < G[H] and 0 <= place < G[W]
+            source = ((image * G[H] + row) * G[W] + place) * G[C]
+            for c in range(G[C]):
+                value = X[source + c] if inside else np.float32(0.0)
+                weight = (c // STEP * taps + tap) * STEP + c % HALF * 2 + c % STEP // HALF
+                for j in range(WIDTH):
+                    S[i * WIDTH + j] = fma(value, R[weight * WIDTH + j], S[i * WIDTH + j])
+
+
+@kernel
+def finish_block(sums, begin, column, x, right, out, geometry, unused, unused_too):
+    """Make results of a block of sums, those with NaN after `compute_again`."""
     G = pointer(geometry, np.int64)
     n, at, line = G[N], 4 * WIDTH * column, begin // G[ACROSS]
     tile = begin // TILE_ROWS
@@ -143,60 +196,12 @@ def kernel(sums, begin, column, x, right, out, geometry, unused, unused_too):
                 residual = G[RESIDUAL]
                 if residual:
                     residual += target
-                odd |= finish_rows(sums + 64 * i, min(count, G[OW] - place), n - WIDTH * column,
-                                   G[SCALE] + at, G[SHIFT] + at, residual, G[BOUNDS],
-                                   out + target, 4 * n)
+                odd |= finish_rows(
+                    sums + 64 * i, min(count, G[OW] - place), n - WIDTH * column, G[SCALE] + at,
+                    G[SHIFT] + at, residual, G[BOUNDS], out + target, 4 * n,
+                )  # fmt: skip
             i += count
         if not odd or attempt:
             break
-        # There may be numbers without parts.
-        X, S = pointer(G[EXTRA], np.float32), pointer(sums, np.float32)
-        W = pointer(right + column * G[STEPS] * STEP_BYTES, np.float32)
-        taps = G[KH] * G[KW]
-        for i in range(height):
-            nans = np.int64(0)
-            for j in range(WIDTH):
-                nans += S[i * WIDTH + j] != S[i * WIDTH + j]
-            if nans == 0:  # other positions stay as they are, whatever blocks they are in
-                continue
-            line = (begin + i) // G[ACROSS]
-            image = line // G[DOWN]
-            top = (line - image * G[DOWN]) * G[SH] - G[PT]
-            side = (begin + i - line * G[ACROSS]) * G[SW] - G[PL]
-            for j in range(WIDTH):
-                S[i * WIDTH + j] = 0
-            for tap in range(taps if image < G[IMAGES] else 0):
-                row, place = top + tap // G[KW], side + tap % G[KW]
-                inside = 0 <= row < G[H] and 0 <= place < G[W]
-                source = ((image * G[H] + row) * G[W] + place) * G[C]
-                for c in range(G[C]):
-                    value = X[source + c] if inside else np.float32(0.0)
-                    weight = (c // STEP * taps + tap) * STEP + c % HALF * 2 + c % STEP // HALF
-                    for j in range(WIDTH):
-                        S[i * WIDTH + j] = fma(value, W[weight * WIDTH + j], S[i * WIDTH + j])
+        compute_again(G, sums, begin, column, right, height)
     return 0
-""",
-    FIELDS,
-)
-"""A block of sums becomes results; positions with NaN are computed again without the unit first.
-
-Numbers that are not finite have no parts: sums that they belong to become NaN.
-"""
-
-NAMES: dict[str, object] = {
-    "HALF": STEP // 2,
-    "STEP": STEP,
-    "SUMS_BYTES": 4 * BLOCK * WIDTH,
-    "TILE_ROWS": TILE_ROWS,
-    "PARTS_BYTES": PARTS_BYTES,
-    "STEP_BYTES": STEP_BYTES,
-    "WIDTH": WIDTH,
-    "conv_block_3": conv_block(3),
-    "conv_block_4": conv_block(4),
-    "finish_rows": finish_rows,
-    "release_amx": release_amx,
-    "split_line": split_line,
-    "split_step": split_step,
-    "configure_amx": configure_amx,
-}
-"""Additional names of the sources."""

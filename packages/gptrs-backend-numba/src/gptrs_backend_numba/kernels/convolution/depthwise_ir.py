@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from functools import cache
+
+from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
 from gptrs_backend_numba.codegen.vector_ir import WIDTH, ZERO, Emitter, number
 from gptrs_backend_numba.kernels.convolution.direct_ir import (
     Epilogue,
@@ -19,6 +21,7 @@ _COLUMNS_A_BASE = 3
 """Columns whose addresses are a base and one or two steps, which x86 adds for nothing."""
 
 
+@cache
 def depthwise(positions: int):
     """Intrinsic: `positions` neighbours in a row of a depthwise convolution, some channels.
 
@@ -28,7 +31,7 @@ def depthwise(positions: int):
     how many channels, and the bytes of all; the rest as in `conv_tile`.
     """
 
-    @intrinsic
+    @named_intrinsic(f"depthwise_{positions}")
     def micro_kernel(
         typing_context, x, step, row_step, rows, column_step, columns, weight, weight_row,
         channels, line,
@@ -83,6 +86,7 @@ def depthwise(positions: int):
     return micro_kernel
 
 
+@cache
 def depthwise_line(stride: int, top: int, bottom: int):
     """Intrinsic: a row of the result of a 3x3 window, for the channels of one register.
 
@@ -93,7 +97,7 @@ def depthwise_line(stride: int, top: int, bottom: int):
     channels are left; addresses of the scale, the shift, the two bounds and the result.
     """
 
-    @intrinsic
+    @named_intrinsic(f"depthwise_line_{stride}_{top}_{bottom}")
     def micro_kernel(
         typing_context, x, row_step, step, weight, left, count, right, channels,
         scale, shift, bounds, out,
@@ -155,15 +159,3 @@ def _positions(emit, kind, factors, step, mask, epilogue):
         return [*moved, emit.moved(out, (step, count))]
 
     return body
-
-
-EXPORTS: dict[str, object] = {
-    f"depthwise_{positions}": depthwise(positions) for positions in (1, 4, 8)
-}
-"""Additional names of the source for any window."""
-LINES: dict[str, object] = {
-    f"depthwise_line_{stride}_{top}_{bottom}": depthwise_line(stride, top, bottom)
-    for stride in (1, 2)
-    for top, bottom in ((0, _SIDE), (1, _SIDE), (0, _SIDE - 1))
-}
-"""Additional names of the source for windows of 3x3."""

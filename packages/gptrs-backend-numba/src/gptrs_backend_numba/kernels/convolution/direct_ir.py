@@ -6,9 +6,11 @@ are read where they lie. Nothing is copied into a matrix of patches.
 
 from __future__ import annotations
 
+from functools import cache
+
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
 from gptrs_backend_numba.codegen.vector_ir import (
     F32,
@@ -19,7 +21,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     Emitter,
     number,
 )
-from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
 _LINE = 64
 _STEPS = 4
@@ -108,7 +110,8 @@ def masked_store(emit, value, pointer, mask):
     call_llvm(emit.builder, name, ir.VoidType(), [value, pointer, align, mask])
 
 
-def conv_tile(rows: int, vectors: int, asks: bool):
+@cache
+def conv_tile(rows: int, vectors: int, prefetches: bool):
     """Intrinsic: a tile of `rows` positions and up to `vectors * WIDTH` channels of the result.
 
     Arguments: the address of the first row of the left side, the bytes from one row to the next;
@@ -116,11 +119,10 @@ def conv_tile(rows: int, vectors: int, asks: bool):
     are and how long they are; the address of the right side, `PANEL` numbers for each of the left;
     the number of channels; addresses of the scale, the shift, the residual or 0, and the two
     bounds; of the result, and its bytes from one row to the next, the same in the residual; and
-    where to ask the memory for what is read next, a cache line for each product of the sum, if
-    the tile `asks`.
+    the address to prefetch from, a cache line for each product, if the tile `prefetches`.
     """
 
-    @intrinsic
+    @named_intrinsic(f"conv_tile_{rows}_{vectors}_{int(prefetches)}")
     def micro_kernel(
         typing_context, left, step, table, runs, run, right, width,
         scale, shift, residual, bounds, out, row, ahead,
@@ -132,7 +134,7 @@ def conv_tile(rows: int, vectors: int, asks: bool):
             left, table, right, ahead = (
                 emit.pointer(address) for address in (left, table, right, ahead)
             )
-            body = _run_of_products(emit, (rows, vectors, asks), left, step, table, run)
+            body = _run_of_products(emit, (rows, vectors, prefetches), left, step, table, run)
             starts = [right, ahead, *[ZERO] * (rows * vectors)]
             sums = emit.loop(runs, 1, starts, body)[2:]
             masks = {
@@ -176,7 +178,7 @@ def _run_of_products(emit, kind, left, step, table, run):
 
 def _products(emit, kind, step, steps):
     """The body of the loop over a run: `steps` products for each sum."""
-    rows, vectors, asks = kind
+    rows, vectors, prefetches = kind
     count = -(-rows // _ROWS_A_BASE)
 
     def body(_, state):
@@ -187,7 +189,7 @@ def _products(emit, kind, step, steps):
         for u in range(steps):
             if u:
                 _keep_order(emit.builder)
-            if asks:
+            if prefetches:
                 _prefetch(emit, emit.moved(ahead, _LINE * u))
             factors = [
                 emit.load(emit.moved(right, 4 * (u * PANEL + v * WIDTH)), VECTOR, 4)
@@ -222,12 +224,3 @@ def _keep_order(builder):
     """No load moves across this: those of all steps at once would not fit into the registers."""
     type_ = ir.FunctionType(ir.VoidType(), [])
     builder.asm(type_, "", "~{memory}", [], side_effect=True)
-
-
-EXPORTS: dict[str, object] = {
-    f"conv_tile_{rows}_{vectors}_{int(asks)}": conv_tile(rows, vectors, asks)
-    for rows in range(1, ROWS + 1)
-    for vectors in (1, 2)
-    for asks in (False, True)
-}
-"""Additional names of the sources."""

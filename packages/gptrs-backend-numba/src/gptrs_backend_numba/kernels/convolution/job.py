@@ -1,4 +1,4 @@
-"""Sources of a job whose tasks each make several calls of other task functions, one after another.
+"""Kernels of a job whose tasks each make several calls of other task functions, one after another.
 
 What the calls of a task hand to one another lies in memory that belongs to the task as long as it
 runs: it stays in the nearest caches of the processor that made it. A geometry begins with `FIELDS`
@@ -8,9 +8,22 @@ geometry of the function that it calls.
 
 from __future__ import annotations
 
+import numpy as np
+
 from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.kernel import kernel
+from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.codegen.system import atomic_store, exchange_if
-from gptrs_backend_numba.kernels.convolution.direct import COMMON, placed
+from gptrs_backend_numba.codegen.tasks import call_task, share_tasks
+from gptrs_backend_numba.kernels.convolution.geometry import (
+    BOUNDS,
+    EXTRA,
+    HAS_RESIDUAL,
+    RESIDUAL,
+    SCALE,
+    SHIFT,
+    positions,
+)
 
 FIELDS = (
     "SLOTS", "SLOT_BYTES",  # memories of tasks: how many, and how large
@@ -18,8 +31,11 @@ FIELDS = (
     "STARTS",  # where the positions of the first steps of all tasks are, and of the end
 )  # fmt: skip
 """The names of the numbers of a geometry; positions count words."""
+SLOTS, SLOT_BYTES, FLAGS, STARTS = range(len(FIELDS))
 OPERANDS = len(FIELDS)
 """Where the addresses of the operands begin: the memory of all tasks, then the others."""
+MOST_OPERANDS = 19
+"""How many operands a job has; where it has fewer, the last ones may be any address."""
 
 PLACES = ("X", "RIGHT", "OUT", "SCALE", "SHIFT", "RESIDUAL", "BOUNDS", "EXTRA")
 """What a step is given: the number of an operand and an offset in bytes each."""
@@ -30,80 +46,61 @@ STEP_FIELDS = (
     *(f"{name}_{part}" for name in PLACES for part in ("OPERAND", "OFFSET")),
 )  # fmt: skip
 """The names of the numbers of a step."""
+STEP_WORDS = len(STEP_FIELDS)
+FUNCTION, COUNT, WORDS, IS_CONVOLUTION = range(4)
+X, RIGHT, OUT, OF_SCALE, OF_SHIFT, OF_RESIDUAL, OF_BOUNDS, OF_EXTRA = positions(
+    STEP_FIELDS, " ".join(f"{name}_OPERAND" for name in PLACES)
+)
 
 
 @register_jitable
 def operand(geometry, scratch, place):
-    """The address at an operand and an offset; the first operand is the task's own memory."""
+    """Return the address at an operand and an offset; operand 0 is the task's own memory."""
     if geometry[place] == 0:
         return scratch + geometry[place + 1]
     return geometry[OPERANDS + geometry[place]] + geometry[place + 1]
 
 
-def _task_source() -> str:
-    lines = [
-        f"        C[{COMMON.index(name)}] = operand(G, scratch, at + {_place(name)})"
-        for name in PLACES[3:]
-        if name != "RESIDUAL"
-    ]
-    residual, has = COMMON.index("RESIDUAL"), COMMON.index("HAS_RESIDUAL")
-    return placed(
-        f"""
-def kernel(unused, unused_too, nor_this, geometry, task):
+@kernel
+def job_task(unused, unused_too, nor_this, geometry, task):
+    """Make all calls of a task."""
     G = pointer(geometry, np.int64)
     flags, slot = geometry + 8 * G[FLAGS], np.int64(0)
     while not exchange_if(flags + 8 * slot, 0, 1):
         slot = slot + 1 if slot + 1 < G[SLOTS] else 0
-    scratch = G[{OPERANDS}] + slot * G[SLOT_BYTES]
+    scratch = G[OPERANDS] + slot * G[SLOT_BYTES]
     at, end = G[G[STARTS] + task], G[G[STARTS] + task + 1]
     while at < end:
-        own = geometry + 8 * (at + {len(STEP_FIELDS)})
-        function, count = G[at], G[at + 1]
+        own = geometry + 8 * (at + STEP_WORDS)
+        function, count = G[at + FUNCTION], G[at + COUNT]
         C = pointer(own, np.int64)
-        if G[at + 3]:
-    {"    ".join(line + chr(10) for line in lines)}
-            C[{residual}] = operand(G, scratch, at + {_place("RESIDUAL")}) if C[{has}] else 0
-        x = operand(G, scratch, at + {_place("X")})
-        right = operand(G, scratch, at + {_place("RIGHT")})
-        out = operand(G, scratch, at + {_place("OUT")})
+        if G[at + IS_CONVOLUTION]:
+            C[SCALE] = operand(G, scratch, at + OF_SCALE)
+            C[SHIFT] = operand(G, scratch, at + OF_SHIFT)
+            C[BOUNDS] = operand(G, scratch, at + OF_BOUNDS)
+            C[EXTRA] = operand(G, scratch, at + OF_EXTRA)
+            C[RESIDUAL] = operand(G, scratch, at + OF_RESIDUAL) if C[HAS_RESIDUAL] else 0
+        x = operand(G, scratch, at + X)
+        right = operand(G, scratch, at + RIGHT)
+        out = operand(G, scratch, at + OUT)
         for number in range(count):
             call_task(function, x, right, out, own, number)
-        at += {len(STEP_FIELDS)} + G[at + 2]
+        at += STEP_WORDS + G[at + WORDS]
     atomic_store(flags + 8 * slot, 0)
     return 0
-""",
-        FIELDS,
-    )
 
 
-def _place(name: str) -> int:
-    return STEP_FIELDS.index(f"{name}_OPERAND")
-
-
-TASK_SOURCE = _task_source()
-"""All steps of a task."""
-NAMES: dict[str, object] = {
-    "operand": operand,
-    "exchange_if": exchange_if,
-    "atomic_store": atomic_store,
-}
-"""Additional names of the source."""
-
-
-def run_source(operands: int) -> str:
-    """Runs the tasks of a job with so many operands, the last of which is the result."""
-    names = [f"p{number}" for number in range(operands)]
-    return f"""
-def kernel(state, function, count, threads, {", ".join(names)}, geometry):
+@kernel
+def run_job(
+    state, function, count, threads,
+    p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18, geometry,
+):  # fmt: skip
+    """Run the tasks of a job; the first operand is the memory of all tasks, the last the result."""
+    addresses = (
+        p0, p1, p2, p3, p4, p5, p6, p7, p8, p9, p10, p11, p12, p13, p14, p15, p16, p17, p18
+    )  # fmt: skip
     G = pointer(geometry, np.int64)
-    {", ".join(f"G[{OPERANDS + at}]" for at in range(operands))} = {", ".join(names)}
-    if threads < 2 or count < 2:
-        for task in range(count):
-            call_task(function, p0, p0, p0, geometry, task)
-        return 0
-    publish(state, function, count, threads, p0, p0, p0, geometry)
-    while take_task(state, 0):
-        pass
-    await_others(state, count)
+    for number in range(MOST_OPERANDS):
+        G[OPERANDS + number] = addresses[number]
+    share_tasks(state, function, count, threads, p0, p0, p0, geometry)
     return 0
-"""

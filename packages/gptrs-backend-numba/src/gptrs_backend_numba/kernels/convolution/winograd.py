@@ -1,25 +1,36 @@
-"""Sources of the kernels of Winograd's algorithms: images into tiles, sums of tiles into results.
+"""Kernels of Winograd's algorithms: images into tiles, sums of tiles into results.
 
-Between the two, 16 or 36 independent products are computed by the tiles of `kernels.convolution`.
+Between the two, 16 or 36 independent products are computed by the tiles of `convolution.direct`.
 What lies outside of an image is read from a line of zeros, and results outside are written to a
 line that nobody reads.
 """
 
 from __future__ import annotations
 
-from gptrs_backend_numba.kernels.convolution.direct import COMMON, placed
+import numpy as np
 
-FIELDS = (
-    *COMMON,
-    "H", "W", "C", "TOP", "LEFT",  # the image and the padding before it
-    "OH", "OW",
-    "DOWN", "ACROSS",  # tiles of an image
-    "FIRST", "COUNT", "COUNT_A_TASK",  # tiles of this call
-)  # fmt: skip
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
+from gptrs_backend_numba.codegen.machine import keep_alive, pointer
+from gptrs_backend_numba.kernels.convolution.geometry import (
+    BOUNDS,
+    EXTRA,
+    RESIDUAL,
+    SCALE,
+    SHIFT,
+    WINOGRAD_FIELDS,
+    positions,
+)
+from gptrs_backend_numba.kernels.convolution.winograd_ir import winograd_after, winograd_before
 
-_BEFORE = placed(
-    """
-def kernel(x, nothing, out, geometry, task):
+H, W, C, TOP, LEFT, OH, OW = positions(WINOGRAD_FIELDS, "H W C TOP LEFT OH OW")
+DOWN, ACROSS, FIRST, COUNT, COUNT_A_TASK = positions(
+    WINOGRAD_FIELDS, "DOWN ACROSS FIRST COUNT COUNT_A_TASK"
+)
+
+
+@kernel
+def before_task(x, unused, out, geometry, task, *, SIDE, SEEN, transform):
+    """Transform some tiles of images, for `SIDE` x `SIDE` results each, into matrices."""
     G = pointer(geometry, np.int64)
     line, count = 4 * G[C], G[COUNT]
     table = np.empty(SEEN * SEEN, np.int64)
@@ -34,17 +45,14 @@ def kernel(x, nothing, out, geometry, task):
                 if 0 <= top + i < G[H] and 0 <= left + j < G[W]:
                     at = x + ((image * G[H] + top + i) * G[W] + left + j) * line
                 table[SEEN * i + j] = at
-        winograd_before_SIDE(table.ctypes.data, out + tile * line, count * line, G[C])
-    table[0] = 0  # known to the transform by address only
+        transform(table.ctypes.data, out + tile * line, count * line, G[C])
+    keep_alive(table)
     return 0
-""",
-    FIELDS,
-)
 
 
-_AFTER = placed(
-    """
-def kernel(sums, nothing, out, geometry, task):
+@kernel
+def after_task(sums, unused, out, geometry, task, *, SIDE, transform):
+    """Transform matrices of sums (tile, channel) into results."""
     G = pointer(geometry, np.int64)
     line, count = 4 * G[C], G[COUNT]
     table = np.empty(2 * SIDE * SIDE, np.int64)
@@ -65,24 +73,18 @@ def kernel(sums, nothing, out, geometry, task):
                 table[position], table[SIDE * SIDE + position] = at, residual
         addresses = table.ctypes.data
         residuals = addresses + 8 * SIDE * SIDE if G[RESIDUAL] else 0
-        winograd_after_SIDE(sums + tile * line, count * line, G[C], G[SCALE], G[SHIFT], residuals,
-                       G[BOUNDS], addresses)
-    table[0], unread[0] = 0, 0  # known to the transform by address only
+        transform(sums + tile * line, count * line, G[C], G[SCALE], G[SHIFT], residuals,
+                  G[BOUNDS], addresses)  # fmt: skip
+    keep_alive(table)
+    keep_alive(unread)
     return 0
-""",
-    FIELDS,
-)
 
 
-def before_source(side: int) -> str:
-    """Some tiles of images, for `side` x `side` results each, into matrices (tile, channel)."""
-    return _sized(_BEFORE, side)
+def before(side: int) -> SpecializedKernel:
+    """Return the kernel that transforms images, for tiles of `side` x `side` results."""
+    return before_task.specialize(SIDE=side, SEEN=side + 2, transform=winograd_before(side))
 
 
-def after_source(side: int) -> str:
-    """Matrices of sums (tile, channel) into results."""
-    return _sized(_AFTER, side)
-
-
-def _sized(source: str, side: int) -> str:
-    return source.replace("SIDE", str(side)).replace("SEEN", str(side + 2))
+def after(side: int) -> SpecializedKernel:
+    """Return the kernel that transforms sums into results."""
+    return after_task.specialize(SIDE=side, transform=winograd_after(side))

@@ -7,9 +7,11 @@ numbers becomes `B^T d B`, is multiplied element by element by transformed weigh
 
 from __future__ import annotations
 
+from functools import cache
+
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
 from gptrs_backend_numba.codegen.vector_ir import I64, VECTOR, WIDTH, Emitter
 from gptrs_backend_numba.kernels.convolution.direct_ir import (
     Epilogue,
@@ -81,6 +83,7 @@ def _address(emit, table, position):
     return emit.pointer(emit.load(emit.moved(table, 8 * position), I64, 8))
 
 
+@cache
 def winograd_before(side: int):
     """Intrinsic: `B^T d B` of one tile with `side` x `side` results, all channels.
 
@@ -89,7 +92,7 @@ def winograd_before(side: int):
     """
     seen = side + 2
 
-    @intrinsic
+    @named_intrinsic(f"winograd_before_{side}")
     def transform(typing_context, table, out, step, channels):
         def generate(context, builder, signature, arguments):
             table, out, step, channels = arguments
@@ -118,6 +121,7 @@ def winograd_before(side: int):
     return transform
 
 
+@cache
 def winograd_after(side: int):
     """Intrinsic: `A^T m A` of one tile and the epilogue, all channels.
 
@@ -127,7 +131,7 @@ def winograd_after(side: int):
     """
     seen = side + 2
 
-    @intrinsic
+    @named_intrinsic(f"winograd_after_{side}")
     def transform(typing_context, sums, step, channels, scale, shift, residuals, bounds, outs):
         def generate(context, builder, signature, arguments):
             sums, step, channels, scale, shift, residuals, bounds, outs = arguments
@@ -164,11 +168,3 @@ def winograd_after(side: int):
         return types.void(*[types.int64] * 8), generate
 
     return transform
-
-
-EXPORTS: dict[str, object] = {
-    f"{function.__name__}_{side}": function(side)
-    for function in (winograd_before, winograd_after)
-    for side in (2, 4)
-}
-"""Additional names of the sources."""
