@@ -32,11 +32,11 @@ print(kernel(6, 7))
 
 COLLISION = """
 import sys
-from gptrs_backend_numba.codegen.compiled import compiled_source, compiled_source_task
+from gptrs_backend_numba.codegen.compiled import compiled_source
 def source(body):
     return f"def kernel(a, b, c, geometry, task):\\n    return {body}\\n"
-addresses = [compiled_source_task(source(body)) for body in sys.argv[1:]]
-assert [compiled_source_task(source(body)) for body in sys.argv[1:]] == addresses, addresses
+addresses = [compiled_source(source(body)).address for body in sys.argv[1:]]
+assert [compiled_source(source(body)).address for body in sys.argv[1:]] == addresses, addresses
 print(*(compiled_source(source(body))(6, 7, 8, 9, 10) for body in sys.argv[1:]))
 """
 

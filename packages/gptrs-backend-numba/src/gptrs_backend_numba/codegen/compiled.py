@@ -21,7 +21,6 @@ from gptrs_backend_numba.codegen import (
     machine,
     scalar,
     target,
-    tasks,
 )
 from gptrs_backend_numba.codegen.compile_listeners import LISTENERS
 from gptrs_backend_numba.codegen.kernel import (
@@ -37,13 +36,7 @@ Build = Callable[[str], FunctionType]
 """What makes the function of a kernel, with a name, when it is found in no store."""
 _NAMESPACE = {
     name: value
-    for module in (
-        machine,
-        conversion,
-        scalar,
-        complex_numbers,
-        tasks,
-    )
+    for module in (machine, conversion, scalar, complex_numbers)
     for name, value in module.EXPORTS.items()
 }
 _KERNELS: dict[str, Kernel] = {}
@@ -83,16 +76,6 @@ def compiled_source(
         return _from_text(name, source, constants or {})
 
     return _found("kernel", source, fastmath, build)
-
-
-def compiled_source_task(source: str, constants: Mapping[str, object] | None = None) -> int:
-    """Return the address of compiled source text."""
-    return compiled_source(source, constants=constants).address
-
-
-def provide(functions: Mapping[str, object]) -> None:
-    """Let the sources of all kernels use these names, besides those of `codegen`."""
-    _NAMESPACE.update(functions)
 
 
 def address_of_kernel(kernel: Kernel) -> int:

@@ -185,12 +185,3 @@ def stop_kernel(state):
     """Make all workers return."""
     stop(state)
     return 0
-
-
-EXPORTS = {
-    "SPINS": _SPINS,
-    **{f.__name__: f for f in (take_task, publish, await_others, sleep, stop, stopped)},
-    "call_task": call_task,
-    "pause": pause,
-}
-"""The names that kernel sources use."""

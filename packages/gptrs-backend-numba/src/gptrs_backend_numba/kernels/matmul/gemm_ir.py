@@ -10,9 +10,7 @@ from functools import cache
 
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.compiled import provide
 from gptrs_backend_numba.codegen.deferred import intrinsic, named_intrinsic, types
-from gptrs_backend_numba.codegen.function_calls import call_compiled
 from gptrs_backend_numba.codegen.vector_ir import (
     F32,
     FEATURES,
@@ -287,8 +285,3 @@ def prefetch_rows(typing_context, address, step, rows):
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 3), generate
-
-
-EXPORTS = {"PANEL": PANEL, "FLOATS": WIDTH, "call_compiled": call_compiled}
-"""The names that the sources of convolutions use."""
-provide(EXPORTS)
