@@ -82,8 +82,9 @@ class Upcoming(NamedTuple):
 
 @kernel_part
 def upcoming_matrix(query, key, G, sizes, task, matrix, begin, blocks, *, SIZE):
-    """Return what to prefetch to the L2 cache while blocks of the chunk from `begin` on are
-    multiplied: nothing but in the first chunk, and only another matrix.
+    """Return what to prefetch to the L2 cache while the chunk from `begin` on is multiplied.
+
+    This is another matrix, or nothing; it is prefetched during the first chunk only.
     """
     # Tasks are taken in order: after this one, the thread will take about the next but `THREADS`.
     follower = min(task + G[THREADS], G[TASKS] - 1) // G[TASKS_A_MATRIX]
@@ -136,7 +137,7 @@ def score_next(
             score_and_softmax(keys, right, min(sizes.steps, STEPS), place, source, target,
                               memory.shifts, totals)  # fmt: skip
             softmax_pairs(source + 8 * PANEL * PAIRS_MEANWHILE, target + 64 * PAIRS_MEANWHILE,
-                        STEP // 2 - PAIRS_MEANWHILE, memory.shifts, totals)  # fmt: skip
+                          STEP // 2 - PAIRS_MEANWHILE, memory.shifts, totals)  # fmt: skip
         else:
             score(keys, right, min(sizes.steps, STEPS), place, source, target, memory.shifts,
                   totals)  # fmt: skip
@@ -145,7 +146,7 @@ def score_next(
                      min(STEPS, sizes.steps - step), place, 4 * PANEL)  # fmt: skip
     if rows > more:
         softmax_pairs(old + 4 * PANEL * more, memory.probabilities + 32 * more, (rows - more) // 2,
-                    memory.shifts, totals)  # fmt: skip
+                      memory.shifts, totals)  # fmt: skip
 
 
 @kernel_part
@@ -159,35 +160,39 @@ def multiply_chunk(
     panel, become probabilities: vector instructions fill the time that AMX takes.
     """
     n_keys = sizes.n_keys
-    scores, others = memory.scores, memory.scores + 4 * PANEL * KEYS
-    asked = upcoming.first
+    scores, next_scores = memory.scores, memory.scores + 4 * PANEL * KEYS
+    prefetched = upcoming.first
     p, at, rows = np.int64(-1), begin, np.int64(0)
     while p < panels.count:
         n, to, more = block_after(p, at, begin, end, bounds, panels.count)
-        state, new = memory.states + PANEL_STATE_BYTES * p, np.int64(0)
+        state, is_raised = memory.states + PANEL_STATE_BYTES * p, np.int64(0)
         if p >= 0:
             if at + rows > bounds[2 * p + 1]:
                 hide_from_panel(scores, rows, state, at)
             hide_masked(scores, G, mask, panels, p, at, min(rows, n_keys - at))
-            new = update_maxima(scores, rows // 2, state + 4 * PANEL, state + 8 * PANEL,
-                              memory.shifts, memory.factors)  # fmt: skip
-        some = min(upcoming.share, n_keys - asked)
-        prefetch_rows_to_l2(upcoming.keys + SIZE * asked * G[KS], SIZE * G[KS], some,
-                     SIZE * sizes.head_dim)  # fmt: skip
+            is_raised = update_maxima(scores, rows // 2, state + 4 * PANEL, state + 8 * PANEL,
+                                      memory.shifts, memory.factors)  # fmt: skip
+        # Little at a time, spread over all blocks: a core waits for few cache lines at once.
+        count = min(upcoming.share, n_keys - prefetched)
+        prefetch_rows_to_l2(upcoming.keys + SIZE * prefetched * G[KS], SIZE * G[KS], count,
+                            SIZE * sizes.head_dim)  # fmt: skip
         right = memory.queries + n * sizes.query_bytes
-        score_next(sizes, memory, begin, to, more, right, scores, others, rows, state + 8 * PANEL)
-        prefetch_rows_to_l2(upcoming.values + SIZE * asked * G[VS], SIZE * G[VS], some,
-                     SIZE * sizes.value_dim)  # fmt: skip
+        score_next(
+            sizes, memory, begin, to, more, right, scores, next_scores, rows, state + 8 * PANEL
+        )
+        prefetch_rows_to_l2(upcoming.values + SIZE * prefetched * G[VS], SIZE * G[VS], count,
+                            SIZE * sizes.value_dim)  # fmt: skip
         place = memory.sums + p * sizes.sums_bytes
-        if new:
+        if is_raised:  # seldom: see `_SLACK` in `attention_ir`
             scale_panel(place, sizes.blocks * AMX_ROWS, memory.factors)
         for block in range(sizes.blocks if p >= 0 else 0):
             left = memory.values + (block * sizes.chunk_steps + (at - begin) // STEP) * LEFT_BYTES
             multiply(left, memory.probabilities, place, rows // STEP, place, 4 * PANEL)
             place += 4 * PANEL * AMX_ROWS
         for g in range(panels.group):
-            prefetch_rows_to_l2(upcoming.queries + SIZE * (g * G[QH] + asked * G[QT]), SIZE * G[QT],
-                         min(some, G[T] - asked), SIZE * sizes.head_dim)  # fmt: skip
-        asked += some
-        scores, others = others, scores
+            rows_of_head = upcoming.queries + SIZE * (g * G[QH] + prefetched * G[QT])
+            prefetch_rows_to_l2(rows_of_head, SIZE * G[QT], min(count, G[T] - prefetched),
+                                SIZE * sizes.head_dim)  # fmt: skip
+        prefetched += count
+        scores, next_scores = next_scores, scores
         p, at, rows = n, to, more
