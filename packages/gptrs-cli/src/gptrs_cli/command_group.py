@@ -44,6 +44,7 @@ class CommandGroup(TyperGroup):
                 return LazyCommand(described, functools.partial(_load, plugins, cmd_name))
         if any(record.name == cmd_name for record in manager().records(CommandPlugin)):
             manager().find(CommandPlugin, cmd_name)  # raises the reason why it is not usable
+        self.commands = dict.fromkeys(self.list_commands(ctx))  # typer suggests a name of these
         return None
 
 

@@ -41,7 +41,10 @@ class ListGroup(TyperGroup):
     @override
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         described = next((each for each in LISTS if each.name == cmd_name), None)
-        return described and LazyCommand(described, lambda: _load(described))
+        if described is None:
+            self.commands = dict.fromkeys(self.list_commands(ctx))  # typer suggests a name of these
+            return None
+        return LazyCommand(described, lambda: _load(described))
 
 
 app = typer.Typer(
