@@ -1,1 +1,1 @@
-"""What `gptrs doctor` finds out: checks of the installation, the machine, the time to start."""
+"""The work of `gptrs doctor`: checks of the installation, the machine and the startup time."""

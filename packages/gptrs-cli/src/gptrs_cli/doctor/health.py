@@ -39,7 +39,7 @@ class Check:
 
 
 def run_checks(plugins: PluginManager) -> Iterator[Check]:
-    """Every check, one after another, so that each can be shown when it is done."""
+    """Yield every check as soon as it is done."""
     yield from _machine_checks()
     yield from _distributions(plugins.records())
     yield from _plugin_checks(plugins)
@@ -72,7 +72,7 @@ def _machine_checks() -> Iterator[Check]:
 
 
 def _distributions(records: list[PluginRecord]) -> Iterator[Check]:
-    """Versions of gptrs and of every distribution with a plugin, then of what these require."""
+    """Yield versions: of gptrs and every distribution with a plugin, then of their requirements."""
     own = {"gptrs-core", "gptrs-cli", *(r.distribution for r in records if r.distribution)}
     yield _versions("packages", own)
     yield _versions("libraries", {name for one in own for name in _requirements(one)} - own)
@@ -98,12 +98,12 @@ def _requirements(distribution: str) -> list[str]:
         found = importlib.metadata.requires(distribution) or []
     except importlib.metadata.PackageNotFoundError:
         return []
-    # Those with a marker (";") are for extras or other systems.
+    # Requirements with a marker (";") are for extras or other systems.
     return [re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in found if ";" not in text]
 
 
 def _plugin_checks(plugins: PluginManager) -> Iterator[Check]:
-    """Each plugin; backends are started, since that is where a missing library shows."""
+    """Yield the state of each plugin; start backends, as only that shows a missing library."""
     for plugin in plugins.descriptions(BackendPlugin):
         try:
             plugins.get_backend(plugin.name)
@@ -130,7 +130,7 @@ def _demo_model(plugins: PluginManager) -> Check:
 
 
 def _cache_directory() -> Check:
-    """Whether compiled kernels can be kept: a file is made in the directory and removed."""
+    """Check that compiled kernels can be kept: make a file in the directory, and remove it."""
     folder = Path(os.environ.get("GPTRS_CACHE_DIR") or platformdirs.user_cache_dir("gptrs"))
     data: dict[str, object] = {"path": str(folder), "writable": True}
     try:

@@ -1,4 +1,4 @@
-"""What this machine grants a process: processor, cores, memory, and the Python that runs."""
+"""The resources of this process: processor, cores, memory, and its Python."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _FEATURES = (
 
 
 def python_version() -> str:
-    """Implementation, version and path of the interpreter."""
+    """Return implementation, version and path of the interpreter."""
     return f"{platform.python_implementation()} {platform.python_version()}, {sys.executable}"
 
 
 def processor() -> tuple[str, list[str]]:
-    """Name of the processor, and which of its features matter here."""
+    """Return the name of the processor, and those of its features that are in `_FEATURES`."""
     fields: dict[str, str] = {}
     for line in _lines(Path("/proc/cpuinfo")):
         key, _, value = line.partition(":")
@@ -34,12 +34,12 @@ def processor() -> tuple[str, list[str]]:
 
 
 def cores() -> dict[str, float | int | None]:
-    """Logical cores of the machine, those this process may run on, and its quota, None if free."""
+    """Return the logical cores of the machine, those of this process, and its quota or None."""
     return {"machine": os.cpu_count() or 1, "affinity": affinity_cpus(), "quota": cpu_quota()}
 
 
 def memory() -> dict[str, int | None]:
-    """Bytes of memory of the machine, those available now, and the limit of the control group."""
+    """Return bytes of memory: of the machine, available now, the control group's limit or None."""
     fields: dict[str, int] = {}
     for line in _lines(Path("/proc/meminfo")):
         key, _, value = line.partition(":")

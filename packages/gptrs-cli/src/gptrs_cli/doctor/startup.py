@@ -1,4 +1,4 @@
-"""How long the command line takes to start, and whether it imports more than it should."""
+"""The startup of the command line: its time, and the heavy modules that it imports."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ _NEEDED = frozenset(
 
 @dataclass(frozen=True)
 class Startup:
-    """Seconds that `gptrs --help` took, and the modules it imported without need."""
+    """Seconds that `gptrs --help` took, and the modules it imported needlessly."""
 
     seconds: float
     heavy_modules: tuple[str, ...]
 
 
 def measure_startup(plugins: list[PluginRecord], runs: int = 3) -> Startup:
-    """Run `gptrs --help` in processes of its own; the fastest run counts."""
+    """Run `gptrs --help` in fresh processes; the fastest run counts."""
     light = _OWN | _NEEDED | set(sys.stdlib_module_names)
-    # A description is imported to list the plugin; its package is not heavy for that alone.
+    # Listing a plugin imports its description, so the package alone does not count as heavy.
     light |= {record.entry_point.partition(":")[0].partition(".")[0] for record in plugins}
     fastest = float("inf")
     imported: set[str] = set()

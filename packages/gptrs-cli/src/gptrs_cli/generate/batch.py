@@ -1,4 +1,4 @@
-"""Runs `gptrs generate --prompts`: many prompts, in batches, one line of JSON for each."""
+"""`gptrs generate --prompts`: many prompts, in batches, one line of JSON for each."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from gptrs_cli.terminal.waiting import Waiting
 
 
 def run_prompts(request: GenerateRequest, path: Path, settings: Settings) -> int:
-    """Generate for each prompt of the file that has no result yet; returns the exit code.
+    """Generate for each prompt of the file that has no result yet; return the exit code.
 
-    All prompts are checked before any work.
+    All prompts are checked before anything is generated.
     """
     lines = read_prompt_lines(path)
     with Waiting(f"loading {model_shown(request.model)}"):
@@ -48,7 +48,7 @@ def _write_results(
     model: LoadedModel,
     known: int,
 ) -> int:
-    """Write each result when it is there; how many, which is not all if the user interrupts."""
+    """Write each result as it comes; return their number, fewer than all on an interrupt."""
     done = 0
     with progress_bar("prompts") as step:
         try:
@@ -74,7 +74,7 @@ def _said(done: int, total: int, known: int) -> int:
 
 
 def _tasks(request: GenerateRequest, model: LoadedModel, lines: Sequence[PromptLine]) -> list[Task]:
-    """What to generate from; conversations become prompts in one go."""
+    """Return a task for each line; all conversations are rendered together."""
     said = {
         number: _messages(request, line)
         for number, line in enumerate(lines)
@@ -97,7 +97,7 @@ def _messages(request: GenerateRequest, line: PromptLine) -> list[Message]:
 def _rendered(
     model: LoadedModel, lines: Sequence[PromptLine], said: Sequence[list[Message]]
 ) -> list[list[int]]:
-    """The tokens of conversations, those of `lines`; an error names the line."""
+    """Return the tokens of conversations; ModelError names the line that the template refuses."""
     if not said:
         return []
     template = chat_template_of(model.files, model.name)

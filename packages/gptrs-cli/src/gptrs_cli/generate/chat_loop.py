@@ -22,7 +22,7 @@ _PROMPT = "> "
 
 
 def converse(request: GenerateRequest, settings: Settings) -> int:
-    """Answer one message after another until the input ends; returns the exit code."""
+    """Answer one message after another until the input ends; return the exit code."""
     with Waiting(f"loading {model_shown(request.model)}"):
         model = loaded_model(request.model, settings)
         session = ChatSession(model, request.options_for(model), request.prompt.system)
@@ -34,7 +34,7 @@ def converse(request: GenerateRequest, settings: Settings) -> int:
 
 
 def _read_message() -> str | None:
-    """The next line, None at the end of the input."""
+    """Return the next line, "" after Ctrl-C, None at the end of the input."""
     try:
         return input(_PROMPT)
     except KeyboardInterrupt:
@@ -46,7 +46,7 @@ def _read_message() -> str | None:
 
 
 def _answer(session: ChatSession, model: LoadedModel, text: str) -> None:
-    """Show the answer; one that cannot be given is explained, and the conversation goes on."""
+    """Show the answer; report an error or an interrupt without ending the conversation."""
     try:
         with Waiting("reading the prompt") as waiting, compilation_shown(model.backend, waiting):
             answer = session.ask(text)
@@ -54,5 +54,5 @@ def _answer(session: ChatSession, model: LoadedModel, text: str) -> None:
             session.remember(answer)
     except (UsageError, ModelError) as error:
         complain("error", str(error))
-    except KeyboardInterrupt:  # before there was anything of an answer
+    except KeyboardInterrupt:  # before the first piece of the answer
         print(flush=True)

@@ -1,4 +1,4 @@
-"""How generated text appears on standard output while it arrives, and its figures afterwards."""
+"""Generated text on standard output while it arrives, and its figures afterwards."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from gptrs_cli.terminal.waiting import Waiting
 
 
 class Page:
-    """Standard output while text arrives: nothing stays in a buffer, no escape code gets through.
+    """Standard output while text arrives: unbuffered, and safe for a terminal.
 
-    A pipe gets the text as it is; a terminal gets control characters in visible form.
+    A pipe gets the text as it is; a terminal gets control characters escaped.
     """
 
     def __init__(self) -> None:
@@ -23,7 +23,7 @@ class Page:
         self._last = ""
 
     def write(self, text: str, *, dim: bool = False) -> None:
-        """Show more text, `dim` where that is possible and asked for."""
+        """Show more text; `dim` applies where the output has colors."""
         if text:
             shown = printable(text) if self.is_terminal else text
             dim = dim and has_colors(sys.stdout)
@@ -32,7 +32,7 @@ class Page:
             self._last = text[-1]
 
     def end_line(self) -> None:
-        """Leave the cursor at the start of a line."""
+        """End the line, unless the last text did."""
         if self._last != "\n":
             sys.stdout.write("\n")
             sys.stdout.flush()
@@ -41,9 +41,9 @@ class Page:
 def write_stream(
     page: Page, pieces: TextStream, model: LoadedModel, waiting: Waiting, before: str = ""
 ) -> bool:
-    """Show text as it comes, after what comes `before` it; whether the user interrupted.
+    """Show `before`, then the text as it comes; return whether the user interrupted.
 
-    Of a model without a tokenizer, tokens are shown.
+    A model without a tokenizer shows tokens instead.
     """
     has_text = model.has_tokenizer
     interrupted, begun, shown = False, False, 0
@@ -66,7 +66,7 @@ def write_stream(
 
 
 def result_fields(result: Generation) -> dict[str, object]:
-    """What a result as JSON says of one text."""
+    """Return the JSON fields of one text."""
     fields: dict[str, object] = {
         "text": result.text,
         "token_ids": result.token_ids,
@@ -78,17 +78,17 @@ def result_fields(result: Generation) -> dict[str, object]:
 
 
 def shown_text(result: Generation, model: LoadedModel) -> str:
-    """The text, or the tokens of a model without a tokenizer."""
+    """Return the text, or the tokens of a model without a tokenizer."""
     return result.text if model.has_tokenizer else as_numbers(result.token_ids)
 
 
 def as_numbers(tokens: tuple[int, ...]) -> str:
-    """Tokens as they are shown where there is no text."""
+    """Return the tokens as decimal numbers, a space after each."""
     return "".join(f"{token} " for token in tokens)
 
 
 def figures(result: Generation, model: LoadedModel) -> str:
-    """How many tokens were read and generated, and how fast."""
+    """Return the counts of prompt and new tokens, and their speed, in one line."""
     timings = result.timings
     parts = [f"prompt {len(result.prompt_token_ids)} tokens"]
     if timings.prompt_tokens_per_s is not None and timings.first_token_s is not None:

@@ -24,10 +24,10 @@ class Prompt:
 
 
 def read_prompt(options: PromptOptions, *, has_default: bool) -> Prompt:
-    """Return the prompt by the one option that is given, else the default if there is one.
+    """Return the prompt of the one option that is given, else DEMO_PROMPT if `has_default`.
 
-    UsageError for none, for several, and for malformed tokens; InputFileError for a file that
-    cannot be read as UTF-8.
+    UsageError without a prompt, for two of them, and for malformed tokens; InputFileError for a
+    file that cannot be read as UTF-8.
     """
     given = list(options.given)
     if len(given) > 1:

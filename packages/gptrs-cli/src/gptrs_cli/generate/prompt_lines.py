@@ -20,7 +20,7 @@ Id = str | int
 
 @dataclass(frozen=True)
 class PromptLine:
-    """One of `text`, `tokens` and `messages` to continue, by at most `max_tokens`.
+    """A prompt: one of `text`, `tokens` and `messages`, to continue by at most `max_tokens`.
 
     `where` names the line in errors; `id` is that of the object, else the number of its line.
     """
@@ -34,10 +34,10 @@ class PromptLine:
 
 
 def read_prompt_lines(path: Path) -> list[PromptLine]:
-    """The prompts in a file of JSON lines; other keys than those of a prompt are not looked at.
+    """Return the prompts in a file of JSON lines, of which other keys are ignored.
 
-    InputFileError for a file that cannot be read; for a malformed line, or an id that occurs twice,
-    it names the line.
+    InputFileError for a file that cannot be read or has no prompts, and, with the number of the
+    line, for a malformed line or an id that occurs twice.
     """
     shown = quoted(str(path), 200)
     try:

@@ -1,4 +1,4 @@
-"""What `gptrs generate` was asked for, and which options fit together."""
+"""The request of `gptrs generate`: its options, and the check that they fit together."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class GenerateRequest:
         )
 
     def check(self, context: typer.Context) -> None:
-        """UsageError for options that do not fit together, before anything is loaded."""
+        """Raise UsageError for options that exclude each other, before anything is loaded."""
         if self.sampling.greedy:
             _refuse_with_greedy(context)
         if self.prompt.system is not None and not self.prompt.chat:
@@ -78,7 +78,7 @@ class GenerateRequest:
 
 
 def _refuse_with_greedy(context: typer.Context) -> None:
-    """Refuse options that sample on the command line; their environment variables may be set."""
+    """Refuse sampling options of the command line; their environment variables may be set."""
     for name in _NOT_GREEDY:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":

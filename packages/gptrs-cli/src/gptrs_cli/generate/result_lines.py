@@ -1,4 +1,4 @@
-"""Results as JSON lines: to standard output, or to a file that a later run goes on with."""
+"""Results as JSON lines: to standard output, or to a file that a later run continues."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from gptrs_cli.terminal.failures import OutputFileError
 
 
 class ResultLines:
-    """Writes one record a line; use it as a context manager.
+    """A writer of one record a line; use it as a context manager.
 
-    Each line is handed to the system whole. A file at `path` grows: `done` are the ids that it has
-    already. A last line that is torn, as a run that was killed leaves it, is removed. It is locked,
-    so that a second run does not write to it meanwhile. OutputFileError for a file that cannot be
-    written, has other lines than results, or those of another model than `model`.
+    Each line is one unbuffered write. A file at `path` is appended to; `done` holds the ids that it
+    has already. A torn last line, which a killed run leaves, is removed. The file is locked against
+    a second run. OutputFileError for a file that cannot be written, is locked, or has lines other
+    than results of `model`.
     """
 
     def __init__(self, path: Path | None, model: str) -> None:
@@ -61,7 +61,7 @@ class ResultLines:
                 self._close()
 
     def write(self, record: dict[str, object]) -> None:
-        """Add a line."""
+        """Append a record as a line; OutputFileError if the file takes no more."""
         line = json.dumps(record) + "\n"
         if self._file is None:
             sys.stdout.write(line)
@@ -73,7 +73,7 @@ class ResultLines:
             raise self._unwritable(error) from error
 
     def _resumed(self, file: BinaryIO) -> frozenset[Id]:
-        """The ids of whole lines; the file ends after the last of them."""
+        """Return the ids of the whole lines, and truncate the file after the last of them."""
         ids: set[Id] = set()
         end, torn = 0, False
         with os.fdopen(os.dup(file.fileno()), "rb") as reader:
@@ -92,7 +92,7 @@ class ResultLines:
         return frozenset(ids)
 
     def _parsed(self, line: bytes, number: int, torn: bool) -> dict[str, object] | None:
-        """The object on a line; None if it is a torn one."""
+        """Return the object on a line, None if the line is torn."""
         try:
             return parse_object(line, f"line {number} of {self._shown}", OutputFileError)
         except GptrsError as error:
@@ -127,7 +127,7 @@ class ResultLines:
 
 
 def _opened(path: Path, shown: str) -> BinaryIO:
-    """The regular file at `path`, made where there is none, locked and without a buffer."""
+    """Open the regular file at `path`, made if missing, locked and unbuffered."""
     flags = os.O_RDWR | os.O_CREAT | os.O_NONBLOCK
     file = os.fdopen(os.open(path, flags, 0o666), "r+b", buffering=0)
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):

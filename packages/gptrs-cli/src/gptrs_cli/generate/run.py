@@ -1,4 +1,4 @@
-"""Runs `gptrs generate`: loads the model, streams its text or prints JSON, reports the figures."""
+"""`gptrs generate`: loads the model, streams its text or prints JSON, reports the figures."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from gptrs_cli.terminal.waiting import Waiting
 
 
 def run(request: GenerateRequest, settings: Settings, profile: Profile | None = None) -> int:
-    """Generate and print; returns the exit code, which is 0 unless the user interrupts.
+    """Generate and print; return the exit code, 0 unless the user interrupts.
 
-    JSON comes with what `profile` has found.
+    JSON includes the findings of `profile`.
     """
     if request.batch.prompts is not None:
         return run_prompts(request, request.batch.prompts, settings)
@@ -56,7 +56,7 @@ def _is_conversation(request: GenerateRequest, settings: Settings) -> bool:
 
 
 class _Work:
-    """One prompt for a loaded model; all is checked when it is made."""
+    """One prompt for a loaded model; the constructor checks everything."""
 
     def __init__(
         self, request: GenerateRequest, model: LoadedModel, prompt: Prompt, waiting: Waiting
@@ -75,7 +75,7 @@ class _Work:
             self._stream = stream(model, content, options)
 
     def print_text(self) -> bool:
-        """Print the text as it comes, then the figures; whether the user interrupted."""
+        """Print the text as it comes, then the figures; return whether the user interrupted."""
         assert self._stream is not None
         page = Page()
         before = self._shown_prompt(page)
@@ -88,7 +88,7 @@ class _Work:
         return interrupted
 
     def print_several(self) -> bool:
-        """Print all texts in the end, then the figures; whether the user interrupted."""
+        """Print all texts at the end, then the figures; return whether the user interrupted."""
         interrupted, results = self._finished()
         page = Page()
         page.write(self._shown_prompt(page), dim=True)
@@ -103,7 +103,7 @@ class _Work:
         return interrupted
 
     def print_json(self, several: bool, profile: Profile | None) -> bool:
-        """Print one object at the end; whether the user interrupted."""
+        """Print one object at the end; return whether the user interrupted."""
         interrupted, results = self._finished()
         fields: dict[str, object] = {
             **result_fields(results[0]),
@@ -119,7 +119,7 @@ class _Work:
         return interrupted
 
     def _finished(self) -> tuple[bool, list[Generation]]:
-        """Whether the user interrupted, and all texts, as far as they came."""
+        """Return whether the user interrupted, and all texts as far as they came."""
         interrupted = False
         try:
             if self._several is not None:
@@ -135,7 +135,7 @@ class _Work:
         return interrupted, [self._stream.generation]
 
     def _shown_prompt(self, page: Page) -> str:
-        """The prompt, where the user asked for it, or could not know it."""
+        """Return the prompt if it was asked for with --echo or is the default, else ""."""
         if not (self._request.output.echo or (self._prompt.is_default and page.is_terminal)):
             return ""
         return self._text if self._text is not None else f"{self._prompt.content} "
@@ -144,7 +144,7 @@ class _Work:
 def _content(
     request: GenerateRequest, model: LoadedModel, prompt: Prompt
 ) -> tuple[str | None, str | list[int]]:
-    """The prompt as text, if it is one, and what is generated from."""
+    """Return the prompt as text, None for tokens, and the input of the generation."""
     if isinstance(prompt.content, list):
         return None, prompt.content
     if not request.prompt.chat:

@@ -1,4 +1,4 @@
-"""What the headers of a checkpoint declare: its files, its tensors, and their totals."""
+"""The headers of a checkpoint: its files, its tensors, and their totals."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ class TensorReport:
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What loading a model touches: settings and headers are read at once.
+    """Bytes that loading a model reads at once (settings, headers), and those that it maps.
 
-    Of the files that are mapped, only what is used is read, as it is used first.
+    Mapped pages are read on first use.
     """
 
     read_bytes: int
@@ -50,7 +50,7 @@ class CheckpointReport:
     """A checkpoint as its headers describe it.
 
     `kind` is None for a file of tensors, `support` says which plugin loads the kind, `files` maps
-    the name of each weights file to its bytes, `load` is what loading a model touches.
+    the name of each weights file to its bytes, `load` is None for a file of tensors.
     """
 
     path: Path
@@ -62,16 +62,16 @@ class CheckpointReport:
 
     @property
     def parameters(self) -> int:
-        """Elements of all tensors."""
+        """Return the number of elements of all tensors."""
         return sum(math.prod(tensor.shape) for tensor in self.tensors)
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all tensors."""
+        """Return the bytes of all tensors."""
         return sum(tensor.nbytes for tensor in self.tensors)
 
     def dtype_shares(self) -> dict[str, float]:
-        """The share of each dtype in the parameters, the most frequent first."""
+        """Return the share of each dtype in the parameters, in [0, 1], the most frequent first."""
         return {
             dtype: number / self.parameters
             for dtype, number in self._by_dtype().most_common()
@@ -79,7 +79,7 @@ class CheckpointReport:
         }
 
     def as_json(self) -> dict[str, object]:
-        """The object that `--json` prints."""
+        """Return the object that `--json` prints."""
         return {
             "checkpoint": str(self.path),
             "kind": self.kind,
@@ -103,9 +103,9 @@ class CheckpointReport:
 
 
 def read_report(path: Path) -> CheckpointReport:
-    """Read the headers of a model - a folder, a file, one of the hub - or of a file of tensors.
+    """Read the headers of a model (a folder, a file, a hub id) or of a file of tensors.
 
-    ModelError or CheckpointError says what is wrong with it.
+    ModelError or CheckpointError if there is none, or it is malformed.
     """
     if is_checkpoint(path) or not path.is_file():
         return _model_report(find_model(path))
@@ -141,7 +141,7 @@ def print_report(report: CheckpointReport) -> None:
 
 
 def count(number: int) -> str:
-    """A number of parameters for people, such as 124.4 M."""
+    """Return a number of parameters for people, such as 124.4 M."""
     for unit, size in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
         if number >= size:
             return f"{number / size:.1f} {unit}"
@@ -149,7 +149,7 @@ def count(number: int) -> str:
 
 
 def byte_size(number: int) -> str:
-    """A number of bytes for people, such as 1.2 MB, in powers of 1000."""
+    """Return a number of bytes for people, such as 1.2 MB, in powers of 1000."""
     for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if number >= size:
             return f"{number / size:.1f} {unit}"

@@ -1,4 +1,4 @@
-"""Shows what a pass does to a program, for `gptrs inspect --why`."""
+"""The effect of a pass on a program, for `gptrs inspect --why`."""
 
 from __future__ import annotations
 

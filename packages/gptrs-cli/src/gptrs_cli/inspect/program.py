@@ -1,4 +1,4 @@
-"""Shows a program for `gptrs inspect`: interface, work and memory, its text, its picture."""
+"""Programs for `gptrs inspect`: interface, work and memory, text, pictures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gptrs_cli.terminal.stderr import note, printable
 from gptrs_cli.terminal.tables import print_table
 
 MAX_DRAWN = 1000
-"""Most boxes in an SVG picture: beyond, nobody could find anything in it."""
+"""Most boxes in an SVG picture; a larger one is unreadable."""
 
 
 class ProgramForm(StrEnum):
@@ -39,7 +39,7 @@ class ProgramForm(StrEnum):
 
 @dataclass(frozen=True)
 class ProgramOptions:
-    """What to print of a program, the pictures to write, the sizes of its symbolic dims."""
+    """The part of a program to print, pictures to write, and sizes of symbolic dims."""
 
     form: Annotated[
         ProgramForm | None,
@@ -70,7 +70,7 @@ class ProgramOptions:
     ] = None
 
     def check(self, *, as_json: bool) -> None:
-        """UsageError for options that exclude each other."""
+        """Raise UsageError for options that exclude each other."""
         if self.form is not None and self.why is not None:
             raise UsageError(
                 "`--print` and `--why` exclude each other", hint="leave out one of them"

@@ -1,4 +1,4 @@
-"""The one place that turns an exception into words for the user and an exit code."""
+"""Failures of commands: the message and the exit code of each exception."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ INTERRUPTED = 130
 BROKEN_PIPE = 141
 
 # typer does not export the base of its `BadParameter`, click's `UsageError`, which covers unknown
-# options, missing arguments and the like; where click itself lives depends on typer's version.
+# options, missing arguments and the like. The module of click depends on typer's version.
 _UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An exit code, a machine-readable word for it, and what to tell the user."""
+    """An exit code, its machine-readable name, and the message and hint for the user."""
 
     exit_code: int
     code: str
@@ -34,21 +34,21 @@ class Failure:
 
 
 class InputFileError(GptrsError):
-    """A file that the command line was pointed to cannot be read."""
+    """An input file of a command cannot be read."""
 
     exit_code = 3
     code = "file"
 
 
 class OutputFileError(GptrsError):
-    """A file that the command line was asked for cannot be written."""
+    """An output file of a command cannot be written."""
 
     exit_code = 3
     code = "file"
 
 
 def report(error: BaseException, *, as_json: bool, debug: bool) -> int:
-    """Tell the user what went wrong, with `debug` by a traceback, too; return the exit code."""
+    """Report `error` to the user, with `debug` its traceback as well; return the exit code."""
     if isinstance(error, BrokenPipeError):
         _give_up_stdout()
         return BROKEN_PIPE
@@ -56,7 +56,7 @@ def report(error: BaseException, *, as_json: bool, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
     fields = {"code": failure.code, "message": failure.message, "hint": failure.hint}
-    # Standard output may be what failed; then standard error has to do, for JSON, too.
+    # If standard output itself failed, even JSON users get a line on standard error.
     if _written(f"{json.dumps(fields)}\n" if as_json else "") and as_json:
         return failure.exit_code
     if isinstance(error, KeyboardInterrupt):
@@ -89,7 +89,7 @@ def _failure(error: BaseException) -> Failure:
 
 
 def _usage_failure(error: typer.BadParameter) -> Failure:
-    """A mistake that typer found; its message is a sentence, ours is a clause."""
+    """Return the failure of a usage error of typer, its sentence turned into a clause."""
     message = " ".join(error.format_message().split()).rstrip(".")
     command = error.ctx.command_path if error.ctx else "gptrs"
     clause = message[:1].lower() + message[1:]
@@ -97,7 +97,7 @@ def _usage_failure(error: typer.BadParameter) -> Failure:
 
 
 def _written(text: str) -> bool:
-    """Whether standard output takes `text` and all that waits in its buffer."""
+    """Write and flush `text`; return whether standard output took it."""
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
@@ -108,5 +108,5 @@ def _written(text: str) -> bool:
 
 
 def _give_up_stdout() -> None:
-    """Keep the interpreter from failing once more when it flushes standard output at its end."""
+    """Send standard output to the null device, or the interpreter's last flush fails again."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,4 +1,4 @@
-"""Makes Ctrl-C arrive: neither lost in a callback, nor taken for an error, nor fatal in the end."""
+"""Reliable Ctrl-C: neither lost in a callback, nor reported as an error, nor fatal at exit."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _AGAIN_S = 0.02
 
 @contextmanager
 def interrupts_arrive() -> Generator[None]:
-    """Scope that an interrupt always leaves as KeyboardInterrupt.
+    """Open a scope that an interrupt always leaves as KeyboardInterrupt.
 
-    Python prints and drops one that strikes in a destructor or in a callback from C, of which
-    compilers have many. Here it strikes again soon after, and errors that come of it meanwhile
-    count as the interrupt that they are.
+    Python prints and drops a KeyboardInterrupt raised in a destructor or in a callback from C, of
+    which compilers have many. This scope sends the signal again `_AGAIN_S` later, and turns any
+    error after an interrupt into KeyboardInterrupt.
     """
     interrupts = _Interrupts()
     try:
@@ -34,10 +34,10 @@ def interrupts_arrive() -> Generator[None]:
 
 
 def forget_interrupt() -> None:
-    """Let an interrupt that was caught end in our exit code.
+    """Clear CPython's record of an unhandled interrupt, so that our exit code is used.
 
-    CPython notes an interrupt that leaves code compiled from a string, as libraries do, and kills
-    itself by the signal at its end although the interrupt was caught; the next such code clears it.
+    CPython records an interrupt that leaves code compiled from a string, as libraries have it, and
+    kills itself by the signal at exit although the interrupt was caught. `exec` clears the record.
     """
     exec("")
 
@@ -51,7 +51,7 @@ class _Interrupts:
     @contextmanager
     def watched(self) -> Generator[None]:
         handler = signal.getsignal(signal.SIGINT)
-        # Where interrupts are ignored, or are somebody else's to handle, they stay so.
+        # Keep a handler that is not Python's own: it ignores interrupts or belongs to another.
         ours = handler is signal.default_int_handler and _in_main_thread()
         if ours:
             signal.signal(signal.SIGINT, self._strike)
@@ -71,7 +71,7 @@ class _Interrupts:
 
     def _dropped(self, unraisable: sys.UnraisableHookArgs) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
-            # Later, so that it does not strike within this very callback.
+            # After a delay, or the signal would strike within this very callback.
             self._timer = threading.Timer(_AGAIN_S, os.kill, [os.getpid(), signal.SIGINT])
             self._timer.daemon = True
             self._timer.start()

@@ -1,4 +1,4 @@
-"""What a terminal's standard error shows of work that takes long; nothing in a pipe."""
+"""Progress of long work, shown on standard error if that is a terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gptrs_cli.terminal.waiting import Waiting
 
 @contextmanager
 def progress_bar(label: str) -> Generator[Step | None]:
-    """Scope of a bar; yields the function that moves it, None where nobody would see it."""
+    """Open the scope of a bar; yield the function that moves it, None without a terminal."""
     if not is_terminal(sys.stderr):
         yield None
         return
@@ -24,7 +24,7 @@ def progress_bar(label: str) -> Generator[Step | None]:
 
 @contextmanager
 def compilation_shown(backend: Backend, waiting: Waiting) -> Generator[None]:
-    """Scope in which `waiting` counts the kernels that are compiled, which happens once."""
+    """Open a scope in which `waiting` counts the kernels that are compiled."""
 
     def tell(number: int, total: int | None) -> None:
         waiting.add(compiling_kernel(number, total))
@@ -34,6 +34,6 @@ def compilation_shown(backend: Backend, waiting: Waiting) -> Generator[None]:
 
 
 def compiling_kernel(number: int, total: int | None) -> str:
-    """Return the words for the compilation of kernel `number` of `total`, if that is known."""
+    """Return the text for the compilation of kernel `number` of `total`, None if unknown."""
     of_all = "" if total is None else f" of {total}"
     return f"compiling kernel {number}{of_all} (once)"

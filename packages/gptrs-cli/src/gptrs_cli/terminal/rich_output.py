@@ -1,7 +1,7 @@
 """Tables, a spinner and a bar on a terminal, drawn by rich.
 
-`rich_output()` of `terminal.stderr` imports this module when there is a terminal: what is piped,
-and the help, start without rich.
+`rich_output()` of `terminal.stderr` imports this module on a terminal only, so that pipes and
+`--help` start without rich.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from rich.text import Text
 from gptrs_cli.terminal.stderr import Step, has_colors
 
 _NARROWEST = 24
-"""Columns that the last column of a table needs at least; with less it goes below its row."""
+"""Least width of the last column of a table; with less, its cells go below their rows."""
 _STYLES = {
     "available": "green",
     "loaded": "green",
@@ -31,11 +31,11 @@ _STYLES = {
     "incompatible": "red",
     "broken": "red",
 }
-"""The styles of words that name a state."""
+"""Styles of the cells that name a state."""
 
 
 def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table on standard output; the last column wraps, or goes below a row it misfits."""
+    """Print a table on standard output; the last column wraps, or goes below its row."""
     console = _console(sys.stdout)
     widths = [max(map(len, cells)) for cells in zip(header, *rows, strict=True)]
     before = sum(widths[:-1]) + 2 * (len(widths) - 1)
@@ -71,7 +71,7 @@ class LiveLine:
         self._live.start()
 
     def show(self, text: str, started: float) -> None:
-        """Replace the text, and the time from which seconds count."""
+        """Replace the text, and the start of its seconds."""
         self._text, self._started = text, started
 
     def stop(self) -> None:
@@ -86,7 +86,7 @@ class LiveLine:
 
 @contextmanager
 def bar(label: str) -> Generator[Step]:
-    """Scope of a progress bar on standard error; the function that it yields moves the bar."""
+    """Open the scope of a progress bar on standard error; yield the function that moves it."""
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
     console = _console(sys.stderr)
     with Progress(

@@ -1,4 +1,4 @@
-"""Standard error: notes, warnings and errors; what a terminal may be sent."""
+"""Standard error: notes, warnings and errors, and the escaping of text for terminals."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 import typer
+from typing_extensions import override
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -21,27 +22,27 @@ Step = Callable[[int, int, str], None]
 
 
 def has_colors(stream: TextIO) -> bool:
-    """Whether escape codes may be written: to a terminal, unless NO_COLOR or TERM forbid it."""
+    """Return whether `stream` is a terminal, and neither NO_COLOR nor TERM forbids colors."""
     return is_terminal(stream) and not os.environ.get("NO_COLOR")
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person reads the stream on a terminal that can move its cursor."""
+    """Return whether `stream` is a terminal that can move its cursor."""
     return stream.isatty() and os.environ.get("TERM") != "dumb"
 
 
 def printable(text: str) -> str:
-    """`text` with control characters, newline and tab apart, escaped: they steer a terminal."""
+    """Return `text` with control characters escaped, except newline and tab."""
     return _CONTROL.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def note(text: str) -> None:
-    """Tell the user something that is no result."""
+    """Print `text` on standard error: information that is not a result."""
     _write_line(printable(text))
 
 
 def note_below(text: str) -> None:
-    """Tell the user something below the results, which go to another stream, printed before."""
+    """Flush standard output, then print a note, so that it appears below the results."""
     sys.stdout.flush()
     note(text)
 
@@ -56,7 +57,7 @@ def complain(kind: str, text: str) -> None:
 
 @contextmanager
 def warnings_as_lines() -> Generator[None]:
-    """Scope in which what `warnings` and the logger `gptrs` report is shown as one line each."""
+    """Open a scope in which each warning and each record of the logger `gptrs` is one line."""
     logger, handler = logging.getLogger("gptrs"), _LineHandler(logging.INFO)
     propagated, logger.propagate = logger.propagate, False
     level = logger.level
@@ -77,6 +78,7 @@ def _show_warning(message: Warning | str, *_: object, **__: object) -> None:
 
 
 class _LineHandler(logging.Handler):
+    @override
     def emit(self, record: logging.LogRecord) -> None:
         text = " ".join(record.getMessage().split())
         if record.levelno < logging.WARNING:
@@ -86,7 +88,7 @@ class _LineHandler(logging.Handler):
 
 
 def rich_output() -> Any:
-    """Import what draws on terminals; typed in `terminal.rich_output`."""
+    """Import and return `terminal.rich_output`, late because rich is slow to import."""
     return importlib.import_module("gptrs_cli.terminal.rich_output")
 
 

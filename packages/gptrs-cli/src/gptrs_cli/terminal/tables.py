@@ -1,4 +1,4 @@
-"""Tables of aligned columns; a terminal gets colours and its width, a pipe plain lines."""
+"""Tables of aligned columns, colored and fitted on a terminal, plain lines in a pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A line that says what is being waited for, on a terminal, while something takes long."""
+"""A status line with elapsed seconds, on a terminal, while something takes long."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ if TYPE_CHECKING:
     from gptrs_cli.terminal.rich_output import LiveLine
 
 _DELAY_S = 0.4
-"""Seconds after which waiting is noticed."""
+"""Seconds before the line appears, so that short waits do not flicker."""
 
 
 class Waiting:
-    """A line on a terminal that says what is being waited for, and for how many seconds.
+    """A line on a terminal that names the work in progress and counts its seconds.
 
-    It appears after `_DELAY_S`. Use as a context manager; `stop` ends it early and may be called
-    again.
+    Use it as a context manager; `stop` ends it early and may be called again.
     """
 
     def __init__(self, what: str) -> None:
@@ -42,12 +41,12 @@ class Waiting:
         self.stop()
 
     def now(self, what: str) -> None:
-        """Name what is being waited for from now on."""
+        """Name the next work in progress, and restart its seconds."""
         self._what, self._details, self._started = what, "", time.monotonic()
         self._update()
 
     def add(self, details: str) -> None:
-        """Say more about what is being waited for, instead of the details before."""
+        """Replace the details after the name."""
         self._details = f", {details}"
         self._update()
 

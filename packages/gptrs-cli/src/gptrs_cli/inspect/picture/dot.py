@@ -1,4 +1,4 @@
-"""The picture of a program in the language of Graphviz, for `dot` and other tools."""
+"""The picture of a program in the DOT language of Graphviz."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SPECIAL = re.compile(r'(["\\])')
 
 
 def to_dot(diagrams: Sequence[Diagram]) -> str:
-    """A digraph with a cluster for each diagram and for each region within an instruction."""
+    """Return a digraph with a cluster for each diagram and each region of an instruction."""
     lines = [
         "digraph program {",
         "  compound=true;",
@@ -48,7 +48,7 @@ def _node(node: DiagramNode, name: str, indent: str) -> Iterator[str]:
     if not node.inner:
         yield here
         return
-    # Its regions stand beside it in one cluster, since a box of Graphviz holds no graphs.
+    # A box of Graphviz holds no graphs, so a cluster holds the box and its regions side by side.
     yield f'{indent}subgraph "cluster_{name}" {{'
     yield f'{indent}  label=""; style=dashed;'
     yield f"  {here}"

@@ -1,9 +1,8 @@
-"""The order of a layered drawing: in which row each node is, and where in the row.
+"""The order of a layered drawing (Sugiyama et al. 1981): the row and position of each node.
 
-Rows go from top to bottom so that every arrow points down. A value that is read further below
-passes the rows between in a lane of its own, one for all that read it. Within the rows, nodes and
-lanes are ordered so that few arrows cross: each is put where its neighbours are on average
-(barycenters), sweeping down and up, and the best order that was seen is kept.
+Every arrow points down. A value that is read more than one row below passes the rows between in a
+lane, shared by all its readers. Sweeps down and up put each node and lane at the barycenter of its
+neighbours, to reduce crossings; the best order seen is kept.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ _SWEEPS = 12
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A piece of an arrow, from one row to the next. Ports are in (0, 1), along the node's width.
+    """A piece of an arrow from one row to the next; ports are in (0, 1), along the node's width.
 
-    `upper` and `lower` are vertices: the nodes of the diagram by their number, then the lanes.
+    `upper` and `lower` are vertices: the nodes of the diagram by number, then the lanes.
     """
 
     upper: int
@@ -32,9 +31,9 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """The vertices of each row from left to right, and the links, of which each edge has a chain.
+    """The vertices of each row from left to right, and a chain of links for each edge.
 
-    Vertices from `nodes` on are lanes.
+    Vertices numbered `nodes` and above are lanes.
     """
 
     nodes: int
@@ -43,12 +42,12 @@ class Layers:
 
     @property
     def links(self) -> list[Link]:
-        """Each link once, although edges share lanes."""
+        """Return each link once, although edges share lanes."""
         return list(dict.fromkeys(link for chain in self.chains for link in chain))
 
 
 def layers_of(diagram: Diagram) -> Layers:
-    """Rows of the nodes, lanes included, in an order with few crossings."""
+    """Return the rows of nodes and lanes, in an order with few crossings."""
     row_of = _rows(diagram)
     rows: list[list[int]] = [[] for _ in range(max(row_of, default=-1) + 1)]
     for node, row in enumerate(row_of):
@@ -60,10 +59,10 @@ def layers_of(diagram: Diagram) -> Layers:
 
 
 def _rows(diagram: Diagram) -> list[int]:
-    """One more than the row of the last node that is read; then some nodes sink to their readers.
+    """Return the row of each node: one below its lowest source, or just above its first reader.
 
-    Those sink whose arrows do not get longer in all: they read at most as many values as they give,
-    not counting those of nodes that only they read and that sink as well.
+    A node sinks to its readers if its arrows do not get longer in all: it reads at most as many
+    values as it gives, not counting those of nodes that sink and that it alone reads.
     """
     row_of = [0] * len(diagram.nodes)
     reads: list[set[tuple[int, int]]] = [set() for _ in diagram.nodes]
@@ -87,7 +86,7 @@ def _rows(diagram: Diagram) -> list[int]:
 
 
 def _chains(diagram: Diagram, row_of: Sequence[int], rows: list[list[int]]) -> list[list[Link]]:
-    """The links of each edge; lanes are added to the rows."""
+    """Return the links of each edge, and add the lanes to `rows`."""
     outputs = [max(len(node.types), 1) for node in diagram.nodes]
     inputs = [0] * len(diagram.nodes)
     for edge in diagram.edges:
@@ -116,7 +115,7 @@ def _port(position: int, count: int) -> float:
 
 
 def _order(layers: Layers) -> None:
-    """Order each row in place."""
+    """Order each row in place, by barycenters."""
     above: dict[int, list[tuple[int, float]]] = {}
     below: dict[int, list[tuple[int, float]]] = {}
     for link in layers.links:
@@ -141,7 +140,7 @@ def _order(layers: Layers) -> None:
 def _sort_row(
     row: list[int], fixed: Sequence[int], neighbours: dict[int, list[tuple[int, float]]]
 ) -> None:
-    """Order `row` by the average place of the neighbours in the row next to it."""
+    """Sort `row` by the mean position of the neighbours in the adjacent row `fixed`."""
     place = {vertex: position for position, vertex in enumerate(fixed)}
     keys: dict[int, float] = {}
     for position, vertex in enumerate(row):
@@ -151,7 +150,7 @@ def _sort_row(
 
 
 def _links_by_row(layers: Layers) -> list[list[Link]]:
-    """The links that leave each row."""
+    """Return the links that leave each row downwards."""
     row_of = {vertex: row for row, vertices in enumerate(layers.rows) for vertex in vertices}
     grouped: list[list[Link]] = [[] for _ in layers.rows]
     for link in layers.links:
@@ -160,7 +159,7 @@ def _links_by_row(layers: Layers) -> list[list[Link]]:
 
 
 def _crossings(rows: Sequence[Sequence[int]], links: Sequence[Sequence[Link]]) -> int:
-    """How many pairs of links cross."""
+    """Return the number of pairs of links that cross."""
     place = {vertex: position for row in rows for position, vertex in enumerate(row)}
     total = 0
     for between in links:

@@ -1,7 +1,7 @@
-"""Where everything in the picture of a program is: boxes, the regions in them, and arrows.
+"""The coordinates of the picture of a program: boxes, the regions in them, and arrows.
 
-Sizes follow from the text, set in a monospaced font. Each row is placed so that its vertices are as
-close as may be, in the least squares sense, to what they are connected with above and below.
+Sizes follow from the text, set in a monospaced font. Each row is placed so that the squared
+distances of its vertices to their neighbours above and below are least.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gptrs_cli.inspect.picture.layers import Layers, Link, layers_of
 
 FONT_SIZE = 12
 CHARACTER = 7.3
-"""Width of a character, a little more than that of the usual monospaced fonts."""
+"""Width of a character, slightly above that of usual monospaced fonts."""
 LINE = 16
 PADDING = 9
 _COLUMN_GAP = 26
@@ -24,14 +24,14 @@ _ROW_GAP = 38
 _LANE_WIDTH = 2
 _PASSES = 16
 _LANE_WEIGHT = 4
-"""How much more than a box a lane pulls to be straight."""
+"""Weight of a link between two lanes, where others have 1: it keeps lanes straight."""
 
 Point = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A node at its place; `regions` lie within it, in the coordinates of the diagram as well."""
+    """A node with its coordinates; `regions` lie within it, in the same coordinates."""
 
     node: DiagramNode
     x: float
@@ -43,7 +43,7 @@ class Box:
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A diagram at its place: boxes, and arrows as points between which curves are drawn."""
+    """A diagram with its coordinates: boxes, and arrows as points joined by curves."""
 
     name: str
     x: float
@@ -62,7 +62,7 @@ class _Size:
 
 
 def place(diagram: Diagram, x: float = 0, y: float = 0) -> Placed:
-    """Lay out a diagram and all within it, with its top left corner at (x, y)."""
+    """Lay out a diagram and everything within it, with its top left corner at (x, y)."""
     sizes = [_size(node) for node in diagram.nodes]
     layers = layers_of(diagram)
     widths = [size.width for size in sizes]
@@ -145,7 +145,7 @@ def _arrow(
     spans: Sequence[tuple[float, float]],
     shift: float,
 ) -> tuple[Point, ...]:
-    """Points in pairs: between those of a pair a straight line, between pairs a curve."""
+    """Return points in pairs: a straight line joins a pair, a curve joins one pair to the next."""
     first, last = chain[0], chain[-1]
     source, target = boxes[first.upper], boxes[last.lower]
     x = source.x + source.width * first.upper_port
@@ -158,7 +158,7 @@ def _arrow(
 
 
 def _centers(layers: Layers, widths: Sequence[float]) -> list[float]:
-    """The horizontal center of each vertex."""
+    """Return the horizontal center of each vertex."""
     vertices = sum(map(len, layers.rows))
     width = [*widths, *[_LANE_WIDTH] * (vertices - layers.nodes)]
     centers = [0.0] * vertices
@@ -182,7 +182,7 @@ def _centers(layers: Layers, widths: Sequence[float]) -> list[float]:
 
 
 def _gaps(row: Sequence[int], width: Sequence[float], nodes: int) -> list[float]:
-    """How far from the first center of the row each center is at least."""
+    """Return the least distance of each center from the first center of the row."""
     offsets = [0.0]
     for left, right in itertools.pairwise(row):
         between = _COLUMN_GAP if left < nodes and right < nodes else _LANE_GAP
@@ -198,7 +198,7 @@ def _pull(
 ) -> None:
     """Move the centers of a row as close to where they are pulled as their order allows.
 
-    Isotonic regression (pool adjacent violators) of the wishes, with the gaps taken away.
+    This is isotonic regression (pool adjacent violators) of the wishes less the gaps.
     """
     blocks: list[tuple[float, float, int]] = []
     for position, vertex in enumerate(row):

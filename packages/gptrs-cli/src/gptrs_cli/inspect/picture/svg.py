@@ -1,4 +1,4 @@
-"""The picture of a program as SVG, drawn without any other program."""
+"""The picture of a program as SVG."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STYLE = (
 
 
 def to_svg(diagrams: Sequence[Diagram]) -> str:
-    """An SVG document with a panel for each diagram, one below the other."""
+    """Return an SVG document with a panel for each diagram, one below the other."""
     panels: list[Placed] = []
     y = float(_MARGIN)
     for diagram in diagrams:
@@ -95,7 +95,7 @@ def _text(x: float, y: float, text: str, look: str, *, centered: bool = False) -
 
 
 def _curve(points: Sequence[Point]) -> str:
-    """Straight within a row, an S from one row to the next."""
+    """Return a path: straight within a row, an S from one row to the next."""
     x, y = points[0]
     parts = [f"M{x:.1f},{y:.1f}"]
     for position, (to_x, to_y) in enumerate(points[1:]):
