@@ -1,1 +1,1 @@
-"""How calls of functionals become calls of this backend's own kernels, one module a family."""
+"""The fusions of calls of functionals into calls of this backend's kernels, one module a family."""

@@ -1,4 +1,4 @@
-"""Attention, with and without a mask, an offset, and shared heads of keys."""
+"""Fusions of attention, with and without a mask, an offset, and shared kv heads."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def _attention(call: FoundCall) -> CustomCall | None:
 
 
 def _calls(query: str, **seen: object) -> list[dict[str, object]]:
-    """Calls that differ in their scale, which is read off a program."""
+    """Return example calls that differ in their scale, which is read off a program."""
     types = tensors(query=query, key="f32[2, 3, 6, 5]", value="f32[2, 3, 6, 7]")
     return [{**types, **seen, "scale": scale} for scale in (0.25, 0.75)]
 
 
 def _fusions(needs: tuple[type[Op], ...], **seen: object) -> tuple[Pass, ...]:
-    """One pass for queries that have keys of their own, one for those that share them."""
+    """Return one pass for queries with kv heads of their own, one for those that share them."""
     table = (DotGeneral, Exp, Reduce, Div, *needs)
     return tuple(
         fusion(attention, _calls(query, **seen), table, _attention)

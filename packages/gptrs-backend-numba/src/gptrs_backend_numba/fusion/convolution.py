@@ -1,4 +1,4 @@
-"""Convolutions and what follows them element by element become one `custom_call`.
+"""Fusions of convolutions with the elementwise ops after them into one `custom_call`.
 
 A convolution is a product with patches, however it was written; what follows is a factor and a
 term for each channel (batch normalization, a bias), a tensor to add (the other way around a
@@ -44,13 +44,13 @@ class _Fused:
     activation: str = "none"
 
     def attributes(self) -> Dictionary:
-        """The attributes of the call."""
+        """Return the attributes of the call."""
         has = {name: getattr(self, name) is not None for name in ("scale", "shift", "residual")}
         return Dictionary.of({**self.window, **has, "activation": self.activation})
 
 
 def fused_convolutions(region: Region) -> Region:
-    """The region with its convolutions of f32 images as calls of this backend's kernels."""
+    """Return the region with its convolutions of f32 images as calls of this backend's kernels."""
     if forced_algorithm() == "gemm":
         return region
     rewriter = Rewriter(region)
@@ -69,7 +69,7 @@ FUSE_CONVOLUTIONS = RegionPass("numba-fuse-convolutions", fused_convolutions)
 
 
 def _convolution(node: InstructionNode, rewriter: Rewriter) -> _Fused | None:
-    """A product of patches with a matrix [KH * KW * C, O]."""
+    """Return the product of patches with a matrix [KH * KW * C, O] as a convolution."""
     op = node.op
     if not isinstance(op, DotGeneral) or op.batch_lhs or op.contract_lhs != (3,):
         return None
@@ -88,7 +88,7 @@ def _convolution(node: InstructionNode, rewriter: Rewriter) -> _Fused | None:
 
 
 def _windows(patches: Value, rewriter: Rewriter) -> tuple[Value, dict[str, Shape]]:
-    """The image behind patches, and the attributes of the windows; patches may be the image."""
+    """Return the image behind patches (or patches itself), and the attributes of the windows."""
     node = rewriter.definition(patches)
     found = None if node is None else _patches_window(node)
     if found is None and node is not None and isinstance(node.op, layout.Slice):
@@ -112,7 +112,7 @@ def _is_zero(op: ExtractPatches) -> bool:
 
 
 def _strided_window(op: layout.Slice, shape: Shape) -> dict[str, Shape] | None:
-    """Every so manyth row and column from the first on: a 1x1 window with strides."""
+    """Return the 1x1 window whose strides take every n-th row and column from the first on."""
     if len(shape) != 4 or any(op.starts) or op.strides is None:
         return None
     whole = (op.sizes[0], op.sizes[3]) == (shape[0], shape[3])
@@ -126,7 +126,7 @@ def _window(
 
 
 def _depthwise(node: InstructionNode, rewriter: Rewriter) -> _Fused | None:
-    """`reshape(sum over taps of patches [.., taps, C, 1] * weight [taps, C, 1])`."""
+    """Match `reshape(sum over taps of patches [.., taps, C, 1] * weight [taps, C, 1])`."""
     steps = _defined_by(node, (layout.Reshape, Reduce, elementwise.Mul), rewriter)
     (result,) = node.results
     if steps is None or result.type.rank != 4 or result.type.dtype is not dtypes.f32:
@@ -167,7 +167,7 @@ def _depthwise_operands(
 def _defined_by(
     node: InstructionNode, ops: tuple[type[Op], ...], rewriter: Rewriter
 ) -> tuple[InstructionNode, ...] | None:
-    """The node and, by first operands, what is before it, if these are of the given ops."""
+    """Return the node and the nodes before it, by first operands, if they are of the given ops."""
     found: list[InstructionNode] = []
     current: InstructionNode | None = node
     for op in ops:
@@ -179,7 +179,7 @@ def _defined_by(
 
 
 def _extended(fused: _Fused, rewriter: Rewriter, returned: frozenset[Value]) -> _Fused:
-    """With all users that fit, one after another."""
+    """Return the convolution with all users that fit, one after another."""
     while fused.activation == "none" and fused.value not in returned:
         users = rewriter.users(fused.value)
         if len(users) != 1 or users[0].operands.count(fused.value) != 1:
@@ -238,7 +238,7 @@ def _other(fused: _Fused, user: InstructionNode) -> Value:
 
 
 def _per_channel(value: Value, rewriter: Rewriter) -> Value | None:
-    """The vector [C] that is repeated for every position."""
+    """Return the vector [C] that is repeated for every position."""
     node = rewriter.definition(value)
     if node is None or not isinstance(node.op, layout.BroadcastTo):
         return None
@@ -247,7 +247,7 @@ def _per_channel(value: Value, rewriter: Rewriter) -> Value | None:
 
 
 def _splat(value: Value, rewriter: Rewriter) -> float | None:
-    """The number that all elements are."""
+    """Return the number that all elements equal."""
     node = rewriter.definition(value)
     if node is not None and isinstance(node.op, layout.BroadcastTo):
         node = rewriter.definition(node.operands[0])
@@ -257,7 +257,7 @@ def _splat(value: Value, rewriter: Rewriter) -> float | None:
 
 
 def _put(fused: _Fused, rewriter: Rewriter) -> None:
-    """The call in the place of the last instruction that it stands for."""
+    """Put the call in the place of the last instruction that it replaces."""
     root = rewriter.definition(fused.value)
     assert root is not None, "computed by the region"
     weight = fused.weight

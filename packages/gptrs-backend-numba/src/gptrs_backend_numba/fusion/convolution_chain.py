@@ -1,4 +1,4 @@
-"""Convolutions of large images become one call with their neighbours, some rows at a time.
+"""Fusions of depthwise convolutions of large images with their neighbours, some rows at a time.
 
 A depthwise convolution does little with each number: where the image before or after it is larger
 than the cache, most of the time goes into moving it. So the layer before it and the 1x1 layer
@@ -24,7 +24,7 @@ class _Chain:
     nodes: tuple[InstructionNode, ...]
 
     def attributes(self) -> Dictionary:
-        """Those of the calls, numbered, with their targets and the shapes of their results."""
+        """Return the attributes of the calls, numbered, with their targets and result shapes."""
         found: dict[str, DictionaryValue] = {"stages": len(self.nodes)}
         for number, node in enumerate(self.nodes):
             op = node.op
@@ -35,13 +35,13 @@ class _Chain:
         return Dictionary.of(found)
 
     def operands(self) -> list[Value]:
-        """The image, then the other operands of each call."""
+        """Return the image, then the other operands of each call."""
         first = self.nodes[0].operands[0]
         return [first, *(value for node in self.nodes for value in node.operands[1:])]
 
 
 def chained_convolutions(region: Region) -> Region:
-    """The region with a call in the place of each depthwise layer and its neighbours."""
+    """Return the region with one call in the place of each depthwise layer and its neighbours."""
     rewriter = Rewriter(region)
     returned = frozenset(region.results)
     for node in list(rewriter):
@@ -59,7 +59,7 @@ def _target(node: InstructionNode) -> str | None:
 def _before(
     node: InstructionNode, rewriter: Rewriter, returned: frozenset[Value]
 ) -> tuple[InstructionNode, ...]:
-    """The layer whose large result the node alone reads."""
+    """Return the layer whose large result only the node reads."""
     image = node.operands[0]
     made = rewriter.definition(image)
     if made is None or _target(made) != CONV2D or not _between(image, rewriter, returned):
@@ -74,7 +74,7 @@ def _before(
 def _after(
     node: InstructionNode, rewriter: Rewriter, returned: frozenset[Value]
 ) -> tuple[InstructionNode, ...]:
-    """The 1x1 layer that alone reads the large result of the node."""
+    """Return the 1x1 layer that is the only reader of the large result of the node."""
     op = node.op
     assert isinstance(op, CustomCall)
     (image,) = node.results
@@ -89,7 +89,7 @@ def _after(
 
 
 def _between(image: Value, rewriter: Rewriter, returned: frozenset[Value]) -> bool:
-    """Whether the image is large and read once."""
+    """Return whether the image is large and read once."""
     users = rewriter.users(image)
     once = len(users) == 1 and users[0].operands.count(image) == 1 and image not in returned
     return once and image.type.nbytes >= _LARGE
@@ -103,7 +103,7 @@ def _padding(node: InstructionNode) -> tuple[int, ...]:
 
 
 def _keeps_rows(node: InstructionNode) -> bool:
-    """Whether every window meets the image: no row of a result is made of padding alone."""
+    """Return whether every window meets the image: no row of a result is made of padding alone."""
     assert isinstance(node.op, CustomCall)
     window, dilation = node.op.attrs["window"], node.op.attrs["dilation"]
     assert isinstance(window, tuple)

@@ -1,4 +1,4 @@
-"""Linear layers with bias, activation and residual as one matrix product with an epilogue."""
+"""Fusions of linear layers with bias, activation and residual into one matrix product."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _call(call: FoundCall) -> CustomCall | None:
 
 
 def add_residuals(region: Region) -> Region:
-    """The region with what is added to linear layers as their residual: `linear(x) + y`."""
+    """Return the region with `linear(x) + y` as linear layers with the residual y."""
     rewriter = Rewriter(region)
     for node in list(rewriter):
         layer = node.op
@@ -84,7 +84,7 @@ def _add_residual(
 
 
 def take_narrow_weights(region: Region) -> Region:
-    """The region whose linear layers of f32 read weights before these are widened from 2 bytes."""
+    """Return the region whose linear layers of f32 read 2-byte weights without a widened copy."""
     rewriter = Rewriter(region)
     for node in list(rewriter):
         narrow = _narrow_weight(node, rewriter)
@@ -97,7 +97,7 @@ def take_narrow_weights(region: Region) -> Region:
 
 
 def _narrow_weight(node: InstructionNode, rewriter: Rewriter) -> Value | None:
-    """What the weight of a linear layer of f32 is widened from, None if that is not its case."""
+    """Return the 2-byte weight that a linear layer of f32 widens, None if it widens none."""
     if not isinstance(node.op, CustomCall) or node.op.target != linear_target(dtypes.f32):
         return None
     widening = rewriter.definition(node.operands[1])

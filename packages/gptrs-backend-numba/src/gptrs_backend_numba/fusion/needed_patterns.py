@@ -1,4 +1,4 @@
-"""Patterns of this backend, derived and looked for only where that is worth it."""
+"""Fusion patterns of this backend, derived and looked for only in programs with the right ops."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Unshared:
 
     @property
     def name(self) -> str:
-        """See `gptrs.optimizer.fusion.ProgramPattern`."""
+        """Return the name of the pattern."""
         return self.pattern.name
 
     def find_call(self, result: Value, definition: Definer) -> FoundCall | None:
-        """See `gptrs.optimizer.fusion.ProgramPattern`."""
+        """Return the call that defines `result`, None if there is none or a product is shared."""
         call = self.pattern.find_call(result, definition)
         return None if call is None or self._is_shared(call) else call
 
@@ -51,10 +51,10 @@ class Unshared:
 
 @dataclass(frozen=True)
 class GatedFusion:
-    """A fusion that leaves programs alone which lack one of the ops in `needs`.
+    """A fusion that skips programs without one of the ops in `needs`.
 
-    To derive a pattern takes longer than to look for an op; so a pass has few examples, and what
-    the passes before it have fused is no longer there to ask for it.
+    Deriving a pattern takes longer than looking for an op. So a pass has few examples, and ops that
+    earlier passes have fused no longer cause a derivation.
     """
 
     name: str
@@ -63,7 +63,7 @@ class GatedFusion:
     needs: frozenset[type[Op]]
 
     def apply(self, program: Program) -> Program:
-        """See `gptrs.optimizer.pass_base.Pass`."""
+        """Return the program with all calls replaced."""
         bodies = [function.body for function in program.functions]
         if not self.needs <= {type(made.op) for body in bodies for made in body.walk()}:
             return program
@@ -77,7 +77,7 @@ def fusion(
     needs: Iterable[type[Op]],
     replacement: Replacement,
 ) -> GatedFusion:
-    """The pass that puts what `replacement` gives in the place of calls like `examples`.
+    """Return the pass that replaces calls like `examples` by the result of `replacement`.
 
     All these calls must have the ops in `needs`. An argument of an example is a number, a word, or
     the type of a tensor as `tensors` gives it: see
@@ -89,7 +89,7 @@ def fusion(
 
 
 def tensors(**types: str) -> dict[str, object]:
-    """Arguments of an example that are tensors, by their types in text."""
+    """Return the arguments of an example that are tensors, from their types in text."""
     return {name: parse_type(text) for name, text in types.items()}
 
 

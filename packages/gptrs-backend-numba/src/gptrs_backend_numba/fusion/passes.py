@@ -21,5 +21,5 @@ What a rotary embedding needs is elsewhere mostly part of a norm: it comes last.
 
 
 def fusions() -> tuple[Pass, ...]:
-    """`FUSE`; nothing with `GPTRS_NUMBA_FUSE=0`, to find out whether fusing is to blame."""
+    """Return `FUSE`; nothing with `GPTRS_NUMBA_FUSE=0`, which helps to find wrong fusions."""
     return () if os.environ.get(VARIABLE) == "0" else FUSE

@@ -1,4 +1,4 @@
-"""Rotary embeddings: what turns the pairs, whatever the tables were made of and spread from."""
+"""Fusion of rotary embeddings: the rotation of pairs, wherever the tables come from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _rotary(call: FoundCall) -> CustomCall | None:
 
 
 def _call(half: int, *, interleaved: bool) -> dict[str, object]:
-    """With tables of f32; one with tables of the type of x looks like this in another float."""
+    """Return an example with tables of f32; one with tables of x's type has the same form."""
     table = f"f32[2, 3, 5, {half}]"
     return {**tensors(x="f16[2, 3, 5, 6]", cos=table, sin=table), "interleaved": interleaved}
 

@@ -1,4 +1,4 @@
-"""Normalizations and softmax over the last axis, a row at a time."""
+"""Fusions of normalizations and softmax over the last axis."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _call(call: FoundCall, attrs: Dictionary) -> CustomCall | None:
 
 
 def _norms(*vectors: str) -> list[dict[str, object]]:
-    """Calls that differ in their epsilon, which is read off a program."""
+    """Return example calls that differ in their epsilon, which is read off a program."""
     types = tensors(x="f32[2, 3]", **dict.fromkeys(vectors, "f32[3]"))
     return [{**types, "epsilon": epsilon} for epsilon in (1e-5, 1e-3)]
 

@@ -1,1 +1,1 @@
-"""How each op becomes views and kernel calls, one module an op family."""
+"""The lowerings from ops to views and kernel calls, one module per op family."""

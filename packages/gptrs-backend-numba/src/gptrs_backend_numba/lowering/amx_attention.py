@@ -34,7 +34,7 @@ def suits(fields: Mapping[int, int], columns: int) -> bool:
 
 
 def _padded(fields: Mapping[int, int]) -> tuple[int, int]:
-    """The numbers of a key and of a value, in whole steps."""
+    """Return head_dim and value_dim, rounded up to whole steps."""
     head_dim, value_dim = fields[geometry.HEAD_DIM], fields[geometry.VALUE_DIM]
     return -(-head_dim // STEP) * STEP, -(-value_dim // STEP) * STEP
 

@@ -56,26 +56,26 @@ class UnitWeight:
 
     @property
     def steps_a_tap(self) -> int:
-        """Of `STEP` inputs."""
+        """Return the number of steps of `STEP` inputs for one tap."""
         return -(-self.inputs // STEP)
 
     @property
     def columns(self) -> int:
-        """Of `WIDTH` outputs."""
+        """Return the number of columns of `WIDTH` outputs."""
         return -(-self.outputs // WIDTH)
 
     @property
     def _shape(self) -> tuple[int, ...]:
-        """Columns, steps of a tap, taps, pairs of inputs, one of a pair, outputs."""
+        """Return (columns, steps of a tap, taps, pairs of inputs, 2, outputs), the packed shape."""
         return self.columns, self.steps_a_tap, self.taps, STEP // 2, 2, WIDTH
 
     @property
     def nbytes(self) -> int:
-        """Of the columns."""
+        """Return the bytes of all columns."""
         return 4 * math.prod(self._shape)
 
     def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
-        """The columns, one after another."""
+        """Return the columns of the parameter `array`, one after another."""
         strides = (4 * self.row * self.inputs, 4 * self.row, 4 * self.column)
         start = array.reshape(-1)[self.offset :]
         shape = (self.taps, self.inputs, self.outputs)
@@ -94,9 +94,9 @@ class UnitWeight:
 
 
 def suits(builder: Builder, given: Operands, at: Windows, side: int | None) -> bool:
-    """Whether AMX is there, not switched off (`GPTRS_NUMBA_AMX=0`), and quicker for this layer.
+    """Return whether AMX is there, not switched off (`GPTRS_NUMBA_AMX=0`), and faster here.
 
-    Its rival is Winograd's algorithm with tiles of `side`, without a `side` the direct kernel.
+    The alternative is Winograd's algorithm with tiles of `side`, the direct kernel without one.
     """
     if at.dilation != (1, 1) or parameter(builder, given.weight) is None:
         return False
@@ -115,7 +115,7 @@ def suits(builder: Builder, given: Operands, at: Windows, side: int | None) -> b
 
 @dataclass(frozen=True, slots=True)
 class _Planes:
-    """How an image lies in planes: `above` x `beside` sets of them, each of `count`."""
+    """The layout of an image in planes: `above` x `beside` sets of `count` planes each."""
 
     above: int
     beside: int
@@ -127,16 +127,16 @@ class _Planes:
 
     @property
     def nbytes(self) -> int:
-        """Of a plane."""
+        """Return the bytes of one plane."""
         return LINE * self.positions
 
     @property
     def sets(self) -> int:
-        """Of planes."""
+        """Return the number of sets of planes."""
         return self.above * self.beside
 
     def offsets(self, at: Windows) -> list[int]:
-        """Bytes from a position to those that its window sees, tap by tap for each step."""
+        """Return the bytes from a position to those in its window, tap by tap for each step."""
         return [
             self._offset((i, j), step, at.stride)
             for step in range(self.count // MOST_PARTS)
@@ -208,7 +208,7 @@ def _packed(builder: Builder, given: Operands, layout: UnitWeight) -> View:
 
 
 def _division(planes: _Planes, weight: UnitWeight, images: int, tasks: int) -> dict[str, int]:
-    """How lines of the image, blocks of positions and columns are divided into tasks."""
+    """Return the fields that divide lines of the image, blocks and columns into tasks."""
     blocks = -(-planes.tiles * TILE_ROWS // BLOCK)
     parts = -(-blocks // _BLOCKS_A_TASK)
     lines, steps = images * planes.down, weight.taps * weight.steps_a_tap
@@ -224,7 +224,7 @@ def _division(planes: _Planes, weight: UnitWeight, images: int, tasks: int) -> d
 
 
 def _image(given: Operands, at: Windows) -> dict[str, int]:
-    """What is known of an image and of its windows."""
+    """Return the fields that describe an image and its windows."""
     (_, height, width, channels), (_, rows, columns, outputs) = given.x.shape, given.out.shape
     return {
         "H": height, "W": width, "C": channels, "N": outputs, "OH": rows, "OW": columns,

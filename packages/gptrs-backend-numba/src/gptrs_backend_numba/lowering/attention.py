@@ -84,7 +84,7 @@ def _has_extra_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
 
 
 def attention(builder: Builder, unit: Unit) -> None:
-    """Append tasks of one query, or of a panel or several; the result lies as [B, T, H, D]."""
+    """Add tasks of one query, or of panels of queries; the result lies as [B, T, H, E]."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
     query, key, value, *extra = (builder.view(operand) for operand in unit.last.operands)
@@ -114,7 +114,7 @@ def attention(builder: Builder, unit: Unit) -> None:
 
 
 def _with_dense_rows(builder: Builder, view: View) -> View:
-    """The view, copied if the elements of its last axis do not follow one another."""
+    """Return the view, copied unless the elements of its last axis are contiguous."""
     return view if view.strides[-1] == 1 or view.shape[-1] == 1 else builder.contiguous(view)
 
 
@@ -152,7 +152,7 @@ def _fields(
 
 
 def _bits(number: object) -> int:
-    """The bits of a float as f32."""
+    """Return the bits of a float as f32."""
     assert isinstance(number, float)
     return int(np.float32(number).view(np.uint32))
 

@@ -24,7 +24,7 @@ _PARALLEL_FROM = 32_768
 
 @TABLE.register(ops.DotGeneral, dtypes=NUMBERS)
 def dot_general(builder: Builder, unit: Unit) -> None:
-    """One kernel call, after copies of operands whose axes do not merge into a matrix."""
+    """Add one kernel call, after copies of operands whose axes do not merge into a matrix."""
     op = unit.last.op
     assert isinstance(op, ops.DotGeneral)
     lhs = unit.last.operands[0].type
@@ -66,7 +66,7 @@ def _product(builder: Builder, op: ops.DotGeneral, unit: Unit) -> Product:
 
 
 def _parts(view: View, batch_rank: int, contract_rank: int) -> list[list[tuple[int, int]]]:
-    """The merged (size, stride) axes of the free and of the contracted part."""
+    """Return the merged (size, stride) axes of the free and of the contracted part."""
     end = len(view.shape) - contract_rank
     ranges = (slice(batch_rank, end), slice(end, None))
     return [
@@ -77,7 +77,7 @@ def _parts(view: View, batch_rank: int, contract_rank: int) -> list[list[tuple[i
 
 
 def _regular(builder: Builder, view: View, batch_rank: int, contract_rank: int) -> View:
-    """The view, copied if its free or its contracted axes do not merge into one."""
+    """Return the view, copied if its free or its contracted axes do not merge into one."""
     if all(len(axes) <= 1 for axes in _parts(view, batch_rank, contract_rank)):
         return view
     return builder.contiguous(view)

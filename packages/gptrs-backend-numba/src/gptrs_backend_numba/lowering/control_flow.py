@@ -1,4 +1,4 @@
-"""Branches, loops and calls: the steps of regions in place, with jumps around them."""
+"""Branches, loops and calls: the steps of regions, inlined with jumps around them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Views = tuple[View, ...]
 
 @TABLE.register(ops.Cond, dtypes=[dtypes.i1])
 def cond(builder: Builder, unit: Unit) -> None:
-    """Both regions, a jump over the one that is not chosen."""
+    """Add both regions, with a jump over the one that is not chosen."""
     predicate, *operands = (builder.view(value) for value in unit.last.operands)
     owned = [view.storage for view in operands if builder.may_overwrite(view)]
     branches = [
@@ -42,7 +42,7 @@ def cond(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.While, dtypes=[dtypes.i1])
 def while_(builder: Builder, unit: Unit) -> None:
-    """The state in buffers of its own, which the body overwrites."""
+    """Add a loop that keeps its state in buffers of its own, which the body overwrites."""
     condition, body = unit.last.regions
     state, owned = _carried(builder, unit, body, len(unit.last.operands))
     test, (predicate,) = lower_region(builder.context, condition, state)
@@ -57,7 +57,7 @@ def while_(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.Scan, dtypes=[dtypes.i1])
 def scan(builder: Builder, unit: Unit) -> None:
-    """Scanned and stacked tensors are seen through views that move from step to step."""
+    """Add a loop whose scanned and stacked tensors are views that move at each step."""
     op, (body,) = cast("ops.Scan", unit.last.op), unit.last.regions
     operands, results = unit.last.operands, unit.last.results
     stacked = [builder.define(value) for value in results[op.carry_count :]]
@@ -81,7 +81,7 @@ def scan(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.Call, dtypes=[dtypes.i1])
 def call(builder: Builder, unit: Unit) -> None:
-    """The steps of the function, or of what a custom call is said to mean."""
+    """Add the steps of the function, or of the function that defines a custom call."""
     (name,) = unit.last.op.callees()
     operands = [builder.view(value) for value in unit.last.operands]
     owned = [view.storage for view in operands if builder.may_overwrite(view)]
@@ -95,7 +95,7 @@ def call(builder: Builder, unit: Unit) -> None:
 def _carried(
     builder: Builder, unit: Unit, body: Region, count: int
 ) -> tuple[Views, tuple[Storage, ...]]:
-    """Where the first `count` operands are during a loop, and which storages the body may change.
+    """Return the loop's views of the first `count` operands, and the storages its body may change.
 
     What the body passes on as it is stays where it is. The rest is copied, unless nobody else
     needs the memory that it is in.
@@ -118,7 +118,7 @@ def _carried(
 
 
 def _carry(inner: Builder, results: Views, state: Views, owned: Sequence[Storage]) -> None:
-    """At the end of a step, take its results to where the next one looks for them.
+    """Copy the results of a loop step to where the next step reads them.
 
     Results that lie in the memory of another one would be overwritten and are moved out first.
     """

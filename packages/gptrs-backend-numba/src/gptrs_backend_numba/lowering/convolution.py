@@ -44,7 +44,7 @@ from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.views import View
 
 BOUNDS = {"none": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
-"""What activations do to a number, by their names."""
+"""The lower and upper bound that each activation clamps to, by name."""
 _PADDED_A_TASK = 16_384
 """Floats."""
 _DEPTHWISE_TASKS, _ROWS_A_TASK = 8, 4
@@ -54,13 +54,13 @@ _BYTES_OF_ROWS = 24 * 1024
 
 
 def windows(op: CustomCall) -> Windows:
-    """The windows of a call."""
+    """Return the windows of a call."""
     given = (op.attrs[name] for name in ("window", "stride", "padding", "dilation"))
     return Windows(*(cast("Shape", value) for value in given))
 
 
 def operands(builder: Builder, unit: Unit) -> Operands:
-    """The views of a call, contiguous but for the weight; defines its result."""
+    """Return the views of a call, contiguous but for the weight, and define its result."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
     views = [builder.view(value) for value in unit.last.operands]
@@ -72,7 +72,7 @@ def operands(builder: Builder, unit: Unit) -> Operands:
 def arranged(
     builder: Builder, views: Sequence[View], has: Mapping[str, bool], activation: str, out: View
 ) -> Operands:
-    """Views in the order of a call as its operands; those that it is called without, made."""
+    """Return the views of a call as `Operands`, with constants for the operands that it lacks."""
     x, weight, *rest = views
     found = {name: builder.contiguous(rest.pop(0)) if has[name] else None for name in has}
     channels = out.shape[-1]
@@ -88,7 +88,7 @@ def arranged(
 
 
 def call_fits(op: CustomCall, types: Sequence[TensorType]) -> bool:
-    """Whether a call of one of the targets is as the module says."""
+    """Return whether a call of one of the targets has the form that the module describes."""
     return (_when_depthwise if op.target == DEPTHWISE else _when_conv2d)(op, types)
 
 
@@ -106,7 +106,7 @@ _ATTRIBUTES = {
 
 
 def _fits(op: CustomCall, types: Sequence[TensorType]) -> bool:
-    """Whether attributes and types are what the module says; the windows are to fit the images."""
+    """Return whether attributes and types have that form, and the windows fit the padded images."""
     attrs = op.attrs
     if set(attrs) != _ATTRIBUTES or attrs["activation"] not in BOUNDS or len(op.results) != 1:
         return False
@@ -123,7 +123,7 @@ def _fits(op: CustomCall, types: Sequence[TensorType]) -> bool:
 
 
 def _inside(op: CustomCall, x: TensorType, result: TensorType) -> bool:
-    """Whether no window reaches beyond the padding."""
+    """Return whether no window reaches beyond the padding."""
     at = windows(op)
     if [len(sizes) for sizes in (at.window, at.stride, at.padding, at.dilation)] != [2, 2, 4, 2]:
         return False
@@ -136,7 +136,7 @@ def _inside(op: CustomCall, x: TensorType, result: TensorType) -> bool:
 
 @custom_call(CONV2D, when=_when_conv2d)
 def conv2d(builder: Builder, unit: Unit) -> None:
-    """Tiles of positions, by the windows as they lie in the image or in a padded copy of it."""
+    """Add the calls of the fastest algorithm for this layer: AMX, Winograd or direct."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
     given = operands(builder, unit)
@@ -158,7 +158,7 @@ def direct(
     right: View | None = None,
     tasks: int = TASKS,
 ) -> None:
-    """The direct algorithm, for any windows; `right` is the weight if it is packed already."""
+    """Add the direct algorithm, for any windows; `right` is the weight if it is packed already."""
     x = _padded(builder, given.x, at.padding)
     n, height, width, channels = x.shape
     outputs = given.out.shape[3]
@@ -185,7 +185,7 @@ def direct(
 
 
 def _runs(at: Windows, width: int, channels: int) -> list[int]:
-    """Where the runs of neighbouring numbers that a window sees begin, in bytes."""
+    """Return the byte offsets of the contiguous runs of numbers in a window."""
     rows = [4 * i * at.dilation[0] * width * channels for i in range(at.window[0])]
     if at.dilation[1] == 1 or at.window[1] == 1:
         return rows
@@ -193,7 +193,7 @@ def _runs(at: Windows, width: int, channels: int) -> list[int]:
 
 
 def _padded(builder: Builder, x: View, padding: Shape) -> View:
-    """The images with zeros around them."""
+    """Return a view of the images with zeros around them."""
     if not any(padding):
         return x
     n, height, width, channels = x.shape
@@ -219,7 +219,7 @@ def _padded(builder: Builder, x: View, padding: Shape) -> View:
 
 @custom_call(DEPTHWISE, when=_when_depthwise)
 def depthwise_conv2d(builder: Builder, unit: Unit) -> None:
-    """Row by row of the result, the channels of some neighbouring positions at a time."""
+    """Add the call that computes the result row by row."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
     given = operands(builder, unit)
@@ -230,7 +230,7 @@ def depthwise_conv2d(builder: Builder, unit: Unit) -> None:
 def depthwise(
     builder: Builder, given: Operands, at: Windows, tasks: int = _DEPTHWISE_TASKS
 ) -> None:
-    """The call for a weight of any strides."""
+    """Add the call for a weight of any strides, in `tasks` tasks at most."""
     (n, height, width, channels), (_, rows, positions, _) = given.x.shape, given.out.shape
     items = n * rows
     work = given.out.size * at.taps
@@ -256,7 +256,7 @@ def depthwise(
 
 
 def _in_lines(at: Windows, image: Shape, result: Shape) -> bool:
-    """Whether windows are of 3x3 and reach beyond the image by a position at most, at one end."""
+    """Return whether windows are 3x3 and reach past each end of the image by one at most."""
     if at.window != (3, 3) or at.dilation != (1, 1) or at.stride not in ((1, 1), (2, 2)):
         return False
     for axis, before in ((1, at.padding[0]), (2, at.padding[2])):

@@ -1,4 +1,4 @@
-"""Calls of the kernels of convolutions: how work is cut into tiles and tasks, where weights are."""
+"""Calls of the convolution kernels: tiles and tasks, and the packing of weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TASKS = 16
 _MANY_WEIGHTS = 1 << 17
 """Numbers from which a panel is not in the L2 cache when it is needed; it is prefetched then."""
 _BYTES_A_TASK = 192 * 1024
-"""What the tiles of a task read and write: it stays in the L2 cache while all panels pass by."""
+"""Bytes that the tiles of a task read and write: they stay in the L2 cache for all panels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,13 +43,13 @@ class Windows:
 
     @property
     def taps(self) -> int:
-        """Positions of the window."""
+        """Return the number of positions of the window."""
         return math.prod(self.window)
 
 
 @dataclass(frozen=True, slots=True)
 class Operands:
-    """The views of a call; `scale` and `shift` are there in any case, as are the two bounds."""
+    """The views of a call; `scale`, `shift` and the two bounds are always present."""
 
     x: View
     weight: View
@@ -63,7 +63,7 @@ class Operands:
 def tiles(
     rows: int, positions: int, fields: Mapping[str, int], batch: int = 1, tasks: int = TASKS
 ) -> dict[str, int]:
-    """How positions are cut into tiles, and tiles and panels into `tasks` or more."""
+    """Return the fields that cut positions into tiles, and the work into `tasks` or more."""
     count = -(-positions // ROWS)
     items = rows * count
     panels = -(-fields["N"] // PANEL)
@@ -81,7 +81,7 @@ def tiles(
 
 
 def _functions(rows: tuple[int, int], outputs: int, weights: int) -> dict[str, int]:
-    """The kernels of the tiles that there are: of `rows[0]` positions, and of one more."""
+    """Return the addresses of the kernels for tiles of `rows[0]` positions, and of one more."""
     vectors = {1 if min(PANEL, outputs - at) <= WIDTH else 2 for at in range(0, outputs, PANEL)}
     names = {2: ("SHORT", "TALL"), 1: ("SHORT_HALF", "TALL_HALF")}
     prefetches = weights >= _MANY_WEIGHTS
@@ -115,7 +115,7 @@ def multiply(
 def geometry(
     names: Sequence[str], numbers: Mapping[str, int], tail: Sequence[int] = ()
 ) -> np.ndarray:
-    """The numbers in the order of the names, 0 for those that are not given."""
+    """Return the numbers in the order of the names, 0 for those that are not given."""
     return np.array([*(numbers.get(name, 0) for name in names), *tail], np.int64)
 
 
@@ -138,7 +138,7 @@ def run(
 
 
 def packed(builder: Builder, weight: View) -> View:
-    """A weight [K, O] in panels of channels: kept with a parameter, else made in every run."""
+    """Return a weight [K, O] in panels: kept for a parameter, else packed in every run."""
     (k, n), (column, row) = weight.shape, weight.strides
     layout = Layout(4, n, k, row, column, weight.offset)
     source = parameter(builder, weight)
@@ -159,7 +159,7 @@ def packed(builder: Builder, weight: View) -> View:
 
 
 def kept(builder: Builder, packing: Packing) -> View:
-    """The copy of a parameter in another order, one for all calls that read it."""
+    """Return the packed copy of a parameter, one for all calls that read it."""
     packings = builder.context.packings
     if packing not in packings:
         packings.append(packing)
@@ -169,7 +169,7 @@ def kept(builder: Builder, packing: Packing) -> View:
 
 
 def parameter(builder: Builder, view: View) -> int | None:
-    """The input that is the same in every run and that the view is a part of."""
+    """Return the parameter that the view is a part of, None if it is another value."""
     storage = view.storage
     is_input = storage.space is MemorySpace.INPUT and storage.index in builder.context.parameters
     return storage.index if is_input else None

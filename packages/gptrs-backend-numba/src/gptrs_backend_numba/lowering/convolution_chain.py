@@ -40,7 +40,7 @@ class _Stage:
     """The packed weight, None for a depthwise stage and for one on AMX."""
 
     def compute(self, builder: Builder, x: View, out: View, first: int) -> None:
-        """Rows of the result from `first` on, of the rows of the image that they need."""
+        """Add the calls that compute rows of the result from `first` on."""
         top, bottom = self._reach(first, out.shape[1])
         rows, (left, right) = self.given.x.shape[1], self.at.padding[2:]
         padding = (max(0, -top), max(0, bottom - rows), left, right)
@@ -60,7 +60,7 @@ class _Stage:
             direct(builder, given, at, self.right, tasks=1)
 
     def needs(self, first: int, count: int) -> tuple[int, int]:
-        """The first row of the image that some rows of the result need, and how many."""
+        """Return the first row of the image that some rows of the result need, and their number."""
         top, bottom = self._reach(first, count)
         top = max(0, top)
         return top, min(bottom, self.given.x.shape[1]) - top
@@ -72,13 +72,13 @@ class _Stage:
 
 
 def rows_of(image: View, first: int, count: int) -> View:
-    """Some rows of an image."""
+    """Return a view of some rows of an image."""
     n, _, width, channels = image.shape
     return image.sliced((0, first, 0, 0), (n, count, width, channels), (1, 1, 1, 1))
 
 
 def _call(attrs: Dictionary, number: int) -> CustomCall:
-    """The call of a stage."""
+    """Return the call of a stage."""
     end = f"_{number}"
     own = {name.removesuffix(end): attrs[name] for name in attrs if name.endswith(end)}
     result = TensorType(dtypes.f32, cast("Shape", own.pop("shape")))
@@ -99,13 +99,13 @@ def _when(op: CustomCall, types: Sequence[TensorType]) -> bool:
 
 
 def _count(call: CustomCall) -> int:
-    """The operands of a call but for the image."""
+    """Return the number of operands of a call, without the image."""
     return 1 + sum(bool(call.attrs[name]) for name in ("scale", "shift", "residual"))
 
 
 @custom_call(CHAIN, when=_when)
 def conv_chain(builder: Builder, unit: Unit) -> None:
-    """Image by image and chunk by chunk: all stages, from the first rows to the last."""
+    """Add all stages, image by image and chunk by chunk of rows."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
     views = [builder.view(value) for value in unit.last.operands]
@@ -139,7 +139,7 @@ def _stages(
 
 
 def _stage(builder: Builder, given: Operands, at: Windows, depthwise: bool) -> _Stage:
-    """The stage with its weight as it is read."""
+    """Return the stage with its weight packed as its kernel reads it."""
     if depthwise:
         given = replace(given, weight=builder.contiguous(given.weight))
         return _Stage(given, at, depthwise, None)

@@ -20,7 +20,7 @@ _LINE = 64
 
 
 class Job:
-    """Collects the calls of all tasks; `out` is what they compute together.
+    """The calls of all tasks, which compute `out` together.
 
     The calls of a task may read what outside calls have written, and what it has written itself.
     """
@@ -33,7 +33,7 @@ class Job:
         self._bytes = 0
 
     def add(self, calls: Sequence[KernelCall]) -> None:
-        """The calls of another task, in order."""
+        """Add the calls of another task, in order."""
         places: dict[Storage, int] = {}
         used = 0
         for call in calls:
@@ -97,7 +97,7 @@ class Job:
         return geometry(kernels.STEP_FIELDS, fields, call.geometry.tolist())
 
     def _place(self, view: View, places: dict[Storage, int]) -> tuple[int, int]:
-        """The number of the operand that a view lies in, and bytes from there."""
+        """Return the number of the operand that a view lies in, and its offset in bytes."""
         offset = view.offset * view.dtype.itemsize
         if view.storage in places:
             return 0, places[view.storage] + offset

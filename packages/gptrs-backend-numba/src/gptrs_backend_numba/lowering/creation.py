@@ -14,7 +14,7 @@ from gptrs_backend_numba.schedule import Builder
 
 @TABLE.register(ops.Constant, dtypes=MOVABLE)
 def constant(builder: Builder, unit: Unit) -> None:
-    """The literal itself, or its one element repeated by strides of 0."""
+    """Bind the literal itself, or its one element repeated by strides of 0."""
     op = unit.last.op
     assert isinstance(op, ops.Constant)
     literal = op.value
@@ -28,7 +28,7 @@ def constant(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.Iota, dtypes=MOVABLE)
 def iota(builder: Builder, unit: Unit) -> None:
-    """One line of indices, repeated over the other axes by strides of 0."""
+    """Bind one line of indices, repeated over the other axes by strides of 0."""
     op = unit.last.op
     assert isinstance(op, ops.Iota)
     # Without elements nothing is read, and another axis may be too long to count.

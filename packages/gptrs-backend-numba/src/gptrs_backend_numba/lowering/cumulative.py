@@ -18,7 +18,7 @@ _PARALLEL_FROM = 32_768
 
 @TABLE.register(ops.Cumulative, dtypes=NUMBERS)
 def cumulative(builder: Builder, unit: Unit) -> None:
-    """Running totals from the first element of each line, or from the last one backwards."""
+    """Add the call for running totals from the first element of each line, or from the last."""
     op = unit.last.op
     assert isinstance(op, ops.Cumulative)
     x = builder.view(unit.last.operands[0])

@@ -19,10 +19,10 @@ _TARGETS: dict[str, tuple[Lowering, Condition]] = {}
 
 
 def custom_call(target: str, *, when: Condition) -> Callable[[Lowering], Lowering]:
-    """Decorator: the lowering runs calls of `target` when `when` agrees with attributes and types.
+    """Return a decorator that registers a lowering for calls of `target` that `when` accepts.
 
-    A call it does not agree with is treated like one of an unknown target: as what its function
-    says if it has one, else refused.
+    Any other call is treated like one of an unknown target: lowered as the function that defines
+    it if it has one, else refused.
     """
 
     def add(lowering: Lowering) -> Lowering:
@@ -48,7 +48,7 @@ def _when(op: Op, operands: Sequence[TensorType]) -> bool:
 
 @TABLE.register(CustomCall, dtypes=[dtypes.i1], when=_when)
 def call(builder: Builder, unit: Unit) -> None:
-    """By the lowering of the target, else as the function that says what the call means."""
+    """Lower the call by the lowering of its target, else as the function that defines it."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
     lowering = _find(op, [value.type for value in unit.last.operands])

@@ -21,7 +21,7 @@ from gptrs_backend_numba.views import MemorySpace, View
 
 @TABLE.register(ops.StopGradient, ops.Bitcast, dtypes=MOVABLE)
 def reinterpreted(builder: Builder, unit: Unit) -> None:
-    """The operand itself, its bits read as the result's element type."""
+    """Bind the operand itself, its bits read as the result's element type."""
     operand = builder.view(unit.last.operands[0])
     target = unit.last.result.type.dtype
     if target.bits == 4 and target is not operand.dtype:
@@ -31,7 +31,7 @@ def reinterpreted(builder: Builder, unit: Unit) -> None:
 
 
 def _other_sign(builder: Builder, operand: View, target: DType) -> View:
-    """4 bits in a byte whose other half must follow the sign."""
+    """Return the 4-bit numbers copied to bytes whose other half follows the sign of `target`."""
     out = builder.fresh(target, operand.shape)
     text = rounded(target, f"wrapped(x0, {register(target)})")
     step = kernels.Operation(
@@ -42,7 +42,7 @@ def _other_sign(builder: Builder, operand: View, target: DType) -> View:
 
 
 def computed(builder: Builder, unit: Unit) -> None:
-    """One kernel for all instructions of the unit."""
+    """Add the call of one kernel for all instructions of the unit."""
     inputs = unit.inputs
     registers = {value: f"x{place}" for place, value in enumerate(inputs)}
     operations: list[kernels.Operation] = []
@@ -73,7 +73,7 @@ def _explain(unit: Unit) -> Explain | None:
 def _small_power(
     builder: Builder, op: Op, operands: Sequence[Value], inputs: Sequence[Value]
 ) -> str | None:
-    """The exponent, if it is the same constant everywhere and one that products compute."""
+    """Return the exponent if it is one small constant, which products compute; None otherwise."""
     if not isinstance(op, ops.Pow) or operands[1] not in inputs:
         return None
     value = _single_constant(builder, builder.view(operands[1]))

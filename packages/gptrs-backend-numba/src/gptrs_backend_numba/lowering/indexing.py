@@ -22,7 +22,7 @@ from gptrs_backend_numba.views import View, merged_axes
 
 @TABLE.register(ops.Take, dtypes=MOVABLE)
 def take(builder: Builder, unit: Unit) -> None:
-    """Rows copied one by one, after all indices have been checked."""
+    """Copy rows one by one, after all indices have been checked."""
     x, indices = (builder.view(value) for value in unit.last.operands)
     out = builder.define(unit.last.result)
     row = View(x.storage, x.dtype, x.shape[1:], x.strides[1:])
@@ -37,7 +37,7 @@ def take(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.Gather, dtypes=MOVABLE)
 def gather(builder: Builder, unit: Unit) -> None:
-    """Elements copied one by one, after all indices have been checked."""
+    """Copy elements one by one, after all indices have been checked."""
     op = unit.last.op
     assert isinstance(op, ops.Gather)
     x, indices = (builder.view(value) for value in unit.last.operands)
@@ -53,7 +53,7 @@ def gather(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.DynamicSlice, dtypes=MOVABLE)
 def dynamic_slice(builder: Builder, unit: Unit) -> None:
-    """A block copied out of the operand; of one without axes, or as large, the operand itself."""
+    """Copy a block out of the operand; bind the operand itself if it is the whole block."""
     x, starts = (builder.view(value) for value in unit.last.operands)
     result = unit.last.result
     if x.shape == result.type.shape:
@@ -64,7 +64,7 @@ def dynamic_slice(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.DynamicUpdateSlice, dtypes=MOVABLE)
 def dynamic_update_slice(builder: Builder, unit: Unit) -> None:
-    """A block copied into the operand if its memory is free after this, else into a copy of it."""
+    """Copy a block into the operand if its memory is free after this, else into a copy of it."""
     x, update, starts = (builder.view(value) for value in unit.last.operands)
     result = unit.last.result
     if x.shape == update.shape:
@@ -97,7 +97,7 @@ def _move(builder: Builder, source: View, target: View, starts: View, *, into: b
 
 
 def positions(builder: Builder, indices: View) -> View:
-    """Indices of any integer type as contiguous si64; those beyond it stay out of every range."""
+    """Return indices of any integer type as contiguous si64; those beyond it stay out of range."""
     if indices.dtype.bits >= 8:
         return builder.converted(indices, dtypes.si64)
     # Only the low half of the byte counts: moved up and down again it takes its sign along.
@@ -122,7 +122,7 @@ def _flat(axes: Sequence[tuple[int, tuple[int, ...]]], tensor: int) -> list[int]
 
 
 def out_of_range(instruction: Instruction, indices: View, axis: int, size: int) -> Explain:
-    """Says which of the indices, given in their own type, is not one of `axis`."""
+    """Return a function that states, from the memory of a run, which index is not one of `axis`."""
     operands = ", ".join(str(value.type) for value in instruction.operands)
 
     def explain(read: Read) -> str:

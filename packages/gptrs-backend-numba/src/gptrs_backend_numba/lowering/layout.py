@@ -1,4 +1,4 @@
-"""Layout ops are views where strides can say what they do, and copies where not."""
+"""Layout ops: views where strides can express the result, else copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gptrs_backend_numba.views import View
 
 @TABLE.register(ops.Reshape, dtypes=MOVABLE)
 def reshape(builder: Builder, unit: Unit) -> None:
-    """A view, of a contiguous copy if strides cannot express the new shape."""
+    """Bind a view, of a contiguous copy if strides cannot express the new shape."""
     result = unit.last.result
     operand = builder.view(unit.last.operands[0])
     view = operand.reshaped(result.type.shape)
@@ -29,7 +29,7 @@ def reshape(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.Transpose, dtypes=MOVABLE)
 def transpose(builder: Builder, unit: Unit) -> None:
-    """A view."""
+    """Bind a view."""
     op = unit.last.op
     assert isinstance(op, ops.Transpose)
     operand = builder.view(unit.last.operands[0])
@@ -38,14 +38,14 @@ def transpose(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.BroadcastTo, dtypes=MOVABLE)
 def broadcast_to(builder: Builder, unit: Unit) -> None:
-    """A view with strides of 0."""
+    """Bind a view with strides of 0."""
     result = unit.last.result
     builder.bind(result, builder.view(unit.last.operands[0]).broadcast(result.type.shape))
 
 
 @TABLE.register(ops.Slice, dtypes=MOVABLE)
 def slice_(builder: Builder, unit: Unit) -> None:
-    """A view."""
+    """Bind a view."""
     op = unit.last.op
     assert isinstance(op, ops.Slice)
     operand = builder.view(unit.last.operands[0])
@@ -55,7 +55,7 @@ def slice_(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.Concat, dtypes=MOVABLE)
 def concat(builder: Builder, unit: Unit) -> None:
-    """Each operand copied to its part of the result."""
+    """Copy each operand to its part of the result."""
     op = unit.last.op
     assert isinstance(op, ops.Concat)
     target = builder.define(unit.last.result)
@@ -70,7 +70,7 @@ def concat(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.Pad, dtypes=MOVABLE)
 def pad(builder: Builder, unit: Unit) -> None:
-    """The value everywhere, then what is left of the operand copied to every `step`-th place."""
+    """Fill the result with the value, then copy the kept elements to every `step`-th place."""
     op = unit.last.op
     assert isinstance(op, ops.Pad)
     x = builder.view(unit.last.operands[0])
@@ -92,14 +92,14 @@ def pad(builder: Builder, unit: Unit) -> None:
 
 
 def _kept(dim: int, size: int, low: int, step: int) -> tuple[int, int]:
-    """The elements `first .. last - 1` whose places `low + i * step` lie in [0, size)."""
+    """Return `first` and `last` of the elements whose places `low + i * step` lie in [0, size)."""
     first = max(-(low // step), 0)
     return first, max(min(dim, -((low - size) // step)), first)
 
 
 @TABLE.register(ops.Tile, dtypes=MOVABLE)
 def tile(builder: Builder, unit: Unit) -> None:
-    """One copy: every axis becomes two, of which the operand has the first with a stride of 0."""
+    """Copy once: every axis becomes two, of which the operand has the first with a stride of 0."""
     op = unit.last.op
     assert isinstance(op, ops.Tile)
     x = builder.view(unit.last.operands[0])
@@ -113,7 +113,7 @@ def tile(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.Reverse, dtypes=MOVABLE)
 def reverse(builder: Builder, unit: Unit) -> None:
-    """A copy that reads backwards."""
+    """Copy the operand backwards."""
     op = unit.last.op
     assert isinstance(op, ops.Reverse)
     x = builder.view(unit.last.operands[0])
@@ -121,7 +121,7 @@ def reverse(builder: Builder, unit: Unit) -> None:
 
 
 def _backwards(x: View, axes: Shape) -> View:
-    """`x` from its last elements on, with negative strides: to be copied and never bound."""
+    """Return `x` with negative strides from its last elements on: to be copied, never bound."""
     strides = tuple(-step if axis in axes else step for axis, step in enumerate(x.strides))
     last = sum((x.shape[axis] - 1) * x.strides[axis] for axis in axes)
     return replace(x, strides=strides, offset=x.offset + (last if x.size else 0))

@@ -28,7 +28,7 @@ _ATTRIBUTES = {"layout", "activation", "bias", "residual"}
 
 
 def linear_target(dtype: DType) -> str:
-    """The target for operands of this type."""
+    """Return the target for operands of this type."""
     return f"gptrs.numba.linear.{dtype}.v1"
 
 
@@ -63,7 +63,7 @@ def _has_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
 
 
 def linear(builder: Builder, unit: Unit) -> None:
-    """One product, after a copy of a bias or residual that is not contiguous."""
+    """Add one product, after a copy of a bias or residual that is not contiguous."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
     x, weight, *rest = (builder.view(value) for value in unit.last.operands)

@@ -18,7 +18,7 @@ _PARALLEL_FROM = 32_768
 
 @TABLE.register(ops.LayerNorm, dtypes=FLOATS)
 def layer_norm(builder: Builder, unit: Unit) -> None:
-    """The scale and the bias side by side, then one pass over the lines."""
+    """Put the scale and the bias side by side, then add one pass over the lines."""
     op = unit.last.op
     assert isinstance(op, ops.LayerNorm)
     x, scale, bias = (builder.view(value) for value in unit.last.operands)
@@ -37,7 +37,7 @@ def layer_norm(builder: Builder, unit: Unit) -> None:
 
 
 def _joined(builder: Builder, *vectors: View) -> View:
-    """One vector after another in memory: tasks take two operands only."""
+    """Return the vectors one after another in memory: tasks take two operands only."""
     size = vectors[0].size
     joined = builder.fresh(vectors[0].dtype, (len(vectors) * size,))
     for number, vector in enumerate(vectors):

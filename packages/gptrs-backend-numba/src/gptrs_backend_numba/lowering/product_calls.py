@@ -1,4 +1,4 @@
-"""Calls of the kernels of matrix products: epilogues, geometries, and how work is divided."""
+"""Calls of the kernels of matrix products: epilogues, geometries, and the division into tasks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _TASKS_A_ROW = 16
 
 @dataclass(frozen=True, slots=True)
 class Epilogue:
-    """What becomes of each sum: `activation(sum * scale + bias) + residual`, rounded once.
+    """The last operations on each sum: `activation(sum * scale + bias) + residual`, rounded once.
 
     `bias` is contiguous, of n elements; `residual` contiguous, of the result's shape; both f32,
     bf16 or f16. `activation` is a key of `gptrs_backend_numba.kernels.matmul.epilogue.ACTIVATIONS`.

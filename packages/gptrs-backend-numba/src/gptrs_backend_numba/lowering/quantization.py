@@ -19,7 +19,7 @@ from gptrs_backend_numba.views import View
 
 @TABLE.register(ops.Quantize, dtypes=dtypes.FLOATS)
 def quantize(builder: Builder, unit: Unit) -> None:
-    """One elementwise kernel."""
+    """Add one elementwise kernel."""
     op = cast("ops.Quantize", unit.last.op)
     x, scale, _ = (value.type.dtype for value in unit.last.operands)
     compute = ops.computing_dtype(x, scale)
@@ -28,7 +28,7 @@ def quantize(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.Dequantize, dtypes=ops.QUANTIZED)
 def dequantize(builder: Builder, unit: Unit) -> None:
-    """One elementwise kernel."""
+    """Add one elementwise kernel."""
     op = cast("ops.Dequantize", unit.last.op)
     scale = unit.last.operands[1].type.dtype
     compute = ops.computing_dtype(scale, op.dtype)
@@ -38,7 +38,7 @@ def dequantize(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.Requantize, dtypes=ops.QUANTIZED)
 def requantize(builder: Builder, unit: Unit) -> None:
-    """One elementwise kernel."""
+    """Add one elementwise kernel."""
     op = cast("ops.Requantize", unit.last.op)
     _, scale_in, _, scale_out, _ = (value.type.dtype for value in unit.last.operands)
     compute = ops.computing_dtype(scale_in, scale_out)
@@ -48,7 +48,7 @@ def requantize(builder: Builder, unit: Unit) -> None:
 
 
 def _emit(builder: Builder, unit: Unit, text: str) -> None:
-    """The kernel that computes `text` from the operands, x0, x1, ..."""
+    """Add the kernel that computes `text` from the operands x0, x1, ..."""
     op = cast("ops.Quantize | ops.Dequantize | ops.Requantize", unit.last.op)
     first, *others = (builder.view(value) for value in unit.last.operands)
     x = _in_groups(first, op)
@@ -60,7 +60,7 @@ def _emit(builder: Builder, unit: Unit, text: str) -> None:
 
 
 def _in_groups(view: View, op: ops.Quantization) -> View:
-    """With the axis of the groups split into one over groups and one within a group."""
+    """Return the view with the axis of the groups split into one over groups and one within."""
     if op.axis is None or op.group_size is None:
         return view
     axis, size, stride = op.axis, op.group_size, view.strides[op.axis]
@@ -72,7 +72,7 @@ def _in_groups(view: View, op: ops.Quantization) -> View:
 
 
 def _spread(parameter: View, shape: Sequence[int], op: ops.Quantization) -> View:
-    """A scale or zero point with an element for each of `shape`."""
+    """Return a scale or zero point as a view with one element for each of `shape`."""
     if op.axis is None or not parameter.shape:
         return parameter.broadcast(tuple(shape))
     if op.group_size is not None:

@@ -1,4 +1,4 @@
-"""Random ops: a kernel an element type, in tasks that each make a part of the stream."""
+"""Random ops: one kernel per element type, in tasks that each compute a part of the stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gptrs_backend_numba.schedule import Builder
 
 
 def rng(builder: Builder, unit: Unit) -> None:
-    """One call; the number of a task says where in the stream it begins."""
+    """Add one call; the number of a task says where in the stream it begins."""
     op = cast("ops.Random", unit.last.op)
     seed = builder.contiguous(builder.view(unit.last.operands[0]))
     out = builder.define(unit.last.result)

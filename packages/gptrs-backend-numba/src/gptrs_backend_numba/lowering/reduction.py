@@ -21,7 +21,7 @@ Axes = list[tuple[int, tuple[int, ...]]]
 
 @TABLE.register(ops.Reduce, dtypes=(dtypes.i1, *NUMBERS))
 def reduce(builder: Builder, unit: Unit) -> None:
-    """One kernel call; nothing at all for a result without elements."""
+    """Add one kernel call, none for a result without elements."""
     op = unit.last.op
     assert isinstance(op, ops.Reduce)
     x = builder.view(unit.last.operands[0])
@@ -46,7 +46,7 @@ def reduce(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.Argmax, ops.Argmin, dtypes=[d for d in dtypes.ALL if not d.is_complex])
 def extreme(builder: Builder, unit: Unit) -> None:
-    """One kernel call; nothing at all for a result without elements."""
+    """Add one kernel call, none for a result without elements."""
     op = unit.last.op
     assert isinstance(op, ops.ArgExtreme)
     x = builder.view(unit.last.operands[0])
@@ -60,7 +60,7 @@ def extreme(builder: Builder, unit: Unit) -> None:
 
 
 def _split(x: View, axes: Sequence[int]) -> tuple[Axes, Axes]:
-    """Merged kept axes, and merged reduced ones (one of size 0 if there is nothing to reduce)."""
+    """Return merged kept axes, and merged reduced ones (one of size 0 if nothing is reduced)."""
     kept = [axis for axis in range(len(x.shape)) if axis not in axes]
     if any(x.shape[axis] == 0 for axis in axes):
         return [], [(0, (1,))]
@@ -77,7 +77,7 @@ def _flat(axes: Axes) -> list[int]:
 
 
 def identity(kind: str, dtype: DType) -> float | int:
-    """What a reduction of `kind` over no elements gives."""
+    """Return the result of a reduction of `kind` over no elements."""
     if kind in ("sum", "or"):
         return 0
     if kind == "prod":

@@ -1,4 +1,4 @@
-"""Lowers a region: its instructions become steps of a builder, its values views."""
+"""The lowering of a region: instructions become steps of a builder, values become views."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gptrs_backend_numba.views import Storage, View
 def lower_region(
     context: Context, region: Region, params: Sequence[View], owned: Iterable[Storage] = ()
 ) -> tuple[Builder, tuple[View, ...]]:
-    """The steps of a region whose parameters are where `params` says, and where its results are.
+    """Add the steps of a region whose parameters are `params`; return the views of its results.
 
     It may overwrite the storages in `owned`. Compiles the kernels that it needs.
     """
@@ -35,12 +35,12 @@ def lower_region(
 
 
 def _origin(unit: Unit) -> str:
-    """The ops of a unit in order, those that a backend added by their targets."""
+    """Return the names of the ops of a unit in order, custom calls by their targets."""
     ops = [instruction.op for instruction in unit.instructions]
     return " + ".join(op.target if isinstance(op, CustomCall) else op.name for op in ops)
 
 
 def _last_uses(region: Region, units: Sequence[Unit]) -> dict[Value, int]:
-    """The number of the last unit that reads each value; results are needed for ever."""
+    """Return the number of the last unit that reads each value; results outlive all units."""
     last = {value: place for place, unit in enumerate(units) for value in unit.inputs}
     return last | dict.fromkeys(region.results, len(units))

@@ -29,12 +29,12 @@ _PARALLEL_FROM = 2 * _ELEMENTS_A_TASK
 
 
 def rotary_target(dtype: DType) -> str:
-    """The target for an x of this type."""
+    """Return the target for an x of this type."""
     return f"gptrs.numba.rotary.{dtype}.v1"
 
 
 def fits_rotary(x: TensorType, table: TensorType) -> bool:
-    """Whether there is a kernel that rotates `x` by tables of the type `table`."""
+    """Return whether there is a kernel that rotates `x` by tables of the type `table`."""
     return (
         x.dtype in kernels.FLOATS
         and table.dtype in (x.dtype, x.dtype.accumulator)
@@ -56,7 +56,7 @@ def _when(op: CustomCall, operands: Sequence[TensorType]) -> bool:
 
 
 def rotary(builder: Builder, unit: Unit) -> None:
-    """One pass over the rows, in blocks; rows lie wherever strides say, so transposes are free."""
+    """Add one pass over blocks of rows; rows may have any strides, so transposes are free."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
     x, cos, sin = (_with_dense_rows(builder, builder.view(v)) for v in unit.last.operands)
@@ -75,7 +75,7 @@ def rotary(builder: Builder, unit: Unit) -> None:
 
 
 def _with_dense_rows(builder: Builder, view: View) -> View:
-    """The view, or a copy of it, with the elements of each row next to each other."""
+    """Return the view, copied unless the elements of each row are contiguous."""
     return view if view.strides[-1] == 1 or view.shape[-1] == 1 else builder.contiguous(view)
 
 

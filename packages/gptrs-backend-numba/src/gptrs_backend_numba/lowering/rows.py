@@ -33,7 +33,7 @@ KINDS = tuple(_FLAGS)
 
 
 def rows_target(kind: str, dtype: DType) -> str:
-    """The target of one of `KINDS` for an operand of this type."""
+    """Return the target of one of `KINDS` for an operand of this type."""
     return f"gptrs.numba.{kind}.{dtype}.v1"
 
 
@@ -61,7 +61,7 @@ def _when(op: CustomCall, operands: Sequence[TensorType]) -> bool:
 
 
 def row_kernel(builder: Builder, unit: Unit) -> None:
-    """One pass over the rows, in blocks."""
+    """Add one pass over blocks of rows."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
     x, *vectors = (builder.view(operand) for operand in unit.last.operands)

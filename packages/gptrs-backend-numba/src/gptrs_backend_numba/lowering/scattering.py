@@ -28,7 +28,7 @@ _KINDS = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 
 @TABLE.register(ops.ScatterReduce, dtypes=MOVABLE)
 def scatter_reduce(builder: Builder, unit: Unit) -> None:
-    """Into the operand if its memory is free after this, else into a copy of it."""
+    """Combine into the operand if its memory is free after this, else into a copy of it."""
     op = unit.last.op
     assert isinstance(op, ops.ScatterReduce)
     x, indices, updates = (builder.view(value) for value in unit.last.operands)
@@ -50,7 +50,7 @@ def scatter_reduce(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.SegmentReduce, dtypes=NUMBERS)
 def segment_reduce(builder: Builder, unit: Unit) -> None:
-    """A scatter of rows into a tensor of identities."""
+    """Scatter rows into a tensor of identities."""
     op = unit.last.op
     assert isinstance(op, ops.SegmentReduce)
     x, ids = (builder.view(value) for value in unit.last.operands)
@@ -66,7 +66,7 @@ def _shared(x: View, *others: View) -> bool:
 
 
 def _filler(builder: Builder, kind: str, dtype: DType, accumulator: DType) -> View:
-    """What a segment without rows gives: of `dtype`, which may have no infinities, kept wider."""
+    """Return the result of a segment without rows: a value of `dtype`, held in `accumulator`."""
     view = builder.constant(np.array(identity(kind, dtype)).astype(accumulator.numpy))
     return replace(view, dtype=accumulator)
 
@@ -90,7 +90,7 @@ def _scatter(builder: Builder, unit: Unit, indices: View, updates: View, total: 
 
 
 def _walk(updates: View, indices: View, total: View, axis: int) -> list[int]:
-    """How to walk over all updates, see `kernels.scatter_kernel`; ids are those of whole rows."""
+    """Return the geometry that `kernels.scatter_kernel` reads; each index is for a whole row."""
     whole_rows = (0,) * (len(updates.shape) - len(indices.shape))
     strides = [updates.strides, (*indices.strides, *whole_rows)]
     strides.append(tuple(0 if i == axis else step for i, step in enumerate(total.strides)))

@@ -21,7 +21,7 @@ _LEAST_ROOM = 256
 
 @TABLE.register(ops.Sort, dtypes=_ORDERED)
 def sort(builder: Builder, unit: Unit) -> None:
-    """Every operand in the order of the first."""
+    """Arrange every operand in the order of the first."""
     op = unit.last.op
     assert isinstance(op, ops.Sort)
     results = [builder.define(value) for value in unit.last.results]
@@ -36,7 +36,7 @@ def sort(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.TopK, dtypes=_ORDERED)
 def top_k(builder: Builder, unit: Unit) -> None:
-    """The first positions of a stable order, found without sorting the rest."""
+    """Find the first positions of a stable order without sorting the rest."""
     op = unit.last.op
     assert isinstance(op, ops.TopK)
     values, indices = unit.last.results
@@ -51,7 +51,7 @@ def top_k(builder: Builder, unit: Unit) -> None:
 
 
 def _order(builder: Builder, x: View, axis: int, k: int, *, descending: bool) -> View:
-    """The positions of the first `k` elements of each line, as si64[lines, k]."""
+    """Return the positions of the first `k` elements of each line, as si64[lines, k]."""
     along = lines(x, axis)
     places = builder.fresh(dtypes.si64, (along.count, k))
     room = min(along.length, max(2 * k, _LEAST_ROOM))
@@ -82,7 +82,7 @@ def _arrange(builder: Builder, x: View, places: View, out: View, axis: int) -> N
 
 
 def _along(places: View, out: View, axis: int) -> View:
-    """Positions by line as a tensor like `out`, in which the lines are laid along `axis`."""
+    """Return positions by line as a tensor like `out`, with the lines laid along `axis`."""
     others = (*out.shape[:axis], *out.shape[axis + 1 :], out.shape[axis])
     last = len(others) - 1
     apart = View(places.storage, places.dtype, others, dense_strides(others))

@@ -1,4 +1,4 @@
-"""The table of lowerings: what this backend can run, stated once for refusal and for compiling."""
+"""The table of lowerings: the ops that this backend can run, both for refusal and for compiling."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ _ELEMENTS_A_CHUNK = 4_096
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How the positions are cut up: a row is the axis `row`, with the `inner` elements after it."""
+    """The division of rows into chunks: a row is the axis `row` with `inner` elements after it."""
 
     axes: Sequence[ops.AxisWindow]
     dims: Shape
@@ -39,22 +39,22 @@ class _Plan:
 
     @property
     def items(self) -> int:
-        """Chunks of all rows."""
+        """Return the number of chunks of all rows."""
         rows = math.prod(self._positions(axis) for axis in range(self.row))
         return rows * self._chunks
 
     @property
     def block(self) -> int:
-        """Chunks a task."""
+        """Return the number of chunks per task."""
         return max(1, _ELEMENTS_A_CHUNK // (self._chunk * self.produced))
 
     @property
     def tasks(self) -> int:
-        """Blocks of chunks; their borders depend on sizes alone."""
+        """Return the number of tasks; their borders depend on sizes alone."""
         return -(-self.items // self.block)
 
     def geometry(self) -> list[int]:
-        """What the kernels read, as described in their module."""
+        """Return the geometry that the kernels read, as described in their module."""
         numbers = [self.items, self.block, self._chunks, self._chunk, self.inner, self.row]
         numbers += self._axis(self.row)
         steps = dense_strides((*self.dims[: self.row + 1], self.inner))
@@ -82,7 +82,7 @@ class _Plan:
 
 @TABLE.register(ops.ReduceWindow, dtypes=NUMBERS)
 def reduce_window(builder: Builder, unit: Unit) -> None:
-    """Position by position in the window, a row of running values for each."""
+    """Add the call that combines a row of running values with each position in the window."""
     op = unit.last.op
     assert isinstance(op, ops.ReduceWindow)
     x = builder.contiguous(builder.view(unit.last.operands[0]))
@@ -110,20 +110,20 @@ def reduce_window(builder: Builder, unit: Unit) -> None:
 
 
 _WHOLE = ops.AxisWindow(size=1, stride=1, low=0, high=0, dilation=1)
-"""What leaves an axis as it is."""
+"""The window that leaves an axis as it is."""
 
 
 def _start(
     kind: str, accumulator: DType, axes: Sequence[ops.AxisWindow], dims: Shape
 ) -> float | int:
-    """The identity; -0.0 for sums if no window is empty, so that one of -0.0 keeps its sign."""
+    """Return the identity; -0.0 for sums if no window is empty, so that -0.0 keeps its sign."""
     if kind == "sum" and accumulator.is_float and all(map(_meets_all, axes, dims)):
         return -0.0
     return identity(kind, accumulator)
 
 
 def _meets_all(axis: ops.AxisWindow, dim: int) -> bool:
-    """Whether the window meets an element at every position."""
+    """Return whether the window meets an element at every position."""
     begin = np.arange(axis.positions(dim)) * axis.stride - axis.low
     first = np.maximum(0, -(begin // axis.dilation))
     return bool(((first < axis.size) & (begin + first * axis.dilation < dim)).all())
@@ -131,7 +131,7 @@ def _meets_all(axis: ops.AxisWindow, dim: int) -> bool:
 
 @TABLE.register(ops.ExtractPatches, dtypes=MOVABLE)
 def extract_patches(builder: Builder, unit: Unit) -> None:
-    """Runs of elements copied; with no spatial axes the operand itself."""
+    """Copy runs of elements; with no spatial axes bind the operand itself."""
     op = unit.last.op
     assert isinstance(op, ops.ExtractPatches)
     x = builder.view(unit.last.operands[0])

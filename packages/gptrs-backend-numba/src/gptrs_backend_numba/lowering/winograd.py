@@ -58,11 +58,11 @@ class TransformedWeight:
 
     @property
     def nbytes(self) -> int:
-        """Panels are padded with zeros."""
+        """Return the bytes of all panels, which are padded with zeros."""
         return 4 * matrices(self.side) * self.inputs * -(-self.outputs // PANEL) * PANEL
 
     def packed(self, array: np.ndarray, threads: int) -> np.ndarray:
-        """The matrices; transformed in f64, so that only the result is rounded."""
+        """Return the matrices, transformed in f64, so that only the result is rounded."""
         size = 9 * self.inputs * self.outputs
         weight = array.reshape(-1)[self.offset : self.offset + size]
         weight = weight.reshape(3, 3, self.inputs, self.outputs)
@@ -79,12 +79,12 @@ class TransformedWeight:
 
 
 def matrices(side: int) -> int:
-    """The number of independent products."""
+    """Return the number of independent products."""
     return (side + 2) ** 2
 
 
 def side_of(builder: Builder, given: Operands, at: Windows) -> int | None:
-    """The side of the tiles if the convolution can and should be computed this way."""
+    """Return the side of the tiles, None if the convolution cannot or should not be computed so."""
     (n, _, _, inputs), (_, height, width, outputs) = given.x.shape, given.out.shape
     is_3x3 = (at.window, at.stride, at.dilation) == ((3, 3), (1, 1), (1, 1))
     if not is_3x3 or parameter(builder, given.weight) is None or not given.weight.is_contiguous:
@@ -93,7 +93,7 @@ def side_of(builder: Builder, given: Operands, at: Windows) -> int | None:
 
 
 def winograd(builder: Builder, given: Operands, at: Windows, side: int) -> None:
-    """Some tiles at a time: transformed, multiplied, transformed back."""
+    """Add the calls that transform some tiles at a time, multiply them, and transform them back."""
     (n, _, _, inputs), (_, height, width, outputs) = given.x.shape, given.out.shape
     down, across = -(-height // side), -(-width // side)
     count = n * down * across
@@ -120,7 +120,7 @@ def winograd(builder: Builder, given: Operands, at: Windows, side: int) -> None:
 
 
 def _tiles_at_once(count: int, weight: TransformedWeight) -> int:
-    """So many that their numbers stay in the cache, but worth bringing the weights from afar."""
+    """Return how many tiles: few enough for the L2 cache, enough to pay for reading the weights."""
     bytes_ = 4 * matrices(weight.side) * (weight.inputs + weight.outputs)
     least = _LEAST_TILES if weight.nbytes > _BYTES_AT_ONCE else ROWS
     chunks = max(1, min(-(-count * bytes_ // _BYTES_AT_ONCE), count // least))
@@ -128,7 +128,7 @@ def _tiles_at_once(count: int, weight: TransformedWeight) -> int:
 
 
 def _plain(builder: Builder, given: Operands) -> Operands:
-    """Without an epilogue."""
+    """Return the operands without an epilogue."""
     channels = given.out.shape[3]
     ones = builder.constant(np.ones(channels, np.float32))
     none = builder.constant(np.zeros(channels, np.float32))

@@ -1,1 +1,1 @@
-"""Decisions this backend makes about a whole program before it lowers it to kernel calls."""
+"""Passes over a whole program: elementwise groups before lowering, scratch memory after it."""

@@ -1,4 +1,4 @@
-"""Groups elementwise instructions into units that become one kernel each."""
+"""The grouping of elementwise instructions into units that become one kernel each."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ class Unit:
 
     @property
     def last(self) -> Instruction:
-        """The instruction that gives the results."""
+        """Return the instruction that defines the results."""
         return self.instructions[-1]
 
     @property
     def inputs(self) -> tuple[Value, ...]:
-        """The values that the unit reads and does not compute, each once, in order of use."""
+        """Return the values that the unit reads and does not define, once each, in order of use."""
         made = {value for instruction in self.instructions for value in instruction.results}
         read = dict.fromkeys(value for step in self.instructions for value in step.operands)
         return tuple(value for value in read if value not in made)
 
 
 def group(region: Region) -> list[Unit]:
-    """All instructions in an order that keeps definitions before uses.
+    """Return all instructions as units, in an order that keeps definitions before uses.
 
     An elementwise instruction joins the one that reads its result if that is elementwise too and
     nothing else reads it: the value then never exists in memory.

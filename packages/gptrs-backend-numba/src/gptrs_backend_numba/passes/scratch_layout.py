@@ -1,4 +1,4 @@
-"""Gives each intermediate a place in the scratch memory, shared by those not alive together."""
+"""The places of intermediates in scratch memory, shared by those not alive together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ALIGNMENT = 64
 
 
 def place_scratch(steps: Sequence[ScheduleStep]) -> int:
-    """Set the byte offset of every scratch storage; returns the bytes needed in all.
+    """Set the byte offset of every scratch storage; return the bytes needed in all.
 
     Each is placed at the lowest offset that is free from the first step that touches it to the
     last one; in the order of the steps, the larger first where they begin together. What a loop
@@ -32,7 +32,7 @@ def place_scratch(steps: Sequence[ScheduleStep]) -> int:
 
 
 def _spans(steps: Sequence[ScheduleStep]) -> dict[Storage, tuple[int, int]]:
-    """The first and the last step at which each scratch storage holds something."""
+    """Return the first and the last step at which each scratch storage is used."""
     touched: dict[Storage, tuple[int, int]] = {}
     for position, step in enumerate(steps):
         for view in step.views:
@@ -44,7 +44,7 @@ def _spans(steps: Sequence[ScheduleStep]) -> dict[Storage, tuple[int, int]]:
 
 
 def _loops(steps: Sequence[ScheduleStep]) -> list[tuple[int, int]]:
-    """The first and the last step of each loop, inner loops before those around them."""
+    """Return the first and the last step of each loop, inner loops before those around them."""
     labels: dict[Label, int] = {}
     loops: list[tuple[int, int]] = []
     for position, step in enumerate(steps):
