@@ -1,4 +1,4 @@
-"""The reference backend: find every kernel, then run one instruction after another."""
+"""The reference backend: finds every kernel, then runs one instruction after another."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class PreparedInstruction:
 
 
 class RegionBody:
-    """A region with its kernels: runs one instruction after another."""
+    """A region with its kernels, which runs one instruction after another."""
 
     def __init__(
         self, region: Region, functions: Mapping[str, RegionBody], table: OpTable[Kernel]

@@ -50,10 +50,10 @@ def _integer_to_float(x: np.ndarray, target: DType) -> np.ndarray:
 
 
 def _to_f32_keeping_inexactness(x: np.ndarray) -> np.ndarray:
-    """f64 as f32, each inexact one as the neighbour whose last bit is 1 ("rounded to odd").
+    """Round f64 to f32; an inexact one becomes the neighbour whose last bit is 1 (round to odd).
 
-    A plain f32 may lie halfway between two values of the target where `x` did not, and rounding it
-    again would then go the wrong way. An odd one never lies halfway, and is on the side of `x`.
+    Rounding to nearest twice can go wrong: the f32 may lie halfway between two values of the target
+    where `x` does not. An odd f32 never lies halfway, and is on the same side as `x`.
     """
     nearest = x.astype(np.float32)
     inexact = (nearest.astype(np.float64) != x) & ~np.isnan(x)
@@ -63,7 +63,7 @@ def _to_f32_keeping_inexactness(x: np.ndarray) -> np.ndarray:
 
 
 def _to_53_bits_keeping_inexactness(x: np.ndarray) -> np.ndarray:
-    """64-bit integers rounded to odd multiples of 2^11 where f64 might not hold them exactly."""
+    """Round integers beyond +-2^53, which f64 may not hold, to odd multiples of 2^11."""
     low_bits = x.dtype.type(2**11 - 1)
     is_large = (x >= 2**53) | (x <= -(2**53)) if x.dtype == np.int64 else x >= 2**53
     rounded = (x & ~low_bits) | ((x & low_bits) != 0).astype(x.dtype) << 11

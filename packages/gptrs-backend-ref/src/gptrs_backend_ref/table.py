@@ -24,7 +24,7 @@ class Body(Protocol):
 
     @property
     def signature(self) -> Signature:
-        """The types of its parameters and results."""
+        """Return the types of the parameters and results."""
         ...
 
     def __call__(self, *arrays: np.ndarray) -> tuple[np.ndarray, ...]:

@@ -173,7 +173,7 @@ class Encoder(Module):
 
 
 class Bert(Module):
-    """The encoder, a `TextEmbedder`. Heads of the checkpoint, such as the pooler, are not read."""
+    """The encoder, a `TextEmbedder`; heads of the checkpoint, such as the pooler, are ignored."""
 
     capabilities = frozenset({"text_embedder", "hidden_states"})
 
@@ -187,21 +187,27 @@ class Bert(Module):
 
     @property
     def context_length(self) -> int:
-        """Most tokens of a text."""
+        """Return the largest number of tokens of a text."""
         return self.config.max_position_embeddings
 
     @property
     def vocab_size(self) -> int:
-        """Number of token ids."""
+        """Return the number of token ids."""
         return self.config.vocab_size
 
     def encode(self, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Return the vector of each token: si64 [B, T] and i1 [B, T] -> f32 [B, T, C]."""
+        """Return the vector of each token: si64 [B, T] and i1 [B, T] -> f32 [B, T, C].
+
+        ContextLengthError if T is above `context_length`.
+        """
         self._require_context(tokens)
         return self._encode(tensor(tokens), tensor(mask)).numpy()
 
     def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the embeddings and the state after each layer, si64 [B, T] -> f32 [B, T, C]."""
+        """Return the embeddings and the state after each layer, si64 [B, T] -> f32 [B, T, C].
+
+        ContextLengthError if T is above `context_length`.
+        """
         self._require_context(inputs)
         return {name: state.numpy() for name, state in self._collect(tensor(inputs)).items()}
 
@@ -214,7 +220,7 @@ class Bert(Module):
         return dict(zip(names, states, strict=True))
 
     def _states(self, tokens: Tensor, mask: Tensor | None) -> list[Tensor]:
-        """Return the embeddings and the states after layers; the mask, i1 [B, T], hides padding."""
+        """Return the embeddings and the state after each layer; i1 [B, T] masks padding."""
         batch, length = tokens.shape
         seen = None if mask is None else F.reshape(mask, (batch, 1, 1, length))
         states = [self.embeddings(tokens)]

@@ -6,12 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
+from typing_extensions import override
+
 from gptrs import functionals as F
 from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
 from gptrs.nn import ACTIVATIONS, ConvNorm, ImageClassifierModule, class_head, output_channels
 
 CHANNELS = (16, 24, 24, 32, 32, 32, 64, 64, 64, 64, 96, 96, 96, 160, 160, 160, 320)
-"""What the stem and the 16 blocks make at a width of 1 (table 2 of the paper)."""
+"""Output channels of the stem and the 16 blocks, at a width of 1 (table 2 of the paper)."""
 STRIDES = (2, 1, 2, 1, 1, 2, 1, 1, 1, 1, 1, 1, 2, 1, 1, 1)
 STEM, HEAD = 32, 1280
 """Channels of the first and of the last convolution, at a width of 1."""
@@ -19,7 +21,11 @@ STEM, HEAD = 32, 1280
 
 @dataclass(frozen=True)
 class Widths:
-    """Channels: of the first convolution, after the stem and each block, in it, and of the last."""
+    """Output channels of each layer.
+
+    `stem` and `head` are those of the first and the last convolution, `outputs` those of the stem
+    and each block, `expanded` those inside each block.
+    """
 
     stem: int
     outputs: tuple[int, ...]
@@ -57,10 +63,10 @@ class MobileNetV2Config:
         )
 
     def blocks(self) -> Iterator[tuple[int, int]]:
-        """Stride and dilation of each block.
+        """Yield stride and dilation of each block.
 
-        Once the image is `output_stride` times smaller, what would make it smaller still dilates
-        the blocks that follow instead.
+        Once the image is `output_stride` times smaller, later strides multiply the dilation of the
+        blocks that follow instead.
         """
         reached, dilation = 2, 1
         for stride in STRIDES:
@@ -99,14 +105,14 @@ _WIDEST = 1000.0
 
 
 def _divisible(channels: int, divisor: int, least: int) -> int:
-    """The nearest multiple of `divisor` that is not more than a tenth below `channels`."""
+    """Return the nearest multiple of `divisor`, at least `least`, or the next if 10 % too low."""
     nearest = max(least, int(channels + divisor / 2) // divisor * divisor)
     return nearest + divisor if nearest < 0.9 * channels else nearest
 
 
 @dataclass(frozen=True)
 class Names:
-    """Where a checkpoint keeps the weights of each layer: the convolution, the normalization."""
+    """The scopes of weights in a checkpoint: a convolution and a normalization for each layer."""
 
     first: tuple[str, str]
     stem: Mapping[str, tuple[str, str]]
@@ -115,7 +121,7 @@ class Names:
     classifier: str
     first_block: int = 0
     stem_adds: bool = False
-    """Whether the stem adds what goes into it where it keeps its size, as the blocks do."""
+    """Whether the stem adds its input to its output if their sizes agree, as the blocks do."""
 
 
 def _pair(scope: str) -> tuple[str, str]:
@@ -153,7 +159,7 @@ TORCHVISION = Names(
 
 
 class _Layers:
-    """Makes the layers of a model, all with its padding, epsilon and activation."""
+    """Builds the layers of a model, all with its padding, epsilon and activation."""
 
     def __init__(self, config: MobileNetV2Config, params: Params) -> None:
         self._params = params
@@ -172,7 +178,7 @@ class _Layers:
         groups: int = 1,
         linear: bool = False,
     ) -> ConvNorm:
-        """A convolution, its normalization and, unless it is `linear`, the activation."""
+        """Return a convolution, its normalization and, unless it is `linear`, the activation."""
         return ConvNorm(
             (self._params / names[0], self._params / names[1]),
             channels,
@@ -187,7 +193,7 @@ class _Layers:
 
 
 class InvertedResidual(Module):
-    """Each position to more channels, each channel filtered alone, and back to fewer channels."""
+    """A pointwise expansion, a depthwise 3x3 convolution, and a linear pointwise reduction."""
 
     def __init__(
         self,
@@ -216,7 +222,7 @@ class InvertedResidual(Module):
 
 
 class MobileNetV2(ImageClassifierModule):
-    """The image model: a stem, 16 blocks, and a classifier of the mean over all positions."""
+    """The image model: a stem, 16 blocks, and a classifier of the mean over positions."""
 
     def __init__(
         self,
@@ -249,15 +255,15 @@ class MobileNetV2(ImageClassifierModule):
         self.conv_1x1 = layers.make(names.head, (widths.outputs[-1], widths.head))
         self.classifier = class_head(settings, params / names.classifier, widths.head)
 
+    @override
     def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """`layer.N`, the image after each of the blocks; transformers has none after the stem."""
-        x = self.conv_stem(self.first_conv(x))
+        x = self.conv_stem(self.first_conv(x))  # transformers has no state after the stem
         for number, block in enumerate(self.layer):
             x = block(x)
             yield f"layer.{number}", x
 
+    @override
     def body(self, x: Tensor) -> Tensor:
-        """The last convolution."""
         return self.conv_1x1(x)
 
 
@@ -271,8 +277,8 @@ def _numbered(names: Mapping[str, tuple[str, str]], block: int) -> dict[str, tup
 def load(settings: Mapping[str, object], params: Params) -> MobileNetV2:
     """Build the model from config.json and its weights; ModelError if either is unsupported.
 
-    The names of the tensors tell who saved them. Of a torchvision checkpoint, the structure is read
-    off the tensors, whatever config.json says.
+    The names of the tensors tell whether torchvision saved them; if so, the structure follows from
+    the tensors, whatever config.json says.
     """
     if "features.0.0.weight" not in params:
         config = MobileNetV2Config.from_settings(settings)

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import count, takewhile
 
+from typing_extensions import override
+
 from gptrs import functionals as F
 from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
 from gptrs.nn import (
@@ -17,7 +19,7 @@ from gptrs.nn import (
 )
 
 REDUCTION = 4
-"""How many times fewer channels the inner convolutions of a bottleneck have."""
+"""Ratio of the output channels of a bottleneck to those of its inner convolutions."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +61,9 @@ class ResNetConfig:
 
 @dataclass(frozen=True)
 class Names:
-    """Where a checkpoint keeps the weights; stages, blocks and convolutions count from `first`.
+    """The scopes of weights in a checkpoint: a convolution and a normalization for each layer.
 
-    Each layer has a scope for its convolution and one for its normalization.
+    Stages and convolutions count from `first`, blocks from 0.
     """
 
     stem: tuple[str, str]
@@ -73,7 +75,7 @@ class Names:
     def scopes(
         self, params: Params, names: tuple[str, str], stage: int = 0, block: int = 0, conv: int = 0
     ) -> tuple[Params, Params]:
-        """The two scopes of a layer, with its numbers in place."""
+        """Return the scopes of the convolution and of the normalization of a layer."""
         numbers = {"stage": stage + self.first, "block": block, "conv": conv + self.first}
         return params / names[0].format(**numbers), params / names[1].format(**numbers)
 
@@ -95,7 +97,7 @@ TORCHVISION = Names(
 
 
 class Block(Module):
-    """Two or three convolutions, added to what goes in or to a projection of it."""
+    """Two or three convolutions, added to their input or to a projection of it."""
 
     def __init__(
         self,
@@ -114,7 +116,7 @@ class Block(Module):
                 names.scopes(params, names.convolution, *place, conv),
                 widths,
                 kernel,
-                # transformers hands `hidden_act` to no inner layer: they keep relu
+                # As in transformers, inner layers keep relu whatever `hidden_act` says.
                 F.relu if conv + 1 < len(rows) else None,
                 stride=step,
             )
@@ -135,7 +137,7 @@ class Block(Module):
 
 
 _Row = tuple[tuple[int, int], int, int]
-"""Channels in and out, kernel, and stride of a convolution."""
+"""((input channels, output channels), kernel size, stride) of a convolution."""
 
 
 def _basic(config: ResNetConfig, channels: tuple[int, int], stride: int) -> list[_Row]:
@@ -151,7 +153,7 @@ def _bottleneck(config: ResNetConfig, channels: tuple[int, int], stride: int) ->
 
 
 class ResNet(ImageClassifierModule):
-    """The image model: a stem, four stages, and a classifier of the mean over all positions."""
+    """The image model: a stem, stages of blocks, and a classifier of the mean over positions."""
 
     def __init__(
         self, config: ResNetConfig, settings: Mapping[str, object], params: Params, names: Names
@@ -170,8 +172,8 @@ class ResNet(ImageClassifierModule):
         ]
         self.classifier = class_head(settings, params / names.classifier, config.hidden_sizes[-1])
 
+    @override
     def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """`embeddings`, the image after the stem, and `layer.N` after each stage."""
         x = F.max_pool2d(self.embedder(x), 3, stride=2, padding=1)
         yield "embeddings", x
         for number, stage in enumerate(self.stages):
@@ -180,7 +182,7 @@ class ResNet(ImageClassifierModule):
 
 
 class _Stage(Module):
-    """Blocks of equal width, the first of which takes a smaller image out of a larger one."""
+    """Blocks of equal width; the first may halve height and width."""
 
     def __init__(self, config: ResNetConfig, params: Params, names: Names, stage: int) -> None:
         widths = (config.embedding_size, *config.hidden_sizes)
@@ -203,8 +205,8 @@ class _Stage(Module):
 def load(settings: Mapping[str, object], params: Params) -> ResNet:
     """Build the model from config.json and its weights; ModelError if either is unsupported.
 
-    The names of the tensors tell who saved them. Of a torchvision checkpoint, the structure is read
-    off the tensors, whatever config.json says.
+    The names of the tensors tell whether torchvision saved them; if so, the structure follows from
+    the tensors, whatever config.json says.
     """
     if "conv1.weight" not in params:
         return ResNet(ResNetConfig.from_settings(settings), settings, params, TRANSFORMERS)

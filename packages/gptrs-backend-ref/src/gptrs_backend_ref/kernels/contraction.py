@@ -18,7 +18,7 @@ NUMBERS = tuple(dtype for dtype in dtypes.ALL if not dtype.is_bool)
 
 @TABLE.register(ops.DotGeneral, dtypes=NUMBERS)
 def dot_general(op: ops.DotGeneral, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """One matrix product for each batch position: free lhs x contracted, contracted x free rhs."""
+    """Multiply matrices, one pair for each batch position: (lhs, shared) x (shared, rhs)."""
     left, right = TensorType.of(lhs), TensorType.of(rhs)
     result, accum = op.infer(left, right), op.accumulator(left)
     m_axes, n_axes = op.free_lhs(left), op.free_rhs(right)
@@ -35,9 +35,9 @@ def _as_matrices(
     rows: tuple[int, ...],
     columns: tuple[int, ...],
 ) -> np.ndarray:
-    """`x` in the accumulator, each group of axes merged into one: (batch, rows, columns).
+    """Return `x` in the accumulator type, each group of axes merged: (batch, rows, columns).
 
-    Always in one memory layout, so that the bits of a product depend on the values alone.
+    The result is contiguous, so that the bits of a product depend on the values alone.
     """
     shape = [math.prod(x.shape[axis] for axis in axes) for axes in (batch, rows, columns)]
     merged = to_accumulator(x, accum).transpose(batch + rows + columns).reshape(shape)

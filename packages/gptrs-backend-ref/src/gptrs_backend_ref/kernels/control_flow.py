@@ -15,14 +15,14 @@ Arrays = tuple[np.ndarray, ...]
 def cond(
     op: Cond, predicate: np.ndarray, *operands: np.ndarray, bodies: tuple[Body, Body]
 ) -> Arrays:
-    """The results of one region."""
+    """Run the first region if the predicate is true, else the second."""
     then, otherwise = bodies
     return then(*operands) if predicate else otherwise(*operands)
 
 
 @TABLE.register(While, dtypes=[dtypes.i1])
 def while_(op: While, *state: np.ndarray, bodies: tuple[Body, Body]) -> Arrays:
-    """The first state for which the condition is false."""
+    """Run the body while the condition holds; return the first state for which it does not."""
     condition, body = bodies
     while condition(*state)[0]:
         state = body(*state)
@@ -31,7 +31,7 @@ def while_(op: While, *state: np.ndarray, bodies: tuple[Body, Body]) -> Arrays:
 
 @TABLE.register(Scan, dtypes=[dtypes.i1])
 def scan(op: Scan, *operands: np.ndarray, bodies: tuple[Body]) -> Arrays:
-    """The last carried values, then the stacked results of the steps."""
+    """Run the body for each step; return the last carried values, then the stacked results."""
     (body,) = bodies
     carried, scanned = operands[: op.carry_count], operands[op.carry_count :]
     length = len(scanned[0]) if op.length is None else op.length
@@ -47,5 +47,5 @@ def scan(op: Scan, *operands: np.ndarray, bodies: tuple[Body]) -> Arrays:
 
 @TABLE.register(Call, dtypes=[dtypes.i1])
 def call(op: Call, *operands: np.ndarray, bodies: tuple[Body]) -> Arrays:
-    """The results of the function."""
+    """Run the function."""
     return bodies[0](*operands)

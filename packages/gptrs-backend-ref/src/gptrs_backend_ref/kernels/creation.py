@@ -12,13 +12,13 @@ from gptrs_backend_ref.table import TABLE
 
 @TABLE.register(ops.Constant, dtypes=dtypes.ALL)
 def constant(op: ops.Constant) -> np.ndarray:
-    """The elements of the literal."""
+    """Return the elements of the literal."""
     return op.value.array
 
 
 @TABLE.register(ops.Iota, dtypes=dtypes.INTEGERS + dtypes.FLOATS)
 def iota(op: ops.Iota) -> np.ndarray:
-    """0, 1, ... along the axis."""
+    """Return 0, 1, ... along the axis."""
     if 0 in op.shape:  # another axis may be too long to count
         return np.empty(op.shape, op.dtype.numpy)
     count = op.shape[op.axis]

@@ -1,4 +1,4 @@
-"""The kernel of custom calls: runs the decomposition, as this backend knows no target."""
+"""The kernel of custom calls, which runs the decomposition: this backend knows no target."""
 
 from __future__ import annotations
 
@@ -24,5 +24,5 @@ def custom_call(
     *operands: np.ndarray,
     bodies: tuple[Body],
 ) -> tuple[np.ndarray, ...]:
-    """The results of the decomposition."""
+    """Run the decomposition."""
     return bodies[0](*operands)

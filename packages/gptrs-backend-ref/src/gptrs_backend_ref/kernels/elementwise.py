@@ -21,10 +21,9 @@ REALS = dtypes.INTEGERS + dtypes.FLOATS
 
 
 def computes(op: type[ops.Unary] | type[ops.Binary]) -> Callable[[Function], Function]:
-    """Decorator: a function of arrays in their computing type is the kernel of `op`.
+    """Return a decorator that registers a function of widened arrays as the kernel of `op`.
 
-    It is registered for every element type that the op takes, and its result is brought back to
-    that type.
+    It is registered for every element type that the op takes; its result is narrowed to that type.
     """
 
     def register(function: Function) -> Function:
@@ -72,38 +71,38 @@ for _op, _function in PLAIN.items():
 
 @computes(ops.Sign)
 def sign(x: np.ndarray) -> np.ndarray:
-    """NumPy's, but for zeros, which keep their sign."""
+    """Return -1, 0 or 1; unlike NumPy, keep the sign of a zero."""
     return np.where(x == 0, x, np.sign(x))
 
 
 @computes(ops.Rsqrt)
 def rsqrt(x: np.ndarray) -> np.ndarray:
-    """`1 / sqrt(x)`."""
+    """Return `1 / sqrt(x)`."""
     return np.reciprocal(np.sqrt(x))
 
 
 @computes(ops.Reciprocal)
 def reciprocal(x: np.ndarray) -> np.ndarray:
-    """`1 / x`."""
+    """Return `1 / x`."""
     return np.reciprocal(x)
 
 
 @computes(ops.Logistic)
 def logistic(x: np.ndarray) -> np.ndarray:
-    """`1 / (1 + e^-x)`, and `e^x / (1 + e^x)` below 0: the exponential never overflows."""
+    """Return `1 / (1 + e^-x)`, below 0 as `e^x / (1 + e^x)` so that `exp` never overflows."""
     small = np.exp(-np.abs(x))
     return np.where(x < 0, small, 1) / (1 + small)
 
 
 @computes(ops.Pow)
 def pow_(lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """NumPy's, but for `x^0` and `1^y`, which are 1 even when the other operand is NaN."""
+    """Return `lhs ^ rhs`, where `x^0` and `1^y` are 1 even if the other operand is NaN."""
     return np.where((rhs == 0) | (lhs == 1), 1, np.power(lhs, rhs)).astype(lhs.dtype, copy=False)
 
 
 @TABLE.register(ops.Div, dtypes=dtypes.INTEGERS)
 def divide_integers(op: ops.Div, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """Truncating division: without its remainder, `lhs` is a multiple of `rhs`."""
+    """Divide toward zero: `lhs` less its remainder is a multiple of `rhs`."""
     _require_nonzero(op, rhs)
     a, b = widen(lhs), widen(rhs)
     return narrow(np.floor_divide(a - _remainder(a, b), b), dtypes.from_numpy(lhs.dtype))
@@ -111,7 +110,7 @@ def divide_integers(op: ops.Div, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray
 
 @TABLE.register(ops.Rem, dtypes=dtypes.INTEGERS)
 def remainder_of_integers(op: ops.Rem, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """The remainder of truncating division."""
+    """Return the remainder of truncating division."""
     _require_nonzero(op, rhs)
     return narrow(_remainder(widen(lhs), widen(rhs)), dtypes.from_numpy(lhs.dtype))
 
@@ -131,19 +130,19 @@ def _require_nonzero(op: Op, rhs: np.ndarray) -> None:
 
 @TABLE.register(ops.Div, dtypes=[d for d in dtypes.ALL if d.is_float or d.is_complex])
 def divide(_: ops.Div, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """IEEE 754 division."""
+    """Divide as IEEE 754 does."""
     return narrow(np.true_divide(widen(lhs), widen(rhs)), dtypes.from_numpy(lhs.dtype))
 
 
 @TABLE.register(ops.Rem, dtypes=dtypes.FLOATS)
 def remainder(_: ops.Rem, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """C's `fmod`: exact, with the sign of `lhs`."""
+    """Return C's `fmod`: exact, with the sign of `lhs`."""
     return narrow(np.fmod(widen(lhs), widen(rhs)), dtypes.from_numpy(lhs.dtype))
 
 
 @TABLE.register(ops.ShiftLeft, dtypes=dtypes.INTEGERS)
 def shift_left(_: ops.ShiftLeft, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """Zeros enter from below."""
+    """Shift up; zeros enter."""
     dtype, x = dtypes.from_numpy(lhs.dtype), widen(lhs)
     amount, inside = _shift(rhs, dtype.bits)
     return narrow(np.where(inside, np.left_shift(x, amount), x.dtype.type(0)), dtype)
@@ -153,10 +152,10 @@ def shift_left(_: ops.ShiftLeft, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray
 def shift_right_arithmetic(
     _: ops.ShiftRightArithmetic, lhs: np.ndarray, rhs: np.ndarray
 ) -> np.ndarray:
-    """Sign bits enter from above, zeros if the type has none."""
+    """Shift down; copies of the sign bit enter, zeros for an unsigned type."""
     dtype, x = dtypes.from_numpy(lhs.dtype), widen(lhs)
     amount, inside = _shift(rhs, dtype.bits)
-    # After all bits but one have gone, the entering bit is the only one left of a signed integer.
+    # A shift by the width or more leaves entering bits only: the sign bit of a signed integer.
     gone = np.right_shift(x, x.dtype.type(dtype.bits - 1))
     beyond = gone if dtype.kind == "signed" else np.zeros_like(x)
     return narrow(np.where(inside, np.right_shift(x, amount), beyond), dtype)
@@ -164,7 +163,7 @@ def shift_right_arithmetic(
 
 @TABLE.register(ops.ShiftRightLogical, dtypes=dtypes.INTEGERS)
 def shift_right_logical(_: ops.ShiftRightLogical, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """Zeros enter from above: the shift of the unsigned integer with the same bits."""
+    """Shift down; zeros enter, as in an unsigned integer with the same bits."""
     dtype, x = dtypes.from_numpy(lhs.dtype), widen(lhs)
     amount, inside = _shift(rhs, dtype.bits)
     bits = wrap(x, dtypes.by_name(f"ui{dtype.bits}"))
@@ -173,7 +172,7 @@ def shift_right_logical(_: ops.ShiftRightLogical, lhs: np.ndarray, rhs: np.ndarr
 
 
 def _shift(rhs: np.ndarray, width: int) -> tuple[np.ndarray, np.ndarray]:
-    """Amounts to shift by, 0 where they are not in [0, width), and where they are."""
+    """Return the amounts, 0 where outside [0, width), and a mask of those inside."""
     amount = widen(rhs)
     inside = (amount >= 0) & (amount < width)
     return np.where(inside, amount, amount.dtype.type(0)), np.asarray(inside)
@@ -191,13 +190,13 @@ COMPARE: dict[str, Function] = {
 
 @TABLE.register(ops.Compare, dtypes=dtypes.ALL)
 def compare(op: ops.Compare, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """NumPy's comparison, which is that of IEEE 754 for floats."""
+    """Compare; floats as IEEE 754 does."""
     return np.asarray(COMPARE[op.direction](widen(lhs), widen(rhs)))
 
 
 @TABLE.register(ops.IsFinite, dtypes=[d for d in dtypes.ALL if d.is_float or d.is_complex])
 def is_finite(_: ops.IsFinite, x: np.ndarray) -> np.ndarray:
-    """Neither infinite nor NaN."""
+    """Return whether elements are neither infinite nor NaN."""
     return np.asarray(np.isfinite(widen(x)))
 
 
@@ -205,26 +204,26 @@ def is_finite(_: ops.IsFinite, x: np.ndarray) -> np.ndarray:
 def select(
     _: ops.Select, pred: np.ndarray, on_true: np.ndarray, on_false: np.ndarray
 ) -> np.ndarray:
-    """One branch or the other."""
+    """Take each element of `on_true` where `pred` holds, else of `on_false`."""
     return np.where(pred, on_true, on_false)
 
 
 @TABLE.register(ops.Clamp, dtypes=REALS)
 def clamp(_: ops.Clamp, x: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """`minimum(maximum(x, low), high)`."""
+    """Return `minimum(maximum(x, low), high)`."""
     bounded = np.minimum(np.maximum(widen(x), widen(low)), widen(high))
     return narrow(bounded, dtypes.from_numpy(x.dtype))
 
 
 @TABLE.register(ops.Cast, dtypes=dtypes.ALL)
 def cast(op: ops.Cast, x: np.ndarray) -> np.ndarray:
-    """The conversion table of PTIR."""
+    """Convert by the rules of PTIR."""
     return convert(x, op.dtype)
 
 
 @TABLE.register(ops.Bitcast, dtypes=[d for d in dtypes.ALL if not d.is_bool])
 def bitcast(op: ops.Bitcast, x: np.ndarray) -> np.ndarray:
-    """The same bits, read differently; the unused half of a byte follows the new sign."""
+    """Reinterpret the bits; a 4-bit integer is sign- or zero-extended in its byte."""
     if op.dtype.bits == 4:
         return narrow(widen(x).view(computing_type(op.dtype)), op.dtype)
     return x.view(op.dtype.numpy)
@@ -232,5 +231,5 @@ def bitcast(op: ops.Bitcast, x: np.ndarray) -> np.ndarray:
 
 @TABLE.register(ops.StopGradient, dtypes=dtypes.ALL)
 def stop_gradient(_: ops.StopGradient, x: np.ndarray) -> np.ndarray:
-    """The operand itself."""
+    """Return the operand itself."""
     return x

@@ -19,29 +19,29 @@ NUMBERS = tuple(dtype for dtype in dtypes.ALL if not dtype.is_bool)
 
 @TABLE.register(ops.Take, dtypes=dtypes.ALL)
 def take(op: ops.Take, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Rows by number."""
+    """Return the rows of these indices; ExecutionError if one is out of range."""
     return np.take(x, _checked(op, indices, x.shape[0], axis=0), axis=0)
 
 
 @TABLE.register(ops.Gather, dtypes=dtypes.ALL)
 def gather(op: ops.Gather, x: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """Elements by index along the axis."""
+    """Return elements by index along the axis; ExecutionError if one is out of range."""
     positions = _checked(op, indices, x.shape[op.axis], op.axis)
-    # Of the other axes only as much as `indices` has takes part.
+    # `indices` may be shorter than `x` along the other axes.
     read = [slice(None) if axis == op.axis else slice(n) for axis, n in enumerate(indices.shape)]
     return along_axis(x[tuple(read)], positions, op.axis)
 
 
 def along_axis(x: np.ndarray, positions: np.ndarray, axis: int) -> np.ndarray:
-    """`x[.., positions[.., i, ..], ..]`; all dims but that of `axis` are equal."""
-    if positions.size == 0:  # NumPy would number the other dims, which may be too many for that
+    """Return `x[.., positions[.., i, ..], ..]`; all dims but that of `axis` are equal."""
+    if positions.size == 0:  # NumPy would index the other dims, which may be huge
         return np.empty(positions.shape, x.dtype)
     return np.take_along_axis(x, positions, axis)
 
 
 @TABLE.register(ops.DynamicSlice, dtypes=dtypes.ALL)
 def dynamic_slice(op: ops.DynamicSlice, x: np.ndarray, starts: np.ndarray) -> np.ndarray:
-    """The block at the clamped starts."""
+    """Return the block at the clamped starts."""
     return x[_block(x.shape, op.sizes, starts)]
 
 
@@ -49,7 +49,7 @@ def dynamic_slice(op: ops.DynamicSlice, x: np.ndarray, starts: np.ndarray) -> np
 def dynamic_update_slice(
     op: ops.DynamicUpdateSlice, x: np.ndarray, update: np.ndarray, starts: np.ndarray
 ) -> np.ndarray:
-    """A copy with the block at the clamped starts replaced."""
+    """Return a copy with the block at the clamped starts replaced."""
     result = x.copy()
     result[_block(x.shape, update.shape, starts)] = update
     return result
@@ -59,7 +59,7 @@ def dynamic_update_slice(
 def scatter_reduce(
     op: ops.ScatterReduce, x: np.ndarray, indices: np.ndarray, updates: np.ndarray
 ) -> np.ndarray:
-    """A copy with the updates combined into it, one after another."""
+    """Return a copy with the updates combined into it, one after another."""
     along = _checked(op, indices, x.shape[op.axis], op.axis, does="writes")
     if updates.size == 0:
         return x
@@ -73,11 +73,11 @@ def scatter_reduce(
 
 
 SCATTERED = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
-"""The reduction of each kind of `scatter_reduce` but `replace`."""
+"""The reduction of each kind of `scatter_reduce` except `replace`."""
 
 
 def _replaced(x: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray) -> np.ndarray:
-    """Write the last update of each position; NumPy leaves the winner of several undefined."""
+    """Write the last update of each position; NumPy leaves the order of several undefined."""
     numbers = np.ravel_multi_index(places, x.shape).ravel()
     written, from_the_end = np.unique(numbers[::-1], return_index=True)
     result = np.array(x, order="C", copy=True)
@@ -87,7 +87,7 @@ def _replaced(x: np.ndarray, places: tuple[np.ndarray, ...], updates: np.ndarray
 
 @TABLE.register(ops.SegmentReduce, dtypes=NUMBERS)
 def segment_reduce(op: ops.SegmentReduce, x: np.ndarray, segment_ids: np.ndarray) -> np.ndarray:
-    """Combine every row into that of its segment."""
+    """Combine every row into the row of its segment."""
     dtype = dtypes.from_numpy(x.dtype)
     rows = _checked(op, segment_ids, op.num_segments, axis=0, does="writes")
     wide = widen(x)

@@ -12,39 +12,39 @@ from gptrs_backend_ref.table import TABLE
 
 @TABLE.register(ops.Reshape, dtypes=dtypes.ALL)
 def reshape(op: ops.Reshape, x: np.ndarray) -> np.ndarray:
-    """The same elements in row-major order."""
+    """Return the same elements, in row-major order, in another shape."""
     return x.reshape(op.shape)
 
 
 @TABLE.register(ops.Transpose, dtypes=dtypes.ALL)
 def transpose(op: ops.Transpose, x: np.ndarray) -> np.ndarray:
-    """The axes in another order."""
+    """Permute the axes."""
     return x.transpose(op.permutation)
 
 
 @TABLE.register(ops.BroadcastTo, dtypes=dtypes.ALL)
 def broadcast_to(op: ops.BroadcastTo, x: np.ndarray) -> np.ndarray:
-    """The elements repeated."""
+    """Repeat the elements along new axes and axes of size 1."""
     return np.broadcast_to(x, op.shape)
 
 
 @TABLE.register(ops.Slice, dtypes=dtypes.ALL)
 def slice_(op: ops.Slice, x: np.ndarray) -> np.ndarray:
-    """Every `stride`-th element from `start` on."""
-    # A slice of NumPy may end past the axis: the checks of the op keep the reads inside.
+    """Return `size` elements of each axis, from `start` on, a step apart."""
+    # The end may be past the axis, where NumPy clips; `op.infer` has checked the reads.
     spans = zip(op.starts, op.sizes, op.steps(x.ndim), strict=True)
     return x[tuple(slice(start, start + size * step, step) for start, size, step in spans)]
 
 
 @TABLE.register(ops.Concat, dtypes=dtypes.ALL)
 def concat(op: ops.Concat, *parts: np.ndarray) -> np.ndarray:
-    """The operands one after another."""
+    """Join the operands along the axis."""
     return np.concatenate(parts, axis=op.axis)
 
 
 @TABLE.register(ops.Pad, dtypes=dtypes.ALL)
 def pad(op: ops.Pad, x: np.ndarray) -> np.ndarray:
-    """The elements that are not trimmed, copied to their places in a tensor of `value`."""
+    """Copy the elements that are not trimmed to their places in a tensor of `value`."""
     shape = op.infer(TensorType.of(x)).shape
     result = np.zeros(shape, x.dtype)
     if op.value is not None:
@@ -65,7 +65,7 @@ def pad(op: ops.Pad, x: np.ndarray) -> np.ndarray:
 
 @TABLE.register(ops.Tile, dtypes=dtypes.ALL)
 def tile(op: ops.Tile, x: np.ndarray) -> np.ndarray:
-    """The tensor side by side with itself."""
+    """Repeat the whole tensor along each axis."""
     pairs = list(zip(op.repeats, x.shape, strict=True))
     split = x.reshape([size for dim in x.shape for size in (1, dim)])
     repeated = np.broadcast_to(split, [size for pair in pairs for size in pair])
@@ -74,5 +74,5 @@ def tile(op: ops.Tile, x: np.ndarray) -> np.ndarray:
 
 @TABLE.register(ops.Reverse, dtypes=dtypes.ALL)
 def reverse(op: ops.Reverse, x: np.ndarray) -> np.ndarray:
-    """The elements from the last to the first."""
+    """Reverse the order of the elements along the axes."""
     return np.flip(x, op.axes)

@@ -12,7 +12,7 @@ from gptrs_backend_ref.table import TABLE
 
 @TABLE.register(ops.LayerNorm, dtypes=dtypes.FLOATS)
 def layer_norm(op: ops.LayerNorm, x: np.ndarray, scale: np.ndarray, bias: np.ndarray) -> np.ndarray:
-    """Two passes over rows: the axis comes last, where NumPy adds pairwise."""
+    """Normalize in two passes, mean then variance; the axis is last, where NumPy adds pairwise."""
     rows = np.ascontiguousarray(np.moveaxis(widen(x), op.axis, -1))
     if rows.size == 0:
         return np.zeros(x.shape, x.dtype)

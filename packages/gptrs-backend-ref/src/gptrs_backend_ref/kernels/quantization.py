@@ -19,7 +19,7 @@ FAR_OUTSIDE = 2.0**40
 def quantize(
     op: ops.Quantize, x: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
 ) -> np.ndarray:
-    """Divide, round, add, saturate."""
+    """Divide by the scale, round half to even, add the zero point, saturate."""
     compute = _computing(x, scale)
     scales, zero_points = (_spread(op, array, x) for array in (scale, zero_point))
     return _quantized(convert(x, compute), convert(scales, compute), zero_points, op.dtype)
@@ -29,7 +29,7 @@ def quantize(
 def dequantize(
     op: ops.Dequantize, q: np.ndarray, scale: np.ndarray, zero_point: np.ndarray
 ) -> np.ndarray:
-    """Subtract, multiply, round."""
+    """Subtract the zero point, multiply by the scale, round to the result type."""
     compute = ops.computing_dtype(dtypes.from_numpy(scale.dtype), op.dtype)
     scales, zero_points = (_spread(op, array, q) for array in (scale, zero_point))
     return convert(_dequantized(q, convert(scales, compute), zero_points, compute), op.dtype)
@@ -75,7 +75,7 @@ def _dequantized(
 
 
 def _spread(op: ops.Quantization, parameter: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Return a scale or zero point for each element of `x`; of rank 0 if there is only one."""
+    """Return a parameter that broadcasts to `x`: one per tensor, channel or group."""
     if op.axis is None or parameter.ndim == 0:
         return parameter
     if op.group_size is not None:

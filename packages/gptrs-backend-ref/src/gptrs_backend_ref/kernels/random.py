@@ -17,7 +17,7 @@ LOW = np.uint64(2**32 - 1)
 
 @TABLE.register(ops.RngUniform, dtypes=ops.RngUniform.allowed)
 def rng_uniform(op: ops.RngUniform, seed: np.ndarray) -> np.ndarray:
-    """The words themselves, or their leading bits as a fraction."""
+    """Return the random words for integers, their leading bits as a fraction for floats."""
     width, words = _words(op, seed)
     if not op.dtype.is_float:
         return words.astype(op.dtype.numpy).reshape(op.shape)
@@ -28,7 +28,7 @@ def rng_uniform(op: ops.RngUniform, seed: np.ndarray) -> np.ndarray:
 
 @TABLE.register(ops.RngNormal, dtypes=ops.RngNormal.allowed)
 def rng_normal(op: ops.RngNormal, seed: np.ndarray) -> np.ndarray:
-    """The inverse normal distribution function at the fractions that the words stand for."""
+    """Return the inverse normal distribution function of the fractions of the random words."""
     width, words = _words(op, seed)
     precision = min(width, 52)
     u = ((words >> np.uint64(width - precision)) + 0.5) * 2.0**-precision
@@ -36,7 +36,7 @@ def rng_normal(op: ops.RngNormal, seed: np.ndarray) -> np.ndarray:
 
 
 def _words(op: ops.Random, seed: np.ndarray) -> tuple[int, np.ndarray]:
-    """Return the bits of the word that an element is made of, and those of the element."""
+    """Return the width of a random word, 32 or 64, and one word for each element."""
     count = math.prod(op.shape)
     width = max(op.dtype.bits, 32)
     blocks = np.arange(-(-count * width // 128), dtype=np.uint64)
@@ -49,9 +49,9 @@ def _words(op: ops.Random, seed: np.ndarray) -> tuple[int, np.ndarray]:
 
 
 def philox(counter: list[np.ndarray], key: np.uint64) -> np.ndarray:
-    """Philox 4x32-10: a row of four words for each counter, whose four words come as columns.
+    """Return Philox 4x32-10: four words [N, 4] for each of N counters, four columns [N].
 
-    All of them are 32-bit words in ui64, so that products are whole.
+    All are 32-bit words in ui64, so that products are exact.
     """
     c0, c1, c2, c3 = counter
     m0, m1 = (np.uint64(multiplier) for multiplier in constants.PHILOX_MULTIPLIERS)
@@ -66,7 +66,7 @@ def philox(counter: list[np.ndarray], key: np.uint64) -> np.ndarray:
 
 
 def inverse_normal(u: np.ndarray) -> np.ndarray:
-    """PPND16 of f64 in (0, 1), each operation in the order that `RngNormal` states."""
+    """Return PPND16 of f64 in (0, 1), each operation in the order that `RngNormal` states."""
     q = u - 0.5
     r = 0.180625 - q * q
     a, b = constants.CENTRAL
@@ -89,7 +89,7 @@ def _log(x: np.ndarray) -> np.ndarray:
 
 
 def _polynomial(x: np.ndarray, coefficients: tuple[float, ...]) -> np.ndarray:
-    """By Horner's rule, the coefficient of the highest power first."""
+    """Evaluate by Horner's rule; the coefficient of the highest power comes first."""
     first, *others = coefficients
     total = np.full_like(x, first)
     for coefficient in others:

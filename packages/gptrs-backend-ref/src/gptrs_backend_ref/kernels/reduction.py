@@ -18,7 +18,7 @@ ORDERED = tuple(dtype for dtype in dtypes.ALL if not dtype.is_complex)
 NUMBERS = tuple(dtype for dtype in dtypes.ALL if not dtype.is_bool)
 
 F8E4M3_GREATEST = 448.0
-"""The greatest value of the one float type without infinities."""
+"""The greatest value of f8e4m3, the one float type without infinities."""
 
 COMBINE: dict[str, np.ufunc] = {
     "sum": np.add,
@@ -32,7 +32,7 @@ COMBINE: dict[str, np.ufunc] = {
 
 @TABLE.register(ops.Reduce, dtypes=dtypes.ALL)
 def reduce(op: ops.Reduce, x: np.ndarray) -> np.ndarray:
-    """Merge the reduced axes into one, the last and contiguous: NumPy then adds pairwise."""
+    """Reduce the axes, merged into one contiguous last axis, where NumPy adds pairwise."""
     type_ = TensorType.of(x)
     result, accum = op.infer(type_), op.accumulator(type_)
     kept = [axis for axis in range(x.ndim) if axis not in op.axes]
@@ -81,7 +81,7 @@ def argmin(op: ops.Argmin, x: np.ndarray) -> np.ndarray:
 
 @TABLE.register(ops.Cumulative, dtypes=NUMBERS)
 def cumulative(op: ops.Cumulative, x: np.ndarray) -> np.ndarray:
-    """Totals up to each element along the axis, moved to the front."""
+    """Return the totals up to each element along the axis."""
     type_ = TensorType.of(x)
     result, accum = op.infer(type_), op.accumulator(type_)
     along = np.moveaxis(to_accumulator(x, accum), op.axis, 0)

@@ -13,14 +13,14 @@ from gptrs_backend_ref.table import TABLE
 
 @TABLE.register(ops.Sort, dtypes=ORDERED)
 def sort(op: ops.Sort, *operands: np.ndarray) -> tuple[np.ndarray, ...]:
-    """Take each operand in the order of the first; the sort is always stable."""
+    """Sort each operand by the order of the first; the sort is always stable."""
     order = ordering(operands[0], op.axis, op.descending)
     return tuple(along_axis(operand, order, op.axis) for operand in operands)
 
 
 @TABLE.register(ops.TopK, dtypes=ORDERED)
 def top_k(op: ops.TopK, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the head of a stable sort."""
+    """Return the first `k` elements of a stable sort, and their indices."""
     first = (slice(None),) * op.axis + (slice(op.k),)
     indices = ordering(x, op.axis, descending=op.largest)[first]
     return along_axis(x, indices, op.axis), indices.astype(op.indices_dtype.numpy)
@@ -29,8 +29,8 @@ def top_k(op: ops.TopK, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def ordering(x: np.ndarray, axis: int, descending: bool) -> np.ndarray:
     """Return the positions along `axis` in the order of the elements; ties ascend.
 
-    NumPy too has NaN behind all numbers. The opposite of the order of the reversed elements is the
-    descending order in which equal elements keep their places.
+    NumPy, like PTIR, sorts NaN behind all numbers. A descending stable order is the reversed
+    ascending stable order of the reversed elements.
     """
     wide = widen(x)
     if not descending:

@@ -21,10 +21,10 @@ def reduce_window(op: ops.ReduceWindow, x: np.ndarray) -> np.ndarray:
     """Reduce one axis after another: windows are products of intervals."""
     type_ = TensorType.of(x)
     result, accum = op.infer(type_), op.accumulator(type_)
-    if result.size == 0:  # an axis beside the empty one may have positions without end
+    if result.size == 0:  # an axis beside the empty one may be huge
         return np.zeros(result.shape, result.dtype.numpy)
     total = to_accumulator(x, accum)
-    # Axes that shrink most come first, so that nothing in between is larger than both ends.
+    # Axes that shrink most come first, so that no intermediate is larger than input and result.
     growth = [
         out / dim if dim else math.inf for out, dim in zip(result.shape, x.shape, strict=True)
     ]
@@ -47,13 +47,13 @@ def _seen(window: ops.AxisWindow, position: int, dim: int) -> slice:
     stop = min(start + (window.size - 1) * window.dilation + 1, dim)
     if start < 0:
         start %= window.dilation
-    # A stop before the axis would count from its end.
+    # A negative stop would count from the end of the axis.
     return slice(start, max(stop, 0), window.dilation)
 
 
 @TABLE.register(ops.ExtractPatches, dtypes=dtypes.ALL)
 def extract_patches(op: ops.ExtractPatches, x: np.ndarray) -> np.ndarray:
-    """One lookup with the source of every (position.., window position..) on each axis."""
+    """Gather every (position.., window position..) in one lookup, `value` where outside."""
     result = op.infer(TensorType.of(x))
     value = np.zeros((), x.dtype) if op.value is None else op.value.array
     if x.size == 0 or result.size == 0:

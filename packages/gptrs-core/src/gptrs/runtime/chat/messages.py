@@ -9,10 +9,10 @@ from gptrs.errors import UsageError
 from gptrs.quoting import shown_value
 
 Message = Mapping[str, object]
-"""An object such as `{"role": "user", "content": "Hello"}`; templates may read more of it."""
+"""An object such as `{"role": "user", "content": "Hello"}`; templates may read further keys."""
 
 _REASONING: Final = ("reasoning_content", "thinking", "reasoning")
-"""Names under which the thoughts of a message go; templates read one of the first two."""
+"""Keys of the thoughts of a message, the first found counts; templates read the first two."""
 
 
 def checked_messages(value: object) -> list[Message]:
@@ -32,7 +32,7 @@ def _has_role(message: Message) -> bool:
 
 
 def as_templates_read(message: Message) -> dict[str, object]:
-    """Return the message without nulls, and with thoughts under the names that templates know."""
+    """Return the message without nulls, its thoughts under both keys that templates read."""
     stated = {key: value for key, value in message.items() if value is not None}
     thoughts = next((stated[name] for name in _REASONING if name in stated), None)
     if thoughts is None:

@@ -1,4 +1,4 @@
-"""The chat template of a model: where it is found, its variables, and its limits."""
+"""The chat template of a model: its file, its variables, and its limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CPU_SECONDS: Final = 3
 _SECONDS_PER_CONVERSATION: Final = 0.02
 _MEMORY_BYTES: Final = 1 << 29
 _WALL_FACTOR: Final = 20
-"""Seconds on the clock for each second of processor time, as the machine may be busy."""
+"""Wall seconds allowed for each second of processor time, as the machine may be busy."""
 
 
 class ModelFiles(Protocol):
@@ -40,7 +40,7 @@ class ModelFiles(Protocol):
 class ChatTemplateError(ModelError):
     """A template fails, refuses a conversation, or takes too long.
 
-    `conversation` is the number of the one that it refuses, None where that is not known.
+    `conversation` is the index of the refused one, None if unknown.
     """
 
     def __init__(self, problem: str, conversation: int | None = None) -> None:
@@ -53,7 +53,7 @@ class ChatTemplateError(ModelError):
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A template in Jinja's language, and the special tokens that it may name."""
+    """A Jinja template, and the special tokens that it may name."""
 
     source: str
     special_tokens: Mapping[str, str]
