@@ -35,12 +35,12 @@ class PromptOptions:
         bool,
         option(
             "--chat",
-            "Let the prompt be a message, in the form of the model's chat template; on a terminal,"
-            " without a prompt, a conversation.",
+            "Send the prompt as a message, by the model's chat template; on a terminal, without a"
+            " prompt, hold a conversation.",
         ),
     ] = False
     system: Annotated[
-        str | None, option("--system", "With --chat: what the model is told first.", metavar="TEXT")
+        str | None, option("--system", "With --chat: the system message.", metavar="TEXT")
     ] = None
 
     @property
@@ -71,7 +71,7 @@ class BatchOptions:
         Path | None,
         option(
             "--out",
-            "With --prompts: append the results to a file; what is in it is not done again.",
+            "With --prompts: append the results to a file; skip prompts whose results it has.",
             metavar="FILE.jsonl",
         ),
     ] = None
@@ -83,13 +83,13 @@ class BatchOptions:
 
 @dataclass(frozen=True)
 class LimitOptions:
-    """When a text ends."""
+    """The limits at which a text ends."""
 
     max_tokens: Annotated[
         int | None,
         option(
             "--max-tokens",
-            "Stop after N new tokens; without it as the model says, else 128.",
+            "Stop after N new tokens; by default the model's own limit, else 128.",
             metavar="N",
             variable="GPTRS_MAX_TOKENS",
         ),
@@ -105,7 +105,7 @@ class LimitOptions:
 
 @dataclass(frozen=True)
 class SamplingOptions:
-    """How tokens are chosen; None where the model decides."""
+    """The choice of each token; None where the model decides."""
 
     greedy: Annotated[bool, option("--greedy", "Always take the most likely token.")] = False
     temperature: Annotated[
@@ -158,7 +158,7 @@ class SamplingOptions:
         float,
         option(
             "--presence-penalty",
-            "Subtracted from the logits of tokens that were generated before.",
+            "Subtract X from the logits of tokens that were generated before.",
             metavar="X",
             variable="GPTRS_PRESENCE_PENALTY",
             show_default=False,
@@ -168,7 +168,7 @@ class SamplingOptions:
         float,
         option(
             "--frequency-penalty",
-            "The same, once for each time.",
+            "Subtract X from the logit of a token each time that it was generated.",
             metavar="X",
             variable="GPTRS_FREQUENCY_PENALTY",
             show_default=False,
@@ -185,13 +185,13 @@ class SamplingOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """What is shown of the texts, and how many there are."""
+    """The number of texts, and what is shown of them."""
 
     num_return: Annotated[
         int,
         option(
             "--num-return",
-            "N texts for the prompt, which is read once.",
+            "Generate N texts from the prompt, which is read once.",
             metavar="N",
             show_default=False,
         ),
@@ -200,7 +200,7 @@ class OutputOptions:
         int | None,
         option(
             "--logprobs",
-            "In results as JSON: the log-probability of each token, and of the N likeliest ones,"
+            "In JSON results: the log-probability of each token, and of the N likeliest ones,"
             " by the model's own logits, before penalties and temperature.",
             metavar="N",
         ),
@@ -257,7 +257,7 @@ class ContextOptions:
         Path | None,
         option(
             "--prompt-cache",
-            "Keep what reading the prompt gave in a file; prompts that begin alike start there.",
+            "Keep the key/value cache of the prompt in a file; prompts that begin alike reuse it.",
             metavar="FILE.safetensors",
         ),
     ] = None

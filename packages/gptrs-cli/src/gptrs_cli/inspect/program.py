@@ -49,13 +49,14 @@ class ProgramOptions:
         Path | None, option("--svg", "Draw the program in an SVG file.", metavar="FILE")
     ] = None
     dot: Annotated[
-        Path | None, option("--dot", "Describe that picture for Graphviz.", metavar="FILE")
+        Path | None,
+        option("--dot", "Write the same picture in the DOT language of Graphviz.", metavar="FILE"),
     ] = None
     symbols: Annotated[
         list[str],
         option(
             "--symbol",
-            "Take the program with this size of the dim `?N`; can be repeated.",
+            "Set the size of the symbolic dim `?N`; can be repeated.",
             metavar="N=SIZE",
         ),
     ] = field(default_factory=list[str])
@@ -63,8 +64,8 @@ class ProgramOptions:
         str | None,
         option(
             "--why",
-            "Apply a pass of the optimizer to the program and say what its rewrites do, what they"
-            " decline, and why, instead; `--why canonicalization` has most of them.",
+            "Apply a pass of the optimizer and print which of its rewrites apply, and why others"
+            " decline, instead; `--why canonicalization` has the most.",
             metavar="PASS",
         ),
     ] = None
