@@ -34,7 +34,7 @@ from gptrs_backend_numba.views import View
 _BLOCKS_A_TASK = 8
 """Most blocks of positions: their planes stay in the L2 cache while all columns pass by."""
 _LEAST_TILES = 3
-"""Fewest tiles of positions in a block."""
+"""Fewest tiles of positions: the kernels compute blocks of 3 or 4."""
 _LINES = 16
 """Most tasks that split an image."""
 _ARENA = Arena()

@@ -35,6 +35,7 @@ from gptrs_backend_numba.views import View
 _FEW = 6
 """Queries that share their keys, up to which a panel of them would be mostly empty."""
 _PARALLEL_FROM = 32_768
+"""Products from which it pays to share the work: waking a worker takes microseconds."""
 _ATTRIBUTES = {"scale", "causal", "mask", "offset"}
 
 

@@ -46,7 +46,7 @@ from gptrs_backend_numba.views import View
 BOUNDS = {"none": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
 """The lower and upper bound that each activation clamps to, by name."""
 _PADDED_A_TASK = 16_384
-"""Floats."""
+"""Floats of padded images per task."""
 _DEPTHWISE_TASKS, _ROWS_A_TASK = 8, 4
 """Tasks of many rows share more of what they read: so many tasks at most, of so many rows."""
 _BYTES_OF_ROWS = 24 * 1024

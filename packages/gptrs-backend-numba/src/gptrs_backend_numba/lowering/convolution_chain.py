@@ -113,6 +113,7 @@ def conv_chain(builder: Builder, unit: Unit) -> None:
     x = builder.contiguous(views[0])
     stages = _stages(builder, op.attrs, views[1:], x, out)
     job = Job(out)
+    # A task computes a chunk through all stages, so that none reads what another core has written.
     for image in range(x.shape[0]):
         _compute_image(builder, [_of_image(stage, image) for stage in stages], job)
     job.emit(builder)
@@ -162,7 +163,8 @@ def _compute_image(builder: Builder, stages: Sequence[_Stage], job: Job) -> None
     out = stages[-1].given.out
     between = sum(4 * math.prod(stage.given.out.shape) for stage in stages[:-1])
     rows = out.shape[1]
-    # No result depends on the rows that are computed with it, so their number may vary.
+    # No result depends on the rows that are computed with it, so their number may vary. Chunks are
+    # a multiple of the threads, so that all have about as much to do.
     threads = builder.context.threads
     chunks = -(-between // _BYTES_AT_ONCE // threads) * threads
     chunks = max(1, min(rows, chunks))

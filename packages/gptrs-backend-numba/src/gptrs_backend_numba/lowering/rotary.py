@@ -25,7 +25,7 @@ from gptrs_backend_numba.views import View
 
 _ELEMENTS_A_TASK = 16_384
 _PARALLEL_FROM = 2 * _ELEMENTS_A_TASK
-"""Elements from which it pays to share the work."""
+"""Elements from which it pays to share the work: those of two tasks."""
 
 
 def rotary_target(dtype: DType) -> str:

@@ -21,7 +21,7 @@ from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.views import dense_strides
 
 _PARALLEL_FROM = 32_768
-"""Elements read or written from which it pays to share the work."""
+"""Elements read or written from which sharing pays: waking a worker takes microseconds."""
 _ELEMENTS_A_CHUNK = 4_096
 """Of these many running values and what is added to them the nearest cache holds both."""
 
