@@ -30,7 +30,7 @@ def require_kept_arrays(function: ast.FunctionDef) -> None:
 
 
 def _addressed(function: ast.FunctionDef) -> dict[str, int]:
-    """The arrays whose address is taken, each with the first line that does."""
+    """Return the arrays whose address is taken, each with the first line that does."""
     found: dict[str, int] = {}
     for node in ast.walk(function):
         if isinstance(node, ast.Attribute) and node.attr == "ctypes":
@@ -40,7 +40,7 @@ def _addressed(function: ast.FunctionDef) -> dict[str, int]:
 
 
 def _require_one_assignment(function: ast.FunctionDef, names: object) -> None:
-    """An array that is made in a loop or given another name's memory is freed on the way."""
+    """Raise AssertionError if an array is made in a loop or assigned twice: numba frees it then."""
     top_level = {
         node.id for statement in function.body if isinstance(statement, ast.Assign)
         for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)
@@ -64,7 +64,7 @@ def _bodies(function: ast.FunctionDef) -> Iterator[list[ast.stmt]]:
 
 
 def _kept_before(body: list[ast.stmt], index: int) -> set[str]:
-    """The names in the `keep_alive` statements right before `body[index]`."""
+    """Return the names in the `keep_alive` statements right before `body[index]`."""
     kept: set[str] = set()
     for statement in reversed(body[:index]):
         match statement:

@@ -1,4 +1,4 @@
-"""Tells those who wait for it that a kernel is being compiled."""
+"""The listeners that are told of each kernel before it is compiled."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gptrs.backend.kernel_cache import Compiling
 
 
 class CompileListeners:
-    """The functions that want to hear of kernels, each with the number it has heard of."""
+    """The functions to call before a kernel is compiled, each with the number of its calls."""
 
     def __init__(self) -> None:
         self._heard: dict[Compiling, int] = {}
@@ -28,7 +28,7 @@ class CompileListeners:
                 self._heard.pop(tell, None)
 
     def kernel(self) -> None:
-        """A kernel is about to be compiled; nobody knows how many will follow."""
+        """Tell the listeners that a kernel is about to be compiled; the total is unknown."""
         with self._lock:
             for tell in self._heard:
                 self._heard[tell] += 1
@@ -38,4 +38,4 @@ class CompileListeners:
 
 
 LISTENERS = CompileListeners()
-"""Those of this process."""
+"""The listeners of this process."""

@@ -1,4 +1,4 @@
-"""Turns the source of a kernel into machine code, from the store when it was compiled before."""
+"""The machine code of kernels: from the store if it was compiled before, else from numba."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from gptrs_backend_numba.codegen.machine_code import Kernel, Linker, decode
 from gptrs_backend_numba.codegen.sources import SOURCES_DIGEST
 
 Build = Callable[[str], FunctionType]
-"""What makes the function of a kernel, with a name, when it is found in no store."""
+"""Makes the function of a kernel, with the given name, if it is in no store."""
 _NAMESPACE = {
     name: value
     for module in (machine, conversion, scalar, complex_numbers)
@@ -79,7 +79,7 @@ def compiled_source(
 
 
 def address_of_kernel(kernel: Kernel) -> int:
-    """Where the machine code of a compiled kernel begins, for calls by other kernels."""
+    """Return the address of the machine code of a compiled kernel, for calls by other kernels."""
     return kernel.address
 
 
@@ -132,7 +132,7 @@ def _from_text(name: str, source: str, constants: Mapping[str, object]) -> Funct
 
 
 def _require_kept(source: str) -> None:
-    """numba frees an array after its last mention, even if its address is used afterwards."""
+    """Raise AssertionError if an array is mentioned last for its address: numba frees it then."""
     for name in set(re.findall(r"\b(\w+)\.ctypes\b", source)):
         rest = re.split(rf"\b{name}\b", source)[-1]
         assert not rest.startswith(".ctypes"), f"`{name}` is mentioned last to take its address"
@@ -140,7 +140,7 @@ def _require_kept(source: str) -> None:
 
 @cache
 def kernel_store() -> KernelStore:
-    """Where this process finds and keeps its kernels."""
+    """Return the store in which this process finds and keeps its kernels."""
     content = SOURCES_DIGEST + target.description().encode()
     digest = hashlib.blake2b(content, digest_size=8).hexdigest()
     return open_store(

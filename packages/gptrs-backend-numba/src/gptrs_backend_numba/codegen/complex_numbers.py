@@ -11,7 +11,7 @@ from gptrs_backend_numba.codegen.machine import divide
 
 @register_jitable
 def complex_divide(x, y):
-    """The quotient by Smith's method, which divides by the larger part of `y` first."""
+    """Return the quotient by Smith's method, which divides by the larger part of `y` first."""
     a, b, c, d = x.real, x.imag, y.real, y.imag
     if abs(c) >= abs(d):
         if c == 0.0 and d == 0.0:
@@ -26,19 +26,19 @@ def complex_divide(x, y):
 
 @register_jitable
 def complex_reciprocal(x):
-    """`1 / x`."""
+    """Return `1 / x`."""
     return complex_divide(complex(1.0, 0.0), x)
 
 
 @register_jitable
 def complex_rsqrt(x):
-    """`1 / sqrt(x)`."""
+    """Return `1 / sqrt(x)`."""
     return complex_reciprocal(cmath.sqrt(x))
 
 
 @register_jitable
 def complex_power(x, y):
-    """`x^y` in polar form; 1 at `x^0` and `1^y`, even where the other operand is NaN.
+    """Return `x^y` in polar form; 1 at `x^0` and `1^y`, even where the other operand is NaN.
 
     At 0, the result is 0 for a positive exponent and NaN for any other.
     """
@@ -57,7 +57,7 @@ def complex_power(x, y):
 
 @register_jitable
 def complex_expm1(x):
-    """`e^x - 1` without cancellation: `expm1(a) cos(b) - 2 sin(b/2)^2 + i e^a sin(b)`."""
+    """Return `e^x - 1` without cancellation: `expm1(a) cos(b) - 2 sin(b/2)^2 + i e^a sin(b)`."""
     half = math.sin(0.5 * x.imag)
     real = math.expm1(x.real) * math.cos(x.imag) - 2.0 * half * half
     return complex(real, math.exp(x.real) * math.sin(x.imag))
@@ -65,7 +65,7 @@ def complex_expm1(x):
 
 @register_jitable
 def complex_log1p(x):
-    """`log(1 + x)`; near 0 by `log1p(a (2 + a) + b^2) / 2 + i atan2(b, 1 + a)`."""
+    """Return `log(1 + x)`; near 0 by `log1p(a (2 + a) + b^2) / 2 + i atan2(b, 1 + a)`."""
     if abs(x.real) > 0.5 or abs(x.imag) > 0.5:
         return cmath.log(complex(1.0 + x.real, x.imag))
     real = 0.5 * math.log1p(x.real * (2.0 + x.real) + x.imag * x.imag)
@@ -74,7 +74,7 @@ def complex_log1p(x):
 
 @register_jitable
 def complex_is_finite(x):
-    """Whether both parts are."""
+    """Return whether both parts are finite."""
     return math.isfinite(x.real) and math.isfinite(x.imag)
 
 

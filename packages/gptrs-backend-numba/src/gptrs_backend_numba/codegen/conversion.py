@@ -9,7 +9,7 @@ from gptrs_backend_numba.codegen.machine import call_llvm, unary
 
 
 def _reinterpreted(source, target):
-    """The bits of a number as one of another type; both are names of types in numba."""
+    """Return an intrinsic that reads the bits of `source` as `target`, names of numba's types."""
 
     @intrinsic
     def apply(typing_context, x):
@@ -29,7 +29,7 @@ f64_from_bits = _reinterpreted("int64", "float64")
 
 @intrinsic
 def truncated(typing_context, x):
-    """A float32 that is known to fit, as int32; unlike `convert` this is one vector instruction."""
+    """Return a float32 that is known to fit, as int32: one vector instruction, unlike `convert`."""
 
     def generate(context, builder, signature, arguments):
         return builder.fptosi(arguments[0], ir.IntType(32))
@@ -39,7 +39,7 @@ def truncated(typing_context, x):
 
 @intrinsic
 def wrapped(typing_context, x, element):
-    """An integer as the integer type `element`: its low bits, or its value in a wider type."""
+    """Return an integer as the integer type `element`: its low bits, or all if that is wider."""
     source, target = types.unliteral(x), element.instance_type
 
     def generate(context, builder, signature, arguments):
@@ -55,7 +55,7 @@ def wrapped(typing_context, x, element):
 
 @intrinsic
 def convert(typing_context, x, element):
-    """`x` as `element` by the rules of `cast`: integers saturate, NaN becomes 0, `i1` is x != 0."""
+    """Return `x` as `element`, as `cast` does: integers saturate, NaN is 0, `i1` is x != 0."""
     source, target = types.unliteral(x), element.instance_type
 
     def generate(context, builder, signature, arguments):
@@ -101,7 +101,7 @@ def _saturated(builder, source, target, target_type, value):
 
 
 def _to_53_bits_odd(builder, type_, x):
-    """Integers that float64 may not hold become odd multiples of 2^11, which it does hold.
+    """Return integers that float64 may not hold as odd multiples of 2^11, which it does hold.
 
     They lie on the same side of what is halfway between two numbers of much fewer bits.
     """

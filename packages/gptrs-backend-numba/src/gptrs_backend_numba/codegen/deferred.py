@@ -1,4 +1,4 @@
-"""What kernels take from numba, without importing it: most processes find all kernels stored.
+"""Placeholders for numba's decorators and types: most processes find all kernels stored.
 
 `intrinsic`, `register_jitable` and `types` are used as those of numba are. What they need of it
 they import when the first kernel is compiled.
@@ -14,7 +14,7 @@ from typing import TypeVar, overload
 Function = TypeVar("Function", bound=Callable[..., object])
 
 _waiting: list[Callable[[], object]] = []
-"""What is to be done before the next kernel is compiled."""
+"""Registrations to make before the next kernel is compiled."""
 
 
 class Intrinsic:
@@ -34,7 +34,7 @@ class Intrinsic:
 
     @property
     def _numba_type_(self) -> object:
-        """What numba asks an object that it does not know for."""
+        """Return the numba type of this object; numba asks objects that it does not know for it."""
         register_waiting()
         context = import_module("numba.core.registry").cpu_target.typing_context
         return context.resolve_value_type(self._real)

@@ -1,4 +1,4 @@
-"""Functions of element types for the bindings of kernels: what loads, rounds, casts and stores.
+"""Functions per element type for the bindings of kernels: they load, round, cast and store.
 
 `X` being a pointer to elements of the type `memory_of(dtype)`, `load_of(dtype)` is the function of
 compiled code that makes a register value of `X[i]`, and `X[i] = store(value)` needs
@@ -205,7 +205,7 @@ def _is_not_zero_of(source: DType) -> Unary:
 
 @cache
 def _to_f32_of(source: DType) -> Unary:
-    """On the way to a narrow type: what is rounded here stays off the middle of two results."""
+    """Return the conversion to f32 on the way to a narrow type: what it rounds is no tie there."""
     if source.bits < 32 or source is dtypes.f32:
         return _converted_to(np.float32)
     exact = to_53_bits_odd if source.is_integer and source.bits == 64 else unchanged

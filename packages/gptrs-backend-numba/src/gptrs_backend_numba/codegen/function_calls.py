@@ -1,4 +1,4 @@
-"""Calls of compiled functions by their addresses, and how wide the vectors of a function are."""
+"""Calls of compiled functions by their addresses, and the vector width of a function."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gptrs_backend_numba.codegen.vector_ir import I8, I32, I64, WIDTH
 
 
 def _call(count):
-    """The signature and the code of a call of a function of `count` arguments by its address."""
+    """Return the signature and the code of a call by address of a function of `count` arguments."""
 
     def generate(context, builder, signature, arguments):
         failure = ir.PointerType(I8)

@@ -22,9 +22,9 @@ from gptrs_backend_numba.codegen.machine import pointer
 
 END, CALL, JUMP, UNLESS, BEGIN, NEXT, PLACE = range(7)
 MOST_ARGUMENTS = 24
-"""How many arguments a function can take."""
+"""The most arguments that a function can take."""
 RAISED = -1
-"""What a call gives that ended by an exception, of which only a lack of memory is possible."""
+"""The result of a call that raised an exception, which can only be a lack of memory."""
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 
@@ -58,7 +58,7 @@ def invoke(typing_context, function, arguments, count):
 
 
 def _returned(builder, function, first, count, slots):
-    """The result of a call in numba's convention: a status, and the result through a pointer."""
+    """Return the result of a call in numba's convention: a status, and the result by a pointer."""
     address = builder.inttoptr(first, ir.PointerType(_I64))
     arguments = [
         builder.load(builder.gep(address, [ir.Constant(_I64, i)], source_etype=_I64), typ=_I64)

@@ -76,7 +76,7 @@ class SpecializedKernel:
 
     @property
     def name(self) -> str:
-        """The name of the kernel without its bindings."""
+        """Return the name of the kernel without its bindings."""
         return self.template.__name__
 
     def build(self, name: str) -> FunctionType:
@@ -137,7 +137,7 @@ _CALLEES: dict[str, FunctionType] = {}
 
 
 def _callee(key: str, specialized: SpecializedKernel) -> FunctionType:
-    """The one function of a specialized kernel that other kernels call."""
+    """Return the one function of a specialized kernel that other kernels call."""
     if key not in _CALLEES:
         built = specialized.build(unique_name(specialized.name, key))
         options = {"inline": "always"} if specialized.template.inlined else {}

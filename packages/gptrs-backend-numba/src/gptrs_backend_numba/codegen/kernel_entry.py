@@ -1,4 +1,4 @@
-"""A file with one compiled kernel: how it is written, and what must hold before it is trusted."""
+"""The file format of one compiled kernel, and the checks before a file is trusted."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class DamagedEntryError(Exception):
-    """A file is no whole entry; the text says why."""
+    """An error for a file that is not a whole entry; the text says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The machine code of a kernel, and by and for what it was made: one line of text."""
+    """The machine code of a kernel, and one line on what it was made by and for."""
 
     version: str
     body: bytes
 
 
 def encoded(entry: Entry) -> bytes:
-    """The content of the file: a checksum, the version, the code."""
+    """Return the content of the file: a checksum, the version, the code."""
     content = entry.version.encode() + b"\n" + entry.body
     return _MAGIC + hashlib.sha256(content).digest() + content
 
 
 def decoded(data: bytes) -> Entry:
-    """The entry in the content of a file; DamagedEntryError unless it is whole, to the last bit."""
+    """Return the entry in the content of a file; raise DamagedEntryError unless it is whole."""
     start = len(_MAGIC) + _DIGEST
     content = data[start:]
     if data[:start] != _MAGIC + hashlib.sha256(content).digest():
@@ -66,7 +66,7 @@ def read_own(path: Path) -> Entry:
 
 
 def version_of(path: Path) -> str | None:
-    """What an entry says it was made by and for, unchecked; None if it does not say it."""
+    """Return the version that an entry states, unchecked; None if it states none."""
     try:
         with os.fdopen(os.open(path, _FLAGS), "rb") as file:
             head = file.read(len(_MAGIC) + _DIGEST + _LONGEST_VERSION)

@@ -1,4 +1,4 @@
-"""What lies in the folder of compiled kernels: listed, kept within a budget, cleared."""
+"""The folder of compiled kernels: listing, keeping within a budget, clearing."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Found:
 
 
 def found_in(folder: Path) -> Iterator[Found]:
-    """The entries in `folder`; files that are none are nobody's business."""
+    """Return the entries in `folder`; other files are ignored."""
     with os.scandir(folder) as files:
         for file in files:
             if not _NAME.fullmatch(file.name):
@@ -50,7 +50,7 @@ def found_in(folder: Path) -> Iterator[Found]:
 
 
 def versions_in(folder: Path, current: str) -> list[CacheVersion]:
-    """The entries by the version that made them, `current` first, then the largest."""
+    """Return the entries by the version that made them, `current` first, then the largest."""
     entries: dict[str, Entries] = defaultdict(Entries)
     for found in found_in(folder):
         entries[version_of(found.path) or _UNKNOWN] += Entries(1, found.nbytes)
@@ -93,7 +93,7 @@ def clear(folder: Path, keep: str | None) -> Entries:
 
 
 def budget_bytes() -> int:
-    """`GPTRS_CACHE_BYTES`, else 512 MiB; UsageError if that is no number of bytes."""
+    """Return `GPTRS_CACHE_BYTES`, else 512 MiB; raise UsageError if it is not a number of bytes."""
     text = os.environ.get(VARIABLE, "").strip()
     if not text:
         return DEFAULT_BUDGET

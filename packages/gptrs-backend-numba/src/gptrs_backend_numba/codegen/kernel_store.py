@@ -21,7 +21,7 @@ from gptrs_backend_numba.codegen.kernel_inventory import budget_bytes, keep_with
 _LOG = logging.getLogger("gptrs")
 _LOCK_FILE = ".lock"
 _WAIT_S = 120.0
-"""How long a process waits for a kernel that another one compiles, before it does so itself."""
+"""Longest wait for a kernel that another process compiles, before this one compiles it."""
 _LOOK_S = 0.02
 
 
@@ -40,13 +40,13 @@ class KernelStore:
         self.version = version
         self.budget = budget
         self.keeps = folder is not None and budget > 0
-        """Whether what is saved stays, as far as is known."""
+        """False without a folder or a budget, and once saving has failed."""
         self._unseen = 0
         """Bytes that may be saved before the folder is looked at again, which takes long."""
         self._warned: set[str] = set()
 
     def load(self, key: str) -> bytes | None:
-        """The entry stored under `key`, None if there is none that can be trusted."""
+        """Return the entry stored under `key`, None if there is none that can be trusted."""
         if self.folder is None:
             return None
         path = self.folder / key
@@ -119,7 +119,7 @@ class KernelStore:
 
 
 def open_store(version: str) -> KernelStore:
-    """The store below `GPTRS_CACHE_DIR`, else the user's cache directory.
+    """Return the store below `GPTRS_CACHE_DIR`, else below the user's cache directory.
 
     The directory is made with mode 0700. One that belongs to somebody else, is a link, or cannot
     be made private is not used: the log says so and kernels are compiled in every process.

@@ -1,4 +1,4 @@
-"""Integers that compare as elements do: what sorting and looking for extremes work on."""
+"""Integers that compare as elements do, for sorting and for argmax and argmin."""
 
 from __future__ import annotations
 
@@ -66,14 +66,14 @@ def _integer_key(dtype: DType) -> Unary:
 
 
 def _greatest_bits(dtype: DType) -> int:
-    """The bits of the greatest positive value; those above are NaN."""
+    """Return the bits of the greatest positive value; those above are NaN."""
     greatest = 448.0 if dtype is dtypes.f8e4m3 else np.inf
     return int(np.array(greatest).astype(dtype.numpy).view(f"u{dtype.itemsize}"))
 
 
 @register_jitable
 def float_key(bits, sign, greatest, nan):
-    """Sign and magnitude as one number; `sign` has the sign bit and all above it."""
+    """Return sign and magnitude as one number; `sign` has the sign bit and all above it."""
     magnitude = bits & ~np.int64(sign)
     number = choose((bits & np.int64(sign)) != 0, -magnitude, magnitude)
     return choose(magnitude > np.int64(greatest), np.int64(nan), number)

@@ -24,7 +24,7 @@ def call_llvm(builder, name, result, arguments):
 
 @intrinsic
 def pointer(typing_context, address, element):
-    """The memory at `address` as elements of the NumPy type `element`; indexing is unchecked."""
+    """Return the memory at `address` as elements of the NumPy type `element`, unchecked."""
     signature = types.CPointer(element.instance_type)(types.int64, element)
 
     def generate(context, builder, signature, arguments):
@@ -34,7 +34,7 @@ def pointer(typing_context, address, element):
 
 
 def unary(name, emit):
-    """An intrinsic of one number; `emit` takes the builder, the type and the number."""
+    """Return an intrinsic of one number; `emit` takes the builder, the type and the number."""
 
     @named_intrinsic(name)
     def apply(typing_context, x):
@@ -47,7 +47,7 @@ def unary(name, emit):
 
 
 def binary(name, emit):
-    """An intrinsic of two numbers of one type; `emit` takes the builder, the type and both."""
+    """Return an intrinsic of two numbers of one type; `emit` takes builder, type and both."""
 
     @named_intrinsic(name)
     def apply(typing_context, x, y):
@@ -75,7 +75,7 @@ def _math(name):
 
 @intrinsic
 def fma(typing_context, x, y, z):
-    """`x * y + z` rounded once."""
+    """Return `x * y + z`, rounded once."""
 
     def generate(context, builder, signature, arguments):
         return _math("fma")(builder, signature.return_type, *arguments)
@@ -85,7 +85,7 @@ def fma(typing_context, x, y, z):
 
 @intrinsic
 def choose(typing_context, condition, x, y):
-    """`x` where `condition` holds, else `y`, without a branch."""
+    """Return `x` where `condition` holds, else `y`, without a branch."""
 
     def generate(context, builder, signature, arguments):
         return builder.select(*arguments)
@@ -94,7 +94,7 @@ def choose(typing_context, condition, x, y):
 
 
 def _divisor(builder, type_, y):
-    """`y` made safe to divide by, and whether the quotient is the negated dividend instead."""
+    """Return a safe divisor for `y`, and whether the quotient is the negated dividend instead."""
     zero = builder.icmp_unsigned("==", y, ir.Constant(y.type, 0))
     minus_one = ir.Constant(ir.IntType(1), 0)
     if type_.signed:
@@ -123,7 +123,7 @@ def _integer_extreme(direction):
 
 
 def _shift(shift_of, beyond):
-    """A shift whose count may be anything: `beyond` gives the result for counts past the width."""
+    """Return a shift for any count: `beyond` gives the result for counts past the width."""
 
     def emit(builder, type_, x, y):
         width = ir.Constant(y.type, type_.bitwidth)
@@ -150,7 +150,7 @@ _divide_exact = binary("_divide_exact", lambda builder, type_, x, y: builder.udi
 
 @register_jitable
 def offset(geometry, at, rank, index):
-    """Element offset of row-major position `index`; (size, stride) of each axis begin at `at`."""
+    """Return the element offset of row-major `index`; (size, stride) of each axis begin at `at`."""
     total = np.int64(0)
     for axis in range(rank - 1, -1, -1):
         size = geometry[at + 2 * axis]

@@ -26,12 +26,12 @@ class MachineCode:
     object_file: bytes
 
     def encoded(self) -> bytes:
-        """The bytes of which `decode` makes it again."""
+        """Return the bytes that `decode` reads."""
         return f"{self.name} {self.arguments}\n".encode() + self.object_file
 
 
 def decode(body: bytes) -> MachineCode:
-    """What `MachineCode.encoded` gave; ValueError for anything else."""
+    """Return the code in the bytes of `MachineCode.encoded`; raise ValueError for anything else."""
     head = _HEAD.match(body)
     if head is None:
         raise ValueError("it does not begin with the name of a function")
@@ -49,13 +49,13 @@ class Kernel:
 
     def __init__(self, address: int, arguments: int) -> None:
         self.address = address
-        """Where its machine code begins, for calls by other kernels."""
+        """The address of the machine code, for calls by other kernels."""
         integers = [ctypes.c_int64] * arguments
         convention = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p, *integers)
         self._call = convention(address)
 
     def __call__(self, *arguments: int) -> int:
-        """What the function returns; MemoryError if it found no memory for its work."""
+        """Return the result of the function; raise MemoryError if it lacked memory for its work."""
         slots = (ctypes.c_int64 * 2)()
         place = ctypes.addressof(slots)
         # A lack of memory is the only exception that kernels raise.
@@ -65,10 +65,10 @@ class Kernel:
 
 
 class Linker:
-    """Brings machine code into this process, where it stays. Not safe between threads."""
+    """The linker of machine code into this process, where it stays. Not thread-safe."""
 
     def link(self, code: MachineCode) -> Kernel:
-        """Make the function of `code` callable; ValueError if it is no object file."""
+        """Link the function of `code` and return it; raise ValueError if it is no object file."""
         if not code.object_file.startswith(_ELF):
             raise ValueError("it is no object file")
         file = llvm.ObjectFileRef.from_data(code.object_file)

@@ -1,4 +1,4 @@
-"""Has numba turn kernels into machine code; imported when the first one is found in no store."""
+"""The compilation of kernels by numba; imported when the first kernel is in no store."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _arrays() -> CodeLibrary:
 
 
 def _require_known(library: CodeLibrary) -> None:
-    """A name that this process does not have would end the one in which the code is linked."""
+    """Raise AssertionError for an unknown symbol: linking it would end the process."""
     process = ctypes.CDLL(None)
     for function in library._final_module.functions:
         if function.is_declaration and not function.name.startswith("llvm."):

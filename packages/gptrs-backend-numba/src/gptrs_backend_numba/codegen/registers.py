@@ -1,4 +1,4 @@
-"""How element types live in kernels: as what they are loaded, computed on, rounded, and stored.
+"""Element types in kernels: the types they are loaded, computed on, rounded and stored as.
 
 `i1` is a byte in memory and a truth value in a register. Floats of 8 and 16 bits are unsigned
 integers in memory and float32 in a register, rounded to the narrow type after every operation.
@@ -21,12 +21,12 @@ NUMBERS: tuple[DType, ...] = (*INTEGERS, *FLOATS, dtypes.cf32, dtypes.cf64)
 
 
 def is_narrow(dtype: DType) -> bool:
-    """Whether the type is computed on as float32 and rounded."""
+    """Return whether the type is computed on as float32 and rounded."""
     return dtype.is_float and dtype.bits <= 16
 
 
 def register(dtype: DType) -> str:
-    """The NumPy type, as source, of a value of this type in a register."""
+    """Return the NumPy type, as source, of a value of this type in a register."""
     if is_narrow(dtype):
         return "np.float32"
     if dtype.bits == 4:
@@ -35,19 +35,19 @@ def register(dtype: DType) -> str:
 
 
 def memory(dtype: DType) -> str:
-    """The NumPy type, as source, of an element of this type in memory."""
+    """Return the NumPy type, as source, of an element of this type in memory."""
     if is_narrow(dtype):
         return f"np.uint{dtype.bits}"
     return "np.uint8" if dtype.is_bool else register(dtype)
 
 
 def typed_pointer(address: str, dtype: DType) -> str:
-    """Source of a pointer to elements of this type."""
+    """Return the source of a pointer to elements of this type."""
     return f"pointer({address}, {memory(dtype)})"
 
 
 def load(dtype: DType, element: str) -> str:
-    """Source of the register value of `element`, an indexed pointer."""
+    """Return the source of the register value of `element`, an indexed pointer."""
     if is_narrow(dtype):
         return f"{dtype}_to_f32({element})"
     if dtype.bits == 4:
@@ -56,21 +56,21 @@ def load(dtype: DType, element: str) -> str:
 
 
 def store(dtype: DType, value: str) -> str:
-    """Source of what to assign to an element for a register value."""
+    """Return the source of the value to assign to an element for a register value."""
     if is_narrow(dtype):
         return f"f32_to_{dtype}({value})"
     return f"convert({value}, np.uint8)" if dtype.is_bool else value
 
 
 def rounded(dtype: DType, value: str) -> str:
-    """Source of a computed value brought to the precision of its type."""
+    """Return the source of a computed value rounded to the precision of its type."""
     if dtype.bits == 4:
         return f"wrapped_{dtype}({value})"
     return f"{dtype}_to_f32(f32_to_{dtype}({value}))" if is_narrow(dtype) else value
 
 
 def cast(value: str, source: DType, target: DType) -> str:
-    """Source of a register value converted as by `cast`, which no complex number is to a real."""
+    """Return the source of a register value converted as by `cast`, never from complex to real."""
     if source is target:
         return value
     if target.is_complex:
@@ -84,7 +84,7 @@ def cast(value: str, source: DType, target: DType) -> str:
 
 
 def cast_element(value: str, source: DType, target: DType) -> str:
-    """Source of what to assign to an element for a register value converted as by `cast`."""
+    """Return the source of the value to assign to an element for one converted as by `cast`."""
     if is_narrow(target) and source is not target:
         return store(target, _to_f32(value, source))  # which rounds it
     return store(target, cast(value, source, target))
@@ -97,7 +97,7 @@ def _to_complex(value: str, source: DType, target: DType) -> str:
 
 
 def _to_f32(value: str, source: DType) -> str:
-    """On the way to a narrow type: what is rounded here stays off the middle of two results."""
+    """Return the source of f32 on the way to a narrow type: what it rounds is no tie there."""
     if source.is_integer and source.bits == 64:
         value = f"to_53_bits_odd({value})"
     if source.bits >= 32 and source is not dtypes.f32:
@@ -106,7 +106,7 @@ def _to_f32(value: str, source: DType) -> str:
 
 
 def constant(value: complex, dtype: DType) -> np.generic:
-    """`value` as a NumPy scalar of the register type, to be a global name of a kernel."""
+    """Return `value` as a NumPy scalar of the register type, to be a global name of a kernel."""
     if is_narrow(dtype):
         return np.float32(value.real)
     if dtype.bits == 4:

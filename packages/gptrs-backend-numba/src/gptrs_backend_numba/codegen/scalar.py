@@ -24,7 +24,7 @@ f32, i32 = np.float32, np.int32
 
 @register_jitable
 def exp_f32(x):
-    """`e^x` by `2^n * e^r`, |r| <= ln(2) / 2, with the polynomial of Cephes `expf`; < 2 ULP."""
+    """Return `e^x` as `2^n * e^r`, |r| <= ln(2) / 2, by the polynomial of Cephes; < 2 ULP."""
     y = choose(x < f32(89.0), x, f32(89.0))  # NaN is put back at the end
     y = choose(y > f32(-104.0), y, f32(-104.0))
     n = rint(y * f32(1.44269504088896341))
@@ -46,7 +46,7 @@ def exp_f32(x):
 
 @register_jitable
 def tanh_f32(x):
-    """The hyperbolic tangent: an odd polynomial (Cephes `tanhf`) below 0.625, else by `e^2x`."""
+    """Return tanh: an odd polynomial (Cephes `tanhf`) below 0.625, else by `e^2x`."""
     t = absolute(x)
     z = x * x
     p = fma(f32(-5.70498872745e-3), z, f32(2.06390887954e-2))
@@ -60,7 +60,7 @@ def tanh_f32(x):
 
 @register_jitable
 def erf_f32(x):
-    """The error function: an odd polynomial near 0, else `1 - e^p(|x|)`; about 1 ULP."""
+    """Return the error function: an odd polynomial near 0, else `1 - e^p(|x|)`; about 1 ULP."""
     t = absolute(x)
     z = x * x
     p = fma(f32(-1.72853470e-5), t, f32(3.83197126e-4))
@@ -83,33 +83,33 @@ def erf_f32(x):
 
 @register_jitable
 def logistic_f32(x):
-    """`1 / (1 + e^-x)` from `e^-|x|`, which cannot overflow."""
+    """Return `1 / (1 + e^-x)` from `e^-|x|`, which cannot overflow."""
     e = exp_f32(-absolute(x))
     return divide(choose(x < f32(0.0), e, f32(1.0)), f32(1.0) + e)
 
 
 @register_jitable
 def logistic_f64(x):
-    """`logistic_f32` in double precision."""
+    """Return `logistic_f32` in double precision."""
     e = math.exp(-absolute(x))
     return divide(choose(x < 0.0, e, 1.0), 1.0 + e)
 
 
 @register_jitable
 def sign_f32(x):
-    """-1 or 1 with the sign of `x`; zeros and NaN stay."""
+    """Return -1 or 1 with the sign of `x`; zeros and NaN stay."""
     return choose(absolute(x) > f32(0.0), copysign(f32(1.0), x), x)
 
 
 @register_jitable
 def sign_f64(x):
-    """`sign_f32` in double precision."""
+    """Return `sign_f32` in double precision."""
     return choose(absolute(x) > 0.0, copysign(1.0, x), x)
 
 
 @register_jitable
 def f16_to_f32(bits):
-    """The value of a half-precision float given as uint16."""
+    """Return the value of a half-precision float given as uint16."""
     b = convert(bits, i32)
     magnitude = i32((b & i32(0x7FFF)) << i32(13))
     exponent = i32(magnitude & i32(0x0F800000))
@@ -125,7 +125,7 @@ def f16_to_f32(bits):
 
 @register_jitable
 def f32_to_f16(x):
-    """The nearest half-precision float as uint16, ties to even; overflows to infinity."""
+    """Return the nearest half-precision float as uint16, ties to even; overflows to infinity."""
     b = bits_of(x)
     magnitude = i32(b & i32(0x7FFFFFFF))
     # Adding 0.5 lines the subnormal bits up at the end of the significand, rounded by the adder.
@@ -140,13 +140,13 @@ def f32_to_f16(x):
 
 @register_jitable
 def bf16_to_f32(bits):
-    """The value of a bfloat16 given as uint16."""
+    """Return the value of a bfloat16 given as uint16."""
     return from_bits(i32(convert(bits, i32) << i32(16)))
 
 
 @register_jitable
 def f32_to_bf16(x):
-    """The nearest bfloat16 as uint16, ties to even; NaN stays NaN."""
+    """Return the nearest bfloat16 as uint16, ties to even; NaN stays NaN."""
     b = bits_of(x)
     rounded = i32(b + i32(0x7FFF) + i32((b >> i32(16)) & i32(1)))
     kept = choose(x == x, rounded, i32(b | i32(0x400000)))
@@ -155,7 +155,7 @@ def f32_to_bf16(x):
 
 @register_jitable
 def f64_to_f32_odd(x):
-    """`x` in float32 with the last bit set if inexact, so that a second rounding is harmless."""
+    """Return `x` in float32, the last bit set if inexact, so that a second rounding is harmless."""
     nearest = convert(x, f32)
     back = convert(nearest, np.float64)
     step = choose(absolute(back) < absolute(x), i32(1), i32(-1))
@@ -166,13 +166,13 @@ def f64_to_f32_odd(x):
 
 @register_jitable
 def f8e5m2_to_f32(bits):
-    """The value of an 8-bit float with 5 bits of exponent, the upper half of a half float."""
+    """Return the value of an 8-bit float with 5 bits of exponent, the upper half of an f16."""
     return f16_to_f32(np.uint16(convert(bits, i32) << i32(8)))
 
 
 @register_jitable
 def f32_to_f8e5m2(x):
-    """The nearest 8-bit float with 5 bits of exponent, ties to even; overflows to infinity."""
+    """Return the nearest 8-bit float with 5 bits of exponent, ties to even, or infinity."""
     b = bits_of(x)
     magnitude = i32(b & i32(0x7FFFFFFF))
     subnormal = i32(bits_of(from_bits(magnitude) + f32(128.0)) - i32(0x43000000))
@@ -186,7 +186,7 @@ def f32_to_f8e5m2(x):
 
 @register_jitable
 def f8e4m3_to_f32(bits):
-    """The value of an 8-bit float with 4 bits of exponent, which has NaN but no infinities."""
+    """Return the value of an 8-bit float with 4 bits of exponent, which has no infinities."""
     b = convert(bits, i32)
     magnitude = i32((b & i32(0x7F)) << i32(20))
     normal = from_bits(i32(magnitude + i32(120 << 23)))
@@ -198,7 +198,7 @@ def f8e4m3_to_f32(bits):
 
 @register_jitable
 def f32_to_f8e4m3(x):
-    """The nearest 8-bit float with 4 bits of exponent, ties to even; overflows to NaN."""
+    """Return the nearest 8-bit float with 4 bits of exponent, ties to even; overflows to NaN."""
     b = bits_of(x)
     magnitude = i32(b & i32(0x7FFFFFFF))
     subnormal = i32(bits_of(from_bits(magnitude) + f32(16384.0)) - i32(0x46800000))
@@ -211,25 +211,25 @@ def f32_to_f8e4m3(x):
 
 @register_jitable
 def wrapped_si4(x):
-    """The number that the low 4 bits of an int8 are."""
+    """Return the signed number in the low 4 bits of an int8."""
     return np.int8(((x & 15) ^ 8) - 8)
 
 
 @register_jitable
 def wrapped_ui4(x):
-    """The number that the low 4 bits of a uint8 are."""
+    """Return the number in the low 4 bits of a uint8."""
     return np.uint8(x & 15)
 
 
 @register_jitable
 def clamped_si4(x):
-    """The nearest number of 4 bits."""
+    """Return the nearest number of 4 bits."""
     return integer_minimum(integer_maximum(x, np.int8(-8)), np.int8(7))
 
 
 @register_jitable
 def clamped_ui4(x):
-    """The nearest number of 4 bits."""
+    """Return the nearest number of 4 bits."""
     return integer_minimum(x, np.uint8(15))
 
 

@@ -1,4 +1,4 @@
-"""What compiled code asks of the processor and of the system: atomic words and waiting."""
+"""Intrinsics of the processor and of the system for threads: atomic words and waiting."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _pointer(builder, address):
 
 @intrinsic
 def atomic_load(typing_context, address):
-    """The int64 at `address`, in the one order that all threads see."""
+    """Return the int64 at `address`, in the one order that all threads see."""
 
     def generate(context, builder, signature, arguments):
         return builder.load_atomic(_pointer(builder, arguments[0]), "seq_cst", 8, typ=_I64)
@@ -31,7 +31,7 @@ def atomic_load(typing_context, address):
 
 @intrinsic
 def atomic_store(typing_context, address, value):
-    """Make `value` the int64 at `address`."""
+    """Store `value` as the int64 at `address`."""
 
     def generate(context, builder, signature, arguments):
         builder.store_atomic(arguments[1], _pointer(builder, arguments[0]), "seq_cst", 8)
@@ -88,7 +88,7 @@ def give_way(typing_context):
 
 @intrinsic
 def futex(typing_context, address, operation, value):
-    """Linux: sleep while the 32 bits at `address` are `value`, or wake `value` who do."""
+    """Sleep while the 32 bits at `address` are `value`, or wake `value` sleepers (Linux)."""
 
     def generate(context, builder, signature, arguments):
         if _FUTEX is None:

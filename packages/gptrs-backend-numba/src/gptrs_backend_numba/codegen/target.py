@@ -12,13 +12,13 @@ _CPU_NAME, _CPU_FEATURES = "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES"
 
 @cache
 def cpu_name() -> str:
-    """As LLVM calls it; `NUMBA_CPU_NAME` is meant for tests."""
+    """Return LLVM's name of the processor; `NUMBA_CPU_NAME` is meant for tests."""
     return os.environ.get(_CPU_NAME) or llvm.get_host_cpu_name()
 
 
 @cache
 def features() -> frozenset[str]:
-    """Names of what code may use, as LLVM calls it: another CPU than the host has no AVX-512."""
+    """Return LLVM's names of usable CPU features: another CPU than the host has no AVX-512."""
     given = os.environ.get(_CPU_FEATURES)
     if given is None and cpu_name().lower() == "generic":  # to numba that one has none
         given = ""
@@ -32,7 +32,7 @@ def features() -> frozenset[str]:
 
 @cache
 def description() -> str:
-    """All that decides what machine code numba makes of a source, besides its version."""
+    """Return all that decides which machine code numba makes of a source, besides its version."""
     settings = {k: v for k, v in os.environ.items() if k.startswith("NUMBA_")}
     found = sorted(name for name, present in llvm.get_host_cpu_features().items() if present)
     return repr(

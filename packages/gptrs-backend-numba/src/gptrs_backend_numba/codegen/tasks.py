@@ -37,7 +37,7 @@ _TICKET, _COUNT, _DONE, _WAKE, _SLEEPERS, _LIMIT, _STOP, _FUNCTION = (
 _ARGUMENTS = _FUNCTION + 8
 _NO_TASKS = 0xFFFFFFFF
 _SPINS = 2000
-"""How often an idle worker looks for work before it sleeps, some 20 to 60 microseconds."""
+"""Times an idle worker looks for work before it sleeps, some 20 to 60 microseconds."""
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _FUTEX_WAIT, _FUTEX_WAKE = 128, 129
@@ -61,7 +61,7 @@ def call_task(typing_context, function, a, b, c, geometry, task):
 
 @register_jitable
 def has_task(state, worker):
-    """Whether there is a task that this worker may take."""
+    """Return whether there is a task that this worker may take."""
     next_task = atomic_load(state + _TICKET) & _NO_TASKS
     return next_task < atomic_load(state + _COUNT) and worker < atomic_load(state + _LIMIT)
 
@@ -118,7 +118,7 @@ def stop(state):
 
 @register_jitable
 def stopped(state):
-    """Whether `stop` has been called."""
+    """Return whether `stop` has been called."""
     return atomic_load(state + _STOP) != 0
 
 

@@ -10,9 +10,9 @@ from gptrs_backend_numba.codegen.target import features
 FEATURES = features()
 """Names of the features of the processor, as LLVM calls them."""
 FUSED = bool(FEATURES & {"fma", "neon"})
-"""Whether there is an instruction for fused multiply-adds; without one they are slow calls."""
+"""True if there is an instruction for fused multiply-adds; without one they are slow calls."""
 HALVES = bool(FEATURES & {"f16c", "neon"})
-"""Whether there is an instruction that widens half-precision floats."""
+"""True if there is an instruction that widens half-precision floats."""
 
 WIDTH = 16 if "avx512f" in FEATURES else 8 if {"avx2", "fma"} <= FEATURES else 4
 """Floats in a vector register."""
@@ -33,11 +33,11 @@ class Emitter:
         self.builder = builder
 
     def pointer(self, address):
-        """An address as a pointer to bytes."""
+        """Return an address as a pointer to bytes."""
         return self.builder.inttoptr(address, BYTES)
 
     def moved(self, pointer, *offsets):
-        """`pointer` plus bytes, each offset a number or the product of a value and a number."""
+        """Return `pointer` plus byte offsets: numbers, or products of a value and a number."""
         b = self.builder
         for offset in offsets:
             value, factor = offset if isinstance(offset, tuple) else (number(offset), 1)
@@ -47,7 +47,7 @@ class Emitter:
         return pointer
 
     def load(self, pointer, type_, align):
-        """A value of a type at a pointer that is a multiple of `align`."""
+        """Load a value of a type at a pointer that is a multiple of `align`."""
         typed = self.builder.bitcast(pointer, ir.PointerType(type_))
         return self.builder.load(typed, align=align, typ=type_)
 
@@ -56,7 +56,7 @@ class Emitter:
         self.builder.store(value, self.builder.bitcast(pointer, ir.PointerType(value.type)), 4)
 
     def floats(self, pointer, dtype):
-        """`WIDTH` elements of type "f32", "bf16" or "f16" as a vector of f32."""
+        """Load `WIDTH` elements of type "f32", "bf16" or "f16" as a vector of f32."""
         if dtype == "f32":
             return self.load(pointer, VECTOR, 4)
         if dtype == "f16" and HALVES:
@@ -69,7 +69,7 @@ class Emitter:
         return self._from_half(bits)
 
     def _from_half(self, bits):
-        """As `f16_to_f32` of `gptrs_backend_numba.codegen.scalar`."""
+        """Emit `f16_to_f32` of `gptrs_backend_numba.codegen.scalar` for a vector."""
         b = self.builder
         magnitude = b.shl(b.and_(bits, words(0x7FFF)), words(13))
         exponent = b.and_(magnitude, words(0x0F800000))
@@ -82,19 +82,19 @@ class Emitter:
         return b.bitcast(b.or_(value, sign), VECTOR)
 
     def splat(self, value):
-        """A vector of one f32 everywhere."""
+        """Return a vector with one f32 in every lane."""
         b = self.builder
         undefined = ir.Constant(VECTOR, ir.Undefined)
         single = b.insert_element(undefined, value, ir.Constant(I32, 0))
         return b.shuffle_vector(single, undefined, words(0))
 
     def multiply_add(self, x, y, z):
-        """`x * y + z` of vectors, rounded once where the processor can."""
+        """Return `x * y + z` of vectors, rounded once where the processor can."""
         name = "fma" if FUSED else "fmuladd"
         return call_llvm(self.builder, f"llvm.{name}.v{WIDTH}f32", VECTOR, [x, y, z])
 
     def prefetch(self, pointer, write=0, near=3):
-        """Ask for the cache line of an address, which need not exist; where `near` is 2, to L2.
+        """Prefetch the cache line of an address, which need not exist; where `near` is 2, to L2.
 
         More lines can be waited for there than in L1.
         """
@@ -102,7 +102,7 @@ class Emitter:
         call_llvm(self.builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 
     def total(self, value):
-        """The sum of the lanes, added in pairs: halves first, so the order never varies."""
+        """Return the sum of the lanes, added in pairs: halves first, so the order never varies."""
         b = self.builder
         width = WIDTH
         while width > 1:
@@ -114,7 +114,7 @@ class Emitter:
         return b.extract_element(value, ir.Constant(I32, 0))
 
     def loop(self, count, step, starts, body):
-        """`for k in range(0, count, step)` with values carried over; `count` may be 0."""
+        """Emit `for k in range(0, count, step)` with values carried over; `count` may be 0."""
         b = self.builder
         entry = b.block
         head, done = b.append_basic_block("loop"), b.append_basic_block("done")
@@ -140,10 +140,10 @@ class Emitter:
 
 
 def number(value):
-    """A constant of type i64."""
+    """Return a constant of type i64."""
     return ir.Constant(I64, value)
 
 
 def words(value):
-    """A vector of one i32 everywhere."""
+    """Return a vector with one i32 in every lane."""
     return ir.Constant(ir.VectorType(I32, WIDTH), [value] * WIDTH)

@@ -125,7 +125,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How a kernel walks over one tensor: its register, element type, and innermost stride class.
+    """The access of a kernel to one tensor: its register, element type, and innermost stride class.
 
     `inner` is 0 or 1 where the innermost stride has that value, None for any other.
     """
@@ -134,16 +134,16 @@ class Access:
     dtype: DType
     inner: int | None
     fixed: bool = False
-    """Whether the tensor has one element, which is then loaded before the loops."""
+    """True if the tensor has one element, which is then loaded before the loops."""
 
 
 def computes(op: type[Op], dtype: DType) -> bool:
-    """Whether `expression` knows the op on operands of type `dtype`."""
+    """Return whether `expression` knows the op on operands of type `dtype`."""
     return op in (ops.Cast, ops.Compare) or op.name in _TEMPLATES.get(dtype.kind, {})
 
 
 def expression(operation: Operation) -> str:
-    """Source that computes the result of one op from register names."""
+    """Return the source that computes the result of one op from register names."""
     if operation.text is not None:
         return operation.text
     op = operation.op
@@ -156,7 +156,7 @@ def expression(operation: Operation) -> str:
 
 
 def element(operation: Operation) -> str:
-    """Source of what to assign to an element for the result of one op from register names."""
+    """Return the source of the value to assign to an element for the result of one op."""
     op, (_, target) = operation.op, operation.result
     if isinstance(op, ops.Cast) and operation.text is None:
         return cast_element(*operation.operands[0], target)
@@ -186,7 +186,7 @@ def _template(operation: Operation, dtype: DType) -> str:
 
 
 def can_fail(op: Op, dtype: DType) -> bool:
-    """Whether the op has an execution error: integer division."""
+    """Return whether the op has an execution error: integer division."""
     return isinstance(op, (ops.Div, ops.Rem)) and dtype.is_integer
 
 
@@ -261,5 +261,5 @@ def _element(access: Access, rank: int) -> str:
 
 
 def cast_operation(name: str, dtype: DType, result: str, target: DType) -> Operation:
-    """The conversion of register `name`; to its own type it is a plain copy."""
+    """Return the conversion of register `name`; to its own type it is a plain copy."""
     return Operation(ops.Cast(target), ((name, dtype),), (result, target))

@@ -1,4 +1,4 @@
-"""Tasks that read more tensors than two: the addresses of the others go in front of a geometry."""
+"""Tasks that read up to five tensors: addresses after the first two precede the geometry."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.codegen.tasks import share_tasks
 
 EXTRA = 3
-"""How many other tensors a call takes; what a task does not need may be any address."""
+"""Number of other tensors of a call; those that a task does not need may be any address."""
 
 
 @kernel

@@ -18,7 +18,7 @@ OPERATIONS = 2 * _CHAINS * WIDTH
 
 @intrinsic
 def multiply_adds(typing_context, steps):
-    """The total of chains of multiply-adds of `steps` steps each, none of which can be left out."""
+    """Return the total of chains of `steps` multiply-adds each; no chain can be optimized away."""
 
     def generate(context, builder, signature, arguments):
         emit = Emitter(builder)

@@ -1,4 +1,4 @@
-"""Source of what `quantize`, `dequantize` and `requantize` compute, for elementwise kernels."""
+"""The source text of `quantize`, `dequantize` and `requantize` for elementwise kernels."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FAR_OUTSIDE = 2.0**40
 def quantized(
     value: Register, scale: Register, zero_point: str, compute: DType, dtype: DType
 ) -> str:
-    """`clamp(rint(value / scale) + zero_point)` as `dtype`, the quotient in `compute`."""
+    """Return `clamp(rint(value / scale) + zero_point)` as `dtype`, divided in `compute`."""
     bound = f"{register(compute)}({_FAR_OUTSIDE})"
     quotient = f"rint(divide({_as(value, compute)}, {_as(scale, compute)}))"
     inside = f"float_minimum(float_maximum({quotient}, -{bound}), {bound})"
@@ -25,7 +25,7 @@ def quantized(
 
 
 def dequantized(q: str, scale: Register, zero_point: str, compute: DType) -> str:
-    """`(q - zero_point) * scale` in `compute`."""
+    """Return the source of `(q - zero_point) * scale` in `compute`."""
     difference = f"wrap_sub(convert({q}, np.int64), convert({zero_point}, np.int64))"
     return f"convert({difference}, {register(compute)}) * {_as(scale, compute)}"
 

@@ -105,7 +105,7 @@ def _integer_of(type_: type[np.generic]) -> Unary:
 
 @register_jitable
 def philox(key, start, block):
-    """The four words of a block, in 64 bits each, for the counter `start + block` of 128 bits."""
+    """Return the four words of a block, 64 bits each, for the 128-bit counter `start + block`."""
     low = start + block
     c0, c1 = low & _LOW, low >> _HALF
     c2, c3 = _u64(1) if low < block else _u64(0), _u64(0)
@@ -119,7 +119,7 @@ def philox(key, start, block):
 
 @register_jitable
 def inverse_normal(u):
-    """PPND16 of a number in (0, 1), each operation in the order that `rng_normal` states."""
+    """Return PPND16 of a number in (0, 1), each operation in the order that `rng_normal` states."""
     q = u - 0.5
     if abs(q) <= 0.425:
         r = 0.180625 - q * q
@@ -136,7 +136,7 @@ def inverse_normal(u):
 
 @register_jitable
 def _log(x):
-    """The logarithm of a normal number: that of its exponent, and a series for its fraction."""
+    """Return the logarithm of a normal number, from its exponent and a series for its fraction."""
     bits = bits_of_f64(x)
     exponent = (bits >> 52) - 1022
     m = f64_from_bits((bits & 0xFFFFFFFFFFFFF) | 0x3FE0000000000000)
@@ -148,7 +148,7 @@ def _log(x):
 
 @register_jitable
 def _polynomial(x, coefficients):
-    """By Horner's rule, the coefficient of the highest power first."""
+    """Evaluate a polynomial by Horner's rule, the coefficient of the highest power first."""
     total = coefficients[0]
     for coefficient in coefficients[1:]:
         total = total * x + coefficient

@@ -17,7 +17,7 @@ from gptrs_backend_numba.kernels.normalization import sum_of, sum_of_squares
 FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16)
 """The element types of rows."""
 FIRST = 8
-"""Where the number of axes of the rows and (size, stride) of each begin in a geometry.
+"""Position in a geometry of the number of axes of the rows and (size, stride) of each.
 
 Before it: the addresses of weight, bias and nothing; number of rows, rows a task, length and stride
 of a row; the bits of epsilon as f64.

@@ -162,18 +162,18 @@ def _store_total_of(accumulator: DType, result: DType) -> Unary:
 
 
 _AXES = 12
-"""Where the axes before that of rows begin in the geometry, seven numbers each."""
+"""Position in the geometry of the axes before that of rows, seven numbers each."""
 
 
 @register_jitable
 def ceiling(x, y):
-    """`x / y` rounded up, for y > 0."""
+    """Return `x / y` rounded up, for y > 0."""
     return -(-x // y)
 
 
 @register_jitable
 def begin_taps(geometry, at, row, inside):
-    """Go to the first position in the window of `row` on all axes before it; how many there are.
+    """Go to the first position in the window of `row` on all axes before it; return their number.
 
     `at` keeps for each axis where the window begins, the current position in it, the first and the
     end. With `inside` only those that lie on their axes count.
@@ -196,7 +196,7 @@ def begin_taps(geometry, at, row, inside):
 
 @register_jitable
 def tap_offset(geometry, at):
-    """The element offset of the current position, -1 if it lies outside of an axis."""
+    """Return the element offset of the current position, -1 if it lies outside of an axis."""
     total = np.int64(0)
     for axis in range(geometry[5]):
         g = _AXES + 7 * axis

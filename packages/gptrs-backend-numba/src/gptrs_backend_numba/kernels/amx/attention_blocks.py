@@ -69,7 +69,7 @@ def block_after(p, at, begin, end, bounds, panels):
 
 
 class Upcoming(NamedTuple):
-    """What the thread will likely read next: the addresses of the rows of a matrix."""
+    """The addresses of the rows of a matrix that the thread will likely read next."""
 
     keys: int
     values: int
@@ -99,7 +99,7 @@ def upcoming_matrix(query, key, G, sizes, task, matrix, begin, blocks, *, SIZE):
 
 @register_jitable(inline="always")
 def hide_masked(scores, G, M, panels, p, at, shown):
-    """Make scores that the mask hides -inf, in `shown` rows, those of the keys from `at` on."""
+    """Set scores that the mask hides to -inf, in `shown` rows, those of the keys from `at` on."""
     W = pointer(scores, np.float32)
     first = (panels.first + p * panels.step) * PANEL
     if G[MASKED] and G[MH] == 0 and G[MT] == 0:  # the same keys for all queries

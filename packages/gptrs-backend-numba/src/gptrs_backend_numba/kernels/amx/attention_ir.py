@@ -142,7 +142,7 @@ def scale_panel(typing_context, sums, rows, factors):
 
 
 def _softmax(emit, half, shift, total, scores, target):
-    """Make probabilities of half a pair of rows of scores, add them to a total, and store parts."""
+    """Turn half a pair of rows of scores into probabilities, add these to a total, store parts."""
     b = emit.builder
     both = []
     for place in (0, 4 * PANEL):
@@ -158,7 +158,7 @@ def _softmax(emit, half, shift, total, scores, target):
 
 @intrinsic
 def softmax_pairs(typing_context, scores, target, pairs, shifts, totals):
-    """Make probabilities of pairs of rows of scores, add them to totals, and store their parts."""
+    """Turn pairs of rows of scores into probabilities, add these to totals, store their parts."""
 
     def generate(context, builder, signature, arguments):
         emit = Emitter(builder)

@@ -49,7 +49,7 @@ def transpose_16(typing_context, source, source_step, target, target_step):
 
 @intrinsic
 def divide_and_transpose_16(typing_context, source, source_step, target, target_step, totals):
-    """As `transpose_16`, and divide each column of the source by one of 16 totals."""
+    """Transpose 16 x 16 f32, and divide each column of the source by one of 16 totals."""
 
     def generate(context, builder, signature, arguments):
         source, source_step, target, target_step, totals = arguments

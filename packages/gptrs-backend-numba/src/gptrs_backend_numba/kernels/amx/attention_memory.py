@@ -41,7 +41,7 @@ class Panels(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """How large the operands of a matrix are."""
+    """The sizes of the operands of a matrix."""
 
     n_keys: int
     head_dim: int
@@ -74,15 +74,15 @@ class Memory(NamedTuple):
     states: int
     """Of each panel, see `PANEL_STATE_BYTES`; in front is one of no panel."""
     shifts: int
-    """What is subtracted from the scores of a panel."""
+    """The numbers that are subtracted from the scores of a panel."""
     factors: int
-    """What the sums of a panel are multiplied with."""
+    """The factors that rescale the sums of a panel."""
     scales: int
     """A vector of the scale of all scores, which count powers of two."""
     staging: int
     """A panel of rows of padded operands, f32."""
     transposed: int
-    """As large."""
+    """Of the same size."""
     keys: int
     """In parts, of a chunk."""
     values: int

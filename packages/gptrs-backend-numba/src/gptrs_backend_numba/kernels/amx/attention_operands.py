@@ -147,7 +147,7 @@ def split_step_of_values(
     values, G, sizes, memory, first, step, count,
     *, ELEMENT, SIZE, DIRECT, LEFT_BYTES, load, split_values,
 ):  # fmt: skip
-    """As `split_step_of_keys`, 16 numbers of each value at a time, transposed."""
+    """Split 16 numbers of each value at a time as `split_step_of_keys` does, and transpose them."""
     X = pointer(memory.staging, np.float32)
     whole = DIRECT and count == STEP
     for e in range(0, sizes.blocks * AMX_ROWS, 16):

@@ -177,7 +177,7 @@ def compute_again(G, sums, begin, column, right, height):
 
 @kernel
 def finish_block(sums, begin, column, x, right, out, geometry, unused, unused_too):
-    """Make results of a block of sums, those with NaN after `compute_again`."""
+    """Compute results from a block of sums, those with NaN after `compute_again`."""
     G = pointer(geometry, np.int64)
     n, at, line = G[N], 4 * WIDTH * column, begin // G[ACROSS]
     tile = begin // TILE_ROWS

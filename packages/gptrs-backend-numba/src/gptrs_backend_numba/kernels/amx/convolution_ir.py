@@ -1,4 +1,4 @@
-"""The inner loops of convolutions on the matrix unit (AMX) in LLVM vector code.
+"""The inner loops of convolutions on AMX in LLVM vector code.
 
 As in `bf16_parts_ir` a f32 is the sum of three bf16, and six of the nine products of such parts
 count. The left side lies in planes: for each step of `STEP` channels and each part a plane with a
@@ -104,7 +104,7 @@ def conv_block(tiles: int):
 
 
 def _order(tiles):
-    """The products of a step: tile, its part, the weight's part, and the register for the tile.
+    """Return the products of a step: tile, its part, the weight's part, the register for the tile.
 
     As many tiles as there are registers for are multiplied with one part of the weights, then with
     the other one.
@@ -118,7 +118,7 @@ def _order(tiles):
 
 
 def _products(emit, tiles, left, right, others):
-    """The six products of a step; some of what else is to be done after each instruction.
+    """Emit the six products of a step, with a share of the other work after each instruction.
 
     `left` are the pointer to the first plane and the bytes of a plane.
     """
@@ -142,7 +142,7 @@ def _products(emit, tiles, left, right, others):
 
 
 def _split_unit(emit, source, target, unit):
-    """Two vectors of a column become a line of each part."""
+    """Emit the split of two vectors of a column into a line of each part."""
     places = [emit.moved(source, 2 * LINE * unit + LINE * half) for half in range(2)]
     for place in places:
         emit.prefetch(emit.moved(place, _AHEAD), near=2)
@@ -154,7 +154,7 @@ def _split_unit(emit, source, target, unit):
 
 @intrinsic
 def split_step(typing_context, source, target):
-    """Splits the first step of a column. Arguments: its address, and that of the parts."""
+    """Split the first step of a column. Arguments: its address, and that of the parts."""
 
     def generate(context, builder, signature, arguments):
         emit = Emitter(builder)
@@ -168,7 +168,7 @@ def split_step(typing_context, source, target):
 
 @intrinsic
 def split_line(typing_context, source, step, channels, target, plane, before, count, after):
-    """A line of an image into planes, with zeros before and after it.
+    """Split a line of an image into planes, with zeros before and after it.
 
     Arguments: the address of the first position, the bytes to each next one; the channels; the
     address of the first position in the first plane, the bytes of a plane; how many positions
@@ -219,7 +219,7 @@ def split_line(typing_context, source, step, channels, target, plane, before, co
 
 @intrinsic
 def finish_rows(typing_context, sums, count, width, scale, shift, residual, bounds, out, row):
-    """Some rows of sums, `WIDTH` numbers each, become rows of the result.
+    """Turn some rows of sums, `WIDTH` numbers each, into rows of the result.
 
     Arguments: the address of the sums; how many rows; how many channels are left; addresses of the
     scale, the shift, the residual or 0, the two bounds and the result; the bytes from one row of

@@ -39,13 +39,13 @@ PAIRS_A_STEP = 4
 gave 218, 264 and 237 GFLOP/s at 128 rows."""
 
 VOID = ir.VoidType()
-"""What instructions of AMX return."""
+"""The type that AMX instructions return."""
 _LEFT, _RIGHT = 4, 6
 """The first of the two registers for tiles of a side; those before hold sums."""
 
 
 def tile_register(register):
-    """The operand of an instruction that names a register for tiles."""
+    """Return the operand of an instruction that names a tile register."""
     return ir.Constant(I8, register)
 
 
@@ -136,7 +136,7 @@ def _take(emit, sides, register, part, half):
 
 
 def emit_step(emit, left, right, path, between):
-    """One step: the products of all pairs of parts; `between(n)` emits what follows the nth.
+    """Emit the products of all pairs of parts; `between(n)` emits what follows the nth.
 
     What comes next is loaded as soon as nothing needs the register any more.
     """

@@ -19,12 +19,12 @@ _SIDE = 4 * WIDTH
 
 
 def _lines(emit, base, row_step, rows):
-    """Pointers to every fourth row: the next three are addressed from it, which saves registers."""
+    """Return pointers to every fourth row, which address the next three too, to save registers."""
     return [emit.moved(base, (row_step, row)) for row in range(0, rows, 4)]
 
 
 def _products(emit, rows, row_step, k_step):
-    """The body of the loop over k: a row of the panel times `rows` numbers, added to the sums."""
+    """Return the body of the loop over k: sums plus a row of the panel times `rows` numbers."""
 
     def body(k, state):
         lines = (rows + 3) // 4

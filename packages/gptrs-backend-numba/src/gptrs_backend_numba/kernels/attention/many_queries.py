@@ -95,9 +95,9 @@ class Memory(NamedTuple):
     scores: int
     """A row of a panel for each key of a block."""
     limits: int
-    """How many keys each query sees, int32."""
+    """The number of keys that each query sees, int32."""
     factors: int
-    """What the sums are multiplied with."""
+    """The factors that rescale the sums."""
     maxima: int
     """The largest score so far of each query."""
     totals: int
@@ -105,7 +105,7 @@ class Memory(NamedTuple):
     keys: int
     """A block of them as f32, if they are not f32."""
     values: int
-    """As well."""
+    """Of the same size."""
 
 
 @kernel
@@ -228,7 +228,7 @@ def widen_block(
 
 @register_jitable(inline="always")
 def multiply_keys(keys, step, memory, count, head_dim):
-    """Make scores of `count` keys, in tiles from the largest to the smallest."""
+    """Compute scores of `count` keys, in tiles from the largest to the smallest."""
     queries, scores = memory.queries, memory.scores
     row = np.int64(0)
     if LARGEST_SCORE_ROWS > 4:
@@ -261,7 +261,7 @@ def multiply_values(values, step, memory, count, value_dim):
 
 @register_jitable(inline="always")
 def hide_masked(scores, G, mask, panel, begin, count):
-    """Make the scores of keys that the mask hides -inf, in a block of `count` from `begin` on."""
+    """Set the scores of keys that the mask hides to -inf, in a block of `count` from `begin` on."""
     columns, group, batch, head, first = panel
     W = pointer(scores, np.float32)
     for i in range(min(PANEL, columns - first)):

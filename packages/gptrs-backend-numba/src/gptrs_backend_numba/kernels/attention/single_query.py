@@ -49,7 +49,7 @@ from gptrs_backend_numba.kernels.attention.softmax_ir import softmax_row
 from gptrs_backend_numba.kernels.matmul.gemm_ir import DOT_ROWS, PANEL, dots, tile
 
 PREFETCHED_KEYS = 16
-"""How many keys ahead of the one that is read are prefetched."""
+"""The distance in keys between the one that is read and the one that is prefetched."""
 INF = np.float32(np.inf)
 
 
@@ -106,7 +106,7 @@ def multiply_keys(
     row, keys, k_step, values, v_step, scores, seen, n_keys, head_dim, value_dim,
     *, ELEMENT, SIZE, dot_rows, product,
 ):  # fmt: skip
-    """Make scores of the first `seen` keys, and meanwhile prefetch their values."""
+    """Compute scores of the first `seen` keys, and meanwhile prefetch their values."""
     W = pointer(scores, np.float32)
     whole = head_dim - head_dim % (2 * WIDTH) if n_keys >= DOT_ROWS else 0
     for j in range(min(PREFETCHED_KEYS, seen)):
@@ -178,7 +178,7 @@ def product_of_f32(x, y, count):
 
 @register_jitable(fastmath={"reassoc", "contract"})
 def product_of_bf16(x, y, count):
-    """As `product_of_f32` for bfloat16 on the right."""
+    """Return the product as `product_of_f32` does, for bfloat16 on the right."""
     total = np.float32(0.0)
     for i in range(count):
         total += x[i] * bf16_to_f32(y[i])
@@ -187,7 +187,7 @@ def product_of_bf16(x, y, count):
 
 @register_jitable(fastmath={"reassoc", "contract"})
 def product_of_f16(x, y, count):
-    """As `product_of_f32` for half-precision floats on the right."""
+    """Return the product as `product_of_f32` does, for half-precision floats on the right."""
     total = np.float32(0.0)
     for i in range(count):
         total += x[i] * f16_to_f32(y[i])

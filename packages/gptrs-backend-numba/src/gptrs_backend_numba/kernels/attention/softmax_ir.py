@@ -73,7 +73,7 @@ def store_row(emit, values, base):
 
 @intrinsic
 def softmax_panel(typing_context, scores, count, maxima, totals, factors):
-    """Make exponentials of `count` rows of scores of a panel, less the largest scores so far.
+    """Compute exponentials of `count` rows of scores of a panel, less the largest scores so far.
 
     Bring `maxima` and `totals` up to date, the largest scores so far and the sums of all
     exponentials; make `factors` what sums over former exponentials must be multiplied with.
@@ -116,7 +116,7 @@ def softmax_panel(typing_context, scores, count, maxima, totals, factors):
 
 @intrinsic
 def hide_from_panel(typing_context, scores, count, limits, begin):
-    """Make scores -inf, in row j of `count`, where the int32 in `limits` is at most `begin + j`."""
+    """Set scores to -inf, in row j of `count`, where `limits` (int32) is at most `begin + j`."""
 
     def generate(context, builder, signature, arguments):
         scores, count, limits, begin = arguments
@@ -144,7 +144,7 @@ def hide_from_panel(typing_context, scores, count, limits, begin):
 
 @intrinsic
 def softmax_row(typing_context, scores, count, total):
-    """Make exponentials of `count` scores, a multiple of `WIDTH`, and store their sum."""
+    """Compute exponentials of `count` scores, a multiple of `WIDTH`, and store their sum."""
 
     def generate(context, builder, signature, arguments):
         scores, count, total = arguments

@@ -136,7 +136,7 @@ def depthwise_line(stride: int, top: int, bottom: int):
 
 
 def _positions(emit, kind, factors, step, mask, epilogue):
-    """The body of a loop over positions: `kind` is how many at once, their stride, the taps."""
+    """Return the body of a loop over positions: `kind` is (positions at once, stride, taps)."""
     count, stride, taps = kind
 
     def body(_, state):

@@ -31,7 +31,7 @@ _ROWS_A_BASE = 3
 
 
 class Epilogue:
-    """What becomes of sums: `min(max(sum * scale + shift + residual, low), high)`.
+    """The last operations on sums: `min(max(sum * scale + shift + residual, low), high)`.
 
     `scale` and `shift` are pointers to a number for each lane; `residual` is an address, 0 for
     none; `bounds` a pointer to `low` and `high`. Only the first lanes of a register, those in its
@@ -85,7 +85,7 @@ class Epilogue:
 
 
 def lanes_below(emit, count):
-    """The mask of the first `count` lanes, an i64 that may be anything."""
+    """Return the mask of the first `count` lanes; `count` is any i64."""
     b = emit.builder
     below = b.select(b.icmp_signed("<", count, number(WIDTH)), count, number(WIDTH))
     narrow = b.trunc(below, I32)
@@ -97,7 +97,7 @@ def lanes_below(emit, count):
 
 
 def masked_load(emit, pointer, mask):
-    """A vector with zeros where the mask is off; nothing is read there."""
+    """Load a vector with zeros where the mask is off; nothing is read there."""
     name = f"llvm.masked.load.v{WIDTH}f32.p0"
     align = ir.Constant(I32, 4)
     return call_llvm(emit.builder, name, VECTOR, [pointer, align, mask, ZERO])
@@ -158,7 +158,7 @@ def conv_tile(rows: int, vectors: int, prefetches: bool):
 
 
 def _run_of_products(emit, kind, left, step, table, run):
-    """The body of the loop over runs."""
+    """Return the body of the loop over runs."""
     b = emit.builder
     rows = kind[0]
 
@@ -177,7 +177,7 @@ def _run_of_products(emit, kind, left, step, table, run):
 
 
 def _products(emit, kind, step, steps):
-    """The body of the loop over a run: `steps` products for each sum."""
+    """Return the body of the loop over a run: `steps` products for each sum."""
     rows, vectors, prefetches = kind
     count = -(-rows // _ROWS_A_BASE)
 
@@ -209,18 +209,18 @@ def _products(emit, kind, step, steps):
 
 
 def hidden(builder, pointer):
-    """The pointer itself, of which the compiler no longer knows how it was made."""
+    """Return the pointer itself, with its origin hidden from the compiler."""
     type_ = ir.FunctionType(pointer.type, [pointer.type])
     return builder.asm(type_, "", "=r,0", [pointer], side_effect=False)
 
 
 def _prefetch(emit, pointer):
-    """Ask for the cache line of an address, which need not exist, to be kept in the L2 cache."""
+    """Prefetch the cache line of an address, which need not exist, into the L2 cache."""
     hints = [ir.Constant(I32, hint) for hint in (0, 2, 1)]
     call_llvm(emit.builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 
 
 def _keep_order(builder):
-    """No load moves across this: those of all steps at once would not fit into the registers."""
+    """Keep loads from moving across this: those of all steps would not fit into registers."""
     type_ = ir.FunctionType(ir.VoidType(), [])
     builder.asm(type_, "", "~{memory}", [], side_effect=True)

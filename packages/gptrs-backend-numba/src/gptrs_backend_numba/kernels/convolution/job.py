@@ -33,12 +33,12 @@ FIELDS = (
 """The names of the numbers of a geometry; positions count words."""
 SLOTS, SLOT_BYTES, FLAGS, STARTS = range(len(FIELDS))
 OPERANDS = len(FIELDS)
-"""Where the addresses of the operands begin: the memory of all tasks, then the others."""
+"""Position of the first address of an operand: the memory of all tasks, then the others."""
 MOST_OPERANDS = 19
-"""How many operands a job has; where it has fewer, the last ones may be any address."""
+"""Number of operands of a job; where it has fewer, the last ones may be any address."""
 
 PLACES = ("X", "RIGHT", "OUT", "SCALE", "SHIFT", "RESIDUAL", "BOUNDS", "EXTRA")
-"""What a step is given: the number of an operand and an offset in bytes each."""
+"""Arguments of a step: the number of an operand and an offset in bytes each."""
 STEP_FIELDS = (
     "FUNCTION", "COUNT",  # a task function, and how many tasks of it there are
     "WORDS",  # of the function's geometry
@@ -63,7 +63,7 @@ def operand(geometry, scratch, place):
 
 @kernel
 def job_task(unused, unused_too, nor_this, geometry, task):
-    """Make all calls of a task."""
+    """Run all calls of a task."""
     G = pointer(geometry, np.int64)
     flags, slot = geometry + 8 * G[FLAGS], np.int64(0)
     while not exchange_if(flags + 8 * slot, 0, 1):

@@ -29,13 +29,13 @@ class _Vectors:
         self._emit = emit
 
     def times(self, factor, x, added):
-        """`factor * x + added`."""
+        """Return `factor * x + added`."""
         constant = ir.Constant(VECTOR, [float(factor)] * WIDTH)
         return self._emit.multiply_add(x, constant, added)
 
 
 def _before_4(v, d):
-    """`B^T d` of six vectors."""
+    """Return `B^T d` of six vectors."""
     even, odd = v.times(-4, d[2], d[4]), v.times(-4, d[1], d[3])
     near, far = v.sub(d[4], d[2]), v.sub(d[3], d[1])
     return [
@@ -49,7 +49,7 @@ def _before_4(v, d):
 
 
 def _after_4(v, m):
-    """`A^T m` of six vectors."""
+    """Return `A^T m` of six vectors."""
     p, q = v.add(m[1], m[2]), v.sub(m[1], m[2])
     r, s = v.add(m[3], m[4]), v.sub(m[3], m[4])
     return [
@@ -61,12 +61,12 @@ def _after_4(v, m):
 
 
 def _before_2(v, d):
-    """`B^T d` of four vectors."""
+    """Return `B^T d` of four vectors."""
     return [v.sub(d[0], d[2]), v.add(d[1], d[2]), v.sub(d[2], d[1]), v.sub(d[1], d[3])]
 
 
 def _after_2(v, m):
-    """`A^T m` of four vectors."""
+    """Return `A^T m` of four vectors."""
     return [v.add(v.add(m[0], m[1]), m[2]), v.sub(v.sub(m[1], m[2]), m[3])]
 
 
@@ -74,7 +74,7 @@ _BEFORE, _AFTER = {2: _before_2, 4: _before_4}, {2: _after_2, 4: _after_4}
 
 
 def _both_ways(v, transform, columns):
-    """`transform` of each column, then of each row of what comes out; rows of results."""
+    """Apply `transform` to each column, then to each row of the result; return the rows."""
     half = [transform(v, column) for column in columns]
     return [transform(v, list(row)) for row in zip(*half, strict=True)]
 

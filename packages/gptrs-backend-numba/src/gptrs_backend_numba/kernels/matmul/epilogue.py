@@ -1,4 +1,4 @@
-"""What follows a matrix product: scale, bias, activation, residual, rounding."""
+"""The epilogue of a matrix product: scale, bias, activation, residual, rounding."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ ACTIVATIONS: Mapping[str, Unary] = {
     "gelu_quick": gelu_quick,
     "silu": silu,
 }
-"""What an epilogue can apply to each sum, as the functionals define it, in f32."""
+"""The activations of an epilogue, as the functionals define them, in f32."""
 
 
 def finish(

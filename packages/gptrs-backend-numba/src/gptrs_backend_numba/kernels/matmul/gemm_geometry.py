@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 LENGTH = 27
-"""How many numbers there are in front of the batch axes."""
+"""The count of numbers in front of the batch axes."""
 (
     M, N, K,
     LM, LK, RN, RK,  # strides of both sides, in elements
