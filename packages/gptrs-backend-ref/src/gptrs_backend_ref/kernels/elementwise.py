@@ -190,7 +190,7 @@ COMPARE: dict[str, Function] = {
 
 @TABLE.register(ops.Compare, dtypes=dtypes.ALL)
 def compare(op: ops.Compare, lhs: np.ndarray, rhs: np.ndarray) -> np.ndarray:
-    """Compare; floats as IEEE 754 does."""
+    """Compare elements; floats as IEEE 754 does."""
     return np.asarray(COMPARE[op.direction](widen(lhs), widen(rhs)))
 
 

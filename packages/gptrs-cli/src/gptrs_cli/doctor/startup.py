@@ -21,7 +21,7 @@ _OWN = frozenset({"gptrs", "gptrs_cli"})
 _NEEDED = frozenset(
     {"annotated_doc", "click", "pluggy", "rich", "shellingham", "typer", "typing_extensions"}
 )
-"""What typer and plugin discovery import."""
+"""Modules that typer and plugin discovery import."""
 
 
 @dataclass(frozen=True)

@@ -1,1 +1,1 @@
-"""The work of `gptrs inspect`: checkpoints, programs, what a pass does, pictures."""
+"""The work of `gptrs inspect`: checkpoints, programs, effects of a pass, pictures."""

@@ -1,1 +1,1 @@
-"""What a terminal shows, and how it is treated: text, tables, progress, interrupts, failures."""
+"""Output to the terminal: text, tables, progress; interrupts and failures."""
