@@ -13,7 +13,7 @@ from gptrs_backend_numba.codegen.vector_ir import F32, VECTOR, WIDTH, Emitter
 _CHAINS = 12
 """Sums at once: enough to hide the latency of 4 cycles in 2 units, few enough for registers."""
 OPERATIONS = 2 * _CHAINS * WIDTH
-"""Of one step of `multiply_adds`."""
+"""Operations in one step of `multiply_adds`."""
 
 
 @intrinsic

@@ -50,7 +50,7 @@ _PADDED_A_TASK = 16_384
 _DEPTHWISE_TASKS, _ROWS_A_TASK = 8, 4
 """Tasks of many rows share more of what they read: so many tasks at most, of so many rows."""
 _BYTES_OF_ROWS = 24 * 1024
-"""Of the rows of a depthwise window: they stay in the L1 cache."""
+"""Most bytes of the rows of a depthwise window: they stay in the L1 cache."""
 
 
 def windows(op: CustomCall) -> Windows:

@@ -28,7 +28,7 @@ from gptrs_backend_numba.schedule import Builder, KernelCall
 from gptrs_backend_numba.views import View
 
 _BYTES_AT_ONCE = 768 * 1024
-"""Of the images between the stages: they stay in the L2 cache until they are read."""
+"""Bytes of the images between the stages: they stay in the L2 cache until they are read."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,7 @@ def _kept(dim: int, size: int, low: int, step: int) -> tuple[int, int]:
 
 @TABLE.register(ops.Tile, dtypes=MOVABLE)
 def tile(builder: Builder, unit: Unit) -> None:
-    """Copy once: every axis becomes two, of which the operand has the first with a stride of 0."""
+    """Copy once: every axis becomes two, the first with a stride of 0 in the operand."""
     op = unit.last.op
     assert isinstance(op, ops.Tile)
     x = builder.view(unit.last.operands[0])

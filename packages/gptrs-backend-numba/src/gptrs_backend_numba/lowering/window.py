@@ -23,7 +23,7 @@ from gptrs_backend_numba.views import dense_strides
 _PARALLEL_FROM = 32_768
 """Elements read or written from which sharing pays: waking a worker takes microseconds."""
 _ELEMENTS_A_CHUNK = 4_096
-"""Of these many running values and what is added to them the nearest cache holds both."""
+"""Running values in a chunk: the L1 cache holds them and the elements added to them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.views import View
 
 _BYTES_AT_ONCE = 1 << 20
-"""Of transformed tiles and sums: they stay in the L2 cache until they are read again."""
+"""Bytes of transformed tiles and sums: they stay in the L2 cache until they are read again."""
 _LEAST_TILES = 48
 """Fewest tiles at a time if the weights exceed the L2 cache: they are read again each time."""
 

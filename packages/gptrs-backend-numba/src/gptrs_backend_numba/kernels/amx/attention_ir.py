@@ -52,7 +52,7 @@ _MAGIC = 12582912.0
 _POLYNOMIAL = (
     1.5353362e-4, 1.3398875e-3, 9.6184369e-3, 5.5503324e-2, 2.4022648e-1, 6.9314718e-1, 1.0,
 )  # fmt: skip
-"""Of 2^x, from the highest power of x on, to 2e-9 where |x| <= 0.5."""
+"""Coefficients for 2^x, from the highest power of x on, to 2e-9 where |x| <= 0.5."""
 _LEAST = -125.5
 """2^x counts as 0 for x below this."""
 _SLACK = 8.0

@@ -19,9 +19,9 @@ from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 KEYS = 2 * STEP
 """Keys in a block: with the probabilities and the queries of a panel they stay in the L1 cache."""
 RIGHT_BYTES = MOST_PARTS * BLOCK_BYTES
-"""Of `STEPS` steps of a panel of queries, or of the probabilities of `STEPS` steps of keys."""
+"""Bytes of `STEPS` steps of a panel of queries, or of probabilities of `STEPS` steps of keys."""
 PANEL_STATE_BYTES = 12 * PANEL
-"""Of a panel: int32 numbers of visible keys, then f32 maxima of scores and sums of powers."""
+"""Bytes of a panel: int32 numbers of visible keys, f32 maxima of scores, f32 sums of powers."""
 
 
 class Panels(NamedTuple):
@@ -47,15 +47,15 @@ class Sizes(NamedTuple):
     head_dim: int
     value_dim: int
     steps: int
-    """Of `STEP` numbers of a key."""
+    """Steps of `STEP` numbers in a key."""
     blocks: int
-    """Of `AMX_ROWS` numbers of a value."""
+    """Blocks of `AMX_ROWS` numbers in a value."""
     padded: int
     """Numbers in a row of staging memory: a key or value in whole steps and blocks."""
     query_bytes: int
-    """Of the parts of a panel of queries."""
+    """Bytes of the parts of a panel of queries."""
     sums_bytes: int
-    """Of a panel of sums over values."""
+    """Bytes of a panel of sums over values."""
     chunk_steps: int
     """Steps of `STEP` keys that are split at a time."""
 
@@ -64,15 +64,15 @@ class Memory(NamedTuple):
     """Addresses in the memory of a task."""
 
     queries: int
-    """Of each panel in parts."""
+    """The queries of each panel, in parts."""
     probabilities: int
-    """Of a block of keys in parts."""
+    """The probabilities of a block of keys, in parts."""
     scores: int
-    """Of two blocks of keys, a row of a panel for each key."""
+    """The scores of two blocks of keys, a row of a panel for each key."""
     sums: int
-    """Of each panel."""
+    """The sums over values of each panel."""
     states: int
-    """Of each panel, see `PANEL_STATE_BYTES`; in front is one of no panel."""
+    """The state of each panel, see `PANEL_STATE_BYTES`; in front is one of no panel."""
     shifts: int
     """The numbers that are subtracted from the scores of a panel."""
     factors: int
@@ -82,13 +82,13 @@ class Memory(NamedTuple):
     staging: int
     """A panel of rows of padded operands, f32."""
     transposed: int
-    """Of the same size."""
+    """A buffer of the same size for transposes."""
     keys: int
     """In parts, of a chunk."""
     values: int
     """In parts, of a chunk."""
     bounds: int
-    """Of each panel two int64: how many keys some and all of its queries see."""
+    """Two int64 for each panel: the numbers of keys that some and that all of its queries see."""
 
 
 @register_jitable(inline="always")

@@ -24,11 +24,11 @@ STEPS = 4
 """In a block of a panel: two of them, in parts, are as large as the L1 cache."""
 TILE_BYTES = 1024
 PART_BYTES = 2 * TILE_BYTES
-"""Of a step of one part of the left side."""
+"""Bytes of a step of one part of the left side."""
 BLOCK_BYTES = STEPS * PART_BYTES
-"""Of a block of one part of a panel."""
+"""Bytes of a block of one part of a panel."""
 MOST_PARTS = 3
-"""Of a number."""
+"""Most parts of a number."""
 PAIRS = STEPS * STEP // 2
 """Pairs of rows of a block of a panel."""
 

@@ -41,7 +41,7 @@ from gptrs_backend_numba.kernels.convolution.direct_ir import (
 LINE = 64
 """Bytes of a step of one part of one position."""
 _TILES = 4
-"""Of a block: positions in fours of `TILE_ROWS`, a register for the sums of each."""
+"""Most tiles of a block: `TILE_ROWS` positions and a register for sums each."""
 TILE_ROWS = 16
 BLOCK = _TILES * TILE_ROWS
 """Positions of a block of sums."""
@@ -53,9 +53,9 @@ _PATH = ((2, (0,)), (1, (0, 1)), (0, (0, 1)), (0, (2,)))
 _UNITS = STEP // 2
 """Pairs of vectors in a step of a column."""
 STEP_BYTES = 4 * STEP * WIDTH
-"""Of a step of a column."""
+"""Bytes of a step of a column."""
 PARTS_BYTES = TILE_BYTES * MOST_PARTS
-"""Of its parts."""
+"""Bytes of the parts of such a step."""
 _ROWS_AT_ONCE = 8
 _AHEAD = 32 * 1024
 """Bytes between what is split and what the memory is asked for."""

@@ -105,7 +105,7 @@ class Memory(NamedTuple):
     keys: int
     """A block of them as f32, if they are not f32."""
     values: int
-    """Of the same size."""
+    """A block of them as f32, if they are not f32."""
 
 
 @kernel

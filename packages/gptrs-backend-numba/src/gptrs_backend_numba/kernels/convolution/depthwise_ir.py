@@ -14,7 +14,7 @@ from gptrs_backend_numba.kernels.convolution.direct_ir import (
 )
 
 _SIDE = 3
-"""Of the window of `depthwise_line`."""
+"""The side of the window of `depthwise_line`."""
 _AT_ONCE = 4
 """Positions that `depthwise_line` computes side by side: they share columns of the image."""
 _COLUMNS_A_BASE = 3

@@ -27,7 +27,7 @@ LENGTH = 27
 ) = range(LENGTH)  # fmt: skip
 
 PACKED, BLOCKS, IN_PLACE, PANELS = range(4)
-"""How the right side is read: all of it is packed; each task packs it block by block; as it is; as
+"""Modes of the right side: all of it is packed; each task packs it block by block; as it is; as
 in blocks, but one row gives the same bits as with all of it packed."""
 
 
