@@ -48,8 +48,9 @@ lint: .venv/.installed-check ## style, formatting, import layers, repository rul
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python tools/check_repository.py
 
-types: .venv/.installed-check ## strict type check of the packages
+types: .venv/.installed-check ## type check: strict in the packages, standard in the tests
 	@$(BIN)/basedpyright
+	@$(BIN)/basedpyright -p tests/pyrightconfig.json
 
 format: .venv/.installed-check ## rewrite the sources in the house format
 	@$(BIN)/ruff check --quiet --fix-only

@@ -55,7 +55,7 @@ def expected(case: Case, arrays: dict[str, np.ndarray]) -> np.ndarray:
     x, weight, scale, shift, residual = (array.astype(np.float64) for array in arrays.values())
     x = np.pad(x, ((0, 0), *case.padding, (0, 0)))
     out = np.zeros(residual.shape)
-    rows, columns = out.shape[1:3]
+    _, rows, columns, _ = residual.shape
     per_group = case.outputs // case.groups
     inputs = weight.shape[1]
     for group in range(case.groups):

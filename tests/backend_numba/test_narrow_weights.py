@@ -183,8 +183,8 @@ def test_biases_and_norms_are_widened_when_they_are_loaded(tmp_path: Path) -> No
 def test_pieces_of_an_arena_are_apart_and_a_block_goes_with_its_last_piece() -> None:
     arena = Arena()
     pieces = [arena.aligned(nbytes) for nbytes in (1, 100, 3 << 20, 64, (16 << 20) + 1)]
-    for number, piece in enumerate(pieces):
-        piece[:] = number
+    for number in range(len(pieces)):
+        pieces[number][:] = number
     assert all(address_of(piece) % 64 == 0 for piece in pieces)
     assert all((piece == number).all() for number, piece in enumerate(pieces))
     *small, large = pieces
@@ -195,6 +195,6 @@ def test_pieces_of_an_arena_are_apart_and_a_block_goes_with_its_last_piece() -> 
     assert many[-1].base is not bases[0]
     assert many[0].base is bases[0]
     block = arena._block
-    del many, small, large, pieces, piece, bases
+    del many, small, large, pieces, bases
     assert block() is None
     assert arena.aligned(8).nbytes == 8

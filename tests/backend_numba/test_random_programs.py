@@ -35,8 +35,9 @@ def run(backend: Backend, program: Program, seed: int, donate: bool) -> list[np.
     before = [array.tobytes() for array in arrays]
     roles = [InputRole.DONATED if donate else InputRole.ARGUMENT] * len(arrays)
     executable = backend.compile(program, roles)
-    for _ in range(2):
-        results = executable.run([array.copy() if donate else array for array in arrays])
+    _, results = (
+        executable.run([array.copy() if donate else array for array in arrays]) for _ in range(2)
+    )
     assert [array.tobytes() for array in arrays] == before
     return [backend.to_host(result) for result in results]
 

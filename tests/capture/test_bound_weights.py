@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ class BindingBackend(RefBackend):
         super().__init__()
         self.made: list[Binding] = []
 
-    def compile(self, program: Program, roles: Sequence[InputRole]) -> Binding:
+    def compile(self, program: Program, roles: Sequence[InputRole]) -> Any:
         self.made.append(Binding(super().compile(program, roles), roles))
         return self.made[-1]
 

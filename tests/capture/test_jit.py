@@ -11,6 +11,7 @@ import pytest
 import gptrs
 from gptrs import functionals as F
 from gptrs.capture import primitives
+from gptrs.capture.jitting.jit import Jitted
 from gptrs.errors import UsageError
 
 
@@ -99,7 +100,9 @@ def test_methods():
     two, three = Scale(2), Scale(3)
     x = gptrs.tensor([1.0])
     assert [two(x).item(), three(x).item(), two(x).item()] == [2, 3, 2]
-    assert Scale.__call__.compiled == 2
+    jitted = Scale.__call__
+    assert isinstance(jitted, Jitted)
+    assert jitted.compiled == 2
     with pytest.raises(UsageError, match=r"value of type `Scale` as `self`.*name the argument in"):
         two.undeclared(x)
 

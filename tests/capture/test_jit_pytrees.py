@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections import OrderedDict
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -23,13 +23,13 @@ def _on_backend(backend):
 
 
 class Moments(NamedTuple):
-    mean: object
-    variance: object
+    mean: Any
+    variance: Any
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Layer:
-    weight: object
+    weight: Any
     name: str = "none"
 
     def __post_init__(self) -> None:
@@ -41,7 +41,7 @@ class Layer:
 class State:
     layers: list[Layer]
     step: int
-    doubled: object = dataclasses.field(init=False, default=None)
+    doubled: Any = dataclasses.field(init=False, default=None)
 
 
 def test_nested_arguments_and_results():
@@ -134,6 +134,7 @@ def test_arrays_are_tensors():
     array = np.ones(2, np.float32)
     total, counted = step(array, {"scalar": np.float32(3)})
     assert total.numpy().tolist() == [4, 4]
+    assert isinstance(counted, Tensor)
     assert counted.numpy().tolist() == [0, 1, 2]
     step(gptrs.tensor(array), {"scalar": gptrs.tensor(1.0)})
     assert step.compiled == 1

@@ -126,7 +126,8 @@ def test_what_was_being_compiled_when_the_cache_was_cleared_is_not_kept():
 def _waiting(cache: ProgramCache[object]) -> int:
     """How many threads wait for compilations now."""
     compilations = list(cache._compiling.values())
-    return sum(len(each.done._cond._waiters) for each in compilations)
+    conditions = [vars(each.done)["_cond"] for each in compilations]
+    return sum(len(condition._waiters) for condition in conditions)
 
 
 def _until(condition) -> None:

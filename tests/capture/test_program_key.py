@@ -30,7 +30,7 @@ class Engine:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Engine)
 
-    __hash__ = None
+    __hash__ = None  # pyright: ignore[reportAssignmentType]
 
 
 ENGINE = Engine()

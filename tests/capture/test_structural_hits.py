@@ -55,7 +55,7 @@ def test_threads_that_flush_one_structure_compile_it_once(backend):
     execute.program_cache.clear()
     barrier = threading.Barrier(8)
 
-    def compute(value: int) -> float:
+    def compute(value: int) -> complex:
         with gptrs.use_backend(backend):
             x = gptrs.tensor([float(value)])
             barrier.wait()

@@ -15,7 +15,8 @@ from gptrs.ir import Program
 from gptrs_backend_ref.backend import RefBackend
 
 Arrays = list[np.ndarray]
-Run = Callable[[Any, Arrays], Arrays]
+Results = Sequence[Buffer]
+Run = Callable[[Any, Arrays], Results]
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,10 @@ class Altered:
         return list(self._run(self, [np.asarray(array) for array in inputs]))
 
 
+def same_bits(one: Buffer, other: Buffer) -> bool:
+    return np.asarray(one).tobytes() == np.asarray(other).tobytes()
+
+
 def misbehaves(name: str, check: str) -> Callable[[Run], Run]:
     """Decorator: executables run by this function instead."""
 
@@ -58,7 +63,7 @@ def misbehaves(name: str, check: str) -> Callable[[Run], Run]:
 
 
 @misbehaves("the first input is scratch space", "inputs are left as they are")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     results = self.right.run(inputs)
     if inputs[0].flags.writeable:
         inputs[0][...] = 0
@@ -66,20 +71,20 @@ def _(self: Altered, inputs: Arrays) -> Arrays:
 
 
 @misbehaves("an input is handed out as a result", "results have memory of their own")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     results = self.right.run(inputs)
     same = [x for x in inputs if any(x is not r and np.array_equal(x, r) for r in results)]
     return [next((x for x in same if np.array_equal(x, r)), r) for r in results]
 
 
 @misbehaves("one buffer serves two results", "results have memory of their own")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     results = self.right.run(inputs)
-    return [next(r for r in results if r.tobytes() == x.tobytes()) for x in results]
+    return [next(r for r in results if same_bits(r, x)) for x in results]
 
 
 @misbehaves("results live in buffers that are used again", "results outlast later runs")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     results = self.right.run(inputs)
     self.kept = self.kept or [np.empty_like(result) for result in results]
     for buffer, result in zip(self.kept, results, strict=True):
@@ -88,14 +93,14 @@ def _(self: Altered, inputs: Arrays) -> Arrays:
 
 
 @misbehaves("a result is the constant itself", "results outlast later runs")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     results = self.right.run(inputs)
     self.kept = results[0] if self.kept is None else self.kept
     return [self.kept, *results[1:]] if len(results) == 2 else results
 
 
 @misbehaves("every second run adds an error", "runs repeat to the bit")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     results = self.right.run(inputs)
     self.kept = not self.kept
     if self.kept:
@@ -104,7 +109,7 @@ def _(self: Altered, inputs: Arrays) -> Arrays:
 
 
 @misbehaves("scratch space belongs to the backend", "executables do not disturb each other")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     results = self.right.run(inputs)
     shapes = [result.shape for result in results]
     if self.backend.shared is not None and self.backend.shared != shapes:
@@ -114,14 +119,14 @@ def _(self: Altered, inputs: Arrays) -> Arrays:
 
 
 @misbehaves("two threads share scratch space", "threads share an executable")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     self.kept = self.right.run(inputs)
     time.sleep(0.001)
     return self.kept
 
 
 @misbehaves("memory is read in its order", "host arrays of any layout")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     def flat(x: np.ndarray) -> np.ndarray:
         return x if x.flags.c_contiguous else x.T.reshape(x.shape)
 
@@ -129,7 +134,7 @@ def _(self: Altered, inputs: Arrays) -> Arrays:
 
 
 @misbehaves("inputs of other shapes are taken as they come", "wrong inputs are errors")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     try:
         return self.right.run(inputs)
     except UsageError:
@@ -137,7 +142,7 @@ def _(self: Altered, inputs: Arrays) -> Arrays:
 
 
 @misbehaves("errors are bare", "indices out of range are errors")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     try:
         return self.right.run(inputs)
     except ExecutionError as error:
@@ -145,7 +150,7 @@ def _(self: Altered, inputs: Arrays) -> Arrays:
 
 
 @misbehaves("an error does not say where", "indices out of range are errors")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     try:
         return self.right.run(inputs)
     except ExecutionError:
@@ -153,7 +158,7 @@ def _(self: Altered, inputs: Arrays) -> Arrays:
 
 
 @misbehaves("an error leaves the executable broken", "integer division by zero is an error")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     if self.kept:
         raise ExecutionError("zero was met before")
     try:
@@ -164,7 +169,7 @@ def _(self: Altered, inputs: Arrays) -> Arrays:
 
 
 @misbehaves("weights are remembered by shape", "parameters are not mixed up")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     kept = self.backend.shared or {}
     chosen = [
         kept.setdefault((x.shape, at), x) if role is InputRole.PARAMETER else x
@@ -175,7 +180,7 @@ def _(self: Altered, inputs: Arrays) -> Arrays:
 
 
 @misbehaves("donated memory is reused too early", "donated inputs are read before they are reused")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     for x, role in zip(inputs, self.roles, strict=True):
         if role is InputRole.DONATED:
             x[...] = 0
@@ -183,7 +188,7 @@ def _(self: Altered, inputs: Arrays) -> Arrays:
 
 
 @misbehaves("what is not donated is reused", "donated inputs are read before they are reused")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     results = self.right.run(inputs)
     if InputRole.DONATED in self.roles:
         inputs[-1][...] = 7
@@ -191,7 +196,7 @@ def _(self: Altered, inputs: Arrays) -> Arrays:
 
 
 @misbehaves("NaN is made canonical", "moved elements keep their bits")
-def _(self: Altered, inputs: Arrays) -> Arrays:
+def _(self: Altered, inputs: Arrays) -> Results:
     def canonical(x: np.ndarray) -> np.ndarray:
         return np.where(np.isnan(x), np.float32(np.nan), x) if x.dtype.kind == "f" else x
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
@@ -18,7 +18,7 @@ def zeros(*shape: int, dtype: str = "f4") -> gptrs.Tensor:
     return gptrs.tensor(np.zeros(shape, dtype))
 
 
-def ops_of(call, *tensors: gptrs.Tensor) -> list[str]:
+def ops_of(call: Callable[..., object], *tensors: gptrs.Tensor) -> list[str]:
     """The names of the captured ops, constants and their repetitions left out."""
     steps = gptrs.jit(call).lower(*tensors).main.body.walk()
     return [step.op.name for step in steps if step.op.name not in ("constant", "broadcast_to")]

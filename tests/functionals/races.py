@@ -26,7 +26,7 @@ class Race:
         self._scopes = ExitStack()
         counted = self._counted("portable", portable)
         counted.__name__ = self.name
-        self.call = self._scopes.enter_context(defined(counted))
+        self.call: Callable[..., Any] = self._scopes.enter_context(defined(counted))
 
     def add(self, name, function, declines=None):
         predicates = {name: declines} if declines else {}

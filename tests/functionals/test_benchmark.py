@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import gptrs
-from functionals.races import X, slowly
+from functionals.races import Race, X, slowly
 from gptrs.functionals.dispatch import implementation_timing
 
 pytestmark = pytest.mark.usefixtures("on_reference")
@@ -35,7 +36,7 @@ def test_the_portable_one_may_be_the_fastest(make_race):
     assert race.calls == {**before, "portable": before["portable"] + 1}
 
 
-def test_computing_is_timed_and_not_capturing(race):
+def test_computing_is_timed_and_not_capturing(race: Race):
     """Under jit an implementation is slow to capture, which happens once, and fast to run."""
 
     def captureslowly(x):
@@ -139,7 +140,7 @@ def test_while_an_implementation_is_timed_its_functional_is_portable(make_race):
         assert race.runs("portable", X) == 1
 
 
-def test_functionals_inside_of_others_are_timed_too(make_race):
+def test_functionals_inside_of_others_are_timed_too(make_race: Callable[..., Race]):
     inner, outer = make_race(), make_race()
     inner.add("fast", lambda x: x + x)
     outer.add("fast", lambda x: inner.call(x) * 1)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 import gptrs
-from functionals.races import X, slowly
+from functionals.races import Race, X, slowly
 
 pytestmark = pytest.mark.usefixtures("on_reference")
 
 
-def test_a_capture_is_timed_with_random_floats_of_the_same_kind(race):
+def test_a_capture_is_timed_with_random_floats_of_the_same_kind(race: Race):
     race.add("fast", lambda x: x + x)
     step = gptrs.jit(race.call)
     with race.overrides():
@@ -23,7 +25,7 @@ def test_a_capture_is_timed_with_random_floats_of_the_same_kind(race):
     assert race.calls == before
 
 
-def test_a_capture_uses_the_weights_that_it_brings_along(make_race):
+def test_a_capture_uses_the_weights_that_it_brings_along(make_race: Callable[..., Race]):
     seen: list[object] = []
 
     def scaled(x, scale):
@@ -39,7 +41,7 @@ def test_a_capture_uses_the_weights_that_it_brings_along(make_race):
     assert all(operand is scale for operand in seen)
 
 
-def test_a_capture_with_integers_uses_the_portable_one_and_says_so_once(race, caplog):
+def test_a_capture_with_integers_uses_the_portable_one_and_says_so_once(race: Race, caplog):
     caplog.set_level("INFO", "gptrs")
     race.add("fast", lambda x: x + x)
     step = gptrs.jit(race.call)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any, cast
 
 import jsonschema
 import numpy as np
@@ -127,7 +128,8 @@ def test_json_says_what_the_text_says(text, indent):
 
 
 def test_values_have_the_names_of_the_text():
-    (_, main) = program_to_json(parse_program(CONTROL_FLOW))["functions"]
+    written = cast("Any", program_to_json(parse_program(CONTROL_FLOW)))
+    (_, main) = written["functions"]
     scan, loop = main["instructions"]
     assert [result["id"] for result in scan["results"]] == ["2", "3"]
     assert list(loop["regions"]) == ["condition", "body"]

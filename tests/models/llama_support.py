@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -141,7 +142,7 @@ def edit_config(folder: Path, **settings: object) -> None:
     path.write_text(json.dumps({key: value for key, value in config.items() if value is not None}))
 
 
-def fresh_model(folder: Path):
+def fresh_model(folder: Path) -> Any:
     """The model of transformers at f32; with dynamic scaling it remembers what it has read."""
     import torch
     import transformers

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,7 +32,7 @@ def save_gpt2(folder: Path, **settings: object) -> Path:
 
 
 @lru_cache(maxsize=4)
-def _load(folder: Path):
+def _load(folder: Path) -> Any:
     import torch
     import transformers
 

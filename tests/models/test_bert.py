@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,12 @@ torch = pytest.importorskip("torch", reason="parity needs torch")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
 
 _SIZES = {"vocab_size": 71, "num_hidden_layers": 2, "max_position_embeddings": 48}
-_PLAIN = {**_SIZES, "hidden_size": 32, "num_attention_heads": 4, "intermediate_size": 48}
+_PLAIN: dict[str, object] = {
+    **_SIZES,
+    "hidden_size": 32,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+}
 VARIANTS: dict[str, dict[str, object]] = {
     "plain": _PLAIN,
     "odd": {
@@ -90,7 +96,7 @@ def plain(tmp_path_factory) -> Path:
     return save_bert(tmp_path_factory.mktemp("bert") / "same", **_PLAIN)
 
 
-def embedder_of(folder: Path, backend: str):
+def embedder_of(folder: Path, backend: str) -> Any:
     return gptrs.load_model(folder, backend=backend).text_embedder()
 
 

@@ -13,6 +13,7 @@ from gptrs.capture.events.trace import CompileStart, ExecutionTraceSink, tracing
 from gptrs.functionals.matching.patterns import pattern
 from gptrs.ir import Program
 from gptrs.ir.ops.contraction import DotGeneral
+from gptrs.nn.causal_lm import CausalLMModule
 from gptrs.optimizer.fusion import find_calls
 from gptrs.optimizer.pipeline import Pipeline
 from models.llama_support import save_llama
@@ -82,7 +83,9 @@ def test_states_are_named_in_the_order_in_which_they_are_computed(folder):
         alone = model.hidden_states(tokens[:, 4:5])["embeddings"]
         np.testing.assert_array_equal(states["embeddings"][:, 4:5], alone)
     # The head, applied to the last state, gives the logits: it has been through the final norm.
-    names = dict(model.causal_lm().named_tensors())
+    lm = model.causal_lm()
+    assert isinstance(lm, CausalLMModule)
+    names = dict(lm.named_tensors())
     head = names.get("lm_head.weight", names.get("wte.weight"))
     assert head is not None
     logits = states[f"layer.{LAYERS - 1}"] @ head.numpy().T

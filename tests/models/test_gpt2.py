@@ -11,6 +11,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ContextLengthError, ModelError, UsageError
+from gptrs.nn.causal_lm import CausalLMModule
 from models.models_support import greedy_tokens, save_gpt2, torch_logits
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -66,10 +67,9 @@ def test_chunked_prefill_equals_whole(tiny, chunk):
     lm = tiny.causal_lm()
     tokens = _tokens(2, 130)
     cache = lm.new_cache(2)
-    for start in range(0, 130, chunk):
-        last = lm.step(tokens[:, start : start + chunk], cache)
+    steps = [lm.step(tokens[:, at : at + chunk], cache) for at in range(0, 130, chunk)]
     assert cache.length == 130
-    _assert_close(last, lm.forward(tokens)[:, -1])
+    _assert_close(steps[-1], lm.forward(tokens)[:, -1])
 
 
 def test_batched_equals_single(tiny):
@@ -101,7 +101,9 @@ def test_a_generation_compiles_a_handful_of_programs(tiny_gpt2_directory, backen
     for seed in (1, 2):
         gptrs.generate(model, [seed] * 10, max_tokens=140, ignore_eos=True)
     # One prefill, and one decode step for each bucket: 64, 128, 160.
-    assert model.causal_lm()._step.compiled == 4
+    lm = model.causal_lm()
+    assert isinstance(lm, CausalLMModule)
+    assert lm._step.compiled == 4
 
 
 def test_the_cache_refuses_what_exceeds_the_context(tiny):

@@ -7,6 +7,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ContextLengthError
+from gptrs.nn.causal_lm import CausalLMModule
 from models.llama_support import (
     VARIANTS,
     assert_close,
@@ -53,6 +54,7 @@ def test_hidden_states(tmp_path, backend_name, name):
         output = fresh_model(folder)(torch.from_numpy(tokens), output_hidden_states=True)
     model = gptrs.load_model(folder, backend=backend_name)
     assert "hidden_states" in model.capabilities
+    assert isinstance(model._module, CausalLMModule)
     ours = model._module.hidden_states(tokens)
     assert list(ours) == ["embeddings", "layer.0", "layer.1"]
     for state, theirs in zip(ours.values(), output.hidden_states, strict=True):
@@ -70,6 +72,7 @@ def test_weights_of_a_layer_that_only_the_config_ties_are_used(tmp_path, backend
 def test_every_weight_is_asked_for(llama_directory):
     """A name that is not read would be a part of the model that is left out."""
     model = gptrs.load_model(llama_directory, backend="ref")
+    assert isinstance(model._module, CausalLMModule)
     names = {name for name, _ in model._module.named_tensors()}
     saved = fresh_model(llama_directory)
     expected = {name.removeprefix("model.") for name, _ in saved.named_parameters()}
@@ -81,7 +84,9 @@ def test_a_generation_compiles_a_handful_of_programs(tmp_path, backend_name):
     for seed in (1, 2):
         gptrs.generate(model, [seed] * 10, max_tokens=140, ignore_eos=True)
     # One prefill, and one decode step for each bucket: 64, 128, 160.
-    assert model.causal_lm()._step.compiled == 4
+    lm = model.causal_lm()
+    assert isinstance(lm, CausalLMModule)
+    assert lm._step.compiled == 4
 
 
 def test_the_cache_refuses_what_exceeds_the_context(tmp_path, backend_name):

@@ -72,10 +72,9 @@ def test_unequal_texts_agree_with_transformers(folder, lm):
 def test_chunked_prefill_equals_whole(lm, chunk):
     tokens = some_tokens(2, 130)
     cache = lm.new_cache(2)
-    for start in range(0, 130, chunk):
-        last = lm.step(tokens[:, start : start + chunk], cache)
+    steps = [lm.step(tokens[:, at : at + chunk], cache) for at in range(0, 130, chunk)]
     assert cache.length == 130
-    assert_close(last, lm.forward(tokens)[:, -1])
+    assert_close(steps[-1], lm.forward(tokens)[:, -1])
 
 
 def test_a_ring_keeps_the_window_only(tmp_path, backend_name):

@@ -11,6 +11,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError
+from gptrs.nn.image_classifier import ImageClassifierModule
 from models.image_models import (
     LABELS,
     assert_close,
@@ -57,7 +58,9 @@ def test_logits(directory, backend):
 def test_hidden_states(narrow, backend):
     model = gptrs.load_model(narrow, backend=backend.name)
     pixels = images(1, 27, 34)
-    states = model.image_classifier().hidden_states(pixels)
+    classifier = model.image_classifier()
+    assert isinstance(classifier, ImageClassifierModule)
+    states = classifier.hidden_states(pixels)
     assert list(states) == [f"layer.{n}" for n in range(16)]
     for ours, theirs in zip(states.values(), torch_states(narrow, pixels), strict=True):
         assert_close(ours, theirs)

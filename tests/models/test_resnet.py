@@ -11,6 +11,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import CheckpointError, ModelError
+from gptrs.nn.image_classifier import ImageClassifierModule
 from models.image_models import (
     LABELS,
     assert_close,
@@ -33,8 +34,10 @@ VARIANTS: dict[str, dict[str, object]] = {
     "resnet34": {**_BASIC, "depths": [3, 4, 6, 3]},
     "resnet50": {**_BOTTLENECK, "depths": [3, 4, 6, 3]},
     "resnet101": {**_BOTTLENECK, "depths": [3, 4, 23, 3]},
-    "downsampled_first": {**_BASIC, "depths": [1, 1], "hidden_sizes": [8, 12]}
-    | {"downsample_in_first_stage": True},
+    "downsampled_first": {
+        **{**_BASIC, "depths": [1, 1], "hidden_sizes": [8, 12]},
+        "downsample_in_first_stage": True,
+    },
     "downsampled_in_1x1": {**_BOTTLENECK, "depths": [1, 2, 1, 1], "downsample_in_bottleneck": True},
     "silu": {**_BOTTLENECK, "depths": [1, 1, 1, 1], "hidden_act": "silu"},
     "two_channels": {**_BASIC, "depths": [1, 1, 1, 1], "num_channels": 2},
@@ -71,7 +74,9 @@ def test_logits(directory, backend):
 def test_hidden_states(plain, backend):
     model = gptrs.load_model(plain, backend=backend.name)
     pixels = images(1, 39, 50)
-    states = model.image_classifier().hidden_states(pixels)
+    classifier = model.image_classifier()
+    assert isinstance(classifier, ImageClassifierModule)
+    states = classifier.hidden_states(pixels)
     expected = torch_states(plain, pixels)
     assert list(states) == ["embeddings", *(f"layer.{n}" for n in range(len(expected) - 1))]
     for ours, theirs in zip(states.values(), expected, strict=True):

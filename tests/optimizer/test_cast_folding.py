@@ -56,7 +56,7 @@ def same(found: np.ndarray, expected: np.ndarray) -> bool:
 
 def _bits(array: np.ndarray) -> Literal:
     if array.dtype.kind == "c":
-        array = array.view(array.real.dtype)
+        array = array.view(np.real(array).dtype)
     with np.errstate(invalid="ignore"):
         nan = array != array
     return Literal.of(np.where(nan, np.array(np.nan, array.dtype), array) if nan.any() else array)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -52,7 +53,7 @@ def to_torch(array: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(copy)
 
 
-def computed(backend: Backend, function: Callable[..., object], *arrays: np.ndarray) -> list:
+def computed(backend: Backend, function: Callable[..., Any], *arrays: np.ndarray) -> list:
     """The results of a function of tensors on `backend`, which may refuse unless it is `ref`."""
     with gptrs.use_backend(backend):
         try:

@@ -14,6 +14,7 @@ import gptrs_models
 from gptrs.plugins.capabilities import PROTOCOLS
 from gptrs.plugins.manager import load_reference
 
+PUBLIC: list[str] = vars(gptrs.api)["__all__"]  # the stubs, from which it is made, lack it
 HEAVY = {
     "ml_dtypes",
     "numba",
@@ -28,12 +29,12 @@ HEAVY = {
 }
 
 
-@pytest.mark.parametrize("name", gptrs.__all__)
+@pytest.mark.parametrize("name", vars(gptrs)["__all__"])
 def test_every_name_of_the_package_resolves(name: str):
     assert getattr(gptrs, name) is not None
 
 
-@pytest.mark.parametrize("name", gptrs.api.__all__)
+@pytest.mark.parametrize("name", PUBLIC)
 def test_every_public_name_resolves_and_is_documented(name: str):
     assert getattr(gptrs.api, name) is not None
     doc = gptrs.api.__doc__ or ""
@@ -68,7 +69,7 @@ def test_models_need_no_more_than_is_public():
             assert not isinstance(node, ast.Import) or "gptrs" not in ast.unparse(node)
     ours = {name: names for name, names in needed.items() if name.partition(".")[0] == "gptrs"}
     assert ours.keys() == {"gptrs", "gptrs.api", "gptrs.nn"}
-    assert ours["gptrs"] | ours["gptrs.api"] <= set(gptrs.api.__all__)
+    assert ours["gptrs"] | ours["gptrs.api"] <= set(PUBLIC)
     assert ours["gptrs.nn"] <= set(gptrs.api.nn.__all__)
 
 

@@ -11,6 +11,7 @@ import pytest
 import gptrs
 from gptrs.errors import ModelError, UsageError
 from gptrs.runtime.embedding.embed import cosine_similarities
+from gptrs_models.bert import Bert
 from runtime.tiny_bert import (
     CONTEXT,
     WIDTH,
@@ -209,7 +210,9 @@ def test_few_programs_serve_many_lengths(plain):
     gptrs.embed(model, texts[:3], batch_size=8)
     gptrs.embed(model, texts[:7], batch_size=8)
     # 8 texts of 16, 24, 32 and 40 tokens; 4 of 16, 8 of 16.
-    assert model.text_embedder()._encode.compiled <= 6
+    embedder = model.text_embedder()
+    assert isinstance(embedder, Bert)
+    assert embedder._encode.compiled <= 6
 
 
 def test_progress_is_told(plain):

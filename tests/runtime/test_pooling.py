@@ -35,12 +35,12 @@ def by_formula(mode: str, tokens: list[tuple[int, np.ndarray]]) -> np.ndarray:
         case "max":
             return np.stack(rows).max(0)
         case "mean":
-            return sum(rows) / len(rows)
+            return np.sum(rows, axis=0) / len(rows)
         case "mean_sqrt_len_tokens":
-            return sum(rows) / math.sqrt(len(rows))
+            return np.sum(rows, axis=0) / math.sqrt(len(rows))
         case "weightedmean":
             weights = [position + 1 for position, _ in tokens]
-            return sum(w * row for w, row in zip(weights, rows, strict=True)) / sum(weights)
+            return np.average(rows, axis=0, weights=weights)
     raise AssertionError(mode)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import ModuleType
 
 import pytest
 
@@ -11,7 +12,7 @@ from gptrs.ir import OPS, Builder, Op, TensorType, parse_program, print_program,
 
 Infer = Callable[[Op, str], str]
 Refusal = Callable[[Op, str], str]
-Registered = Callable[[object], set[str]]
+Registered = Callable[[ModuleType], set[str]]
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def refusal(types_of: Callable[[str], list[TensorType]]) -> Refusal:
 def registered() -> Registered:
     """The names of the ops that a family module defines."""
 
-    def names(module: object) -> set[str]:
+    def names(module: ModuleType) -> set[str]:
         return {name for name, cls in OPS.items() if cls.__module__ == module.__name__}
 
     return names

@@ -6,7 +6,17 @@ import pytest
 
 from gptrs.ir import OPS, dtypes
 from gptrs.ir.ops import elementwise
-from gptrs.ir.ops.elementwise import Bitcast, Cast, Clamp, Compare, IsFinite, Select, StopGradient
+from gptrs.ir.ops.elementwise import (
+    Binary,
+    Bitcast,
+    Cast,
+    Clamp,
+    Compare,
+    IsFinite,
+    Select,
+    StopGradient,
+    Unary,
+)
 
 UNARY = {
     "neg abs sign": "signed unsigned float",
@@ -45,6 +55,7 @@ def test_unary(name, dtype, infer, refusal):
         if dtype.kind in UNARY_KINDS[name]:
             assert infer(op, operand) == operand
         else:
+            assert isinstance(op, Unary)
             wanted = " or ".join(op.kinds)
             assert refusal(op, operand) == f"`{name}` of {operand} needs a {wanted} element type"
             assert set(op.kinds) == UNARY_KINDS[name]
@@ -54,6 +65,7 @@ def test_unary(name, dtype, infer, refusal):
 @pytest.mark.parametrize("name", BINARY_KINDS)
 def test_binary(name, dtype, infer, refusal):
     op = OPS[name]()
+    assert isinstance(op, Binary)
     operand = f"{dtype}[2, 0]"
     if dtype.kind in BINARY_KINDS[name]:
         assert infer(op, f"{operand} {operand}") == operand
