@@ -84,7 +84,7 @@ def forward(
 
 
 def machine_fields(limits: MachineLimits) -> dict[str, object]:
-    """What a result says of the machine: names, versions, and the limits that were measured."""
+    """Return the machine of a result: names, versions, and the limits that were measured."""
     name, features = machine.processor()
     return {
         "processor": name,

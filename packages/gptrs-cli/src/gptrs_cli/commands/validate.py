@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CheckOptions:
-    """What is compared, and within which tolerance."""
+    """The parts to compare, and the tolerance."""
 
     count: Annotated[
         int, typer.Option("--inputs", metavar="N", min=1, help="Make up N inputs if none is given.")

@@ -1,4 +1,4 @@
-"""What `gptrs validate` found, as a table and as JSON."""
+"""The findings of `gptrs validate`, as a table and as JSON."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the machine grants this process: CPUs, memory, and the threads that the user wants."""
+"""Limits of this process: CPUs and memory by cgroups, threads by the user's wish."""
 
 from __future__ import annotations
 

@@ -22,9 +22,9 @@ class AttributeKind(ABC):
     __slots__ = ()
 
     wanted: str
-    """What a Python value must be, after the words "must be"."""
+    """The requirement of a Python value, after the words "must be"."""
     written: str
-    """What must be written in text, after the word "expected"."""
+    """The form in text, after the word "expected"."""
 
     @abstractmethod
     def accepts(self, value: object) -> bool:

@@ -1,4 +1,4 @@
-"""What the cache of one layer holds: all positions, or those of a window in a ring."""
+"""The content of one layer's cache: all positions, or those of a window in a ring."""
 
 from __future__ import annotations
 

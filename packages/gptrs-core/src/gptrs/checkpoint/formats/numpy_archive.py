@@ -39,7 +39,7 @@ _PROBLEMS = (
     NotImplementedError, RuntimeError, OverflowError, MemoryError, SyntaxError,
     tokenize.TokenError,
 )  # fmt: skip
-"""What `zipfile` and NumPy raise for malformed files."""
+"""Exceptions of `zipfile` and NumPy for malformed files."""
 
 
 class NumpyArchive:
