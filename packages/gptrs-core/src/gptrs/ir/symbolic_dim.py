@@ -2,7 +2,8 @@
 
 A symbol stands for any size, an integer >= 0. Such dims live in shapes, where a type checker takes
 them for integers: they add, multiply and compare like integers as far as the answer is the same
-for all values of the symbols, and raise ProgramError where it is not.
+for all values of the symbols. Where it is not, the guards of `gptrs.ir.size_guards.deciding` answer
+inside such a block, and ProgramError is raised outside.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import cast
+from typing import Protocol, cast
 
 from gptrs.errors import ProgramError
 
@@ -25,6 +27,8 @@ MAX_TERMS = 16
 MAX_SYMBOLS = 10**6
 """One more than the greatest number of a symbol."""
 _MAX_COEFFICIENT = 2**63
+_SHORT = 2**53
+"""Four terms with coefficients below this and two symbols each are well below MAX_TEXT."""
 
 _SYMBOLS = r"\?[0-9]{1,6}(?:\*\?[0-9]{1,6})*+"
 _TERM = rf"(?:(?:[0-9]{{1,19}}\*)?{_SYMBOLS}|[0-9]{{1,19}})"
@@ -33,6 +37,29 @@ PATTERN = rf"-?(?:[0-9]{{1,19}}\*)?{_SYMBOLS}(?:[+-]{_TERM})*+"
 JSON_PATTERN = PATTERN.replace("*+", "*")
 """The same for readers of regular expressions that have no possessive repeats."""
 _SIGNED_TERM = re.compile(rf"[+-]?{_TERM}")
+
+
+class Assumptions(Protocol):
+    """Answers for questions about dims that depend on their symbols."""
+
+    derive: bool
+    """Whether quotients that are no polynomials become symbols of their own."""
+
+    def bounds(self, dim: int) -> tuple[int | None, int | None]:
+        """Return the least and the greatest value of `dim`, None where it has no such bound."""
+        ...
+
+    def at_least_zero(self, dim: int) -> bool:
+        """Return whether `dim` is >= 0 for the sizes in question."""
+        ...
+
+    def floordiv(self, dim: int, divisor: int) -> int:
+        """Return the symbol that stands for `dim // divisor`."""
+        ...
+
+
+ASSUMPTIONS: ContextVar[Assumptions | None] = ContextVar("ASSUMPTIONS", default=None)
+"""What is assumed about symbols now; set by `gptrs.ir.size_guards.deciding`."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -77,6 +104,8 @@ class SymbolicDim:
 
     def __floordiv__(self, other: int) -> int:
         divided = _divided(self, other)
+        if divided is None and (guards := _deriving()) is not None and other != 0:
+            return guards.floordiv(cast("int", self), other)
         if divided is None:
             raise ProgramError(f"cannot divide the dim `{self}` by `{other}` {_UNTIL}")
         return divided[0]
@@ -84,10 +113,14 @@ class SymbolicDim:
     def __rfloordiv__(self, other: int) -> int:
         if other == 0:
             return 0
+        if (guards := _deriving()) is not None:
+            return guards.floordiv(other, cast("int", self))
         raise ProgramError(f"cannot divide {other} by the dim `{self}` {_UNTIL}")
 
     def __mod__(self, other: int) -> int:
         divided = _divided(self, other)
+        if divided is None and _deriving() is not None and other != 0:
+            return self - (self // other) * other
         if divided is None:
             raise ProgramError(f"cannot tell whether `{other}` divides the dim `{self}` {_UNTIL}")
         return divided[1]
@@ -124,16 +157,26 @@ class SymbolicDim:
     def _decided(self, sign: str, other: int, yes: bool, no: bool) -> bool:
         if yes or no:
             return yes
-        raise ProgramError(f"cannot tell whether `{self}` {sign} {other} {_UNTIL}")
+        guards = ASSUMPTIONS.get()
+        if guards is None:
+            raise ProgramError(f"cannot tell whether `{self}` {sign} {other} {_UNTIL}")
+        # With integers, a > b is a - b - 1 >= 0.
+        difference = self - other - (sign in (">", "<="))
+        return guards.at_least_zero(difference) is (sign in (">", ">="))
 
     def __bool__(self) -> bool:
         low, high = _bounds(cast("int", self))
         if (low is not None and low > 0) or (high is not None and high < 0):
             return True
-        raise ProgramError(f"cannot tell whether `{self}` is 0 {_UNTIL}")
+        if ASSUMPTIONS.get() is None:
+            raise ProgramError(f"cannot tell whether `{self}` is 0 {_UNTIL}")
+        return self > 0 or self < 0
 
     def __index__(self) -> int:
-        raise ProgramError(f"the dim `{self}` has no value {_UNTIL}")
+        raise ProgramError(
+            f"the dim `{self}` has no value {_UNTIL}",
+            hint="where `gptrs.jit` captures, leave the axis out of `dynamic`",
+        )
 
     __int__ = __index__
 
@@ -183,6 +226,18 @@ def substituted(dim: int, values: Mapping[int, int]) -> int:
     return dim.substitute(values) if isinstance(dim, SymbolicDim) else dim
 
 
+def evaluated(dim: int, sizes: Mapping[int, int]) -> int:
+    """Return the number that `dim` is for these sizes of all its symbols."""
+    if not isinstance(dim, SymbolicDim):
+        return dim
+    total = 0
+    for monomial, factor in dim.terms:
+        for number in monomial:
+            factor *= sizes[number]
+        total += factor
+    return total
+
+
 def exceeds(dim: int, limit: int) -> bool:
     """Return whether `dim` is a number above `limit`.
 
@@ -197,6 +252,12 @@ def is_negative(dim: int) -> bool:
         return dim < 0
     high = _bounds(dim)[1]
     return high is not None and high < 0
+
+
+def _deriving() -> Assumptions | None:
+    """Return the assumptions if they make symbols of quotients."""
+    guards = ASSUMPTIONS.get()
+    return guards if guards is not None and guards.derive else None
 
 
 def _parsed(term: str) -> tuple[Monomial, int]:
@@ -238,6 +299,10 @@ def _made(terms: Iterable[tuple[Monomial, int]]) -> int:
 
 
 def _require_small(terms: Sequence[tuple[Monomial, int]]) -> None:
+    if len(terms) <= 4 and all(len(m) <= 2 and -_SHORT < f < _SHORT for m, f in terms):
+        return  # nearly all dims; writing one down takes longer than all arithmetic
+    if _deriving() is not None:
+        return  # never written down
     if len(terms) > MAX_TERMS or any(len(monomial) > MAX_TERMS for monomial, _ in terms):
         raise ProgramError(f"a dim of more than {MAX_TERMS} terms or symbols in a term")
     if any(abs(factor) >= _MAX_COEFFICIENT for _, factor in terms):
@@ -287,6 +352,8 @@ def _bounds(dim: int) -> tuple[int | None, int | None]:
     """Return the least and the greatest value over all symbols >= 0, None where it is not known."""
     if not isinstance(dim, SymbolicDim):
         return dim, dim
+    if (guards := ASSUMPTIONS.get()) is not None:
+        return guards.bounds(dim)
     constant = dict(dim.terms).get((), 0)
     factors = [factor for monomial, factor in dim.terms if monomial]
     low = constant if all(factor > 0 for factor in factors) else None

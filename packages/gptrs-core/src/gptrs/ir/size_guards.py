@@ -1,0 +1,221 @@
+"""Questions about symbolic sizes that no polynomial answers: an example decides, a guard remembers.
+
+    guards = SizeGuards({0: 37})        # ?0 is 37 in this call
+    with deciding(guards):
+        many = symbol(0) > 16           # True, and a guard: ?0 - 17 >= 0
+    guards.accept({0: 500})             # True: what was decided holds for 500 as well
+
+Whatever is made inside `deciding` - a captured, an optimized, a lowered program - serves all sizes
+that its guards accept. Every symbol is at least 1 there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from gptrs.errors import ProgramError
+from gptrs.ir.symbolic_dim import ASSUMPTIONS, SymbolicDim, evaluated, symbol, symbols_of
+
+FIRST_DERIVED = 500_000
+"""The number of the first derived symbol: those of programs are below."""
+
+Formula = Literal["floordiv", "least", "greatest", "select"]
+"""`select(c, a, b)` is a where c >= 0, else b."""
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedSize:
+    """The definition of a derived symbol: a formula of sizes that are defined before it."""
+
+    number: int
+    formula: Formula
+    operands: tuple[int, ...]
+
+    def value(self, sizes: Mapping[int, int]) -> int:
+        """Return the size for the given ones."""
+        values = [evaluated(operand, sizes) for operand in self.operands]
+        match self.formula:
+            case "floordiv":
+                return values[0] // values[1]
+            case "least":
+                return min(values)
+            case "greatest":
+                return max(values)
+            case "select":
+                return values[1] if values[0] >= 0 else values[2]
+
+
+class SizeGuards:
+    """Example sizes of the symbols, by number, and what was decided for them.
+
+    With `derive`, sizes that are no polynomials become derived symbols, see `DerivedSize`: meant
+    for code that only computes with sizes, since no program can be written with such symbols.
+    ProgramError for an example below 1.
+    """
+
+    def __init__(self, sizes: Mapping[int, int], *, derive: bool = False) -> None:
+        small = {number: size for number, size in sizes.items() if size < 1}
+        if small:
+            listed = ", ".join(f"?{number} = {size}" for number, size in small.items())
+            raise ProgramError(f"symbols stand for sizes of at least 1, got {listed}")
+        self.example = dict(sizes)
+        self.derive = derive
+        self._guards: dict[int, None] = {}
+        self._derived: dict[tuple[Formula, tuple[int, ...]], DerivedSize] = {}
+        self._ranges: dict[int, tuple[int | None, int | None]] = {}
+
+    @property
+    def guards(self) -> tuple[int, ...]:
+        """The dims that must be >= 0, in the order in which they were decided."""
+        return tuple(self._guards)
+
+    @property
+    def derived(self) -> tuple[DerivedSize, ...]:
+        """The definitions of derived symbols, each after those that it uses."""
+        return tuple(self._derived.values())
+
+    def completed(self, sizes: Mapping[int, int]) -> dict[int, int]:
+        """Return `sizes` with those of the derived symbols."""
+        known = dict(sizes)
+        for size in self._derived.values():
+            known[size.number] = size.value(known)
+        return known
+
+    def accept(self, sizes: Mapping[int, int]) -> bool:
+        """Return whether all that was decided holds for these sizes."""
+        if any(size < 1 for size in sizes.values()):
+            return False
+        known = self.completed(sizes) if self._derived else sizes
+        return all(evaluated(guard, known) >= 0 for guard in self._guards)
+
+    def at_least_zero(self, dim: int) -> bool:
+        """Return whether `dim` is >= 0 for the example sizes; a guard if others could differ."""
+        low, high = self.bounds(dim)
+        if low is not None and low >= 0:
+            return True
+        if high is not None and high < 0:
+            return False
+        yes = evaluated(dim, self.completed(self.example)) >= 0
+        wanted = dim if yes else -dim - 1
+        if not any(_implies(guard, wanted) for guard in self._guards):
+            self._guards[wanted] = None
+        return yes
+
+    def bounds(self, dim: int) -> tuple[int | None, int | None]:
+        """Return the least and the greatest value of `dim`, None where it has no such bound."""
+        if not isinstance(dim, SymbolicDim):
+            return dim, dim
+        # With each symbol written as a bound of it and a number >= 0, the signs of terms decide.
+        moved: dict[int, int] = {}
+        for number in dim.symbols():
+            low, high = self._ranges.get(number, (1, None))
+            if low is None and high is None:
+                return None, None
+            moved[number] = (
+                symbol(number) + low if low is not None else (high or 0) - symbol(number)
+            )
+        shifted = dim.substitute(moved)
+        if not isinstance(shifted, SymbolicDim):
+            return shifted, shifted
+        constant = evaluated(shifted, dict.fromkeys(shifted.symbols(), 0))
+        factors = [factor for monomial, factor in shifted.terms if monomial]
+        low = constant if all(factor > 0 for factor in factors) else None
+        high = constant if all(factor < 0 for factor in factors) else None
+        return low, high
+
+    def floordiv(self, dim: int, divisor: int) -> int:
+        """Return the derived symbol `dim // divisor`."""
+        low, high = self.bounds(dim)
+        if isinstance(divisor, SymbolicDim) or divisor < 0:
+            return self._symbol("floordiv", (dim, divisor), (None, None))
+        divided = [None if bound is None else bound // divisor for bound in (low, high)]
+        return self._symbol("floordiv", (dim, divisor), (divided[0], divided[1]))
+
+    def made(self, formula: Formula, operands: tuple[int, ...]) -> int:
+        """Return the derived symbol of `least`, `greatest` or `select` with these operands."""
+        lows, highs = zip(*(self.bounds(operand) for operand in operands[-2:]), strict=True)
+        low = _joined(lows, formula == "greatest", max if formula == "greatest" else min)
+        high = _joined(highs, formula == "least", min if formula == "least" else max)
+        return self._symbol(formula, operands, (low, high))
+
+    def _symbol(
+        self, formula: Formula, operands: tuple[int, ...], range_: tuple[int | None, int | None]
+    ) -> int:
+        if not self.derive:
+            raise ProgramError(f"`{formula}` of dims is a size for lowered programs only")
+        key = formula, operands
+        if key not in self._derived:
+            number = FIRST_DERIVED + len(self._derived)
+            self._derived[key] = DerivedSize(number, formula, operands)
+            self._ranges[number] = range_
+        return symbol(self._derived[key].number)
+
+
+@contextmanager
+def deciding(guards: SizeGuards) -> Generator[SizeGuards]:
+    """Decide about symbolic dims with `guards`, in this thread, until the block ends."""
+    token = ASSUMPTIONS.set(guards)
+    try:
+        yield guards
+    finally:
+        ASSUMPTIONS.reset(token)
+
+
+def least(a: int, b: int) -> int:
+    """Return the smaller size; of symbolic ones a derived symbol."""
+    return _of_two("least", a, b)
+
+
+def greatest(a: int, b: int) -> int:
+    """Return the greater size; of symbolic ones a derived symbol."""
+    return _of_two("greatest", a, b)
+
+
+def select(condition: int, a: int, b: int) -> int:
+    """Return `a` where `condition` >= 0, else `b`; of a symbolic condition a derived symbol."""
+    if not isinstance(condition, SymbolicDim):
+        return a if condition >= 0 else b
+    guards = active_guards()
+    low, high = guards.bounds(condition)
+    if low is not None and low >= 0:
+        return a
+    if high is not None and high < 0:
+        return b
+    return a if a == b else guards.made("select", (condition, a, b))
+
+
+def active_guards() -> SizeGuards:
+    """Return the guards of the `deciding` block around the call; ProgramError outside of one."""
+    guards = ASSUMPTIONS.get()
+    if not isinstance(guards, SizeGuards):
+        raise ProgramError("sizes are derived inside `deciding` only")
+    return guards
+
+
+def _of_two(formula: Literal["least", "greatest"], a: int, b: int) -> int:
+    if not symbols_of([a, b]):
+        return min(a, b) if formula == "least" else max(a, b)
+    guards = active_guards()
+    low, high = guards.bounds(a - b)
+    if low is not None and low >= 0:
+        return b if formula == "least" else a
+    if high is not None and high <= 0:
+        return a if formula == "least" else b
+    return guards.made(formula, (a, b))
+
+
+def _joined(
+    bounds: Sequence[int | None], any_does: bool, choose: Callable[[Iterable[int]], int]
+) -> int | None:
+    """Return the bound of a formula, None if it needs bounds of both operands and lacks one."""
+    known = [bound for bound in bounds if bound is not None]
+    return choose(known) if len(known) == len(bounds) or (any_does and known) else None
+
+
+def _implies(guard: int, wanted: int) -> bool:
+    """Return whether `wanted` >= 0 follows from `guard` >= 0: they differ by a constant."""
+    difference = wanted - guard
+    return not isinstance(difference, SymbolicDim) and difference >= 0
