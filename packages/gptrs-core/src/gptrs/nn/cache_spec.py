@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -69,3 +70,19 @@ class CacheSpec:
 def _ring(window: int, piece: int) -> int:
     """The first multiple of `piece` that holds a window and the other positions of a piece."""
     return -(-(window + piece - 1) // piece) * piece
+
+
+@dataclass(frozen=True, slots=True)
+class CacheGroup:
+    """Layers that see the same positions, so that they share page ids and a page table."""
+
+    window: int | None
+    layers: tuple[int, ...]
+
+
+def cache_groups(specs: Sequence[CacheSpec]) -> tuple[CacheGroup, ...]:
+    """Return the groups of layers with the same window, in the order of their first layers."""
+    layers: dict[int | None, list[int]] = {}
+    for layer, spec in enumerate(specs):
+        layers.setdefault(spec.window, []).append(layer)
+    return tuple(CacheGroup(window, tuple(found)) for window, found in layers.items())

@@ -1,0 +1,162 @@
+"""The memory of the paged key/value cache: a pool of keys and one of values for each layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gptrs.backend.protocol import Backend
+from gptrs.capture import primitives
+from gptrs.capture.graph import Stored
+from gptrs.capture.jitting.jit import jit
+from gptrs.capture.tensor import Tensor
+from gptrs.errors import UsageError
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.tensor_type import TensorType
+from gptrs.nn.cache_spec import CacheSpec, cache_groups
+from gptrs.nn.ragged_step import PAGE_SIZE
+
+LayerPools = tuple[Tensor, Tensor]
+"""Keys and values of one layer, each [P, K, S, D] with the `PAGE_SIZE` S."""
+
+
+class PageBuffers:
+    """The pools of all layers, one for each of `specs`; those of a cache group have as many pages.
+
+    A step donates `pools` and puts the new ones in their place. `pages` has the number for each
+    group of `cache_groups(specs)`. Memory of pages that were never written is not claimed from the
+    system. `backend` None leaves the choice to the first step. UsageError for another number of
+    groups and fewer pages than one.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[CacheSpec],
+        pages: Sequence[int],
+        dtype: DType = dtypes.f32,
+        backend: Backend | None = None,
+    ) -> None:
+        self.groups = cache_groups(specs)
+        self.dtype = dtype
+        self._backend = backend
+        self._specs = tuple(specs)
+        self.pages = self._checked(pages)
+        of_layer = {
+            layer: count
+            for group, count in zip(self.groups, self.pages, strict=True)
+            for layer in group.layers
+        }
+        self.pools: list[LayerPools] = [
+            (self._zeros(spec, of_layer[layer]), self._zeros(spec, of_layer[layer]))
+            for layer, spec in enumerate(specs)
+        ]
+
+    @property
+    def usable(self) -> bool:
+        """Whether the pools can be read: a step that failed may have consumed what it was given."""
+        sources = (pool.source for pair in self.pools for pool in pair)
+        return not any(isinstance(source, Stored) and source.consumed for source in sources)
+
+    def page_bytes(self, group: int) -> int:
+        """Return the memory of one page in all layers of a group."""
+        specs = [self._specs[layer] for layer in self.groups[group].layers]
+        vectors = sum(2 * spec.n_kv_heads * spec.head_dim for spec in specs)
+        return vectors * PAGE_SIZE * self.dtype.itemsize
+
+    def resize(self, pages: Sequence[int]) -> None:
+        """Change the number of pages of each group, keeping what both have.
+
+        Steps are compiled for a number of pages: resize seldom, and by much.
+        """
+        old, self.pages = self.pages, self._checked(pages)
+        for group, before, after in zip(self.groups, old, self.pages, strict=True):
+            if before != after:
+                for layer in group.layers:
+                    keys, values = self.pools[layer]
+                    self.pools[layer] = (self._resized(keys, after), self._resized(values, after))
+
+    def copy(self, group: int, source: int, target: int) -> None:
+        """Copy a page of all layers of a group: before a text writes into a page that it shares."""
+        layers = self.groups[group].layers
+        copied = _copy_page(
+            [self.pools[layer] for layer in layers], _first_element(source), _first_element(target)
+        )
+        for layer, pools in zip(layers, copied, strict=True):
+            self.pools[layer] = pools
+
+    def read(self, group: int, page: int) -> list[np.ndarray]:
+        """Return a page of each layer of a group: keys and values in turn, [1, K, S, D]."""
+        pools = [self.pools[layer] for layer in self.groups[group].layers]
+        return [part.numpy() for part in _read_page(pools, _first_element(page))]
+
+    def write(self, group: int, page: int, parts: Sequence[np.ndarray]) -> None:
+        """Put what `read` returned, of buffers like these, into a page."""
+        layers = self.groups[group].layers
+        pools = [self.pools[layer] for layer in layers]
+        contents = [Tensor.of_array(part) for part in parts]
+        written = _write_page(pools, _first_element(page), contents)
+        for layer, pair in zip(layers, written, strict=True):
+            self.pools[layer] = pair
+
+    def _checked(self, pages: Sequence[int]) -> tuple[int, ...]:
+        if len(pages) != len(self.groups) or min(pages, default=0) < 1:
+            raise UsageError(
+                f"the buffers of {len(self.groups)} cache groups need as many numbers of pages,"
+                f" each at least 1, got {list(pages)}"
+            )
+        return tuple(pages)
+
+    def _zeros(self, spec: CacheSpec, pages: int) -> Tensor:
+        shape = (pages, spec.n_kv_heads, PAGE_SIZE, spec.head_dim)
+        return self._uncopied(np.zeros(shape, self.dtype.numpy))
+
+    def _resized(self, pool: Tensor, pages: int) -> Tensor:
+        made = np.zeros((pages, *pool.shape[1:]), self.dtype.numpy)
+        kept = min(pages, pool.shape[0])
+        made[:kept] = pool.numpy()[:kept]
+        return self._uncopied(made)
+
+    def _uncopied(self, array: np.ndarray) -> Tensor:
+        """Return a tensor on `array` itself: a copy would claim the memory of untouched pages."""
+        buffer = array if self._backend is None else self._backend.to_device(array)
+        return Tensor(Stored(TensorType.of(array), buffer, self._backend))
+
+
+def _first_element(page: int) -> Tensor:
+    return Tensor.of_array(np.array([page, 0, 0, 0]))
+
+
+def _page(pool: Tensor, start: Tensor) -> Tensor:
+    return primitives.dynamic_slice(pool, start, (1, *pool.shape[1:]))
+
+
+def _copied(pools: list[LayerPools], source: Tensor, target: Tensor) -> list[LayerPools]:
+    return [
+        (
+            primitives.dynamic_update_slice(keys, _page(keys, source), target),
+            primitives.dynamic_update_slice(values, _page(values, source), target),
+        )
+        for keys, values in pools
+    ]
+
+
+def _contents(pools: list[LayerPools], page: Tensor) -> list[Tensor]:
+    return [_page(pool, page) for pair in pools for pool in pair]
+
+
+def _written(pools: list[LayerPools], page: Tensor, parts: list[Tensor]) -> list[LayerPools]:
+    pairs = zip(pools, parts[::2], parts[1::2], strict=True)
+    return [
+        (
+            primitives.dynamic_update_slice(keys, key, page),
+            primitives.dynamic_update_slice(values, value, page),
+        )
+        for (keys, values), key, value in pairs
+    ]
+
+
+_copy_page = jit(_copied, donate=[0])
+_read_page = jit(_contents)
+_write_page = jit(_written, donate=[0])

@@ -1,0 +1,73 @@
+"""The tokens of several texts in one flat row, and the pages where their keys and values lie."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, Generic, NamedTuple
+
+import numpy as np
+from typing_extensions import TypeVar
+
+if TYPE_CHECKING:
+    from gptrs.capture.tensor import Tensor
+
+PAGE_SIZE: Final = 32
+"""Positions of a page, `S`."""
+
+Array = TypeVar("Array", "np.ndarray", "Tensor", default=np.ndarray)
+
+
+class RaggedStep(NamedTuple, Generic[Array]):
+    """One step of a language model: N new tokens of B texts, each text's one after another.
+
+    Text b owns the rows `row_starts[b] .. row_starts[b + 1]`, one at least. Runtimes make steps of
+    NumPy arrays; a model sees the same step of tensors. `page_tables` and `slots` have an entry for
+    each cache group (see `cache_groups`): the pages of each text in the order of positions, and for
+    each row where its key and value go, `page * PAGE_SIZE + offset`.
+    """
+
+    tokens: Array
+    """Si64 [N], the new tokens."""
+    positions: Array
+    """Si64 [N], the position of each token in its text."""
+    row_starts: Array
+    """Si32 [B + 1], the first row of each text; the last entry is N."""
+    lengths: Array
+    """Si32 [B], the positions of each text after this step."""
+    page_tables: tuple[Array, ...]
+    """Si32 [B, W] for each cache group; unused entries are 0."""
+    slots: tuple[Array, ...]
+    """Si32 [N] for each cache group."""
+
+
+def ragged_step(
+    tokens: Sequence[Sequence[int] | np.ndarray],
+    cached: Sequence[int] | np.ndarray,
+    page_tables: Sequence[np.ndarray],
+) -> RaggedStep:
+    """Return the step that appends `tokens` of each text to its `cached` positions.
+
+    Each text has one new token at least, and each of `page_tables`, integers [B, W], a page for
+    every position.
+    """
+    counts = np.array([len(new) for new in tokens])
+    before = np.asarray(cached, np.int64)
+    row_starts = np.zeros(len(counts) + 1, np.int32)
+    np.cumsum(counts, out=row_starts[1:])
+    text = np.repeat(np.arange(len(counts)), counts)
+    positions = np.arange(len(text)) - row_starts[text] + before[text]
+    tables = tuple(np.asarray(table, np.int32) for table in page_tables)
+    page, offset = np.divmod(positions, PAGE_SIZE)
+    return RaggedStep(
+        tokens=np.concatenate([np.asarray(new, np.int64) for new in tokens]),
+        positions=positions,
+        row_starts=row_starts,
+        lengths=(before + counts).astype(np.int32),
+        page_tables=tables,
+        slots=tuple((table[text, page] * PAGE_SIZE + offset).astype(np.int32) for table in tables),
+    )
+
+
+def pages_for(positions: int) -> int:
+    """Return how many pages hold that many positions of a text."""
+    return -(-positions // PAGE_SIZE)

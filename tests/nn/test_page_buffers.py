@@ -1,0 +1,71 @@
+"""Pools of pages: what is written stays, is copied, and moves to larger pools."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gptrs.capture.jitting.jit import jit
+from gptrs.errors import UsageError
+from gptrs.ir import dtypes
+from gptrs.nn.cache_spec import CacheSpec
+from gptrs.nn.page_buffers import PageBuffers
+
+SPECS = [CacheSpec(2, 4), CacheSpec(1, 8, window=5), CacheSpec(2, 4)]
+
+
+@pytest.fixture(params=[dtypes.f32, dtypes.bf16, dtypes.f16], ids=str)
+def buffers(request, backend) -> PageBuffers:
+    return PageBuffers(SPECS, [3, 2], request.param, backend)
+
+
+def _parts(buffers: PageBuffers) -> list[np.ndarray]:
+    """Keys and values of both layers without a window."""
+    rng = np.random.default_rng(0)
+    return [rng.normal(size=(1, 2, 32, 4)).astype(buffers.dtype.numpy) for _ in range(4)]
+
+
+def _assert_page(buffers: PageBuffers, page: int, parts: list[np.ndarray]) -> None:
+    for found, expected in zip(buffers.read(0, page), parts, strict=True):
+        np.testing.assert_array_equal(found, expected)
+
+
+def test_pages_begin_as_zeros_of_each_layers_shape(buffers):
+    shapes = [(3, 2, 32, 4), (2, 1, 32, 8), (3, 2, 32, 4)]
+    assert [(keys.shape, values.shape) for keys, values in buffers.pools] == [
+        (s, s) for s in shapes
+    ]
+    assert not any(part.any() for part in buffers.read(1, 1))
+    assert buffers.page_bytes(0) == 2 * 2 * 2 * 4 * 32 * buffers.dtype.itemsize
+    assert buffers.page_bytes(1) == 2 * 8 * 32 * buffers.dtype.itemsize
+
+
+def test_a_page_is_written_read_and_copied(buffers):
+    parts = _parts(buffers)
+    buffers.write(0, 2, parts)
+    buffers.copy(0, 2, 0)
+    for page in (0, 2):
+        _assert_page(buffers, page, parts)
+    assert not any(part.any() for part in buffers.read(0, 1))
+
+
+def test_larger_pools_keep_their_pages(buffers):
+    parts = _parts(buffers)
+    buffers.write(0, 2, parts)
+    buffers.resize([7, 2])
+    assert buffers.pages == (7, 2)
+    _assert_page(buffers, 2, parts)
+    assert not any(part.any() for part in buffers.read(0, 6))
+
+
+@pytest.mark.parametrize("pages", [[3], [3, 0], [3, 2, 1]])
+def test_another_number_of_groups_is_refused(pages):
+    with pytest.raises(UsageError, match="the buffers of 2 cache groups need"):
+        PageBuffers(SPECS, pages)
+
+
+def test_pools_that_were_donated_are_not_usable(buffers):
+    assert buffers.usable
+    give_away = jit(lambda pool: pool * 2, donate=[0])
+    give_away(buffers.pools[1][0])
+    assert not buffers.usable
