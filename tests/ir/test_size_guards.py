@@ -124,3 +124,14 @@ def test_derived_sizes_have_the_values_of_integers(seed: int):
                 known = guards.completed({0: n, 1: b})
                 assert [evaluated(size, known) for size in symbolic] == compute(n, b)
     assert accepted, "the example itself is accepted"
+
+
+def test_what_lowering_decides_is_kept_by_the_guards_it_was_given():
+    with deciding(SizeGuards({0: 37})) as guards:
+        assert N > 4
+    with deciding(guards.deriving()):
+        tiles = N // 12
+        assert tiles > 2
+    assert len(guards.derived) == 1
+    assert not guards.accept({0: 35})
+    assert guards.accept({0: 36})

@@ -18,7 +18,8 @@ the module an entry point names stays light.
   and `pattern`; for rewrites `rewrite`, `Rewrite`, `Declined`, `Emitter`, `Match`, `calls`,
   `Operand`, `Operands` and `Attribute`;
   `KernelCache`, with `CacheReport`, `CacheVersion` and `Entries`;
-  `ProfiledExecutable`, with `KernelRun`; `BindingExecutable`, with `BoundInputs`;
+  `SymbolicBackend`, with `SizeGuards`, `deciding`, `least`, `greatest` and `select`;
+  `PaddingBackend`; `ProfiledExecutable`, with `KernelRun`; `BindingExecutable`, with `BoundInputs`;
   `MachineProbe`.
 - For models: `Tensor`, `tensor`, `jit`, `register_pytree`, `Module`, `Params`, `ConfigFields`,
   and the modules `nn` and `functionals`. `nn` has layers, activations, rope settings, the key/value

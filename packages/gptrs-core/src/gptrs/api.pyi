@@ -23,6 +23,8 @@ from gptrs.backend.protocol import Backend as Backend
 from gptrs.backend.protocol import Buffer as Buffer
 from gptrs.backend.protocol import Executable as Executable
 from gptrs.backend.protocol import InputRole as InputRole
+from gptrs.backend.symbolic import PaddingBackend as PaddingBackend
+from gptrs.backend.symbolic import SymbolicBackend as SymbolicBackend
 from gptrs.capture import primitives as primitives
 from gptrs.capture.compilation import BackendWithPasses as BackendWithPasses
 from gptrs.capture.events.trace import CompileEnd as CompileEnd
@@ -73,6 +75,11 @@ from gptrs.ir.program import Instruction as Instruction
 from gptrs.ir.program import Program as Program
 from gptrs.ir.program import Region as Region
 from gptrs.ir.program import Value as Value
+from gptrs.ir.size_guards import SizeGuards as SizeGuards
+from gptrs.ir.size_guards import deciding as deciding
+from gptrs.ir.size_guards import greatest as greatest
+from gptrs.ir.size_guards import least as least
+from gptrs.ir.size_guards import select as select
 from gptrs.ir.specialize import bind as bind
 from gptrs.ir.specialize import specialize as specialize
 from gptrs.ir.specialize import symbols as symbols

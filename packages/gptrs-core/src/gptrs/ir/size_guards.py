@@ -67,6 +67,14 @@ class SizeGuards:
         self._derived: dict[tuple[Formula, tuple[int, ...]], DerivedSize] = {}
         self._ranges: dict[int, tuple[int | None, int | None]] = {}
 
+    def deriving(self) -> SizeGuards:
+        """Return the same guards with `derive`: decisions and derived symbols are shared."""
+        shared = SizeGuards(self.example, derive=True)
+        shared._guards = self._guards
+        shared._derived = self._derived
+        shared._ranges = self._ranges
+        return shared
+
     @property
     def guards(self) -> tuple[int, ...]:
         """The dims that must be >= 0, in the order in which they were decided."""
