@@ -15,6 +15,8 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -28,7 +30,7 @@ from report import markdown, write_report
 import gptrs
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.measure.bench import ModelBench, Row
-from gptrs.runtime.measure.bench_cases import BenchCase, Decode, Forward, Prefill
+from gptrs.runtime.measure.bench_cases import BenchCase, Decode, DecodeCase, Forward, Prefill
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
 from gptrs_cli.commands.bench import machine_fields
 
@@ -79,6 +81,8 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--prompt-lengths", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--new-tokens", type=int, default=32)
+    parser.add_argument("--new-lengths", type=int, default=40, help="prompts of lengths not met")
+    parser.add_argument("--long-text", type=int, default=900, help="tokens whose gaps are told")
     parser.add_argument("--backend", help="ours; the default one without it")
     parser.add_argument("--out", type=Path, default=_HERE / "results")
     parser.add_argument("--name", help="of the machine, for the files")
@@ -93,6 +97,8 @@ def _model_rows(
     model = gptrs.load_model(folder, options.backend, threads)
     bench = ModelBench(model, threads, options.rounds, limits, peers, _say)
     rows = bench.generation(options.prompt_lengths, options.context, options.new_tokens)
+    rows += bench.new_lengths(options.new_lengths)
+    rows += replace(bench, rounds=1, peers={}).gaps(8, options.long_text)
     return [_named(row, f"GPT-2 {options.size} f32") for row in rows]
 
 
@@ -115,11 +121,11 @@ class OwnModel:
         self._model = model
         self.load_seconds = model.load_seconds
 
-    def prefill(self, length: int) -> BenchCase:
+    def prefill(self, prompts: Iterator[list[int]]) -> BenchCase:
         """See `PeerModel`."""
-        return Prefill(self._model, length)
+        return Prefill(self._model, prompts)
 
-    def decode(self, context: int, count: int) -> BenchCase:
+    def decode(self, context: int, count: int) -> DecodeCase:
         """See `PeerModel`."""
         return Decode(self._model, context, count)
 

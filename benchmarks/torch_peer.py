@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
 import transformers
 
-from gptrs.runtime.measure.bench_cases import BenchCase, tokens_of
+from gptrs.runtime.measure.bench_cases import BenchCase, DecodeCase, random_prompts
 
 
 class TorchModel:
@@ -25,11 +26,11 @@ class TorchModel:
         self.load_seconds = time.perf_counter() - started
         self._vocab_size = int(self._model.config.vocab_size)
 
-    def prefill(self, length: int) -> BenchCase:
+    def prefill(self, prompts: Iterator[list[int]]) -> BenchCase:
         """The prompt in one step; only the logits of the last token are computed."""
-        return _TorchPrefill(self, length)
+        return _TorchPrefill(self, prompts)
 
-    def decode(self, context: int, count: int) -> BenchCase:
+    def decode(self, context: int, count: int) -> DecodeCase:
         """One token after another, each the likeliest."""
         return _TorchDecode(self, context, count)
 
@@ -37,9 +38,9 @@ class TorchModel:
         """All logits."""
         return _TorchForward(self, inputs)
 
-    def tokens(self, length: int) -> torch.Tensor:
-        """The tokens that our side reads."""
-        return torch.from_numpy(tokens_of(length, self._vocab_size))
+    def prompts(self, length: int) -> Iterator[list[int]]:
+        """The prompts that our side reads."""
+        return random_prompts([length], self._vocab_size)
 
     def step(self, tokens: object, cache: object) -> tuple[object, object]:
         """The likeliest next token, and the cache with these."""
@@ -57,11 +58,11 @@ class TorchModel:
 
 
 class _TorchPrefill:
-    def __init__(self, model: TorchModel, length: int) -> None:
-        self._model, self._tokens = model, model.tokens(length)
+    def __init__(self, model: TorchModel, prompts: Iterator[list[int]]) -> None:
+        self._model, self._prompts = model, prompts
 
     def prepare(self) -> None:
-        return
+        self._tokens = torch.tensor([next(self._prompts)])
 
     def run(self) -> None:
         self.state = self._model.step(self._tokens, None)
@@ -70,15 +71,20 @@ class _TorchPrefill:
 class _TorchDecode:
     def __init__(self, model: TorchModel, context: int, count: int) -> None:
         self._model, self._count = model, count
-        self._prefill = _TorchPrefill(model, context)
+        self._prefill = _TorchPrefill(model, model.prompts(context))
+        self.gaps: list[float] = []
 
     def prepare(self) -> None:
+        self._prefill.prepare()
         self._prefill.run()
 
     def run(self) -> None:
+        self.gaps = []
         token, cache = self._prefill.state
         for _ in range(self._count):
+            started = time.perf_counter()
             token, cache = self._model.step(token, cache)
+            self.gaps.append(time.perf_counter() - started)
 
 
 class _TorchForward:

@@ -7,8 +7,15 @@ import pytest
 
 import gptrs
 from gptrs.errors import ContextLengthError, UsageError
-from gptrs.runtime.measure.bench import Measure, ModelBench, WorkOfStep, alternating, first_run
-from gptrs.runtime.measure.bench_cases import Decode, Prefill, tokens_of
+from gptrs.runtime.measure.bench import (
+    Measure,
+    ModelBench,
+    WorkOfStep,
+    alternating,
+    first_run,
+    new_lengths,
+)
+from gptrs.runtime.measure.bench_cases import Decode, Prefill, random_prompts, tokens_of
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
@@ -75,7 +82,7 @@ def test_the_work_of_a_step_is_that_of_its_layers(model):
     small = layers * (13 * width) + 2 * width
     assert works[-1].weight_bytes == 4 * (multiplied + small), "positions are looked up"
     assert 2 * multiplied <= works[-1].operations <= 2 * multiplied * 1.5
-    _, prefill = first_run(Prefill(model, 9))
+    _, prefill = first_run(Prefill(model, random_prompts([9], 50)))
     assert prefill[0].operations > 5 * works[-1].operations
 
 
@@ -98,16 +105,48 @@ def test_generation_measures_every_phase(model):
     assert rows[-1].share_of_limit > 0
 
 
+def test_new_lengths_are_read_beside_the_same_lengths_again(model):
+    bench = ModelBench(model, 1, rounds=1, peers={"slow": SlowPeer()})
+    rows = bench.new_lengths(4, longest=12)
+    lengths = new_lengths(4, 12)
+    work = f"first token, 4 new lengths of {min(lengths)} to {max(lengths)}"
+    assert [(row.work, row.peer_name) for row in rows] == [
+        (work, "slow"),
+        ("the same lengths again", None),
+        ("slowest new length beyond its repeat", None),
+    ]
+    assert rows[0].ours > rows[1].ours, "ref compiles each length"
+
+
+def test_new_lengths_are_different_and_the_same_each_time():
+    assert sorted(new_lengths(8, 12)) == list(range(5, 13))
+    assert new_lengths(40, 700) == new_lengths(40, 700)
+    with pytest.raises(UsageError, match="8 lengths from 5 to 12, asked for 9"):
+        new_lengths(9, 12)
+
+
+def test_gaps_are_those_of_one_text(model):
+    bench = ModelBench(model, 1, rounds=1, peers={"slow": SlowPeer()})
+    median, most, longest = bench.gaps(context=4, count=9)
+    assert [row.work for row in (median, most, longest)] == [
+        f"gap between 9 tokens, {which}" for which in ("median", "99 %", "longest")
+    ]
+    assert 0 < median.ours <= most.ours <= longest.ours
+    assert longest.peer == 0.5
+
+
 class SlowPeer:
     """A model that does nothing, and that slowly."""
 
     load_seconds = 5.0
 
-    def prefill(self, length):
+    def prefill(self, prompts):
         return Listed("prefill", [])
 
     def decode(self, context, count):
-        return Listed("decode", [])
+        case = Listed("decode", [])
+        case.gaps = [0.5] * count
+        return case
 
     def forward(self, inputs):
         return Listed("forward", [])
@@ -129,6 +168,15 @@ def test_peers_stand_beside_us(model):
 def test_what_cannot_be_measured_is_said_at_once(model, context, count, error):
     with pytest.raises(error):
         Decode(model, context, count)
+
+
+def test_prompts_differ_and_are_the_same_each_time(model):
+    prompts, again = random_prompts([5, 2], 50), random_prompts([5, 2], 50)
+    found = [next(prompts) for _ in range(4)]
+    assert [len(prompt) for prompt in found] == [5, 2, 5, 2]
+    assert found[0] != found[2]
+    assert found == [next(again) for _ in range(4)]
+    assert next(random_prompts([5, 2], 50, seed=1)) != found[0]
 
 
 def test_made_up_tokens_are_known_and_the_same():

@@ -50,6 +50,21 @@ def generate(
     new_tokens: Annotated[
         int, typer.Option("--new-tokens", metavar="N", min=1, help="Generate so many tokens.")
     ] = 32,
+    new_lengths: Annotated[
+        int,
+        typer.Option(
+            "--new-lengths",
+            metavar="N",
+            min=0,
+            help="Read N prompts, each of a length not met before.",
+        ),
+    ] = 0,
+    gaps: Annotated[
+        int,
+        typer.Option(
+            "--gaps", metavar="N", min=0, help="Tell the gaps between N tokens of one text."
+        ),
+    ] = 0,
     rounds: _RoundsOption = 5,
     settings: Settings,
 ) -> None:
@@ -57,7 +72,9 @@ def generate(
     lengths = parse_integers(prompt_lengths, "--prompt-lengths", "numbers of tokens")
 
     def rows(bench: ModelBench) -> list[Row]:
-        return bench.generation(lengths, context_length, new_tokens)
+        found = bench.generation(lengths, context_length, new_tokens)
+        found += bench.new_lengths(new_lengths) if new_lengths else []
+        return found + (bench.gaps(context_length, gaps) if gaps else [])
 
     _measure(model, rounds, settings, rows)
 

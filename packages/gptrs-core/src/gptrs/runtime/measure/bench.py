@@ -5,18 +5,27 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 import numpy as np
 
 from gptrs.backend.protocol import InputRole
 from gptrs.capture.events.trace import CompileStart, ExecutionTraceSink, tracing
+from gptrs.errors import UsageError
 from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Program
 from gptrs.runtime.generation.generate import PREFILL_CHUNK
 from gptrs.runtime.load import LoadedModel
-from gptrs.runtime.measure.bench_cases import BenchCase, Decode, Forward, PeerModel, Prefill
+from gptrs.runtime.measure.bench_cases import (
+    BenchCase,
+    Decode,
+    Forward,
+    PeerModel,
+    Prefill,
+    random_prompts,
+    require_room,
+)
 from gptrs.runtime.measure.machine_limits import MachineLimits
 from gptrs.runtime.programs.report import report_program
 
@@ -59,11 +68,15 @@ def alternating(cases: Mapping[str, BenchCase], rounds: int) -> dict[str, float]
     times: dict[str, list[float]] = {name: [] for name in cases}
     for _ in range(rounds + 1):
         for name, case in cases.items():
-            case.prepare()
-            started = time.perf_counter()
-            case.run()
-            times[name].append(time.perf_counter() - started)
+            times[name].append(_seconds(case))
     return {name: statistics.median(seconds[1:]) for name, seconds in times.items()}
+
+
+def _seconds(case: BenchCase) -> float:
+    case.prepare()
+    started = time.perf_counter()
+    case.run()
+    return time.perf_counter() - started
 
 
 class _Programs(ExecutionTraceSink):
@@ -163,6 +176,22 @@ def _with_rates(
 
 
 OURS = "gptrs"
+SHORTEST_NEW, LONGEST_NEW = 5, 700
+"""Tokens of the prompts of `ModelBench.new_lengths`."""
+
+
+def new_lengths(count: int, longest: int) -> list[int]:
+    """Return `count` different lengths from `SHORTEST_NEW` to `longest`, the same ones each time.
+
+    UsageError unless there are so many.
+    """
+    possible = range(SHORTEST_NEW, longest + 1)
+    if not 1 <= count <= len(possible):
+        raise UsageError(
+            f"there are {len(possible)} lengths from {SHORTEST_NEW} to {longest},"
+            f" asked for {count} new ones"
+        )
+    return np.random.default_rng(0).choice(possible, count, replace=False).tolist()
 
 
 @dataclass(frozen=True)
@@ -180,26 +209,66 @@ class ModelBench:
     def generation(self, prompt_lengths: Sequence[int], context: int, new_tokens: int) -> list[Row]:
         """Loading, compiling, the first token, prompts of these lengths, text after a context.
 
-        Errors as those of `generate`, before anything is measured.
+        Errors as those of `require_room`, before anything is measured.
         """
-        prefills = [(length, Prefill(self.model, length)) for length in prompt_lengths]
+        for length in prompt_lengths:
+            require_room(self._context_length, length)
         decode = Decode(self.model, context, new_tokens)
         rows = self._load_rows()
-        for position, (length, ours) in enumerate(prefills):
-            name = f"prefill of {length} tokens"
-            self.step(name)
-            first, works = first_run(ours)
-            rows += self._first_rows(name, first)
-            others = {who: peer.prefill(length) for who, peer in self.peers.items()}
-            seconds = alternating({OURS: ours, **others}, self.rounds)
-            if position == 0:
-                rows += Measure(f"first token after {length}", self.threads).rows(seconds)
-            steps = math.ceil(length / PREFILL_CHUNK)
-            # A step that was compiled before, for another prompt, did not tell its work.
-            whole = _total(works) if len(works) == steps else None
-            measure = Measure(name, self.threads, "tok/s", length, 1, whole)
-            rows += measure.rows(seconds, self.limits)
+        for position, length in enumerate(prompt_lengths):
+            rows += self._prefill_rows(length, as_first_token=position == 0)
         return rows + self._decode_rows(decode, context, new_tokens)
+
+    def new_lengths(self, count: int, longest: int = LONGEST_NEW) -> list[Row]:
+        """The first token of `count` prompts, each of a length that this process has not met.
+
+        Beside each the same length again, with other tokens, and the peers. Lengths are random, of
+        `SHORTEST_NEW` to `longest` tokens, fewer where the context is shorter. UsageError for fewer
+        than one.
+        """
+        lengths = new_lengths(count, min(longest, self._context_length - 1))
+        vocabulary = self.model.causal_lm().vocab_size
+        self.step(f"{count} prompts of lengths not seen before")
+        ours, again = (
+            Prefill(self.model, random_prompts(lengths, vocabulary, seed)) for seed in (0, 1)
+        )
+        others = {
+            who: peer.prefill(random_prompts(lengths, vocabulary))
+            for who, peer in self.peers.items()
+        }
+        times: dict[str, list[float]] = {name: [] for name in (OURS, "again", *others)}
+        for _ in lengths:
+            for name, case in {OURS: ours, "again": again, **others}.items():
+                times[name].append(_seconds(case))
+        medians = {name: statistics.median(seconds) for name, seconds in times.items()}
+        repeated = medians.pop("again")
+        work = f"first token, {count} new lengths of {min(lengths)} to {max(lengths)}"
+        beyond = max(new - old for new, old in zip(times[OURS], times["again"], strict=True))
+        return [
+            *Measure(work, self.threads).rows(medians),
+            *Measure("the same lengths again", self.threads).rows({OURS: repeated}),
+            *Measure("slowest new length beyond its repeat", self.threads).rows({OURS: beyond}),
+        ]
+
+    def gaps(self, context: int, count: int) -> list[Row]:
+        """Seconds from one token to the next, of `count` that follow a context of `context`.
+
+        In one text, the first that is so long: the median, 99 % of the gaps, the longest one.
+        Errors as those of `require_room`.
+        """
+        decode = Decode(self.model, context, count)
+        self.step(f"the gaps between {count} tokens")
+        cases = {OURS: decode, **{who: p.decode(context, count) for who, p in self.peers.items()}}
+        for case in cases.values():
+            case.prepare()
+            case.run()
+        return [
+            row
+            for text, share in (("median", 0.5), ("99 %", 0.99), ("longest", 1.0))
+            for row in Measure(f"gap between {count} tokens, {text}", self.threads).rows(
+                {name: float(np.quantile(case.gaps, share)) for name, case in cases.items()}
+            )
+        ]
 
     def forward(self, inputs: np.ndarray) -> list[Row]:
         """One run of the model on an array that it takes; errors as those of its `forward`."""
@@ -212,6 +281,29 @@ class ModelBench:
         seconds = alternating({OURS: ours, **others}, self.rounds)
         measure = Measure(name, self.threads, step=_total(works))
         return [*rows, *self._first_rows(name, first), *measure.rows(seconds, self.limits)]
+
+    @property
+    def _context_length(self) -> int:
+        return self.model.causal_lm().context_length
+
+    def _prompts(self, length: int) -> Iterator[list[int]]:
+        return random_prompts([length], self.model.causal_lm().vocab_size)
+
+    def _prefill_rows(self, length: int, *, as_first_token: bool) -> list[Row]:
+        name = f"prefill of {length} tokens"
+        self.step(name)
+        ours = Prefill(self.model, self._prompts(length))
+        first, works = first_run(ours)
+        rows = self._first_rows(name, first)
+        others = {who: peer.prefill(self._prompts(length)) for who, peer in self.peers.items()}
+        seconds = alternating({OURS: ours, **others}, self.rounds)
+        if as_first_token:
+            rows += Measure(f"first token after {length}", self.threads).rows(seconds)
+        steps = math.ceil(length / PREFILL_CHUNK)
+        # A step that was compiled before, for another prompt, did not tell its work.
+        whole = _total(works) if len(works) == steps else None
+        measure = Measure(name, self.threads, "tok/s", length, 1, whole)
+        return rows + measure.rows(seconds, self.limits)
 
     def _decode_rows(self, decode: Decode, context: int, count: int) -> list[Row]:
         name = f"decode after {context} tokens"

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import time
+from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from gptrs.errors import ContextLengthError, UsageError
-from gptrs.runtime.generation.prefill import prefill
+from gptrs.runtime.generation.generate import GenerationOptions, TextStream, stream
+from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.load import LoadedModel
+
+Tokens = list[int]
 
 
 class BenchCase(Protocol):
@@ -23,6 +29,13 @@ class BenchCase(Protocol):
         ...
 
 
+class DecodeCase(BenchCase, Protocol):
+    """A `BenchCase` that generates tokens one after another."""
+
+    gaps: list[float]
+    """Seconds that each token of the last run took."""
+
+
 class PeerModel(Protocol):
     """The same model in another framework, with as many threads as ours."""
 
@@ -31,11 +44,11 @@ class PeerModel(Protocol):
         """How long loading it took."""
         ...
 
-    def prefill(self, length: int) -> BenchCase:
+    def prefill(self, prompts: Iterator[Tokens]) -> BenchCase:
         """Like `Prefill`."""
         ...
 
-    def decode(self, context: int, count: int) -> BenchCase:
+    def decode(self, context: int, count: int) -> DecodeCase:
         """Like `Decode`."""
         ...
 
@@ -45,42 +58,48 @@ class PeerModel(Protocol):
 
 
 class Prefill:
-    """Reads a prompt of `length` tokens, as `generate` does, to the logits of the last one."""
+    """Reads a prompt to the choice of the first token; each run takes the next of `prompts`.
 
-    def __init__(self, model: LoadedModel, length: int) -> None:
-        self._lm = model.causal_lm()
-        require_room(self._lm.context_length, length)
-        self._tokens = tokens_of(length, self._lm.vocab_size)
+    Prompts should differ, so that none is found in a cache.
+    """
+
+    def __init__(self, model: LoadedModel, prompts: Iterator[Tokens]) -> None:
+        self._model = model
+        self._prompts = prompts
 
     def prepare(self) -> None:
-        """An empty cache."""
-        self.cache = self._lm.new_cache(1)
+        """Take the next prompt."""
+        self._stream = _greedy(self._model, next(self._prompts), 1)
 
     def run(self) -> None:
-        """All tokens, in the chunks of `generate`."""
-        prefill(self._lm, self._tokens, self.cache)
+        """Read it whole, in the chunks of `generate`, and choose a token."""
+        next(self._stream)
 
 
 class Decode:
-    """Appends `count` tokens, one after another, to a context of `context` tokens."""
+    """Generates `count` tokens, one after another, after a context of `context` tokens.
+
+    UsageError and ContextLengthError as those of `require_room`.
+    """
 
     def __init__(self, model: LoadedModel, context: int, count: int) -> None:
-        self._lm = model.causal_lm()
-        require_room(self._lm.context_length, context + count)
-        self._prefill = Prefill(model, context)
+        self._model = model
+        lm = model.causal_lm()
+        require_room(lm.context_length, context)
+        require_room(lm.context_length, context + count)
+        self._prompts = random_prompts([context], lm.vocab_size)
         self._count = count
-        self._token = tokens_of(1, self._lm.vocab_size)
+        self.gaps: list[float] = []
 
     def prepare(self) -> None:
-        """The context, and a first token that makes room for the others."""
-        self._prefill.prepare()
-        self._prefill.run()
+        """Read the context and choose the first token."""
+        # The token that is chosen last is not read, hence one more of them.
+        self._stream = _greedy(self._model, next(self._prompts), self._count + 1)
+        next(self._stream)
 
     def run(self) -> None:
-        """The greedy choice, as `generate` makes it, is part of each step."""
-        for _ in range(self._count):
-            logits = self._lm.step(self._token, self._prefill.cache)
-            self._token = np.array([[int(np.argmax(logits[0]))]], np.int64)
+        """Read each token, and choose the likeliest next one."""
+        self.gaps = list(_seconds_of_each(self._stream))
 
 
 class Forward:
@@ -98,6 +117,16 @@ class Forward:
         self._model.forward(self._inputs)
 
 
+def random_prompts(lengths: Sequence[int], vocab_size: int, seed: int = 0) -> Iterator[Tokens]:
+    """Yield prompts of these lengths, over and over, with other random tokens each time.
+
+    The same ones for the same arguments, so that a peer reads what we read.
+    """
+    random = np.random.default_rng([seed, *lengths])
+    for length in itertools.cycle(lengths):
+        yield random.integers(0, vocab_size, length, np.int64).tolist()
+
+
 def tokens_of(length: int, vocab_size: int) -> np.ndarray:
     """Made-up tokens si64 [1, length], the same each time."""
     random = np.random.default_rng(0)
@@ -113,3 +142,16 @@ def require_room(context: int, wanted: int) -> None:
             f"{wanted} tokens do not fit into the context of {context} tokens",
             hint="measure with fewer tokens",
         )
+
+
+def _greedy(model: LoadedModel, prompt: Tokens, count: int) -> TextStream:
+    options = GenerationOptions(count, Sampling(temperature=0.0), ignore_eos=True)
+    return stream(model, prompt, options)
+
+
+def _seconds_of_each(stream: TextStream) -> Iterator[float]:
+    before = time.perf_counter()
+    for _ in stream:
+        now = time.perf_counter()
+        yield now - before
+        before = now
