@@ -23,6 +23,7 @@ from gptrs.functionals.masks import *  # noqa: F403
 from gptrs.functionals.normalization import *  # noqa: F403
 from gptrs.functionals.ordering import *  # noqa: F403
 from gptrs.functionals.padding import *  # noqa: F403
+from gptrs.functionals.paged_attention import *  # noqa: F403
 from gptrs.functionals.pooling import *  # noqa: F403
 from gptrs.functionals.reduction import *  # noqa: F403
 from gptrs.functionals.rotary import *  # noqa: F403

@@ -70,7 +70,7 @@ def attention(
     UsageError for operands, masks and settings that do not fit.
     """
     _require_operands(query, key, value)
-    _require_settings(query.shape[3], scale, softcap)
+    require_settings("attention", query.shape[3], scale, window, softcap)
     _require_position_settings(causal, window, offset)
     shape = (*query.shape[:3], key.shape[2])
     if mask is not None:
@@ -186,15 +186,18 @@ def _require_operands(query: Tensor, key: Tensor, value: Tensor) -> None:
         )
 
 
-def _require_settings(head_dim: int, scale: float | None, softcap: float | None) -> None:
+def require_settings(
+    name: str, head_dim: int, scale: float | None, window: int | None, softcap: float | None
+) -> None:
+    """UsageError unless a kind of attention, functional `name`, takes these settings."""
     if scale is None and head_dim == 0:
-        raise UsageError(
-            "`attention` with head_dim 0 has no default scale", hint="give it a `scale`"
-        )
+        raise UsageError(f"`{name}` with head_dim 0 has no default scale", hint="give it a `scale`")
     if scale is not None and not math.isfinite(scale):
-        raise UsageError(f"`attention` needs a finite scale, got {scale}")
+        raise UsageError(f"`{name}` needs a finite scale, got {scale}")
     if softcap is not None and not (math.isfinite(softcap) and softcap > 0):
-        raise UsageError(f"`attention` needs a finite softcap above 0, got {softcap}")
+        raise UsageError(f"`{name}` needs a finite softcap above 0, got {softcap}")
+    if window is not None and window < 1:
+        raise UsageError(f"`{name}` needs a window of at least 1 key, got {window}")
 
 
 def _require_position_settings(
@@ -203,8 +206,6 @@ def _require_position_settings(
     for label, given in (("window", window), ("offset", offset)):
         if given is not None and not causal:
             raise UsageError(f"`attention` takes `{label}` only with `causal=True`")
-    if window is not None and window < 1:
-        raise UsageError(f"`attention` needs a window of at least 1 key, got {window}")
     if isinstance(offset, Tensor):
         require_integer("attention", offset=offset)
         require_shape("attention", "offset", offset, ())

@@ -1,0 +1,238 @@
+"""Attention of several texts in one flat row of tokens, over a paged key/value cache.
+
+A pool holds pages of S positions; a text owns pages in any order and of any number (PagedAttention,
+Kwon et al. 2023). The tokens of all texts of a step lie one after another, without padding between.
+"""
+
+from __future__ import annotations
+
+import math
+
+from gptrs.capture import primitives
+from gptrs.capture.tensor import Tensor
+from gptrs.errors import UsageError
+from gptrs.functionals.activation import softmax
+from gptrs.functionals.attention import require_settings
+from gptrs.functionals.dispatch.registry import functional
+from gptrs.functionals.operands import (
+    converted,
+    expand,
+    require_dtype,
+    require_integer,
+    require_same_dtype,
+    require_shape,
+    splat,
+)
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.symbolic_dim import exceeds
+
+_MAX_ROWS = 2**31 - 1
+"""Most rows of a pool, [P * K * S, D]: they are counted in si32."""
+
+
+@functional
+def update_pages(pool: Tensor, new: Tensor, slots: Tensor) -> Tensor:
+    """`pool` [P, K, S, D] with row n of `new` [N, K, D] written at the position `slots[n]`.
+
+    Slot s is position s % S of page s // S, for all K heads. `slots` are N integers; of rows with
+    one slot the last is kept. `new` is rounded to the element type of the pool: both are f16, bf16,
+    f32 or f64. Backends write in place where the pool is donated and not read afterwards. A slot
+    outside [0, P * S) raises ExecutionError when it runs. UsageError for tensors that do not fit.
+    """
+    _require_floats("update_pages", 4, pool=pool)
+    _require_floats("update_pages", 3, new=new)
+    kv_heads, size, head_dim = pool.shape[1:]
+    rows = new.shape[0]
+    require_shape("update_pages", "new", new, (rows, kv_heads, head_dim))
+    require_integer("update_pages", slots=slots)
+    require_shape("update_pages", "slots", slots, (rows,))
+    lines = pool.shape[0] * kv_heads * size
+    if exceeds(lines, _MAX_ROWS):
+        raise UsageError(f"`update_pages` takes pools of P * K * S < 2**31, got `{pool.type}`")
+    flat = primitives.reshape(pool, (lines, head_dim))
+    index = expand(_lines(slots, kv_heads, size), (rows, kv_heads, head_dim))
+    given = converted(new, pool.dtype)
+    written = primitives.scatter_reduce(
+        flat,
+        primitives.reshape(index, (rows * kv_heads, head_dim)),
+        primitives.reshape(given, (rows * kv_heads, head_dim)),
+        axis=0,
+        kind="replace",
+    )
+    return primitives.reshape(written, pool.shape)
+
+
+def _lines(slots: Tensor, kv_heads: int, size: int) -> Tensor:
+    """Return the row of [P * K * S, D] for each slot and head: [N, K, 1]."""
+    shape = (slots.shape[0], kv_heads)
+    slot = converted(slots, dtypes.si32)
+    page = primitives.div(slot, splat(size, slot.dtype, slot.shape))
+    other_heads = splat((kv_heads - 1) * size, slot.dtype, slot.shape)
+    first = primitives.add(slot, primitives.mul(page, other_heads))
+    heads = primitives.mul(primitives.iota(shape, 1, slot.dtype), splat(size, slot.dtype, shape))
+    first = expand(primitives.reshape(first, (shape[0], 1)), shape)
+    return primitives.reshape(primitives.add(first, heads), (*shape, 1))
+
+
+@functional
+def paged_attention(
+    query: Tensor,
+    key_pool: Tensor,
+    value_pool: Tensor,
+    page_table: Tensor,
+    row_starts: Tensor,
+    lengths: Tensor,
+    scale: float | None = None,
+    window: int | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """Causal `attention` of the tokens of B texts, each over its own pages.
+
+    query [N, H, D], key_pool [P, K, S, D], value_pool [P, K, S, E] -> [N, H, E]. Integers:
+    page_table [B, W], row_starts [B + 1], lengths [B]. H is a multiple of K: query head h reads key
+    head h // (H / K).
+
+    Text b owns the rows n in [row_starts[b], row_starts[b + 1]). They are its last tokens: row n is
+    at position `lengths[b] - (row_starts[b + 1] - n)`, which is at least 0. Position p of text b
+    lies in page `page_table[b, p // S]` at p % S. A row sees the positions of its text up to its
+    own, with `window` the last `window` of these. So the keys and values of the new tokens are in
+    the pools before: `update_pages` puts them there. Entries of the table behind the last position
+    may be any page. Positions that no row of a text sees may hold anything, NaN too. Rows that
+    belong to no text, such as padding behind the last one, give 0.
+
+    `scale` is 1/sqrt(D) unless given; `softcap` is that of `attention`. The element types are f16,
+    bf16, f32 and f64; both pools have one, and the query and the result may have another. All is
+    computed in f32, or in f64 if one of them is f64, and rounded once. A page outside [0, P)
+    raises ExecutionError when it runs. UsageError for operands and settings that do not fit.
+    """
+    _require_operands(query, key_pool, value_pool)
+    _require_texts(page_table, row_starts, lengths)
+    require_settings("paged_attention", query.shape[2], scale, window, softcap)
+    rows, heads, head_dim = query.shape
+    kv_heads, value_dim = key_pool.shape[1], value_pool.shape[3]
+    wide = dtypes.f64 if dtypes.f64 in (query.dtype, key_pool.dtype) else dtypes.f32
+    factor = 1 / math.sqrt(head_dim) if scale is None else scale
+    scaled = primitives.mul(converted(query, wide), splat(factor, wide, query.shape))
+    group = heads // kv_heads if kv_heads else 0
+    grouped = primitives.reshape(scaled, (rows, kv_heads, group, head_dim))
+
+    def step(found: Tensor, table: Tensor, begin: Tensor, end: Tensor, length: Tensor) -> Tensor:
+        """Compute all rows as if they were of one text; keep those that are."""
+        keys, values = (_cached(pool, table, wide) for pool in (key_pool, value_pool))
+        ahead = primitives.sub(length, end)
+        position = _plus(primitives.iota((rows,), 0, dtypes.si32), ahead)
+        seen = _seen(position, position, keys, window)  # (N, W * S)
+        first, last = primitives.add(ahead, begin), primitives.sub(length, splat(1, length.dtype))
+        used = _seen(_vector(first), _vector(last), values, window)  # (1, W * S)
+        mixed = _mixed(_scores(grouped, keys, softcap), seen, _where(used, values))
+        return primitives.select(_own(begin, end, mixed.shape), mixed, found)
+
+    starts = (_entries(row_starts, page_table.shape[0], first) for first in (0, 1))
+    nothing = splat(0, wide, (rows, kv_heads, group, value_dim))
+    texts = [converted(x, dtypes.si32) for x in (page_table, *starts, lengths)]
+    (mixed,), _ = primitives.scan(step, [nothing], texts)
+    return converted(primitives.reshape(mixed, (rows, heads, value_dim)), query.dtype)
+
+
+def _entries(x: Tensor, count: int, first: int) -> Tensor:
+    """Return `count` entries of a vector from `first` on; `count` may be symbolic."""
+    return primitives.take(
+        x, _plus(primitives.iota((count,), 0, dtypes.si32), splat(first, dtypes.si32))
+    )
+
+
+def _cached(pool: Tensor, table: Tensor, dtype: DType) -> Tensor:
+    """Return what is cached of a text as `dtype`, page by page: [W, K, S, D]."""
+    return converted(primitives.take(pool, table), dtype)
+
+
+def _seen(first: Tensor, last: Tensor, keys: Tensor, window: int | None) -> Tensor:
+    """Return which of the W * S positions are in (first - window, last]: i1 [N, W * S].
+
+    `first` and `last` are of [N].
+    """
+    shape = (first.shape[0], keys.shape[0] * keys.shape[2])
+    key = primitives.iota(shape, 1, dtypes.si32)
+    newest, oldest = (expand(primitives.reshape(x, (shape[0], 1)), shape) for x in (last, first))
+    seen = primitives.compare(key, newest, "le")
+    if window is None:
+        return seen
+    age = primitives.sub(oldest, key)
+    return primitives.bit_and(seen, primitives.compare(age, splat(window, age.dtype, shape), "lt"))
+
+
+def _scores(queries: Tensor, keys: Tensor, softcap: float | None) -> Tensor:
+    """Return capped products: [N, K, G, D], [W, K, S, D] -> [K, N, G, W, S]."""
+    scores = primitives.dot_general(queries, keys, ([3], [3]), ([1], [1]))
+    if softcap is None:
+        return scores
+    cap = splat(softcap, scores.dtype, scores.shape)
+    return primitives.mul(primitives.tanh(primitives.div(scores, cap)), cap)
+
+
+def _mixed(scores: Tensor, seen: Tensor, values: Tensor) -> Tensor:
+    """Return values mixed by their scores: [K, N, G, W, S], [W, K, S, E] -> [N, K, G, E]."""
+    kv_heads, rows, group, *pages = scores.shape
+    shape = (kv_heads, rows, group, seen.shape[1])
+    visible = expand(primitives.reshape(seen, (rows, 1, shape[3])), shape)
+    hidden = splat(-math.inf, scores.dtype, shape)
+    scores = primitives.select(visible, primitives.reshape(scores, shape), hidden)
+    probabilities = primitives.reshape(softmax(scores, axis=-1), (*shape[:3], *pages))
+    mixed = primitives.dot_general(probabilities, values, ([3, 4], [0, 2]), ([0], [1]))
+    return primitives.transpose(mixed, (1, 0, 2, 3))
+
+
+def _where(used: Tensor, values: Tensor) -> Tensor:
+    """Return values [W, K, S, E] with 0 at the positions that are not `used` [1, W * S]."""
+    width, _, size, _ = values.shape
+    used = expand(primitives.reshape(used, (width, 1, size, 1)), values.shape)
+    return primitives.select(used, values, splat(0, values.dtype, values.shape))
+
+
+def _own(begin: Tensor, end: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return whether `begin <= n < end` along the first axis: i1 of `shape`."""
+    row = primitives.iota(shape, 0, dtypes.si32)
+    above = primitives.compare(row, expand(begin, shape), "ge")
+    return primitives.bit_and(above, primitives.compare(row, expand(end, shape), "lt"))
+
+
+def _plus(x: Tensor, number: Tensor) -> Tensor:
+    return primitives.add(x, expand(number, x.shape))
+
+
+def _vector(x: Tensor) -> Tensor:
+    return primitives.reshape(x, (1,))
+
+
+def _require_operands(query: Tensor, key_pool: Tensor, value_pool: Tensor) -> None:
+    name = "paged_attention"
+    _require_floats(name, 3, query=query)
+    _require_floats(name, 4, key_pool=key_pool, value_pool=value_pool)
+    require_same_dtype(name, key_pool, value_pool)
+    heads, head_dim = query.shape[1:]
+    pages, kv_heads, size, _ = key_pool.shape
+    require_shape(name, "key_pool", key_pool, (pages, kv_heads, size, head_dim))
+    require_shape(name, "value_pool", value_pool, (pages, kv_heads, size, value_pool.shape[3]))
+    if heads % kv_heads if kv_heads else heads:
+        raise UsageError(
+            f"`{name}` needs the heads of the query to be a multiple of those of the pools,"
+            f" got {heads} and {kv_heads}"
+        )
+
+
+def _require_texts(page_table: Tensor, row_starts: Tensor, lengths: Tensor) -> None:
+    name = "paged_attention"
+    require_integer(name, page_table=page_table, row_starts=row_starts, lengths=lengths)
+    if page_table.rank != 2:
+        raise UsageError(f"`{name}` needs a page table [B, W], got `{page_table.type}`")
+    texts = page_table.shape[0]
+    require_shape(name, "row_starts", row_starts, (texts + 1,))
+    require_shape(name, "lengths", lengths, (texts,))
+
+
+def _require_floats(name: str, rank: int, **tensors: Tensor) -> None:
+    require_dtype(name, (dtypes.f16, dtypes.bf16, dtypes.f32, dtypes.f64), **tensors)
+    for label, x in tensors.items():
+        if x.rank != rank:
+            raise UsageError(f"`{name}` needs `{label}` of rank {rank}, got `{x.type}`")
