@@ -50,6 +50,12 @@ class ContextLengthError(UsageError):
     code = "context"
 
 
+class CacheBudgetError(UsageError):
+    """The budget of the key/value cache has no room for a text."""
+
+    code = "cache_budget"
+
+
 class ProgramError(GptrsError):
     """A PTIR program is malformed: wrong operand types, attributes, shapes or structure."""
 
