@@ -27,7 +27,7 @@ import gptrs
 from gptrs.api import Buffer, InputRole, Params, Program
 from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.plugins.manager import manager
-from gptrs.runtime.measure.bench import Row
+from gptrs.runtime.measure.rows import Row
 from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import compiled
 

@@ -29,9 +29,10 @@ from report import markdown, write_report
 
 import gptrs
 from gptrs.runtime.load import LoadedModel
-from gptrs.runtime.measure.bench import ModelBench, Row
+from gptrs.runtime.measure.bench import ModelBench
 from gptrs.runtime.measure.bench_cases import BenchCase, Decode, DecodeCase, Forward, Prefill
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
+from gptrs.runtime.measure.rows import Row
 from gptrs_cli.commands.bench import machine_fields
 
 _HERE = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""Measurements: who takes turns, what becomes of seconds, how much work a step is."""
+"""Measurements: who alternates, what becomes of seconds, how much work a step is."""
 
 from __future__ import annotations
 
@@ -7,16 +7,11 @@ import pytest
 
 import gptrs
 from gptrs.errors import ContextLengthError, UsageError
-from gptrs.runtime.measure.bench import (
-    Measure,
-    ModelBench,
-    WorkOfStep,
-    alternating,
-    first_run,
-    new_lengths,
-)
+from gptrs.runtime.measure.bench import ModelBench, alternating, new_lengths
 from gptrs.runtime.measure.bench_cases import Decode, Prefill, random_prompts, tokens_of
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
+from gptrs.runtime.measure.rows import Measure
+from gptrs.runtime.measure.step_work import WorkOfStep, first_run
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 LIMITS = MachineLimits(read_gb_per_s=10.0, gflop_per_s=100.0, measured_by="hand", threads=2)

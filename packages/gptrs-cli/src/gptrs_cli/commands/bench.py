@@ -12,9 +12,10 @@ from typing import Annotated
 import typer
 
 from gptrs import __version__
-from gptrs.runtime.measure.bench import ModelBench, Row
+from gptrs.runtime.measure.bench import ModelBench
 from gptrs.runtime.measure.bench_cases import require_room, tokens_of
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
+from gptrs.runtime.measure.rows import Row
 from gptrs_cli.doctor import machine
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers

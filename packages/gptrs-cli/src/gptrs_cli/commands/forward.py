@@ -9,21 +9,17 @@ from typing import Annotated
 
 import numpy as np
 
-from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.runtime.forward import Forward, Score, run_forward
-from gptrs.runtime.load import LoadedModel
-from gptrs.runtime.model_inputs import Batch, batch_of
 from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import InputOptions
-from gptrs_cli.options.model import ModelOption, loaded_model, model_shown
+from gptrs_cli.options.model import ModelOption
 from gptrs_cli.options.settings import MODEL, Settings
-from gptrs_cli.terminal.progress import compilation_shown
+from gptrs_cli.single_run import SingleRun, run_once
 from gptrs_cli.terminal.stderr import note_below, printable
 from gptrs_cli.terminal.tables import print_table
-from gptrs_cli.terminal.waiting import Waiting
 
 
 @command_options(*MODEL)
@@ -47,39 +43,36 @@ def forward(
     """
     choice = inputs.choice()
     with observed(settings) as profile:
-        if out is not None:
-            require_writable(out)
-        with Waiting(f"loading {model_shown(model)}") as waiting:
-            loaded = loaded_model(model, settings)
-            waiting.now("reading the input")
-            batch = batch_of(loaded, choice)
-            waiting.now(f"running on {loaded.backend.name}")
-            with compilation_shown(loaded.backend, waiting):
-                result = run_forward(loaded, batch)
-            if out is not None:
-                waiting.now(f"writing `{out}`")
-                write_archive(out, {"logits": result.logits})
+        written = None if out is None else (out, _arrays)
+        done = run_once(model, choice, settings, run_forward, written)
+        result = done.result
         if settings.json:
-            print(json.dumps(_as_json(loaded, batch, result) | profile_fields(profile)))
+            print(json.dumps(_as_json(done) | profile_fields(profile)))
             return
-        _print(loaded, batch, result)
-        written = f", written to {out}" if out is not None else ""
+        _print(done)
+        to_file = f", written to {out}" if out is not None else ""
         note_below(
             f"logits {_type(result.logits)} in {result.seconds:.3f} s, backend"
-            f" {loaded.backend.name}, loaded in {loaded.load_seconds:.2f} s{written}"
+            f" {done.model.backend.name}, loaded in {done.model.load_seconds:.2f} s{to_file}"
         )
 
 
-def _print(model: LoadedModel, batch: Batch, result: Forward) -> None:
+def _arrays(result: Forward) -> dict[str, np.ndarray]:
+    return {"logits": result.logits}
+
+
+def _print(done: SingleRun[Forward]) -> None:
     """A table for each row, under the name of the file that it is from where there are several."""
-    takes_images = "image_classifier" in model.capabilities
+    takes_images = "image_classifier" in done.model.capabilities
     columns = (
         ("probability", "class", "label") if takes_images else ("probability", "token", "text")
     )
-    for position, (origin, best) in enumerate(zip(batch.origins, result.best, strict=True)):
+    for position, (origin, best) in enumerate(
+        zip(done.batch.origins, done.result.best, strict=True)
+    ):
         if position:
             print()
-        if len(batch.origins) > 1:
+        if len(done.batch.origins) > 1:
             print(printable(origin))
         print_table(columns, [_cells(score, quotes=not takes_images) for score in best])
 
@@ -90,16 +83,14 @@ def _cells(score: Score, *, quotes: bool) -> Sequence[str]:
     return f"{score.probability:.4f}", str(score.index), shown
 
 
-def _as_json(model: LoadedModel, batch: Batch, result: Forward) -> dict[str, object]:
+def _as_json(done: SingleRun[Forward]) -> dict[str, object]:
+    result = done.result
     return {
-        "model": model.name,
-        "kind": model.kind,
-        "backend": model.backend.name,
-        "inputs": list(batch.origins),
+        **done.json_fields(),
         "shape": list(result.logits.shape),
         "dtype": "f32",
         "top5": [[_score_as_json(score) for score in best] for best in result.best],
-        "timings": {"load_s": model.load_seconds, "forward_s": result.seconds},
+        "timings": {"load_s": done.model.load_seconds, "forward_s": result.seconds},
     }
 
 

@@ -11,21 +11,19 @@ from typing import Annotated
 
 import numpy as np
 
-from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.runtime.compare.state_summary import StateSummary, summarize
 from gptrs.runtime.load import LoadedModel
-from gptrs.runtime.model_inputs import Batch, batch_of
+from gptrs.runtime.model_inputs import Batch
 from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import InputOptions
-from gptrs_cli.options.model import ModelOption, loaded_model, model_shown
+from gptrs_cli.options.model import ModelOption
 from gptrs_cli.options.settings import MODEL, Settings
-from gptrs_cli.terminal.progress import compilation_shown
+from gptrs_cli.single_run import SingleRun, run_once
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table
-from gptrs_cli.terminal.waiting import Waiting
 
 _COLUMNS = ("state", "mean", "std", "min", "max", "non-finite", "norm", "type")
 
@@ -61,27 +59,23 @@ def trace(
     """
     choice = inputs.choice()
     with observed(settings) as profile:
-        if out is not None:
-            require_writable(out)
-        with Waiting(f"loading {model_shown(model)}") as waiting:
-            loaded = loaded_model(model, settings)
-            waiting.now("reading the input")
-            batch = batch_of(loaded, choice)
-            waiting.now(f"running on {loaded.backend.name}")
-            with compilation_shown(loaded.backend, waiting):
-                traced = _traced(loaded, batch)
-            if out is not None:
-                waiting.now(f"writing `{out}`")
-                write_archive(out, traced.states)
+        written = None if out is None else (out, _arrays)
+        done = run_once(model, choice, settings, _traced, written)
+        traced = done.result
         if settings.json:
-            print(json.dumps(_as_json(loaded, batch, traced) | profile_fields(profile)))
+            print(json.dumps(_as_json(done) | profile_fields(profile)))
             return
         print_table(_COLUMNS, [_cells(summary) for summary in traced.summaries()])
-        written = f", written to {out}" if out is not None else ""
+        to_file = f", written to {out}" if out is not None else ""
         note_below(
-            f"{len(traced.states)} states of {', '.join(batch.origins)} in {traced.seconds:.3f} s,"
-            f" backend {loaded.backend.name}, loaded in {loaded.load_seconds:.2f} s{written}"
+            f"{len(traced.states)} states of {', '.join(done.batch.origins)} in"
+            f" {traced.seconds:.3f} s, backend {done.model.backend.name}, loaded in"
+            f" {done.model.load_seconds:.2f} s{to_file}"
         )
+
+
+def _arrays(traced: _Traced) -> Mapping[str, np.ndarray]:
+    return traced.states
 
 
 def _traced(model: LoadedModel, batch: Batch) -> _Traced:
@@ -101,14 +95,12 @@ def _cells(summary: StateSummary) -> list[str]:
     ]
 
 
-def _as_json(model: LoadedModel, batch: Batch, traced: _Traced) -> dict[str, object]:
+def _as_json(done: SingleRun[_Traced]) -> dict[str, object]:
+    traced = done.result
     return {
-        "model": model.name,
-        "kind": model.kind,
-        "backend": model.backend.name,
-        "inputs": list(batch.origins),
+        **done.json_fields(),
         "states": [_summary_as_json(summary) for summary in traced.summaries()],
-        "timings": {"load_s": model.load_seconds, "trace_s": traced.seconds},
+        "timings": {"load_s": done.model.load_seconds, "trace_s": traced.seconds},
     }
 
 

@@ -1,1 +1,1 @@
-"""Measure models: `bench` times alternating `bench_cases`, relates them to `machine_limits`."""
+"""Measure models: `bench` times `bench_cases`, `rows` relates them to `machine_limits`."""

@@ -6,15 +6,11 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from gptrs.backend.protocol import InputRole
-from gptrs.capture.events.trace import CompileStart, ExecutionTraceSink, tracing
 from gptrs.errors import UsageError
-from gptrs.ir.ops.indexing import Take
-from gptrs.ir.program import Program
 from gptrs.runtime.generation.generate import PREFILL_CHUNK
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.measure.bench_cases import (
@@ -27,40 +23,8 @@ from gptrs.runtime.measure.bench_cases import (
     require_room,
 )
 from gptrs.runtime.measure.machine_limits import MachineLimits
-from gptrs.runtime.programs.report import report_program
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One figure of ours, and that of a peer that did the same work, alternating with us.
-
-    `ratio` says how many times as fast we are. `share_of_limit` is that of the machine, for reading
-    or for computing, whichever is closer; None where the work is not known.
-    """
-
-    work: str
-    threads: int | None
-    ours: float
-    unit: str
-    peer: float | None = None
-    peer_name: str | None = None
-    ratio: float | None = None
-    share_of_limit: float | None = None
-    gb_per_s: float | None = None
-    """Weights read a second."""
-    gflop_per_s: float | None = None
-
-    def as_json(self) -> dict[str, object]:
-        """The fields as JSON values."""
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class WorkOfStep:
-    """What one run of a compiled step takes: weights read, and operations on elements."""
-
-    weight_bytes: int
-    operations: int
+from gptrs.runtime.measure.rows import Measure, Row
+from gptrs.runtime.measure.step_work import first_run, total_work
 
 
 def alternating(cases: Mapping[str, BenchCase], rounds: int) -> dict[str, float]:
@@ -77,102 +41,6 @@ def _seconds(case: BenchCase) -> float:
     started = time.perf_counter()
     case.run()
     return time.perf_counter() - started
-
-
-class _Programs(ExecutionTraceSink):
-    def __init__(self) -> None:
-        self.started: list[CompileStart] = []
-
-    def before_program(self, event: CompileStart) -> None:
-        self.started.append(event)
-
-
-def first_run(case: BenchCase) -> tuple[float, list[WorkOfStep | None]]:
-    """Seconds of the first run, compilation included, and the work of each step it compiled.
-
-    The work is None where that of an op is not known.
-    """
-    programs = _Programs()
-    started = time.perf_counter()
-    with tracing(programs):
-        case.prepare()
-        case.run()
-    seconds = time.perf_counter() - started
-    steps = [event for event in programs.started if event.origin.startswith("jit ")]
-    return seconds, [_work(step.program, step.roles) for step in steps]
-
-
-def _total(works: Sequence[WorkOfStep | None]) -> WorkOfStep | None:
-    """Of all steps; None if there is none, or if one is not known."""
-    known = [work for work in works if work is not None]
-    if not known or len(known) < len(works):
-        return None
-    return WorkOfStep(
-        sum(work.weight_bytes for work in known), sum(work.operations for work in known)
-    )
-
-
-def _work(program: Program, roles: Sequence[InputRole]) -> WorkOfStep | None:
-    """Operations by the rules of `programs.op_work`; tables that are looked up do not count.
-
-    A weight that is looked up and multiplied by as well, such as tied embeddings, is read.
-    """
-    work = report_program(program).work
-    if work is None or work.lower_bounds:
-        return None
-    region = program.main.body
-    read = {
-        operand
-        for instruction in region.instructions
-        for place, operand in enumerate(instruction.operands)
-        if not (isinstance(instruction.op, Take) and place == 0)
-    }
-    weights = [
-        param.type.nbytes
-        for param, role in zip(region.params, roles, strict=True)
-        if role is InputRole.PARAMETER and param in read
-    ]
-    return WorkOfStep(sum(weights), work.arithmetic)
-
-
-@dataclass(frozen=True, slots=True)
-class Measure:
-    """How the median seconds of a piece of work become a figure: as they are, or `units` of them.
-
-    `step` is the work of one of the `steps` that it is made of.
-    """
-
-    work: str
-    threads: int | None
-    unit: str = "s"
-    units: int | None = None
-    steps: int = 1
-    step: WorkOfStep | None = None
-
-    def rows(self, seconds: Mapping[str, float], limits: MachineLimits | None = None) -> list[Row]:
-        """Ours, the first of `seconds`, beside each of the others; alone where there is none."""
-        (_, ours), *peers = seconds.items()
-        row = Row(self.work, self.threads, self._figure(ours), self.unit)
-        if self.step is not None:
-            row = _with_rates(row, self.step, self.steps / ours, limits)
-        return [
-            replace(row, peer=self._figure(theirs), peer_name=name, ratio=theirs / ours)
-            for name, theirs in peers
-        ] or [row]
-
-    def _figure(self, seconds: float) -> float:
-        return seconds if self.units is None else self.units / seconds
-
-
-def _with_rates(
-    row: Row, work: WorkOfStep, steps_per_s: float, limits: MachineLimits | None
-) -> Row:
-    read = steps_per_s * work.weight_bytes / 1e9
-    computed = steps_per_s * work.operations / 1e9
-    share = None
-    if limits is not None:
-        share = max(read / limits.read_gb_per_s, computed / limits.gflop_per_s)
-    return replace(row, gb_per_s=read, gflop_per_s=computed, share_of_limit=share)
 
 
 OURS = "gptrs"
@@ -279,7 +147,7 @@ class ModelBench:
         first, works = first_run(ours)
         others = {who: peer.forward(inputs) for who, peer in self.peers.items()}
         seconds = alternating({OURS: ours, **others}, self.rounds)
-        measure = Measure(name, self.threads, step=_total(works))
+        measure = Measure(name, self.threads, step=total_work(works))
         return [*rows, *self._first_rows(name, first), *measure.rows(seconds, self.limits)]
 
     @property
@@ -301,7 +169,7 @@ class ModelBench:
             rows += Measure(f"first token after {length}", self.threads).rows(seconds)
         steps = math.ceil(length / PREFILL_CHUNK)
         # A step that was compiled before, for another prompt, did not tell its work.
-        whole = _total(works) if len(works) == steps else None
+        whole = total_work(works) if len(works) == steps else None
         measure = Measure(name, self.threads, "tok/s", length, 1, whole)
         return rows + measure.rows(seconds, self.limits)
 

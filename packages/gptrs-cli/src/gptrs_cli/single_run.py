@@ -1,0 +1,65 @@
+"""One run of a model on the input of a command: load, read, run, write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+import numpy as np
+
+from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.model_inputs import Batch, InputChoice, batch_of
+from gptrs_cli.options.model import loaded_model, model_shown
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.progress import compilation_shown
+from gptrs_cli.terminal.waiting import Waiting
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class SingleRun(Generic[Result]):
+    """A model, the input that it ran on, and what came out."""
+
+    model: LoadedModel
+    batch: Batch
+    result: Result
+
+    def json_fields(self) -> dict[str, object]:
+        """Return what every command says of its run."""
+        return {
+            "model": self.model.name,
+            "kind": self.model.kind,
+            "backend": self.model.backend.name,
+            "inputs": list(self.batch.origins),
+        }
+
+
+def run_once(
+    model: Path | None,
+    choice: InputChoice,
+    settings: Settings,
+    run: Callable[[LoadedModel, Batch], Result],
+    out: tuple[Path, Callable[[Result], Mapping[str, np.ndarray]]] | None,
+) -> SingleRun[Result]:
+    """Run a model on the chosen input; write the arrays of the result to the file of `out`.
+
+    A file that cannot be written is refused before any work.
+    """
+    if out is not None:
+        require_writable(out[0])
+    with Waiting(f"loading {model_shown(model)}") as waiting:
+        loaded = loaded_model(model, settings)
+        waiting.now("reading the input")
+        batch = batch_of(loaded, choice)
+        waiting.now(f"running on {loaded.backend.name}")
+        with compilation_shown(loaded.backend, waiting):
+            result = run(loaded, batch)
+        if out is not None:
+            path, arrays = out
+            waiting.now(f"writing `{path}`")
+            write_archive(path, arrays(result))
+    return SingleRun(loaded, batch, result)
