@@ -40,5 +40,5 @@ def test_a_padded_size_is_no_smaller():
 def test_support_of_symbolic_programs_is_asked_for():
     program = parse_program("ptir.v0.5\nfunc @main(%x: f32[?0]) -> f32[?0] {\n  return %x\n}\n")
     require_supported(RefBackend(), program, symbolic=True)
-    with pytest.raises(UnsupportedError, match="compiles no symbolic dims here"):
+    with pytest.raises(UnsupportedError, match=r"compiles no symbolic dims, \?0"):
         require_supported(RefBackend(), program)

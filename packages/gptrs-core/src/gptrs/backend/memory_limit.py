@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Mapping
 
-from gptrs.backend.memory_plan import program_peak_bytes
+from gptrs.backend.memory_plan import NO_SIZES, program_peak_bytes
 from gptrs.backend.process_limits import memory_limit
 from gptrs.errors import ExecutionError
 from gptrs.ir.program import Program
+from gptrs.ir.symbolic_dim import evaluated
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
@@ -22,17 +24,18 @@ def memory_bytes() -> int | None:
     return min(limits, default=None)
 
 
-def require_memory(program: Program) -> None:
+def require_memory(program: Program, sizes: Mapping[int, int] = NO_SIZES) -> None:
     """ExecutionError if the values of `program` need more at one time than there is.
 
     The parameters of `@main` are not counted: the caller has them, or they are mapped from files.
-    The program must have no symbolic dims.
+    `sizes` of its symbols, if it has any.
     """
     available = memory_bytes()
     if available is None:
         return
-    given = sum(param.type.nbytes for param in program.main.body.params)
-    needed = program_peak_bytes(program) - given
+    params = program.main.body.params
+    given = sum(evaluated(param.type.nbytes, sizes) for param in params)
+    needed = program_peak_bytes(program, sizes) - given
     if needed > available:
         raise ExecutionError(
             f"the program needs {_size(needed)} at one time, this machine has {_size(available)}",

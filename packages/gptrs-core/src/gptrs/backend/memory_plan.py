@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from gptrs.ir.ops.control_flow import Scan, While
 from gptrs.ir.program import Instruction, Program, Region, Value
+from gptrs.ir.symbolic_dim import evaluated
+
+NO_SIZES: Mapping[int, int] = MappingProxyType({})
+"""For programs without symbols."""
 
 
 def dying_values(region: Region) -> list[tuple[Value, ...]]:
@@ -26,48 +31,53 @@ def dying_values(region: Region) -> list[tuple[Value, ...]]:
     return [tuple(values) for values in dying]
 
 
-def program_peak_bytes(program: Program) -> int:
-    """`peak_bytes` of `@main`, with all that it calls."""
-    peaks: dict[str, int] = {}
+def program_peak_bytes(program: Program, sizes: Mapping[int, int] = NO_SIZES) -> int:
+    """Return `peak_bytes` of `@main`, with all that it calls; `sizes` of its symbols, if any."""
+    known = _Peaks(sizes)
     for function in program.functions:  # each after those that it refers to
-        peaks[function.name] = peak_bytes(function.body, peaks)
-    return peaks[program.main.name]
+        known.functions[function.name] = known.of(function.body)
+    return known.functions[program.main.name]
 
 
-def peak_bytes(region: Region, functions: Mapping[str, int] | None = None) -> int:
-    """Most bytes of values of a region that are live at one time, its parameters included.
+class _Peaks:
+    """Peaks for sizes of the symbols; those of functions that may be called."""
 
-    Every value takes a dense buffer of its own from the instruction that defines it to its last
-    use; parameters, which belong to the caller, are live all the time. While an instruction runs,
-    its operands and results are both live. One with regions or callees, whose results are its own,
-    needs their peak instead: without their parameters, which are the operands; a loop counts them
-    as well, since from the second step on they are values of their own, and so are the results
-    that a `scan` stacks. `functions` holds the peak of each function that may be called.
-    """
-    params = set(region.params)
-    live = most = _bytes(region.params)
-    for instruction, dying in zip(region.instructions, dying_values(region), strict=True):
-        most = max(most, live + _inner_bytes(instruction, functions or {}))
-        live += _bytes(instruction.results)
-        most = max(most, live)
-        live -= _bytes(value for value in dying if value not in params)
-    return most
+    def __init__(self, sizes: Mapping[int, int]) -> None:
+        self._sizes = sizes
+        self.functions: dict[str, int] = {}
 
+    def of(self, region: Region) -> int:
+        """Return the most bytes of values that are live at one time, with the parameters.
 
-def _inner_bytes(instruction: Instruction, functions: Mapping[str, int]) -> int:
-    """Return the most that the regions and callees need besides what is live around them."""
-    op = instruction.op
-    if isinstance(op, Scan):
-        (body,) = instruction.regions
-        return peak_bytes(body, functions) + _bytes(instruction.results[op.carry_count :])
-    is_loop = isinstance(op, While)
-    needs = [0]
-    for region in instruction.regions:
-        needs.append(peak_bytes(region, functions) - (0 if is_loop else _bytes(region.params)))
-    given = _bytes(instruction.operands)
-    needs += [functions[name] - given for name in op.callees() if name in functions]
-    return max(needs)
+        Every value takes a dense buffer of its own from the instruction that defines it to its last
+        use; parameters, which belong to the caller, are live all the time. While an instruction
+        runs, its operands and results are both live. One with regions or callees, whose results are
+        its own, needs their peak instead: without their parameters, which are the operands; a loop
+        counts them as well, since from the second step on they are values of their own, and so are
+        the results that a `scan` stacks.
+        """
+        params = set(region.params)
+        live = most = self._bytes(region.params)
+        for instruction, dying in zip(region.instructions, dying_values(region), strict=True):
+            most = max(most, live + self._inner(instruction))
+            live += self._bytes(instruction.results)
+            most = max(most, live)
+            live -= self._bytes(value for value in dying if value not in params)
+        return most
 
+    def _inner(self, instruction: Instruction) -> int:
+        """Return the most that the regions and callees need besides what is live around them."""
+        op = instruction.op
+        if isinstance(op, Scan):
+            (body,) = instruction.regions
+            return self.of(body) + self._bytes(instruction.results[op.carry_count :])
+        is_loop = isinstance(op, While)
+        needs = [0]
+        for region in instruction.regions:
+            needs.append(self.of(region) - (0 if is_loop else self._bytes(region.params)))
+        given = self._bytes(instruction.operands)
+        called = (self.functions[name] for name in op.callees() if name in self.functions)
+        return max(needs + [peak - given for peak in called])
 
-def _bytes(values: Iterable[Value]) -> int:
-    return sum(value.type.nbytes for value in values)
+    def _bytes(self, values: Iterable[Value]) -> int:
+        return sum(evaluated(value.type.nbytes, self._sizes) for value in values)

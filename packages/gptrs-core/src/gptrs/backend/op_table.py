@@ -89,7 +89,7 @@ def require_static(backend: Backend, program: Program) -> None:
     open_dims = [f"?{number}" for number in symbols(program)]
     if open_dims:
         raise UnsupportedError(
-            f"backend `{backend.name}` compiles no symbolic dims here, {', '.join(open_dims)}",
+            f"backend `{backend.name}` compiles no symbolic dims, {', '.join(open_dims)}",
             hint="give them sizes with `gptrs.ir.specialize`",
         )
 

@@ -16,6 +16,8 @@ from gptrs.backend.mapped_pages import release_pages
 from gptrs.backend.memory_limit import require_memory
 from gptrs.backend.op_table import require_static
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
+from gptrs.backend.specialized_programs import SpecializedPrograms
+from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.capture.events import pass_statistics, trace
 from gptrs.capture.events.traced_run import run_traced
 from gptrs.capture.graph import Leaf
@@ -25,6 +27,7 @@ from gptrs.capture.streaming.streamed_executable import streamed_executable
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.printer import print_program
 from gptrs.ir.program import Program
+from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.parameter_folding import Recipe, Split, fold_parameters
 from gptrs.optimizer.pass_base import Pass
@@ -153,6 +156,7 @@ def prepare(
     origin: str = "program",
     reason: str = "not cached",
     streaming: Streaming | None = None,
+    guards: SizeGuards | None = None,
 ) -> Prepared:
     """Optimize `program`, fold its parameters, and compile what is left on `backend`.
 
@@ -160,8 +164,11 @@ def prepare(
     that it does not know. ExecutionError for a program that needs more memory than there is,
     UnsupportedError for one with symbolic dims. `origin` and `reason` are for those who trace. With
     `streaming` it runs in parts, and takes streamed weights as `Parameter`s.
+
+    With `guards` it may have symbolic dims, each alone a dim of some parameter: what is made serves
+    all sizes that they accept afterwards.
     """
-    request = _CompileRequest(origin, reason, fold=True, streaming=streaming)
+    request = _CompileRequest(origin, reason, fold=True, streaming=streaming, guards=guards)
     return _compile(program, backend, tuple(roles), request)
 
 
@@ -187,6 +194,7 @@ class _CompileRequest:
     reason: str
     fold: bool
     streaming: Streaming | None = None
+    guards: SizeGuards | None = None
     number: int = field(default_factory=trace.next_number)
 
 
@@ -237,12 +245,14 @@ class _Compiler:
     """The program for the backend, once the passes are done."""
 
     def compile(self, program: Program) -> Prepared:
-        require_static(self.backend, program)
-        pipeline = self._pipeline()
-        canonical = pipeline.before_folding(Inlining(self._knows).apply(program))
-        split = self._fold(canonical)
-        self.optimized = pipeline.after_folding(split.program)
-        require_memory(self.optimized)
+        guards = self.request.guards
+        if guards is None:
+            require_static(self.backend, program)
+            split = self._optimized(program)
+        else:
+            with deciding(guards):
+                split = self._optimized(program)
+        require_memory(split.program, guards.example if guards else {})
         inputs = tuple(
             Derivation(source, self.backend) if isinstance(source, Recipe) else source
             for source in split.inputs
@@ -251,10 +261,25 @@ class _Compiler:
             self.roles[source] if isinstance(source, int) else InputRole.PARAMETER
             for source in inputs
         ]
-        executable = self._executable(self.optimized, roles)
+        executable = self._executable(split.program, roles)
         return Prepared(self.request.number, executable, inputs)
 
+    def _optimized(self, program: Program) -> Split:
+        pipeline = self._pipeline()
+        canonical = pipeline.before_folding(Inlining(self._knows).apply(program))
+        split = self._fold(canonical)
+        self.optimized = pipeline.after_folding(split.program)
+        return Split(self.optimized, split.inputs)
+
     def _executable(self, program: Program, roles: Sequence[InputRole]) -> Executable:
+        guards, streaming = self.request.guards, self.request.streaming
+        if guards is None:
+            return self._for_sizes(program, roles)
+        if streaming is None and isinstance(self.backend, SymbolicBackend):
+            return self.backend.compile_symbolic(program, roles, guards)
+        return SpecializedPrograms(program, lambda special: self._for_sizes(special, roles))
+
+    def _for_sizes(self, program: Program, roles: Sequence[InputRole]) -> Executable:
         if self.request.streaming is None:
             return self.backend.compile(program, roles)
         return streamed_executable(program, roles, self.backend, self.request.streaming)

@@ -17,7 +17,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gptrs.errors import ProgramError
-from gptrs.ir.symbolic_dim import ASSUMPTIONS, SymbolicDim, evaluated, symbol, symbols_of
+from gptrs.ir.symbolic_dim import (
+    ASSUMPTIONS,
+    Monomial,
+    SymbolicDim,
+    UnknownSizeError,
+    evaluated,
+    symbol,
+    symbols_of,
+)
 
 FIRST_DERIVED = 500_000
 """The number of the first derived symbol: those of programs are below."""
@@ -85,6 +93,10 @@ class SizeGuards:
         """The definitions of derived symbols, each after those that it uses."""
         return tuple(self._derived.values())
 
+    def words(self) -> list[str]:
+        """Return the guards as inequalities, `?0 >= 17`, with derived symbols written out."""
+        return [self._written(guard) for guard in self._guards]
+
     def completed(self, sizes: Mapping[int, int]) -> dict[int, int]:
         """Return `sizes` with those of the derived symbols."""
         known = dict(sizes)
@@ -149,11 +161,41 @@ class SizeGuards:
         high = _joined(highs, formula == "least", min if formula == "least" else max)
         return self._symbol(formula, operands, (low, high))
 
+    def _written(self, guard: int) -> str:
+        """Return `guard` >= 0 with what is subtracted on the other side."""
+        assert isinstance(guard, SymbolicDim), "others are decided without a guard"
+        sides = [
+            sum(
+                (
+                    _term(monomial, sign * factor)
+                    for monomial, factor in guard.terms
+                    if sign * factor > 0
+                ),
+                start=0,
+            )
+            for sign in (1, -1)
+        ]
+        greater, smaller = map(self._with_definitions, map(str, sides))
+        if not isinstance(sides[0], SymbolicDim):
+            return f"{smaller} <= {greater}"
+        return f"{greater} >= {smaller}"
+
+    def _with_definitions(self, text: str) -> str:
+        for size in reversed(self._derived.values()):
+            a, *rest = map(str, size.operands)
+            written = (
+                f"({a}) // ({rest[0]})"
+                if size.formula == "floordiv"
+                else (f"{size.formula}({', '.join((a, *rest))})")
+            )
+            text = text.replace(f"?{size.number}", written)
+        return text
+
     def _symbol(
         self, formula: Formula, operands: tuple[int, ...], range_: tuple[int | None, int | None]
     ) -> int:
         if not self.derive:
-            raise ProgramError(f"`{formula}` of dims is a size for lowered programs only")
+            raise UnknownSizeError(f"`{formula}` of dims has no value", operands)
         key = formula, operands
         if key not in self._derived:
             number = FIRST_DERIVED + len(self._derived)
@@ -221,6 +263,13 @@ def _joined(
     """Return the bound of a formula, None if it needs bounds of both operands and lacks one."""
     known = [bound for bound in bounds if bound is not None]
     return choose(known) if len(known) == len(bounds) or (any_does and known) else None
+
+
+def _term(monomial: Monomial, factor: int) -> int:
+    """Return the product of a factor and the symbols of a monomial."""
+    for number in monomial:
+        factor = factor * symbol(number)
+    return factor
 
 
 def _implies(guard: int, wanted: int) -> bool:

@@ -22,7 +22,7 @@ def symbols(program: Program) -> list[int]:
             values = [*region.params, *(v for step in region.instructions for v in step.results)]
             found.update(number for value in values for number in value.type.symbols)
             for step in region.instructions:
-                found.update(_symbols_of_op(step.op))
+                found.update(op_symbols(step.op))
     return sorted(found)
 
 
@@ -38,7 +38,7 @@ def bind(program: Program, types: Mapping[str, TensorType]) -> dict[int, int]:
     given = {name: param.type for name, param in program.inputs.items() if name in types}
     for name, wanted in given.items():
         for axis, (dim, size) in enumerate(_dims(name, wanted, types[name])):
-            number = _lone_symbol(dim)
+            number = lone_symbol(dim)
             if number is None:
                 continue
             place = f"axis {axis} of `{name}`"
@@ -87,15 +87,25 @@ def specialize(program: Program, sizes: Mapping[int, int]) -> Program:
     return special
 
 
-def _regions(region: Region) -> list[Region]:
-    return [region, *(inner for step in region.walk() for inner in step.regions)]
+def lone_symbol(dim: int) -> int | None:
+    """Return the number of the symbol that `dim` is, None if it is anything else."""
+    if isinstance(dim, SymbolicDim) and len(dim.terms) == 1:
+        ((monomial, factor),) = dim.terms
+        if factor == 1 and len(monomial) == 1:
+            return monomial[0]
+    return None
 
 
-def _symbols_of_op(op: Op) -> frozenset[int]:
+def op_symbols(op: Op) -> frozenset[int]:
+    """Return the numbers of the symbols in the attributes of `op`."""
     numbers: set[int] = set()
     for name in op.attribute_types:
         numbers |= _symbols_of(getattr(op, name))
     return frozenset(numbers)
+
+
+def _regions(region: Region) -> list[Region]:
+    return [region, *(inner for step in region.walk() for inner in step.regions)]
 
 
 def _symbols_of(value: object) -> frozenset[int]:
@@ -113,14 +123,6 @@ def _dims(name: str, wanted: TensorType, found: TensorType) -> list[tuple[int, i
     if wanted.dtype is not found.dtype or wanted.rank != found.rank:
         raise UsageError(f"input `{name}` must be `{wanted}`, got `{found}`")
     return list(zip(wanted.shape, found.shape, strict=True))
-
-
-def _lone_symbol(dim: int) -> int | None:
-    if isinstance(dim, SymbolicDim) and len(dim.terms) == 1:
-        ((monomial, factor),) = dim.terms
-        if factor == 1 and len(monomial) == 1:
-            return monomial[0]
-    return None
 
 
 def _require_fits(
@@ -163,7 +165,7 @@ def _sized(type_: TensorType, sizes: Mapping[int, int]) -> TensorType:
 
 
 def _sized_op(op: Op, sizes: Mapping[int, int]) -> Op:
-    if not _symbols_of_op(op):
+    if not op_symbols(op):
         return op
     values = {name: _sized_value(getattr(op, name), sizes) for name in op.attribute_types}
     return cast("Callable[..., Op]", type(op))(**values)

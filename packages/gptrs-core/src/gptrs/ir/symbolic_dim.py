@@ -62,6 +62,16 @@ ASSUMPTIONS: ContextVar[Assumptions | None] = ContextVar("ASSUMPTIONS", default=
 """What is assumed about symbols now; set by `gptrs.ir.size_guards.deciding`."""
 
 
+class UnknownSizeError(ProgramError):
+    """A question about dims to which no polynomial is the answer, and which no guard decides."""
+
+    def __init__(self, question: str, dims: Iterable[object]) -> None:
+        super().__init__(f"{question} for all values of its symbols; specialize the program first")
+        self.question = question
+        self.symbols = symbols_of(dims)
+        """The symbols in question."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class SymbolicDim:
     """A polynomial with integer coefficients in which at least one symbol occurs.
@@ -107,7 +117,7 @@ class SymbolicDim:
         if divided is None and (guards := _deriving()) is not None and other != 0:
             return guards.floordiv(cast("int", self), other)
         if divided is None:
-            raise ProgramError(f"cannot divide the dim `{self}` by `{other}` {_UNTIL}")
+            raise UnknownSizeError(f"cannot divide the dim `{self}` by `{other}`", [self, other])
         return divided[0]
 
     def __rfloordiv__(self, other: int) -> int:
@@ -115,20 +125,22 @@ class SymbolicDim:
             return 0
         if (guards := _deriving()) is not None:
             return guards.floordiv(other, cast("int", self))
-        raise ProgramError(f"cannot divide {other} by the dim `{self}` {_UNTIL}")
+        raise UnknownSizeError(f"cannot divide {other} by the dim `{self}`", [self])
 
     def __mod__(self, other: int) -> int:
         divided = _divided(self, other)
         if divided is None and _deriving() is not None and other != 0:
             return self - (self // other) * other
         if divided is None:
-            raise ProgramError(f"cannot tell whether `{other}` divides the dim `{self}` {_UNTIL}")
+            raise UnknownSizeError(
+                f"cannot tell whether `{other}` divides the dim `{self}`", [self, other]
+            )
         return divided[1]
 
     def __rmod__(self, other: int) -> int:
         if other == 0:
             return 0
-        raise ProgramError(f"cannot tell whether the dim `{self}` divides {other} {_UNTIL}")
+        raise UnknownSizeError(f"cannot tell whether the dim `{self}` divides {other}", [self])
 
     def __lt__(self, other: int) -> bool:
         low, high = _bounds(self - other)
@@ -159,7 +171,7 @@ class SymbolicDim:
             return yes
         guards = ASSUMPTIONS.get()
         if guards is None:
-            raise ProgramError(f"cannot tell whether `{self}` {sign} {other} {_UNTIL}")
+            raise UnknownSizeError(f"cannot tell whether `{self}` {sign} {other}", [self, other])
         # With integers, a > b is a - b - 1 >= 0.
         difference = self - other - (sign in (">", "<="))
         return guards.at_least_zero(difference) is (sign in (">", ">="))
@@ -169,14 +181,11 @@ class SymbolicDim:
         if (low is not None and low > 0) or (high is not None and high < 0):
             return True
         if ASSUMPTIONS.get() is None:
-            raise ProgramError(f"cannot tell whether `{self}` is 0 {_UNTIL}")
+            raise UnknownSizeError(f"cannot tell whether `{self}` is 0", [self])
         return self > 0 or self < 0
 
     def __index__(self) -> int:
-        raise ProgramError(
-            f"the dim `{self}` has no value {_UNTIL}",
-            hint="where `gptrs.jit` captures, leave the axis out of `dynamic`",
-        )
+        raise UnknownSizeError(f"the dim `{self}` has no value", [self])
 
     __int__ = __index__
 
@@ -193,9 +202,6 @@ class SymbolicDim:
                 product = product * values.get(number, symbol(number))
             total = total + product
         return total
-
-
-_UNTIL = "for all values of its symbols; specialize the program first"
 
 
 def symbol(number: int) -> int:

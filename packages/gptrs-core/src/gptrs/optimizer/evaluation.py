@@ -12,6 +12,7 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.layout import BroadcastTo
 from gptrs.ir.ops.random import Random
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
+from gptrs.ir.specialize import op_symbols
 
 Evaluator = Callable[[Program], Sequence[np.ndarray]]
 """Runs a program without parameters. It raises GptrsError where the program fails."""
@@ -53,6 +54,7 @@ def _may_be_evaluated(instruction: Instruction) -> bool:
         not isinstance(made.op, Random | CustomCall | While)
         and not made.op.callees()
         and all(value.type.is_static for value in made.results)
+        and not op_symbols(made.op)
         for made in (instruction, *inner)
     )
 

@@ -145,9 +145,9 @@ class CallSignature:
 
     def _chosen(self, what: str, names: Names) -> frozenset[str]:
         listed = (names,) if isinstance(names, int | str) else names
-        return frozenset(self._label(what, name) for name in listed)
+        return frozenset(self.label(what, name) for name in listed)
 
-    def _label(self, what: str, name: int | str) -> str:
+    def label(self, what: str, name: int | str) -> str:
         """Return the label or owner of the named slots; UsageError if there can be none."""
         params = self._signature.parameters
         if isinstance(name, str):

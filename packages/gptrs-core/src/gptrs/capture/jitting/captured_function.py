@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 
@@ -11,15 +11,18 @@ from gptrs.capture import execute
 from gptrs.capture.compilation import settings_for
 from gptrs.capture.graph import GraphSlice, Leaf, Source
 from gptrs.capture.jitting.call_signature import CallShape, CallSignature, Names, refused
-from gptrs.capture.jitting.compiled_steps import StepKey
+from gptrs.capture.jitting.compiled_steps import StepKey, SymbolicKey
+from gptrs.capture.jitting.dynamic_axes import AxesTree, DynamicAxes
 from gptrs.capture.jitting.pytree import AS_GIVEN, Structure, count_tensors, flatten, rebuild
 from gptrs.capture.jitting.pytree_nodes import Refusal, Tree
+from gptrs.capture.jitting.size_needed import size_needed
 from gptrs.capture.late_binding import load_signature_contexts
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.placeholder import Placeholder, require_own
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.ir.program import Program
+from gptrs.ir.symbolic_dim import UnknownSizeError
 from gptrs.ir.tensor_type import TensorType
 
 _contexts: list[Callable[[], Hashable]] = []
@@ -42,11 +45,25 @@ class JitCall:
     structures: tuple[Structure, ...]
     tensors: Sequence[Tensor]
     context: tuple[Hashable, ...]
+    dynamic: DynamicAxes
 
     def key(self, types: tuple[TensorType, ...], backend: Backend | None) -> StepKey:
         """Return the key of its step on `backend`, with the types of its tensors."""
         settings = settings_for(backend) if backend else ()
         return StepKey(self.shape.labels, self.structures, types, self.context, backend, settings)
+
+    def symbolic(self, key: StepKey) -> SymbolicKey | None:
+        """Return `key` with symbols for the sizes of `dynamic` axes.
+
+        None without such axes, and for a size of 0: symbols are 1 at least.
+        """
+        if not self.dynamic:
+            return None
+        plan = self.dynamic.plan(self.shape, self.structures)
+        sizes = plan.sizes(key.types)
+        if not sizes or not all(sizes):
+            return None
+        return SymbolicKey(key._replace(types=plan.symbolic(key.types)), sizes, plan)
 
     def donated(self) -> dict[int, str]:
         """Return the positions of the donated tensors, with the names of their arguments."""
@@ -75,16 +92,23 @@ class Capture:
 class CapturedFunction:
     """A function whose calls can be flattened, captured, or inlined.
 
-    `name` is for errors; `donate` and `static` are those of `gptrs.jit`.
+    `name` is for errors; `donate`, `static` and `dynamic` are those of `gptrs.jit`.
     """
 
     def __init__(
-        self, function: Callable[..., object], name: str, donate: Names, static: Names
+        self,
+        function: Callable[..., object],
+        name: str,
+        donate: Names,
+        static: Names,
+        dynamic: Mapping[str, AxesTree],
     ) -> None:
         load_signature_contexts()  # before the first call, or its signature would lack them
         self.name = name
         self._function = function
         self._signature = CallSignature(function, name, donate, static)
+        labels = {self._signature.label("dynamic", each): axes for each, axes in dynamic.items()}
+        self._dynamic = DynamicAxes(name, labels)
 
     @property
     def inlined(self) -> bool:
@@ -96,18 +120,29 @@ class CapturedFunction:
         shape = self._signature.shape(args, kwargs)
         tensors: list[Tensor] = []
         structures = shape.flatten(args, kwargs, tensors)
-        return JitCall(shape, structures, tensors, tuple([value() for value in _contexts]))
+        context = tuple([value() for value in _contexts])
+        return JitCall(shape, structures, tensors, context, self._dynamic)
 
-    def capture(self, call: JitCall, inputs: Sequence[Source]) -> Capture:
-        """Call the function with placeholders for `inputs`."""
+    def capture(
+        self, call: JitCall, inputs: Sequence[Source], symbolic: SymbolicKey | None = None
+    ) -> Capture:
+        """Call the function with placeholders for `inputs`; with the types of `symbolic` if given.
+
+        UsageError where the function needs a size to be a number that is a symbol.
+        """
+        types = [source.type for source in inputs] if symbolic is None else symbolic.key.types
         arguments = [
-            Placeholder(source.type, position, source.backend, self.name)
-            for position, source in enumerate(inputs)
+            Placeholder(type_, position, source.backend, self.name)
+            for position, (type_, source) in enumerate(zip(types, inputs, strict=True))
         ]
         try:
             returned = self._captured_call(call, [Tensor(argument) for argument in arguments])
             results: list[Tensor] = []
             outputs = self._result_structure(returned, results)
+        except UnknownSizeError as error:
+            if symbolic is None:
+                raise
+            raise size_needed(error, self.name, symbolic.plan) from None
         finally:
             for argument in arguments:
                 argument.ended = True

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, replace
 from typing import Generic, NamedTuple, TypeVar
 
 from gptrs.backend.protocol import Backend
 from gptrs.capture.fork_safe_lock import ForkSafeLock
+from gptrs.capture.jitting.dynamic_axes import AxisPlan
 from gptrs.capture.jitting.pytree import Structure, show
+from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import clipped
 
@@ -46,61 +48,127 @@ class JitSignature:
     backend: str
     calls: int
     """Calls served."""
+    guards: tuple[str, ...] = ()
+    """What must hold for the sizes of `dynamic` axes besides: `N >= 17`."""
 
     def __str__(self) -> str:
         listed = ", ".join(f"{name}: {text}" for name, text in self.arguments.items())
-        return f"({listed}) on {self.backend}, called {self.calls}x"
+        where = f" where {', '.join(self.guards)}" if self.guards else ""
+        return f"({listed}){where} on {self.backend}, called {self.calls}x"
 
 
 StepT = TypeVar("StepT")
 
 
+@dataclass(frozen=True, slots=True)
+class SymbolicKey:
+    """The key of a call with symbols in the place of its named sizes, and these sizes."""
+
+    key: StepKey
+    sizes: tuple[int, ...]
+    plan: AxisPlan
+
+    def on(self, backend: Backend, settings: Hashable) -> SymbolicKey:
+        """Return the key of the same call on `backend`."""
+        return replace(self, key=self.key._replace(backend=backend, settings=settings))
+
+
 @dataclass(slots=True)
 class _Entry(Generic[StepT]):
+    key: StepKey
     step: StepT
     calls: int
     used: int
     """Clock of the last use, for dropping the least recently used."""
+    plan: AxisPlan | None = None
+    guards: SizeGuards | None = None
+
+    def words(self) -> JitSignature:
+        """Return the signature in words."""
+        named = self.plan.named if self.plan else str
+        arguments = {label: named(text) for label, text in arguments_of(self.key).items()}
+        guards = tuple(map(named, self.guards.words())) if self.guards else ()
+        backend = self.key.backend.name if self.key.backend else ""
+        return JitSignature(arguments, self.key.context, backend, self.calls, guards)
 
 
 class CompiledSteps(Generic[StepT]):
-    """Steps by key, safe between threads."""
+    """Steps by key, safe between threads.
+
+    One that was compiled with symbols serves the calls of a symbolic key whose sizes its guards
+    accept: `bind` finds it, and from then on `find` does, by the key of the call itself.
+    """
 
     def __init__(self, function: str, expected: int = MANY_SIGNATURES) -> None:
         self._function = function
         self._expected = expected
-        self._entries: dict[StepKey, _Entry[StepT]] = {}
+        self._entries: dict[StepKey, list[_Entry[StepT]]] = {}
+        self._bound: dict[StepKey, tuple[_Entry[StepT], StepT]] = {}
+        """By the key of a call itself, with its own sizes."""
         # What was found last: to compare keys is quicker than to hash all types of one.
-        self._last: tuple[StepKey, _Entry[StepT]] | None = None
+        self._last: tuple[StepKey, tuple[_Entry[StepT], StepT]] | None = None
         self._clock = itertools.count()
         self._lock = ForkSafeLock()
         self._warned = False
 
     def __len__(self) -> int:
-        return len(self._entries)
+        return sum(map(len, self._entries.values()))
 
     def find(self, key: StepKey) -> StepT | None:
         """Return the step of a call and count the call; None if there is none."""
         last = self._last
         repeated = last is not None and last[0] == key
-        entry = last[1] if last is not None and repeated else self._entries.get(key)
-        if entry is None:
+        found = last[1] if last is not None and repeated else self._bound.get(key)
+        if found is None:
             return None
+        entry, step = found
         with self._lock.inner:
             entry.calls += 1
             entry.used = next(self._clock)
-            if not repeated and self._entries.get(key) is entry:  # else it was dropped meanwhile
-                self._last = key, entry
-        return entry.step
+            if not repeated and self._bound.get(key) is found:  # else it was dropped meanwhile
+                self._last = key, found
+        return step
 
-    def keep(self, key: StepKey, step: StepT) -> None:
-        """Add the step of a call and count it; drop the least recently used step if need be."""
+    def bind(
+        self, key: StepKey, symbolic: SymbolicKey, at: Callable[[StepT], StepT]
+    ) -> StepT | None:
+        """Return `at(step)` for the first step whose guards accept the sizes, and count the call.
+
+        It is what `find` returns for `key` from now on. None if there is none.
+        """
+        sizes = dict(enumerate(symbolic.sizes))
+        with self._lock:
+            for entry in self._entries.get(symbolic.key, ()):
+                if entry.guards is None or entry.guards.accept(sizes):
+                    entry.calls += 1
+                    entry.used = next(self._clock)
+                    return self._remember(key, entry, at(entry.step))
+        return None
+
+    def keep(
+        self,
+        key: StepKey,
+        step: StepT,
+        symbolic: SymbolicKey | None = None,
+        guards: SizeGuards | None = None,
+        bound: StepT | None = None,
+    ) -> None:
+        """Add the step of a call and count it; drop the least recently used step if need be.
+
+        With `symbolic` it serves all sizes that `guards` accept, and `bound` those of the call.
+        """
         with self._lock:
             self._last = None
-            self._entries[key] = _Entry(step, 1, next(self._clock))
-            if len(self._entries) > MOST_SIGNATURES:
-                del self._entries[min(self._entries, key=lambda key: self._entries[key].used)]
-            warn = len(self._entries) > self._expected and not self._warned
+            if symbolic is None:
+                entry = _Entry(key, step, 1, next(self._clock))
+                self._entries[key] = [entry]
+            else:
+                entry = _Entry(symbolic.key, step, 1, next(self._clock), symbolic.plan, guards)
+                self._entries.setdefault(symbolic.key, []).append(entry)
+            if len(self) > MOST_SIGNATURES:
+                self._drop(min(self._all(), key=lambda entry: entry.used))
+            self._remember(key, entry, step if bound is None else bound)
+            warn = len(self) > self._expected and not self._warned
             self._warned = self._warned or warn
         if warn:
             _logger.warning("%s", self._warning())
@@ -109,19 +177,32 @@ class CompiledSteps(Generic[StepT]):
         """Drop all of them."""
         with self._lock:
             self._entries.clear()
+            self._bound.clear()
             self._last = None
             self._warned = False
 
     def signatures(self) -> list[JitSignature]:
         """Return all signatures in words, in the order in which they were compiled."""
         with self._lock:
-            found = [(key, entry.calls) for key, entry in self._entries.items()]
-        return [
-            JitSignature(
-                arguments_of(key), key.context, key.backend.name if key.backend else "", calls
-            )
-            for key, calls in found
-        ]
+            return [entry.words() for entry in self._all()]
+
+    def _all(self) -> list[_Entry[StepT]]:
+        return [entry for entries in self._entries.values() for entry in entries]
+
+    def _remember(self, key: StepKey, entry: _Entry[StepT], step: StepT) -> StepT:
+        self._bound[key] = entry, step
+        if len(self._bound) > MOST_SIGNATURES:  # of those with symbols the oldest: it is bound anew
+            del self._bound[next(key for key in self._bound if key not in self._entries)]
+        return step
+
+    def _drop(self, dropped: _Entry[StepT]) -> None:
+        kept = [entry for entry in self._entries[dropped.key] if entry is not dropped]
+        if kept:
+            self._entries[dropped.key] = kept
+        else:
+            del self._entries[dropped.key]
+        for key in [key for key, (entry, _) in self._bound.items() if entry is dropped]:
+            del self._bound[key]
 
     def _warning(self) -> str:
         forms: dict[str, dict[str, None]] = {}
@@ -131,9 +212,9 @@ class CompiledSteps(Generic[StepT]):
         name, found = max(forms.items(), key=lambda item: len(item[1]))
         few = " and ".join(f"`{clipped(text, 40)}`" for text in list(found)[:2])
         return (
-            f"`{self._function}` was captured and compiled {len(self._entries)} times, argument"
-            f" `{name}` in {len(found)} forms such as {few}: pad shapes to a few sizes, and pass"
-            " numbers that change as tensors"
+            f"`{self._function}` was captured and compiled {len(self)} times, argument"
+            f" `{name}` in {len(found)} forms such as {few}: name the axes that change in"
+            " `dynamic`, and pass numbers that change as tensors"
         )
 
 

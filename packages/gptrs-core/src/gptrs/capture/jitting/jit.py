@@ -4,27 +4,36 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from operator import attrgetter
-from types import MethodType
+from types import MappingProxyType, MethodType
 from typing import Generic, ParamSpec, TypeVar, cast, overload
 
 from gptrs.backend.protocol import Backend, InputRole
 from gptrs.capture import execute
 from gptrs.capture.backend_choice import chosen_backend
 from gptrs.capture.compilation import prepare
-from gptrs.capture.graph import Leaf, common_backend, role_of
+from gptrs.capture.graph import Leaf, Source, common_backend, role_of
 from gptrs.capture.jitting.call_signature import Names
-from gptrs.capture.jitting.captured_function import CapturedFunction, JitCall
-from gptrs.capture.jitting.compiled_steps import MANY_SIGNATURES, CompiledSteps, JitSignature
+from gptrs.capture.jitting.captured_function import Capture, CapturedFunction, JitCall
+from gptrs.capture.jitting.compiled_steps import (
+    MANY_SIGNATURES,
+    CompiledSteps,
+    JitSignature,
+    SymbolicKey,
+)
+from gptrs.capture.jitting.dynamic_axes import AxesTree
 from gptrs.capture.jitting.pytree import rebuilder
 from gptrs.capture.jitting.replay import CompiledStep, replay
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import known_leaves
 from gptrs.ir.program import Program
+from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.tensor_type import TensorType
 
-_TYPE: Callable[[Leaf], TensorType] = attrgetter("type")
+_TYPE: Callable[[Source], TensorType] = attrgetter("type")
+NO_AXES: Mapping[str, AxesTree] = MappingProxyType({})
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -39,11 +48,12 @@ class Jitted(Generic[Parameters, Result]):
         donate: Names = (),
         static: Names = (),
         signatures: int = MANY_SIGNATURES,
+        dynamic: Mapping[str, AxesTree] = NO_AXES,
     ) -> None:
         functools.update_wrapper(self, function)
         self._name = str(getattr(function, "__name__", type(function).__name__))
         called = cast("Callable[..., object]", function)
-        self._function = CapturedFunction(called, self._name, donate, static)
+        self._function = CapturedFunction(called, self._name, donate, static, dynamic)
         self._steps = CompiledSteps[CompiledStep](self._name, signatures)
         self._home: Backend | None = None
         """The backend of the tensors that the function brings along, once that is known."""
@@ -51,12 +61,12 @@ class Jitted(Generic[Parameters, Result]):
 
     @property
     def compiled(self) -> int:
-        """Number of signatures with a compiled program, at most 512."""
+        """Number of compiled programs, at most 512: one a signature, or a few with `dynamic`."""
         return len(self._steps)
 
     @property
     def signatures(self) -> list[JitSignature]:
-        """These signatures, with types, static values, and calls served."""
+        """These signatures, with types, static values, guards, and calls served."""
         return self._steps.signatures()
 
     def clear(self) -> None:
@@ -69,10 +79,14 @@ class Jitted(Generic[Parameters, Result]):
         """Capture the function for these arguments: the program before it is optimized.
 
         Its parameters are the tensors of the arguments, in order, and then those that the function
-        uses without taking them. Nothing is compiled, run, or donated.
+        uses without taking them. Named axes are symbols, `?0`, in the order of their names. Nothing
+        is compiled, run, or donated.
         """
         call = self._function.flat_call(args, kwargs)
-        return self._function.capture(call, [tensor.source for tensor in call.tensors]).program()
+        sources = [tensor.source for tensor in call.tensors]
+        symbolic = call.symbolic(call.key(tuple(map(_TYPE, sources)), None))
+        with _deciding(symbolic):
+            return self._function.capture(call, sources, symbolic).program()
 
     def __get__(self, instance: object, owner: type | None = None) -> object:
         """Bind a method: `self` is its first argument."""
@@ -98,9 +112,18 @@ class Jitted(Generic[Parameters, Result]):
             step = self._find(call, inputs)
             if step is not None:
                 return step, True
-            step = self._compiled_step(call, inputs)
-            self._steps.keep(call.key(tuple(map(_TYPE, inputs)), step.backend), step)
-            return step, False
+            types = tuple(map(_TYPE, inputs))
+            symbolic = call.symbolic(call.key(types, None))
+            with _deciding(symbolic) as guards:
+                capture = self._function.capture(call, inputs, symbolic)
+            step = self._compiled_step(call, inputs, capture, guards)
+            key = call.key(types, step.backend)
+            if symbolic is None:
+                self._steps.keep(key, step)
+                return step, False
+            bound = step.at(symbolic.sizes, inputs)
+            self._steps.keep(key, step, symbolic.on(step.backend, key.settings), guards, bound)
+            return bound, False
 
     def _find(self, call: JitCall, inputs: Sequence[Leaf]) -> CompiledStep | None:
         backend = common_backend(inputs, self._name) or self._home
@@ -108,10 +131,18 @@ class Jitted(Generic[Parameters, Result]):
             backend = chosen_backend()
         if backend is None:
             return None
-        return self._steps.find(call.key(tuple(map(_TYPE, inputs)), backend))
+        key = call.key(tuple(map(_TYPE, inputs)), backend)
+        step = self._steps.find(key)
+        if step is not None or not call.dynamic:
+            return step
+        symbolic = call.symbolic(key)
+        if symbolic is None:
+            return None
+        return self._steps.bind(key, symbolic, lambda step: step.at(symbolic.sizes, inputs))
 
-    def _compiled_step(self, call: JitCall, inputs: Sequence[Leaf]) -> CompiledStep:
-        capture = self._function.capture(call, inputs)
+    def _compiled_step(
+        self, call: JitCall, inputs: Sequence[Leaf], capture: Capture, guards: SizeGuards | None
+    ) -> CompiledStep:
         self._home = self._home or common_backend(capture.bound, self._name)
         engine = common_backend([*inputs, *capture.bound], self._name) or chosen_backend()
         donated = call.donated()
@@ -126,6 +157,7 @@ class Jitted(Generic[Parameters, Result]):
             roles,
             origin=f"jit {self._name}",
             streaming=execute.streaming_of(capture.bound),
+            guards=guards,
         )
         # The arguments come first and stay; of what is bound, some parameters may be folded.
         bound = prepared.leaves([*inputs, *capture.bound])[len(inputs) :]
@@ -144,23 +176,40 @@ class Jitted(Generic[Parameters, Result]):
         )
 
 
+@contextmanager
+def _deciding(symbolic: SymbolicKey | None) -> Generator[SizeGuards | None]:
+    """Decide about the symbols of a call by its sizes; do nothing without symbols."""
+    if symbolic is None:
+        yield None
+        return
+    with deciding(SizeGuards(dict(enumerate(symbolic.sizes)))) as guards:
+        yield guards
+
+
 @overload
 def jit(
     function: Callable[Parameters, Result],
     *,
     donate: Names = (),
     static: Names = (),
+    dynamic: Mapping[str, AxesTree] = ...,
     signatures: int = ...,
 ) -> Jitted[Parameters, Result]: ...
 @overload
 def jit(
-    function: None = None, *, donate: Names = (), static: Names = (), signatures: int = ...
+    function: None = None,
+    *,
+    donate: Names = (),
+    static: Names = (),
+    dynamic: Mapping[str, AxesTree] = ...,
+    signatures: int = ...,
 ) -> Callable[[Callable[Parameters, Result]], Jitted[Parameters, Result]]: ...
 def jit(
     function: Callable[Parameters, Result] | None = None,
     *,
     donate: Names = (),
     static: Names = (),
+    dynamic: Mapping[str, AxesTree] = NO_AXES,
     signatures: int = MANY_SIGNATURES,
 ) -> (
     Jitted[Parameters, Result]
@@ -182,12 +231,22 @@ def jit(
     `donate` names arguments, by position or keyword, whose tensors the caller gives up: their
     memory may be reused for results, and reading them afterwards raises ConsumedTensorError.
     `static` names arguments that are part of the signature as they are: any hashable value.
-    UsageError if the function has no such argument. When there are more than `signatures`
+    UsageError if the function has no such argument.
+
+    `dynamic` names axes of arguments whose sizes are no part of the signature: for each argument a
+    tuple with a name or None for each axis, `{"x": ("N", None)}`; `"N+1"` is an axis of one more
+    element. An argument that holds several tensors takes one tuple for all of them, or tuples that
+    are nested as it is. Axes of one name have one size in a call, or UsageError. The program is
+    captured and compiled for all sizes; where Python compares sizes, the answer of the first call
+    becomes a guard, and a call with another answer is compiled anew. UsageError where the function
+    needs a number, as in `range(x.shape[0])`. A call with a size of 0 is compiled for its sizes.
+
+    When there are more than `signatures`
     signatures, one line of warning says which argument changes.
 
     A jitted function called while another one is being captured becomes part of that one, and
     donates nothing.
     """
     if function is None:
-        return lambda function: Jitted(function, donate, static, signatures)
-    return Jitted(function, donate, static, signatures)
+        return lambda function: Jitted(function, donate, static, signatures, dynamic)
+    return Jitted(function, donate, static, signatures, dynamic)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gptrs.backend.bound_inputs import BoundInputs
 from gptrs.backend.protocol import Backend, Buffer
@@ -16,6 +16,7 @@ from gptrs.capture.jitting.pytree_nodes import Tree
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.ir.symbolic_dim import evaluated
 from gptrs.ir.tensor_type import TensorType
 
 
@@ -35,6 +36,7 @@ class CompiledStep:
     rebuild: Rebuild
     """Nests the result tensors as the function returned them."""
     output_types: Sequence[TensorType]
+    """With the symbols of a step for many sizes, see `at`."""
     _loaded: list[BoundInputs] = field(default_factory=list[BoundInputs])
     """The buffers of the parameters, once they are loaded."""
 
@@ -45,6 +47,21 @@ class CompiledStep:
             buffers = [execute.input_of(leaf, self.backend) for leaf in self.parameters]
             self._loaded[:] = [BoundInputs(buffers)]
         return self._loaded[0]
+
+    def at(self, sizes: Sequence[int], inputs: Sequence[Leaf]) -> CompiledStep:
+        """Return the step for these sizes of its symbols, in a call with these inputs."""
+        values = dict(enumerate(sizes))
+        types = (_sized(type_, values) for type_ in self.output_types)
+        # The very types of the arguments where they are equal: the results of a step are mostly
+        # arguments of the next one, and finding it compares types.
+        known = {leaf.type: leaf.type for leaf in inputs}
+        return replace(self, output_types=[known.get(type_, type_) for type_ in types])
+
+
+def _sized(type_: TensorType, sizes: Mapping[int, int]) -> TensorType:
+    if type_.is_static:
+        return type_
+    return type_.with_shape(tuple([evaluated(dim, sizes) for dim in type_.shape]))
 
 
 def replay(step: CompiledStep, inputs: Sequence[Leaf], cached: bool) -> Tree:

@@ -1,0 +1,81 @@
+"""A symbolic program on a backend that compiles numbers only: an executable for each sizes."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from gptrs.backend.bound_inputs import BindingExecutable, BoundInputs
+from gptrs.backend.profiled import KernelRun, ProfiledExecutable
+from gptrs.backend.protocol import Buffer, Executable
+from gptrs.ir.program import Program
+from gptrs.ir.specialize import lone_symbol, specialize
+
+MOST_SIZES = 256
+"""Executables that are kept: those used last."""
+
+
+class SpecializedPrograms:
+    """An `Executable` of a program with symbols: compiles it for the sizes of each run.
+
+    `compile_` compiles a program without symbols.
+    """
+
+    def __init__(self, program: Program, compile_: Callable[[Program], Executable]) -> None:
+        self._program = program
+        self._compile = compile_
+        self._places = _places(program)
+        self._made = OrderedDict[tuple[int, ...], Executable]()
+        self._lock = threading.RLock()
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that its executables hold of their own."""
+        return sum(getattr(executable, "nbytes", 0) for executable in self._made.values())
+
+    def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
+        """Run on inputs of any sizes; compile for these if they are new."""
+        return self._at(inputs).run(inputs)
+
+    def run_bound(self, inputs: Sequence[Buffer], bound: BoundInputs) -> list[Buffer]:
+        """Run on inputs and on bound ones after them, see `BindingExecutable`."""
+        executable = self._at(inputs)
+        if hasattr(executable, "run_bound"):
+            return cast("BindingExecutable", executable).run_bound(inputs, bound)
+        return executable.run([*inputs, *bound.buffers])
+
+    def run_profiled(
+        self, inputs: Sequence[Buffer], tell: Callable[[KernelRun], None]
+    ) -> list[Buffer]:
+        """Run, and `tell` about kernels if the backend can."""
+        executable = self._at(inputs)
+        if isinstance(executable, ProfiledExecutable):
+            return executable.run_profiled(inputs, tell)
+        return executable.run(inputs)
+
+    def _at(self, inputs: Sequence[Buffer]) -> Executable:
+        sizes = tuple([inputs[position].shape[axis] for position, axis in self._places.values()])
+        with self._lock:
+            executable = self._made.get(sizes)
+            if executable is None:
+                values = dict(zip(self._places, sizes, strict=True))
+                executable = self._compile(specialize(self._program, values))
+                self._made[sizes] = executable
+                if len(self._made) > MOST_SIZES:
+                    self._made.popitem(last=False)
+            else:
+                self._made.move_to_end(sizes)
+            return executable
+
+
+def _places(program: Program) -> dict[int, tuple[int, int]]:
+    """Return for each symbol a parameter of `@main`, and the axis that it is alone."""
+    places: dict[int, tuple[int, int]] = {}
+    for position, param in enumerate(program.main.body.params):
+        for axis, dim in enumerate(param.type.shape):
+            number = lone_symbol(dim)
+            if number is not None:
+                places.setdefault(number, (position, axis))
+    return places
