@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 
 from gptrs.capture import primitives
+from gptrs.capture.region import Body
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.activation import softmax
@@ -24,7 +25,6 @@ from gptrs.functionals.operands import (
     splat,
 )
 from gptrs.ir import dtypes
-from gptrs.ir.dtypes import DType
 from gptrs.ir.symbolic_dim import exceeds
 
 _MAX_ROWS = 2**31 - 1
@@ -50,13 +50,14 @@ def update_pages(pool: Tensor, new: Tensor, slots: Tensor) -> Tensor:
     lines = pool.shape[0] * kv_heads * size
     if exceeds(lines, _MAX_ROWS):
         raise UsageError(f"`update_pages` takes pools of P * K * S < 2**31, got `{pool.type}`")
-    flat = primitives.reshape(pool, (lines, head_dim))
-    index = expand(_lines(slots, kv_heads, size), (rows, kv_heads, head_dim))
-    given = converted(new, pool.dtype)
+    by_head = (kv_heads, rows, head_dim)
+    given = primitives.transpose(converted(new, pool.dtype), (1, 0, 2))
     written = primitives.scatter_reduce(
-        flat,
-        primitives.reshape(index, (rows * kv_heads, head_dim)),
-        primitives.reshape(given, (rows * kv_heads, head_dim)),
+        primitives.reshape(pool, (lines, head_dim)),
+        primitives.reshape(
+            expand(_lines(slots, kv_heads, size), by_head), (kv_heads * rows, head_dim)
+        ),
+        primitives.reshape(given, (kv_heads * rows, head_dim)),
         axis=0,
         kind="replace",
     )
@@ -64,15 +65,16 @@ def update_pages(pool: Tensor, new: Tensor, slots: Tensor) -> Tensor:
 
 
 def _lines(slots: Tensor, kv_heads: int, size: int) -> Tensor:
-    """Return the row of [P * K * S, D] for each slot and head: [N, K, 1]."""
-    shape = (slots.shape[0], kv_heads)
+    """Return the row of [P * K * S, D] for each head and slot: [K, N, 1]."""
+    shape = (kv_heads, slots.shape[0])
     slot = converted(slots, dtypes.si32)
     page = primitives.div(slot, splat(size, slot.dtype, slot.shape))
     other_heads = splat((kv_heads - 1) * size, slot.dtype, slot.shape)
     first = primitives.add(slot, primitives.mul(page, other_heads))
-    heads = primitives.mul(primitives.iota(shape, 1, slot.dtype), splat(size, slot.dtype, shape))
-    first = expand(primitives.reshape(first, (shape[0], 1)), shape)
-    return primitives.reshape(primitives.add(first, heads), (*shape, 1))
+    head = primitives.iota((kv_heads,), 0, slot.dtype)
+    below = primitives.mul(head, splat(size, slot.dtype, head.shape))
+    below = expand(primitives.reshape(below, (kv_heads, 1)), shape)
+    return primitives.reshape(primitives.add(expand(first, shape), below), (*shape, 1))
 
 
 @functional
@@ -110,41 +112,52 @@ def paged_attention(
     _require_texts(page_table, row_starts, lengths)
     require_settings("paged_attention", query.shape[2], scale, window, softcap)
     rows, heads, head_dim = query.shape
-    kv_heads, value_dim = key_pool.shape[1], value_pool.shape[3]
     wide = dtypes.f64 if dtypes.f64 in (query.dtype, key_pool.dtype) else dtypes.f32
     factor = 1 / math.sqrt(head_dim) if scale is None else scale
-    scaled = primitives.mul(converted(query, wide), splat(factor, wide, query.shape))
+    queries = primitives.mul(converted(query, wide), splat(factor, wide, query.shape))
+    table, starts, lengths = (converted(x, dtypes.si32) for x in (page_table, row_starts, lengths))
+    step = _step(queries, key_pool, value_pool, starts, window, softcap)
+    nothing = splat(0, query.dtype, (rows, heads, value_pool.shape[3]))
+    number = primitives.iota(lengths.shape, 0, dtypes.si32)
+    (found,), _ = primitives.scan(step, [nothing], [number, table, lengths])
+    return found
+
+
+def _step(
+    queries: Tensor,
+    key_pool: Tensor,
+    value_pool: Tensor,
+    row_starts: Tensor,
+    window: int | None,
+    softcap: float | None,
+) -> Body:
+    """Return the function that computes all rows as if they were of one text, and keeps its own."""
+    rows, heads, head_dim = queries.shape
+    kv_heads = key_pool.shape[1]
     group = heads // kv_heads if kv_heads else 0
-    grouped = primitives.reshape(scaled, (rows, kv_heads, group, head_dim))
+    grouped = primitives.reshape(queries, (rows, kv_heads, group, head_dim))
+    one = splat(1, dtypes.si32)
 
-    def step(found: Tensor, table: Tensor, begin: Tensor, end: Tensor, length: Tensor) -> Tensor:
-        """Compute all rows as if they were of one text; keep those that are."""
-        keys, values = (_cached(pool, table, wide) for pool in (key_pool, value_pool))
-        ahead = primitives.sub(length, end)
-        position = _plus(primitives.iota((rows,), 0, dtypes.si32), ahead)
-        seen = _seen(position, position, keys, window)  # (N, W * S)
-        first, last = primitives.add(ahead, begin), primitives.sub(length, splat(1, length.dtype))
-        used = _seen(_vector(first), _vector(last), values, window)  # (1, W * S)
+    def step(found: Tensor, text: Tensor, table: Tensor, length: Tensor) -> Tensor:
+        places = (text, primitives.add(text, one))
+        begin, end = (primitives.take(row_starts, place) for place in places)
+        keys, values = (
+            converted(primitives.take(pool, table), queries.dtype)
+            for pool in (key_pool, value_pool)
+        )  # (W, K, S, D)
+        first, last = (
+            primitives.sub(length, primitives.sub(end, begin)),
+            primitives.sub(length, one),
+        )
+        row = primitives.iota((rows,), 0, dtypes.si32)
+        position = primitives.add(row, expand(primitives.sub(length, end), row.shape))
+        seen = _seen(position, position, keys, window)
+        used = _seen(_vector(first), _vector(last), values, window)
         mixed = _mixed(_scores(grouped, keys, softcap), seen, _where(used, values))
-        return primitives.select(_own(begin, end, mixed.shape), mixed, found)
+        mixed = converted(primitives.reshape(mixed, found.shape), found.dtype)
+        return primitives.select(_own(begin, end, found.shape), mixed, found)
 
-    starts = (_entries(row_starts, page_table.shape[0], first) for first in (0, 1))
-    nothing = splat(0, wide, (rows, kv_heads, group, value_dim))
-    texts = [converted(x, dtypes.si32) for x in (page_table, *starts, lengths)]
-    (mixed,), _ = primitives.scan(step, [nothing], texts)
-    return converted(primitives.reshape(mixed, (rows, heads, value_dim)), query.dtype)
-
-
-def _entries(x: Tensor, count: int, first: int) -> Tensor:
-    """Return `count` entries of a vector from `first` on; `count` may be symbolic."""
-    return primitives.take(
-        x, _plus(primitives.iota((count,), 0, dtypes.si32), splat(first, dtypes.si32))
-    )
-
-
-def _cached(pool: Tensor, table: Tensor, dtype: DType) -> Tensor:
-    """Return what is cached of a text as `dtype`, page by page: [W, K, S, D]."""
-    return converted(primitives.take(pool, table), dtype)
+    return step
 
 
 def _seen(first: Tensor, last: Tensor, keys: Tensor, window: int | None) -> Tensor:
@@ -195,10 +208,6 @@ def _own(begin: Tensor, end: Tensor, shape: tuple[int, ...]) -> Tensor:
     row = primitives.iota(shape, 0, dtypes.si32)
     above = primitives.compare(row, expand(begin, shape), "ge")
     return primitives.bit_and(above, primitives.compare(row, expand(end, shape), "lt"))
-
-
-def _plus(x: Tensor, number: Tensor) -> Tensor:
-    return primitives.add(x, expand(number, x.shape))
 
 
 def _vector(x: Tensor) -> Tensor:
