@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -27,6 +28,10 @@ class DType:
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
+        """Pickle by name: there is one object of each type, which code compares by identity."""
+        return by_name, (self.name,)
 
     @property
     def itemsize(self) -> int:

@@ -111,6 +111,14 @@ class SizeGuards:
         known = self.completed(sizes) if self._derived else sizes
         return all(evaluated(guard, known) >= 0 for guard in self._guards)
 
+    def adopt(self, guards: Sequence[int]) -> bool:
+        """Add guards that were decided before, unless the example sizes break one of them."""
+        known = self.completed(self.example)
+        if any(evaluated(guard, known) < 0 for guard in guards):
+            return False
+        self._guards.update(dict.fromkeys(guards))
+        return True
+
     def at_least_zero(self, dim: int) -> bool:
         """Return whether `dim` is >= 0 for the example sizes; a guard if others could differ."""
         low, high = self.bounds(dim)

@@ -1,0 +1,173 @@
+"""What the optimizer made of captured programs, on disk for later processes.
+
+Optimizing a program takes several times as long as capturing it. See `optimization_key` for what
+decides the result: all of that is in the name of a file, so that none is ever stale.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import logging
+import os
+import pickle
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from gptrs.errors import GptrsError
+from gptrs.ir import dtypes
+from gptrs.ir.size_guards import SizeGuards
+from gptrs.optimizer.parameter_folding import Split
+from gptrs.private_files import (
+    ABANDONED_S,
+    OPEN_FLAGS,
+    PARTIAL,
+    private_folder,
+    remove_abandoned,
+    require_own,
+)
+
+FOLDER = "programs"
+BUDGET = 64 << 20
+"""Bytes of all files; a program of 12 layers takes some 40 kB."""
+_LARGEST = 4 << 20
+"""Bytes of a file. A larger one has large literals, which cost more to read than to fold anew."""
+_DIGEST = hashlib.sha256().digest_size
+_LOG = logging.getLogger("gptrs")
+
+
+@dataclass(frozen=True, slots=True)
+class _Optimized:
+    """A program with the sizes that it serves: each of `guards` must be >= 0."""
+
+    split: Split
+    guards: tuple[int, ...]
+
+
+class OptimizedPrograms:
+    """Files in `folder`, which belongs to this user alone; without a folder nothing is kept.
+
+    Whoever could write there could have any program run. So a file that somebody else may have
+    written, or that is damaged, counts as absent; and reading one makes objects of PTIR only.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+
+    def find(self, key: str, guards: SizeGuards | None) -> Split | None:
+        """Return what was kept under `key` for the example sizes of `guards`, None for nothing.
+
+        What was decided then becomes a part of `guards`.
+        """
+        for path in self._files(key):
+            found = _read(path)
+            if found is None:
+                continue
+            if guards is None or guards.adopt(found.guards):
+                return found.split
+        return None
+
+    def keep(self, key: str, split: Split, guards: SizeGuards | None) -> None:
+        """Write what was made of a program; a disk that takes nothing is no error."""
+        if self._folder is None:
+            return
+        made = _Optimized(split, guards.guards if guards is not None else ())
+        body = pickle.dumps(made, protocol=5)
+        if len(body) > _LARGEST:
+            return
+        name = f"{key}.{hashlib.blake2b(repr(made.guards).encode(), digest_size=4).hexdigest()}"
+        try:
+            _write(self._folder / name, hashlib.sha256(body).digest() + body)
+            _keep_within(self._folder, BUDGET)
+        except OSError as error:
+            _LOG.info("optimized programs cannot be kept in `%s`: %s", self._folder, error.strerror)
+            self._folder = None
+
+    def _files(self, key: str) -> Iterator[Path]:
+        if self._folder is None:
+            return
+        try:
+            names = sorted(name for name in os.listdir(self._folder) if name.startswith(key))
+        except OSError:
+            return
+        for name in names:
+            yield self._folder / name
+
+
+@cache
+def optimized_programs() -> OptimizedPrograms:
+    """Return the store of this process, empty where its directory cannot be private.
+
+    It is below `GPTRS_CACHE_DIR`, else below the user's cache directory. `GPTRS_CACHE_BYTES=0`
+    turns it off.
+    """
+    if os.environ.get("GPTRS_CACHE_BYTES", "").strip() == "0":
+        return OptimizedPrograms(None)
+    try:
+        return OptimizedPrograms(private_folder(FOLDER))
+    except OSError as error:
+        _LOG.info("optimized programs are not kept: %s", error.strerror)
+        return OptimizedPrograms(None)
+
+
+class _ProgramReader(pickle.Unpickler):
+    """Makes objects of PTIR, and no others."""
+
+    def find_class(self, module: str, name: str) -> object:
+        if (module, name) == (dtypes.__name__, dtypes.by_name.__name__):
+            return dtypes.by_name
+        known = module == __name__ or module.startswith(("gptrs.ir.", "gptrs.optimizer."))
+        found = super().find_class(module, name) if known and "." not in name else None
+        if not isinstance(found, type) or found.__module__ != module:
+            raise pickle.UnpicklingError(f"`{module}.{name}` is no part of a program")
+        return found
+
+
+def _read(path: Path) -> _Optimized | None:
+    """Return the content of a file that only this user can have written, None if it has none."""
+    try:
+        with os.fdopen(os.open(path, OPEN_FLAGS), "rb") as file:
+            status = os.fstat(file.fileno())
+            require_own(status)
+            data = file.read(_LARGEST + _DIGEST + 1)
+            os.utime(file.fileno())
+    except OSError:
+        return None
+    body = data[_DIGEST:]
+    if hashlib.sha256(body).digest() != data[:_DIGEST]:
+        return None
+    try:
+        found = _ProgramReader(io.BytesIO(body)).load()
+    except (pickle.UnpicklingError, AttributeError, TypeError, ValueError, GptrsError, EOFError):
+        return None
+    return found if isinstance(found, _Optimized) else None
+
+
+def _write(path: Path, data: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=PARTIAL)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _keep_within(folder: Path, budget: int) -> None:
+    """Remove the files that were read longest ago until the others fit into `budget` bytes."""
+    found: list[tuple[float, int, str]] = []
+    for entry in os.scandir(folder):
+        status = entry.stat(follow_symlinks=False)
+        found.append((status.st_mtime, status.st_size, entry.path))
+    excess = sum(size for _, size, _ in found) - budget
+    for _, size, path in sorted(found):
+        if excess <= 0:
+            break
+        Path(path).unlink(missing_ok=True)
+        excess -= size
+    newest = max((when for when, _, _ in found), default=0.0)
+    remove_abandoned(folder, newest - ABANDONED_S)
