@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 
@@ -143,3 +145,36 @@ def test_files_read_long_ago_make_room(folder, split, monkeypatch):
     assert kept[-1] == "key7"
     assert sum(path.stat().st_size for path in folder.iterdir()) <= 4000
     assert "key0" not in kept
+
+
+DEEP = 60
+"""Layers of two instructions: more than `SMALLEST_KEPT` of them."""
+SCRIPT = f"""
+import numpy as np, gptrs
+from gptrs import functionals as F
+from gptrs.optimizer.pipeline import Pipeline
+runs = []
+before = Pipeline.after_folding
+Pipeline.after_folding = lambda self, program: runs.append(1) or before(self, program)
+def deep(x):
+    for layer in range({DEEP}):
+        x = F.tanh(x * (1.0 + layer))
+    return x
+with gptrs.use_backend(gptrs.get_backend("ref")):
+    found = gptrs.jit(deep)(gptrs.tensor(np.linspace(0, 1, 5, dtype=np.float32))).numpy()
+print(len(runs), found.tobytes().hex())
+"""
+
+
+def test_a_second_process_optimizes_nothing(tmp_path):
+    def run(**variables: str) -> list[str]:
+        environment = {**os.environ, "GPTRS_CACHE_DIR": str(tmp_path), **variables}
+        command = [sys.executable, "-c", SCRIPT]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        return done.stdout.split()
+
+    optimized, result = run()
+    assert optimized == "1"
+    assert run() == ["0", result]
+    assert run(GPTRS_OPT_POST_ITERS="1") == ["1", result], "other settings, another program"
+    assert run(GPTRS_CACHE_BYTES="0") == ["1", result]

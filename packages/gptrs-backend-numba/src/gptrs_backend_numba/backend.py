@@ -16,6 +16,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.environment import Variables
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba import cost_model
+from gptrs_backend_numba.codegen import target
 from gptrs_backend_numba.compiler import lower
 from gptrs_backend_numba.fusion import passes
 from gptrs_backend_numba.kernel_cache import StoredKernels
@@ -53,7 +54,7 @@ class NumbaBackend(StoredKernels, MeasuringThreads):
     @property
     def compile_settings(self) -> tuple[str | None, ...]:
         """See `gptrs.backend.protocol.Backend`."""
-        return _SETTINGS.values()
+        return (*_SETTINGS.values(), target.description())
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> NumbaExecutable:
         """Lower a verified program; kernels that are in no cache are compiled, which takes time."""

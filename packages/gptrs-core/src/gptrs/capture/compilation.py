@@ -18,6 +18,8 @@ from gptrs.backend.op_table import require_static
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.backend.specialized_programs import SpecializedPrograms
 from gptrs.backend.symbolic import SymbolicBackend
+from gptrs.capture.caching.optimization_key import optimization_key
+from gptrs.capture.caching.optimized_programs import SMALLEST_KEPT, optimized_programs
 from gptrs.capture.events import pass_statistics, trace
 from gptrs.capture.events.traced_run import run_traced
 from gptrs.capture.graph import Leaf
@@ -265,6 +267,22 @@ class _Compiler:
         return Prepared(self.request.number, executable, inputs)
 
     def _optimized(self, program: Program) -> Split:
+        """Return what is made of `program`: found on disk, unless somebody watches the passes."""
+        settings, fold = settings_for(self.backend), self.request.fold
+        key = None
+        if self.observe is None and len(program.main.body.instructions) >= SMALLEST_KEPT:
+            key = optimization_key(program, self.backend, self.roles, settings, fold=fold)
+        if key is None:
+            return self._optimized_anew(program)
+        guards, store = self.request.guards, optimized_programs()
+        found = store.find(key, guards)
+        if found is None:
+            found = self._optimized_anew(program)
+            store.keep(key, found, guards)
+        self.optimized = found.program
+        return found
+
+    def _optimized_anew(self, program: Program) -> Split:
         pipeline = self._pipeline()
         canonical = pipeline.before_folding(Inlining(self._knows).apply(program))
         split = self._fold(canonical)

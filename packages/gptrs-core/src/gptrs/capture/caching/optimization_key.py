@@ -17,30 +17,37 @@ from gptrs.ir.program import Program
 
 def optimization_key(
     program: Program, backend: Backend, roles: Sequence[InputRole], settings: Hashable, fold: bool
-) -> str:
+) -> str | None:
     """Return the name of what is made of `program` on `backend` under `settings`.
 
     `fold`: parameters are folded. The sources of gptrs and of the package of the backend count by
-    their sizes and times, and so does the processor: it decides what a backend fuses.
+    their sizes and times, and so does the processor: it decides what a backend fuses. None for
+    a backend without source files, since nothing would tell its versions apart.
     """
+    code = _code(type(backend).__module__.partition(".")[0])
+    if code is None:
+        return None
     known = (
         print_program(program),
         [role.value for role in roles],
         backend.name,
         repr(settings),
         fold,
-        _code(type(backend).__module__.partition(".")[0]),
+        code,
         _machine(),
     )
     return hashlib.blake2b(repr(known).encode(), digest_size=20).hexdigest()
 
 
 @cache
-def _code(backend: str) -> str:
-    """Return a digest of the sources of gptrs and of the package of a backend."""
+def _code(backend: str) -> str | None:
+    """Return a digest of the sources of gptrs and of a backend, None if one has no files."""
     digest = hashlib.blake2b(sys.version.encode(), digest_size=16)
     for package in ("gptrs", backend):
-        for path in sorted(_sources(sys.modules[package])):
+        sources = sorted(_sources(sys.modules[package]))
+        if not sources:
+            return None
+        for path in sources:
             found = path.stat()
             digest.update(f"{path}\0{found.st_size}\0{found.st_mtime_ns}\0".encode())
     return digest.hexdigest()
@@ -48,8 +55,9 @@ def _code(backend: str) -> str:
 
 def _sources(package: ModuleType) -> Iterator[Path]:
     folders = list(getattr(package, "__path__", ()))
-    if not folders and package.__file__ is not None:
-        yield Path(package.__file__)
+    file = getattr(package, "__file__", None)
+    if not folders and file is not None:
+        yield Path(file)
     for folder in folders:
         yield from Path(folder).rglob("*.py")
 

@@ -33,6 +33,8 @@ from gptrs.private_files import (
 FOLDER = "programs"
 BUDGET = 64 << 20
 """Bytes of all files; a program of 12 layers takes some 40 kB."""
+SMALLEST_KEPT = 100
+"""Instructions of a captured program from which keeping it pays: less is optimized in 10 ms."""
 _LARGEST = 4 << 20
 """Bytes of a file. A larger one has large literals, which cost more to read than to fold anew."""
 _DIGEST = hashlib.sha256().digest_size
