@@ -13,6 +13,7 @@ import pytest
 import gptrs
 from gptrs import functionals as F
 from gptrs.backend.protocol import Backend
+from gptrs.capture.events import trace
 from gptrs.capture.jitting import compiled_steps
 from gptrs.errors import ConsumedTensorError, UsageError
 from gptrs.ir.dtypes import si64
@@ -89,6 +90,54 @@ def test_shapes_compute_with_sizes():
         found = call(np.arange(n), np.arange(m))
         assert found.numpy().tolist() == [*range(n), *range(m)] * 2
     assert call.compiled == 1
+
+
+def test_the_last_row_starts_at_a_symbol():
+    last = gptrs.jit(lambda x: F.slice_axis(x, 0, x.shape[0] - 1, 1), dynamic={"x": ("N", None)})
+    for size in (4, 1, 9):
+        assert np.array_equal(last(rows(size)).numpy(), rows(size)[-1:])
+    assert [signature.guards for signature in last.signatures] == [()]
+
+
+def _block(x, weights):
+    """A block of a transformer over rows [N, 24], and the row of the last token."""
+    size = x.shape[0]
+    h = F.layer_norm(x, weights["norm"], weights["norm"])
+    parts = F.split(F.linear(h, weights["qkv"], layout="in_out"), 3, axis=1)
+    q, k, v = (F.transpose(F.reshape(x, (1, size, 3, 8)), (0, 2, 1, 3)) for x in parts)
+    mixed = F.transpose(F.attention(q, k, v, causal=True), (0, 2, 1, 3))
+    x = x + F.linear(F.reshape(mixed, (size, 24)), weights["out"], layout="in_out")
+    x = x + F.linear(F.gelu(F.linear(x, weights["out"])), weights["out"], weights["norm"])
+    return F.slice_axis(x, 0, size - 1, 1)
+
+
+class _Optimized(trace.ExecutionTraceSink):
+    """Keeps the names of the instructions of optimized programs."""
+
+    def __init__(self) -> None:
+        self.programs: list[list[str]] = []
+
+    def after_program(self, event: trace.CompileEnd) -> None:
+        if event.optimized is not None:
+            body = event.optimized.main.body
+            self.programs.append([getattr(x.op, "target", x.op.name) for x in body.instructions])
+
+
+def test_the_same_calls_are_fused_for_all_sizes_as_for_one(backend: Backend):
+    shapes = {"norm": (24,), "qkv": (24, 72), "out": (24, 24)}
+    dice = np.random.default_rng(0)
+    weights = {name: dice.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    for_all = gptrs.jit(_block, dynamic={"x": ("N", None)})
+    sink = _Optimized()
+    with gptrs.use_backend(backend), trace.tracing(sink):
+        for size in (1, 7):
+            x = dice.normal(size=(size, 24)).astype(np.float32)
+            found, expected = for_all(x, weights), gptrs.jit(_block)(x, weights)
+            assert found.numpy().tobytes() == expected.numpy().tobytes()
+    if backend.name == "numba":  # ref fuses nothing
+        symbolic, _, at_7 = sink.programs
+        assert sorted(symbolic) == sorted(at_7)
+    assert [signature.guards for signature in for_all.signatures] == [()]
 
 
 def test_a_size_of_0_has_a_program_of_its_own():

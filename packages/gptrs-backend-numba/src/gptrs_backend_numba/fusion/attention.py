@@ -35,24 +35,32 @@ def _attention(call: FoundCall) -> CustomCall | None:
     return CustomCall(attention_target(query.dtype), (call.result.type,), attrs)
 
 
-def _calls(query: str, **seen: object) -> list[dict[str, object]]:
+def _calls(query: str, keys: str, **seen: object) -> list[dict[str, object]]:
     """Return example calls that differ in their scale, which is read off a program."""
-    types = tensors(query=query, key="f32[2, 3, 6, 5]", value="f32[2, 3, 6, 7]")
+    types = tensors(query=query, key=f"f32[2, 3, {keys}, 5]", value=f"f32[2, 3, {keys}, 7]")
     return [{**types, **seen, "scale": scale} for scale in (0.25, 0.75)]
 
 
-def _fusions(needs: tuple[type[Op], ...], **seen: object) -> tuple[Pass, ...]:
-    """Return one pass for queries with kv heads of their own, one for those that share them."""
+def _fusions(
+    needs: tuple[type[Op], ...], lengths: tuple[str, str] = ("4", "6"), /, **seen: object
+) -> tuple[Pass, ...]:
+    """Return one pass for queries with kv heads of their own, one for those that share them.
+
+    `lengths` are those of the queries and of the keys in the examples.
+    """
+    queries, keys = lengths
     table = (DotGeneral, Exp, Reduce, Div, *needs)
     return tuple(
-        fusion(attention, _calls(query, **seen), table, _attention)
-        for query in ("f32[2, 3, 4, 5]", "f32[2, 6, 4, 5]")
+        fusion(attention, _calls(f"f32[2, {heads}, {queries}, 5]", keys, **seen), table, _attention)
+        for heads in (3, 6)
     )
 
 
 FUSE_ATTENTION: tuple[Pass, ...] = (
     *_fusions((Select, Compare), causal=True, **tensors(offset="si64[]")),
     *_fusions((Select,), causal=True),
+    # The mask of a symbolic size is no constant.
+    *_fusions((Select, Compare), ("?0", "?0"), causal=True),
     *_fusions((Select,), **tensors(mask="i1[4, 6]")),
     *_fusions(()),
 )

@@ -222,6 +222,20 @@ def deciding(guards: SizeGuards) -> Generator[SizeGuards]:
         ASSUMPTIONS.reset(token)
 
 
+def example_sizes() -> dict[int, int]:
+    """Return the example sizes of the `deciding` block around the call; none outside of one."""
+    guards = ASSUMPTIONS.get()
+    return guards.example if isinstance(guards, SizeGuards) else {}
+
+
+def adopt(decided: SizeGuards) -> None:
+    """Let the guards of the `deciding` block around promise what `decided` does."""
+    guards = ASSUMPTIONS.get()
+    if isinstance(guards, SizeGuards):
+        for guard in decided.guards:
+            guards.at_least_zero(guard)
+
+
 def least(a: int, b: int) -> int:
     """Return the smaller size; of symbolic ones a derived symbol."""
     return _of_two("least", a, b)

@@ -116,7 +116,8 @@ class Jitted(Generic[Parameters, Result]):
             symbolic = call.symbolic(call.key(types, None))
             with _deciding(symbolic) as guards:
                 capture = self._function.capture(call, inputs, symbolic)
-            step = self._compiled_step(call, inputs, capture, guards)
+                program = capture.program()
+            step = self._compiled_step(call, inputs, capture, program, guards)
             key = call.key(types, step.backend)
             if symbolic is None:
                 self._steps.keep(key, step)
@@ -141,7 +142,12 @@ class Jitted(Generic[Parameters, Result]):
         return self._steps.bind(key, symbolic, lambda step: step.at(symbolic.sizes, inputs))
 
     def _compiled_step(
-        self, call: JitCall, inputs: Sequence[Leaf], capture: Capture, guards: SizeGuards | None
+        self,
+        call: JitCall,
+        inputs: Sequence[Leaf],
+        capture: Capture,
+        program: Program,
+        guards: SizeGuards | None,
     ) -> CompiledStep:
         self._home = self._home or common_backend(capture.bound, self._name)
         engine = common_backend([*inputs, *capture.bound], self._name) or chosen_backend()
@@ -152,7 +158,7 @@ class Jitted(Generic[Parameters, Result]):
         ]
         roles += [role_of(leaf) for leaf in capture.bound]
         prepared = prepare(
-            capture.program(),
+            program,
             engine,
             roles,
             origin=f"jit {self._name}",

@@ -15,6 +15,7 @@ import functools
 import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,6 +26,8 @@ from gptrs.functionals.matching.attribute_readers import Reader, readers_of
 from gptrs.ir.dtypes import DType, f16, f32
 from gptrs.ir.printer import print_region
 from gptrs.ir.program import Program, Region, Value
+from gptrs.ir.size_guards import SizeGuards, adopt, deciding, example_sizes
+from gptrs.ir.symbolic_dim import ASSUMPTIONS
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.evaluation import Evaluator
@@ -44,13 +47,15 @@ def capture(
 ) -> Program:
     """Return the canonical program of a call; its parameters are the tensors, under their names.
 
-    No override is active. UsageError where the function does not return one tensor, or reads
-    tensors that it does not take.
+    No override is active; what is assumed about symbolic sizes is. UsageError where the function
+    does not return one tensor, or reads tensors that it does not take.
     """
     tensors = {name: given for name, given in example.items() if isinstance(given, TensorType)}
     leaves = [Argument(type_, position, None) for position, type_ in enumerate(tensors.values())]
     given = {**example, **{name: Tensor(leaf) for name, leaf in zip(tensors, leaves, strict=True)}}
-    result = contextvars.Context().run(function, **given)
+    context = contextvars.Context()
+    context.run(ASSUMPTIONS.set, ASSUMPTIONS.get())
+    result = context.run(function, **given)
     if not isinstance(result, Tensor):
         kind = type(result).__name__
         raise UsageError(f"a pattern needs a function of one result, got a value of type `{kind}`")
@@ -73,6 +78,15 @@ class Variant:
     """Readers of the other arguments from a program."""
 
 
+@dataclass(frozen=True)
+class _Capture:
+    """A captured call, and what was decided about symbolic sizes on the way."""
+
+    template: Template | None
+    """None if the function refuses the call."""
+    guards: SizeGuards
+
+
 class FunctionalPattern:
     """Finds calls of one function, see `gptrs.optimizer.fusion.ProgramPattern`."""
 
@@ -87,7 +101,7 @@ class FunctionalPattern:
         self._function = function
         self._examples = examples
         self._evaluate = evaluate
-        self._captures: OrderedDict[object, Template | None] = OrderedDict()
+        self._captures: OrderedDict[object, _Capture] = OrderedDict()
 
     def evaluated_by(self, evaluate: Evaluator) -> FunctionalPattern:
         """Return the pattern for programs whose constants `evaluate` has folded."""
@@ -133,12 +147,14 @@ class FunctionalPattern:
         types = {name: candidate.bound[param].type for name, param in params}
         numbers = {name: reader.read(candidate) for name, reader in variant.readers.items()}
         attributes = {**variant.constants, **numbers}
-        template = self._template({**types, **attributes})
+        found = self._capture({**types, **attributes})
+        template = found.template
         if template is None:
             return None
         match = template.match(result, definition, exact=True)
         if match is None:
             return None
+        adopt(found.guards)
         operands = {
             name: match.bound[param]
             for name, param in zip(variant.operands, template.params, strict=True)
@@ -147,19 +163,27 @@ class FunctionalPattern:
             self.name, operands, attributes, tuple(match.instructions.values()), result
         )
 
-    def _template(self, call: dict[str, object]) -> Template | None:
-        """Return the capture of a call, None if the function refuses it; caches the last ones."""
-        key = tuple((name, str(value), type(value)) for name, value in call.items())
-        if key not in self._captures:
-            try:
-                program = capture(self._function, call, self._evaluate)
-            except GptrsError:
-                self._captures[key] = None
-            else:
-                self._captures[key] = Template(program.main.body)
+    def _capture(self, call: dict[str, object]) -> _Capture:
+        """Return the capture of a call; caches the last ones.
+
+        With symbolic sizes it holds for sizes like those of the `deciding` block around.
+        """
+        sizes = example_sizes()
+        key = (bool(sizes), *((name, str(value), type(value)) for name, value in call.items()))
+        known = self._captures.get(key)
+        if known is None or not known.guards.accept(sizes):
+            known = self._captures[key] = self._made(call, SizeGuards(sizes))
             if len(self._captures) > _KEPT_CAPTURES:
                 self._captures.popitem(last=False)
-        return self._captures.get(key)
+        return known
+
+    def _made(self, call: dict[str, object], guards: SizeGuards) -> _Capture:
+        try:
+            with deciding(guards) if guards.example else nullcontext():
+                program = capture(self._function, call, self._evaluate)
+        except GptrsError:
+            return _Capture(None, guards)
+        return _Capture(Template(program.main.body), guards)
 
     def _variant(self, group: list[tuple[Example, Program]]) -> Variant:
         example, program = group[0]
