@@ -16,7 +16,7 @@ def storage(nbytes: int) -> Storage:
 
 def call(reads: list[Storage], write: Storage) -> KernelCall:
     views = [View(s, dtypes.ui8, (s.nbytes,), (1,)) for s in (*reads, write)]
-    return KernelCall(lambda *_: 0, tuple(views[:-1]), views[-1], np.zeros(0, np.int64))
+    return KernelCall(lambda *_: 0, tuple(views[:-1]), views[-1], ())
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from gptrs.ir.size_guards import greatest
 from gptrs_backend_numba.views import View, merged_axes
 
 _ELEMENTS_A_TASK = 16_384
@@ -26,7 +27,7 @@ class Lines:
     @property
     def block(self) -> int:
         """Lines a task; it depends on sizes alone."""
-        return max(1, _ELEMENTS_A_TASK // max(1, self.length))
+        return greatest(1, _ELEMENTS_A_TASK // greatest(1, self.length))
 
     @property
     def tasks(self) -> int:

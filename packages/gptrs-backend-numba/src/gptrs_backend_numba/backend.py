@@ -12,12 +12,13 @@ from gptrs.backend.process_limits import MOST_THREADS, granted_cpus, requested_t
 from gptrs.backend.protocol import Buffer, InputRole
 from gptrs.ir.op import Op
 from gptrs.ir.program import Program
+from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.environment import Variables
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba import cost_model
 from gptrs_backend_numba.codegen import target
-from gptrs_backend_numba.compiler import lower
+from gptrs_backend_numba.compiler import lower, lower_symbolic
 from gptrs_backend_numba.fusion import passes
 from gptrs_backend_numba.kernel_cache import StoredKernels
 from gptrs_backend_numba.lowering import amx_matmul
@@ -63,6 +64,16 @@ class NumbaBackend(StoredKernels, MeasuringThreads):
         return NumbaExecutable(
             lower(program, roles, self.threads), program.main.body.params, roles, self.threads
         )
+
+    def compile_symbolic(
+        self, program: Program, roles: Sequence[InputRole], guards: SizeGuards
+    ) -> NumbaExecutable:
+        """See `gptrs.backend.symbolic.SymbolicBackend`."""
+        with deciding(guards.deriving()) as sizes:
+            require_supported(self, program, symbolic=True)
+            RUN_LOCK.claim()
+            schedule, lowered = lower_symbolic(program, roles, self.threads, sizes)
+            return NumbaExecutable(schedule, lowered.main.body.params, roles, self.threads)
 
     def to_device(self, array: np.ndarray) -> np.ndarray:
         """A read-only view of `array` if kernels can work on its memory, else a copy of it."""

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from importlib import import_module
 
 from gptrs.backend.protocol import InputRole
 from gptrs.ir.program import Program, Value
+from gptrs.ir.size_guards import SizeGuards
+from gptrs.ir.specialize import specialize, symbols
+from gptrs.ir.symbolic_dim import symbol, symbols_of
 from gptrs_backend_numba import lowering
 from gptrs_backend_numba.lowering.regions import lower_region
 from gptrs_backend_numba.passes.scratch_layout import place_scratch
 from gptrs_backend_numba.schedule import Builder, Context, Result, Schedule
+from gptrs_backend_numba.size_classes import SizesNeeded
 from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 
 LOWERINGS = tuple(
@@ -36,6 +41,45 @@ def lower(program: Program, roles: Sequence[InputRole], threads: int) -> Schedul
     scratch = place_scratch(builder.steps)
     packings = tuple(context.packings)
     return Schedule(tuple(builder.steps), tuple(builder.constants), results, scratch, packings)
+
+
+def lower_symbolic(
+    program: Program, roles: Sequence[InputRole], threads: int, sizes: SizeGuards
+) -> tuple[Schedule, Program]:
+    """Return the schedule of a program with symbolic dims, and the program that was lowered.
+
+    That has numbers in the place of symbols where a lowering needs them: those of the example,
+    which become guards. The caller decides with `sizes`, which derives.
+    """
+    while True:
+        program = _without_empty(program, sizes)
+        try:
+            schedule = lower(program, roles, threads)
+        except SizesNeeded as error:
+            program = _pinned(program, error.symbols, sizes)
+        else:
+            return replace(schedule, sizes=sizes.derived), program
+
+
+def _without_empty(program: Program, sizes: SizeGuards) -> Program:
+    """Return the program with numbers for the symbols of dims that are 0 in the example."""
+    types = [
+        value.type
+        for function in program.reachable()
+        for step in function.body.walk()
+        for value in (*step.operands, *step.results)
+    ]
+    dims = dict.fromkeys(dim for type_ in types for dim in type_.shape)
+    return _pinned(program, symbols_of(dim for dim in dims if not dim >= 1), sizes)
+
+
+def _pinned(program: Program, numbers: Iterable[int], sizes: SizeGuards) -> Program:
+    values = {number: sizes.example[number] for number in numbers}
+    for number, size in values.items():
+        sizes.at_least_zero(size - symbol(number))
+        sizes.at_least_zero(symbol(number) - size)
+    others = {number: symbol(number) for number in symbols(program) if number not in values}
+    return specialize(program, others | values) if values else program
 
 
 def _input(index: int, param: Value) -> View:

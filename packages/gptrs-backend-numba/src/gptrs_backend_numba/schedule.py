@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Protocol
 
 import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.program import Region, Value
+from gptrs.ir.program import Instruction, Region, Value
 from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import DerivedSize, select
 from gptrs_backend_numba.codegen.compiled import compiled_source
 from gptrs_backend_numba.codegen.machine_code import Kernel
 from gptrs_backend_numba.jumps import Control
@@ -21,7 +23,19 @@ from gptrs_backend_numba.packing import Packing
 from gptrs_backend_numba.pool import POOL, run_tasks
 from gptrs_backend_numba.views import MemorySpace, Part, Storage, View, dense_strides, merged_axes
 
-Read = Callable[[View], np.ndarray]
+
+class Read(Protocol):
+    """The memory and the sizes of a run that failed."""
+
+    def __call__(self, view: View) -> np.ndarray:
+        """Return a copy of the elements of a view."""
+        ...
+
+    def shape(self, shape: Shape) -> Shape:
+        """Return the numbers that symbolic sizes stand for."""
+        ...
+
+
 Explain = Callable[[Read], str]
 """Returns why a call failed; may read its tensors."""
 
@@ -35,10 +49,11 @@ class KernelCall:
     kernel: Kernel
     reads: tuple[View, ...]
     write: View
-    geometry: np.ndarray
+    geometry: tuple[int, ...]
+    """Numbers that the kernel reads; any may be symbolic."""
     explain: Explain | None = None
     leading: tuple[int, ...] = ()
-    """Arguments before the addresses."""
+    """Arguments before the addresses; any may be symbolic."""
     origin: str = ""
     """The ops that it computes, for profiles."""
 
@@ -70,6 +85,8 @@ class Schedule:
     scratch: int
     packings: tuple[Packing, ...] = ()
     """The packed weights that calls read, by index."""
+    sizes: tuple[DerivedSize, ...] = ()
+    """The derived symbols that symbolic sizes in it may have."""
 
     @property
     def calls(self) -> tuple[KernelCall, ...]:
@@ -148,9 +165,7 @@ class Builder:
         explain: Explain | None = None,
     ) -> None:
         """Add a kernel call."""
-        self.steps.append(
-            KernelCall(kernel, tuple(reads), write, np.array(geometry, np.int64), explain)
-        )
+        self.steps.append(KernelCall(kernel, tuple(reads), write, tuple(geometry), explain))
 
     def call_tasks(
         self,
@@ -159,14 +174,26 @@ class Builder:
         reads: tuple[View, View],
         write: View,
         geometry: Sequence[int],
-        *,
-        parallel: bool,
+        threads: int,
     ) -> None:
-        """Add a call that runs `count` tasks of a compiled task function, in parallel or not."""
-        threads = self.context.threads if parallel else 1
-        leading = (POOL.address, function, count, threads)
-        numbers = np.array(geometry, np.int64)
-        self.steps.append(KernelCall(run_tasks(), reads, write, numbers, leading=leading))
+        """Add a call that runs `count` tasks of a compiled task function on `threads` threads."""
+        self.add_job(run_tasks(), (function, count, threads), reads, write, geometry)
+
+    def add_job(
+        self,
+        kernel: Kernel,
+        job: tuple[int, int, int],
+        reads: Sequence[View],
+        write: View,
+        geometry: Sequence[int],
+    ) -> None:
+        """Add a call of a kernel that shares a job: a task function, a count, and threads."""
+        leading = (POOL.address, *job)
+        self.steps.append(KernelCall(kernel, tuple(reads), write, tuple(geometry), leading=leading))
+
+    def threads_from(self, least: int, work: int) -> int:
+        """Return all threads for `work` of at least `least`, else one."""
+        return select(work - least, self.context.threads, 1)
 
     def name_calls(self, start: int, origin: str) -> None:
         """Note the origin of the calls from step `start` on that have none yet."""
@@ -251,6 +278,12 @@ class Builder:
         cast = elementwise.cast_operation("x0", view.dtype, "y0", dtype)
         self.elementwise([view], target, [cast])
         return target
+
+
+def operand_types(instruction: Instruction, read: Read) -> str:
+    """Return the types of the operands in a run, for messages."""
+    types = (value.type for value in instruction.operands)
+    return ", ".join(str(type_.with_shape(read.shape(type_.shape))) for type_ in types)
 
 
 def with_dtype(view: View, dtype: DType) -> View:

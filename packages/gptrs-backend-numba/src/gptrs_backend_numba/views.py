@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 
 from gptrs.ir.dtypes import DType
 from gptrs.ir.shapes import Shape
+from gptrs.ir.symbolic_dim import exact_quotient
 
 
 class MemorySpace(enum.Enum):
@@ -38,11 +39,7 @@ class Counter:
 
     first: int
     last: int
-
-    @property
-    def by(self) -> int:
-        """The difference of two successive numbers, 1 or -1."""
-        return 1 if self.first <= self.last else -1
+    by: int = 1
 
 
 @dataclass(eq=False, slots=True)
@@ -100,7 +97,7 @@ class View:
         return self.size == 0 or all(
             stride == want
             for size, stride, want in zip(self.shape, self.strides, dense, strict=True)
-            if size > 1
+            if size != 1
         )
 
     @property
@@ -148,12 +145,13 @@ class View:
         axes = [size for size in reversed(shape) if size != 1]
         for size, (step,) in reversed(runs):
             left = size
-            while left > 1:
-                if not axes or left % axes[0]:
+            while left != 1:
+                quotient = exact_quotient(left, axes[0]) if axes else None
+                if quotient is None:
                     return None
                 strides.append(step)
-                step *= axes[0]
-                left //= axes.pop(0)
+                step *= axes.pop(0)
+                left = quotient
         found = iter(reversed(strides))
         return replace(
             self, shape=shape, strides=tuple(next(found) if size != 1 else 0 for size in shape)

@@ -13,6 +13,15 @@ from gptrs_backend_numba.codegen.machine import offset, pointer
 
 
 @kernel
+def count_up(out, geometry):
+    """Write 0, 1, .. as int64. Geometry: how many."""
+    O = pointer(out, np.int64)
+    for i in range(pointer(geometry, np.int64)[0]):
+        O[i] = i
+    return 0
+
+
+@kernel
 def take_kernel(x, indices, out, geometry, *, TYPE):
     """Copy rows by number; return 1, before any is read, when an index is out of range.
 

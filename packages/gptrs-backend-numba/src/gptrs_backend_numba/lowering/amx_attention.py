@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gptrs.ir.dtypes import DType
+from gptrs.ir.size_guards import greatest, least
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.kernels.amx import attention as kernels
 from gptrs_backend_numba.kernels.amx.attention_memory import KEYS
@@ -13,9 +14,9 @@ from gptrs_backend_numba.kernels.attention import geometry
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering.amx_matmul import is_wanted
 
-_LEAST_COLUMNS, _LEAST_KEYS, _MOST_PADDED = 32, 64, 1.25
-"""Queries that share keys, keys, and how much padding to whole steps may add to their numbers:
-beyond these the vector units are as fast."""
+_LEAST_COLUMNS, _LEAST_KEYS = 32, 64
+"""Queries that share keys, and keys: below these the vector units are as fast. They are, too, where
+padding to whole steps adds more than a quarter to the numbers."""
 _PANEL_BYTES, _CHUNK_BYTES = 5 << 17, 1 << 19
 """The most that the panels of a task and the parts of a chunk of keys take: together they stay in
 the L2 cache."""
@@ -28,9 +29,11 @@ _LEAST_PANELS = 4
 
 def suits(fields: Mapping[int, int], columns: int) -> bool:
     """Return whether AMX is there, and faster for `columns` queries that share keys."""
-    large = columns >= _LEAST_COLUMNS and fields[geometry.S] >= _LEAST_KEYS
+    # Sizes are asked last: each question about a symbolic one makes a class of its own.
     numbers = fields[geometry.HEAD_DIM] + fields[geometry.VALUE_DIM]
-    return large and sum(_padded(fields)) <= _MOST_PADDED * numbers and is_wanted()
+    if not is_wanted() or 4 * sum(_padded(fields)) > 5 * numbers:
+        return False
+    return columns >= _LEAST_COLUMNS and fields[geometry.S] >= _LEAST_KEYS
 
 
 def _padded(fields: Mapping[int, int]) -> tuple[int, int]:
@@ -54,11 +57,11 @@ def division(
     """
     panels = -(-columns // PANEL)
     head_dim, value_dim = _padded(fields)
-    most = max(1, _PANEL_BYTES // (PANEL * (2 * MOST_PARTS * head_dim + 4 * value_dim)))
+    most = greatest(1, _PANEL_BYTES // (PANEL * (2 * MOST_PARTS * head_dim + 4 * value_dim)))
     tasks = 1 if threads == 1 else -(-_TASKS_A_THREAD * threads // matrices)
-    tasks = max(min(tasks, -(-panels // _LEAST_PANELS)), -(-panels // most))
+    tasks = greatest(least(tasks, -(-panels // _LEAST_PANELS)), -(-panels // most))
     chunk = _CHUNK_BYTES // (2 * MOST_PARTS * (head_dim + value_dim)) // KEYS * KEYS
-    chunk = min(max(chunk, 2 * KEYS), -(-fields[geometry.S] // KEYS) * KEYS)
+    chunk = least(greatest(chunk, 2 * KEYS), -(-fields[geometry.S] // KEYS) * KEYS)
     return {
         geometry.TASKS_A_MATRIX: tasks,
         geometry.CHUNK: chunk,

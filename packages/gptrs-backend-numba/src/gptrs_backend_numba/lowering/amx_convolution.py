@@ -178,8 +178,8 @@ def convolution(builder: Builder, given: Operands, at: Windows, tasks: int = TAS
         -(-fields["LINES"] // fields["LINES_A_TASK"]),
         (given.x, given.x),
         left,
-        [int(number) for number in geometry(kernels.SPLIT_FIELDS, fields)],
-        parallel=given.x.size >= PARALLEL_FROM,
+        geometry(kernels.SPLIT_FIELDS, fields),
+        builder.threads_from(PARALLEL_FROM, given.x.size),
     )
     if (at.taps, at.stride) == (1, (1, 1)) and not any(at.padding):
         # All positions follow one another.

@@ -42,8 +42,8 @@ _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18
 
 def suits(product: Product) -> bool:
     """Return whether AMX is there, not switched off, and quicker; the right side is packed."""
-    large = product.lhs.rows >= _LEAST_ROWS and product.k >= _LEAST_LENGTH
-    return large and is_wanted()
+    # Sizes are asked last: each question about a symbolic one makes a class of its own.
+    return is_wanted() and product.k >= _LEAST_LENGTH and product.lhs.rows >= _LEAST_ROWS
 
 
 def is_wanted() -> bool:

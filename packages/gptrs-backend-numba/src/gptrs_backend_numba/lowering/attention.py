@@ -28,8 +28,7 @@ from gptrs_backend_numba.lowering import amx_attention
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.matmul import FLOATS
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.schedule import Builder, KernelCall
+from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.views import View
 
 _FEW = 6
@@ -102,16 +101,15 @@ def attention(builder: Builder, unit: Unit) -> None:
     task = compiled_task((attention_row if few else attention_panels)(query.dtype))
     count = batch * n_kv_heads * (columns if few else -(-columns // PANEL))
     work = batch * heads * length * key.shape[2] * (head_dim + value_dim)
-    threads = builder.context.threads if work >= _PARALLEL_FROM else 1
+    threads = builder.threads_from(_PARALLEL_FROM, work)
     fields = _fields(op, query, key, value, mask, out)
     if amx_attention.suits(fields, columns):
         fields |= amx_attention.division(fields, threads, batch * n_kv_heads, columns)
         fields[geometry.VECTOR_TASK] = task
         task, count = amx_attention.task(query.dtype, head_dim), fields[geometry.TASKS]
-    leading = (POOL.address, task, count, threads)
-    numbers = np.array([fields.get(field, 0) for field in geometry.FIELDS], np.int64)
+    numbers = [fields.get(field, 0) for field in geometry.FIELDS]
     reads = (query, key, value, mask, offset)
-    builder.steps.append(KernelCall(compiled(run_with_extra), reads, out, numbers, leading=leading))
+    builder.add_job(compiled(run_with_extra), (task, count, threads), reads, out, numbers)
 
 
 def _with_dense_rows(builder: Builder, view: View) -> View:

@@ -16,6 +16,7 @@ from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.matrix_views import Matrix, Product
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.size_classes import is_one
 from gptrs_backend_numba.views import View, merged_axes
 
 _PARALLEL_FROM = 32_768
@@ -32,7 +33,7 @@ def dot_general(builder: Builder, unit: Unit) -> None:
     if out.size == 0:
         return
     product = _product(builder, op, unit)
-    if product.rhs.rows == 1:  # a column: its transpose is a row, and the result looks the same
+    if is_one(product.rhs.rows):  # a column: its transpose is a row, and the result looks the same
         product = replace(product, lhs=product.rhs, rhs=product.lhs)
     accumulator = op.accumulator(lhs)
     if accumulator is dtypes.f32 and matmul.suits(product, out):
@@ -44,7 +45,7 @@ def dot_general(builder: Builder, unit: Unit) -> None:
         (product.lhs.view, product.rhs.view),
         out,
         product.geometry(),
-        parallel=product.work >= _PARALLEL_FROM,
+        builder.threads_from(_PARALLEL_FROM, product.work),
     )
 
 

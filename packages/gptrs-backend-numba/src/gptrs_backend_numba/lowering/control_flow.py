@@ -67,7 +67,7 @@ def scan(builder: Builder, unit: Unit) -> None:
             builder.bind(value, builder.view(operand))
         return
     state, owned = _carried(builder, unit, body, op.carry_count)
-    counter = Counter(steps - 1, 0) if op.reverse else Counter(0, steps - 1)
+    counter = Counter(steps - 1, 0, -1) if op.reverse else Counter(0, steps - 1)
     rows = [builder.view(value).row(counter) for value in operands[op.carry_count :]]
     inner, given = lower_region(builder.context, body, (*state, *rows), owned)
     for view, stack in zip(given[op.carry_count :], stacked, strict=True):

@@ -41,6 +41,7 @@ from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.winograd import side_of, winograd
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.size_classes import need_numbers
 from gptrs_backend_numba.views import View
 
 BOUNDS = {"none": (-math.inf, math.inf), "relu": (0.0, math.inf), "relu6": (0.0, 6.0)}
@@ -64,6 +65,7 @@ def operands(builder: Builder, unit: Unit) -> Operands:
     op = unit.last.op
     assert isinstance(op, CustomCall)
     views = [builder.view(value) for value in unit.last.operands]
+    need_numbers(size for view in views for size in view.shape)
     has = {name: bool(op.attrs[name]) for name in ("scale", "shift", "residual")}
     out = builder.define(unit.last.result)
     return arranged(builder, views, has, cast("str", op.attrs["activation"]), out)
@@ -211,8 +213,8 @@ def _padded(builder: Builder, x: View, padding: Shape) -> View:
         -(-rows // block),
         (x, x),
         target,
-        [int(number) for number in geometry(PAD_FIELDS, fields)],
-        parallel=target.size >= PARALLEL_FROM,
+        geometry(PAD_FIELDS, fields),
+        builder.threads_from(PARALLEL_FROM, target.size),
     )
     return target
 

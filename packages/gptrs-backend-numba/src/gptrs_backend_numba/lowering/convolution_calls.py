@@ -6,8 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from gptrs.ir import dtypes
 from gptrs.ir.shapes import Shape
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
@@ -18,8 +16,7 @@ from gptrs_backend_numba.kernels.matmul import gemm
 from gptrs_backend_numba.kernels.matmul import gemm_geometry as at
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS
 from gptrs_backend_numba.packing import Layout, Packing
-from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.schedule import Builder, KernelCall
+from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 
 PARALLEL_FROM = 65_536
@@ -114,9 +111,9 @@ def multiply(
 
 def geometry(
     names: Sequence[str], numbers: Mapping[str, int], tail: Sequence[int] = ()
-) -> np.ndarray:
+) -> list[int]:
     """Return the numbers in the order of the names, 0 for those that are not given."""
-    return np.array([*(numbers.get(name, 0) for name in names), *tail], np.int64)
+    return [*(numbers.get(name, 0) for name in names), *tail]
 
 
 def run(
@@ -124,17 +121,17 @@ def run(
     job: tuple[int, int, int],
     sides: tuple[View, View],
     given: Operands,
-    numbers: np.ndarray,
+    numbers: list[int],
     extra: View | None = None,
 ) -> None:
     """Add the call of a job: a task function, the number of tasks, and of products in all."""
     task, count, work = job
-    numbers[COMMON.index("HAS_RESIDUAL")] = given.residual is not None
-    leading = (POOL.address, task, count, builder.context.threads if work >= PARALLEL_FROM else 1)
+    numbers[COMMON.index("HAS_RESIDUAL")] = int(given.residual is not None)
+    threads = builder.threads_from(PARALLEL_FROM, work)
     x, right = sides
     reads = (x, right, given.scale, given.shift, given.residual or x, given.bounds, extra or x)
     kernel = compiled(kernels.run_convolution)
-    builder.steps.append(KernelCall(kernel, reads, given.out, numbers, leading=leading))
+    builder.add_job(kernel, (task, count, threads), reads, given.out, numbers)
 
 
 def packed(builder: Builder, weight: View) -> View:
@@ -153,7 +150,7 @@ def packed(builder: Builder, weight: View) -> View:
         (weight, weight),
         target,
         at.numbers(fields),
-        parallel=target.size >= PARALLEL_FROM,
+        builder.threads_from(PARALLEL_FROM, target.size),
     )
     return target
 

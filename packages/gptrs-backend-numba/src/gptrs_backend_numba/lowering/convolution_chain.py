@@ -25,6 +25,7 @@ from gptrs_backend_numba.lowering.convolution_job import Job
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder, KernelCall
+from gptrs_backend_numba.size_classes import need_numbers
 from gptrs_backend_numba.views import View
 
 _BYTES_AT_ONCE = 768 * 1024
@@ -109,6 +110,7 @@ def conv_chain(builder: Builder, unit: Unit) -> None:
     op = unit.last.op
     assert isinstance(op, CustomCall)
     views = [builder.view(value) for value in unit.last.operands]
+    need_numbers(size for view in views for size in view.shape)
     out = builder.define(unit.last.result)
     x = builder.contiguous(views[0])
     stages = _stages(builder, op.attrs, views[1:], x, out)

@@ -6,13 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
-import numpy as np
-
 from gptrs.ir import dtypes
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.kernels.convolution import job as kernels
 from gptrs_backend_numba.lowering.convolution_calls import geometry
-from gptrs_backend_numba.pool import POOL
 from gptrs_backend_numba.schedule import Builder, KernelCall
 from gptrs_backend_numba.views import Storage, View
 
@@ -57,33 +54,31 @@ class Job:
         slots = min(builder.context.threads, len(self._tasks))
         memory = builder.fresh(dtypes.ui8, (slots * self._bytes,))
         task = compiled_task(kernels.job_task)
-        leading = (POOL.address, task, len(self._tasks), builder.context.threads)
-        builder.steps.append(
-            KernelCall(
-                compiled(kernels.run_job),
-                (memory, *self._operands.values(), *[memory] * spare),
-                self._out,
-                self._geometry(slots),
-                leading=leading,
-            )
+        builder.add_job(
+            compiled(kernels.run_job),
+            (task, len(self._tasks), builder.context.threads),
+            (memory, *self._operands.values(), *[memory] * spare),
+            self._out,
+            self._geometry(slots),
         )
 
-    def _geometry(self, slots: int) -> np.ndarray:
+    def _geometry(self, slots: int) -> list[int]:
         flags = kernels.OPERANDS + kernels.MOST_OPERANDS
         starts = flags + slots
         fields = {"SLOTS": slots, "SLOT_BYTES": self._bytes, "FLAGS": flags, "STARTS": starts}
         at = starts + len(self._tasks) + 1
         begins: list[int] = []
-        steps: list[np.ndarray] = []
+        steps: list[int] = []
         for calls, places in zip(self._tasks, self._places, strict=True):
             begins.append(at)
             for call in calls:
-                steps.append(self._step(call, places))
-                at += len(steps[-1])
-        tail = np.array([0] * (kernels.MOST_OPERANDS + slots) + [*begins, at], np.int64)
-        return np.concatenate([geometry(kernels.FIELDS, fields), tail, *steps])
+                step = self._step(call, places)
+                steps += step
+                at += len(step)
+        room = [0] * (kernels.MOST_OPERANDS + slots)
+        return [*geometry(kernels.FIELDS, fields), *room, *begins, at, *steps]
 
-    def _step(self, call: KernelCall, places: dict[Storage, int]) -> np.ndarray:
+    def _step(self, call: KernelCall, places: dict[Storage, int]) -> list[int]:
         _, function, count, _ = cast("tuple[int, int, int, int]", call.leading)
         is_convolution = len(call.reads) > 2
         views = [*call.reads[:2], call.write, *call.reads[2:]]
@@ -94,7 +89,7 @@ class Job:
         for name, view in zip(kernels.PLACES, views, strict=False):
             number, offset = self._place(view, places)
             fields |= {f"{name}_OPERAND": number, f"{name}_OFFSET": offset}
-        return geometry(kernels.STEP_FIELDS, fields, call.geometry.tolist())
+        return geometry(kernels.STEP_FIELDS, fields, call.geometry)
 
     def _place(self, view: View, places: dict[Storage, int]) -> tuple[int, int]:
         """Return the number of the operand that a view lies in, and its offset in bytes."""

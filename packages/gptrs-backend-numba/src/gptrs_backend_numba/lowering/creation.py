@@ -1,4 +1,4 @@
-"""`constant` and `iota`: arrays made when the program is compiled."""
+"""`constant` and `iota`: arrays made when the program is compiled, or a run of symbolic length."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import creation as ops
+from gptrs.ir.symbolic_dim import SymbolicDim
+from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_backend_numba.kernels import indexing as kernels
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.size_classes import need_numbers
+from gptrs_backend_numba.views import View
 
 
 @TABLE.register(ops.Constant, dtypes=MOVABLE)
@@ -33,6 +40,16 @@ def iota(builder: Builder, unit: Unit) -> None:
     assert isinstance(op, ops.Iota)
     # Without elements nothing is read, and another axis may be too long to count.
     count = 0 if 0 in op.shape else op.shape[op.axis]
-    line = builder.constant(np.arange(count).astype(op.dtype.numpy))
+    line = _counted(builder, op.dtype, count)
     strides = tuple(int(axis == op.axis) for axis in range(len(op.shape)))
     builder.bind(unit.last.result, replace(line, shape=op.shape, strides=strides))
+
+
+def _counted(builder: Builder, dtype: DType, count: int) -> View:
+    if not isinstance(count, SymbolicDim):
+        return builder.constant(np.arange(count).astype(dtype.numpy))
+    if count > ops.count_of_exact_indices(dtype):
+        need_numbers([count])
+    line = builder.fresh(dtypes.si64, (count,))
+    builder.call(compiled(kernels.count_up), (), line, [count])
+    return builder.converted(line, dtype)

@@ -49,5 +49,5 @@ def cumulative(builder: Builder, unit: Unit) -> None:
         (x, x),
         out,
         [*numbers, along.inner, *along.geometry()],
-        parallel=along.work >= _PARALLEL_FROM,
+        builder.threads_from(_PARALLEL_FROM, along.work),
     )

@@ -15,7 +15,7 @@ from gptrs_backend_numba.codegen.registers import register, rounded
 from gptrs_backend_numba.kernels import elementwise as kernels
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE, Unit
-from gptrs_backend_numba.schedule import Builder, Explain, Read, with_dtype
+from gptrs_backend_numba.schedule import Builder, Explain, Read, operand_types, with_dtype
 from gptrs_backend_numba.views import MemorySpace, View
 
 
@@ -58,14 +58,14 @@ def computed(builder: Builder, unit: Unit) -> None:
 
 def _explain(unit: Unit) -> Explain | None:
     divisions = [
-        f"`{step.op.name}` of integers by zero, of {', '.join(str(x.type) for x in step.operands)}"
-        for step in unit.instructions
-        if kernels.can_fail(step.op, step.result.type.dtype)
+        step for step in unit.instructions if kernels.can_fail(step.op, step.result.type.dtype)
     ]
-    message = " or ".join(divisions)
 
     def explain(read: Read) -> str:
-        return message
+        return " or ".join(
+            f"`{step.op.name}` of integers by zero, of {operand_types(step, read)}"
+            for step in divisions
+        )
 
     return explain if divisions else None
 

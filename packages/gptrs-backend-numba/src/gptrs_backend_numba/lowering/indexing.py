@@ -16,7 +16,7 @@ from gptrs_backend_numba.kernels import indexing as kernels
 from gptrs_backend_numba.kernels.elementwise import Operation, cast_operation
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.schedule import Builder, Explain, Read, with_dtype
+from gptrs_backend_numba.schedule import Builder, Explain, Read, operand_types, with_dtype
 from gptrs_backend_numba.views import View, merged_axes
 
 
@@ -123,14 +123,14 @@ def _flat(axes: Sequence[tuple[int, tuple[int, ...]]], tensor: int) -> list[int]
 
 def out_of_range(instruction: Instruction, indices: View, axis: int, size: int) -> Explain:
     """Return a function that states, from the memory of a run, which index is not one of `axis`."""
-    operands = ", ".join(str(value.type) for value in instruction.operands)
 
     def explain(read: Read) -> str:
+        operands, (length,) = operand_types(instruction, read), read.shape((size,))
         found = (int(index) for index in read(indices).reshape(-1))
-        wrong = next(index for index in found if not 0 <= index < size)
+        wrong = next(index for index in found if not 0 <= index < length)
         return (
             f"`{instruction.op.name}` of {operands}: index {wrong} is out of range "
-            f"for axis {axis} of size {size}"
+            f"for axis {axis} of size {length}"
         )
 
     return explain

@@ -9,6 +9,7 @@ import numpy as np
 
 from gptrs.ir.ops import layout as ops
 from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import greatest, least
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
@@ -93,8 +94,8 @@ def pad(builder: Builder, unit: Unit) -> None:
 
 def _kept(dim: int, size: int, low: int, step: int) -> tuple[int, int]:
     """Return `first` and `last` of the elements whose places `low + i * step` lie in [0, size)."""
-    first = max(-(low // step), 0)
-    return first, max(min(dim, -((low - size) // step)), first)
+    first = greatest(-(low // step), 0)
+    return first, greatest(least(dim, -((low - size) // step)), first)
 
 
 @TABLE.register(ops.Tile, dtypes=MOVABLE)

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
+from gptrs.ir.size_guards import greatest
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.matmul import gemm as kernels
@@ -44,6 +45,7 @@ from gptrs_backend_numba.lowering.product_calls import (
 from gptrs_backend_numba.matrix_views import Matrix, Product
 from gptrs_backend_numba.packing import Layout, Packing
 from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.size_classes import is_one
 from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 
 FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16)
@@ -82,9 +84,10 @@ def multiply(builder: Builder, product: Product, out: View, epilogue: Epilogue =
     """Add the calls for a batch of products of f32, bf16 or f16 into a contiguous `out`."""
     if out.size == 0:
         return
+    is_one(product.lhs.rows)  # kernels for one row differ in all that follows
     rhs = product.rhs
     input_ = _parameter(builder, rhs.view)
-    if reads_rows(product) and (input_ is None or rhs.rows >= _LARGE):
+    if (input_ is None or rhs.rows >= _LARGE) and reads_rows(product):
         _multiply_rows(builder, product, out, epilogue)
     elif input_ is not None and not product.batch and not (rhs.column == 1 and rhs.rows >= _LARGE):
         suited = amx_matmul.suits(product)
@@ -103,8 +106,8 @@ def suits(product: Product, out: View) -> bool:
 def reads_rows(product: Product) -> bool:
     """Return whether few rows meet a right side that is contiguous along k."""
     rhs = product.rhs
-    few = product.lhs.rows <= _MOST_DOTS and rhs.rows >= DOT_ROWS
-    return few and rhs.column == 1 and product.k > 1
+    along = rhs.column == 1 and product.k > 1 and rhs.rows >= DOT_ROWS
+    return along and product.lhs.rows <= _MOST_DOTS
 
 
 def _parameter(builder: Builder, view: View) -> int | None:
@@ -137,7 +140,7 @@ def _right(builder: Builder, product: Product, input_: int, whole: bool) -> View
         (view, view),
         target,
         geometry(product, fields),
-        parallel=target.size >= PARALLEL_FROM,
+        builder.threads_from(PARALLEL_FROM, target.size),
     )
     return target
 
@@ -159,12 +162,12 @@ def _multiply_tiles(
     m, n, k = product.lhs.rows, product.rhs.rows, product.k
     batch = math.prod(product.batch)
     tiles = -(-m // ROWS)
-    block_length = k if tiles == 1 or k <= _BLOCK_LENGTH else -(-k // -(-k // _BLOCK_LENGTH))
-    most = _LEFT_BYTES // (4 * ROWS * max(block_length, 1))
+    block_length = k if m <= ROWS or k <= _BLOCK_LENGTH else -(-k // -(-k // _BLOCK_LENGTH))
+    most = _LEFT_BYTES // (4 * ROWS * greatest(block_length, 1))
     fields = call_fields(product, out, epilogue)
     fields |= division(product, tiles, most, builder.context.threads) | {
         RIGHT_MODE: _right_mode(builder, product, right),
-        BLOCK_LENGTH: max(block_length, 1),
+        BLOCK_LENGTH: greatest(block_length, 1),
         TILE: compiled_task(kernels.any_tile(right.dtype)),
         PACK: compiled_task(kernels.right_packing(right.dtype.itemsize)),
     }
@@ -212,6 +215,6 @@ def _packed_left(builder: Builder, product: Product, fields: dict[int, int]) -> 
             (lhs.view, lhs.view),
             target,
             geometry(product, fields),
-            parallel=target.size >= PARALLEL_FROM,
+            builder.threads_from(PARALLEL_FROM, target.size),
         )
     return target

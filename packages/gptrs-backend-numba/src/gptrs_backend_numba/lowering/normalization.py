@@ -32,7 +32,7 @@ def layer_norm(builder: Builder, unit: Unit) -> None:
         (x, _joined(builder, scale, bias)),
         out,
         [along.count, along.block, along.length, along.step, along.inner, *along.geometry()],
-        parallel=along.work >= _PARALLEL_FROM,
+        builder.threads_from(_PARALLEL_FROM, along.work),
     )
 
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import numpy as np
-
 from gptrs.ir import dtypes
+from gptrs.ir.size_guards import greatest, least
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.kernels.matmul.epilogue import finish
 from gptrs_backend_numba.kernels.matmul.gemm import run_gemm
@@ -37,8 +36,8 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.matrix_views import Product
-from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.schedule import Builder, KernelCall
+from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.size_classes import is_one
 from gptrs_backend_numba.views import View
 
 PARALLEL_FROM = 32_768
@@ -78,11 +77,13 @@ def division(product: Product, tiles: int, most: int, threads: int) -> dict[int,
     m, n = product.lhs.rows, product.rhs.rows
     panels, batch = -(-n // PANEL), math.prod(product.batch)
     tasks = _TASKS_A_THREAD * threads
-    blocks = -(-tiles // min(max(1, most), -(-batch * tiles * panels // tasks)))
+    blocks = -(-tiles // least(greatest(1, most), -(-batch * tiles * panels // tasks)))
     tiles_a_task = -(-tiles // blocks)
-    panels_a_task = enough_panels(min(m, -(-m // blocks)), n, product.k)
-    if m > 1:
-        panels_a_task = min(panels, max(panels_a_task, -(-batch * blocks * panels // tasks)))
+    rows = 1 if is_one(m) else -(-m // blocks)
+    panels_a_task = enough_panels(rows, n, product.k)
+    if not is_one(m):
+        enough = greatest(panels_a_task, -(-batch * blocks * panels // tasks))
+        panels_a_task = least(panels, enough)
     return {
         TILES: tiles,
         TILES_A_TASK: tiles_a_task,
@@ -94,12 +95,12 @@ def division(product: Product, tiles: int, most: int, threads: int) -> dict[int,
 def enough_panels(rows: int, n: int, k: int) -> int:
     """Return the panels of a task: enough to be worth it, in pairs for one row."""
     panels = -(-n // PANEL)
-    enough = min(panels, _WORK_A_TASK // max(1, rows * PANEL * k))
-    if rows > 1:
-        return max(1, enough)
+    enough = least(panels, _WORK_A_TASK // greatest(1, rows * PANEL * k))
+    if rows != 1:
+        return greatest(1, enough)
     # A row takes so little time that it shows how memory starts again with each task.
-    enough = max(enough, min(4 * enough, panels // _TASKS_A_ROW))
-    return max(2, enough + enough % 2)
+    enough = greatest(enough, least(4 * enough, panels // _TASKS_A_ROW))
+    return greatest(2, enough + enough % 2)
 
 
 def column_blocks(n: int, fields: dict[int, int]) -> int:
@@ -145,10 +146,9 @@ def run(
     fields: dict[int, int],
 ) -> None:
     """Add the call that runs `count` tasks."""
-    threads = builder.context.threads if product.work >= PARALLEL_FROM else 1
+    threads = builder.threads_from(PARALLEL_FROM, product.work)
     left, right = operands
     extra = [left if view is None else view for view in (epilogue.bias, epilogue.residual)]
-    array = np.array(geometry(product, fields), np.int64)
-    leading = (POOL.address, task, count, threads)
     reads = (left, right, *extra, sums)
-    builder.steps.append(KernelCall(compiled(run_gemm), reads, out, array, leading=leading))
+    job = (task, count, threads)
+    builder.add_job(compiled(run_gemm), job, reads, out, geometry(product, fields))

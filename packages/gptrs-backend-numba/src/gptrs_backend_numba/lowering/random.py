@@ -27,7 +27,7 @@ def rng(builder: Builder, unit: Unit) -> None:
         (seed, seed),
         out,
         [count],
-        parallel=blocks > kernels.BLOCKS,
+        builder.threads_from(kernels.BLOCKS + 1, blocks),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
@@ -14,6 +15,7 @@ from gptrs_backend_numba.kernels import reduction as kernels
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.size_classes import is_equal, is_one
 from gptrs_backend_numba.views import View, merged_axes
 
 Axes = list[tuple[int, tuple[int, ...]]]
@@ -29,6 +31,8 @@ def reduce(builder: Builder, unit: Unit) -> None:
     if out.size == 0:
         return
     kept, reduced = _split(x, op.axes)
+    if op.kind in ("sum", "prod"):
+        _require_one_order(reduced)
     *outer, (length, (stride,)) = reduced or [(1, (1,))]
     rows = math.prod(size for size, _ in outer)
     geometry = [out.size, len(kept), rows, len(outer), length, stride, *_flat(kept), *_flat(outer)]
@@ -70,6 +74,15 @@ def _split(x: View, axes: Sequence[int]) -> tuple[Axes, Axes]:
 def _merged(x: View, axes: Sequence[int]) -> Axes:
     shape = tuple(x.shape[axis] for axis in axes)
     return merged_axes(shape, [[x.strides[axis] for axis in axes]])
+
+
+def _require_one_order(axes: Axes) -> None:
+    """Decide about symbolic axes that would merge for some sizes: sums of floats would differ."""
+    if len(axes) > 1:
+        for (_, (step,)), (size, (inner,)) in pairwise(axes):
+            is_equal(step, inner * size)
+            is_one(size)
+        is_one(axes[0][0])
 
 
 def _flat(axes: Axes) -> list[int]:

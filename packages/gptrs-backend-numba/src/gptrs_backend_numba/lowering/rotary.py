@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.size_guards import greatest
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.kernels import rotary as kernels
 from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, run_with_extra
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.schedule import Builder, KernelCall
+from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.views import View
 
 _ELEMENTS_A_TASK = 16_384
@@ -64,14 +62,13 @@ def rotary(builder: Builder, unit: Unit) -> None:
     interleaved = op.attrs["interleaved"] is True
     kernel = kernels.rotary(x.dtype, cos.dtype, interleaved=interleaved)
     half, rows = cos.shape[3], x.size // x.shape[3]
-    block = max(1, _ELEMENTS_A_TASK // x.shape[3])
+    block = greatest(1, _ELEMENTS_A_TASK // x.shape[3])
     steps = [step for view in (x, cos, sin) for step in view.strides[:3]]
     sizes = [*x.shape[:3], *steps, block, half, x.shape[3] - 2 * half]
-    threads = builder.context.threads if x.size >= _PARALLEL_FROM else 1
-    leading = (POOL.address, compiled_task(kernel), -(-rows // block), threads)
-    numbers = np.array([*[0] * EXTRA, *sizes], np.int64)
-    reads = (x, cos, sin, x, x)
-    builder.steps.append(KernelCall(compiled(run_with_extra), reads, out, numbers, leading=leading))
+    threads = builder.threads_from(_PARALLEL_FROM, x.size)
+    job = (compiled_task(kernel), -(-rows // block), threads)
+    geometry = [*[0] * EXTRA, *sizes]
+    builder.add_job(compiled(run_with_extra), job, (x, cos, sin, x, x), out, geometry)
 
 
 def _with_dense_rows(builder: Builder, view: View) -> View:

@@ -21,8 +21,7 @@ from gptrs_backend_numba.kernels import rows as kernels
 from gptrs_backend_numba.kernels.five_operand_tasks import EXTRA, run_with_extra
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.passes.elementwise_groups import Unit
-from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.schedule import Builder, KernelCall
+from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.views import View
 
 _PARALLEL_FROM = 32_768
@@ -74,12 +73,9 @@ def row_kernel(builder: Builder, unit: Unit) -> None:
     bits = int(np.float64(epsilon).view(np.int64))
     sizes = [along.count, along.block, along.length, along.step]
     geometry = [*[0] * EXTRA, *sizes, bits, *along.geometry()]
-    threads = builder.context.threads if along.work >= _PARALLEL_FROM else 1
-    task = compiled_task(_task_kernel(op, x))
-    leading = (POOL.address, task, along.tasks, threads)
-    reads = (x, x, weight, bias, x)
-    numbers = np.array(geometry, np.int64)
-    builder.steps.append(KernelCall(compiled(run_with_extra), reads, out, numbers, leading=leading))
+    threads = builder.threads_from(_PARALLEL_FROM, along.work)
+    job = (compiled_task(_task_kernel(op, x)), along.tasks, threads)
+    builder.add_job(compiled(run_with_extra), job, (x, x, weight, bias, x), out, geometry)
 
 
 def _has(op: CustomCall, flag: str) -> bool:

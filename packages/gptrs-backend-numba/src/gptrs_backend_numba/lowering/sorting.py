@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gptrs.ir import dtypes
 from gptrs.ir.ops import sorting as ops
+from gptrs.ir.size_guards import greatest, least
 from gptrs_backend_numba.axis_lines import lines
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.kernels import sorting as kernels
@@ -54,7 +55,7 @@ def _order(builder: Builder, x: View, axis: int, k: int, *, descending: bool) ->
     """Return the positions of the first `k` elements of each line, as si64[lines, k]."""
     along = lines(x, axis)
     places = builder.fresh(dtypes.si64, (along.count, k))
-    room = min(along.length, max(2 * k, _LEAST_ROOM))
+    room = least(along.length, greatest(2 * k, _LEAST_ROOM))
     numbers = [along.count, along.block, along.length, along.step, k, room, *along.geometry()]
     kernel = kernels.order(x.dtype, descending=descending)
     builder.call_tasks(
@@ -63,7 +64,7 @@ def _order(builder: Builder, x: View, axis: int, k: int, *, descending: bool) ->
         (x, x),
         places,
         numbers,
-        parallel=along.work >= _PARALLEL_FROM,
+        builder.threads_from(_PARALLEL_FROM, along.work),
     )
     return places
 
@@ -77,7 +78,7 @@ def _arrange(builder: Builder, x: View, places: View, out: View, axis: int) -> N
         (x, places),
         out,
         [*numbers, *along.geometry()],
-        parallel=along.work >= _PARALLEL_FROM,
+        builder.threads_from(_PARALLEL_FROM, along.work),
     )
 
 

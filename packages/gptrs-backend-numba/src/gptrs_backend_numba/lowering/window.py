@@ -11,6 +11,7 @@ import numpy as np
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops import window as ops
 from gptrs.ir.shapes import Shape
+from gptrs.ir.size_guards import greatest, least
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.registers import NUMBERS, constant
 from gptrs_backend_numba.kernels import window as kernels
@@ -18,6 +19,7 @@ from gptrs_backend_numba.lowering.reduction import identity
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.size_classes import need_numbers
 from gptrs_backend_numba.views import dense_strides
 
 _PARALLEL_FROM = 32_768
@@ -46,7 +48,7 @@ class _Plan:
     @property
     def block(self) -> int:
         """Return the number of chunks per task."""
-        return max(1, _ELEMENTS_A_CHUNK // (self._chunk * self.produced))
+        return greatest(1, _ELEMENTS_A_CHUNK // (self._chunk * self.produced))
 
     @property
     def tasks(self) -> int:
@@ -64,7 +66,7 @@ class _Plan:
 
     @property
     def _chunk(self) -> int:
-        return max(1, min(self._positions(self.row), _ELEMENTS_A_CHUNK // self.produced))
+        return greatest(1, least(self._positions(self.row), _ELEMENTS_A_CHUNK // self.produced))
 
     @property
     def _chunks(self) -> int:
@@ -105,7 +107,7 @@ def reduce_window(builder: Builder, unit: Unit) -> None:
         (x, x),
         out,
         plan.geometry(),
-        parallel=out.size * math.prod(op.window) >= _PARALLEL_FROM,
+        builder.threads_from(_PARALLEL_FROM, out.size * math.prod(op.window)),
     )
 
 
@@ -124,6 +126,9 @@ def _start(
 
 def _meets_all(axis: ops.AxisWindow, dim: int) -> bool:
     """Return whether the window meets an element at every position."""
+    if axis == _WHOLE:
+        return True
+    need_numbers([dim])
     begin = np.arange(axis.positions(dim)) * axis.stride - axis.low
     first = np.maximum(0, -(begin // axis.dilation))
     return bool(((first < axis.size) & (begin + first * axis.dilation < dim)).all())
@@ -149,5 +154,5 @@ def extract_patches(builder: Builder, unit: Unit) -> None:
         (builder.contiguous(x), builder.constant(value)),
         out,
         plan.geometry(),
-        parallel=out.size >= _PARALLEL_FROM,
+        builder.threads_from(_PARALLEL_FROM, out.size),
     )

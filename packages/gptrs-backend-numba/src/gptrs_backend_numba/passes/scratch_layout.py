@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
+from gptrs.ir.size_guards import active_guards, greatest
+from gptrs.ir.symbolic_dim import symbols_of
 from gptrs_backend_numba.jumps import Jump, Label, Next
 from gptrs_backend_numba.schedule import ScheduleStep
 from gptrs_backend_numba.views import MemorySpace, Storage
@@ -17,8 +20,12 @@ def place_scratch(steps: Sequence[ScheduleStep]) -> int:
     Each is placed at the lowest offset that is free from the first step that touches it to the
     last one; in the order of the steps, the larger first where they begin together. What a loop
     shares with the steps around it is needed as long as the loop lasts.
+
+    Symbolic sizes cannot be compared: such storages share places as large as the largest of them.
     """
     spans = _spans(steps)
+    if symbols_of(storage.nbytes for storage in spans):
+        return _place_symbolic(spans)
     placed: list[tuple[int, Storage]] = []
     needed = 0
     for storage, (first, last) in sorted(
@@ -29,6 +36,44 @@ def place_scratch(steps: Sequence[ScheduleStep]) -> int:
         placed.append((last, storage))
         needed = max(needed, storage.index + storage.nbytes)
     return needed
+
+
+@dataclass(slots=True)
+class _Place:
+    """Memory for storages that are never needed at the same time."""
+
+    nbytes: int
+    last: int
+    """The last step that uses it."""
+    storages: list[Storage]
+
+
+def _place_symbolic(spans: Mapping[Storage, tuple[int, int]]) -> int:
+    places: list[_Place] = []
+    for storage, (first, last) in sorted(spans.items(), key=lambda item: item[1][0]):
+        free = [place for place in places if place.last < first]
+        place = next((place for place in free if place.nbytes == storage.nbytes), None)
+        if place is None and free:
+            # Sizes change, their order hardly ever does: the place that grows least now is taken.
+            place = min(free, key=lambda place: _growth(place.nbytes, storage.nbytes))
+        if place is None:
+            place = _Place(storage.nbytes, last, [])
+            places.append(place)
+        place.nbytes = greatest(place.nbytes, storage.nbytes)
+        place.last = last
+        place.storages.append(storage)
+    offset = 0
+    for place in places:
+        for storage in place.storages:
+            storage.index = offset
+        offset += -(-place.nbytes // _ALIGNMENT) * _ALIGNMENT
+    return offset
+
+
+def _growth(nbytes: int, wanted: int) -> tuple[int, int]:
+    """Return the bytes that a place of `nbytes` lacks for `wanted`, and those that it wastes."""
+    has, needs = active_guards().example_size(nbytes), active_guards().example_size(wanted)
+    return max(needs - has, 0), max(has - needs, 0)
 
 
 def _spans(steps: Sequence[ScheduleStep]) -> dict[Storage, tuple[int, int]]:

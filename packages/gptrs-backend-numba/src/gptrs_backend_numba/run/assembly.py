@@ -1,4 +1,4 @@
-"""Turns a schedule into the words that the interpreter kernel runs."""
+"""Turns a schedule into words: instructions for the interpreter kernel, and geometries of calls."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import address_of_kernel
 from gptrs_backend_numba.jumps import Begin, Jump, Label, Next
-from gptrs_backend_numba.memory import address_of
 from gptrs_backend_numba.schedule import KernelCall, ScheduleStep
 from gptrs_backend_numba.views import Counter, MemorySpace, Storage, View
 
@@ -42,7 +41,7 @@ def locate(view: View) -> ViewStart:
 
 @dataclass(slots=True)
 class Code:
-    """Words of a schedule; runs fill in those that hold addresses."""
+    """Words of a schedule; runs fill in those that hold addresses, and those that are symbolic."""
 
     words: list[int] = field(default_factory=list[int])
     begin: int = 0
@@ -55,6 +54,8 @@ class Code:
     """The kernel calls by position."""
     counters: dict[Counter, int] = field(default_factory=dict[Counter, int])
     """The positions of the counters."""
+    geometries: list[tuple[int, int]] = field(default_factory=list[tuple[int, int]])
+    """Positions of words that hold the address of a geometry, with the position of that."""
 
 
 def assemble(steps: Sequence[ScheduleStep]) -> Code:
@@ -77,6 +78,9 @@ def assemble(steps: Sequence[ScheduleStep]) -> Code:
     code.words.append(interpreter.END)
     for position, label in jumps:
         code.words[position] = labels[label]
+    for position, call in code.calls.items():
+        code.geometries.append((position + 2 + code.words[position + 2], len(code.words)))
+        code.words += call.geometry
     return code
 
 
@@ -96,7 +100,7 @@ def _add(code: Code, step: KernelCall | Jump | Begin | Next) -> None:
 
 
 def _add_call(code: Code, call: KernelCall) -> None:
-    arguments = [*call.leading, *[0] * len(call.views), address_of(call.geometry)]
+    arguments = [*call.leading, *[0] * len(call.views), 0]  # the last one is the geometry
     assert len(arguments) <= interpreter.MOST_ARGUMENTS, "no kernel takes so many tensors"
     words = [interpreter.CALL, address_of_kernel(call.kernel), len(arguments), *arguments]
     position = _add_with_addresses(code, words, 3 + len(call.leading), call.views)

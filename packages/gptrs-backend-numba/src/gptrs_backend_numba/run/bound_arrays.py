@@ -9,19 +9,30 @@ from operator import ne
 
 import numpy as np
 
+from gptrs.ir.symbolic_dim import SymbolicDim
+from gptrs_backend_numba.run.sizes import Sizes
+
 
 class StorageAddress:
     """The address of a storage, written to the words of a schedule that depend on it.
 
-    `uses` are positions among `words`, each with the bytes to add to the address.
+    `uses` are positions among `words`, each with the bytes to add to the address. Where these are
+    symbolic, `sizes` writes them too, when they change.
     """
 
-    __slots__ = ("_uses", "_words", "address")
+    __slots__ = ("_base", "_sized", "_sizes", "_uses", "_words", "address")
 
-    def __init__(self, words: memoryview, uses: Sequence[tuple[int, int]]) -> None:
+    def __init__(
+        self, words: memoryview, uses: Sequence[tuple[int, int]], sizes: Sizes | None = None
+    ) -> None:
         self.address = -1
         self._words = words
-        self._uses = uses
+        symbolic = [use for use in uses if isinstance(use[1], SymbolicDim)]
+        self._uses = [use for use in uses if use not in symbolic] if symbolic else uses
+        self._sizes = sizes if symbolic else None
+        if sizes is not None and symbolic:
+            self._base = sizes.new()
+            self._sized = [(word, sizes.place(word, size, self._base)) for word, size in symbolic]
 
     def move(self, address: int) -> None:
         """Set the address, and write it to the words unless it is the same."""
@@ -30,6 +41,11 @@ class StorageAddress:
         self.address = address
         for position, offset in self._uses:
             self._words[position] = address + offset
+        if self._sizes is not None:
+            slots = self._sizes.slots
+            slots[self._base] = address
+            for position, slot in self._sized:
+                self._words[position] = address + slots[slot]
 
 
 class BoundArrays:

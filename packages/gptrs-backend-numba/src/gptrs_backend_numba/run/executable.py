@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -14,20 +13,24 @@ from gptrs.backend.profiled import KernelRun
 from gptrs.backend.protocol import Buffer, InputRole
 from gptrs.errors import ExecutionError
 from gptrs.ir.program import Value
+from gptrs.ir.shapes import Shape
+from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import compiled
 from gptrs_backend_numba.memory import address_of
 from gptrs_backend_numba.packing import Arrangement
 from gptrs_backend_numba.pool import POOL
-from gptrs_backend_numba.run.assembly import Key, assemble, locate
+from gptrs_backend_numba.run.assembly import assemble
 from gptrs_backend_numba.run.bound_arrays import StorageAddress
 from gptrs_backend_numba.run.input_binding import Input, InputBinding
 from gptrs_backend_numba.run.output_binding import OutputBinding
 from gptrs_backend_numba.run.profiling import Profiler
+from gptrs_backend_numba.run.reader import Reader
 from gptrs_backend_numba.run.run_lock import RUN_LOCK
+from gptrs_backend_numba.run.sizes import Sizes
 from gptrs_backend_numba.schedule import Schedule
-from gptrs_backend_numba.views import MemorySpace, View
+from gptrs_backend_numba.views import MemorySpace
 
 _CALLS_AT_ONCE = 32
 """Kernel calls after which Python gets a chance to see Ctrl-C, before their time is known."""
@@ -47,17 +50,24 @@ class NumbaExecutable:
         self.schedule = schedule
         self._threads = threads
         self._code = assemble(schedule.steps)
-        words = np.array(self._code.words, np.int64)
+        types = [param.type for param in params]
+        self._sizes = Sizes(types, schedule.sizes) if _is_symbolic(types) else None
+        words = self._filled_words()
         self._start = address_of(words)
         # Writing single words is quicker to a memoryview than to an array.
         self._words = memoryview(cast("bytearray", words))
-        self._locations: dict[Key, StorageAddress] = {}
-        types = [param.type for param in params]
-        inputs = self._described(types, roles)
-        self._inputs = InputBinding(inputs, _overwritten(schedule), threads)
-        outputs = [self._location(MemorySpace.RESULT, at) for at in range(len(schedule.results))]
-        self._outputs = OutputBinding(schedule.results, outputs, types)
+        self._locations = {
+            key: StorageAddress(self._words, uses, self._sizes)
+            for key, uses in self._code.slots.items()
+        }
         self._scratch = self._location(MemorySpace.SCRATCH, 0)
+        if self._sizes is not None:
+            self._scratch_slot = self._sizes.slot(schedule.scratch)
+            self._sizes.finish(self._start)
+        inputs = self._described(types, roles)
+        self._inputs = InputBinding(inputs, _overwritten(schedule), threads, self._sizes)
+        outputs = [self._location(MemorySpace.RESULT, at) for at in range(len(schedule.results))]
+        self._outputs = OutputBinding(schedule.results, outputs, types, self._sizes)
         self._interpret = compiled(interpreter.run_schedule)
         self._calls_at_once = _CALLS_AT_ONCE
         self._profiler: Profiler | None = None
@@ -76,8 +86,10 @@ class NumbaExecutable:
         self, inputs: Sequence[Buffer], tell: Callable[[KernelRun], None]
     ) -> list[Buffer]:
         """See `gptrs.backend.profiled.ProfiledExecutable`."""
-        if self._profiler is None:
-            self._profiler = Profiler(self._interpret, self._code, self._words, self._start)
+        if self._profiler is None or self._sizes is not None:
+            self._profiler = Profiler(
+                self._interpret, self._code, self._words, self._start, self._shape
+            )
         profiler = self._profiler
         return self._run(inputs, None, lambda: profiler.run(tell))
 
@@ -90,7 +102,7 @@ class NumbaExecutable:
             arrays = self._inputs.bind(inputs, bound)
             results = self._outputs.bind(arrays)
             # All programs share the scratch memory: it moves when another one needs more.
-            self._scratch.move(RUN_LOCK.scratch(self.schedule.scratch))
+            self._scratch.move(RUN_LOCK.scratch(self._scratch_bytes()))
             position = interpret()
             if position < 0:
                 raise ExecutionError(self._explanation(-1 - position))
@@ -111,11 +123,26 @@ class NumbaExecutable:
             elif seconds > _LONG:
                 self._calls_at_once = _CALLS_AT_ONCE
 
+    def _scratch_bytes(self) -> int:
+        sizes = self._sizes
+        return self.schedule.scratch if sizes is None else sizes.slots[self._scratch_slot]
+
+    def _filled_words(self) -> np.ndarray:
+        """Return the words with addresses of geometries; symbolic ones are left to `_sizes`."""
+        words = self._code.words
+        if self._sizes is not None:
+            for place, word in enumerate(words):
+                if isinstance(word, SymbolicDim):
+                    self._sizes.place(place, word)
+                    words[place] = 0
+        filled = np.array(words, np.int64)
+        for place, geometry in self._code.geometries:
+            filled[place] = address_of(filled) + geometry * filled.itemsize
+        return filled
+
     def _location(self, space: MemorySpace, index: int) -> StorageAddress:
         """Return the address of a storage, one for all calls that use it."""
-        key = space, index
-        uses = self._code.slots.get(key, ())
-        return self._locations.setdefault(key, StorageAddress(self._words, uses))
+        return self._locations.setdefault((space, index), StorageAddress(self._words, ()))
 
     def _described(self, types: Sequence[TensorType], roles: Sequence[InputRole]) -> list[Input]:
         packings: dict[int, list[tuple[StorageAddress, Arrangement]]] = {}
@@ -131,21 +158,14 @@ class NumbaExecutable:
         call = self._code.calls[position]
         if call.explain is None:
             return "a kernel found no memory for its work"
-        return call.explain(self._read)
+        return call.explain(Reader(self._code, self._words, self._locations, self._shape))
 
-    def _read(self, view: View) -> np.ndarray:
-        """Return a copy of the elements behind a view, as the calls see them now."""
-        found = locate(view)
-        start = self._locations[found.key].address + found.offset
-        for counter, stride in found.moves:
-            start += self._words[self._code.counters[counter]] * stride
-        last = sum((n - 1) * step for n, step in zip(view.shape, view.strides, strict=True))
-        count = last + 1 if view.size else 0
-        elements = np.frombuffer(
-            ctypes.string_at(start, count * view.dtype.itemsize), view.dtype.numpy
-        )
-        strides = [stride * view.dtype.itemsize for stride in view.strides]
-        return np.lib.stride_tricks.as_strided(elements, view.shape, strides)
+    def _shape(self, shape: Shape) -> Shape:
+        return shape if self._sizes is None else self._sizes.shape(shape)
+
+
+def _is_symbolic(types: Sequence[TensorType]) -> bool:
+    return not all(type_.is_static for type_ in types)
 
 
 def _overwritten(schedule: Schedule) -> list[int]:

@@ -17,6 +17,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.memory import address_of, aligned
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Arrangement
 from gptrs_backend_numba.run.bound_arrays import BoundArrays, StorageAddress
+from gptrs_backend_numba.run.sizes import Sizes
 
 _STAGED = 256
 """Bytes up to which copying an argument is quicker than asking an array for its address."""
@@ -40,14 +41,22 @@ class InputBinding:
     kept alive. The caller holds `RUN_LOCK`.
     """
 
-    def __init__(self, inputs: Sequence[Input], overwritten: Sequence[int], threads: int) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[Input],
+        overwritten: Sequence[int],
+        threads: int,
+        sizes: Sizes | None = None,
+    ) -> None:
         self._inputs = inputs
+        self._sizes = sizes
+        self._symbolic = [i for i, each in enumerate(inputs) if not each.type.is_static]
         self._overwritten = overwritten
         self._threads = threads
         self._expected = [(each.type.dtype.numpy, each.type.shape) for each in inputs]
         # A donated array comes back as a result, and mostly again as an input of the next run.
         self._recurring = [each.role is not InputRole.ARGUMENT for each in inputs]
-        self._staged = [_stage(each) for each in inputs]
+        self._staged = [_stage(each, each.type) if each.type.is_static else None for each in inputs]
         self._remembered = BoundArrays(len(inputs))
         self._changing = _changing(inputs)
         self._bound: weakref.ref[BoundInputs] | None = None
@@ -87,8 +96,9 @@ class InputBinding:
         for index in self._remembered.others(identities):
             array = inputs[index]
             if not _fits(array, *self._expected[index]):
-                found, wanted = TensorType.of(np.asarray(array)), self._inputs[index].type
-                raise UsageError(f"input {index} must be `{wanted}`, got `{found}`")
+                if index in self._symbolic and self._fit_sizes(inputs):
+                    return self._bind(inputs, elsewhere)
+                raise self._other_type(index, array)
             stage = self._staged[index]
             if stage is None:
                 arrays[index] = self._placed(index, array)
@@ -97,6 +107,24 @@ class InputBinding:
         if self._overwritten:
             self._own_donated(identities, arrays, elsewhere)
         return arrays
+
+    def _fit_sizes(self, inputs: Sequence[object]) -> bool:
+        """Take the sizes of these inputs; False if they are those of the last run."""
+        sizes = self._sizes
+        if sizes is None or not sizes.fit(inputs):
+            return False
+        for index in self._symbolic:
+            given = self._inputs[index]
+            type_ = given.type.with_shape(sizes.shape(given.type.shape))
+            self._expected[index] = type_.dtype.numpy, type_.shape
+            self._staged[index] = _stage(given, type_)
+            self._remembered.forget(index)
+        return True
+
+    def _other_type(self, index: int, array: object) -> UsageError:
+        found, wanted = TensorType.of(np.asarray(array)), self._inputs[index].type
+        sizes = f" with {self._sizes}" if index in self._symbolic else ""
+        return UsageError(f"input {index} must be `{wanted}`{sizes}, got `{found}`")
 
     def _placed(self, index: int, array: np.ndarray) -> np.ndarray:
         """Bind an input to an array, or to a copy that is dense and aligned, as kernels need it."""
@@ -135,11 +163,11 @@ def _changing(inputs: Sequence[Input]) -> int:
     return count
 
 
-def _stage(given: Input) -> memoryview | None:
+def _stage(given: Input, type_: TensorType) -> memoryview | None:
     """Return memory for the bytes of a small argument, so that its address never changes."""
-    if given.role is not InputRole.ARGUMENT or given.type.nbytes > _STAGED:
+    if given.role is not InputRole.ARGUMENT or type_.nbytes > _STAGED:
         return None
-    stage = aligned(given.type.nbytes)
+    stage = aligned(type_.nbytes)
     given.location.move(address_of(stage))
     return memoryview(cast("bytearray", stage))
 

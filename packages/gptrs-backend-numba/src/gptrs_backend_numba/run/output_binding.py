@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from gptrs.backend.protocol import Buffer
+from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.memory import address_of
 from gptrs_backend_numba.run.bound_arrays import StorageAddress
+from gptrs_backend_numba.run.sizes import Sizes
 from gptrs_backend_numba.schedule import Result
 
 _STAGED = 1 << 14
@@ -24,6 +27,7 @@ class OutputBinding:
         results: Sequence[Result],
         locations: Sequence[StorageAddress],
         inputs: Sequence[TensorType],
+        sizes: Sizes | None = None,
     ) -> None:
         placed = enumerate(zip(results, locations, strict=True))
         self._sources = [
@@ -31,18 +35,30 @@ class OutputBinding:
             for index, (result, location) in placed
         ]
         """For each result a fresh array, or the index of the donated input that holds it."""
-        self._staged = [
-            each for each in self._sources if isinstance(each, _Fresh) and each.stage is not None
-        ]
+        self._results = results
+        self._inputs = inputs
+        self._sizes = sizes
+        self._changes = 0
+        if sizes is None:
+            self._fit([result.view.shape for result in results])
+
+    def _fit(self, shapes: Sequence[Shape]) -> None:
+        fresh = [each for each in self._sources if isinstance(each, _Fresh)]
+        for each in fresh:
+            each.fit(shapes[each.index])
+        self._staged = [each for each in fresh if each.stage is not None]
         self._recast = [
-            (index, result.view.shape, result.view.dtype.numpy)
-            for index, result in enumerate(results)
-            if result.donated is not None and inputs[result.donated] != _type_of(result)
+            (index, shapes[index], result.view.dtype.numpy)
+            for index, result in enumerate(self._results)
+            if result.donated is not None and self._inputs[result.donated] != _type_of(result)
         ]
         """Results of another type than the donated inputs that hold them."""
 
     def bind(self, inputs: Sequence[np.ndarray]) -> list[Buffer]:
         """Return the arrays that the calls of a run on `inputs` write results to."""
+        if self._sizes is not None and self._sizes.changes != self._changes:
+            self._fit([self._sizes.shape(result.view.shape) for result in self._results])
+            self._changes = self._sizes.changes
         results: list[Buffer] = [
             inputs[each] if isinstance(each, int) else each.array() for each in self._sources
         ]
@@ -61,11 +77,16 @@ class _Fresh:
 
     def __init__(self, index: int, result: Result, location: StorageAddress) -> None:
         self.index = index
-        type_ = _type_of(result)
-        self._shape, self._dtype = type_.shape, type_.dtype.numpy
+        self._shape: Shape = ()
+        self._dtype = result.view.dtype.numpy
         self._location = location
         self.stage: np.ndarray | None = None
-        if type_.nbytes <= _STAGED:
+
+    def fit(self, shape: Shape) -> None:
+        """Make results of this shape from now on."""
+        self._shape = shape
+        self.stage = None
+        if math.prod(shape) * self._dtype.itemsize <= _STAGED:
             self.stage = self.array()
 
     def array(self) -> np.ndarray:

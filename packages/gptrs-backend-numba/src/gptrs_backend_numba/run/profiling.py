@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from gptrs.backend.profiled import KernelRun
+from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.machine_code import Kernel
@@ -19,10 +21,21 @@ _PARTIAL = ("take", "gather", "scatter", "segment", "dynamic_", ".attention.")
 
 
 class Profiler:
-    """Stands in for one run of the interpreter over the words of a schedule."""
+    """Stands in for one run of the interpreter over the words of a schedule.
 
-    def __init__(self, interpret: Kernel, code: Code, words: Sequence[int], start: int) -> None:
+    `shape` gives symbolic sizes the numbers of the run: another run needs another profiler.
+    """
+
+    def __init__(
+        self,
+        interpret: Kernel,
+        code: Code,
+        words: Sequence[int],
+        start: int,
+        shape: Callable[[Shape], Shape],
+    ) -> None:
         self._interpret = interpret
+        self._shape = shape
         self._code = code
         self._words = words
         self._start = start
@@ -58,17 +71,20 @@ class Profiler:
     def _description(self, at: int) -> tuple[str, str, int | None]:
         found = self._described.get(at)
         if found is None:
-            found = self._described[at] = _describe(self._code.calls[at])
+            found = self._described[at] = _describe(self._code.calls[at], self._shape)
         return found
 
 
-def _describe(call: KernelCall) -> tuple[str, str, int | None]:
+def _describe(call: KernelCall, shape: Callable[[Shape], Shape]) -> tuple[str, str, int | None]:
     """The ops, the operands and the bytes of a call; a tensor that it takes twice counts once."""
-    reads = {(view.storage, view.offset): view for view in call.reads}.values()
+    *given, write = (
+        replace(view, shape=shape(view.shape), strides=shape(view.strides)) for view in call.views
+    )
+    reads = {(view.storage, view.offset): view for view in given}.values()
     operands = ", ".join(map(_type, reads))
     partial = any(part in call.origin for part in _PARTIAL)
-    nbytes = None if partial else sum(map(_nbytes, (*reads, call.write)))
-    return call.origin, f"{operands} -> {_type(call.write)}", nbytes
+    nbytes = None if partial else sum(map(_nbytes, (*reads, write)))
+    return call.origin, f"{operands} -> {_type(write)}", nbytes
 
 
 def _type(view: View) -> str:

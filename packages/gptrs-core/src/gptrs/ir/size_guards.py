@@ -104,6 +104,10 @@ class SizeGuards:
             known[size.number] = size.value(known)
         return known
 
+    def example_size(self, dim: int) -> int:
+        """Return what `dim` is for the example sizes; this decides nothing."""
+        return evaluated(dim, self.completed(self.example))
+
     def accept(self, sizes: Mapping[int, int]) -> bool:
         """Return whether all that was decided holds for these sizes."""
         if any(size < 1 for size in sizes.values()):
@@ -126,7 +130,7 @@ class SizeGuards:
             return True
         if high is not None and high < 0:
             return False
-        yes = evaluated(dim, self.completed(self.example)) >= 0
+        yes = self.example_size(dim) >= 0
         wanted = dim if yes else -dim - 1
         if not any(_implies(guard, wanted) for guard in self._guards):
             self._guards[wanted] = None

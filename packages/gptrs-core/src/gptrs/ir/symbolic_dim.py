@@ -244,6 +244,16 @@ def evaluated(dim: int, sizes: Mapping[int, int]) -> int:
     return total
 
 
+def exact_quotient(dim: int, divisor: int) -> int | None:
+    """Return `dim / divisor`, None if that is no integer for some values of the symbols."""
+    if isinstance(dim, SymbolicDim):
+        divided = _divided(dim, divisor)
+        return divided[0] if divided is not None and divided[1] == 0 else None
+    if isinstance(divisor, SymbolicDim) or divisor == 0:
+        return 0 if dim == 0 else None
+    return dim // divisor if dim % divisor == 0 else None
+
+
 def exceeds(dim: int, limit: int) -> bool:
     """Return whether `dim` is a number above `limit`.
 

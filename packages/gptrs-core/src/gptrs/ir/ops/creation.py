@@ -38,7 +38,7 @@ class Iota(Op):
         self.require_kind(result, "signed", "unsigned", "float")
         if not 0 <= self.axis < result.rank:
             raise self.error(f"has no axis {self.axis}", result)
-        limit = _count_of_exact_indices(self.dtype)
+        limit = count_of_exact_indices(self.dtype)
         if exceeds(self.shape[self.axis], limit):
             raise self.error(f"counts past {limit - 1}, the last index exact in the type", result)
         return result
@@ -48,7 +48,7 @@ _FLOAT_PRECISION = {"f8e4m3": 4, "f8e5m2": 3, "bf16": 8, "f16": 11, "f32": 24, "
 """Bits of the significand, the implicit one included."""
 
 
-def _count_of_exact_indices(dtype: DType) -> int:
+def count_of_exact_indices(dtype: DType) -> int:
     """How many indices 0, 1, ... the type holds before one is rounded or wraps."""
     if dtype.is_float:
         return 2 ** _FLOAT_PRECISION[dtype.name] + 1

@@ -1,0 +1,53 @@
+"""What lowerings ask about symbolic sizes: numbers, and the few classes that differ in kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gptrs.ir.size_guards import active_guards
+from gptrs.ir.symbolic_dim import SymbolicDim, symbols_of
+
+
+class SizesNeeded(Exception):  # noqa: N818 - no error: the program is lowered once more
+    """Raised by a lowering that needs numbers for these symbols of the program."""
+
+    def __init__(self, symbols: frozenset[int]) -> None:
+        super().__init__(symbols)
+        self.symbols = symbols
+
+
+def need_numbers(sizes: Iterable[int]) -> None:
+    """Raise SizesNeeded if any size is symbolic: the schedule will hold for the example's alone."""
+    symbols = symbols_of(sizes)
+    if symbols:
+        raise SizesNeeded(_of_program(symbols))
+
+
+def is_one(size: int) -> bool:
+    """Return whether a size >= 1 is 1; a number takes the place of symbols where it is."""
+    if isinstance(size, SymbolicDim) and not size > 1:
+        need_numbers([size])
+    return size == 1
+
+
+def is_equal(a: int, b: int) -> bool:
+    """Return whether two sizes are equal, for all sizes that the schedule holds for."""
+    if a == b:
+        return True
+    if not symbols_of([a, b]):
+        return False
+    if active_guards().example_size(a - b) == 0:
+        need_numbers([a, b])
+    return not (a < b or a > b)
+
+
+def _of_program(symbols: frozenset[int]) -> frozenset[int]:
+    """Return the symbols that derived ones are made of, at any depth, in their place."""
+    derived = {size.number: size for size in active_guards().derived}
+    found: set[int] = set()
+    for number in symbols:
+        if number in derived:
+            found |= _of_program(symbols_of(derived[number].operands))
+        else:
+            found.add(number)
+    return frozenset(found)
