@@ -18,6 +18,7 @@ from gptrs.backend.op_table import require_static
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.backend.specialized_programs import SpecializedPrograms
 from gptrs.backend.symbolic import SymbolicBackend
+from gptrs.backend.weight_identity import identity_of_computed
 from gptrs.capture.caching.optimization_key import optimization_key
 from gptrs.capture.caching.optimized_programs import SMALLEST_KEPT, optimized_programs
 from gptrs.capture.events import pass_statistics, trace
@@ -99,7 +100,11 @@ class Derivation:
         (result,) = self.recipe.program.main.body.results
         name = "_".join(("derived", *(parent.name for parent in parents)))
         streamer = parents[0].streamer
-        return Parameter(result.type, key, name, load, self.backend, streamer, parents)
+        recipe = f"{self.digest.hex()} {settings_for(self.backend)}"
+        identity = identity_of_computed(recipe, [parent.identity for parent in parents])
+        return Parameter(
+            result.type, key, name, load, self.backend, streamer, parents, identity=identity
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import numpy as np
 
 from gptrs.backend.mapped_pages import prefetch_pages, release_pages
 from gptrs.backend.protocol import Backend, Buffer
+from gptrs.backend.weight_identity import WeightIdentity, WeightKeeper
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
 
@@ -44,6 +45,7 @@ class Parameter:
     `key` is the 128-bit ParamKey of the weight; equal keys mean equal contents. A weight with a
     `streamer` is in memory only as long as that holds it. `sources` are the weights that a derived
     one is computed from. `zero_copy`: `load` gives a view of a mapped file and reads nothing ahead.
+    With an `identity`, a backend that is a `WeightKeeper` may keep forms of the weight on disk.
     """
 
     abstract: ClassVar[bool] = False
@@ -58,6 +60,7 @@ class Parameter:
         streamer: WeightStreamer | None = None,
         sources: Sequence[Parameter] = (),
         zero_copy: bool = False,
+        identity: WeightIdentity | None = None,
     ) -> None:
         self.type = type
         self.key = key
@@ -66,6 +69,7 @@ class Parameter:
         self.streamer = streamer
         self.sources = sources
         self.zero_copy = zero_copy
+        self.identity = identity
         self._load = load
         self._buffer: Buffer | None = None
         self._derived: dict[int, Parameter] = {}
@@ -106,6 +110,13 @@ class Parameter:
 
     def prefetch(self) -> None:
         """Let the system read the files that the weight, or its sources, are mapped from."""
+        backend, identity = self.backend, self.identity
+        if (
+            identity is not None
+            and isinstance(backend, WeightKeeper)
+            and backend.prefetch_weight(identity)
+        ):
+            return
         for source in self.sources or (self,):
             if source.zero_copy:
                 prefetch_pages(source.backend.to_host(source.buffer(keep=False)))
@@ -122,13 +133,19 @@ class Parameter:
             return found
 
     def _read(self) -> Buffer:
+        backend = self.backend
+        if self.identity is None or not isinstance(backend, WeightKeeper):
+            return backend.to_device(self._loaded())
+        return backend.weight_to_device(self.identity, self.type, self._loaded, self.zero_copy)
+
+    def _loaded(self) -> np.ndarray:
         array = self._load()
         found = TensorType.of(array)
         if found != self.type:
             raise CheckpointError(
                 f"parameter `{self.name}` was declared as `{self.type}`, its source gave `{found}`"
             )
-        return self.backend.to_device(array)
+        return array
 
 
 WeightRows = Mapping[Parameter, int | None]

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from gptrs.backend.weight_identity import WeightIdentity
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
@@ -32,6 +33,15 @@ class ParamSource(Protocol):
 
     def load(self, name: str) -> np.ndarray:
         """Return the tensor in its stored dtype, perhaps read-only; CheckpointError without it."""
+        ...
+
+
+@runtime_checkable
+class IdentifyingSource(Protocol):
+    """A source whose tensors can be recognized in other processes."""
+
+    def identity_of(self, name: str) -> WeightIdentity | None:
+        """Return what tells the stored tensor from all others; None if that is not known."""
         ...
 
 
@@ -77,6 +87,10 @@ class FileSource:
     def type_of(self, name: str) -> TensorType:
         """Return the stored dtype and shape; CheckpointError if absent or unreadable."""
         return self._file_of(name).type_of(name)
+
+    def identity_of(self, name: str) -> WeightIdentity | None:
+        """Return what tells the tensor from all others, as `MappedTensors.identity_of` does."""
+        return self._file_of(name).identity_of(name)
 
     def load(self, name: str) -> np.ndarray:
         """Return a read-only array over the mapped file, as `MappedTensors.read` does."""

@@ -11,11 +11,12 @@ import numpy as np
 
 from gptrs.backend.mapped_pages import release_pages
 from gptrs.backend.protocol import Backend
+from gptrs.backend.weight_identity import WeightIdentity
 from gptrs.capture import primitives
 from gptrs.capture.parameter import Parameter, WeightStreamer
 from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.missing_tensor import suggest
-from gptrs.checkpoint.param_source import ParamSource
+from gptrs.checkpoint.param_source import IdentifyingSource, ParamSource
 from gptrs.checkpoint.parameter_ids import base_param_id, new_namespace, param_key
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
@@ -127,7 +128,18 @@ class Params:
         key = param_key(self._namespace, base_param_id(name))
         load = partial(_load, self._source, name, type.dtype)
         zero_copy = stored == type and type.dtype.is_float
-        return Parameter(type, key, name, load, self.backend, self._streamer, zero_copy=zero_copy)
+        identity = self._identity(name, None if stored == type else type.dtype)
+        return Parameter(
+            type, key, name, load, self.backend, self._streamer, (), zero_copy, identity
+        )
+
+    def _identity(self, name: str, converted: DType | None) -> WeightIdentity | None:
+        if not isinstance(self._source, IdentifyingSource):
+            return None
+        found = self._source.identity_of(name)
+        if found is None or converted is None:
+            return found
+        return found.computed(f"cast to {converted}")
 
     def _wanted(self, stored: TensorType) -> TensorType:
         """Return the type that the model computes with."""

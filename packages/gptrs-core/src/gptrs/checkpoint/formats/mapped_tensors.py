@@ -12,6 +12,7 @@ from typing import Self
 
 import numpy as np
 
+from gptrs.backend.weight_identity import WeightFile, WeightIdentity
 from gptrs.checkpoint.files.open_file import read_at
 from gptrs.checkpoint.formats.safetensors_header import DTYPES, TensorEntry, refused
 from gptrs.errors import CheckpointError, UsageError
@@ -47,7 +48,8 @@ class MappedTensors:
         except (OSError, ValueError) as problem:
             raise CheckpointError(f"cannot map {quoted(str(path), 200)}: {problem}") from problem
         self._mapping: mmap.mmap | None = mapping
-        self._release = weakref.finalize(self, os.close, self._descriptor)
+        release = self._release = weakref.finalize(self, os.close, self._descriptor)
+        self._file = WeightFile.of(str(path), self._descriptor, lambda: release.alive)
 
     @property
     def entries(self) -> Mapping[str, TensorEntry]:
@@ -83,6 +85,17 @@ class MappedTensors:
                 f"convert the tensor to one of {' '.join(DTYPES)}",
             )
         return TensorType(entry.dtype, entry.shape)
+
+    def identity_of(self, name: str) -> WeightIdentity | None:
+        """Return what tells the stored tensor from all others; None if its file is too new.
+
+        CheckpointError if there is none of that name.
+        """
+        entry = self.entry(name)
+        if self._file is None:
+            return None
+        place = (name, entry.tag, entry.shape, entry.offset, entry.nbytes)
+        return WeightIdentity.of(repr(place).encode(), self._file)
 
     def read(self, name: str) -> np.ndarray:
         """Return the tensor as a read-only array of its stored dtype: a view of the mapping.

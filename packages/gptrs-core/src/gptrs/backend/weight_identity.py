@@ -1,0 +1,121 @@
+"""The identity of a weight that outlives the process, and an optional protocol of backends."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from gptrs.backend.protocol import Buffer
+from gptrs.ir.tensor_type import TensorType
+
+_SETTLED_NS = 2_000_000_000
+"""Age from which a change of a file cannot go unnoticed: clocks of file systems are coarse."""
+
+
+def file_digest(status: os.stat_result) -> bytes:
+    """Return 16 bytes that change with every change of a file, wherever the file is moved.
+
+    They are a digest of inode, size, and the times of the last change of the content and of the
+    inode. The last one cannot be set by programs, so that not even `touch -d` hides a change.
+    Reading the content instead would take as long as the work that is saved.
+    """
+    numbers = (status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
+    return hashlib.blake2b(repr(numbers).encode(), digest_size=16).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFile:
+    """A file of weights as it was when it was opened."""
+
+    digest: bytes
+    """The `file_digest` of then."""
+    path: str = field(compare=False)
+    unchanged: Callable[[], bool] = field(compare=False)
+    """Whether the file has the same digest now."""
+
+    @classmethod
+    def of(cls, path: str, descriptor: int, is_open: Callable[[], bool]) -> WeightFile | None:
+        """Return the file behind a descriptor; None if it was changed just now.
+
+        A second change could leave the digest of such a file as it is. `unchanged` is false once
+        the descriptor is not open.
+        """
+        status = os.fstat(descriptor)
+        changed = max(status.st_mtime_ns, status.st_ctime_ns)
+        if time.time_ns() - changed < _SETTLED_NS:
+            return None
+        digest = file_digest(status)
+
+        def unchanged() -> bool:
+            return is_open() and file_digest(os.fstat(descriptor)) == digest
+
+        return cls(digest, os.path.abspath(path), unchanged)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightIdentity:
+    """The elements of a weight, by a name for them: equal digests mean equal elements.
+
+    They do so in all processes, and for as long as `files`, of which the weight is made, are not
+    changed.
+    """
+
+    digest: bytes
+    files: tuple[WeightFile, ...]
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether all files are what they were when they were opened."""
+        return all(file.unchanged() for file in self.files)
+
+    @classmethod
+    def of(cls, content: bytes, *files: WeightFile) -> WeightIdentity:
+        """Return the identity of the part of `files` that `content` tells from all others."""
+        parts = b"".join(file.digest for file in files) + content
+        return cls(hashlib.blake2b(parts, digest_size=16).digest(), files)
+
+    def computed(self, recipe: str, *others: WeightIdentity) -> WeightIdentity:
+        """Return the identity of what a deterministic `recipe` computes of these weights."""
+        sources = (self, *others)
+        parts = b"".join(source.digest for source in sources) + recipe.encode()
+        files = dict.fromkeys(file for source in sources for file in source.files)
+        return WeightIdentity(hashlib.blake2b(parts, digest_size=16).digest(), tuple(files))
+
+
+def identity_of_computed(
+    recipe: str, sources: Sequence[WeightIdentity | None]
+) -> WeightIdentity | None:
+    """Return `WeightIdentity.computed`, None unless all sources have an identity."""
+    known = [source for source in sources if source is not None]
+    if not known or len(known) < len(sources):
+        return None
+    return known[0].computed(recipe, *known[1:])
+
+
+@runtime_checkable
+class WeightKeeper(Protocol):
+    """A backend that keeps forms of weights on disk, where other processes find them."""
+
+    def weight_to_device(
+        self,
+        identity: WeightIdentity,
+        type: TensorType,
+        load: Callable[[], np.ndarray],
+        mapped: bool,
+    ) -> Buffer:
+        """Return what `to_device(load())` would; `load` need not be called.
+
+        What is made of the buffer may be kept under `identity`, and so may the elements unless
+        `load` only gives a view of a `mapped` file.
+        """
+        ...
+
+    def prefetch_weight(self, identity: WeightIdentity) -> bool:
+        """Have the system read what is kept of a weight, without waiting; False if nothing is."""
+        ...
