@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import cast
 
 import numpy as np
@@ -10,6 +10,7 @@ import numpy as np
 from gptrs.backend.op_table import require_supported
 from gptrs.backend.process_limits import MOST_THREADS, granted_cpus, requested_threads
 from gptrs.backend.protocol import Buffer, InputRole
+from gptrs.backend.weight_identity import WeightIdentity
 from gptrs.ir.op import Op
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
@@ -20,6 +21,8 @@ from gptrs_backend_numba import cost_model
 from gptrs_backend_numba.codegen import target
 from gptrs_backend_numba.compiler import lower, lower_symbolic
 from gptrs_backend_numba.fusion import passes
+from gptrs_backend_numba.kept_weights.identities import weight_array
+from gptrs_backend_numba.kept_weights.weight_reports import StoredWeights
 from gptrs_backend_numba.kernel_cache import StoredKernels
 from gptrs_backend_numba.lowering import amx_matmul
 from gptrs_backend_numba.lowering.table import TABLE
@@ -32,7 +35,7 @@ SETTINGS = (passes.VARIABLE, cost_model.VARIABLE, amx_matmul.VARIABLE)
 _SETTINGS = Variables(*SETTINGS)
 
 
-class NumbaBackend(StoredKernels, MeasuringThreads):
+class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
     """See `gptrs.backend.protocol.Backend`. Results do not depend on `threads`, bit for bit."""
 
     name = "numba"
@@ -83,6 +86,16 @@ class NumbaBackend(StoredKernels, MeasuringThreads):
             native = np.require(array, array.dtype.newbyteorder("="), ["C", "A"]).view()
         native.flags.writeable = False
         return native
+
+    def weight_to_device(
+        self,
+        identity: WeightIdentity,
+        type: TensorType,
+        load: Callable[[], np.ndarray],
+        mapped: bool,
+    ) -> np.ndarray:
+        """Return the array of a weight, from disk if it was computed there before."""
+        return weight_array(identity, type, lambda: self.to_device(load()), mapped)
 
     def to_host(self, buffer: Buffer) -> np.ndarray:
         """The buffer itself, which is a NumPy array."""

@@ -13,6 +13,7 @@ from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.specialize import specialize, symbols
 from gptrs.ir.symbolic_dim import symbol, symbols_of
 from gptrs_backend_numba import lowering
+from gptrs_backend_numba.kept_weights.weight_store import weight_store
 from gptrs_backend_numba.lowering.regions import lower_region
 from gptrs_backend_numba.passes.scratch_layout import place_scratch
 from gptrs_backend_numba.schedule import Builder, Context, Result, Schedule
@@ -33,9 +34,11 @@ def lower(program: Program, roles: Sequence[InputRole], threads: int) -> Schedul
     params = [_input(index, param) for index, param in enumerate(region.params)]
     owned = [view.storage for view, given in zip(params, donated, strict=True) if given]
     functions = {function.name: function.body for function in program.functions}
-    streamed = frozenset(i for i, role in enumerate(roles) if role is InputRole.STREAMED)
     parameters = frozenset(i for i, role in enumerate(roles) if role is InputRole.PARAMETER)
-    context = Context(threads, functions, [], parameters | streamed, streamed)
+    streamed = {i for i, role in enumerate(roles) if role is InputRole.STREAMED}
+    # The packed copy of a weight on disk is a mapped file: it leaves memory with the weight.
+    mapped = {i for i in streamed if weight_store().takes(region.params[i].type.nbytes)}
+    context = Context(threads, functions, [], parameters | streamed, frozenset(streamed - mapped))
     builder, views = lower_region(context, region, params, owned)
     results = _results(builder, views, donated)
     scratch = place_scratch(builder.steps)

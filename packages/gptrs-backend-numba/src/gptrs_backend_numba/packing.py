@@ -10,6 +10,8 @@ import numpy as np
 
 from gptrs.backend.mapped_pages import release_pages
 from gptrs_backend_numba.codegen.compiled import compiled_task
+from gptrs_backend_numba.kept_weights.identities import identity_of
+from gptrs_backend_numba.kept_weights.weight_store import weight_store
 from gptrs_backend_numba.kernels.matmul import gemm
 from gptrs_backend_numba.kernels.matmul.gemm_geometry import PACK, RK, RN, K, N, numbers
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
@@ -20,7 +22,10 @@ _ARENA = Arena()
 
 
 class Arrangement(Protocol):
-    """The form in which kernels read a parameter; equal arrangements give equal copies."""
+    """The form in which kernels read a parameter; equal arrangements give equal copies.
+
+    Its `repr` says all that decides the copy: packed weights on disk have it in their names.
+    """
 
     @property
     def nbytes(self) -> int:
@@ -71,18 +76,26 @@ class PackedWeights:
         self._found: dict[tuple[int, Arrangement], tuple[weakref.ref[np.ndarray], np.ndarray]] = {}
 
     def packed(
-        self, array: np.ndarray, contents: np.ndarray, layout: Arrangement, threads: int
+        self,
+        array: np.ndarray,
+        contents: np.ndarray,
+        layout: Arrangement,
+        threads: int,
+        streamed: bool = False,
     ) -> np.ndarray:
         """Return the packed copy of a matrix within `array`, which never changes.
 
-        `contents` is the array itself or a contiguous copy of it.
+        `contents` is the array itself or a contiguous copy of it. The copy of a weight that is
+        `streamed` is written to disk at once, as it will soon leave memory.
         """
         key = (id(array), layout)
         found = self._found.get(key)
         if found is not None and found[0]() is array:
             return found[1]
-        made = layout.packed(contents, threads)
-        release_pages(array)  # of a mapped file: only the copy is read from now on
+        made = _kept(array, layout)
+        if made is None:
+            made = _keep(array, layout, layout.packed(contents, threads), streamed)
+            release_pages(array)  # of a mapped file: only the copy is read from now on
         forget = weakref.ref(array, lambda _: self._found.pop(key, None))
         self._found[key] = (forget, made)
         return made
@@ -95,6 +108,22 @@ class PackedWeights:
 
 PACKED_WEIGHTS = PackedWeights()
 """The packed weights of this process, shared by all its executables."""
+
+
+def _kept(array: np.ndarray, layout: Arrangement) -> np.ndarray | None:
+    """Return the packed copy that an earlier process wrote, mapped; None if there is none."""
+    identity = identity_of(array)
+    return None if identity is None else weight_store().find(identity, repr(layout), layout.nbytes)
+
+
+def _keep(array: np.ndarray, layout: Arrangement, packed: np.ndarray, streamed: bool) -> np.ndarray:
+    """Have a packed copy written; return it, or the mapped file if it is `streamed`."""
+    identity = identity_of(array)
+    if identity is None:
+        return packed
+    weight_store().keep(identity, repr(layout), packed, now=streamed)
+    mapped = _kept(array, layout) if streamed else None
+    return packed if mapped is None else mapped
 
 
 def _packed(array: np.ndarray, layout: Layout, threads: int) -> np.ndarray:

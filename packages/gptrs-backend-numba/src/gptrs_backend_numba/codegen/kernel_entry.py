@@ -8,13 +8,13 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from gptrs_backend_numba.private_files import OPEN_FLAGS, require_own
+
 _MAGIC = b"gptrs kernel 2\n"
 _DIGEST = hashlib.sha256().digest_size
 _LONGEST_VERSION = 512
 _LARGEST = 64 << 20
 """Bytes of a file that is read at all; kernels take some 10 to 200 KiB."""
-_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-"""No link is followed, and a pipe in the place of a file does not block."""
 
 
 class DamagedEntryError(Exception):
@@ -51,13 +51,10 @@ def read_own(path: Path) -> Entry:
     PermissionError for a file that is another user's or open to them, DamagedEntryError for one
     that is not whole, other OSErrors as `open` raises them.
     """
-    descriptor = os.open(path, _FLAGS)
+    descriptor = os.open(path, OPEN_FLAGS)
     with os.fdopen(descriptor, "rb") as file:
         found = os.fstat(descriptor)
-        if found.st_uid != os.geteuid():
-            raise PermissionError(0, "it belongs to another user")
-        if stat.S_IMODE(found.st_mode) & 0o022:
-            raise PermissionError(0, "other users may write to it")
+        require_own(found)
         if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
             raise DamagedEntryError("it is no kernel")
         entry = decoded(file.read())
@@ -68,7 +65,7 @@ def read_own(path: Path) -> Entry:
 def version_of(path: Path) -> str | None:
     """Return the version that an entry states, unchecked; None if it states none."""
     try:
-        with os.fdopen(os.open(path, _FLAGS), "rb") as file:
+        with os.fdopen(os.open(path, OPEN_FLAGS), "rb") as file:
             head = file.read(len(_MAGIC) + _DIGEST + _LONGEST_VERSION)
     except OSError:
         return None

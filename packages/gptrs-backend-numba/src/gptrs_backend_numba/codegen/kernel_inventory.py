@@ -14,15 +14,13 @@ from pathlib import Path
 from gptrs.backend.kernel_cache import CacheVersion, Entries
 from gptrs.errors import ExecutionError, UsageError
 from gptrs_backend_numba.codegen.kernel_entry import version_of
+from gptrs_backend_numba.private_files import ABANDONED_S, remove_abandoned
 
 VARIABLE = "GPTRS_CACHE_BYTES"
 """The environment variable with the most bytes that compiled kernels may take on disk."""
 DEFAULT_BUDGET = 512 << 20
 
 _NAME = re.compile(r"[0-9a-f]{40}")
-_PARTIAL = ".new-"
-_ABANDONED_S = 3600.0
-"""After so many seconds nobody writes to a partial file any more: its writer was killed."""
 _UNKNOWN = "another version of gptrs, or damaged"
 
 
@@ -70,7 +68,7 @@ def keep_within(folder: Path, budget: int) -> int:
             break
         found.path.unlink(missing_ok=True)
         excess -= found.nbytes
-    _remove_abandoned(folder)
+    remove_abandoned(folder, time.time() - ABANDONED_S)
     return -excess
 
 
@@ -88,28 +86,24 @@ def clear(folder: Path, keep: str | None) -> Entries:
                 hint="make the directory writable, or set `GPTRS_CACHE_DIR` to another one",
             ) from error
         removed += Entries(1, found.nbytes)
-    _remove_abandoned(folder)
+    remove_abandoned(folder, time.time() - ABANDONED_S)
     return removed
 
 
-def budget_bytes() -> int:
-    """Return `GPTRS_CACHE_BYTES`, else 512 MiB; raise UsageError if it is not a number of bytes."""
-    text = os.environ.get(VARIABLE, "").strip()
+def bytes_setting(variable: str) -> int | None:
+    """Return the bytes that a variable states, None if it is unset; UsageError for other text."""
+    text = os.environ.get(variable, "").strip()
     if not text:
-        return DEFAULT_BUDGET
+        return None
     if not (text.isascii() and text.isdigit() and len(text) <= 18):
         raise UsageError(
-            f"`{VARIABLE}` must be a number of bytes, got `{text}`",
-            hint=f"unset it to keep compiled kernels of {DEFAULT_BUDGET} bytes",
+            f"`{variable}` must be a number of bytes, got `{text}`",
+            hint="unset it for the default, 0 keeps nothing",
         )
     return int(text)
 
 
-def _remove_abandoned(folder: Path) -> None:
-    oldest = time.time() - _ABANDONED_S
-    for path in folder.glob(f"{_PARTIAL}*"):
-        try:
-            if path.lstat().st_mtime < oldest:
-                path.unlink()
-        except OSError:
-            continue
+def budget_bytes() -> int:
+    """Return `GPTRS_CACHE_BYTES`, else 512 MiB; raise UsageError if it is not a number of bytes."""
+    stated = bytes_setting(VARIABLE)
+    return DEFAULT_BUDGET if stated is None else stated

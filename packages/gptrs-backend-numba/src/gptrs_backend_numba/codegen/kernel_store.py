@@ -6,17 +6,15 @@ import fcntl
 import hashlib
 import logging
 import os
-import stat
 import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-import platformdirs
-
 from gptrs_backend_numba.codegen.kernel_entry import DamagedEntryError, Entry, encoded, read_own
 from gptrs_backend_numba.codegen.kernel_inventory import budget_bytes, keep_within
+from gptrs_backend_numba.private_files import PARTIAL, private_folder
 
 _LOG = logging.getLogger("gptrs")
 _LOCK_FILE = ".lock"
@@ -126,18 +124,10 @@ def open_store(version: str) -> KernelStore:
     UsageError if `GPTRS_CACHE_BYTES` is no number.
     """
     budget = budget_bytes()
-    root = os.environ.get("GPTRS_CACHE_DIR") or platformdirs.user_cache_dir("gptrs")
-    folder = Path(root) / "numba"
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
-            raise PermissionError(0, "it must be a directory that belongs to this user")
-        if stat.S_IMODE(found.st_mode) & 0o077:
-            folder.chmod(0o700)
+        folder = private_folder("numba")
     except OSError as error:
-        _LOG.warning("compiled kernels are not cached in `%s`: %s", folder, error.strerror)
+        _LOG.warning("compiled kernels are not cached in `%s`: %s", error.filename, error.strerror)
         return KernelStore(None, version, budget)
     return KernelStore(folder, version, budget)
 
@@ -147,7 +137,7 @@ def _write(folder: Path, key: str, data: bytes) -> None:
 
     What a loss of power leaves of it is no whole entry, and so is compiled again.
     """
-    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=".new-")
+    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=PARTIAL)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)

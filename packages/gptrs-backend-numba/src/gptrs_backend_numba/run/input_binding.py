@@ -132,8 +132,9 @@ class InputBinding:
         usable = array if flags.c_contiguous and flags.aligned else array.copy(order="C")
         self._remembered.forget(index)
         self._inputs[index].location.move(address_of(usable))
+        streamed = self._inputs[index].role is InputRole.STREAMED
         for location, layout in self._inputs[index].packings:
-            packed = PACKED_WEIGHTS.packed(array, usable, layout, self._threads)
+            packed = PACKED_WEIGHTS.packed(array, usable, layout, self._threads, streamed)
             location.move(address_of(packed))
         if usable is array and self._recurring[index]:
             self._remembered.remember(index, array)

@@ -1,0 +1,152 @@
+"""The file of one form of a weight: its bytes, then a trailer; it is mapped read-only.
+
+The bytes come first, so that large pages of the file are large pages of memory. A file that was not
+brought to the disk yet may be damaged by a loss of power; it counts until the system restarts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import os
+import stat
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from gptrs.backend.mapped_pages import prefetch_pages
+from gptrs_backend_numba.private_files import OPEN_FLAGS, PARTIAL, require_own
+
+_MAGIC = b"gptrs weight 1\n\0"
+_BOOT = 16
+_DIGEST = 16
+TRAILER = len(_MAGIC) + _BOOT + _DIGEST
+"""Bytes after those of the weight."""
+_CHUNK = 1 << 23
+"""Bytes of one write: Linux makes large pages of them, and a stop is noticed soon."""
+_ON_DISK = 0o400
+"""The mode of a file that no loss of power can damage any more."""
+
+
+class UnusableFileError(Exception):
+    """An error for a file that is not a whole form of a weight; the text says why."""
+
+
+class StoppedError(Exception):
+    """An error for a file that was not written to its end, since the process ends."""
+
+
+def map_weight(path: Path, nbytes: int) -> tuple[np.ndarray, bool]:
+    """Return the bytes of a weight as a read-only array over the file; and if it is on the disk.
+
+    The file is marked as used. PermissionError for one that another user may have written,
+    UnusableFileError for one that is not whole, other OSErrors as `open` raises them.
+    """
+    descriptor = os.open(path, OPEN_FLAGS)
+    try:
+        status = os.fstat(descriptor)
+        require_own(status)
+        if not stat.S_ISREG(status.st_mode) or status.st_size != nbytes + TRAILER:
+            raise UnusableFileError("it has another size")
+        on_disk = stat.S_IMODE(status.st_mode) == _ON_DISK
+        _check(os.pread(descriptor, TRAILER, nbytes), path.name, on_disk)
+        mapping = mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ)
+        os.utime(descriptor)
+    finally:
+        os.close(descriptor)
+    _prefer_large_pages(mapping)
+    return np.frombuffer(mapping, np.uint8, nbytes), on_disk
+
+
+def write_weight(path: Path, array: np.ndarray, stopped: Callable[[], bool]) -> None:
+    """Write the bytes of a contiguous array as the file `path`, which appears once it is whole.
+
+    StoppedError as soon as `stopped`. Where it cannot be told whether the system was restarted, the
+    file is brought to the disk first.
+    """
+    data = memoryview(cast("bytearray", array.reshape(-1).view(np.uint8)))
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=PARTIAL)
+    try:
+        try:
+            for start in range(0, data.nbytes, _CHUNK):
+                if stopped():
+                    raise StoppedError
+                _write(descriptor, data[start : start + _CHUNK])
+            _write(descriptor, memoryview(_trailer(path.name, _boot())))
+            if not any(_boot()):
+                _bring_to_disk(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def bring_to_disk(path: Path) -> None:
+    """Have a file survive a loss of power; OSError if it is gone or the disk fails."""
+    descriptor = os.open(path, OPEN_FLAGS)
+    try:
+        _bring_to_disk(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def prefetch_file(path: Path) -> None:
+    """Have the system read a file, without waiting for it; one that is gone is left alone."""
+    with suppress(OSError, ValueError):  # ValueError: it is empty
+        descriptor = os.open(path, OPEN_FLAGS)
+        try:
+            mapping = mmap.mmap(descriptor, 0, access=mmap.ACCESS_READ)
+        finally:
+            os.close(descriptor)
+        prefetch_pages(np.frombuffer(mapping, np.uint8))
+
+
+def _bring_to_disk(descriptor: int) -> None:
+    os.fsync(descriptor)
+    os.fchmod(descriptor, _ON_DISK)
+
+
+def _write(descriptor: int, data: memoryview) -> None:
+    while data.nbytes:
+        data = data[os.write(descriptor, data) :]
+
+
+def _trailer(name: str, boot: bytes) -> bytes:
+    """Return what ends the file `name`, written since the system was started as `boot`."""
+    head = _MAGIC + boot
+    return head + hashlib.blake2b(head + name.encode(), digest_size=_DIGEST).digest()
+
+
+def _check(trailer: bytes, name: str, on_disk: bool) -> None:
+    """Raise UnusableFileError unless this ends a whole file `name`."""
+    boot = trailer[len(_MAGIC) : len(_MAGIC) + _BOOT]
+    if trailer != _trailer(name, boot):
+        raise UnusableFileError("it is damaged")
+    if not on_disk and boot != _boot():
+        raise UnusableFileError("it was not on the disk yet when the system stopped")
+
+
+@cache
+def _boot() -> bytes:
+    """Return the id of this run of the system; zeros where there is none, as outside Linux."""
+    try:
+        text = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii")
+        return bytes.fromhex(text.strip().replace("-", "")).ljust(_BOOT, b"\0")[:_BOOT]
+    except (OSError, ValueError):
+        return bytes(_BOOT)
+
+
+def _prefer_large_pages(mapping: mmap.mmap) -> None:
+    """Have what is read from the disk come in large pages, where the file system has them."""
+    advice = getattr(mmap, "MADV_HUGEPAGE", None)
+    if advice is not None:
+        with suppress(OSError):
+            mapping.madvise(advice)

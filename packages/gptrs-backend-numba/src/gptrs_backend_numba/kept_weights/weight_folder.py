@@ -1,0 +1,139 @@
+"""The folder of kept weights: `VERSION/FILE/WEIGHT-FORM`; listing, a budget, clearing."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from gptrs.backend.kernel_cache import Entries
+from gptrs.backend.weight_cache import KeptFile
+from gptrs.backend.weight_identity import file_digest
+from gptrs.errors import ExecutionError
+from gptrs_backend_numba.private_files import ABANDONED_S, remove_abandoned
+
+LABEL = "path"
+"""The file that says where the file of weights was."""
+_FOLDER = re.compile(r"[0-9a-f]{16}/[0-9a-f]{32}")
+_NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}")
+_LONGEST_LABEL = 1 << 14
+_MOST_BYTES = 20 << 30
+_SHARE = 4
+"""The part of the disk, 1 / so much of what is free and what is kept, that is taken at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A kept form: its file, its size, and when it was used last."""
+
+    path: Path
+    nbytes: int
+    used: float
+
+
+def files_in(root: Path) -> Iterator[Found]:
+    """Return all kept forms below `root`; other files are ignored."""
+    for folder in _folders(root):
+        with suppress(FileNotFoundError), os.scandir(folder) as files:
+            for file in files:
+                with suppress(FileNotFoundError):  # another process was faster
+                    status = file.stat(follow_symlinks=False)
+                    if _NAME.fullmatch(file.name) and stat.S_ISREG(status.st_mode):
+                        yield Found(Path(file.path), status.st_size, status.st_mtime)
+
+
+def default_budget(root: Path) -> int:
+    """Return 20 GiB, or a quarter of what is free and kept on a disk where that is less."""
+    held = sum(found.nbytes for found in files_in(root))
+    return min(_MOST_BYTES, (shutil.disk_usage(root).free + held) // _SHARE)
+
+
+def make_room(root: Path, budget: int, need: int, before: float) -> int:
+    """Remove forms last used before a time, the earliest first, until `need` bytes are free.
+
+    Returns how many bytes of the budget are free. What killed writers left is removed, too.
+    """
+    files = sorted(files_in(root), key=lambda found: found.used)
+    free = budget - sum(found.nbytes for found in files)
+    for found in files:
+        if free >= need or found.used >= before:
+            break
+        found.path.unlink(missing_ok=True)
+        free += found.nbytes
+    _remove_empty(root)
+    return free
+
+
+def kept_in(root: Path, version: str) -> list[KeptFile]:
+    """Return what is kept by the file of weights and whether `version` uses it, largest first."""
+    entries: dict[tuple[str, bool], Entries] = defaultdict(Entries)
+    about: dict[Path, tuple[str, bool]] = {}
+    for found in files_in(root):
+        folder = found.path.parent
+        if folder not in about:
+            about[folder] = _label(folder), _is_current(folder, version)
+        entries[about[folder]] += Entries(1, found.nbytes)
+    files = [KeptFile(path, current, held) for (path, current), held in entries.items()]
+    return sorted(files, key=lambda each: (not each.current, -each.entries.nbytes, each.path))
+
+
+def clear(root: Path, keep: str | None) -> Entries:
+    """Remove all forms but those that the version `keep` uses; ExecutionError if one cannot be."""
+    removed = Entries()
+    kept = {folder for folder in _folders(root) if keep and _is_current(folder, keep)}
+    for found in files_in(root):
+        if found.path.parent in kept:
+            continue
+        try:
+            found.path.unlink(missing_ok=True)
+        except OSError as error:
+            raise ExecutionError(
+                f"cannot remove `{found.path}`: {error.strerror}",
+                hint="make the directory writable, or set `GPTRS_CACHE_DIR` to another one",
+            ) from error
+        removed += Entries(1, found.nbytes)
+    _remove_empty(root)
+    return removed
+
+
+def _folders(root: Path) -> list[Path]:
+    """Return the folders of files of weights, of all versions."""
+    return [path for path in root.glob("*/*") if _FOLDER.fullmatch(str(path.relative_to(root)))]
+
+
+def _label(folder: Path) -> str:
+    try:
+        with (folder / LABEL).open("rb") as file:
+            return file.read(_LONGEST_LABEL).decode("utf-8", "surrogateescape")
+    except OSError:
+        return "unknown"
+
+
+def _is_current(folder: Path, version: str) -> bool:
+    """Return whether the file of weights is where it was, and has not been changed."""
+    if folder.parent.name != version:
+        return False
+    try:
+        return file_digest(os.stat(_label(folder))).hex() == folder.name
+    except (OSError, ValueError):
+        return False
+
+
+def _remove_empty(root: Path) -> None:
+    """Remove folders in which no form is left, and what killed writers left in others."""
+    for folder in _folders(root):
+        with suppress(OSError):
+            remove_abandoned(folder, time.time() - ABANDONED_S)
+            if [path.name for path in folder.iterdir()] == [LABEL]:
+                (folder / LABEL).unlink()
+            folder.rmdir()
+    for folder in root.iterdir():
+        with suppress(OSError):  # it is not empty
+            folder.rmdir()

@@ -1,0 +1,36 @@
+"""The answers of the backend to `gptrs cache`: see `gptrs.backend.weight_cache.WeightCache`."""
+
+from __future__ import annotations
+
+from gptrs.backend.kernel_cache import Entries
+from gptrs.backend.weight_cache import WeightCacheReport
+from gptrs.backend.weight_identity import WeightIdentity
+from gptrs_backend_numba.kept_weights.weight_folder import clear, kept_in
+from gptrs_backend_numba.kept_weights.weight_store import weight_store
+
+
+class StoredWeights:
+    """The part of the backend that knows its forms of weights on disk."""
+
+    def weight_report(self) -> WeightCacheReport:
+        """Return the forms on disk, by the file of weights."""
+        store = weight_store()
+        files = [] if store.root is None else kept_in(store.root, store.version)
+        return WeightCacheReport(store.root, store.budget, files)
+
+    def clear_weights(self, *, stale_only: bool = False) -> Entries:
+        """Remove all forms, or those of other versions and of files that were changed."""
+        store = weight_store()
+        if store.root is None:
+            return Entries()
+        return clear(store.root, keep=store.version if stale_only else None)
+
+    def finish_weights(self) -> Entries:
+        """Wait until all forms are written; those that this process wrote."""
+        store = weight_store()
+        store.writer.finish()
+        return store.written
+
+    def prefetch_weight(self, identity: WeightIdentity) -> bool:
+        """Have the system read the forms of a weight; False if none is on disk."""
+        return weight_store().prefetch(identity)

@@ -1,0 +1,143 @@
+"""Packed weights of a model are mapped by the next one that reads the same file."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs.backend import weight_identity
+from gptrs.capture.parameter import Parameter
+from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
+from gptrs.checkpoint.param_source import FileSource
+from gptrs.checkpoint.params import Params
+from gptrs.runtime.load import LoadedModel
+from gptrs_backend_numba.backend import create
+from gptrs_backend_numba.kept_weights.weight_store import WeightStore, weight_store
+from gptrs_backend_numba.packing import PACKED_WEIGHTS, Layout
+from runtime import tiny_resnet
+from runtime.tiny_gpt2 import save_tiny_gpt2
+
+TOKENS = np.array([[5, 1, 7, 7, 3]])
+SIZES = {"n_embd": 256, "n_layer": 2, "n_head": 4, "vocab_size": 300, "n_positions": 32}
+"""Matrices of 256 KiB and more."""
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WeightStore]:
+    """An empty store, and files that were just written count as old."""
+    monkeypatch.setattr(weight_identity, "_SETTLED_NS", -1 << 62)
+    monkeypatch.setenv("GPTRS_CACHE_DIR", str(tmp_path / "cache"))
+    weight_store.cache_clear()
+    yield weight_store()
+    weight_store().writer.end(1)
+    weight_store.cache_clear()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return save_tiny_gpt2(tmp_path / "m", **SIZES)
+
+
+def load(folder: Path, budget: str = "off") -> LoadedModel:
+    return gptrs.load_model(folder, "numba", threads=1, weight_budget=budget)
+
+
+def logits(folder: Path, budget: str = "off") -> bytes:
+    """The logits of a new model, whose forms are all on disk afterwards."""
+    model = load(folder, budget)
+    result = model.forward(TOKENS).tobytes()
+    weight_store().writer.finish()
+    return result
+
+
+def forbid_packing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def packed(self: Layout, array: np.ndarray, threads: int) -> np.ndarray:
+        raise AssertionError(f"{self} is packed")
+
+    monkeypatch.setattr(Layout, "packed", packed)
+
+
+def test_the_second_model_packs_nothing(store, folder, monkeypatch):
+    first = logits(folder)
+    written = store.written
+    assert written.count >= 4 * SIZES["n_layer"]
+    forbid_packing(monkeypatch)
+    assert logits(folder) == first
+    assert store.written == written
+
+
+def test_a_changed_file_is_packed_again(store, folder, monkeypatch):
+    first = logits(folder)
+    path = folder / "model.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-SIZES["n_embd"] * 4096 :] = bytes(SIZES["n_embd"] * 4096)
+    with path.open("r+b") as file:
+        file.write(content)
+    changed = logits(folder)
+    assert changed != first
+    monkeypatch.setenv("GPTRS_WEIGHT_CACHE_BYTES", "0")
+    weight_store.cache_clear()
+    assert logits(folder) == changed
+
+
+def test_derived_and_converted_weights_are_not_made_again(store, tmp_path, monkeypatch):
+    """Batch norms are folded into convolutions, which then are weights of their own."""
+    monkeypatch.setattr(tiny_resnet, "WIDTHS", (8, 16, 96, 128))
+    folder = tiny_resnet.save_tiny_resnet(tmp_path / "m")
+    images = np.random.default_rng(0).normal(size=(1, 3, 32, 32)).astype(np.float32)
+    first = load(folder).forward(images)
+    store.writer.finish()
+    assert store.written.count > 0
+    read: list[int] = []
+    original = MappedTensors.read
+
+    def counting(self: MappedTensors, name: str) -> np.ndarray:
+        array = original(self, name)
+        read.append(array.nbytes)
+        return array
+
+    monkeypatch.setattr(MappedTensors, "read", counting)
+    assert load(folder).forward(images).tobytes() == first.tobytes()
+    assert max(read) < 1 << 18, "larger ones come from the store, in the form that is read"
+
+
+def test_streamed_weights_are_mapped_and_leave_with_the_budget(store, folder, monkeypatch):
+    first = logits(folder)
+    forbid_packing(monkeypatch)
+    gc.collect()
+    before = PACKED_WEIGHTS.nbytes
+    model = load(folder, "60%")
+    assert model.forward(TOKENS).tobytes() == first
+    assert model.streamer is not None
+    assert 0 < PACKED_WEIGHTS.nbytes - before <= model.streamer.streaming.budget
+
+
+def test_streamed_weights_are_written_at_once(store, folder, monkeypatch):
+    first = load(folder, "60%").forward(TOKENS).tobytes()
+    assert store.written.count >= 4 * SIZES["n_layer"]
+    forbid_packing(monkeypatch)
+    assert logits(folder, "60%") == first
+
+
+def test_weights_are_prefetched_from_the_store(store, folder, monkeypatch):
+    logits(folder)
+    read: list[str] = []
+    original = MappedTensors.read
+
+    def noting(self: MappedTensors, name: str) -> np.ndarray:
+        read.append(name)
+        return original(self, name)
+
+    monkeypatch.setattr(MappedTensors, "read", noting)
+    parameters = Params(FileSource.of_file(folder / "model.safetensors"), backend=create(1))
+    matrix, bias = (f"transformer.h.0.attn.c_attn.{name}" for name in ("weight", "bias"))
+    for name in (matrix, bias):
+        weight = parameters.tensor(name).source
+        assert isinstance(weight, Parameter)
+        weight.prefetch()
+    assert read == [bias], "the matrix is read in its packed form"

@@ -1,0 +1,249 @@
+"""Forms of weights on disk: private, whole or not used, within a budget, and never an error."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gptrs.backend.kernel_cache import Entries
+from gptrs.backend.weight_identity import WeightFile, WeightIdentity, file_digest
+from gptrs_backend_numba.kept_weights import weight_file
+from gptrs_backend_numba.kept_weights.weight_file import TRAILER, bring_to_disk
+from gptrs_backend_numba.kept_weights.weight_folder import clear, files_in, kept_in
+from gptrs_backend_numba.kept_weights.weight_store import LEAST, WeightStore
+
+VERSION = "0123456789abcdef"
+
+
+class Weights:
+    """Weights of one made-up file, which says whether it is unchanged."""
+
+    def __init__(self, path: str = "/made/up") -> None:
+        self.unchanged = True
+        self.file = WeightFile(os.urandom(16), path, lambda: self.unchanged)
+
+    def identity(self, name: str) -> WeightIdentity:
+        return WeightIdentity.of(name.encode(), self.file)
+
+
+def contents(seed: int, nbytes: int = LEAST) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, nbytes, np.uint8)
+
+
+def kept(store: WeightStore, identity: WeightIdentity, form: str, array: np.ndarray) -> Path:
+    """Keep a form and return its file once it is written."""
+    before = {found.path for found in files_in(root_of(store))}
+    store.keep(identity, form, array)
+    store.writer.finish()
+    (path,) = {found.path for found in files_in(root_of(store))} - before
+    return path
+
+
+def root_of(store: WeightStore) -> Path:
+    assert store.root is not None
+    return store.root
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[WeightStore]:
+    store = WeightStore(tmp_path, VERSION, 64 * LEAST)
+    yield store
+    store.writer.end(1)
+
+
+@pytest.fixture
+def weights() -> Weights:
+    return Weights()
+
+
+def again(store: WeightStore, budget: int = 64 * LEAST) -> WeightStore:
+    """The store as another process has it."""
+    return WeightStore(store.root, VERSION, budget)
+
+
+def test_another_process_finds_the_bytes_mapped(store: WeightStore, weights: Weights) -> None:
+    array = contents(1, LEAST + 5)
+    identity = weights.identity("w")
+    kept(store, identity, "panels", array)
+    found = again(store).find(identity, "panels", array.nbytes)
+    assert found is not None
+    assert found.tobytes() == array.tobytes()
+    assert not found.flags.writeable
+    assert found.__array_interface__["data"][0] % 64 == 0
+    other = again(store)
+    assert other.find(identity, "columns", array.nbytes) is None
+    assert other.find(weights.identity("v"), "panels", array.nbytes) is None
+    assert other.find(Weights().identity("w"), "panels", array.nbytes) is None
+    assert WeightStore(store.root, "f" * 16).find(identity, "panels", array.nbytes) is None
+
+
+def test_files_are_private_and_read_only_once_they_are_on_the_disk(
+    store: WeightStore, weights: Weights
+) -> None:
+    path = kept(store, weights.identity("w"), "form", contents(1))
+    bring_to_disk(path)
+    assert path.stat().st_mode & 0o777 == 0o400
+    for folder in (path.parent, path.parent.parent):
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_small_forms_are_not_kept(store: WeightStore, weights: Weights) -> None:
+    store.keep(weights.identity("w"), "form", contents(1, LEAST - 1))
+    store.writer.finish()
+    assert list(files_in(root_of(store))) == []
+
+
+def test_what_died_meanwhile_is_not_written(store: WeightStore, weights: Weights) -> None:
+    store.keep(weights.identity("w"), "form", contents(1))
+    store.writer.finish()
+    assert store.written == Entries()
+
+
+def test_a_file_that_changed_meanwhile_gives_no_form(store: WeightStore, weights: Weights) -> None:
+    array = contents(1)
+    weights.unchanged = False
+    store.keep(weights.identity("w"), "form", array)
+    store.writer.finish()
+    assert list(files_in(root_of(store))) == []
+
+
+@pytest.mark.parametrize("damage", ["short", "long", "trailer", "renamed", "empty"])
+def test_a_damaged_file_is_made_again(
+    store: WeightStore, weights: Weights, damage: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    array, identity = contents(1), weights.identity("w")
+    path = kept(store, identity, "form", array)
+    if damage == "renamed":
+        path.rename(kept(store, weights.identity("v"), "form", contents(2)))
+        identity = weights.identity("v")
+    else:
+        with path.open("r+b") as file:
+            size = array.nbytes + TRAILER
+            file.truncate({"short": size - 1, "long": size + 1, "empty": 0}.get(damage, size))
+            if damage == "trailer":
+                file.seek(-1, os.SEEK_END)
+                file.write(b"\0\0")
+    assert again(store).find(identity, "form", array.nbytes) is None
+    assert "is made again" in caplog.text
+    assert kept(again(store), identity, "form", array).exists(), "it was in the way otherwise"
+
+
+def test_what_others_may_write_is_not_used(
+    store: WeightStore, weights: Weights, caplog: pytest.LogCaptureFixture
+) -> None:
+    array, identity = contents(1), weights.identity("w")
+    path = kept(store, identity, "form", array)
+    path.chmod(0o622)
+    assert again(store).find(identity, "form", array.nbytes) is None
+    assert "other users may write to it" in caplog.text
+    path.unlink()
+    path.symlink_to(Path("elsewhere").absolute())
+    assert again(store).find(identity, "form", array.nbytes) is None
+
+
+def test_what_may_have_been_lost_with_power_is_not_used(
+    store: WeightStore, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost, safe = (contents(seed) for seed in (1, 2))
+    path = kept(store, weights.identity("lost"), "form", lost)
+    bring_to_disk(kept(store, weights.identity("safe"), "form", safe))
+    path.chmod(0o600)
+    monkeypatch.setattr(weight_file, "_boot", lambda: b"another start...")
+    other = again(store)
+    assert other.find(weights.identity("safe"), "form", safe.nbytes) is not None
+    assert other.find(weights.identity("lost"), "form", lost.nbytes) is None
+
+
+def test_without_ids_of_starts_files_are_on_the_disk_at_once(
+    store: WeightStore, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weight_file, "_boot", lambda: bytes(16))
+    array = contents(1)
+    path = kept(store, weights.identity("w"), "form", array)
+    assert path.stat().st_mode & 0o777 == 0o400
+
+
+def test_the_least_recently_used_go_first(store: WeightStore, weights: Weights) -> None:
+    names, arrays = "abc", [contents(seed) for seed in range(3)]
+    for age, (name, array) in enumerate(zip(names, arrays, strict=True)):
+        path = kept(store, weights.identity(name), "form", array)
+        os.utime(path, (1000 + age, 1000 + age))
+    other = again(store, 3 * (LEAST + TRAILER))
+    assert other.find(weights.identity("a"), "form", LEAST) is not None
+    fourth = contents(4)
+    other.keep(weights.identity("d"), "form", fourth)
+    other.writer.finish()
+    found = [again(store).find(weights.identity(name), "form", LEAST) for name in "abcd"]
+    assert [array is not None for array in found] == [True, False, True, True]
+
+
+def test_what_this_process_uses_makes_no_room(
+    store: WeightStore, weights: Weights, caplog: pytest.LogCaptureFixture
+) -> None:
+    small = again(store, 2 * (LEAST + TRAILER))
+    arrays = [contents(seed) for seed in range(4)]
+    for name, array in zip("abcd", arrays, strict=True):
+        small.keep(weights.identity(name), "form", array)
+    small.writer.finish()
+    assert len(list(files_in(root_of(store)))) == 2
+    assert not small.keeps
+    assert caplog.text.count("do not all fit") == 1
+
+
+def test_an_unwritable_folder_costs_only_time(
+    store: WeightStore, weights: Weights, caplog: pytest.LogCaptureFixture
+) -> None:
+    (root_of(store) / VERSION).write_text("in the way")
+    array = contents(1)
+    store.keep(weights.identity("w"), "form", array)
+    store.writer.finish()
+    assert "packed weights cannot be kept" in caplog.text
+    assert not store.keeps
+    with caplog.at_level(logging.ERROR):
+        assert store.find(weights.identity("w"), "form", array.nbytes) is None
+
+
+def test_a_budget_of_nothing_keeps_nothing(tmp_path: Path, weights: Weights) -> None:
+    store, array = WeightStore(tmp_path, VERSION, 0), contents(1)
+    store.keep(weights.identity("w"), "form", array)
+    store.writer.finish()
+    assert list(tmp_path.iterdir()) == []
+    assert not store.keeps
+
+
+def test_a_stop_leaves_no_part_of_a_file(store: WeightStore, weights: Weights) -> None:
+    array = contents(1)
+    with pytest.raises(weight_file.StoppedError):
+        weight_file.write_weight(root_of(store) / "name", array, lambda: True)
+    assert list(root_of(store).iterdir()) == []
+
+
+def test_only_known_weights_are_prefetched(store: WeightStore, weights: Weights) -> None:
+    kept(store, weights.identity("w"), "form", contents(1))
+    assert store.prefetch(weights.identity("w"))
+    assert not store.prefetch(weights.identity("v"))
+
+
+def test_listing_and_clearing_by_file(store: WeightStore, tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.write_text("weights")
+    current = Weights(str(model))
+    current.file = WeightFile(file_digest(model.stat()), str(model), lambda: True)
+    stale = Weights("/changed/since")
+    arrays = [contents(seed) for seed in range(3)]
+    for source, name, array in zip((current, stale, stale), "abc", arrays, strict=True):
+        kept(store, source.identity(name), "form", array)
+    one, two = (Entries(n, n * (LEAST + TRAILER)) for n in (1, 2))
+    listed = kept_in(root_of(store), VERSION)
+    assert [(each.path, each.current, each.entries) for each in listed] == [
+        (str(model), True, one),
+        ("/changed/since", False, two),
+    ]
+    assert clear(root_of(store), keep=VERSION) == two
+    assert clear(root_of(store), keep=None) == one
+    assert [path.name for path in root_of(store).iterdir()] == ["model"]
