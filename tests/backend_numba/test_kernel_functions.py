@@ -37,9 +37,10 @@ def applied(x, y, *, inner):
 
 @kernel_part
 def both(pair, *, FACTOR):
-    if pair[0] == 0:
-        return 0, 0
-    return FACTOR * pair[1], pair[0]
+    result = 0, 0
+    if pair[0] != 0:
+        result = FACTOR * pair[1], pair[0]
+    return result
 
 
 @kernel

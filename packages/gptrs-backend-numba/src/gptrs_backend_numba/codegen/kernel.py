@@ -18,6 +18,7 @@ import numpy as np
 
 from gptrs_backend_numba.codegen.array_lifetimes import require_kept_arrays
 from gptrs_backend_numba.codegen.deferred import Intrinsic, register_jitable
+from gptrs_backend_numba.codegen.inlining import Part, inline_parts
 from gptrs_backend_numba.codegen.sources import foreign_digest, syntax_tree
 
 
@@ -60,7 +61,9 @@ def kernel_part(function: Callable[..., object]) -> KernelFunction:
     """Decorator: as `kernel`, for what kernels call: compiled as if its body stood in theirs.
 
     A function that is called once, or small and often, becomes the same machine code then as if
-    nobody had cut it out. Its arguments may be tuples and arrays as well.
+    nobody had cut it out. Its arguments may be tuples and arrays as well. It returns once, at its
+    end, and is called by a statement of its own, `part(x)` or `y = part(x)`; one without bindings
+    by its name, one with bindings through a binding of the caller.
     """
     assert isinstance(function, FunctionType)
     return KernelFunction(function, inlined=True)
@@ -85,17 +88,25 @@ class SpecializedKernel:
         File and line numbers are those of the kernel, so numba's errors point to them.
         """
         function = self.template.function
-        definition = _without_bindings(_definition(function))
-        tree = ast.Module([definition], [])
-        namespace = {
-            **function.__globals__,
-            **{name: _bound(value) for name, value in self.bindings.items()},
-        }
+        definition, namespace = self._definition(), self._namespace()
+        inline_parts(definition, namespace, _part_of)
+        tree = ast.fix_missing_locations(ast.Module([definition], []))
         exec(compile(tree, function.__code__.co_filename, "exec", dont_inherit=True), namespace)
         built = namespace[definition.name]
         assert isinstance(built, FunctionType)
         built.__name__ = built.__qualname__ = name
         return built
+
+    def as_part(self) -> Part:
+        """Return what is put in the place of a call, if the kernel is a part of others."""
+        return Part(self._definition(), self._namespace())
+
+    def _definition(self) -> ast.FunctionDef:
+        return _without_bindings(_definition(self.template.function))
+
+    def _namespace(self) -> dict[str, object]:
+        bound = {name: _bound(value) for name, value in self.bindings.items()}
+        return {**self.template.function.__globals__, **bound}
 
 
 def unique_name(name: str, key: str) -> str:
@@ -130,7 +141,17 @@ def _key_of(value: object) -> str:
 
 
 def _bound(value: object) -> object:
-    return _callee(value.key, value) if isinstance(value, SpecializedKernel) else value
+    if isinstance(value, SpecializedKernel) and not value.template.inlined:
+        return _callee(value.key, value)
+    return value
+
+
+def _part_of(value: object) -> Part | None:
+    if isinstance(value, KernelFunction) and value.inlined:
+        return value.specialize().as_part()
+    if isinstance(value, SpecializedKernel):  # others have been bound
+        return value.as_part()
+    return None
 
 
 _CALLEES: dict[str, FunctionType] = {}
@@ -139,9 +160,7 @@ _CALLEES: dict[str, FunctionType] = {}
 def _callee(key: str, specialized: SpecializedKernel) -> FunctionType:
     """Return the one function of a specialized kernel that other kernels call."""
     if key not in _CALLEES:
-        built = specialized.build(unique_name(specialized.name, key))
-        options = {"inline": "always"} if specialized.template.inlined else {}
-        _CALLEES[key] = register_jitable(**options)(built)
+        _CALLEES[key] = register_jitable(specialized.build(unique_name(specialized.name, key)))
     return _CALLEES[key]
 
 

@@ -17,7 +17,6 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.elements import load_of, memory_of, store_of
 from gptrs_backend_numba.codegen.function_calls import use_wide_vectors
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
@@ -93,7 +92,8 @@ def amx_attention_task(
     panels = Panels(columns, G[GROUP], batch, head, first, step, count)
     keys = key + SIZE * (batch * G[KB] + head * G[KH])
     values = G[VALUE] + SIZE * (batch * G[VB] + head * G[VH])
-    held = np.empty(memory_bytes(sizes, count), np.uint8)
+    nbytes = memory_bytes(sizes, count)
+    held = np.empty(nbytes, np.uint8)
     memory = memory_at(held.ctypes.data, sizes, count)
     set_scale(memory.scales, scale)
     bounds = pointer(memory.bounds, np.int64)
@@ -117,7 +117,7 @@ def amx_attention_task(
     return 0
 
 
-@register_jitable(inline="always")
+@kernel_part
 def set_scale(scales, scale):
     """Make a vector of the scale: scores count powers of two, which are cheaper than those of e."""
     X = pointer(scales, np.float32)

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.kernel import kernel_part
 from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.kernels.amx.attention_ir import scale_panel, softmax_pairs, update_maxima
@@ -43,7 +42,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 INF = np.float32(np.inf)
 
 
-@register_jitable(inline="always")
+@kernel_part
 def count_blocks(bounds, panels):
     """Return the number of blocks that all panels go through, and one more."""
     blocks = np.int64(1)
@@ -52,7 +51,7 @@ def count_blocks(bounds, panels):
     return blocks
 
 
-@register_jitable(inline="always")
+@kernel_part
 def block_after(p, at, begin, end, bounds, panels):
     """Return the block that follows the one from key `at` on, for panel p, as (panel, key, count).
 
@@ -97,7 +96,7 @@ def upcoming_matrix(query, key, G, sizes, task, matrix, begin, blocks, *, SIZE):
     return Upcoming(keys, values, queries, (sizes.n_keys + blocks - 1) // blocks, first)
 
 
-@register_jitable(inline="always")
+@kernel_part
 def hide_masked(scores, G, M, panels, p, at, shown):
     """Set scores that the mask hides to -inf, in `shown` rows, those of the keys from `at` on."""
     W = pointer(scores, np.float32)

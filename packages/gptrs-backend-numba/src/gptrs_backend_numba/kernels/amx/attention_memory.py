@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.kernel import kernel_part
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import (
     BLOCK_BYTES,
@@ -91,7 +90,7 @@ class Memory(NamedTuple):
     """Two int64 for each panel: the numbers of keys that some and that all of its queries see."""
 
 
-@register_jitable(inline="always")
+@kernel_part
 def sizes_of(n_keys, head_dim, value_dim, chunk):
     """Return the sizes for chunks of as many keys."""
     steps, blocks = (head_dim + STEP - 1) // STEP, (value_dim + AMX_ROWS - 1) // AMX_ROWS

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.function_calls import call_compiled
-from gptrs_backend_numba.codegen.kernel import kernel
+from gptrs_backend_numba.codegen.kernel import kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import fma, keep_alive, pointer
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.amx.bf16x3_ir import STEP
@@ -143,7 +142,7 @@ def blocks_task(x, right, out, geometry, task):
     return 0
 
 
-@register_jitable(inline="always")
+@kernel_part
 def compute_again(G, sums, begin, column, right, height):
     """Compute positions with NaN again without AMX: numbers that are not finite have no split.
 

@@ -159,7 +159,7 @@ def finish_tile(
                       geometry, 0)  # fmt: skip
 
 
-@register_jitable(inline="always")
+@kernel_part
 def block_of_task(G, task):
     """Return the first tile of a task and how many it has, its first panel and its last + 1."""
     panels = (G[N] + PANEL - 1) // PANEL
@@ -171,7 +171,7 @@ def block_of_task(G, task):
     return first_tile, count, first_panel, min(first_panel + G[PANELS_A_TASK], panels)
 
 
-@register_jitable(inline="always")
+@kernel_part
 def start_sums(G, sums, first, panel, whole, no_start):
     """Start the sums of a tile: with bias and residual if they become results as they are.
 

@@ -14,7 +14,6 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.elements import load_of, memory_of, store_of
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import divide, keep_alive, pointer
@@ -153,7 +152,7 @@ def attention_panel_task(
     return 0
 
 
-@register_jitable(inline="always")
+@kernel_part
 def memory_at(address, head_dim, value_dim):
     """Return where all is in the memory at an address, from a cache line on."""
     queries = (address + 63) // 64 * 64
@@ -226,7 +225,7 @@ def widen_block(
             V[j * value_dim + e] = load(R[e])
 
 
-@register_jitable(inline="always")
+@kernel_part
 def multiply_keys(keys, step, memory, count, head_dim):
     """Compute scores of `count` keys, in tiles from the largest to the smallest."""
     queries, scores = memory.queries, memory.scores
@@ -243,7 +242,7 @@ def multiply_keys(keys, step, memory, count, head_dim):
         row += 1
 
 
-@register_jitable(inline="always")
+@kernel_part
 def multiply_values(values, step, memory, count, value_dim):
     """Scale the sums, and add `count` values times the powers of their scores."""
     scores, factors, sums = memory.scores, memory.factors, memory.sums
@@ -259,7 +258,7 @@ def multiply_values(values, step, memory, count, value_dim):
         row += 1
 
 
-@register_jitable(inline="always")
+@kernel_part
 def hide_masked(scores, G, mask, panel, begin, count):
     """Set the scores of keys that the mask hides to -inf, in a block of `count` from `begin` on."""
     columns, group, batch, head, first = panel

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.function_calls import call_compiled
-from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.codegen.tasks import share_tasks
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
@@ -50,7 +49,7 @@ def run_convolution(
     return 0
 
 
-@register_jitable(inline="always")
+@kernel_part
 def compute_panel(G, geometry, x, out, at, weights, following, tall, short, first_item, last_item):
     """Compute some tiles for the panel of channels that begins `at` bytes after the first."""
     n, tiles = G[N], G[TILES]

@@ -62,19 +62,19 @@ def finish_kernel(
     return 0
 
 
-@register_jitable(inline="always")
+@register_jitable
 def relu(x):
     """Return max(x, 0)."""
     return float_maximum(x, f32(0.0))
 
 
-@register_jitable(inline="always")
+@register_jitable
 def relu6(x):
     """Return x between 0 and 6."""
     return float_minimum(float_maximum(x, f32(0.0)), f32(6.0))
 
 
-@register_jitable(inline="always")
+@register_jitable
 def gelu_tanh(x):
     """Return GELU by its approximation with tanh."""
     # 1 + tanh(y) is 2 / (1 + e^(-2 y)), of which no digits cancel. Powers below 2^-24 do not
@@ -83,19 +83,19 @@ def gelu_tanh(x):
     return divide(x, f32(1.0) + exp_f32(float_maximum(f32(-32.0), y)))
 
 
-@register_jitable(inline="always")
+@register_jitable
 def gelu_erf(x):
     """Return GELU by the error function."""
     return f32(0.5) * x * (f32(1.0) + erf_f32(f32(0.7071067811865476) * x))
 
 
-@register_jitable(inline="always")
+@register_jitable
 def gelu_quick(x):
     """Return GELU by its approximation with the logistic function."""
     return x * logistic_f32(f32(1.702) * x)
 
 
-@register_jitable(inline="always")
+@register_jitable
 def silu(x):
     """Return x times its logistic function."""
     return x * logistic_f32(x)

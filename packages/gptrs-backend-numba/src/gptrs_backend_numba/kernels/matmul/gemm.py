@@ -13,10 +13,9 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.elements import bits_of_width, load_of, memory_of
 from gptrs_backend_numba.codegen.function_calls import call_compiled, call_tile
-from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import fma, keep_alive, offset, pointer
 from gptrs_backend_numba.codegen.tasks import share_tasks
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
@@ -73,7 +72,7 @@ def run_gemm(state, function, count, threads, lhs, rhs, bias, residual, sums, ou
     return 0
 
 
-@register_jitable(inline="always")
+@kernel_part
 def block_of_task(G, task, panels):
     """Return the matrix of a task, its first tile and the one after its last, and its panels."""
     tiles = G[TILES]
@@ -88,7 +87,7 @@ def block_of_task(G, task, panels):
     return batch, first_tile, last_tile, first_panel, last_panel
 
 
-@register_jitable(inline="always")
+@kernel_part
 def multiply_row(G, geometry, L, right, batch, panel, own, memory, out, size):
     """Compute two panels of a product of one row: that is faster on two streams from memory.
 
@@ -119,19 +118,21 @@ def multiply_row(G, geometry, L, right, batch, panel, own, memory, out, size):
                           column + half * PANEL, 1, width, geometry, 0)  # fmt: skip
 
 
-@register_jitable(inline="always")
+@kernel_part
 def following_panel(G, block, right, panel, begin, length):
     """Return the address of the block of a packed right side that is read after this one."""
     _, _, _, first_panel, last_panel = block
     R, step, panel_step = right
     if panel + 1 < last_panel:
-        return R + (panel + 1) * panel_step + begin * step
-    if begin + length >= G[K]:
-        return R + (last_panel + G[SKIPPED]) % ((G[N] + PANEL - 1) // PANEL) * panel_step
-    return R + first_panel * panel_step + (begin + length) * step
+        address = R + (panel + 1) * panel_step + begin * step
+    elif begin + length >= G[K]:
+        address = R + (last_panel + G[SKIPPED]) % ((G[N] + PANEL - 1) // PANEL) * panel_step
+    else:
+        address = R + first_panel * panel_step + (begin + length) * step
+    return address
 
 
-@register_jitable(inline="always")
+@kernel_part
 def multiply_tile(
     G, geometry, L, B, b_step, first, column, height, begin, length, is_last_tile, memory, out,
     prefetch, prefetch_step,
@@ -169,7 +170,7 @@ def multiply_tile(
         call_compiled(G[FINISH], C, c_step, out, first, column, height, width, geometry, 0)
 
 
-@register_jitable(inline="always")
+@kernel_part
 def multiply_panel(G, geometry, L, right, block, panel, begin, length, own, memory, out, size):
     """Compute a block of k of one panel for all tiles of a task.
 

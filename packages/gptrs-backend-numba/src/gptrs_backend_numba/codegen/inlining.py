@@ -1,0 +1,163 @@
+"""Parts of kernels in the place of their calls, in the syntax tree, before numba sees it.
+
+numba inlines too, and translates and types a function anew for each place that calls it: several
+times the time that the whole kernel takes.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import copy
+import itertools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The definition of a part, which stays as it is, and the global names that it sees."""
+
+    definition: ast.FunctionDef
+    namespace: dict[str, object]
+
+
+PartOf = Callable[[object], Part | None]
+"""Returns the part that a global value stands for, None if it is no part."""
+
+
+def inline_parts(
+    definition: ast.FunctionDef, namespace: dict[str, object], part_of: PartOf
+) -> None:
+    """Put the statements of parts where `definition` calls them, and theirs where those do.
+
+    A call is a statement, all that is assigned, or all that is returned. Names of a part get a
+    number; its global names are added to `namespace`. TypeError for a call in another place, or of
+    a part that does not return once, at its end.
+    """
+    parameters = {argument.arg for argument in definition.args.args}
+    inliner = _Inliner(namespace, part_of, _stored(definition) | parameters)
+    definition.body = inliner.inlined(definition.body)
+    for node in _names(definition):
+        if inliner.part(node) is not None:
+            raise TypeError(
+                f"line {node.lineno} of `{definition.name}`: `{node.id}` is a part of kernels;"
+                " call it by a statement, or assign what it returns"
+            )
+
+
+class _Inliner(ast.NodeTransformer):
+    def __init__(
+        self, namespace: dict[str, object], part_of: PartOf, variables: frozenset[str]
+    ) -> None:
+        self._namespace = namespace
+        self._part_of = part_of
+        self._variables = variables
+        self._numbers = itertools.count(1)
+
+    def part(self, node: ast.expr) -> Part | None:
+        """Return the part that an expression is the global name of."""
+        if not isinstance(node, ast.Name) or node.id in self._variables:
+            return None
+        return self._part_of(self._namespace.get(node.id))
+
+    def inlined(self, statements: list[ast.stmt]) -> list[ast.stmt]:
+        """Return the statements with parts inlined."""
+        found = (self.visit(statement) for statement in statements)
+        return [each for one in found for each in (one if isinstance(one, list) else [one])]
+
+    def _visit_statement(
+        self, statement: ast.Assign | ast.Expr | ast.Return
+    ) -> ast.stmt | list[ast.stmt]:
+        call = statement.value
+        part = self.part(call.func) if isinstance(call, ast.Call) else None
+        if part is None:
+            return statement
+        assert isinstance(call, ast.Call)
+        *body, end = self._body(part, call)
+        if not isinstance(end, ast.Return):
+            body.append(end)
+            if not isinstance(statement, ast.Expr):
+                raise TypeError(f"line {call.lineno}: `{part.definition.name}` returns nothing")
+        elif not isinstance(statement, ast.Expr):
+            statement.value = end.value
+            body.append(statement)
+        return self.inlined(body)
+
+    def visit_Assign(self, node: ast.Assign) -> ast.stmt | list[ast.stmt]:
+        return self._visit_statement(node)
+
+    def visit_Expr(self, node: ast.Expr) -> ast.stmt | list[ast.stmt]:
+        return self._visit_statement(node)
+
+    def visit_Return(self, node: ast.Return) -> ast.stmt | list[ast.stmt]:
+        return self._visit_statement(node)
+
+    def _body(self, part: Part, call: ast.Call) -> list[ast.stmt]:
+        """Return what a call does: its arguments as variables, then the statements of the part."""
+        definition = part.definition
+        _require_one_end(definition)
+        suffix = f"__{next(self._numbers)}"
+        stored = _stored(definition)
+        names: dict[str, ast.expr] = {name: ast.Name(f"{name}{suffix}") for name in stored}
+        bound: list[ast.stmt] = []
+        for parameter, value in _arguments(definition, call):
+            # A variable of the caller cannot change meanwhile, so it needs no second name.
+            if isinstance(value, ast.Name | ast.Constant) and parameter not in stored:
+                names[parameter] = value
+            else:
+                names[parameter] = ast.Name(f"{parameter}{suffix}")
+                bound.append(ast.Assign([ast.Name(f"{parameter}{suffix}", ast.Store())], value))
+        for name in {node.id for node in _names(definition)} - names.keys():
+            names[name] = ast.Name(self._global(name, suffix, part.namespace))
+        body = [*bound, *(_Renamer(names).visit(copy.deepcopy(s)) for s in _statements(definition))]
+        # The lines of another file would make errors point to wrong ones.
+        for node in (node for statement in body for node in ast.walk(statement)):
+            ast.copy_location(node, call)
+        return body
+
+    def _global(self, name: str, suffix: str, namespace: dict[str, object]) -> str:
+        """Return the name in the kernel of a global name of a part."""
+        value = namespace[name] if name in namespace else getattr(builtins, name)
+        taken = name in self._variables or self._namespace.get(name, value) is not value
+        own = f"{name}{suffix}" if taken else name
+        self._namespace[own] = value
+        return own
+
+
+class _Renamer(ast.NodeTransformer):
+    def __init__(self, names: dict[str, ast.expr]) -> None:
+        self._names = names
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        found = copy.copy(self._names[node.id])
+        if isinstance(found, ast.Name):
+            found.ctx = node.ctx
+        return found
+
+
+def _statements(definition: ast.FunctionDef) -> list[ast.stmt]:
+    """Return the body without its docstring."""
+    return definition.body[ast.get_docstring(definition) is not None :]
+
+
+def _require_one_end(definition: ast.FunctionDef) -> None:
+    returns = [node for node in ast.walk(definition) if isinstance(node, ast.Return)]
+    if returns and (len(returns) > 1 or returns[0] is not definition.body[-1]):
+        raise TypeError(f"part `{definition.name}` must return once, by its last statement")
+
+
+def _arguments(definition: ast.FunctionDef, call: ast.Call) -> Iterator[tuple[str, ast.expr]]:
+    parameters = [argument.arg for argument in definition.args.args]
+    if call.keywords or len(call.args) != len(parameters):
+        raise TypeError(f"line {call.lineno}: `{definition.name}` takes {', '.join(parameters)}")
+    return zip(parameters, call.args, strict=True)
+
+
+def _stored(definition: ast.FunctionDef) -> frozenset[str]:
+    """Return the names that the function assigns to."""
+    return frozenset(node.id for node in _names(definition) if isinstance(node.ctx, ast.Store))
+
+
+def _names(definition: ast.FunctionDef) -> Iterator[ast.Name]:
+    return (node for node in ast.walk(definition) if isinstance(node, ast.Name))
