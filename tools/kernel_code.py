@@ -86,12 +86,21 @@ def record(folder: Path, arguments: list[str]) -> None:
     index = (folder / "index.tsv").open("w")
 
     def capture(library) -> None:
-        text = normalized(library.get_asm_str())
+        # To emit code changes the module, of which the kernel is made afterwards.
+        machine, module = library._codegen._tm, library._final_module
+        text = normalized(machine.emit_assembly(module.clone()))
         digest = hashlib.blake2b(text.encode(), digest_size=10).hexdigest()
         (folder / f"{digest}.s").write_text(text)
         test = os.environ.get("PYTEST_CURRENT_TEST", "").removesuffix(" (call)")
         name = re.sub(r"^.*?((?!_ZN)[a-z]\w*?)_?[0-9a-f]{32}.*", r"\1", library.name)
-        print(test, name, text_bytes(library._get_compiled_object()), digest, sep="\t", file=index)
+        print(
+            test,
+            name,
+            text_bytes(machine.emit_object(module.clone())),
+            digest,
+            sep="\t",
+            file=index,
+        )
 
     numba_compiler._require_known = capture
     machine_code.Kernel.__call__ = lambda self, *arguments: 0  # do not run what may be foreign

@@ -13,6 +13,8 @@ from typing import TypeVar, overload
 
 Function = TypeVar("Function", bound=Callable[..., object])
 
+_TARGET = "gptrs_backend_numba.codegen.kernel_target"
+
 _waiting: list[Callable[[], object]] = []
 """Registrations to make before the next kernel is compiled."""
 
@@ -36,7 +38,7 @@ class Intrinsic:
     def _numba_type_(self) -> object:
         """Return the numba type of this object; numba asks objects that it does not know for it."""
         register_waiting()
-        context = import_module("numba.core.registry").cpu_target.typing_context
+        context = import_module(_TARGET).TARGET.typing_context
         return context.resolve_value_type(self._real)
 
 
@@ -100,7 +102,7 @@ def register_waiting() -> None:
         for register in _waiting:
             register()
         _waiting.clear()
-        import_module("numba.core.registry").cpu_target.typing_context.refresh()
+        import_module(_TARGET).TARGET.typing_context.refresh()
 
 
 class _Types:

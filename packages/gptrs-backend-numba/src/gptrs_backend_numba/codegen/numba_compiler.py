@@ -8,12 +8,12 @@ from types import FunctionType
 
 import llvmlite.binding as llvm
 from numba import types
-from numba.core.codegen import CodeLibrary
 from numba.core.compiler import Flags, compile_extra
 from numba.core.compiler_lock import global_compiler_lock
-from numba.core.registry import cpu_target
+from numba.core.target_extension import target_override
 
 from gptrs_backend_numba.codegen.deferred import register_waiting
+from gptrs_backend_numba.codegen.kernel_target import NAME, TARGET, KernelLibrary
 from gptrs_backend_numba.codegen.machine_code import MachineCode
 
 _ARRAYS = """
@@ -55,35 +55,37 @@ def machine_code(function: FunctionType, fastmath: tuple[str, ...]) -> MachineCo
     register_waiting()
     flags = Flags()
     options = {"nopython": True, "error_model": "numpy", "fastmath": set(fastmath)}
-    cpu_target.options.parse_as_flags(flags, options)
-    flags.no_compile = flags.no_cpython_wrapper = flags.no_cfunc_wrapper = True
+    TARGET.options.parse_as_flags(flags, options)
+    flags.no_compile = True
     count = function.__code__.co_argcount
-    with global_compiler_lock:
+    with global_compiler_lock, target_override(NAME):
+        library = TARGET.target_context.codegen().create_library(function.__name__)
+        library.is_kernel = True
         result = compile_extra(
-            cpu_target.typing_context,
-            cpu_target.target_context,
+            TARGET.typing_context,
+            TARGET.target_context,
             function,
             (types.int64,) * count,
             types.int64,
             flags,
             {},
+            library,
         )
-        library = result.library
         library.add_linking_library(_arrays())  # the last one: it is asked for what still lacks
         library.finalize()
         _require_known(library)
-        content = library._get_compiled_object()
+        content = library.object_file()
     return MachineCode(result.fndesc.llvm_func_name, count, content)
 
 
 @cache
-def _arrays() -> CodeLibrary:
-    library = cpu_target.target_context.codegen().create_library("arrays")
+def _arrays() -> KernelLibrary:
+    library = TARGET.target_context.codegen().create_library("arrays")
     library.add_llvm_module(llvm.parse_assembly(_ARRAYS))
     return library
 
 
-def _require_known(library: CodeLibrary) -> None:
+def _require_known(library: KernelLibrary) -> None:
     """Raise AssertionError for an unknown symbol: linking it would end the process."""
     process = ctypes.CDLL(None)
     for function in library._final_module.functions:
