@@ -120,7 +120,8 @@ class SizeGuards:
         known = self.completed(self.example)
         if any(evaluated(guard, known) < 0 for guard in guards):
             return False
-        self._guards.update(dict.fromkeys(guards))
+        for guard in guards:
+            self._add(guard)
         return True
 
     def at_least_zero(self, dim: int) -> bool:
@@ -131,10 +132,16 @@ class SizeGuards:
         if high is not None and high < 0:
             return False
         yes = self.example_size(dim) >= 0
-        wanted = dim if yes else -dim - 1
-        if not any(_implies(guard, wanted) for guard in self._guards):
-            self._guards[wanted] = None
+        self._add(dim if yes else -dim - 1)
         return yes
+
+    def _add(self, wanted: int) -> None:
+        """Add a guard unless another one implies it; drop those that it implies."""
+        if any(_implies(guard, wanted) for guard in self._guards):
+            return
+        for guard in [guard for guard in self._guards if _implies(wanted, guard)]:
+            del self._guards[guard]
+        self._guards[wanted] = None
 
     def bounds(self, dim: int) -> tuple[int | None, int | None]:
         """Return the least and the greatest value of `dim`, None where it has no such bound."""
