@@ -1,16 +1,20 @@
-"""`gptrs cache`: compiled kernels are shown, made in advance, and removed."""
+"""`gptrs cache`: compiled kernels and packed weights are shown, made in advance, and removed."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from cli.test_terminal import on_a_terminal
 from gptrs.backend.kernel_cache import CacheReport, CacheVersion, Entries
+from gptrs.backend.weight_cache import KeptFile, WeightCacheReport
 from gptrs.plugins.manager import manager
+from runtime.tiny_gpt2 import save_tiny_gpt2
 
 
 class KeepingBackend:
@@ -19,6 +23,7 @@ class KeepingBackend:
     def __init__(self) -> None:
         self._real = manager().get_backend("ref")
         self.cleared: list[bool] = []
+        self.cleared_weights: list[bool] = []
 
     def __getattr__(self, name: str) -> object:
         return getattr(self._real, name)
@@ -37,6 +42,20 @@ class KeepingBackend:
     def compiling(self, tell):
         raise NotImplementedError
 
+    def weight_report(self) -> WeightCacheReport:
+        files = [
+            KeptFile("/models/a.safetensors", True, Entries(5, 6 << 20)),
+            KeptFile("/models/\x1b[31mgone", False, Entries(2, 1 << 20)),
+        ]
+        return WeightCacheReport(Path("/some/folder/weights"), 16 << 20, files)
+
+    def clear_weights(self, *, stale_only: bool = False) -> Entries:
+        self.cleared_weights.append(stale_only)
+        return Entries(2 if stale_only else 7, 1 << 20)
+
+    def finish_weights(self) -> Entries:
+        raise NotImplementedError
+
 
 @pytest.fixture
 def keeping(monkeypatch: pytest.MonkeyPatch) -> KeepingBackend:
@@ -44,6 +63,9 @@ def keeping(monkeypatch: pytest.MonkeyPatch) -> KeepingBackend:
     backend = KeepingBackend()
     monkeypatch.setattr(
         "gptrs_cli.commands.cache.kernel_caches", lambda name=None: {"keeping": backend}
+    )
+    monkeypatch.setattr(
+        "gptrs_cli.commands.cache.weight_caches", lambda name=None: {"keeping": backend}
     )
     return backend
 
@@ -53,11 +75,30 @@ def test_info_shows_what_is_kept_and_what_is_stale(gptrs, keeping):
     assert "/some/folder" in shown
     assert "4, 3.0 MiB of at most 8.0 MiB" in shown
     assert "stale    1, 1.0 MiB: made \\x1b[31mlong ago" in shown
+    assert "7, 7.0 MiB of at most 16.0 MiB" in shown
+    assert "in use   5, 6.0 MiB: /models/a.safetensors" in shown
+    assert "stale    2, 1.0 MiB: /models/\\x1b[31mgone" in shown
     assert "cache clear --stale" in shown
 
 
 def test_info_as_json(gptrs, keeping):
-    (cache,) = gptrs("cache", "info", "--json").json["caches"]
+    shown = gptrs("cache", "info", "--json").json
+    (weights,) = shown["weights"]
+    files = weights.pop("files")
+    assert weights == {
+        "backend": "keeping",
+        "folder": "/some/folder/weights",
+        "entries": 7,
+        "bytes": 7 << 20,
+        "budget_bytes": 16 << 20,
+        "stale_entries": 2,
+        "stale_bytes": 1 << 20,
+    }
+    assert [(file["path"], file["current"], file["entries"]) for file in files] == [
+        ("/models/a.safetensors", True, 5),
+        ("/models/\x1b[31mgone", False, 2),
+    ]
+    (cache,) = shown["caches"]
     versions = cache.pop("versions")
     assert cache == {
         "backend": "keeping",
@@ -76,7 +117,17 @@ def test_clear(gptrs, keeping, options, stale, removed):
     assert f"keeping: {removed} kernel" in gptrs("cache", "clear", *options).out
     (cache,) = gptrs("cache", "clear", *options, "--json").json["caches"]
     assert cache == {"backend": "keeping", "removed": removed, "bytes": 1 << 20}
-    assert keeping.cleared == [stale, stale]
+    assert keeping.cleared == keeping.cleared_weights == [stale, stale]
+
+
+@pytest.mark.parametrize(
+    ("options", "kernels", "weights"),
+    [(["--kernels"], 4, None), (["--weights"], None, 7), (["--kernels", "--weights"], 4, 7)],
+)
+def test_clear_one_kind(gptrs, keeping, options, kernels, weights):
+    removed = gptrs("cache", "clear", *options, "--json").json
+    for kind, count in (("caches", kernels), ("weights", weights)):
+        assert [entry["removed"] for entry in removed[kind]] == ([] if count is None else [count])
 
 
 def test_a_backend_that_keeps_nothing_says_so(gptrs):
@@ -91,6 +142,7 @@ def test_warming_runs_the_model_on_any_backend(gptrs, model_directory):
     assert result.json.pop("seconds") > 0
     assert result.json["backend"] == "ref"
     assert result.json["compiled"] == 0
+    assert result.json["weights"] == 0
 
 
 @pytest.mark.parametrize(
@@ -133,6 +185,30 @@ def test_what_was_warmed_is_not_compiled_again(gptrs_process, model_directory, n
     assert again.json["compiled"] == 0
     removed = run("cache", "clear", "--backend", "numba", "--json").json["caches"][0]
     assert removed["removed"] == report["entries"]
+
+
+@pytest.mark.slow
+def test_what_was_packed_is_not_packed_again(gptrs_process, tmp_path, numba_cache):
+    sizes = {"n_embd": 256, "n_layer": 1, "n_head": 4}
+    model = save_tiny_gpt2(tmp_path / "m", **sizes)
+    time.sleep(2.1)  # a file that was just written has no identity
+
+    def run(*arguments):
+        return gptrs_process("cache", *arguments, environment=numba_cache).json
+
+    warm = ("warm", "--model", model, "--prompt-lengths", "3", "--json")
+    first = run(*warm)
+    assert first["weights"] >= 4
+    assert run(*warm)["weights"] == 0
+    (report,) = run("info", "--backend", "numba", "--json")["weights"]
+    (file,) = report["files"]
+    assert (file["path"], file["current"]) == (str(model / "model.safetensors"), True)
+    assert file["entries"] == first["weights"]
+    assert first["weight_bytes"] < file["bytes"] == report["bytes"] <= report["budget_bytes"]
+    os.utime(model / "model.safetensors")
+    removed = run("clear", "--weights", "--stale", "--backend", "numba", "--json")
+    assert removed["caches"] == []
+    assert removed["weights"][0]["removed"] == first["weights"]
 
 
 @pytest.mark.slow

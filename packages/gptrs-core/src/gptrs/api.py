@@ -18,6 +18,8 @@ the module an entry point names stays light.
   and `pattern`; for rewrites `rewrite`, `Rewrite`, `Declined`, `Emitter`, `Match`, `calls`,
   `Operand`, `Operands` and `Attribute`;
   `KernelCache`, with `CacheReport`, `CacheVersion` and `Entries`;
+  `WeightKeeper`, with `WeightIdentity` and `WeightFile`;
+  `WeightCache`, with `WeightCacheReport` and `KeptFile`;
   `SymbolicBackend`, with `SizeGuards`, `deciding`, `least`, `greatest` and `select`;
   `PaddingBackend`; `ProfiledExecutable`, with `KernelRun`; `BindingExecutable`, with `BoundInputs`;
   `MachineProbe`.

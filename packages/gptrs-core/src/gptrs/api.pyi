@@ -25,6 +25,12 @@ from gptrs.backend.protocol import Executable as Executable
 from gptrs.backend.protocol import InputRole as InputRole
 from gptrs.backend.symbolic import PaddingBackend as PaddingBackend
 from gptrs.backend.symbolic import SymbolicBackend as SymbolicBackend
+from gptrs.backend.weight_cache import KeptFile as KeptFile
+from gptrs.backend.weight_cache import WeightCache as WeightCache
+from gptrs.backend.weight_cache import WeightCacheReport as WeightCacheReport
+from gptrs.backend.weight_identity import WeightFile as WeightFile
+from gptrs.backend.weight_identity import WeightIdentity as WeightIdentity
+from gptrs.backend.weight_identity import WeightKeeper as WeightKeeper
 from gptrs.capture import primitives as primitives
 from gptrs.capture.compilation import BackendWithPasses as BackendWithPasses
 from gptrs.capture.events.trace import CompileEnd as CompileEnd

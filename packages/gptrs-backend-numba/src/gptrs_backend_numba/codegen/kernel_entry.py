@@ -8,7 +8,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from gptrs_backend_numba.private_files import OPEN_FLAGS, require_own
+from gptrs.private_files import OPEN_FLAGS, require_own
 
 _MAGIC = b"gptrs kernel 2\n"
 _DIGEST = hashlib.sha256().digest_size

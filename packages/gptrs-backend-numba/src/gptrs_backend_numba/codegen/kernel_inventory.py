@@ -13,8 +13,8 @@ from pathlib import Path
 
 from gptrs.backend.kernel_cache import CacheVersion, Entries
 from gptrs.errors import ExecutionError, UsageError
+from gptrs.private_files import ABANDONED_S, remove_abandoned
 from gptrs_backend_numba.codegen.kernel_entry import version_of
-from gptrs_backend_numba.private_files import ABANDONED_S, remove_abandoned
 
 VARIABLE = "GPTRS_CACHE_BYTES"
 """The environment variable with the most bytes that compiled kernels may take on disk."""

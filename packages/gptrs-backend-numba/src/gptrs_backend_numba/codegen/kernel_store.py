@@ -12,9 +12,9 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
+from gptrs.private_files import PARTIAL, private_folder
 from gptrs_backend_numba.codegen.kernel_entry import DamagedEntryError, Entry, encoded, read_own
 from gptrs_backend_numba.codegen.kernel_inventory import budget_bytes, keep_within
-from gptrs_backend_numba.private_files import PARTIAL, private_folder
 
 _LOG = logging.getLogger("gptrs")
 _LOCK_FILE = ".lock"

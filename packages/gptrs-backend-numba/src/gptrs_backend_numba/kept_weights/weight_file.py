@@ -20,7 +20,7 @@ from typing import cast
 import numpy as np
 
 from gptrs.backend.mapped_pages import prefetch_pages
-from gptrs_backend_numba.private_files import OPEN_FLAGS, PARTIAL, require_own
+from gptrs.private_files import OPEN_FLAGS, PARTIAL, require_own
 
 _MAGIC = b"gptrs weight 1\n\0"
 _BOOT = 16

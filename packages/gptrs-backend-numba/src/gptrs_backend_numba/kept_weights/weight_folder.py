@@ -17,7 +17,7 @@ from gptrs.backend.kernel_cache import Entries
 from gptrs.backend.weight_cache import KeptFile
 from gptrs.backend.weight_identity import file_digest
 from gptrs.errors import ExecutionError
-from gptrs_backend_numba.private_files import ABANDONED_S, remove_abandoned
+from gptrs.private_files import ABANDONED_S, remove_abandoned
 
 LABEL = "path"
 """The file that says where the file of weights was."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from gptrs.backend.kernel_cache import Entries
 from gptrs.backend.weight_identity import WeightIdentity
+from gptrs.private_files import make_private, private_folder
 from gptrs_backend_numba.codegen.compiled import kernel_store
 from gptrs_backend_numba.codegen.kernel_inventory import bytes_setting
 from gptrs_backend_numba.kept_weights.weight_file import (
@@ -29,7 +30,6 @@ from gptrs_backend_numba.kept_weights.weight_file import (
 )
 from gptrs_backend_numba.kept_weights.weight_folder import LABEL, default_budget, make_room
 from gptrs_backend_numba.kept_weights.writer import BackgroundWriter
-from gptrs_backend_numba.private_files import make_private, private_folder
 
 _LOG = logging.getLogger("gptrs")
 VARIABLE = "GPTRS_WEIGHT_CACHE_BYTES"

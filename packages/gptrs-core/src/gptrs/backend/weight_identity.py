@@ -62,8 +62,7 @@ class WeightFile:
 class WeightIdentity:
     """The elements of a weight, by a name for them: equal digests mean equal elements.
 
-    They do so in all processes, and for as long as `files`, of which the weight is made, are not
-    changed.
+    They do so in all processes, as long as the `files` that the weight is made of stay unchanged.
     """
 
     digest: bytes

@@ -12,6 +12,8 @@ from gptrs.backend.kernel_cache import CacheReport as CacheReport
 from gptrs.backend.kernel_cache import Compiling, KernelCache
 from gptrs.backend.kernel_cache import Entries as Entries
 from gptrs.backend.protocol import Backend
+from gptrs.backend.weight_cache import WeightCache
+from gptrs.backend.weight_cache import WeightCacheReport as WeightCacheReport
 from gptrs.errors import BackendError, ContextLengthError, PluginError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import manager
@@ -30,17 +32,21 @@ def kernel_caches(name: str | None = None) -> dict[str, KernelCache]:
 
     BackendError if the one asked for keeps no kernels, PluginError if it is unknown or broken.
     """
-    if name is not None:
-        backend = manager().get_backend(name)
-        if not isinstance(backend, KernelCache):
-            raise BackendError(
-                f"backend `{name}` keeps no compiled kernels",
-                hint="leave out --backend to ask all backends",
-            )
-        return {name: backend}
-    names = [plugin.name for plugin in manager().descriptions(BackendPlugin)]
-    made = {name: backend for name in names if (backend := _working(name)) is not None}
-    return {name: backend for name, backend in made.items() if isinstance(backend, KernelCache)}
+    backends = _backends(name)
+    found: dict[str, KernelCache] = {
+        key: each for key, each in backends.items() if isinstance(each, KernelCache)
+    }
+    if name is not None and not found:
+        raise BackendError(
+            f"backend `{name}` keeps no compiled kernels",
+            hint="leave out --backend to ask all backends",
+        )
+    return found
+
+
+def weight_caches(name: str | None = None) -> dict[str, WeightCache]:
+    """The caches of weights of the backend called `name`, else of all that work and have one."""
+    return {key: each for key, each in _backends(name).items() if isinstance(each, WeightCache)}
 
 
 @contextmanager
@@ -50,10 +56,13 @@ def compiling(backend: Backend, tell: Compiling) -> Generator[None]:
         yield
 
 
-def warm(model: LoadedModel, lengths: Sequence[int] | None, step: Step | None = None) -> int:
+def warm(
+    model: LoadedModel, lengths: Sequence[int] | None, step: Step | None = None
+) -> tuple[int, Entries]:
     """Compile what `model` needs for prompts of these lengths and for text after them.
 
-    Returns the number of kernels that were compiled, 0 if all were in the cache. Each prompt is
+    Returns the number of kernels that were compiled, 0 if all were in the cache, and the forms of
+    weights that were written; all that the backend keeps are on disk then. Each prompt is
     read as `generate` reads it, a token follows, and `forward` runs once. The default lengths
     shrink to the context of the model; ContextLengthError for a given one that does not fit in it,
     ModelError for a model that cannot generate.
@@ -66,8 +75,10 @@ def warm(model: LoadedModel, lengths: Sequence[int] | None, step: Step | None = 
         for length, task in work:
             progress.begin(f"{task} of {length} tokens")
             tasks[task](model, length)
+    backend = model.backend
+    written = backend.finish_weights() if isinstance(backend, WeightCache) else Entries()
     progress.end()
-    return progress.kernels
+    return progress.kernels, written
 
 
 class _Progress:
@@ -131,6 +142,14 @@ def _forward(model: LoadedModel, length: int) -> None:
 def _tokens(length: int) -> np.ndarray:
     """Any tokens will do: kernels depend on shapes and types alone."""
     return np.zeros((1, length), np.int64)
+
+
+def _backends(name: str | None) -> dict[str, Backend]:
+    """Return the backend called `name`, which must work, else all that work."""
+    if name is not None:
+        return {name: manager().get_backend(name)}
+    names = [plugin.name for plugin in manager().descriptions(BackendPlugin)]
+    return {name: backend for name in names if (backend := _working(name)) is not None}
 
 
 def _working(name: str) -> Backend | None:
