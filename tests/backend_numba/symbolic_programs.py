@@ -1,4 +1,4 @@
-"""Programs with symbolic dims, by what they are made of."""
+"""Programs with symbolic dims, by what they are made of; parameters are the inputs `%w..`."""
 
 from __future__ import annotations
 
@@ -122,5 +122,62 @@ func @main(%x: f32[?0, 8, 8, 3]) -> (f32[?0, 4, 4, 3], f32[?0, 8, 8, 27]) {
     : f32[?0, 4, 4, 3]
   %1 = extract_patches %x {window = [3, 3], padding = [1, 1, 1, 1]} : f32[?0, 8, 8, 27]
   return %0, %1
+}""",
+    "block": """
+func @main(%x: f32[?0, 96], %w0: f32[288, 96], %w1: f32[288], %w2: f32[96, 96], %w3: f32[96])
+    -> (f32[?0, 96], f32[1, 4, ?0, 24]) {
+  %n = custom_call %x, %w3, %w3 {target = "gptrs.numba.layer_norm.f32.v1",
+    results = [f32[?0, 96]], attrs = {epsilon = 1.0e-5, weight = true, bias = true}} : f32[?0, 96]
+  %0 = custom_call %n, %w0, %w1 {target = "gptrs.numba.linear.f32.v1",
+    results = [f32[?0, 288]], attrs = {layout = "out_in", activation = "none", bias = true,
+    residual = false}} : f32[?0, 288]
+  %1 = reshape %0 {shape = [1, ?0, 3, 4, 24]} : f32[1, ?0, 3, 4, 24]
+  %2 = transpose %1 {permutation = [0, 2, 3, 1, 4]} : f32[1, 3, 4, ?0, 24]
+  %3 = slice %2 {starts = [0, 0, 0, 0, 0], sizes = [1, 1, 4, ?0, 24]} : f32[1, 1, 4, ?0, 24]
+  %4 = slice %2 {starts = [0, 1, 0, 0, 0], sizes = [1, 1, 4, ?0, 24]} : f32[1, 1, 4, ?0, 24]
+  %5 = slice %2 {starts = [0, 2, 0, 0, 0], sizes = [1, 1, 4, ?0, 24]} : f32[1, 1, 4, ?0, 24]
+  %q = reshape %3 {shape = [1, 4, ?0, 24]} : f32[1, 4, ?0, 24]
+  %k = reshape %4 {shape = [1, 4, ?0, 24]} : f32[1, 4, ?0, 24]
+  %v = reshape %5 {shape = [1, 4, ?0, 24]} : f32[1, 4, ?0, 24]
+  %a = custom_call %q, %k, %v {target = "gptrs.numba.attention.f32.v1",
+    results = [f32[1, 4, ?0, 24]], attrs = {scale = 0.25, causal = true, mask = false,
+    offset = false}} : f32[1, 4, ?0, 24]
+  %b = transpose %a {permutation = [0, 2, 1, 3]} : f32[1, ?0, 4, 24]
+  %c = reshape %b {shape = [?0, 96]} : f32[?0, 96]
+  %d = custom_call %c, %w2, %x {target = "gptrs.numba.linear.f32.v1",
+    results = [f32[?0, 96]], attrs = {layout = "out_in", activation = "none", bias = false,
+    residual = true}} : f32[?0, 96]
+  return %d, %a
+}""",
+    "attention over a cache": """
+func @main(%q: bf16[?0, 8, ?1, 16], %k: bf16[?0, 2, ?1+40, 16], %v: bf16[?0, 2, ?1+40, 16],
+    %o: si64[]) -> bf16[?0, 8, ?1, 16] {
+  %0 = custom_call %q, %k, %v, %o {target = "gptrs.numba.attention.bf16.v1",
+    results = [bf16[?0, 8, ?1, 16]], attrs = {scale = 0.25, causal = true, mask = false,
+    offset = true}} : bf16[?0, 8, ?1, 16]
+  return %0
+}""",
+    "rotary": """
+func @main(%x: f32[?0, ?1, 4, 32], %c: f32[?0, ?1, 4, 12]) -> f32[?0, ?1, 4, 32] {
+  %0 = custom_call %x, %c, %c {target = "gptrs.numba.rotary.f32.v1",
+    results = [f32[?0, ?1, 4, 32]], attrs = {interleaved = false}} : f32[?0, ?1, 4, 32]
+  return %0
+}""",
+    "rows": """
+func @main(%x: f16[?0, 3, ?1], %w: f16[40], %y: f16[?1, 40])
+    -> (f16[?0, 3, ?1], f16[?1, 40]) {
+  %0 = custom_call %x {target = "gptrs.numba.softmax.f16.v1",
+    results = [f16[?0, 3, ?1]], attrs = {}} : f16[?0, 3, ?1]
+  %1 = custom_call %y, %w {target = "gptrs.numba.rms_norm.f16.v1",
+    results = [f16[?1, 40]], attrs = {epsilon = 1.0e-5, weight = true}} : f16[?1, 40]
+  return %0, %1
+}""",
+    "convolution": """
+func @main(%x: f32[?0, 6, 6, 16], %w: f32[144, 16]) -> f32[?0, 6, 6, 16] {
+  %0 = custom_call %x, %w {target = "gptrs.numba.conv2d.f32.v1",
+    results = [f32[?0, 6, 6, 16]], attrs = {window = [3, 3], stride = [1, 1],
+    padding = [1, 1, 1, 1], dilation = [1, 1], scale = false, shift = false, residual = false,
+    activation = "none"}} : f32[?0, 6, 6, 16]
+  return %0
 }""",
 }
