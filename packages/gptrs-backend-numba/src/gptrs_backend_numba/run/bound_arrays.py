@@ -28,7 +28,7 @@ class StorageAddress:
         self.address = -1
         self._words = words
         symbolic = [use for use in uses if isinstance(use[1], SymbolicDim)]
-        self._uses = [use for use in uses if use not in symbolic] if symbolic else uses
+        self._uses = [use for use in uses if not isinstance(use[1], SymbolicDim)]
         self._sizes = sizes if symbolic else None
         if sizes is not None and symbolic:
             self._base = sizes.new()

@@ -53,7 +53,8 @@ class RunLock:
         The caller holds the lock.
         """
         if self._scratch.nbytes < nbytes:
-            self._scratch = aligned(nbytes)
+            # Half as much again, for programs of many sizes: memory that nobody touches is free.
+            self._scratch = aligned(max(nbytes, self._scratch.nbytes * 3 // 2))
             self._scratch_address = address_of(self._scratch)
         return self._scratch_address
 

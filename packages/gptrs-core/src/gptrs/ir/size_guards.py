@@ -74,6 +74,9 @@ class SizeGuards:
         self._guards: dict[int, None] = {}
         self._derived: dict[tuple[Formula, tuple[int, ...]], DerivedSize] = {}
         self._ranges: dict[int, tuple[int | None, int | None]] = {}
+        self._bounds: dict[int, tuple[int | None, int | None]] = {}
+        self._examples = dict(sizes)
+        """The example sizes of all symbols, derived ones as well."""
 
     def deriving(self) -> SizeGuards:
         """Return the same guards with `derive`: decisions and derived symbols are shared."""
@@ -81,6 +84,8 @@ class SizeGuards:
         shared._guards = self._guards
         shared._derived = self._derived
         shared._ranges = self._ranges
+        shared._bounds = self._bounds
+        shared._examples = self._examples
         return shared
 
     @property
@@ -106,19 +111,19 @@ class SizeGuards:
 
     def example_size(self, dim: int) -> int:
         """Return what `dim` is for the example sizes; this decides nothing."""
-        return evaluated(dim, self.completed(self.example))
+        return evaluated(dim, self._examples)
 
     def accept(self, sizes: Mapping[int, int]) -> bool:
         """Return whether all that was decided holds for these sizes."""
         if any(size < 1 for size in sizes.values()):
             return False
-        known = self.completed(sizes) if self._derived else sizes
+        asked = symbols_of(self._guards)
+        known = self.completed(sizes) if max(asked, default=0) >= FIRST_DERIVED else sizes
         return all(evaluated(guard, known) >= 0 for guard in self._guards)
 
     def adopt(self, guards: Sequence[int]) -> bool:
         """Add guards that were decided before, unless the example sizes break one of them."""
-        known = self.completed(self.example)
-        if any(evaluated(guard, known) < 0 for guard in guards):
+        if any(self.example_size(guard) < 0 for guard in guards):
             return False
         for guard in guards:
             self._add(guard)
@@ -147,6 +152,12 @@ class SizeGuards:
         """Return the least and the greatest value of `dim`, None where it has no such bound."""
         if not isinstance(dim, SymbolicDim):
             return dim, dim
+        found = self._bounds.get(dim)
+        if found is None:
+            found = self._bounds[dim] = self._found_bounds(dim)
+        return found
+
+    def _found_bounds(self, dim: SymbolicDim) -> tuple[int | None, int | None]:
         # With each symbol written as a bound of it and a number >= 0, the signs of terms decide.
         moved: dict[int, int] = {}
         for number in dim.symbols():
@@ -218,8 +229,9 @@ class SizeGuards:
         key = formula, operands
         if key not in self._derived:
             number = FIRST_DERIVED + len(self._derived)
-            self._derived[key] = DerivedSize(number, formula, operands)
+            size = self._derived[key] = DerivedSize(number, formula, operands)
             self._ranges[number] = range_
+            self._examples[number] = size.value(self._examples)
         return symbol(self._derived[key].number)
 
 

@@ -92,12 +92,14 @@ class SymbolicDim:
         return _written(self.terms)
 
     def __add__(self, other: int) -> int:
+        if other == 0:
+            return cast("int", self)
         return _made((*self.terms, *_terms(other)))
 
     __radd__ = __add__
 
     def __neg__(self) -> int:
-        return _made((monomial, -factor) for monomial, factor in self.terms)
+        return _scaled(self, -1)
 
     def __sub__(self, other: int) -> int:
         return self + -other
@@ -106,6 +108,8 @@ class SymbolicDim:
         return -self + other
 
     def __mul__(self, other: int) -> int:
+        if not isinstance(other, SymbolicDim):
+            return _scaled(self, operator.index(other))
         return _made(
             (tuple(sorted((*a, *b))), x * y) for a, x in self.terms for b, y in _terms(other)
         )
@@ -312,6 +316,14 @@ def _made(terms: Iterable[tuple[Monomial, int]]) -> int:
     order = sorted(kept.items(), key=lambda term: (-len(term[0]), term[0]))
     _require_small(order)
     return cast("int", SymbolicDim(tuple(order)))
+
+
+def _scaled(dim: SymbolicDim, factor: int) -> int:
+    if factor in (0, 1):
+        return cast("int", dim) if factor else 0
+    terms = [(monomial, factor * own) for monomial, own in dim.terms]
+    _require_small(terms)
+    return cast("int", SymbolicDim(tuple(terms)))
 
 
 def _require_small(terms: Sequence[tuple[Monomial, int]]) -> None:
