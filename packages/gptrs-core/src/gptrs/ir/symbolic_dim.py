@@ -274,6 +274,14 @@ def is_negative(dim: int) -> bool:
     return high is not None and high < 0
 
 
+def is_nonzero(dim: int) -> bool:
+    """Return whether `dim` is not 0.
+
+    A symbolic one is not, where nothing decides about it: it is judged when it is specialized.
+    """
+    return (isinstance(dim, SymbolicDim) and ASSUMPTIONS.get() is None) or bool(dim)
+
+
 def _deriving() -> Assumptions | None:
     """Return the assumptions if they make symbols of quotients."""
     guards = ASSUMPTIONS.get()

@@ -8,6 +8,7 @@ from gptrs.ir.literal import Scalar
 from gptrs.ir.op import Op, op
 from gptrs.ir.ops.reduction import require_ascending_axes
 from gptrs.ir.shapes import Shape, broadcastable_to
+from gptrs.ir.symbolic_dim import is_nonzero
 from gptrs.ir.tensor_type import TensorType
 
 
@@ -26,7 +27,7 @@ class Reshape(Op):
         wild = self.shape.count(-1)
         known = math.prod(dim for dim in self.shape if dim != -1)
         shape = self.shape
-        if wild == 1 and known != 0 and x.size % known == 0:
+        if wild == 1 and is_nonzero(known) and x.size % known == 0:
             shape = tuple(x.size // known if dim == -1 else dim for dim in shape)
         if any(dim < 0 for dim in shape) or math.prod(shape) != x.size:
             reason = f"to {list(self.shape)} does not keep the number of elements, {x.size}"

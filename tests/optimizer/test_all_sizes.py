@@ -1,0 +1,76 @@
+"""Random programs with symbols, optimized once, give the bits of their specialized forms."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gptrs.backend.protocol import Backend, InputRole
+from gptrs.capture.compilation import prepare
+from gptrs.ir import parse_program, verify
+from gptrs.ir.size_guards import SizeGuards, deciding
+from gptrs.optimizer.pipeline import Pipeline
+from gptrs_backend_ref.backend import create
+from gptrs_conformance.checks.symbolic import require_all_sizes
+from gptrs_conformance.program_generator import random_program
+from gptrs_conformance.program_generator.symbols import common_sizes, with_symbols
+
+_CHUNK = 50
+
+
+def _examine(backend: Backend, first: int, count: int) -> int:
+    """Return how many sizes were compared."""
+    return sum(
+        require_all_sizes(backend, random_program(seed, accepts=_claims(backend)), seed)
+        for seed in range(first, first + count)
+    )
+
+
+def _claims(backend: Backend):
+    return lambda op, operands, results: backend.refusal(op, operands, results) is None
+
+
+def test_some_programs_of_symbols_give_the_bits_of_their_specialized_forms():
+    assert _examine(create(), 0, 40) >= 80
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, 5_000, _CHUNK))
+def test_programs_of_symbols_give_the_bits_of_their_specialized_forms(backend: Backend, first: int):
+    assert _examine(backend, first, _CHUNK) >= 2 * _CHUNK
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_every_pass_keeps_symbolic_programs_well_formed_and_adds_no_guard(seed: int):
+    program = random_program(seed)
+    symbolic, guards = with_symbols(program, common_sizes(program))
+    before = guards.guards
+    with deciding(guards):
+        verify(symbolic)
+        optimized = Pipeline(verify=True).run(symbolic)
+        assert Pipeline(verify=True).run(optimized) is optimized
+    assert guards.guards == before
+
+
+def test_constants_of_symbolic_size_and_what_is_cut_by_symbols_are_not_evaluated():
+    text = """ptir.v0.5
+    func @main(%x: f32[?0]) -> (f32[?0], f32[1], f32[2]) {
+      %0 = constant {value = [1.0, 2.0, 3.0, 4.0]} : f32[4]
+      %1 = slice %0 {starts = [?0-1], sizes = [1]} : f32[1]
+      %2 = slice %0 {starts = [1], sizes = [2]} : f32[2]
+      %3 = constant {value = 2.0} : f32[]
+      %4 = broadcast_to %3 {shape = [?0]} : f32[?0]
+      %5 = sqrt %4 : f32[?0]
+      return %5, %1, %2
+    }
+    """
+    guards = SizeGuards({0: 3})
+    with deciding(guards):
+        program = parse_program(text)
+    executable = prepare(program, create(), [InputRole.ARGUMENT], guards=guards).executable
+    for size in (1, 3, 4):
+        roots, one, two = executable.run([np.ones(size, np.float32)])
+        assert np.asarray(roots).tolist() == [np.float32(2) ** np.float32(0.5)] * size
+        assert np.asarray(one).tolist() == [size]
+        assert np.asarray(two).tolist() == [2, 3]
+    assert guards.words() == ["?0 <= 4"]
