@@ -68,6 +68,14 @@ class Emitter:
             return self.builder.bitcast(self.builder.shl(bits, words(16)), VECTOR)
         return self._from_half(bits)
 
+    def from_half(self, bits):
+        """Return the f32 of half-precision floats whose bits are in the lower half of words."""
+        if not HALVES:
+            return self._from_half(bits)
+        b = self.builder
+        half = b.bitcast(b.trunc(bits, ir.VectorType(I16, WIDTH)), ir.VectorType(HALF, WIDTH))
+        return b.fpext(half, VECTOR)
+
     def _from_half(self, bits):
         """Emit `f16_to_f32` of `gptrs_backend_numba.codegen.scalar` for a vector."""
         b = self.builder

@@ -11,6 +11,8 @@ from gptrs.ir.size_guards import greatest
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.matmul import gemm as kernels
+from gptrs_backend_numba.kernels.matmul.dots import table_products
+from gptrs_backend_numba.kernels.matmul.dots_ir import MOST_ROWS
 from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
     BLOCK_LENGTH,
     BLOCKS,
@@ -18,8 +20,6 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
     IN_PLACE,
     PACK,
     PACKED,
-    PANELS,
-    PANELS_A_TASK,
     RIGHT_MODE,
     RK,
     RN,
@@ -29,7 +29,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
     K,
     N,
 )
-from gptrs_backend_numba.kernels.matmul.gemm_ir import DOT_ROWS, PANEL, ROWS
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS
 from gptrs_backend_numba.lowering import amx_matmul
 from gptrs_backend_numba.lowering.product_calls import (
     PARALLEL_FROM,
@@ -38,7 +38,6 @@ from gptrs_backend_numba.lowering.product_calls import (
     call_fields,
     column_blocks,
     division,
-    enough_panels,
     geometry,
     run,
 )
@@ -58,8 +57,6 @@ _LEFT_BYTES = 7 << 17 if WIDTH == 16 else 7 << 15
 """Most bytes of the left side in a task, for a block of k: they stay in the L2 cache meanwhile."""
 _FEW_ROWS = 24
 """Rows up to which a right side that is contiguous along n is better read in place."""
-_MOST_DOTS = 4
-"""Rows for which a right side that is contiguous along k is read in place, row by row."""
 _LARGE = 16_384
 """Columns from which a weight that is contiguous along k is not copied: it is an embedding, which
 is also read as a table, or at least too large to have twice."""
@@ -87,9 +84,9 @@ def multiply(builder: Builder, product: Product, out: View, epilogue: Epilogue =
     is_one(product.lhs.rows)  # kernels for one row differ in all that follows
     rhs = product.rhs
     input_ = _parameter(builder, rhs.view)
-    if (input_ is None or rhs.rows >= _LARGE) and reads_rows(product):
-        _multiply_rows(builder, product, out, epilogue)
-    elif input_ is not None and not product.batch and not (rhs.column == 1 and rhs.rows >= _LARGE):
+    if input_ is not None and not product.batch and rhs.column == 1 and rhs.rows >= _LARGE:
+        _multiply_table(builder, product, out, epilogue)
+    elif input_ is not None and not product.batch:
         suited = amx_matmul.suits(product)
         right = _right(builder, product, input_, whole=suited)
         (amx_matmul.multiply if suited else _multiply_tiles)(builder, product, right, out, epilogue)
@@ -101,13 +98,6 @@ def suits(product: Product, out: View) -> bool:
     """Return whether `multiply` can compute a product that is summed in f32."""
     types = {product.lhs.view.dtype, product.rhs.view.dtype, out.dtype}
     return types <= {*FLOATS} and product.k > 0
-
-
-def reads_rows(product: Product) -> bool:
-    """Return whether few rows meet a right side that is contiguous along k."""
-    rhs = product.rhs
-    along = rhs.column == 1 and product.k > 1 and rhs.rows >= DOT_ROWS
-    return along and product.lhs.rows <= _MOST_DOTS
 
 
 def _parameter(builder: Builder, view: View) -> int | None:
@@ -166,7 +156,7 @@ def _multiply_tiles(
     most = _LEFT_BYTES // (4 * ROWS * greatest(block_length, 1))
     fields = call_fields(product, out, epilogue)
     fields |= division(product, tiles, most, builder.context.threads) | {
-        RIGHT_MODE: _right_mode(builder, product, right),
+        RIGHT_MODE: _right_mode(product, right),
         BLOCK_LENGTH: greatest(block_length, 1),
         TILE: compiled_task(kernels.any_tile(right.dtype)),
         PACK: compiled_task(kernels.right_packing(right.dtype.itemsize)),
@@ -180,22 +170,22 @@ def _multiply_tiles(
     run(builder, product, task, count, (left, right), sums, out, epilogue, fields)
 
 
-def _multiply_rows(builder: Builder, product: Product, out: View, epilogue: Epilogue) -> None:
+def _multiply_table(builder: Builder, product: Product, out: View, epilogue: Epilogue) -> None:
     lhs, rhs = product.lhs, product.rhs
-    shape, strides = (*product.batch, lhs.rows, product.k), (*lhs.batch, lhs.row, lhs.column)
-    left = builder.converted(replace(lhs.view, shape=shape, strides=strides), dtypes.f32)
+    rows = replace(lhs.view, shape=(lhs.rows, product.k), strides=(lhs.row, lhs.column))
+    left = builder.converted(rows, dtypes.f32)
+    tiles = -(-lhs.rows // MOST_ROWS)
+    most = _LEFT_BYTES // (4 * MOST_ROWS * product.k)
     fields = call_fields(product, out, epilogue)
-    fields[PANELS_A_TASK] = enough_panels(lhs.rows, rhs.rows, product.k)
-    task = compiled_task(kernels.dot_products(rhs.view.dtype))
-    count = math.prod(product.batch) * column_blocks(rhs.rows, fields)
+    fields |= division(product, tiles, most, builder.context.threads)
+    task = compiled_task(table_products(rhs.view.dtype))
+    count = -(-tiles // fields[TILES_A_TASK]) * column_blocks(rhs.rows, fields)
     run(builder, product, task, count, (left, rhs.view), out, out, epilogue, fields)
 
 
-def _right_mode(builder: Builder, product: Product, right: View) -> int:
+def _right_mode(product: Product, right: View) -> int:
     if right.storage.space is MemorySpace.PACKED:
         return PACKED
-    if _parameter(builder, right) in builder.context.streamed and not product.batch:
-        return PANELS
     contiguous = product.rhs.row == 1 or product.rhs.rows == 1
     return IN_PLACE if contiguous and product.lhs.rows <= _FEW_ROWS else BLOCKS
 

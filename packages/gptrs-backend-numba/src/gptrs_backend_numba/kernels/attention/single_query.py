@@ -162,7 +162,7 @@ def attention_row(dtype: DType) -> SpecializedKernel:
             ELEMENT=element, SIZE=size, dot_rows=dots(name), product=_PRODUCTS[name]
         ),
         multiply_values=multiply_values.specialize(
-            ELEMENT=element, SIZE=size, load=load_of(dtype), row_tile=tile(1, name)
+            ELEMENT=element, SIZE=size, load=load_of(dtype), row_tile=tile(1, name, chains=4)
         ),
     )
 

@@ -16,9 +16,8 @@ from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.elements import bits_of_width, load_of, memory_of
 from gptrs_backend_numba.codegen.function_calls import call_compiled, call_tile
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
-from gptrs_backend_numba.codegen.machine import fma, keep_alive, offset, pointer
+from gptrs_backend_numba.codegen.machine import keep_alive, offset, pointer
 from gptrs_backend_numba.codegen.tasks import share_tasks
-from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
     BIAS,
     BLOCK_LENGTH,
@@ -34,7 +33,6 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
     OUT_STEP,
     PACK,
     PACKED,
-    PANELS,
     PANELS_A_TASK,
     RANK,
     RESIDUAL,
@@ -53,9 +51,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
     N,
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import (
-    DOT_ROWS,
     PANEL,
-    dots,
     prefetch_rows,
     tile_memory,
     tile_of_any_height,
@@ -88,22 +84,13 @@ def block_of_task(G, task, panels):
 
 
 @kernel_part
-def multiply_row(G, geometry, L, right, batch, panel, own, memory, out, size):
-    """Compute two panels of a product of one row: that is faster on two streams from memory.
-
-    `own` is the memory of the task for two packed panels, `size` the bytes of an element.
-    """
-    n, k, column = G[N], G[K], panel * PANEL
+def multiply_row(G, geometry, L, right, batch, panel, memory, out):
+    """Compute two whole panels of a product of one row: two streams from memory are faster."""
+    k, column = G[K], panel * PANEL
     R, step, panel_step = right
     B = R + panel * panel_step
-    if G[RIGHT_MODE] == PANELS:
-        for half in range(2):
-            call_compiled(G[PACK], B + half * panel_step, own + half * size * PANEL * k,
-                          min(PANEL, n - column - half * PANEL), k, G[RN], G[RK],
-                          0, 0, 0)  # fmt: skip
-        B, step = own, np.int64(size * PANEL)
     nothing = np.int64(0)
-    if G[DIRECT] and column + 2 * PANEL <= n:
+    if G[DIRECT]:
         bias = G[BIAS] + 4 * column if G[HAS_BIAS] else nothing
         residual = nothing
         if G[HAS_RESIDUAL]:
@@ -113,9 +100,8 @@ def multiply_row(G, geometry, L, right, batch, panel, own, memory, out, size):
     else:
         call_tile(G[TILE], L, B, step, k, 0, 0, 0, 0, 0, memory, PANEL, B + 64 * PANEL, step)
         for half in range(2):
-            width = min(PANEL, n - column - half * PANEL)
             call_compiled(G[FINISH], memory + 4 * PANEL * half, PANEL, out, batch,
-                          column + half * PANEL, 1, width, geometry, 0)  # fmt: skip
+                          column + half * PANEL, 1, PANEL, geometry, 0)  # fmt: skip
 
 
 @kernel_part
@@ -134,8 +120,8 @@ def following_panel(G, block, right, panel, begin, length):
 
 @kernel_part
 def multiply_tile(
-    G, geometry, L, B, b_step, first, column, height, begin, length, is_last_tile, memory, out,
-    prefetch, prefetch_step,
+    G, geometry, L, B, b_step, first, column, height, begin, length, is_last_tile, memory,
+    out, prefetch, prefetch_step,
 ):  # fmt: skip
     """Add a block of k to the sums of one tile; after the last block they become results."""
     n, k, block_length = G[N], G[K], G[BLOCK_LENGTH]
@@ -183,7 +169,7 @@ def multiply_panel(G, geometry, L, right, block, panel, begin, length, own, memo
     column = panel * PANEL
     width = min(PANEL, n - column)
     B, b_step = R + panel * panel_step + begin * step, step
-    if mode == BLOCKS or mode == PANELS or (mode == IN_PLACE and width < PANEL):
+    if mode == BLOCKS or (mode == IN_PLACE and width < PANEL):
         call_compiled(G[PACK], B, own, width, length, G[RN], G[RK], 0, 0, 0)
         B, b_step = own, np.int64(size * PANEL)
     prefetch, prefetch_step = B + 16 * b_step, b_step
@@ -197,8 +183,9 @@ def multiply_panel(G, geometry, L, right, block, panel, begin, length, own, memo
         row = tile * whole + min(tile, taller)
         height = whole + (1 if tile < taller else 0)
         multiply_tile(
-            G, geometry, L + 4 * (row * k + begin * height), B, b_step, batch * m + row, column,
-            height, begin, length, tile + 1 >= last_tile, memory, out, prefetch, prefetch_step,
+            G, geometry, L + 4 * (row * k + begin * height), B, b_step, batch * m + row,
+            column, height, begin, length, tile + 1 >= last_tile, memory, out,
+            prefetch, prefetch_step,
         )  # fmt: skip
         if shares:
             prefetch += prefetch_step * length
@@ -221,16 +208,15 @@ def gemm_task(lhs, rhs, out, geometry, task, *, SIZE):
     if mode == PACKED:
         R, step, panel_step = rhs, SIZE * PANEL, SIZE * PANEL * k
     right = (R, step, panel_step)
-    paired = m == 1 and (mode == PACKED or mode == PANELS)
-    packed = 0 if mode == PACKED else 2 if paired else 1
-    held = np.empty(SIZE * PANEL * block_length * packed, np.uint8)
+    paired = m == 1 and mode == PACKED
+    held = np.empty(0 if mode == PACKED else SIZE * PANEL * block_length, np.uint8)
     own, memory = np.int64(held.ctypes.data), tile_memory()
     begin = np.int64(0)
     while True:  # once for k = 0, where results are bias and residual
         length = min(block_length, k - begin)
         panel = first_panel
-        while paired and panel + 1 < last_panel:
-            multiply_row(G, geometry, L, right, batch, panel, own, memory, out, SIZE)
+        while paired and panel + 1 < last_panel and (panel + 2) * PANEL <= n:
+            multiply_row(G, geometry, L, right, batch, panel, memory, out)
             panel += 2
         while panel < last_panel:
             multiply_panel(
@@ -241,44 +227,6 @@ def gemm_task(lhs, rhs, out, geometry, task, *, SIZE):
         if begin >= k:
             break
     keep_alive(held)
-    return 0
-
-
-@kernel
-def dots_task(lhs, rhs, out, geometry, task, *, SIZE, MEMORY, load, dots):
-    """Compute some columns of all rows of one product by sums along contiguous rows of the right.
-
-    The left side is f32, with contiguous rows; the right one has elements of `SIZE` bytes.
-    """
-    G = pointer(geometry, np.int64)
-    m, n, k, step = G[M], G[N], G[K], SIZE * G[RN]
-    panels = (n + PANEL - 1) // PANEL
-    columns = (panels + G[PANELS_A_TASK] - 1) // G[PANELS_A_TASK]
-    batch = task // columns
-    first_panel = (task - batch * columns) * G[PANELS_A_TASK]
-    L = lhs + 4 * batch * m * k
-    matrix = rhs + SIZE * offset(G, G[RIGHT], G[RANK], batch)
-    memory = tile_memory()
-    whole = k - k % (2 * WIDTH)
-    X, C = pointer(L, np.float32), pointer(memory, np.float32)
-    for block in range(first_panel, min(first_panel + G[PANELS_A_TASK], panels)):
-        width = min(PANEL, n - block * PANEL)
-        for row in range(m):
-            for j in range(0, width, DOT_ROWS):
-                # The last rows of all are read again rather than any beyond the end.
-                column = min(block * PANEL + j, n - DOT_ROWS)
-                R = matrix + column * step
-                at = DOT_ROWS + column - block * PANEL
-                dots(L + 4 * row * k, R, step, memory + 4 * at, whole)
-                for i in range(DOT_ROWS):
-                    Y = pointer(R + i * step, MEMORY)
-                    total = C[at + i]
-                    for p in range(whole, k):
-                        total = fma(X[row * k + p], load(Y[p]), total)
-                    C[at + i] = total
-            sums = memory + 4 * DOT_ROWS
-            first = batch * m + row
-            call_compiled(G[FINISH], sums, PANEL, out, first, block * PANEL, 1, width, geometry, 0)
     return 0
 
 
@@ -368,16 +316,6 @@ def pack_panel_task(source, unused, target, geometry, task, *, SIZE):
 def tiled_product(dtype: DType) -> SpecializedKernel:
     """Return the tasks of a product with a right side of this type: blocks of rows and columns."""
     return gemm_task.specialize(SIZE=dtype.itemsize)
-
-
-def dot_products(dtype: DType) -> SpecializedKernel:
-    """Return the tasks of a product with few rows, f32, and a right side with RK = 1.
-
-    The right side must have at least `DOT_ROWS` rows, and is read in place.
-    """
-    return dots_task.specialize(
-        SIZE=dtype.itemsize, MEMORY=memory_of(dtype), load=load_of(dtype), dots=dots(str(dtype))
-    )
 
 
 def any_tile(dtype: DType) -> SpecializedKernel:

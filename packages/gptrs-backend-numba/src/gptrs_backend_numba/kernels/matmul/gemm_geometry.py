@@ -26,9 +26,9 @@ LENGTH = 27
     OUT_STEP, RESIDUAL_STEP,  # elements from one row to the next
 ) = range(LENGTH)  # fmt: skip
 
-PACKED, BLOCKS, IN_PLACE, PANELS = range(4)
-"""Modes of the right side: all of it is packed; each task packs it block by block; as it is; as
-in blocks, but one row gives the same bits as with all of it packed."""
+PACKED, BLOCKS, IN_PLACE = range(3)
+"""Modes of the right side: all of it is packed; each task packs it block by block; as it is. They
+do not show in results."""
 
 
 def numbers(fields: Mapping[int, int]) -> list[int]:

@@ -30,14 +30,12 @@ ROWS = 12 if FEATURES & {"avx512f", "neon"} else 6
 PANEL = VECTORS * WIDTH
 """Columns of a tile, and of a panel of a packed right side."""
 
-_CHAINS = 8
-"""Sums in flight that keep two units with a latency of four cycles busy."""
 _FEW = 6
 """Rows up to which a tile is bound by memory."""
 
 
 @cache
-def tile(rows: int, dtype: str, panels: int = 1):
+def tile(rows: int, dtype: str, panels: int = 1, chains: int = 1):
     """Intrinsic: `rows` x `PANEL` sums of products over `count` >= 0 values of k.
 
     Arguments: the address of lhs, f32, `rows` numbers for each k; of rhs, "f32", "bf16" or "f16",
@@ -49,15 +47,18 @@ def tile(rows: int, dtype: str, panels: int = 1):
 
     With two panels, which follow one another in a packed rhs, the sums of the second one are
     `PANEL` elements behind those of the first: one row alone is faster on two streams from memory.
+
+    Each sum adds its products in order of k, and so is the same in a tile of any height, unless
+    there are several `chains`: as many sums then, of every so manieth k, are added at the end.
     """
 
-    @named_intrinsic(f"tile_{rows}_{dtype}_{panels}")
+    @named_intrinsic(f"tile_{rows}_{dtype}_{panels}_{chains}")
     def micro_kernel(
         typing_context, lhs, rhs, step, count, start, start_row, other, other_row, out, row,
         prefetch, prefetch_step,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
-            _emit_tile(Emitter(builder), arguments, rows, dtype, panels)
+            _emit_tile(Emitter(builder), arguments, rows, dtype, panels, chains)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 12), generate
@@ -79,7 +80,7 @@ def tile_of_any_height(dtype: str):
             wanted, *rest = arguments
             for height in range(ROWS + 1):
                 with builder.if_then(builder.icmp_signed("==", wanted, number(height))):
-                    _emit_tile(emit, rest, max(1, height), dtype, 1 if height else 2)
+                    _emit_tile(emit, rest, max(1, height), dtype, 1 if height else 2, 1)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 13), generate
@@ -87,18 +88,16 @@ def tile_of_any_height(dtype: str):
     return micro_kernel
 
 
-def _emit_tile(emit, arguments, rows, dtype, panels):
+def _emit_tile(emit, arguments, rows, dtype, panels, chains):
     """Emit the code of `tile`."""
     builder = emit.builder
     lhs, rhs, step, count, start, start_row, other, other_row, *rest = arguments
     out, row, prefetch, prefetch_step = rest
-    chains = max(1, _CHAINS // (rows * VECTORS * panels))
-    # Few rows are bound by memory: one chain of sums would wait for itself.
     unroll = max(2, chains)
     vectors = rows, VECTORS * panels
     sums = [ZERO] * (vectors[0] * vectors[1])
     for address, distance in ((start, start_row), (other, other_row)):
-        sums = _increased(emit, sums, address, _places(emit, address, distance, *vectors))
+        sums = increased(emit, sums, address, places(emit, address, distance, *vectors))
     starts = sums + [ZERO] * (len(sums) * (chains - 1))
     streams = [emit.pointer(address) for address in (rhs, prefetch)]
     for panel in range(1, panels):
@@ -110,15 +109,15 @@ def _emit_tile(emit, arguments, rows, dtype, panels):
         body = _products(emit, rows, dtype, (step, prefetch_step), steps, panels)
         state = emit.loop(times, steps, state, body)
     sums = state[1 + len(streams) :]
-    places = _places(emit, out, row, *vectors)
-    for at, place in enumerate(places):
+    results = places(emit, out, row, *vectors)
+    for at, place in enumerate(results):
         value = sums[at]
         for chain in range(1, chains):
-            value = builder.fadd(value, sums[at + chain * len(places)])
+            value = builder.fadd(value, sums[at + chain * len(results)])
         emit.store(value, place)
 
 
-def _places(emit, address, row, rows, vectors):
+def places(emit, address, row, rows, vectors):
     """Return pointers to the vectors of a tile, row by row."""
     base = emit.pointer(address)
     return [
@@ -126,21 +125,21 @@ def _places(emit, address, row, rows, vectors):
     ]
 
 
-def _increased(emit, sums, address, places):
-    """Return the sums, plus the vectors at the places unless the address is 0."""
+def increased(emit, sums, address, starts):
+    """Return the sums, plus the vectors at `starts` unless the address is 0."""
     b = emit.builder
     entry = b.block
     load, begin = b.append_basic_block("load"), b.append_basic_block("begin")
     b.cbranch(b.icmp_signed("!=", address, number(0)), load, begin)
     b.position_at_end(load)
-    loaded = [emit.load(place, VECTOR, 4) for place in places]
+    loaded = [emit.load(place, VECTOR, 4) for place in starts]
     found = [
         value if start is ZERO else b.fadd(value, start)
         for value, start in zip(loaded, sums, strict=True)
     ]
     b.branch(begin)
     b.position_at_end(begin)
-    results = [b.phi(VECTOR) for _ in places]
+    results = [b.phi(VECTOR) for _ in starts]
     for phi, start, value in zip(results, sums, found, strict=True):
         phi.add_incoming(start, entry)
         phi.add_incoming(value, load)

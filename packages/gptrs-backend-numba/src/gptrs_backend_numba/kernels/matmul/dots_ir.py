@@ -1,0 +1,151 @@
+"""The inner loop of products with rows of a table, which are contiguous along k, in LLVM code.
+
+A sum has as many parts as a vector register has lanes, which are added at the end, in one order: it
+is the same whatever rows and columns are computed with it. Nothing of the table is moved within a
+register, so that one row takes no longer than reading the table.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from llvmlite import ir
+
+from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
+from gptrs_backend_numba.codegen.vector_ir import (
+    FEATURES,
+    I32,
+    VECTOR,
+    WIDTH,
+    ZERO,
+    Emitter,
+    number,
+)
+
+COLUMNS = 4
+"""Rows of the table, columns of the result, in a block."""
+COLUMNS_OF_ONE = 8
+"""The same for one row: with 4 its sums would wait for themselves, 1.15 times as long."""
+MOST_ROWS = 6 if FEATURES & {"avx512f", "neon"} else 3
+"""Rows of the largest block: its sums fill three quarters of the 32 or 16 registers."""
+_LINE = 64
+_LANES = 4
+"""Floats in 128 bits, within which vectors are shuffled fastest."""
+
+
+def steps_of(size: int) -> int:
+    """Return the values of k in a step of `dot_block` on elements of `size` bytes: a cache line."""
+    return max(_LINE // size, WIDTH)
+
+
+@cache
+def dot_block(dtype: str):
+    """Intrinsic: 1 to `MOST_ROWS` rows times `COLUMNS` rows of a table, all contiguous.
+
+    One row meets `COLUMNS_OF_ONE` rows of the table.
+
+    Arguments: the number of rows; the address of the first, f32, and the bytes from one to the
+    next; the same of the table, "f32", "bf16" or "f16"; the address of the rows of the table to
+    prefetch; that of the sums, f32, and the bytes from one row of them to the next; the count, a
+    multiple of `steps_of`.
+    """
+
+    @named_intrinsic(f"dot_block_{dtype}")
+    def micro_kernel(
+        typing_context, rows, x, x_step, table, step, prefetch, sums, sums_step, count
+    ):  # fmt: skip
+        def generate(context, builder, signature, arguments):
+            emit = Emitter(builder)
+            wanted, *rest = arguments
+            for rows in range(1, MOST_ROWS + 1):
+                with builder.if_then(builder.icmp_signed("==", wanted, number(rows))):
+                    _emit_block(emit, rest, rows, dtype)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 9), generate
+
+    return micro_kernel
+
+
+def _emit_block(emit, arguments, rows, dtype):
+    """Emit the code of a block of so many rows."""
+    x, x_step, table, step, prefetch, out, out_step, count = arguments
+    columns = COLUMNS if rows > 1 else COLUMNS_OF_ONE
+    lines = [emit.moved(emit.pointer(x), (x_step, row)) for row in range(rows)]
+    table = [emit.moved(emit.pointer(table), (step, column)) for column in range(columns)]
+    body = _products(emit, lines, table, _prefetching(emit, prefetch, step, columns, dtype), dtype)
+    steps = steps_of(_size(dtype))
+    sums = emit.loop(count, steps, [ZERO] * (rows * columns), body)
+    for at in range(0, len(sums), _LANES):
+        row, column = divmod(at, columns)
+        place = emit.moved(emit.pointer(out), (out_step, row), 4 * column)
+        emit.store(_totals(emit, sums[at : at + _LANES]), place)
+
+
+def _size(dtype):
+    return 4 if dtype == "f32" else 2
+
+
+def _prefetching(emit, address, step, columns, dtype):
+    """Return the function that prefetches rows of the table for the values of k from one on."""
+    size, first = _size(dtype), emit.pointer(address)
+    length = steps_of(size) * size
+
+    def prefetch(k):
+        if dtype == "f32":
+            places = [emit.moved(first, (step, column), (k, size)) for column in range(columns)]
+        else:  # these rows are short: one after another is faster
+            base = emit.moved(first, (k, size * columns))
+            places = [emit.moved(base, length * column) for column in range(columns)]
+        for place in places:
+            for line in range(0, length, _LINE):
+                emit.prefetch(emit.moved(place, line), near=2)
+
+    return prefetch
+
+
+def _products(emit, lines, table, prefetch, dtype):
+    """Return the body of the loop over k: a cache line of each row of the table."""
+    size = _size(dtype)
+
+    def body(k, sums):
+        prefetch(k)
+        for first in range(0, steps_of(size), WIDTH):
+            left = [emit.load(emit.moved(line, (k, 4), 4 * first), VECTOR, 4) for line in lines]
+            for j, row in enumerate(table):
+                right = emit.floats(emit.moved(row, (k, size), size * first), dtype)
+                for i, value in enumerate(left):
+                    at = i * len(table) + j
+                    sums[at] = emit.multiply_add(value, right, sums[at])
+        return sums
+
+    return body
+
+
+def _totals(emit, sums):
+    """Return the sums of the lanes of four vectors as one vector, added in one order."""
+    b = emit.builder
+    for run in (1, 2):
+        sums = [
+            b.fadd(*(b.shuffle_vector(x, y, _halves(half, run)) for half in range(2)))
+            for x, y in zip(sums[::2], sums[1::2], strict=True)
+        ]
+    (total,) = sums
+    while total.type.count > _LANES:
+        width = total.type.count // 2
+        low, high = (
+            b.shuffle_vector(total, total, ir.VectorType(I32, width)([*range(at, at + width)]))
+            for at in (0, width)
+        )
+        total = b.fadd(low, high)
+    return total
+
+
+def _halves(half, run):
+    """Return the mask of one half of each 128 bits of two vectors, in turns of `run` lanes."""
+    lanes = []
+    for lane in range(2 * half, WIDTH, _LANES):
+        for i in range(0, 2, run):
+            lanes += [*range(lane + i, lane + i + run)]
+            lanes += [*range(WIDTH + lane + i, WIDTH + lane + i + run)]
+    return ir.VectorType(I32, WIDTH)(lanes)
