@@ -102,7 +102,7 @@ def register_waiting() -> None:
         for register in _waiting:
             register()
         _waiting.clear()
-        import_module(_TARGET).TARGET.typing_context.refresh()
+        import_module(_TARGET).TARGET.refresh()
 
 
 class _Types:

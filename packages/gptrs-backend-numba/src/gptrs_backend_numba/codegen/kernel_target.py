@@ -8,10 +8,14 @@ Imported when the first kernel is in no store.
 
 from __future__ import annotations
 
+import operator
 from functools import cached_property, partial
+from types import BuiltinFunctionType
 
-from numba.core import cpu, dispatcher, typing
+from numba.core import cpu, dispatcher, types, typing
 from numba.core.codegen import JITCodeLibrary, JITCPUCodegen
+from numba.core.compiler import CompilerBase, DefaultPassBuilder
+from numba.core.compiler_machinery import PassManager
 from numba.core.decorators import jit
 from numba.core.descriptors import TargetDescriptor
 from numba.core.target_extension import (
@@ -19,6 +23,22 @@ from numba.core.target_extension import (
     dispatcher_registry,
     jit_registry,
     target_registry,
+)
+from numba.core.typed_passes import (
+    IRLegalization,
+    NativeLowering,
+    NoPythonBackend,
+    NopythonTypeInference,
+    PreLowerStripPhis,
+)
+from numba.core.untyped_passes import (
+    DeadBranchPrune,
+    FixupArgs,
+    GenericRewrites,
+    IRProcessing,
+    ReconstructSSA,
+    RewriteSemanticConstants,
+    TranslateByteCode,
 )
 
 NAME = "gptrs kernels"
@@ -59,10 +79,49 @@ class _Codegen(JITCPUCodegen):
         """Tell no function of its environment, which is for Python objects."""
 
 
+class _TypingContext(typing.Context):
+    is_fresh = False
+
+    def refresh(self):
+        """Look for functions that numba has been told of, once for each kernel: it takes long."""
+        if not self.is_fresh:
+            super().refresh()
+            self.is_fresh = True
+
+    def resolve_function_type(self, func, args, kws):
+        """Return the signature of a call; numba tries all of NumPy's for each sum of integers."""
+        is_operator = getattr(func, "typing_key", None) in _OPERATORS
+        if kws or not (is_operator and all(isinstance(each, types.Number) for each in args)):
+            return super().resolve_function_type(func, args, kws)
+        if (func, args) not in self._signatures:
+            self._signatures[func, args] = super().resolve_function_type(func, args, kws)
+        return self._signatures[func, args]
+
+    @cached_property
+    def _signatures(self):
+        return {}
+
+
+_OPERATORS = frozenset(
+    function for function in vars(operator).values() if isinstance(function, BuiltinFunctionType)
+)
+
+
 class _Context(cpu.CPUContext):
+    is_fresh = False
+
     def init(self):
         super().init()
         self._internal_codegen = _Codegen("kernels")
+
+    def refresh(self):
+        """See `_TypingContext`; implementations of intrinsics are added as calls are typed."""
+        if self.is_fresh:
+            for registry in self._registries:
+                self.install_registry(registry)
+        else:
+            self.is_fresh = True
+            super().refresh()
 
 
 class _Options(cpu.CPUTargetOptions):
@@ -76,12 +135,39 @@ class _Descriptor(TargetDescriptor):
 
     @cached_property
     def typing_context(self):
-        return typing.Context()
+        return _TypingContext()
 
     @cached_property
     def target_context(self):
         return _Context(self.typing_context, NAME)
 
+    def refresh(self):
+        """Make functions known that numba has been told of since the last call."""
+        self.typing_context.is_fresh = self.target_context.is_fresh = False
+        self.target_context.refresh()
+
+
+class KernelCompiler(CompilerBase):
+    """The compiler without the passes that change nothing in functions of this package."""
+
+    def define_pipelines(self):
+        """Return the passes: all of them for functions of numba's own."""
+        if self.state.func_id.modname.startswith("numba."):
+            return [DefaultPassBuilder.define_nopython_pipeline(self.state)]
+        manager = PassManager("kernel")
+        for each in _PASSES:
+            manager.add_pass(each, each.name())
+        manager.finalize()
+        return [manager]
+
+
+_PASSES = (
+    TranslateByteCode, FixupArgs, IRProcessing,
+    RewriteSemanticConstants, DeadBranchPrune, GenericRewrites, ReconstructSSA,
+    NopythonTypeInference, PreLowerStripPhis,
+    IRLegalization, NativeLowering, NoPythonBackend,
+)  # fmt: skip
+"""Those of numba's own list for closures, `with`, exceptions, literals, arrays are left out."""
 
 target_registry[NAME] = KernelTarget
 TARGET = _Descriptor(NAME)
@@ -93,4 +179,4 @@ class _Dispatcher(dispatcher.Dispatcher):
 
 
 dispatcher_registry[KernelTarget] = _Dispatcher
-jit_registry[KernelTarget] = partial(jit, _target=NAME)
+jit_registry[KernelTarget] = partial(jit, _target=NAME, pipeline_class=KernelCompiler)

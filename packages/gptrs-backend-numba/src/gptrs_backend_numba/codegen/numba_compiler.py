@@ -13,7 +13,7 @@ from numba.core.compiler_lock import global_compiler_lock
 from numba.core.target_extension import target_override
 
 from gptrs_backend_numba.codegen.deferred import register_waiting
-from gptrs_backend_numba.codegen.kernel_target import NAME, TARGET, KernelLibrary
+from gptrs_backend_numba.codegen.kernel_target import NAME, TARGET, KernelCompiler, KernelLibrary
 from gptrs_backend_numba.codegen.machine_code import MachineCode
 
 _ARRAYS = """
@@ -53,6 +53,7 @@ functions live in an extension module that would have to be imported to run stor
 def machine_code(function: FunctionType, fastmath: tuple[str, ...]) -> MachineCode:
     """Compile a function that takes and returns int64s."""
     register_waiting()
+    TARGET.refresh()
     flags = Flags()
     options = {"nopython": True, "error_model": "numpy", "fastmath": set(fastmath)}
     TARGET.options.parse_as_flags(flags, options)
@@ -70,6 +71,7 @@ def machine_code(function: FunctionType, fastmath: tuple[str, ...]) -> MachineCo
             flags,
             {},
             library,
+            KernelCompiler,
         )
         library.add_linking_library(_arrays())  # the last one: it is asked for what still lacks
         library.finalize()
