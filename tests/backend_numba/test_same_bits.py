@@ -49,7 +49,7 @@ def products(w: np.ndarray, dtype: str, axis: int, role: InputRole, m: int, thre
 def sizes(seed: int) -> tuple[int, int]:
     """Return n, of whole and partial panels, and k, of one block or several."""
     random = np.random.default_rng(seed)
-    n = int(random.integers(1, 6)) * PANEL + int(random.integers(0, 2)) * int(
+    n = int(random.integers(1, 11)) * PANEL + int(random.integers(0, 2)) * int(
         random.integers(PANEL)
     )
     return n, int(random.choice([random.integers(1, 90), random.integers(700, 3073)]))

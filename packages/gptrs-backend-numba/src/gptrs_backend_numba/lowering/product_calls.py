@@ -34,7 +34,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
     N,
     numbers,
 )
-from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, PANELS_OF_ROW
 from gptrs_backend_numba.matrix_views import Product
 from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.size_classes import is_one
@@ -93,14 +93,14 @@ def division(product: Product, tiles: int, most: int, threads: int) -> dict[int,
 
 
 def enough_panels(rows: int, n: int, k: int) -> int:
-    """Return the panels of a task: enough to be worth it, in pairs for one row."""
+    """Return the panels of a task: enough to be worth it, whole groups for one row."""
     panels = -(-n // PANEL)
     enough = least(panels, _WORK_A_TASK // greatest(1, rows * PANEL * k))
     if rows != 1:
         return greatest(1, enough)
     # A row takes so little time that it shows how memory starts again with each task.
     enough = greatest(enough, least(4 * enough, panels // _TASKS_A_ROW))
-    return greatest(2, enough + enough % 2)
+    return greatest(1, -(-enough // PANELS_OF_ROW)) * PANELS_OF_ROW
 
 
 def column_blocks(n: int, fields: dict[int, int]) -> int:

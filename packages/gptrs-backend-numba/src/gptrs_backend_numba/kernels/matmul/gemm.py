@@ -52,6 +52,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import (
     PANEL,
+    PANELS_OF_ROW,
     prefetch_rows,
     tile_memory,
     tile_of_any_height,
@@ -85,7 +86,7 @@ def block_of_task(G, task, panels):
 
 @kernel_part
 def multiply_row(G, geometry, L, right, batch, panel, memory, out):
-    """Compute two whole panels of a product of one row: two streams from memory are faster."""
+    """Compute `PANELS_OF_ROW` whole panels of a product of one row."""
     k, column = G[K], panel * PANEL
     R, step, panel_step = right
     B = R + panel * panel_step
@@ -99,9 +100,8 @@ def multiply_row(G, geometry, L, right, batch, panel, memory, out):
                   out + 4 * (batch * G[OUT_STEP] + column), 0, B + 64 * PANEL, step)  # fmt: skip
     else:
         call_tile(G[TILE], L, B, step, k, 0, 0, 0, 0, 0, memory, PANEL, B + 64 * PANEL, step)
-        for half in range(2):
-            call_compiled(G[FINISH], memory + 4 * PANEL * half, PANEL, out, batch,
-                          column + half * PANEL, 1, PANEL, geometry, 0)  # fmt: skip
+        call_compiled(G[FINISH], memory, 0, out, batch, column, 1, PANELS_OF_ROW * PANEL,
+                      geometry, 0)  # fmt: skip
 
 
 @kernel_part
@@ -208,16 +208,16 @@ def gemm_task(lhs, rhs, out, geometry, task, *, SIZE):
     if mode == PACKED:
         R, step, panel_step = rhs, SIZE * PANEL, SIZE * PANEL * k
     right = (R, step, panel_step)
-    paired = m == 1 and mode == PACKED
+    lone = m == 1 and mode == PACKED
     held = np.empty(0 if mode == PACKED else SIZE * PANEL * block_length, np.uint8)
     own, memory = np.int64(held.ctypes.data), tile_memory()
     begin = np.int64(0)
     while True:  # once for k = 0, where results are bias and residual
         length = min(block_length, k - begin)
         panel = first_panel
-        while paired and panel + 1 < last_panel and (panel + 2) * PANEL <= n:
+        while lone and panel + PANELS_OF_ROW <= min(last_panel, n // PANEL):
             multiply_row(G, geometry, L, right, batch, panel, memory, out)
-            panel += 2
+            panel += PANELS_OF_ROW
         while panel < last_panel:
             multiply_panel(
                 G, geometry, L, right, block, panel, begin, length, own, memory, out, SIZE
@@ -235,7 +235,7 @@ def tile_kernel(
     lhs, rhs, step, count, rows, start, start_row, other, other_row, out, row,
     prefetch, prefetch_step, *, tile,
 ):  # fmt: skip
-    """Compute a tile of any height; `rows` 0 is one row and two panels. See `gemm_ir.tile`."""
+    """Compute a tile of any height; see `gemm_ir.tile_of_any_height`."""
     tile(
         rows, lhs, rhs, step, count, start, start_row, other, other_row, out, row,
         prefetch, prefetch_step,

@@ -29,7 +29,9 @@ ROWS = 12 if FEATURES & {"avx512f", "neon"} else 6
 """Rows of the largest tile: its sums fill three quarters of the 32 or 16 registers."""
 PANEL = VECTORS * WIDTH
 """Columns of a tile, and of a panel of a packed right side."""
-
+PANELS_OF_ROW = 4
+"""Panels that one row meets at a time, so that eight sums are in flight, and as many streams from
+memory: 1.1 to 1.2 times as fast as two, since each sum waits for its last product."""
 _FEW = 6
 """Rows up to which a tile is bound by memory."""
 
@@ -45,11 +47,11 @@ def tile(rows: int, dtype: str, panels: int = 1, chains: int = 1):
     little ahead. Tiles of few rows prefetch a whole row of a panel at a time, the others one cache
     line.
 
-    With two panels, which follow one another in a packed rhs, the sums of the second one are
-    `PANEL` elements behind those of the first: one row alone is faster on two streams from memory.
+    With several panels, which follow one another in a packed rhs, the sums of each are `PANEL`
+    elements behind those of the one before.
 
     Each sum adds its products in order of k, and so is the same in a tile of any height, unless
-    there are several `chains`: as many sums then, of every so manieth k, are added at the end.
+    there are several `chains`: sums of every `chains`-th product then, which are added at the end.
     """
 
     @named_intrinsic(f"tile_{rows}_{dtype}_{panels}_{chains}")
@@ -68,7 +70,7 @@ def tile(rows: int, dtype: str, panels: int = 1, chains: int = 1):
 
 @cache
 def tile_of_any_height(dtype: str):
-    """Intrinsic: `tile` of 1 to `ROWS` rows, or of one row and two panels if `rows` is 0."""
+    """Intrinsic: `tile` of 1 to `ROWS` rows; of one row and `PANELS_OF_ROW` panels for `rows` 0."""
 
     @named_intrinsic(f"tile_of_any_height_{dtype}")
     def micro_kernel(
@@ -80,7 +82,8 @@ def tile_of_any_height(dtype: str):
             wanted, *rest = arguments
             for height in range(ROWS + 1):
                 with builder.if_then(builder.icmp_signed("==", wanted, number(height))):
-                    _emit_tile(emit, rest, max(1, height), dtype, 1 if height else 2, 1)
+                    panels = 1 if height else PANELS_OF_ROW
+                    _emit_tile(emit, rest, max(1, height), dtype, panels, 1)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 13), generate
