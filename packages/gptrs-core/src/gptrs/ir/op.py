@@ -163,14 +163,14 @@ def op(name: str) -> Callable[[OpType], OpType]:
         if name in OPS:
             raise ValueError(f"op `{name}` is already defined by {OPS[name].__qualname__}")
         decorated = dataclasses.dataclass(frozen=True, eq=False)(cls)
-        parameters = list(inspect.signature(decorated.infer).parameters.values())[1:]
-        parameters = [p for p in parameters if p.kind is not inspect.Parameter.KEYWORD_ONLY]
-        starred = [p for p in parameters if p.kind is inspect.Parameter.VAR_POSITIONAL]
+        # Not `inspect.signature`, nor hints where no attribute needs them: they are slow, and all
+        # ops are registered when a process starts.
+        infer = decorated.infer.__code__
         decorated.name = name
-        decorated.variadic = bool(starred)
-        decorated.operand_names = tuple(p.name for p in parameters if p not in starred)
-        hints = typing.get_type_hints(decorated)
+        decorated.variadic = bool(infer.co_flags & inspect.CO_VARARGS)
+        decorated.operand_names = infer.co_varnames[1 : infer.co_argcount]
         fields = dataclasses.fields(typing.cast("Any", decorated))
+        hints = typing.get_type_hints(decorated) if fields else {}
         decorated.attribute_types = {field.name: hints[field.name] for field in fields}
         decorated.attribute_kinds = {
             name: attribute_kind(hint) for name, hint in decorated.attribute_types.items()

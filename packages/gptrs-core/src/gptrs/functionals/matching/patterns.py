@@ -14,7 +14,7 @@ import contextvars
 import functools
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
@@ -278,21 +278,10 @@ def pattern_examples(
     """Decorator: `pattern_example` for each of `calls`."""
 
     def add(function: Function) -> Function:
-        examples = [
-            {name: _type_or_value(function, name, given) for name, given in call.items()}
-            for call in calls
-        ]
-        _patterns.setdefault(function.__name__, (function, []))[1][:0] = examples
+        _patterns.setdefault(function.__name__, (function, []))[1][:0] = calls
         return function
 
     return add
-
-
-def _type_or_value(function: Callable[..., object], name: str, given: object) -> object:
-    parameter = inspect.signature(function).parameters[name]
-    if isinstance(given, str) and "Tensor" in str(parameter.annotation):
-        return parse_type(given)
-    return given
 
 
 @functools.cache
@@ -301,8 +290,18 @@ def pattern(name: str) -> FunctionalPattern:
     if name not in _patterns:
         listed = ", ".join(sorted(_patterns))
         raise UsageError(f"there is no pattern `{name}`", hint=f"there are: {listed}")
-    function, examples = _patterns[name]
-    return FunctionalPattern(name, function, examples)
+    function, calls = _patterns[name]
+    parameters = inspect.signature(function).parameters
+    tensors = {key for key, each in parameters.items() if "Tensor" in str(each.annotation)}
+    return FunctionalPattern(name, function, [_with_types(call, tensors) for call in calls])
+
+
+def _with_types(call: Example, tensors: Collection[str]) -> Example:
+    """Return the example with types for texts in the place of `tensors`."""
+    return {
+        name: parse_type(given) if name in tensors and isinstance(given, str) else given
+        for name, given in call.items()
+    }
 
 
 def pattern_names() -> tuple[str, ...]:
