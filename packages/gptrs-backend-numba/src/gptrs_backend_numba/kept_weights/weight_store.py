@@ -88,7 +88,7 @@ class WeightStore:
             self._warn("refused", f"packed weight `{path}` is not used: {error}")
             return None
         if not on_disk:
-            self.writer.add(partial(_last, path), lasting=True)
+            self.writer.add(partial(_last, path), urgent=False)
         return array
 
     def keep(
@@ -128,7 +128,7 @@ class WeightStore:
                 self._make_folder(path.parent, identity)
                 write_weight(path, array, stopped)
                 self.written += Entries(1, array.nbytes)
-                self.writer.add(partial(_last, path), lasting=True)
+                self.writer.add(partial(_last, path), urgent=False)
         except StoppedError:
             return
         except OSError as error:

@@ -14,18 +14,22 @@ Job = Callable[[Callable[[], bool]], None]
 
 _QUIET_S = 0.3
 """Nothing is written until so long after the last job came: first programs get their weights."""
+_LONG_QUIET_S = 20.0
+"""The same for jobs that are not urgent: by then Linux has written most files to the disk."""
 _LOWEST = 19
+_CLEANUP_S = 0.5
+"""The longest wait for a stopped job to remove its partial file."""
 
 
 class BackgroundWriter:
     """Runs jobs one at a time, the newest first, whose weights are most likely still in memory.
 
-    Lasting jobs wait until all others are done.
+    Jobs that are not `urgent` wait until nothing else was asked for in a while.
     """
 
     def __init__(self) -> None:
         self._jobs: list[Job] = []
-        self._lasting: list[Job] = []
+        self._later: list[Job] = []
         self._added = 0.0
         self._hurry = False
         self._stop = False
@@ -34,10 +38,10 @@ class BackgroundWriter:
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
 
-    def add(self, job: Job, *, lasting: bool = False) -> None:
-        """Have the thread do `job` later; one that is `lasting` is left when the process ends."""
+    def add(self, job: Job, *, urgent: bool = True) -> None:
+        """Have the thread do `job`; one that is not `urgent` is left when the process ends."""
         with self._changed:
-            (self._lasting if lasting else self._jobs).append(job)
+            (self._jobs if urgent else self._later).append(job)
             self._added = time.monotonic()
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -47,7 +51,7 @@ class BackgroundWriter:
             self._changed.notify_all()
 
     def finish(self, seconds: float | None = None) -> None:
-        """Wait until all jobs but lasting ones are done, at most for so many seconds."""
+        """Wait until all urgent jobs are done, at most for so many seconds."""
         with self._changed:
             self._hurry = True
             self._changed.notify_all()
@@ -63,7 +67,8 @@ class BackgroundWriter:
         self._stop = True
         with self._changed:
             self._changed.notify_all()
-        self._thread.join(0.5)
+        if self._busy:
+            self._thread.join(_CLEANUP_S)
 
     def _serve(self) -> None:
         _lower_priority()
@@ -78,12 +83,16 @@ class BackgroundWriter:
         """Wait for the next job and return it; None to stop."""
         with self._changed:
             while not self._stop:
-                wait = self._added + _QUIET_S - time.monotonic()
-                jobs = self._jobs or self._lasting
-                if jobs and (wait <= 0 or (self._hurry and jobs is self._jobs)):
+                jobs, quiet = (
+                    (self._jobs, 0 if self._hurry else _QUIET_S)
+                    if self._jobs
+                    else (self._later, _LONG_QUIET_S)
+                )
+                wait = self._added + quiet - time.monotonic()
+                if jobs and wait <= 0:
                     self._busy = jobs is self._jobs
                     return jobs.pop()
-                self._changed.wait(max(wait, 0) if jobs else None)
+                self._changed.wait(wait if jobs else None)
             return None
 
 

@@ -1,0 +1,69 @@
+"""The thread that writes files: when nothing else is asked for, the newest first, and at exit."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from gptrs_backend_numba.kept_weights import writer
+from gptrs_backend_numba.kept_weights.writer import BackgroundWriter
+
+
+def noting(done: list[int], number: int) -> Callable[[Callable[[], bool]], None]:
+    return lambda stopped: done.append(number)
+
+
+def test_nothing_is_done_until_it_is_quiet_or_waited_for(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(writer, "_QUIET_S", 1e6)
+    made, done = BackgroundWriter(), list[int]()
+    for number in range(3):
+        made.add(noting(done, number))
+    time.sleep(0.1)
+    assert done == []
+    made.finish()
+    assert done == [2, 1, 0], "the newest first"
+    made.end(1)
+
+
+def test_jobs_are_done_by_themselves(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(writer, "_QUIET_S", 0.01)
+    made, done = BackgroundWriter(), threading.Event()
+    made.add(lambda stopped: done.set())
+    assert done.wait(60)
+    made.end(1)
+
+
+def test_what_is_not_urgent_is_left_when_the_process_ends():
+    made, done = BackgroundWriter(), list[int]()
+    made.add(noting(done, 1), urgent=False)
+    made.add(noting(done, 2))
+    made.end(5)
+    assert done == [2]
+
+
+def test_the_end_waits_for_a_while_and_then_has_the_job_stop():
+    made, started, stops = BackgroundWriter(), threading.Event(), list[bool]()
+
+    def long(stopped: Callable[[], bool]) -> None:
+        started.set()
+        end = time.monotonic() + 30
+        while not stopped() and time.monotonic() < end:
+            time.sleep(0.01)
+        stops.append(stopped())
+
+    made.add(long)
+    before = time.monotonic()
+    made.end(0.2)
+    assert started.is_set()
+    assert stops == [True]
+    assert time.monotonic() - before < 10
+
+
+def test_nothing_is_waited_for_where_nothing_was_asked_for():
+    before = threading.active_count()
+    made = BackgroundWriter()
+    made.end(5)
+    assert threading.active_count() == before
