@@ -71,7 +71,7 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
     def compile_symbolic(
         self, program: Program, roles: Sequence[InputRole], guards: SizeGuards
     ) -> NumbaExecutable:
-        """See `gptrs.backend.symbolic.SymbolicBackend`."""
+        """Lower a verified program once for all sizes that `guards` accept."""
         with deciding(guards.deriving()) as sizes:
             require_supported(self, program, symbolic=True)
             RUN_LOCK.claim()

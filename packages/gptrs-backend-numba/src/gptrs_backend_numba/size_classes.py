@@ -1,4 +1,4 @@
-"""What lowerings ask about symbolic sizes: numbers, and the few classes that differ in kernels."""
+"""Questions of lowerings about symbolic sizes: numbers, and the classes that differ in kernels."""
 
 from __future__ import annotations
 

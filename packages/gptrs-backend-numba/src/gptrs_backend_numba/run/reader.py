@@ -14,7 +14,7 @@ from gptrs_backend_numba.views import View
 
 
 class Reader:
-    """See `gptrs_backend_numba.schedule.Read`."""
+    """The memory and the sizes of a run, as `gptrs_backend_numba.schedule.Read` has them."""
 
     def __init__(
         self,

@@ -113,5 +113,5 @@ def _sources(types: Sequence[TensorType]) -> dict[int, tuple[int, int]]:
     open_ = {number for type_ in types for number in type_.symbols} - places.keys()
     if open_:
         listed = ", ".join(f"?{number}" for number in sorted(open_))
-        raise ProgramError(f"no input has {listed} alone as a dim, of which sizes are read")
+        raise ProgramError(f"sizes are read off the inputs, but none has {listed} alone as a dim")
     return places
