@@ -14,6 +14,7 @@ from gptrs_backend_numba.kernels.matmul import gemm as kernels
 from gptrs_backend_numba.kernels.matmul.dots import table_products
 from gptrs_backend_numba.kernels.matmul.dots_ir import MOST_ROWS
 from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
+    ALONG_K,
     BLOCK_LENGTH,
     BLOCKS,
     DIRECT,
@@ -24,6 +25,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
     RK,
     RN,
     TILE,
+    TILE_ALONG_K,
     TILES,
     TILES_A_TASK,
     K,
@@ -55,8 +57,9 @@ _BLOCK_LENGTH = 768 if WIDTH == 16 else 384
 to 1536 with AVX-512, 768 is best; 1536 loses 6 % at k = 3072."""
 _LEFT_BYTES = 7 << 17 if WIDTH == 16 else 7 << 15
 """Most bytes of the left side in a task, for a block of k: they stay in the L2 cache meanwhile."""
-_FEW_ROWS = 24
-"""Rows up to which a right side that is contiguous along n is better read in place."""
+_FEW_ALONG_N, _FEW_ALONG_K = 24, 8
+"""Rows up to which a right side that is contiguous along n or k is better read in place: a tile
+along k transposes it anew, which packing does once for all tiles (16 rows: 0.75 times as fast)."""
 _LARGE = 16_384
 """Columns from which a weight that is contiguous along k is not copied: it is an embedding, which
 is also read as a table, or at least too large to have twice."""
@@ -155,12 +158,15 @@ def _multiply_tiles(
     block_length = k if m <= ROWS or k <= _BLOCK_LENGTH else -(-k // -(-k // _BLOCK_LENGTH))
     most = _LEFT_BYTES // (4 * ROWS * greatest(block_length, 1))
     fields = call_fields(product, out, epilogue)
+    mode = _right_mode(product, right)
     fields |= division(product, tiles, most, builder.context.threads) | {
-        RIGHT_MODE: _right_mode(product, right),
+        RIGHT_MODE: mode,
         BLOCK_LENGTH: greatest(block_length, 1),
         TILE: compiled_task(kernels.any_tile(right.dtype)),
         PACK: compiled_task(kernels.right_packing(right.dtype.itemsize)),
     }
+    if mode == ALONG_K:
+        fields[TILE_ALONG_K] = compiled_task(kernels.any_tile_along_k(right.dtype))
     left = _packed_left(builder, product, fields)
     padded = -(-n // PANEL) * PANEL
     needed = block_length < k and not (fields[DIRECT] and padded == n)
@@ -186,8 +192,11 @@ def _multiply_table(builder: Builder, product: Product, out: View, epilogue: Epi
 def _right_mode(product: Product, right: View) -> int:
     if right.storage.space is MemorySpace.PACKED:
         return PACKED
-    contiguous = product.rhs.row == 1 or product.rhs.rows == 1
-    return IN_PLACE if contiguous and product.lhs.rows <= _FEW_ROWS else BLOCKS
+    rows, rhs = product.lhs.rows, product.rhs
+    if rhs.row == 1 or rhs.rows == 1:
+        return IN_PLACE if rows <= _FEW_ALONG_N else BLOCKS
+    along_k = rhs.column == 1 and product.k > 1
+    return ALONG_K if along_k and rows <= _FEW_ALONG_K else BLOCKS
 
 
 def _packed_left(builder: Builder, product: Product, fields: dict[int, int]) -> View:

@@ -19,6 +19,7 @@ from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel
 from gptrs_backend_numba.codegen.machine import keep_alive, offset, pointer
 from gptrs_backend_numba.codegen.tasks import share_tasks
 from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
+    ALONG_K,
     BIAS,
     BLOCK_LENGTH,
     BLOCKS,
@@ -26,7 +27,6 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
     FINISH,
     HAS_BIAS,
     HAS_RESIDUAL,
-    IN_PLACE,
     LEFT,
     LK,
     LM,
@@ -44,6 +44,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
     SKIPPED,
     SUMS,
     TILE,
+    TILE_ALONG_K,
     TILES,
     TILES_A_TASK,
     K,
@@ -58,6 +59,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_ir import (
     tile_of_any_height,
     transpose,
 )
+from gptrs_backend_numba.kernels.matmul.tile_along_k_ir import tile_along_k
 
 
 @kernel
@@ -120,7 +122,7 @@ def following_panel(G, block, right, panel, begin, length):
 
 @kernel_part
 def multiply_tile(
-    G, geometry, L, B, b_step, first, column, height, begin, length, is_last_tile, memory,
+    G, geometry, function, L, B, b_step, first, column, height, begin, length, is_last_tile, memory,
     out, prefetch, prefetch_step,
 ):  # fmt: skip
     """Add a block of k to the sums of one tile; after the last block they become results."""
@@ -150,7 +152,7 @@ def multiply_tile(
             prefetch_rows(C + 4 * height * c_step, 4 * c_step, height)
         elif direct and G[HAS_RESIDUAL]:
             prefetch_rows(other + 4 * height * other_row, 4 * other_row, height)
-    call_tile(G[TILE], L, B, b_step, length, height, start, start_row, other, other_row, C, c_step,
+    call_tile(function, L, B, b_step, length, height, start, start_row, other, other_row, C, c_step,
               prefetch, prefetch_step)  # fmt: skip
     if begin + length >= k and not direct:
         call_compiled(G[FINISH], C, c_step, out, first, column, height, width, geometry, 0)
@@ -168,11 +170,15 @@ def multiply_panel(G, geometry, L, right, block, panel, begin, length, own, memo
     whole, taller = m // tiles, m % tiles
     column = panel * PANEL
     width = min(PANEL, n - column)
-    B, b_step = R + panel * panel_step + begin * step, step
-    if mode == BLOCKS or (mode == IN_PLACE and width < PANEL):
+    function, B, b_step = G[TILE], R + panel * panel_step + begin * step, step
+    prefetch, prefetch_step = B + 16 * b_step, b_step
+    if mode == BLOCKS or (mode != PACKED and width < PANEL):
         call_compiled(G[PACK], B, own, width, length, G[RN], G[RK], 0, 0, 0)
         B, b_step = own, np.int64(size * PANEL)
-    prefetch, prefetch_step = B + 16 * b_step, b_step
+        prefetch, prefetch_step = B + 16 * b_step, b_step
+    elif mode == ALONG_K:
+        function, b_step = G[TILE_ALONG_K], size * G[RN]
+        prefetch, prefetch_step = B + panel_step, np.int64(size * PANEL)
     shares = mode == PACKED and last_tile > first_tile + 1
     if shares:
         # Each tile prefetches its share of the next panel: if the last one prefetched all of it,
@@ -183,7 +189,7 @@ def multiply_panel(G, geometry, L, right, block, panel, begin, length, own, memo
         row = tile * whole + min(tile, taller)
         height = whole + (1 if tile < taller else 0)
         multiply_tile(
-            G, geometry, L + 4 * (row * k + begin * height), B, b_step, batch * m + row,
+            G, geometry, function, L + 4 * (row * k + begin * height), B, b_step, batch * m + row,
             column, height, begin, length, tile + 1 >= last_tile, memory, out,
             prefetch, prefetch_step,
         )  # fmt: skip
@@ -321,6 +327,11 @@ def tiled_product(dtype: DType) -> SpecializedKernel:
 def any_tile(dtype: DType) -> SpecializedKernel:
     """Return the tiles of all heights on a right side of this type, for the field `TILE`."""
     return tile_kernel.specialize(tile=tile_of_any_height(str(dtype)))
+
+
+def any_tile_along_k(dtype: DType) -> SpecializedKernel:
+    """Return the same tiles on a right side with RK = 1, for the field `TILE_ALONG_K`."""
+    return tile_kernel.specialize(tile=tile_along_k(str(dtype)))
 
 
 def left_packing(operand: DType) -> SpecializedKernel:

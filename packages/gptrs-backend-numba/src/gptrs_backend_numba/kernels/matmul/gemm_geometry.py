@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-LENGTH = 27
+LENGTH = 28
 """The count of numbers in front of the batch axes."""
 (
     M, N, K,
@@ -20,15 +20,16 @@ LENGTH = 27
     BLOCK_LENGTH,  # values of k in a block
     RIGHT_MODE,  # how the right side is read: one of the modes below
     TILE, PACK, FINISH,  # addresses of functions
+    TILE_ALONG_K,
     BIAS, RESIDUAL, SUMS,  # addresses, filled in by the call
     DIRECT,  # whether sums are results: f32, with nothing but a bias and a residual of f32
     HAS_BIAS, HAS_RESIDUAL,
     OUT_STEP, RESIDUAL_STEP,  # elements from one row to the next
 ) = range(LENGTH)  # fmt: skip
 
-PACKED, BLOCKS, IN_PLACE = range(3)
-"""Modes of the right side: all of it is packed; each task packs it block by block; as it is. They
-do not show in results."""
+PACKED, BLOCKS, IN_PLACE, ALONG_K = range(4)
+"""Modes of the right side: all of it is packed; each task packs it block by block; read as it is,
+contiguous along n; or along k. They do not show in results."""
 
 
 def numbers(fields: Mapping[int, int]) -> list[int]:
