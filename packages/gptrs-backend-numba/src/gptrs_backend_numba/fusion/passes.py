@@ -8,12 +8,20 @@ from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION
 from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS
 from gptrs_backend_numba.fusion.linear import FUSE_LINEAR
+from gptrs_backend_numba.fusion.paged_attention import FUSE_PAGED_ATTENTION
 from gptrs_backend_numba.fusion.rotary import FUSE_ROTARY
 from gptrs_backend_numba.fusion.rows import FUSE_ROWS
 
 VARIABLE = "GPTRS_NUMBA_FUSE"
 
-FUSE: tuple[Pass, ...] = (FUSE_CONVOLUTIONS, *FUSE_ATTENTION, *FUSE_LINEAR, *FUSE_ROWS, FUSE_ROTARY)
+FUSE: tuple[Pass, ...] = (
+    FUSE_CONVOLUTIONS,
+    *FUSE_PAGED_ATTENTION,
+    *FUSE_ATTENTION,
+    *FUSE_LINEAR,
+    *FUSE_ROWS,
+    FUSE_ROTARY,
+)
 """A softmax is part of attention, and a linear layer may be a convolution: those come first.
 
 What a rotary embedding needs is elsewhere mostly part of a norm: it comes last.

@@ -88,7 +88,7 @@ def attention(builder: Builder, unit: Unit) -> None:
     op = unit.last.op
     assert isinstance(op, CustomCall)
     query, key, value, *extra = (builder.view(operand) for operand in unit.last.operands)
-    query, key, value = (_with_dense_rows(builder, view) for view in (query, key, value))
+    query, key, value = (with_dense_rows(builder, view) for view in (query, key, value))
     batch, heads, length, head_dim = query.shape
     value_dim = value.shape[3]
     mask = query if not op.attrs["mask"] else extra.pop(0)
@@ -112,7 +112,7 @@ def attention(builder: Builder, unit: Unit) -> None:
     builder.add_job(compiled(run_with_extra), (task, count, threads), reads, out, numbers)
 
 
-def _with_dense_rows(builder: Builder, view: View) -> View:
+def with_dense_rows(builder: Builder, view: View) -> View:
     """Return the view, copied unless the elements of its last axis are contiguous."""
     return view if view.strides[-1] == 1 or view.shape[-1] == 1 else builder.contiguous(view)
 
@@ -133,7 +133,7 @@ def _fields(
         geometry.CAUSAL: int(bool(op.attrs["causal"])),
         geometry.IS_OFFSET_GIVEN: int(bool(op.attrs["offset"])),
         geometry.DEFAULT_OFFSET: keys - length,
-        geometry.SCALE: _bits(op.attrs["scale"]),
+        geometry.SCALE: float_bits(op.attrs["scale"]),
     }
     if op.attrs["mask"]:
         seen = mask.broadcast((batch, heads, length, keys))
@@ -150,7 +150,7 @@ def _fields(
     return fields
 
 
-def _bits(number: object) -> int:
+def float_bits(number: object) -> int:
     """Return the bits of a float as f32."""
     assert isinstance(number, float)
     return int(np.float32(number).view(np.uint32))

@@ -85,9 +85,10 @@ class FusionPass:
     def _replace(self, region: Region) -> Region:
         rewriter = Rewriter(region)
         for node in reversed(list(rewriter)):
-            if len(node.results) != 1 or not rewriter.used(node.results[0]):
+            used = [result for result in node.results if rewriter.used(result)]
+            if len(used) != 1:
                 continue
-            call = self.pattern.find_call(node.results[0], rewriter.definition)
+            call = self.pattern.find_call(used[0], rewriter.definition)
             op = None if call is None else self.replacement(call)
             if call is not None and op is not None:
                 _put(op, call, node, rewriter)
@@ -102,5 +103,5 @@ def _put(op: Op, call: FoundCall, root: InstructionNode, rewriter: Rewriter) -> 
             value = rewriter.insert(Transpose(bound.permutation), [value], root).results[0]
         operands.append(value)
     made = rewriter.insert(op, operands, root)
-    rewriter.replace(root.results[0], made.results[0])
+    rewriter.replace(call.result, made.results[0])
     rewriter.erase_dead(root)

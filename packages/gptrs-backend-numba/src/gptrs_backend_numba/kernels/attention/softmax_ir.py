@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
-from gptrs_backend_numba.codegen.deferred import intrinsic, types
+from gptrs_backend_numba.codegen.deferred import intrinsic, named_intrinsic, types
 from gptrs_backend_numba.codegen.machine import call_llvm
 from gptrs_backend_numba.codegen.vector_ir import I32, VECTOR, WIDTH, ZERO, Emitter, words
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, VECTORS
@@ -28,7 +28,7 @@ def splat(value):
     return ir.Constant(VECTOR, [value] * WIDTH)
 
 
-def _exponential(emit, x):
+def exponential(emit, x):
     """Return `e^x` for x <= 0 or NaN, as `exp_f32` does, but 0 where that would be below 2^-125."""
     b = emit.builder
     shifted = emit.multiply_add(x, splat(1.44269504088896341), splat(_MAGIC))
@@ -92,13 +92,11 @@ def softmax_panel(typing_context, scores, count, maxima, totals, factors):
 
         largest = emit.loop(count, 1, [scores, *before], compare)[1:]
         shift = [subtrahend(emit, value) for value in largest]
-        scale = [
-            _exponential(emit, builder.fsub(*pair)) for pair in zip(before, shift, strict=True)
-        ]
+        scale = [exponential(emit, builder.fsub(*pair)) for pair in zip(before, shift, strict=True)]
 
         def exponentiate(k, state):
             exponentials = [
-                _exponential(emit, builder.fsub(*pair))
+                exponential(emit, builder.fsub(*pair))
                 for pair in zip(load_row(emit, state[0]), shift, strict=True)
             ]
             store_row(emit, exponentials, state[0])
@@ -114,32 +112,47 @@ def softmax_panel(typing_context, scores, count, maxima, totals, factors):
     return types.void(*[types.int64] * 5), generate
 
 
-@intrinsic
-def hide_from_panel(typing_context, scores, count, limits, begin):
-    """Set scores to -inf, in row j of `count`, where `limits` (int32) is at most `begin + j`."""
+def _hide_unless(name, comparison):
+    """Intrinsic: set scores of a panel to -inf unless their position compares to a bound so.
 
-    def generate(context, builder, signature, arguments):
-        scores, count, limits, begin = arguments
-        emit = Emitter(builder)
-        scores, limits = emit.pointer(scores), emit.pointer(limits)
-        bounds = [emit.load(emit.moved(limits, _SIDE * v), _WORDS, 4) for v in range(VECTORS)]
+    Arguments: the addresses of the scores, the count of their rows, the address of the bounds of
+    the columns, int32, and the position of the first row.
+    """
 
-        def body(k, state):
-            key = builder.trunc(builder.add(begin, k), I32)
-            undefined = ir.Constant(_WORDS, ir.Undefined)
-            single = builder.insert_element(undefined, key, ir.Constant(I32, 0))
-            keys = builder.shuffle_vector(single, undefined, words(0))
-            shown = [
-                builder.select(builder.icmp_signed("<", keys, bound), score, splat(float("-inf")))
-                for bound, score in zip(bounds, load_row(emit, state[0]), strict=True)
-            ]
-            store_row(emit, shown, state[0])
-            return [emit.moved(state[0], 4 * PANEL)]
+    @named_intrinsic(name)
+    def hide(typing_context, scores, count, bounds, begin):
+        def generate(context, builder, signature, arguments):
+            scores, count, bounds, begin = arguments
+            emit = Emitter(builder)
+            scores, bounds = emit.pointer(scores), emit.pointer(bounds)
+            limits = [emit.load(emit.moved(bounds, _SIDE * v), _WORDS, 4) for v in range(VECTORS)]
 
-        emit.loop(count, 1, [scores], body)
-        return context.get_dummy_value()
+            def body(k, state):
+                key = builder.trunc(builder.add(begin, k), I32)
+                undefined = ir.Constant(_WORDS, ir.Undefined)
+                single = builder.insert_element(undefined, key, ir.Constant(I32, 0))
+                keys = builder.shuffle_vector(single, undefined, words(0))
+                shown = [
+                    builder.select(
+                        builder.icmp_signed(comparison, keys, limit), score, splat(float("-inf"))
+                    )
+                    for limit, score in zip(limits, load_row(emit, state[0]), strict=True)
+                ]
+                store_row(emit, shown, state[0])
+                return [emit.moved(state[0], 4 * PANEL)]
 
-    return types.void(*[types.int64] * 4), generate
+            emit.loop(count, 1, [scores], body)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 4), generate
+
+    return hide
+
+
+hide_from_panel = _hide_unless("hide_from_panel", "<")
+"""Hides from each column the positions from its bound on."""
+hide_until_panel = _hide_unless("hide_until_panel", ">=")
+"""Hides from each column the positions before its bound."""
 
 
 @intrinsic
@@ -162,9 +175,9 @@ def softmax_row(typing_context, scores, count, total):
 
         def exponentiate(k, state):
             place = emit.moved(scores, (k, 4))
-            exponential = _exponential(emit, builder.fsub(emit.load(place, VECTOR, 4), shift))
-            emit.store(exponential, place)
-            return [builder.fadd(state[0], exponential)]
+            power = exponential(emit, builder.fsub(emit.load(place, VECTOR, 4), shift))
+            emit.store(power, place)
+            return [builder.fadd(state[0], power)]
 
         (sums,) = emit.loop(count, WIDTH, [ZERO], exponentiate)
         emit.store(emit.total(sums), total)

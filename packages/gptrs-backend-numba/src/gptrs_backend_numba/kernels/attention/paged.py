@@ -1,0 +1,103 @@
+"""The task of attention over pages: a few rows or a panel of them, and the call of all tasks."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.elements import memory_of
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
+from gptrs_backend_numba.codegen.machine import pointer
+from gptrs_backend_numba.codegen.tasks import share_tasks
+from gptrs_backend_numba.kernels.attention.paged_geometry import (
+    GROUP,
+    KV_HEADS,
+    LENGTHS,
+    PAGES,
+    PRODUCTS_A_KEY,
+    STARTS,
+    TABLE,
+    TASKS,
+    TEXTS,
+    VALUES,
+    WIDTH_OF_TABLE,
+    PageKind,
+    rows_of_task,
+)
+from gptrs_backend_numba.kernels.attention.paged_panels import attend_panel
+from gptrs_backend_numba.kernels.attention.paged_rows import attend_rows
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+
+FEW = 6
+"""Rows that share their keys, up to which a panel of them would be mostly empty."""
+PARALLEL_FROM = 32_768
+"""Products from which it pays to share the work: waking a worker takes microseconds."""
+
+
+@kernel
+def paged_attention_task(
+    query, key, out, geometry, task, *, ELEMENT, VALUE_DIM, rows_kernel, panel_kernel
+):
+    """Compute the rows of one text, or set rows of no text to 0; see `paged_geometry`."""
+    G = pointer(geometry, np.int64)
+    head = task // G[TASKS]
+    rows = rows_of_task(geometry, task - head * G[TASKS])
+    count = min(rows.columns - rows.first, np.int64(PANEL))
+    if count <= 0:
+        return 0
+    if rows.text < 0 or rows.text >= G[TEXTS]:
+        O, group = pointer(out, ELEMENT), G[GROUP]
+        for c in range(rows.first, rows.first + count):
+            n = rows.begin + c // group
+            place = ((n * G[KV_HEADS] + head) * group + c % group) * VALUE_DIM
+            for e in range(VALUE_DIM):
+                O[place + e] = 0
+    elif count <= FEW:
+        rows_kernel(query, key, out, geometry, head, rows.text, rows.begin, rows.first, count,
+                    rows.ahead)  # fmt: skip
+    else:
+        panel_kernel(query, key, out, geometry, head, rows.text, rows.begin, rows.first, count,
+                     rows.ahead)  # fmt: skip
+    return 0
+
+
+@kernel
+def run_paged_attention(
+    state, function, count, threads, query, key, value, table, starts, lengths, out, geometry
+):
+    """Run all tasks; return 1, before any, when a page of the table is out of range.
+
+    The work depends on the lengths, so it is decided here whether threads share it.
+    """
+    G = pointer(geometry, np.int64)
+    G[VALUES], G[TABLE], G[STARTS], G[LENGTHS] = value, table, starts, lengths
+    T = pointer(table, np.int32)
+    for i in range(G[TEXTS] * G[WIDTH_OF_TABLE]):
+        if T[i] < 0 or T[i] >= G[PAGES]:
+            return 1
+    shared = threads if products(geometry) >= PARALLEL_FROM else np.int64(1)
+    share_tasks(state, function, count, shared, query, key, out, geometry)
+    return 0
+
+
+@register_jitable
+def products(geometry):
+    """Return about how many products there are, as if each row saw its whole text."""
+    G = pointer(geometry, np.int64)
+    starts, lengths = pointer(G[STARTS], np.int32), pointer(G[LENGTHS], np.int32)
+    total = np.int64(0)
+    for text in range(G[TEXTS]):
+        rows = np.int64(starts[text + 1]) - np.int64(starts[text])
+        total += rows * np.int64(lengths[text])
+    return total * G[PRODUCTS_A_KEY]
+
+
+def paged_attention(query: DType, kind: PageKind) -> SpecializedKernel:
+    """Return the task for queries of one type and a kind of pages."""
+    return paged_attention_task.specialize(
+        ELEMENT=memory_of(query),
+        VALUE_DIM=kind.value_dim,
+        rows_kernel=attend_rows(query, kind),
+        panel_kernel=attend_panel(query, kind),
+    )

@@ -1,0 +1,158 @@
+"""The geometry of attention over pages, and where its texts, tasks and positions lie.
+
+A task has the operands query [N, H, D] and key_pool [P, K, S, D] and the result [N, H, E]; the
+other addresses are in the geometry. S, D and E are constants of the machine code, all other sizes
+numbers of the geometry.
+
+The positions of a text are summed in blocks of `BLOCK`, counted from position 0, and within a block
+in one order. What a row does not see counts as nothing, to the bit. So a row has the same result in
+every company: alone, in a chunk of a prompt, beside other texts, on any number of threads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel_part
+from gptrs_backend_numba.codegen.machine import pointer
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+
+FIELDS = range(17)
+"""The numbers of a geometry."""
+(
+    VALUES, TABLE, STARTS, LENGTHS,  # addresses, filled in by the call
+    ROWS, TEXTS, WIDTH_OF_TABLE, PAGES,  # N, B, W, P
+    KV_HEADS, GROUP,  # K, and the heads of queries that share one of them
+    ROW_STEP, HEAD_STEP,  # strides of the query, in elements
+    TASKS,  # tasks for each of the K heads
+    SCALE, SOFTCAP,  # the bits of an f32
+    WINDOW,
+    PRODUCTS_A_KEY,  # products of all heads for one query and one key
+) = FIELDS  # fmt: skip
+
+BLOCK = 64
+"""Positions that share a maximum: with a panel of their scores they stay in the L1 cache."""
+
+
+@dataclass(frozen=True)
+class PageKind:
+    """What the machine code for pages depends on."""
+
+    dtype: DType
+    """The element type of both pools: f32, bf16 or f16."""
+    page_size: int
+    head_dim: int
+    value_dim: int
+    windowed: bool
+    capped: bool
+
+    @property
+    def segments(self) -> int:
+        """The most pages that a block lies in."""
+        return BLOCK // self.page_size + 2
+
+
+class Rows(NamedTuple):
+    """The rows of a task: those of one text, or of none."""
+
+    text: int
+    """The number of the text; -1 or B for rows before and behind all texts."""
+    begin: int
+    """The first row of the text."""
+    columns: int
+    """The rows of the text times the heads that share a key head."""
+    first: int
+    """The first column of this task."""
+    ahead: int
+    """The position of a row less its number."""
+
+
+@register_jitable
+def tasks_before(start, place, group):
+    """Return how many tasks texts before number `place` have, at most, that begins at `start`."""
+    return start * group // PANEL + place
+
+
+@register_jitable
+def start_of(starts, place, texts, rows):
+    """Return the first row of a text; `place` is its number + 1, 0 for the rows before all."""
+    if place == 0:
+        return np.int64(0)
+    if place > texts + 1:
+        return rows
+    return min(max(np.int64(starts[place - 1]), np.int64(0)), rows)
+
+
+@register_jitable
+def rows_of_task(geometry, task):
+    """Return the rows of one of the tasks of a head.
+
+    The tasks of a text begin where `tasks_before` says: far enough apart for all its panels,
+    whatever lies before it, so that the number of all tasks is known from N and B alone.
+    """
+    G = pointer(geometry, np.int64)
+    starts, lengths = pointer(G[STARTS], np.int32), pointer(G[LENGTHS], np.int32)
+    rows, texts, group = G[ROWS], G[TEXTS], G[GROUP]
+    low, high = np.int64(0), texts + 1
+    while low < high:  # the last text that begins at or before this task
+        middle = (low + high + 1) // 2
+        if tasks_before(start_of(starts, middle, texts, rows), middle, group) <= task:
+            low = middle
+        else:
+            high = middle - 1
+    begin = start_of(starts, low, texts, rows)
+    end = start_of(starts, low + 1, texts, rows)
+    first = (task - tasks_before(begin, low, group)) * PANEL
+    ahead = np.int64(0)
+    if 0 < low <= texts:
+        ahead = np.int64(lengths[low - 1]) - end
+    return Rows(low - 1, begin, (end - begin) * group, first, ahead)
+
+
+@register_jitable
+def first_seen(position, window, windowed):
+    """Return the first position that a row at `position` sees."""
+    return max(position - window + 1, np.int64(0)) if windowed else np.int64(0)
+
+
+@register_jitable
+def end_seen(position, size):
+    """Return the end of the positions that a row at `position` sees, of `size` in the table."""
+    return min(max(position + 1, np.int64(0)), size)
+
+
+@kernel_part
+def find_segments_part(
+    table, block, low, high, segments, keys, values, head, kv_heads,
+    *, PAGE, KEY_BYTES, VALUE_BYTES,
+):  # fmt: skip
+    """Write down where the positions from `low` to `high` of a block lie; return in how many parts.
+
+    `table` is the address of the pages of a text; see `paged_ir.SEGMENT` for what is written.
+    """
+    S, T = pointer(segments, np.int64), pointer(table, np.int32)
+    parts, position, end = np.int64(0), block + low, block + high
+    while position < end:
+        page = position // PAGE
+        inside = position - page * PAGE
+        count = min(PAGE - inside, end - position)
+        line = (np.int64(T[page]) * kv_heads + head) * PAGE + inside
+        S[4 * parts], S[4 * parts + 1] = keys + line * KEY_BYTES, values + line * VALUE_BYTES
+        S[4 * parts + 2], S[4 * parts + 3] = position - block, count
+        parts += 1
+        position += count
+    return parts
+
+
+def find_segments(kind: PageKind) -> SpecializedKernel:
+    """Return the part that finds the segments of a block."""
+    return find_segments_part.specialize(
+        PAGE=kind.page_size,
+        KEY_BYTES=kind.dtype.itemsize * kind.head_dim,
+        VALUE_BYTES=kind.dtype.itemsize * kind.value_dim,
+    )

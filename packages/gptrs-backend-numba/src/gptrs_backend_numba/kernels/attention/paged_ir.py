@@ -1,0 +1,232 @@
+"""The products of attention over pages: keys and values where they lie in their pages.
+
+A score is `WIDTH` sums, of the numbers d with one remainder of d / WIDTH each, that are added one
+after another, then the numbers that are left over: a vector for one query, `WIDTH` passes for a
+panel of queries, with the same result. Numbers of values are summed in the order of positions.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from llvmlite import ir
+
+from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
+from gptrs_backend_numba.codegen.vector_ir import F32, I64, VECTOR, WIDTH, ZERO, Emitter, number
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, VECTORS, transposed_lanes
+
+SIDE = 4 * WIDTH
+"""Bytes of a vector."""
+NEGATIVE_ZERO = ir.Constant(VECTOR, [-0.0] * WIDTH)
+"""What sums begin with: any number added to it stays as it is."""
+
+KEYS_AT, VALUES_AT, PLACE_AT, COUNT_AT = (8 * field for field in range(4))
+SEGMENT = 32
+"""Bytes of a segment: positions that follow one another in memory.
+
+The addresses of their keys and of their values, the place of the first in its block, their count.
+"""
+
+
+@cache
+def page_score_tile(rows: int, head_dim: int):
+    """Intrinsic: `rows` keys, f32 and one behind the other, times a panel of queries.
+
+    Arguments: the addresses of the first key, of the queries, of the scores: a row of a panel each.
+    """
+
+    @named_intrinsic(f"page_score_tile_{rows}_{head_dim}")
+    def micro_kernel(typing_context, key, queries, out):
+        def generate(context, builder, signature, arguments):
+            emit = Emitter(builder)
+            key, queries, out = (emit.pointer(address) for address in arguments)
+            sums = _scores(emit, rows, head_dim, key, queries)
+            for at, value in enumerate(sums):
+                row, vector = divmod(at, VECTORS)
+                emit.store(value, emit.moved(out, 4 * PANEL * row + SIDE * vector))
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 3), generate
+
+    return micro_kernel
+
+
+def _scores(emit, rows, head_dim, key, queries):
+    """Return the vectors of scores, row by row."""
+    steps = head_dim // WIDTH
+
+    def multiply(sums, key, queries, d):
+        right = [emit.load(emit.moved(queries, 4 * PANEL * d + SIDE * v), VECTOR, 4)
+                 for v in range(VECTORS)]  # fmt: skip
+        lefts = [emit.splat(emit.load(emit.moved(key, 4 * (head_dim * m + d)), F32, 4))
+                 for m in range(rows)]  # fmt: skip
+        return [
+            emit.multiply_add(lefts[at // VECTORS], right[at % VECTORS], value)
+            for at, value in enumerate(sums)
+        ]
+
+    def lane(k, state):
+        key, queries, *totals = state
+        sums = [ZERO] * len(totals)
+        for step in range(steps):
+            sums = multiply(sums, key, queries, WIDTH * step)
+        totals = [emit.builder.fadd(*pair) for pair in zip(totals, sums, strict=True)]
+        return [emit.moved(key, 4), emit.moved(queries, 4 * PANEL), *totals]
+
+    totals = [NEGATIVE_ZERO] * (rows * VECTORS)
+    if steps:
+        totals = emit.loop(number(WIDTH), 1, [key, queries, *totals], lane)[2:]
+    for d in range(WIDTH * steps, head_dim):
+        totals = multiply(totals, key, queries, d)
+    return totals
+
+
+@cache
+def page_value_tile(rows: int):
+    """Intrinsic: scale sums, and add `rows` numbers of the values times probabilities.
+
+    Arguments: the address of the first segment and their number; the bytes of a value, f32; those
+    before the first of the numbers; the address of the probabilities, a row of a panel for each
+    position of the block; of a row of factors; of the sums, `rows` rows of a panel.
+    """
+
+    @named_intrinsic(f"page_value_tile_{rows}")
+    def micro_kernel(typing_context, segments, count, step, before, probabilities, factors, out):
+        def generate(context, builder, signature, arguments):
+            emit = Emitter(builder)
+            segments, count, step, before, *rest = arguments
+            segments, probabilities, factors, out = map(emit.pointer, (segments, *rest))
+            scale = [emit.load(emit.moved(factors, SIDE * v), VECTOR, 4) for v in range(VECTORS)]
+            places = [
+                emit.moved(out, 4 * PANEL * row + SIDE * v)
+                for row in range(rows)
+                for v in range(VECTORS)
+            ]
+            sums = [
+                builder.fmul(emit.load(place, VECTOR, 4), scale[at % VECTORS])
+                for at, place in enumerate(places)
+            ]
+
+            def add(k, state):
+                value, mixed, *sums = state
+                right = [emit.load(emit.moved(mixed, SIDE * v), VECTOR, 4) for v in range(VECTORS)]
+                for row in range(rows):
+                    left = emit.splat(emit.load(emit.moved(value, 4 * row), F32, 4))
+                    for v in range(VECTORS):
+                        at = VECTORS * row + v
+                        sums[at] = emit.multiply_add(left, right[v], sums[at])
+                return [emit.moved(value, (step, 1)), emit.moved(mixed, 4 * PANEL), *sums]
+
+            def walk(k, state):
+                segment, *sums = state
+                value = emit.moved(_word(emit, segment, VALUES_AT, pointer=True), (before, 1))
+                place, length = (_word(emit, segment, at) for at in (PLACE_AT, COUNT_AT))
+                mixed = emit.moved(probabilities, (place, 4 * PANEL))
+                sums = emit.loop(length, 1, [value, mixed, *sums], add)[2:]
+                return [emit.moved(segment, SEGMENT), *sums]
+
+            sums = emit.loop(count, 1, [segments, *sums], walk)[1:]
+            for value, place in zip(sums, places, strict=True):
+                emit.store(value, place)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 7), generate
+
+    return micro_kernel
+
+
+def _word(emit, segment, at, *, pointer=False):
+    """Return a number of a segment."""
+    word = emit.load(emit.moved(segment, at), I64, 8)
+    return emit.pointer(word) if pointer else word
+
+
+@cache
+def page_dots(keys: int, head_dim: int, dtype: str):
+    """Intrinsic: the scores of one query with 1 or `WIDTH` keys, one behind the other.
+
+    The numbers behind the last whole vector of a key are left out.
+
+    Arguments: the addresses of the query, f32, of the first key, of type "f32", "bf16" or "f16",
+    and of the scores.
+    """
+    size = 4 if dtype == "f32" else 2
+
+    @named_intrinsic(f"page_dots_{keys}_{head_dim}_{dtype}")
+    def micro_kernel(typing_context, query, key, out):
+        def generate(context, builder, signature, arguments):
+            emit = Emitter(builder)
+            query, key, out = (emit.pointer(address) for address in arguments)
+            whole = head_dim // WIDTH * WIDTH
+            sums = [ZERO] * keys
+            for d in range(0, whole, WIDTH):
+                left = emit.load(emit.moved(query, 4 * d), VECTOR, 4)
+                for row in range(keys):
+                    place = emit.moved(key, size * (head_dim * row + d))
+                    sums[row] = emit.multiply_add(left, emit.floats(place, dtype), sums[row])
+            total = _lane_sums(emit, sums)
+            if keys == 1:
+                total = builder.extract_element(total, ir.Constant(ir.IntType(32), 0))
+            emit.store(total, out)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 3), generate
+
+    return micro_kernel
+
+
+def _lane_sums(emit, rows):
+    """Return a vector with the sum of each of the rows, its lanes added one after another."""
+    b = emit.builder
+    undefined = ir.Constant(VECTOR, ir.Undefined)
+    lanes = transposed_lanes(b, [*rows, *[undefined] * (WIDTH - len(rows))])
+    total = lanes[0]
+    for lane in lanes[1:]:
+        total = b.fadd(total, lane)
+    return total
+
+
+@cache
+def page_values(vectors: int, row: int, dtype: str):
+    """Intrinsic: scale `vectors` vectors of sums, and add the values times probabilities.
+
+    Arguments: the address of the first segment and their number; the bytes before the first number
+    of a value; the address of the probabilities of the block, of the factor, of the sums. A value
+    has `row` numbers.
+    """
+    size = 4 if dtype == "f32" else 2
+
+    @named_intrinsic(f"page_values_{vectors}_{row}_{dtype}")
+    def micro_kernel(typing_context, segments, count, before, probabilities, factor, out):
+        def generate(context, builder, signature, arguments):
+            emit = Emitter(builder)
+            segments, count, before, *rest = arguments
+            segments, probabilities, factor, out = map(emit.pointer, (segments, *rest))
+            scale = emit.splat(emit.load(factor, F32, 4))
+            places = [emit.moved(out, SIDE * v) for v in range(vectors)]
+            sums = [builder.fmul(emit.load(place, VECTOR, 4), scale) for place in places]
+
+            def add(k, state):
+                value, mixed, *sums = state
+                left = emit.splat(emit.load(mixed, F32, 4))
+                for v in range(vectors):
+                    right = emit.floats(emit.moved(value, size * WIDTH * v), dtype)
+                    sums[v] = emit.multiply_add(left, right, sums[v])
+                return [emit.moved(value, size * row), emit.moved(mixed, 4), *sums]
+
+            def walk(k, state):
+                segment, *sums = state
+                value = emit.moved(_word(emit, segment, VALUES_AT, pointer=True), (before, 1))
+                place, length = (_word(emit, segment, at) for at in (PLACE_AT, COUNT_AT))
+                mixed = emit.moved(probabilities, (place, 4))
+                sums = emit.loop(length, 1, [value, mixed, *sums], add)[2:]
+                return [emit.moved(segment, SEGMENT), *sums]
+
+            sums = emit.loop(count, 1, [segments, *sums], walk)[1:]
+            for value, place in zip(sums, places, strict=True):
+                emit.store(value, place)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 6), generate
+
+    return micro_kernel

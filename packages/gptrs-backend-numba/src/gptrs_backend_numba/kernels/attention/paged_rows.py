@@ -1,0 +1,211 @@
+"""Attention over pages for a few rows: each by itself, block by block, while the keys are near."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.codegen.deferred import register_jitable
+from gptrs_backend_numba.codegen.elements import load_of, memory_of, store_of
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
+from gptrs_backend_numba.codegen.machine import divide, fma, keep_alive, pointer
+from gptrs_backend_numba.codegen.scalar import tanh_f32
+from gptrs_backend_numba.codegen.vector_ir import WIDTH
+from gptrs_backend_numba.kernels.attention.attention_ir import prefetch_row
+from gptrs_backend_numba.kernels.attention.paged_geometry import (
+    BLOCK,
+    GROUP,
+    HEAD_STEP,
+    KV_HEADS,
+    ROW_STEP,
+    SCALE,
+    SOFTCAP,
+    TABLE,
+    VALUES,
+    WIDTH_OF_TABLE,
+    WINDOW,
+    PageKind,
+    end_seen,
+    find_segments,
+    first_seen,
+)
+from gptrs_backend_numba.kernels.attention.paged_ir import page_dots, page_values
+from gptrs_backend_numba.kernels.attention.paged_softmax_ir import softmax_pages_row
+
+INF = np.float32(np.inf)
+_CHUNK = 8
+"""Vectors of sums in flight: enough for two units with a latency of four cycles."""
+
+
+@kernel
+def attend_rows_kernel(
+    query, key, out, geometry, head, text, begin, first, count, ahead,
+    *, ELEMENT, HEAD_DIM, VALUE_DIM, PAGE, SEGMENTS, WINDOWED, CAPPED, load, store, segments_of,
+    score_keys, add_values,
+):  # fmt: skip
+    """Compute `count` columns of a text from `first` on; see `paged_geometry`."""
+    G = pointer(geometry, np.int64)
+    group, size = G[GROUP], G[WIDTH_OF_TABLE] * PAGE
+    scale = pointer(geometry + 8 * SCALE, np.float32)[0]
+    cap = pointer(geometry + 8 * SOFTCAP, np.float32)[0]
+    table = G[TABLE] + 4 * text * G[WIDTH_OF_TABLE]
+    heads = G[KV_HEADS] * group
+    # For each row: the query, sums over values, sums of exponentials, the largest score, a factor.
+    padded = (VALUE_DIM + WIDTH - 1) // WIDTH * WIDTH
+    each = HEAD_DIM + padded + WIDTH + 2
+    held = np.empty(count * each + BLOCK + 2 * WIDTH + 8 * SEGMENTS + 16, np.float32)
+    segments = (held.ctypes.data + 63) // 64 * 64
+    scores = segments + 32 * SEGMENTS + 4 * WIDTH
+    memory = scores + 4 * (BLOCK + WIDTH)
+    W, Q = pointer(scores, np.float32), pointer(query, ELEMENT)
+    for r in range(count):
+        c = first + r
+        n = begin + c // group
+        X = pointer(memory + 4 * each * r, np.float32)
+        place = n * G[ROW_STEP] + (head * group + c - c // group * group) * G[HEAD_STEP]
+        for d in range(HEAD_DIM):
+            X[d] = load(Q[place + d]) * scale
+        X[each - 2] = -INF
+        for i in range(HEAD_DIM, each - 2):
+            X[i] = 0.0
+    lowest = first_seen(begin + first // group + ahead, G[WINDOW], WINDOWED)
+    highest = end_seen(begin + (first + count - 1) // group + ahead, size)
+    for block in range(lowest // BLOCK * BLOCK, highest, BLOCK):
+        for r in range(count):
+            position = begin + (first + r) // group + ahead
+            low = max(first_seen(position, G[WINDOW], WINDOWED) - block, np.int64(0))
+            high = min(end_seen(position, size) - block, np.int64(BLOCK))
+            if low < high:
+                row = memory + 4 * each * r
+                sums = row + 4 * HEAD_DIM
+                totals, maximum = sums + 4 * padded, row + 4 * (each - 2)
+                parts = segments_of(
+                    table, block, low, high, segments, key, G[VALUES], head, G[KV_HEADS]
+                )
+                score_keys(row, segments, parts, scores, block)
+                if CAPPED:
+                    cap_scores(scores + 4 * low, high - low, cap)
+                first_group, groups = low // WIDTH, (high + WIDTH - 1) // WIDTH
+                for j in range(first_group * WIDTH, low):
+                    W[j] = -INF
+                for j in range(high, groups * WIDTH):
+                    W[j] = -INF
+                softmax_pages_row(scores + 4 * WIDTH * first_group, groups - first_group,
+                                  maximum, totals, maximum + 4)  # fmt: skip
+                add_values(segments, parts, scores, maximum + 4, sums)
+    O = pointer(out, ELEMENT)
+    for r in range(count):
+        c = first + r
+        n = begin + c // group
+        A = pointer(memory + 4 * (each * r + HEAD_DIM), np.float32)
+        total = A[padded]
+        for j in range(1, WIDTH):
+            total += A[padded + j]
+        total = divide(np.float32(1.0), total)
+        place = (n * heads + head * group + c - c // group * group) * VALUE_DIM
+        for e in range(VALUE_DIM):
+            O[place + e] = store(A[e] * total + np.float32(0.0))  # -0 becomes 0
+    keep_alive(held)
+    return 0
+
+
+@register_jitable
+def cap_scores(scores, count, cap):
+    """Replace scores by `cap * tanh(score / cap)`."""
+    W = pointer(scores, np.float32)
+    for j in range(count):
+        W[j] = tanh_f32(divide(W[j], cap)) * cap
+
+
+@kernel_part
+def score_keys_part(
+    row, segments, parts, scores, block,
+    *, ELEMENT, HEAD_DIM, VALUE_BYTES, KEY_BYTES, PAGE, load, dots, dots_of_one,
+):  # fmt: skip
+    """Compute the scores of the keys of segments, and meanwhile prefetch their values.
+
+    Scores beside those are overwritten, up to `WIDTH` on both sides.
+    """
+    S, W, X = pointer(segments, np.int64), pointer(scores, np.float32), pointer(row, np.float32)
+    whole = HEAD_DIM // WIDTH * WIDTH
+    for part in range(parts):
+        key, value, place, count = S[4 * part], S[4 * part + 1], S[4 * part + 2], S[4 * part + 3]
+        if whole > 0:
+            if PAGE < WIDTH:
+                for j in range(count):
+                    dots_of_one(row, key + j * KEY_BYTES, scores + 4 * (place + j))
+            else:
+                # The last keys of a page are read again rather than any behind it.
+                last = PAGE - WIDTH - (block + place) % PAGE
+                for j in range(0, count, WIDTH):
+                    prefetch_row(value + j * VALUE_BYTES, WIDTH * VALUE_BYTES)
+                    at = min(j, last)
+                    dots(row, key + at * KEY_BYTES, scores + 4 * (place + at))
+        else:
+            for j in range(place, place + count):
+                W[j] = -0.0
+        for j in range(count if whole < HEAD_DIM else 0):
+            K = pointer(key + j * KEY_BYTES, ELEMENT)
+            for d in range(whole, HEAD_DIM):
+                W[place + j] = fma(X[d], load(K[d]), W[place + j])
+
+
+@kernel_part
+def add_values_part(
+    segments, parts, scores, factor, sums, *, ELEMENT, SIZE, VALUE_DIM, load, chunk, rest
+):
+    """Scale the sums, and add the values of segments times the exponentials of their scores."""
+    vectors = VALUE_DIM // WIDTH
+    for v in range(0, vectors - vectors % _CHUNK, _CHUNK):
+        chunk(segments, parts, SIZE * WIDTH * v, scores, factor, sums + 4 * WIDTH * v)
+    if vectors % _CHUNK:
+        v = vectors - vectors % _CHUNK
+        rest(segments, parts, SIZE * WIDTH * v, scores, factor, sums + 4 * WIDTH * v)
+    if VALUE_DIM % WIDTH:
+        S, W = pointer(segments, np.int64), pointer(scores, np.float32)
+        A, scale = pointer(sums, np.float32), pointer(factor, np.float32)[0]
+        for e in range(vectors * WIDTH, VALUE_DIM):
+            A[e] = A[e] * scale
+        for part in range(parts):
+            value, place, count = S[4 * part + 1], S[4 * part + 2], S[4 * part + 3]
+            for j in range(count):
+                V = pointer(value + j * SIZE * VALUE_DIM, ELEMENT)
+                for e in range(vectors * WIDTH, VALUE_DIM):
+                    A[e] = fma(W[place + j], load(V[e]), A[e])
+
+
+def attend_rows(query: DType, kind: PageKind) -> SpecializedKernel:
+    """Return the kernel for queries of one type and a kind of pages."""
+    pool, name = kind.dtype, str(kind.dtype)
+    element, size = memory_of(pool), pool.itemsize
+    left = kind.value_dim // WIDTH % _CHUNK
+    return attend_rows_kernel.specialize(
+        ELEMENT=memory_of(query),
+        HEAD_DIM=kind.head_dim,
+        VALUE_DIM=kind.value_dim,
+        PAGE=kind.page_size,
+        SEGMENTS=kind.segments,
+        WINDOWED=kind.windowed,
+        CAPPED=kind.capped,
+        load=load_of(query),
+        store=store_of(query),
+        segments_of=find_segments(kind),
+        score_keys=score_keys_part.specialize(
+            ELEMENT=element,
+            HEAD_DIM=kind.head_dim,
+            KEY_BYTES=size * kind.head_dim,
+            VALUE_BYTES=size * kind.value_dim,
+            PAGE=kind.page_size,
+            load=load_of(pool),
+            dots=page_dots(WIDTH, kind.head_dim, name),
+            dots_of_one=page_dots(1, kind.head_dim, name),
+        ),
+        add_values=add_values_part.specialize(
+            ELEMENT=element,
+            SIZE=size,
+            VALUE_DIM=kind.value_dim,
+            load=load_of(pool),
+            chunk=page_values(_CHUNK, kind.value_dim, name),
+            rest=page_values(max(1, left), kind.value_dim, name),
+        ),
+    )
