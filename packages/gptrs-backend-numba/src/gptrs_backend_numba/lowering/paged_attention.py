@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from gptrs.ir import dtypes
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
@@ -114,7 +112,7 @@ def paged_attention(builder: Builder, unit: Unit) -> None:
     kind = geometry.PageKind(key.dtype, size, head_dim, value.shape[3], window > 0, softcap != 0)
     task = compiled_task(paged_attention_task(query.dtype, kind))
     leading = (POOL.address, task, kv_heads * tasks, builder.context.threads)
-    numbers = np.array([fields.get(field, 0) for field in geometry.FIELDS], np.int64)
+    numbers = tuple(fields.get(field, 0) for field in geometry.FIELDS)
     reads = (query, key, value, table, starts, lengths)
     explain = _wrong_index("paged_attention", "page", table, key, 1)
     kernel = compiled(run_paged_attention)
@@ -144,7 +142,7 @@ def update_pages(builder: Builder, unit: Unit) -> None:
     }
     task = compiled_task(page_updates.update_pages(new.dtype, pool.dtype))
     leading = (POOL.address, task, kv_heads, builder.context.threads)
-    numbers = np.array([fields[field] for field in page_updates.FIELDS], np.int64)
+    numbers = tuple(fields[field] for field in page_updates.FIELDS)
     explain = _wrong_index("update_pages", "slot", slots, target, size)
     kernel = compiled(page_updates.run_update_pages)
     builder.steps.append(KernelCall(kernel, (new, slots), target, numbers, explain, leading))
@@ -154,7 +152,7 @@ def _wrong_index(name: str, noun: str, indices: View, pool: View, each: int) -> 
     """Return a function that states which index is not one of the pages or slots of a pool."""
 
     def explain(read: Read) -> str:
-        limit = len(read(pool)) * each
+        limit = read.shape(pool.shape)[0] * each
         found = (int(index) for index in read(indices).reshape(-1))
         wrong = next(index for index in found if not 0 <= index < limit)
         return f"`{name}`: index {wrong} is out of range for {limit} {noun}s"

@@ -20,7 +20,7 @@ SIDE = 4 * WIDTH
 NEGATIVE_ZERO = ir.Constant(VECTOR, [-0.0] * WIDTH)
 """What sums begin with: any number added to it stays as it is."""
 
-KEYS_AT, VALUES_AT, PLACE_AT, COUNT_AT = (8 * field for field in range(4))
+VALUES_AT, PLACE_AT, COUNT_AT = 8, 16, 24
 SEGMENT = 32
 """Bytes of a segment: positions that follow one another in memory.
 
@@ -117,14 +117,7 @@ def page_value_tile(rows: int):
                         sums[at] = emit.multiply_add(left, right[v], sums[at])
                 return [emit.moved(value, (step, 1)), emit.moved(mixed, 4 * PANEL), *sums]
 
-            def walk(k, state):
-                segment, *sums = state
-                value = emit.moved(_word(emit, segment, VALUES_AT, pointer=True), (before, 1))
-                place, length = (_word(emit, segment, at) for at in (PLACE_AT, COUNT_AT))
-                mixed = emit.moved(probabilities, (place, 4 * PANEL))
-                sums = emit.loop(length, 1, [value, mixed, *sums], add)[2:]
-                return [emit.moved(segment, SEGMENT), *sums]
-
+            walk = _walk(emit, before, probabilities, 4 * PANEL, add)
             sums = emit.loop(count, 1, [segments, *sums], walk)[1:]
             for value, place in zip(sums, places, strict=True):
                 emit.store(value, place)
@@ -135,10 +128,24 @@ def page_value_tile(rows: int):
     return micro_kernel
 
 
-def _word(emit, segment, at, *, pointer=False):
-    """Return a number of a segment."""
-    word = emit.load(emit.moved(segment, at), I64, 8)
-    return emit.pointer(word) if pointer else word
+def _walk(emit, before, probabilities, width, add):
+    """Return the body of the loop over segments, which runs `add` for each position.
+
+    Probabilities are `width` bytes apart; `before` are the bytes before the first number of a value
+    that is added.
+    """
+
+    def walk(k, state):
+        segment, *sums = state
+        value, place, length = (
+            emit.load(emit.moved(segment, at), I64, 8) for at in (VALUES_AT, PLACE_AT, COUNT_AT)
+        )
+        value = emit.moved(emit.pointer(value), (before, 1))
+        mixed = emit.moved(probabilities, (place, width))
+        sums = emit.loop(length, 1, [value, mixed, *sums], add)[2:]
+        return [emit.moved(segment, SEGMENT), *sums]
+
+    return walk
 
 
 @cache
@@ -214,14 +221,7 @@ def page_values(vectors: int, row: int, dtype: str):
                     sums[v] = emit.multiply_add(left, right, sums[v])
                 return [emit.moved(value, size * row), emit.moved(mixed, 4), *sums]
 
-            def walk(k, state):
-                segment, *sums = state
-                value = emit.moved(_word(emit, segment, VALUES_AT, pointer=True), (before, 1))
-                place, length = (_word(emit, segment, at) for at in (PLACE_AT, COUNT_AT))
-                mixed = emit.moved(probabilities, (place, 4))
-                sums = emit.loop(length, 1, [value, mixed, *sums], add)[2:]
-                return [emit.moved(segment, SEGMENT), *sums]
-
+            walk = _walk(emit, before, probabilities, 4, add)
             sums = emit.loop(count, 1, [segments, *sums], walk)[1:]
             for value, place in zip(sums, places, strict=True):
                 emit.store(value, place)

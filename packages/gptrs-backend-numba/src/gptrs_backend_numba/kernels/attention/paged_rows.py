@@ -40,34 +40,25 @@ _CHUNK = 8
 @kernel
 def attend_rows_kernel(
     query, key, out, geometry, head, text, begin, first, count, ahead,
-    *, ELEMENT, HEAD_DIM, VALUE_DIM, PAGE, SEGMENTS, WINDOWED, CAPPED, load, store, segments_of,
-    score_keys, add_values,
+    *, HEAD_DIM, EACH, PAGE, SEGMENTS, WINDOWED, CAPPED, load_rows, segments_of, score_keys,
+    add_values, store_results,
 ):  # fmt: skip
-    """Compute `count` columns of a text from `first` on; see `paged_geometry`."""
+    """Compute `count` columns of a text from `first` on; see `paged_geometry`.
+
+    `EACH` numbers are kept of a row: the query, sums over values up to a whole vector, a vector of
+    sums of exponentials, the largest score so far, a factor.
+    """
     G = pointer(geometry, np.int64)
     group, size = G[GROUP], G[WIDTH_OF_TABLE] * PAGE
     scale = pointer(geometry + 8 * SCALE, np.float32)[0]
     cap = pointer(geometry + 8 * SOFTCAP, np.float32)[0]
     table = G[TABLE] + 4 * text * G[WIDTH_OF_TABLE]
-    heads = G[KV_HEADS] * group
-    # For each row: the query, sums over values, sums of exponentials, the largest score, a factor.
-    padded = (VALUE_DIM + WIDTH - 1) // WIDTH * WIDTH
-    each = HEAD_DIM + padded + WIDTH + 2
-    held = np.empty(count * each + BLOCK + 2 * WIDTH + 8 * SEGMENTS + 16, np.float32)
+    held = np.empty(count * EACH + BLOCK + 2 * WIDTH + 8 * SEGMENTS + 16, np.float32)
     segments = (held.ctypes.data + 63) // 64 * 64
     scores = segments + 32 * SEGMENTS + 4 * WIDTH
     memory = scores + 4 * (BLOCK + WIDTH)
-    W, Q = pointer(scores, np.float32), pointer(query, ELEMENT)
-    for r in range(count):
-        c = first + r
-        n = begin + c // group
-        X = pointer(memory + 4 * each * r, np.float32)
-        place = n * G[ROW_STEP] + (head * group + c - c // group * group) * G[HEAD_STEP]
-        for d in range(HEAD_DIM):
-            X[d] = load(Q[place + d]) * scale
-        X[each - 2] = -INF
-        for i in range(HEAD_DIM, each - 2):
-            X[i] = 0.0
+    W = pointer(scores, np.float32)
+    load_rows(query, G, head, begin, first, count, memory, scale)
     lowest = first_seen(begin + first // group + ahead, G[WINDOW], WINDOWED)
     highest = end_seen(begin + (first + count - 1) // group + ahead, size)
     for block in range(lowest // BLOCK * BLOCK, highest, BLOCK):
@@ -76,9 +67,10 @@ def attend_rows_kernel(
             low = max(first_seen(position, G[WINDOW], WINDOWED) - block, np.int64(0))
             high = min(end_seen(position, size) - block, np.int64(BLOCK))
             if low < high:
-                row = memory + 4 * each * r
+                row = memory + 4 * EACH * r
                 sums = row + 4 * HEAD_DIM
-                totals, maximum = sums + 4 * padded, row + 4 * (each - 2)
+                totals = row + 4 * (EACH - 2 - WIDTH)
+                maximum = row + 4 * (EACH - 2)
                 parts = segments_of(
                     table, block, low, high, segments, key, G[VALUES], head, G[KV_HEADS]
                 )
@@ -93,20 +85,47 @@ def attend_rows_kernel(
                 softmax_pages_row(scores + 4 * WIDTH * first_group, groups - first_group,
                                   maximum, totals, maximum + 4)  # fmt: skip
                 add_values(segments, parts, scores, maximum + 4, sums)
-    O = pointer(out, ELEMENT)
-    for r in range(count):
-        c = first + r
-        n = begin + c // group
-        A = pointer(memory + 4 * (each * r + HEAD_DIM), np.float32)
-        total = A[padded]
-        for j in range(1, WIDTH):
-            total += A[padded + j]
-        total = divide(np.float32(1.0), total)
-        place = (n * heads + head * group + c - c // group * group) * VALUE_DIM
-        for e in range(VALUE_DIM):
-            O[place + e] = store(A[e] * total + np.float32(0.0))  # -0 becomes 0
+    store_results(out, G, head, begin, first, count, memory)
     keep_alive(held)
     return 0
+
+
+@kernel_part
+def load_rows_part(
+    query, G, head, begin, first, count, memory, scale, *, ELEMENT, HEAD_DIM, EACH, load
+):
+    """Put down the scaled queries, and begin all sums."""
+    Q, group = pointer(query, ELEMENT), G[GROUP]
+    for r in range(count):
+        c = first + r
+        n = c // group
+        X = pointer(memory + 4 * EACH * r, np.float32)
+        place = (begin + n) * G[ROW_STEP] + (head * group + c - n * group) * G[HEAD_STEP]
+        X[EACH - 2] = -INF
+        for i in range(HEAD_DIM, EACH - 2):
+            X[i] = 0.0
+        for d in range(HEAD_DIM):
+            X[d] = load(Q[place + d]) * scale
+
+
+@kernel_part
+def store_rows_part(
+    out, G, head, begin, first, count, memory, *, ELEMENT, HEAD_DIM, VALUE_DIM, EACH, store
+):
+    """Divide the sums over values by the sums of exponentials, and store them as elements."""
+    O, group = pointer(out, ELEMENT), G[GROUP]
+    for r in range(count):
+        c = first + r
+        n = c // group
+        A = pointer(memory + 4 * (EACH * r + HEAD_DIM), np.float32)
+        T = pointer(memory + 4 * (EACH * r + EACH - 2 - WIDTH), np.float32)
+        total = T[0]
+        for j in range(1, WIDTH):
+            total += T[j]
+        total = divide(np.float32(1.0), total)
+        place = (((begin + n) * G[KV_HEADS] + head) * group + c - n * group) * VALUE_DIM
+        for e in range(VALUE_DIM):
+            O[place + e] = store(A[e] * total + np.float32(0.0))  # -0 becomes 0
 
 
 @register_jitable
@@ -179,16 +198,19 @@ def attend_rows(query: DType, kind: PageKind) -> SpecializedKernel:
     pool, name = kind.dtype, str(kind.dtype)
     element, size = memory_of(pool), pool.itemsize
     left = kind.value_dim // WIDTH % _CHUNK
+    each = kind.head_dim + -(-kind.value_dim // WIDTH) * WIDTH + WIDTH + 2
+    rows = {"ELEMENT": memory_of(query), "HEAD_DIM": kind.head_dim, "EACH": each}
     return attend_rows_kernel.specialize(
-        ELEMENT=memory_of(query),
         HEAD_DIM=kind.head_dim,
-        VALUE_DIM=kind.value_dim,
+        EACH=each,
         PAGE=kind.page_size,
         SEGMENTS=kind.segments,
         WINDOWED=kind.windowed,
         CAPPED=kind.capped,
-        load=load_of(query),
-        store=store_of(query),
+        load_rows=load_rows_part.specialize(**rows, load=load_of(query)),
+        store_results=store_rows_part.specialize(
+            **rows, VALUE_DIM=kind.value_dim, store=store_of(query)
+        ),
         segments_of=find_segments(kind),
         score_keys=score_keys_part.specialize(
             ELEMENT=element,

@@ -79,12 +79,43 @@ class Variant:
 
 
 @dataclass(frozen=True)
-class _Capture:
+class CapturedCall:
     """A captured call, and what was decided about symbolic sizes on the way."""
 
     template: Template | None
     """None if the function refuses the call."""
     guards: SizeGuards
+
+
+class CapturedCalls:
+    """Captures of calls of one function by arguments; the last ones are kept."""
+
+    def __init__(self, function: Callable[..., object], evaluate: Evaluator | None = None) -> None:
+        self._function = function
+        self._evaluate = evaluate
+        self._known: OrderedDict[object, CapturedCall] = OrderedDict()
+
+    def find(self, call: Example) -> CapturedCall:
+        """Return the capture of a call.
+
+        With symbolic sizes it holds for sizes like those of the `deciding` block around.
+        """
+        sizes = example_sizes()
+        key = (bool(sizes), *((name, str(value), type(value)) for name, value in call.items()))
+        known = self._known.get(key)
+        if known is None or not known.guards.accept(sizes):
+            known = self._known[key] = self._made(call, SizeGuards(sizes))
+            if len(self._known) > _KEPT_CAPTURES:
+                self._known.popitem(last=False)
+        return known
+
+    def _made(self, call: Example, guards: SizeGuards) -> CapturedCall:
+        try:
+            with deciding(guards) if guards.example else nullcontext():
+                program = capture(self._function, call, self._evaluate)
+        except GptrsError:
+            return CapturedCall(None, guards)
+        return CapturedCall(Template(program.main.body), guards)
 
 
 class FunctionalPattern:
@@ -101,7 +132,7 @@ class FunctionalPattern:
         self._function = function
         self._examples = examples
         self._evaluate = evaluate
-        self._captures: OrderedDict[object, _Capture] = OrderedDict()
+        self._captures = CapturedCalls(function, evaluate)
 
     def evaluated_by(self, evaluate: Evaluator) -> FunctionalPattern:
         """Return the pattern for programs whose constants `evaluate` has folded."""
@@ -147,7 +178,7 @@ class FunctionalPattern:
         types = {name: candidate.bound[param].type for name, param in params}
         numbers = {name: reader.read(candidate) for name, reader in variant.readers.items()}
         attributes = {**variant.constants, **numbers}
-        found = self._capture({**types, **attributes})
+        found = self._captures.find({**types, **attributes})
         template = found.template
         if template is None:
             return None
@@ -162,28 +193,6 @@ class FunctionalPattern:
         return FoundCall(
             self.name, operands, attributes, tuple(match.instructions.values()), result
         )
-
-    def _capture(self, call: dict[str, object]) -> _Capture:
-        """Return the capture of a call; caches the last ones.
-
-        With symbolic sizes it holds for sizes like those of the `deciding` block around.
-        """
-        sizes = example_sizes()
-        key = (bool(sizes), *((name, str(value), type(value)) for name, value in call.items()))
-        known = self._captures.get(key)
-        if known is None or not known.guards.accept(sizes):
-            known = self._captures[key] = self._made(call, SizeGuards(sizes))
-            if len(self._captures) > _KEPT_CAPTURES:
-                self._captures.popitem(last=False)
-        return known
-
-    def _made(self, call: dict[str, object], guards: SizeGuards) -> _Capture:
-        try:
-            with deciding(guards) if guards.example else nullcontext():
-                program = capture(self._function, call, self._evaluate)
-        except GptrsError:
-            return _Capture(None, guards)
-        return _Capture(Template(program.main.body), guards)
 
     def _variant(self, group: list[tuple[Example, Program]]) -> Variant:
         example, program = group[0]

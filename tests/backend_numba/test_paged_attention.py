@@ -1,0 +1,263 @@
+"""Attention over pages is one kernel with the same bits in every company; updates are in place."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs import functionals as F
+from gptrs.backend.protocol import InputRole
+from gptrs.capture.compilation import compile_program
+from gptrs.errors import ExecutionError
+from gptrs.functionals.matching.patterns import capture
+from gptrs.ir import dtypes
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.size_guards import SizeGuards, deciding
+from gptrs.ir.specialize import symbols
+from gptrs.ir.type_text import parse_type
+from gptrs.optimizer.pipeline import Pipeline
+from gptrs_backend_numba.backend import NumbaBackend, create
+from gptrs_backend_numba.evaluation import evaluate
+from gptrs_backend_numba.kernels.attention.paged_geometry import BLOCK
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+from gptrs_backend_numba.run.executable import NumbaExecutable
+from gptrs_conformance.uses.paged_attention import paged
+
+KINDS = {
+    "f32": (4, 2, 64, 64, 32, "f32", {}),
+    "bf16 pool, window": (4, 1, 40, 24, 16, "bf16", {"window": BLOCK + 9}),
+    "f16 pool, softcap, odd sizes": (3, 3, 13, 7, 5, "f16", {"softcap": 3.0, "window": 40}),
+}
+"""H, K, D, E, S, the type of the pools, and settings."""
+LENGTH = 2 * BLOCK + 50
+"""The length of the longest text."""
+
+
+@cache
+def backend(threads: int = 1) -> NumbaBackend:
+    return create(threads)
+
+
+def rounded(array: np.ndarray, dtype: str) -> np.ndarray:
+    return F.cast(gptrs.tensor(array), getattr(dtypes, dtype)).numpy().copy()
+
+
+class Texts:
+    """Queries, pools and page tables of three texts of `LENGTH` tokens."""
+
+    def __init__(self, kind: str) -> None:
+        heads, kv_heads, head_dim, value_dim, size, pool, self.settings = KINDS[kind]
+        random = np.random.default_rng(5)
+        self.width = -(-LENGTH // size)
+        pages = 3 * self.width + 1
+        shape = (pages, kv_heads, size)
+        self.queries = random.standard_normal((3, LENGTH, heads, head_dim)).astype(np.float32)
+        self.keys, self.values = (
+            rounded(random.standard_normal((*shape, dim)).astype(np.float32), pool)
+            for dim in (head_dim, value_dim)
+        )
+        self.tables = 1 + random.permutation(pages - 1).reshape(3, -1)
+        self.tables = self.tables[:, : self.width].astype(np.int32)
+
+    def arrays(self, parts: list[tuple[int, int, int]]) -> list[np.ndarray]:
+        """Operands for parts of texts: the number of the text, its first row and the next."""
+        rows = [self.queries[text, begin:end] for text, begin, end in parts]
+        starts = np.cumsum([0, *(end - begin for _, begin, end in parts)])
+        return [
+            np.concatenate(rows),
+            self.keys,
+            self.values,
+            self.tables[[text for text, _, _ in parts]],
+            starts.astype(np.int32),
+            np.array([end for _, _, end in parts], np.int32),
+        ]
+
+    def attend(self, parts: list[tuple[int, int, int]], threads: int = 1) -> list[np.ndarray]:
+        """The results of each part."""
+        arrays = self.arrays(parts)
+        with gptrs.use_backend(backend(threads)):
+            found = F.paged_attention(*map(gptrs.tensor, arrays), **self.settings).numpy()
+        return np.split(found, arrays[4][1:-1])
+
+
+@cache
+def texts(kind: str) -> Texts:
+    return Texts(kind)
+
+
+@cache
+def whole(kind: str) -> list[np.ndarray]:
+    """The results of whole texts, each alone."""
+    return [texts(kind).attend([(text, 0, LENGTH)])[0] for text in range(3)]
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("kind", KINDS)
+def test_whole_texts_are_right(kind: str) -> None:
+    arrays = texts(kind).arrays([(text, 0, LENGTH) for text in range(3)])
+    arrays[1:3] = [x.astype(np.float64) for x in arrays[1:3]]
+    wanted = paged(*arrays, **texts(kind).settings)
+    np.testing.assert_allclose(np.concatenate(whole(kind)), wanted, atol=2e-6, rtol=1e-5)
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(6))
+def test_the_same_bits_in_every_company(kind: str, seed: int) -> None:
+    random = np.random.default_rng(seed)
+    parts: list[tuple[int, int, int]] = []
+    for text in random.permutation(3)[: random.integers(1, 4)]:
+        begin = int(random.integers(LENGTH))
+        count = int(random.choice([1, 1, 3, PANEL, BLOCK + 1, LENGTH]))
+        parts.append((int(text), begin, min(begin + count, LENGTH)))
+    found = texts(kind).attend(parts, threads=1 + seed % 2)
+    for (text, begin, end), result in zip(parts, found, strict=True):
+        assert result.tobytes() == whole(kind)[text][begin:end].tobytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pages_may_lie_anywhere(kind: str) -> None:
+    moved = Texts(kind)
+    order = np.random.default_rng(7).permutation(len(moved.keys))
+    places = np.argsort(order).astype(np.int32)
+    moved.keys, moved.values = moved.keys[order], moved.values[order]
+    moved.tables = places[moved.tables]
+    found = moved.attend([(1, 0, LENGTH)])[0]
+    assert found.tobytes() == whole(kind)[1].tobytes()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_no_row_sees_is_not_read(kind: str) -> None:
+    spoiled = Texts(kind)
+    window, size = spoiled.settings.get("window", LENGTH), spoiled.keys.shape[2]
+    end = BLOCK + 71
+    kept = range(max(0, end - 2 - window + 1), end)
+    for page, number in enumerate(spoiled.tables[0]):
+        for slot in range(size):
+            if page * size + slot not in kept:
+                spoiled.keys[number, :, slot] = spoiled.values[number, :, slot] = np.nan
+    found = spoiled.attend([(0, end - 2, end)])[0]
+    assert found.tobytes() == whole(kind)[0][end - 2 : end].tobytes()
+
+
+def test_rows_of_no_text_are_zero() -> None:
+    arrays = texts("f32").arrays([(0, 7, 8), (1, 0, 40)])
+    arrays[0] = np.concatenate([arrays[0][:2], arrays[0], arrays[0][:30]])
+    arrays[4] += 2
+    with gptrs.use_backend(backend()):
+        found = F.paged_attention(*map(gptrs.tensor, arrays)).numpy()
+    assert not found[:2].any()
+    assert not found[43:].any()
+    assert found[2].tobytes() == whole("f32")[0][7].tobytes()
+    assert found[3:43].tobytes() == whole("f32")[1][:40].tobytes()
+
+
+AXES = {
+    "pool": ("P", None, None, None),
+    "new": ("N", None),
+    "slots": ("N",),
+    "query": ("N", None, None),
+    "values": ("P", None, None, None),
+    "page_table": ("B", "W"),
+    "row_starts": ("B+1",),
+    "lengths": ("B",),
+}
+
+
+def step(
+    pool: gptrs.Tensor, new: gptrs.Tensor, slots: gptrs.Tensor, query: gptrs.Tensor,
+    values: gptrs.Tensor, page_table: gptrs.Tensor, row_starts: gptrs.Tensor,
+    lengths: gptrs.Tensor,
+) -> tuple[gptrs.Tensor, gptrs.Tensor]:  # fmt: skip
+    """Part of a layer: keys are written, values are there already."""
+    pool = F.update_pages(pool, F.reshape(new, (new.shape[0], 2, 8)), slots)
+    found = F.paged_attention(query, pool, values, page_table, row_starts, lengths)
+    return pool, F.reshape(found, (found.shape[0], 32))
+
+
+def _step_arrays(counts: list[int], lengths: list[int], width: int) -> list[np.ndarray]:
+    random = np.random.default_rng(len(counts) + width)
+    rows, texts = sum(counts), len(counts)
+    table = np.arange(1, texts * width + 1).reshape(texts, width)
+    position = np.concatenate([np.arange(n - c, n) for c, n in zip(counts, lengths, strict=True)])
+    text = np.repeat(np.arange(texts), counts)
+    integers = (
+        table[text, position // 4] * 4 + position % 4,
+        table,
+        np.cumsum([0, *counts]),
+        lengths,
+    )
+    slots, table, starts, ends = (np.asarray(x, np.int32) for x in integers)
+    cached = (texts * width + 1, 2, 4, 8)
+    pool, new, query, values = (
+        random.standard_normal(shape).astype(np.float32)
+        for shape in (cached, (rows, 16), (rows, 4, 8), cached)
+    )
+    return [pool, new, slots, query, values, table, starts, ends]
+
+
+STEPS = [
+    ([5], [5], 2), ([1], [6], 2), ([1, 1, 1], [7, 1, 9], 3), ([30, 1], [33, 2], 9), ([1], [1], 1)
+]  # fmt: skip
+
+
+def test_one_program_of_two_kernels_serves_all_sizes() -> None:
+    dynamic = gptrs.jit(step, donate=["pool"], dynamic=AXES)
+    with gptrs.use_backend(backend()):
+        for sizes in STEPS:
+            arrays = _step_arrays(*sizes)
+            wanted = gptrs.jit(step)(*map(gptrs.tensor, arrays))
+            found = dynamic(*map(gptrs.tensor, arrays))
+            for one, other in zip(found, wanted, strict=True):
+                assert one.numpy().tobytes() == other.numpy().tobytes(), sizes
+    assert dynamic.compiled == 1
+
+
+@pytest.mark.parametrize("sizes", STEPS)
+@pytest.mark.parametrize("axes", [AXES, {}])
+def test_both_are_found_in_programs(sizes: tuple[list[int], list[int], int], axes: object) -> None:
+    arrays = map(gptrs.tensor, _step_arrays(*sizes))
+    jitted = gptrs.jit(step, dynamic=axes)  # pyright: ignore[reportArgumentType]
+    captured = jitted.lower(*arrays)
+    with deciding(SizeGuards(dict.fromkeys(symbols(captured), 9))):
+        program = Pipeline(fuse=backend().fuse, evaluate=evaluate).run(captured)
+    ops = [made.op for made in program.main.body.instructions]
+    targets = [op.target for op in ops if isinstance(op, CustomCall)]
+    assert targets == ["gptrs.numba.update_pages.v1", "gptrs.numba.paged_attention.v1"]
+    assert {op.name for op in ops} == {"custom_call", "reshape"}
+
+
+def _run_update(pool: np.ndarray, slots: list[int]) -> np.ndarray:
+    new = np.ones((len(slots), *pool.shape[1:2], pool.shape[3]), np.float32)
+    update = gptrs.jit(F.update_pages, donate=[0])
+    arrays = (pool, new, np.array(slots, np.int32))
+    with gptrs.use_backend(backend()):
+        return update(*map(gptrs.tensor, arrays)).numpy()
+
+
+@pytest.mark.parametrize("dtype", ["f32", "bf16"])
+@pytest.mark.parametrize("kv_heads", [1, 3])
+def test_a_donated_pool_is_written_in_place(dtype: str, kv_heads: int) -> None:
+    types = {"pool": f"{dtype}[9, {kv_heads}, 4, 6]", "new": f"f32[5, {kv_heads}, 6]"}
+    given = {name: parse_type(text) for name, text in {**types, "slots": "si32[5]"}.items()}
+    roles = [InputRole.DONATED, InputRole.ARGUMENT, InputRole.ARGUMENT]
+    executable = compile_program(capture(F.update_pages, given), backend(), roles)
+    assert isinstance(executable, NumbaExecutable)
+    (call,) = executable.schedule.calls
+    (result,) = executable.schedule.results
+    assert call.write == result.view
+    assert result.donated == 0
+    assert not executable.schedule.scratch
+
+
+def test_slots_and_pages_out_of_range() -> None:
+    with pytest.raises(ExecutionError, match=r"`update_pages`: index 36 is out .* for 36 slots"):
+        _run_update(np.zeros((9, 2, 4, 6), np.float32), [3, 36])
+    arrays = texts("f32").arrays([(0, 0, 2)])
+    arrays[3] = arrays[3].copy()
+    arrays[3][0, 5] = -1
+    with gptrs.use_backend(backend()), pytest.raises(ExecutionError, match="index -1 is out"):
+        F.paged_attention(*map(gptrs.tensor, arrays)).numpy()
