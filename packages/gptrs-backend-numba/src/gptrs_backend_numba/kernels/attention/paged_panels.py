@@ -8,7 +8,6 @@ import numpy as np
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.elements import load_of, memory_of, store_of
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
 from gptrs_backend_numba.codegen.machine import divide, keep_alive, pointer
@@ -121,7 +120,7 @@ def attend_panel_kernel(
     return 0
 
 
-@register_jitable(inline="always")
+@kernel_part
 def memory_at(address, head_dim, value_dim, segment_count):
     """Return where all is in the memory at an address, from a cache line on."""
     segments = (address + 63) // 64 * 64
@@ -138,7 +137,7 @@ def memory_at(address, head_dim, value_dim, segment_count):
     )
 
 
-@register_jitable(inline="always")
+@kernel_part
 def limit_columns(G, panel, memory, size, windowed):
     """Write down which positions each column sees.
 
@@ -158,7 +157,7 @@ def limit_columns(G, panel, memory, size, windowed):
     return lowest, highest, first_seen(newest, G[WINDOW], windowed), end_seen(oldest, size)
 
 
-@register_jitable(inline="always")
+@kernel_part
 def clear(memory, value_dim):
     """Begin all sums."""
     A, T = pointer(memory.sums, np.float32), pointer(memory.totals, np.float32)
@@ -239,7 +238,7 @@ def score_panel_keys(memory, parts, *, HEAD_DIM, tile_largest, tile_4, tile_1):
             row += 1
 
 
-@register_jitable(inline="always")
+@kernel_part
 def hide_rows(scores, begin, end):
     """Set the scores of positions to -inf for all columns."""
     W = pointer(scores, np.float32)
