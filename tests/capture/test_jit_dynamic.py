@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from gptrs.capture.events import trace
 from gptrs.capture.jitting import compiled_steps
 from gptrs.errors import ConsumedTensorError, UsageError
 from gptrs.ir.dtypes import si64
+from gptrs.runtime.observe.dump import dumping
 from gptrs_backend_ref.backend import create
 
 _SIZE_CLASSES = 4
@@ -154,6 +156,36 @@ def test_the_same_calls_are_fused_for_all_sizes_as_for_one(backend: Backend):
     if backend.name == "numba":  # ref fuses nothing, and knows the mask of one size
         *_, symbolic, at_7 = sink.programs
         assert sorted(symbolic) == sorted(at_7)
+
+
+class _Reasons(trace.ExecutionTraceSink):
+    """Keeps why programs were compiled, and the types of their first parameters."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, str]] = []
+
+    def before_program(self, event: trace.CompileStart) -> None:
+        self.told.append((event.reason, str(event.program.main.body.params[0].type)))
+
+
+def test_sinks_hear_of_new_sizes_on_a_backend_without_symbols():
+    call = gptrs.jit(lambda x: x + 1, dynamic={"x": ("N",)})
+    sink = _Reasons()
+    with trace.tracing(sink):
+        for size in (3, 4, 3):
+            call(np.ones(size, np.float32))
+    new = [("new sizes", "f32[3]"), ("new sizes", "f32[4]")]
+    assert sink.told == [("not cached", "f32[?0]"), *new]
+
+
+def test_symbolic_programs_are_dumped(tmp_path: Path):
+    call = gptrs.jit(lambda x: F.softmax(x, axis=1), dynamic={"x": ("N", None)})
+    with dumping(tmp_path / "dump"):
+        for size in (2, 5):
+            call(rows(size))
+    texts = [path.read_text() for path in sorted((tmp_path / "dump").rglob("*.ptir"))]
+    assert any("%arg0: f32[?0, 3]" in text for text in texts)
+    assert any("%arg0: f32[5, 3]" in text for text in texts)
 
 
 def test_a_size_of_0_has_a_program_of_its_own():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
-from gptrs.api import Backend
+from gptrs.api import Backend, KernelCache
 from gptrs.runtime.measure.kernel_caches import compiling
+from gptrs.runtime.observe.compilations import compilations_told
 from gptrs_cli.terminal.stderr import Step, is_terminal, rich_output
 from gptrs_cli.terminal.waiting import Waiting
 
@@ -24,12 +25,15 @@ def progress_bar(label: str) -> Generator[Step | None]:
 
 @contextmanager
 def compilation_shown(backend: Backend, waiting: Waiting) -> Generator[None]:
-    """Open a scope in which `waiting` counts the kernels that are compiled."""
+    """Open a scope in which `waiting` says what is compiled: kernels, or whole programs."""
 
     def tell(number: int, total: int | None) -> None:
         waiting.add(compiling_kernel(number, total))
 
-    with compiling(backend, tell):
+    by_program = (
+        nullcontext() if isinstance(backend, KernelCache) else compilations_told(waiting.add)
+    )
+    with compiling(backend, tell), by_program:
         yield
 
 

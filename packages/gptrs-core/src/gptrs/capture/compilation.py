@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol, cast, runtime_checkable
@@ -213,30 +214,50 @@ def _compile(
     sinks = trace.sinks()
     if not sinks:
         return _Compiler(backend, roles, request).compile(program)
-    number = request.number
-    start = trace.CompileStart(number, request.origin, program, roles, backend.name, request.reason)
+    start = trace.CompileStart(
+        request.number, request.origin, program, roles, backend.name, request.reason
+    )
+    compiler = _Compiler(backend, roles, request, _teller(request.number, sinks))
+    with _told(sinks, start, lambda: compiler.optimized):
+        return compiler.compile(program)
+
+
+@contextmanager
+def _told(
+    sinks: Sequence[trace.ExecutionTraceSink],
+    start: trace.CompileStart,
+    optimized: Callable[[], Program | None],
+) -> Generator[None]:
+    """Tell sinks that a program is compiled in this scope, and afterwards what it has become."""
     for sink in sinks:
         sink.before_program(start)
-    compiler = _Compiler(backend, roles, request, _teller(number, sinks))
     started, failure = time.perf_counter(), None
     try:
-        return compiler.compile(program)
+        yield
     except BaseException as error:
         failure = error
         raise
     finally:
         seconds = time.perf_counter() - started
-        end = trace.CompileEnd(number, compiler.optimized, seconds, failure)
+        end = trace.CompileEnd(start.number, optimized(), seconds, failure)
         for sink in sinks:
             sink.after_program(end)
 
 
-def _teller(number: int, sinks: Sequence[trace.ExecutionTraceSink]) -> Callable[[PassRun], None]:
+def _teller(
+    number: int, sinks: Sequence[trace.ExecutionTraceSink]
+) -> Callable[[PassRun], None] | None:
+    """Return what tells sinks about passes; None if none of them listens."""
+    ignored = trace.ExecutionTraceSink.after_pass
+    listeners = [sink for sink in sinks if type(sink).after_pass is not ignored]
+    if not listeners:
+        return None
+
     def tell(run: PassRun) -> None:
         event = trace.PassEvent(
             number, run.stage, run.name, run.round, run.changed, run.before, run.after, run.seconds
         )
-        for sink in sinks:
+        for sink in listeners:
             sink.after_pass(event)
 
     return tell
@@ -300,7 +321,20 @@ class _Compiler:
             return self._for_sizes(program, roles)
         if streaming is None and isinstance(self.backend, SymbolicBackend):
             return self.backend.compile_symbolic(program, roles, guards)
-        return SpecializedPrograms(program, lambda special: self._for_sizes(special, roles))
+        return SpecializedPrograms(program, lambda special: self._for_new_sizes(special, roles))
+
+    def _for_new_sizes(self, special: Program, roles: Sequence[InputRole]) -> Executable:
+        """Compile what a run with new sizes needs, a program of its own for trace sinks."""
+        start = trace.CompileStart(
+            trace.next_number(),
+            self.request.origin,
+            special,
+            tuple(roles),
+            self.backend.name,
+            "new sizes",
+        )
+        with _told(trace.sinks(), start, lambda: special):
+            return self._for_sizes(special, roles)
 
     def _for_sizes(self, program: Program, roles: Sequence[InputRole]) -> Executable:
         if self.request.streaming is None:

@@ -35,7 +35,8 @@ class CompileStart:
     backend: str
     """The name of the backend."""
     reason: str
-    """Why the program cache had no executable, "not cached" where it was not asked."""
+    """Why the program cache had no executable, "not cached" where it was not asked; "new sizes" for
+    a symbolic program that is compiled for the sizes of a run, on a backend without symbols."""
 
 
 @dataclass(frozen=True, slots=True)
