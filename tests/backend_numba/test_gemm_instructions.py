@@ -8,30 +8,42 @@ import pytest
 from numba import njit
 
 from gptrs_backend_numba.codegen.vector_ir import FEATURES, WIDTH
+from gptrs_backend_numba.kernels.matmul.dots_ir import COLUMNS, MOST_ROWS, dot_block
 from gptrs_backend_numba.kernels.matmul.gemm_ir import ROWS, VECTORS, tile
 
 REGISTER = {16: "zmm", 8: "ymm", 4: "xmm"}
 
 
-def assembly(dtype: str) -> str:
-    namespace: dict[str, object] = {"tile": tile(ROWS, dtype)}
-    exec("def kernel(a, b, c, k):\n    tile(a, b, 128, k, 0, 0, 0, 0, c, 32, b, 128)\n", namespace)
+def assembly(intrinsic: object, call: str) -> str:
+    namespace: dict[str, object] = {"tile": intrinsic}
+    exec(f"def kernel(a, b, c, k):\n    tile({call})\n", namespace)
     kernel = cast("Callable[..., None]", namespace["kernel"])
     dispatcher = njit("void(int64, int64, int64, int64)")(kernel)
     return dispatcher.inspect_asm(dispatcher.signatures[0])
 
 
-@pytest.mark.paths
-@pytest.mark.skipif("fma" not in FEATURES, reason="needs an x86-64 host with FMA")
-@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
-def test_the_machine_code_has_multiply_adds_on_full_vectors_and_keeps_sums_in_registers(
-    dtype: str,
-) -> None:
-    text = assembly(dtype)
+def require_sums_in_registers(text: str, products: int) -> None:
+    """The loop has as many multiply-adds of whole vectors, and takes nothing from the stack."""
     full = re.findall(rf"vfmadd\d+ps\t.*%{REGISTER[WIDTH]}\d+", text)
-    assert len(full) >= 3 * ROWS * VECTORS
+    assert len(full) >= products
     assert not re.search(r"vfmadd\d+ss", text)
     loop = max(
         re.split(r"^\.LBB\w+:", text, flags=re.MULTILINE), key=lambda part: part.count("fma")
     )
     assert "(%rsp)" not in loop
+
+
+@pytest.mark.paths
+@pytest.mark.skipif("fma" not in FEATURES, reason="needs an x86-64 host with FMA")
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_tiles_keep_their_sums_in_registers(dtype: str) -> None:
+    text = assembly(tile(ROWS, dtype), "a, b, 128, k, 0, 0, 0, 0, c, 32, b, 128")
+    require_sums_in_registers(text, 3 * ROWS * VECTORS)
+
+
+@pytest.mark.paths
+@pytest.mark.skipif("fma" not in FEATURES, reason="needs an x86-64 host with FMA")
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_blocks_of_a_table_keep_their_sums_in_registers(dtype: str) -> None:
+    text = assembly(dot_block(dtype), f"{MOST_ROWS}, a, 3072, b, 3072, b, c, 64, k")
+    require_sums_in_registers(text, MOST_ROWS * COLUMNS)
