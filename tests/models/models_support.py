@@ -74,36 +74,24 @@ def torch_hidden_states(folder: Path, tokens: np.ndarray) -> list[np.ndarray]:
     return [state.numpy() for state in output.hidden_states]
 
 
-def torch_batch_logits(folder: Path, tokens: np.ndarray, left_padding: np.ndarray) -> np.ndarray:
-    """Logits [B, T, V] of texts that are padded at the left."""
+def torch_batch_tokens(folder: Path, prompts: list[list[int]], count: int) -> np.ndarray:
+    """The `count` tokens that transformers appends greedily to each prompt of a batch, [B, count].
+
+    It wants prompts of one length: the shorter ones are padded before they begin.
+    """
     import torch
 
-    mask = torch.from_numpy(_mask(tokens, left_padding))
-    at = (mask.cumsum(-1) - 1).clamp(min=0)
-    with torch.no_grad():
-        found = _load(folder)(torch.from_numpy(tokens), attention_mask=mask, position_ids=at)
-    return found.logits.numpy()
-
-
-def torch_batch_tokens(
-    folder: Path, tokens: np.ndarray, left_padding: np.ndarray, count: int
-) -> np.ndarray:
-    """The `count` tokens that transformers appends greedily to texts padded at the left."""
-    import torch
-
+    longest = max(map(len, prompts))
+    rows = [[0] * (longest - len(prompt)) + prompt for prompt in prompts]
+    mask = [[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts]
     with torch.no_grad():
         output = _load(folder).generate(
-            torch.from_numpy(tokens),
-            attention_mask=torch.from_numpy(_mask(tokens, left_padding)),
+            torch.tensor(rows),
+            attention_mask=torch.tensor(mask),
             max_new_tokens=count,
             min_new_tokens=count,
             do_sample=False,
             eos_token_id=None,
             pad_token_id=0,
         )
-    return output[:, tokens.shape[1] :].numpy()
-
-
-def _mask(tokens: np.ndarray, left_padding: np.ndarray) -> np.ndarray:
-    """1 where a token counts."""
-    return (np.arange(tokens.shape[1]) >= left_padding[:, None]).astype(np.int64)
+    return output[:, longest:].numpy()

@@ -13,7 +13,7 @@ from gptrs.capture.events.trace import CompileStart, ExecutionTraceSink, tracing
 from gptrs.functionals.matching.patterns import pattern
 from gptrs.ir import Program
 from gptrs.ir.ops.contraction import DotGeneral
-from gptrs.nn.causal_lm import CausalLMModule
+from gptrs.nn import CausalLMModule, PagedTexts
 from gptrs.optimizer.fusion import find_calls
 from gptrs.optimizer.pipeline import Pipeline
 from models.llama_support import save_llama
@@ -56,10 +56,10 @@ def test_a_step_normalizes_and_unembeds_the_last_token_of_a_prompt_only(folder):
     captured = Captured()
     with tracing(captured):
         lm = model.causal_lm()
-        lm.step(np.arange(18).reshape(2, 9), lm.new_cache(2))
+        PagedTexts(lm, 2, 9).append(np.arange(18).reshape(2, 9))
     (program,) = captured.programs
     shapes = norms(program, NORMS[folder.name])
-    assert shapes == [(2, 9, WIDTH)] * 2 * LAYERS + [(2, WIDTH)]
+    assert shapes == [(18, WIDTH)] * 2 * LAYERS + [(2, WIDTH)]
     products = [made for made in program.main.body.walk() if isinstance(made.op, DotGeneral)]
     assert products[-1].results[0].type.shape == (2, VOCABULARY)
 

@@ -11,7 +11,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ContextLengthError, ModelError, UsageError
-from gptrs.nn.causal_lm import CausalLMModule
+from gptrs.nn import PagedTexts
 from models.models_support import greedy_tokens, save_gpt2, torch_logits
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -66,22 +66,22 @@ def test_cached_equals_uncached(tiny):
 def test_chunked_prefill_equals_whole(tiny, chunk):
     lm = tiny.causal_lm()
     tokens = _tokens(2, 130)
-    cache = lm.new_cache(2)
-    steps = [lm.step(tokens[:, at : at + chunk], cache) for at in range(0, 130, chunk)]
-    assert cache.length == 130
+    texts = PagedTexts(lm, 2, 130)
+    steps = [texts.append(tokens[:, at : at + chunk]) for at in range(0, 130, chunk)]
+    assert texts.lengths == [130, 130]
     _assert_close(steps[-1], lm.forward(tokens)[:, -1])
 
 
 def test_batched_equals_single(tiny):
     lm = tiny.causal_lm()
     tokens = _tokens(3, 12)
-    together = lm.new_cache(3)
-    batched = [lm.step(tokens[:, :10], together)]
-    batched += [lm.step(tokens[:, i : i + 1], together) for i in (10, 11)]
+    together = PagedTexts(lm, 3, 12)
+    batched = [together.append(tokens[:, :10])]
+    batched += [together.append(tokens[:, i : i + 1]) for i in (10, 11)]
     for row in range(3):
-        alone = lm.new_cache(1)
-        single = [lm.step(tokens[row : row + 1, :10], alone)]
-        single += [lm.step(tokens[row : row + 1, i : i + 1], alone) for i in (10, 11)]
+        alone = PagedTexts(lm, 1, 12)
+        single = [alone.append(tokens[row : row + 1, :10])]
+        single += [alone.append(tokens[row : row + 1, i : i + 1]) for i in (10, 11)]
         for many, one in zip(batched, single, strict=True):
             _assert_close(many[row : row + 1], one)
 
@@ -89,30 +89,20 @@ def test_batched_equals_single(tiny):
 def test_two_generations_do_not_mix(tiny):
     lm = tiny.causal_lm()
     a, b = _tokens(1, 8), _tokens(1, 9)
-    first, second = lm.new_cache(1), lm.new_cache(1)
-    lm.step(a, first)
-    lm.step(b, second)
+    first, second = PagedTexts(lm, 1, 16), PagedTexts(lm, 1, 16)
+    first.append(a)
+    second.append(b)
     next_token = np.array([[3]])
-    _assert_close(lm.step(next_token, first), lm.forward(np.concatenate([a, next_token], 1))[:, -1])
-
-
-def test_a_generation_compiles_a_handful_of_programs(tiny_gpt2_directory, backend_name):
-    model = gptrs.load_model(tiny_gpt2_directory, backend=backend_name)
-    for seed in (1, 2):
-        gptrs.generate(model, [seed] * 10, max_tokens=140, ignore_eos=True)
-    # One prefill, and one decode step for each bucket: 64, 128, 160.
-    lm = model.causal_lm()
-    assert isinstance(lm, CausalLMModule)
-    assert lm._step.compiled == 4
+    _assert_close(first.append(next_token), lm.forward(np.concatenate([a, next_token], 1))[:, -1])
 
 
 def test_the_cache_refuses_what_exceeds_the_context(tiny):
-    lm = tiny.causal_lm()
-    cache = lm.new_cache(1)
-    lm.step(_tokens(1, 160), cache)
+    texts = PagedTexts(tiny.causal_lm(), 1, 192)
+    texts.append(_tokens(1, 160))
     with pytest.raises(ContextLengthError, match="161 tokens do not fit into the context of 160"):
-        lm.step(_tokens(1, 1), cache)
-    assert cache.length == 160
+        texts.append(_tokens(1, 1))
+    assert texts.lengths == [160]
+    assert texts.buffers.usable
 
 
 def test_forward_refuses_other_inputs(tiny):

@@ -7,7 +7,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ContextLengthError
-from gptrs.nn.causal_lm import CausalLMModule
+from gptrs.nn import CausalLMModule, PagedTexts
 from models.llama_support import (
     VARIANTS,
     assert_close,
@@ -79,23 +79,13 @@ def test_every_weight_is_asked_for(llama_directory):
     assert names == expected
 
 
-def test_a_generation_compiles_a_handful_of_programs(tmp_path, backend_name):
-    model = gptrs.load_model(save_variant(tmp_path / "m", "ministral"), backend=backend_name)
-    for seed in (1, 2):
-        gptrs.generate(model, [seed] * 10, max_tokens=140, ignore_eos=True)
-    # One prefill, and one decode step for each bucket: 64, 128, 160.
-    lm = model.causal_lm()
-    assert isinstance(lm, CausalLMModule)
-    assert lm._step.compiled == 4
-
-
 def test_the_cache_refuses_what_exceeds_the_context(tmp_path, backend_name):
     lm = gptrs.load_model(save_variant(tmp_path / "m", "mistral"), backend=backend_name).causal_lm()
-    cache = lm.new_cache(1)
-    lm.step(some_tokens(1, 160), cache)
+    texts = PagedTexts(lm, 1, 192)
+    texts.append(some_tokens(1, 160))
     with pytest.raises(ContextLengthError, match="161 tokens do not fit into the context of 160"):
-        lm.step(some_tokens(1, 1), cache)
-    assert cache.length == 160
+        texts.append(some_tokens(1, 1))
+    assert texts.lengths == [160]
 
 
 def test_a_text_of_one_token_at_every_place(tmp_path, backend_name):
@@ -103,8 +93,8 @@ def test_a_text_of_one_token_at_every_place(tmp_path, backend_name):
     folder = save_variant(tmp_path / "m", "qwen2_window")
     lm = gptrs.load_model(folder, backend=backend_name).causal_lm()
     tokens = some_tokens(1, 45)
-    cache = lm.new_cache(1)
-    steps = [lm.step(tokens[:, place : place + 1], cache) for place in range(45)]
+    texts = PagedTexts(lm, 1, 45)
+    steps = [texts.append(tokens[:, place : place + 1]) for place in range(45)]
     theirs = logits_of(folder, tokens)
     assert_close(np.stack(steps, 1), theirs)
     assert_close(lm.forward(tokens[:, :1]), theirs[:, :1])

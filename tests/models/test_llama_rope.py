@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gptrs
+from gptrs.nn import PagedTexts
 from models.llama_support import (
     DYNAMIC,
     LLAMA3,
@@ -91,15 +92,14 @@ def test_dynamic_scaling_of_a_generation(dynamic, backend_name, prompt):
 def test_dynamic_scaling_of_unequal_texts(dynamic, backend_name):
     """Each row has the frequencies of its own length."""
     lm = gptrs.load_model(dynamic, backend=backend_name).causal_lm()
-    tokens, left_padding = some_tokens(3, 50), np.array([0, 20, 45])
-    cache = lm.new_cache(3, left_padding)
-    together = lm.step(tokens, cache)
-    following = lm.step(tokens[:, :1], cache)
-    for row, start in enumerate(left_padding):
-        alone = lm.new_cache(1)
-        text = tokens[row : row + 1]
-        assert_close(together[row : row + 1], lm.step(text[:, start:], alone))
-        assert_close(following[row : row + 1], lm.step(text[:, :1], alone))
+    tokens = some_tokens(3, 50)
+    prompts = [row[start:] for row, start in zip(tokens, (0, 20, 45), strict=True)]
+    together = PagedTexts(lm, 3, 51)
+    first, following = together.append(prompts), together.append(tokens[:, :1])
+    for row, prompt in enumerate(prompts):
+        alone = PagedTexts(lm, 1, 51)
+        assert_close(first[row : row + 1], alone.append([prompt]))
+        assert_close(following[row : row + 1], alone.append(tokens[row : row + 1, :1]))
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from gptrs.nn.cache_spec import CacheGroup, CacheSpec, cache_groups
 from gptrs.nn.ragged_step import pages_for, ragged_step
 
 
@@ -29,8 +28,3 @@ def test_steps_have_the_types_that_models_are_compiled_for():
 
 def test_pages_are_counted_up():
     assert [pages_for(count) for count in (0, 1, 32, 33)] == [0, 1, 1, 2]
-
-
-def test_layers_with_one_window_are_a_group():
-    specs = [CacheSpec(2, 8, 100), CacheSpec(2, 8), CacheSpec(4, 8, 100)]
-    assert cache_groups(specs) == (CacheGroup(100, (0, 2)), CacheGroup(None, (1,)))

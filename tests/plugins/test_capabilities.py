@@ -16,11 +16,13 @@ class Complete:
     def __init__(self) -> None:
         self.context_length = 8
 
-    def forward(self, tokens, left_padding=None): ...
+    def forward(self, tokens): ...
 
-    def new_cache(self, batch, left_padding=None): ...
+    def cache_specs(self): ...
 
-    def step(self, tokens, cache): ...
+    def new_buffers(self, pages, dtype=None): ...
+
+    def step(self, step, buffers): ...
 
 
 def test_claims_are_returned_and_unknown_ones_pass_unchecked():
@@ -41,8 +43,8 @@ def test_a_claim_without_the_members_is_refused():
     with pytest.raises(PluginError) as caught:
         capabilities_of(Partial())
     assert str(caught.value) == (
-        "`Partial` claims the capability `causal_lm` but lacks `context_length`, `new_cache`,"
-        " `step`; see `gptrs.plugins.capabilities.CausalLM`"
+        "`Partial` claims the capability `causal_lm` but lacks `context_length`,"
+        " `cache_specs`, `new_buffers`, `step`; see `gptrs.plugins.capabilities.CausalLM`"
     )
 
 

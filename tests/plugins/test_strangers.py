@@ -66,7 +66,7 @@ except UnsupportedError as error:
 DEMO = '''
 import numpy as np
 import gptrs
-from gptrs.api import Builder, Params, UnsupportedError
+from gptrs.api import Builder, Params, UnsupportedError, nn
 from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.plugins.manager import manager
 
@@ -100,7 +100,7 @@ model = manager().model_factory(directory.model_type)(
     directory.config, Params(directory.weights, backend=recorder)
 )
 try:
-    model.step(np.array([[1, 2, 3]]), model.new_cache(1))
+    nn.PagedTexts(model, 1, 3).append([[1, 2, 3]])
 except InterruptedError:
     pass
 ran, refused, wrong = set(), set(), set()

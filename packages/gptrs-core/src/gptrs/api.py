@@ -24,10 +24,10 @@ the module an entry point names stays light.
   `PaddingBackend`; `ProfiledExecutable`, with `KernelRun`; `BindingExecutable`, with `BoundInputs`;
   `MachineProbe`.
 - For models: `Tensor`, `tensor`, `jit`, `register_pytree`, `Module`, `Params`, `ConfigFields`,
-  and the modules `nn` and `functionals`. `nn` has layers, activations, rope settings, the key/value
-  cache and the base classes: `CausalLMModule`, `ImageClassifierModule`, `KVCache`, `CacheSpec`,
-  `LayerCache`, `CachePosition`. The protocols of capabilities: `CausalLM`, `ImageClassifier`,
-  `TextEmbedder`, `HiddenStates`.
+  and the modules `nn` and `functionals`. `nn` has layers, activations, rope settings, the paged
+  key/value cache and the base classes: `CausalLMModule`, `ImageClassifierModule`, `CacheSpec`,
+  `LayerCache`, `PageBuffers`, `RaggedStep`. The protocols of capabilities: `CausalLM`,
+  `ImageClassifier`, `TextEmbedder`, `HiddenStates`.
 - For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
   `RunStart`, `RunEnd`, `KernelEvent`.
 - For functionals: `functional`, `implement`, and the module `primitives`.

@@ -90,13 +90,13 @@ from gptrs.ir.specialize import bind as bind
 from gptrs.ir.specialize import specialize as specialize
 from gptrs.ir.specialize import symbols as symbols
 from gptrs.ir.tensor_type import TensorType as TensorType
-from gptrs.nn.attention import CachePosition as CachePosition
 from gptrs.nn.attention import LayerCache as LayerCache
 from gptrs.nn.cache_spec import CacheSpec as CacheSpec
 from gptrs.nn.causal_lm import CausalLMModule as CausalLMModule
 from gptrs.nn.image_classifier import ImageClassifierModule as ImageClassifierModule
-from gptrs.nn.kv_cache import KVCache as KVCache
 from gptrs.nn.module import Module as Module
+from gptrs.nn.page_buffers import PageBuffers as PageBuffers
+from gptrs.nn.ragged_step import RaggedStep as RaggedStep
 from gptrs.optimizer.fusion import FoundCall as FoundCall
 from gptrs.optimizer.fusion import FusionPass as FusionPass
 from gptrs.optimizer.fusion import find_calls as find_calls

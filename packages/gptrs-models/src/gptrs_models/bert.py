@@ -110,9 +110,11 @@ class SelfAttention(Module):
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[B, T, C] and the mask of visible keys, i1 [B, 1, 1, T] -> [B, T, C]."""
         query, key, value = (
-            split_heads(layer(x), self.n_heads) for layer in (self.query, self.key, self.value)
+            F.swap_axes(split_heads(layer(x), self.n_heads), 1, 2)
+            for layer in (self.query, self.key, self.value)
         )  # each (B, H, T, D)
-        return merge_heads(F.attention(query, key, value, mask=mask))
+        mixed = F.attention(query, key, value, mask=mask)  # (B, H, T, D)
+        return merge_heads(F.swap_axes(mixed, 1, 2))
 
 
 class Residual(Module):

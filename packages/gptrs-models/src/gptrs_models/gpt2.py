@@ -11,16 +11,14 @@ from gptrs import functionals as F
 from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
 from gptrs.nn import (
     ACTIVATIONS,
-    CachePosition,
     CacheSpec,
     CausalLMModule,
     Embedding,
     LayerCache,
     LayerNorm,
     Linear,
-    causal_attention,
+    RaggedStep,
     merge_heads,
-    positions,
     split_heads,
 )
 
@@ -83,13 +81,11 @@ class Attention(Module):
             self.scale /= layer + 1
 
     def __call__(self, x: Tensor, cache: LayerCache) -> Tensor:
-        """[B, T, C] -> [B, T, C]."""
+        """[N, C] -> [N, C]."""
         query, key, value = (
             split_heads(part, self.n_heads) for part in F.split(self.c_attn(x), 3)
-        )  # each (B, H, T, D)
-        keys, values = cache.update(key, value)  # (B, H, S, D)
-        mixed = causal_attention(query, keys, values, cache, self.scale)  # (B, H, T, D)
-        return self.c_proj(merge_heads(mixed))
+        )  # each (N, H, D)
+        return self.c_proj(merge_heads(cache.attend(query, key, value, scale=self.scale)))
 
 
 class MLP(Module):
@@ -101,7 +97,7 @@ class MLP(Module):
         self.activation = ACTIVATIONS[config.activation_function]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[B, T, C] -> [B, T, C]."""
+        """[N, C] -> [N, C]."""
         return self.c_proj(self.activation(self.c_fc(x)))
 
 
@@ -115,7 +111,7 @@ class Block(Module):
         self.mlp = MLP(config, params / "mlp")
 
     def __call__(self, x: Tensor, cache: LayerCache) -> Tensor:
-        """[B, T, C] -> [B, T, C]."""
+        """[N, C] -> [N, C]."""
         x = x + self.attn(self.ln_1(x), cache)
         return x + self.mlp(self.ln_2(x))
 
@@ -143,10 +139,8 @@ class GPT2(CausalLMModule):
         return [CacheSpec(config.n_head, config.n_embd // config.n_head)] * config.n_layer
 
     @override
-    def states(
-        self, tokens: Tensor, position: CachePosition, caches: Sequence[LayerCache]
-    ) -> Iterator[Tensor]:
-        x = self.wte(tokens) + self.wpe(positions(position, tokens.shape[1]))  # (B, T, C)
+    def states(self, step: RaggedStep[Tensor], caches: Sequence[LayerCache]) -> Iterator[Tensor]:
+        x = self.wte(step.tokens) + self.wpe(step.positions)  # (N, C)
         yield x
         for block, cache in zip(self.h, caches, strict=True):
             x = block(x, cache)

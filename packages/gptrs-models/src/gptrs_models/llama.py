@@ -12,15 +12,14 @@ from typing_extensions import override
 from gptrs.api import Module, Params, Tensor
 from gptrs.nn import (
     ACTIVATIONS,
-    CachePosition,
     CacheSpec,
     CausalLMModule,
     Embedding,
     LayerCache,
     Linear,
+    RaggedStep,
     RMSNorm,
     Rope,
-    causal_attention,
     merge_heads,
     split_heads,
 )
@@ -45,18 +44,16 @@ class Attention(Module):
         self.scale = head_dim**-0.5
 
     def __call__(self, x: Tensor, rope: Rope, cache: LayerCache) -> Tensor:
-        """[B, T, C] -> [B, T, C]."""
-        query = split_heads(self.q_proj(x), self.n_heads)  # (B, H, T, D)
-        key = split_heads(self.k_proj(x), self.n_kv_heads)  # (B, K, T, D)
-        value = split_heads(self.v_proj(x), self.n_kv_heads)  # (B, K, T, D)
+        """[N, C] -> [N, C]."""
+        query = split_heads(self.q_proj(x), self.n_heads)  # (N, H, D)
+        key = split_heads(self.k_proj(x), self.n_kv_heads)  # (N, K, D)
+        value = split_heads(self.v_proj(x), self.n_kv_heads)  # (N, K, D)
         if self.q_norm is not None and self.k_norm is not None:
             query, key = self.q_norm(query), self.k_norm(key)
         query, key = rope(query), rope(key)
         if rope.query_factor is not None:
             query = query * rope.query_factor
-        keys, values = cache.update(key, value)  # (B, K, S, D)
-        mixed = causal_attention(query, keys, values, cache, self.scale)  # (B, H, T, D)
-        return self.o_proj(merge_heads(mixed))
+        return self.o_proj(merge_heads(cache.attend(query, key, value, scale=self.scale)))
 
 
 class MLP(Module):
@@ -70,7 +67,7 @@ class MLP(Module):
         self.activation = ACTIVATIONS[config.hidden_act]
 
     def __call__(self, x: Tensor) -> Tensor:
-        """[B, T, C] -> [B, T, C]."""
+        """[N, C] -> [N, C]."""
         return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
 
 
@@ -85,7 +82,7 @@ class Block(Module):
         self.mlp = MLP(config, params / "mlp")
 
     def __call__(self, x: Tensor, rope: Rope, cache: LayerCache) -> Tensor:
-        """[B, T, C] -> [B, T, C]."""
+        """[N, C] -> [N, C]."""
         x = x + self.self_attn(self.input_layernorm(x), rope, cache)
         return x + self.mlp(self.post_attention_layernorm(x))
 
@@ -121,11 +118,9 @@ class Llama(CausalLMModule):
         ]
 
     @override
-    def states(
-        self, tokens: Tensor, position: CachePosition, caches: Sequence[LayerCache]
-    ) -> Iterator[Tensor]:
-        rope = Rope.at(self.config.rope, self.config.head_dim, position, tokens.shape[1])
-        x = self.embed_tokens(tokens)  # (B, T, C)
+    def states(self, step: RaggedStep[Tensor], caches: Sequence[LayerCache]) -> Iterator[Tensor]:
+        rope = Rope.at(self.config.rope, self.config.head_dim, step)
+        x = self.embed_tokens(step.tokens)  # (N, C)
         yield x
         for block, cache in zip(self.layers, caches, strict=True):
             x = block(x, rope, cache)

@@ -4,31 +4,29 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs import functionals as F
 from gptrs.backend.protocol import Backend
 from gptrs.capture.backend_choice import use_backend
-from gptrs.capture.jitting.jit import jit
-from gptrs.capture.tensor import Tensor, tensor
+from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.params import Params
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn import (
-    CachePosition,
     CacheSpec,
+    CausalLMModule,
     Embedding,
-    KVCache,
-    LayerBuffers,
     LayerCache,
     LayerNorm,
     Linear,
     Module,
-    causal_attention,
+    PagedTexts,
+    RaggedStep,
     merge_heads,
-    positions,
     split_heads,
 )
 from gptrs_conformance.check import Check, CheckFailure
@@ -92,57 +90,37 @@ class Block(Module):
         self.down = Linear(params / "down", 4 * WIDTH, WIDTH, bias=False)
 
     def __call__(self, x: Tensor, cache: LayerCache) -> Tensor:
-        """[B, T, C] -> [B, T, C]."""
+        """[N, C] -> [N, C]."""
         parts = F.split(self.mix(self.first(x)), 3)
-        query, key, value = (split_heads(part, HEADS) for part in parts)  # (B, H, T, D)
-        keys, values = cache.update(key, value)
-        mixed = causal_attention(query, keys, values, cache)
-        x = x + self.out(merge_heads(mixed))
+        query, key, value = (split_heads(part, HEADS) for part in parts)  # (N, H, D)
+        x = x + self.out(merge_heads(cache.attend(query, key, value)))
         return x + self.down(F.gelu(self.up(self.second(x))))
 
 
-class Model(Module):
+class Model(CausalLMModule):
     """A decoder of two layers with a tied head."""
 
     def __init__(self, backend: Backend) -> None:
+        super().__init__(CONTEXT, VOCABULARY)
         params = Params(Source(), backend=backend)
         self.tokens = Embedding(params / "tokens", VOCABULARY, WIDTH)
         self.positions = Embedding(params / "positions", CONTEXT, WIDTH)
         self.layers = [Block(params / "layers" / layer) for layer in range(LAYERS)]
-        self._whole = jit(self._all_logits)
-        self._step = jit(self._next_logits, donate=[2])
 
-    def whole(self, ids: np.ndarray) -> np.ndarray:
-        """Logits of all positions, [B, T] -> [B, T, V], without a cache."""
-        return self._whole(tensor(ids)).numpy()
+    @override
+    def cache_specs(self) -> list[CacheSpec]:
+        return [CacheSpec(HEADS, WIDTH // HEADS)] * LAYERS
 
-    def step(self, ids: np.ndarray, cache: KVCache) -> np.ndarray:
-        """Logits of new positions, [B, T] -> [B, T, V], which go into the cache."""
-        (piece,) = cache.pieces(ids)  # no layer has a window
-        logits, buffers = self._step(piece, cache.position, cache.buffers)
-        cache.advance(piece.shape[1], buffers)
-        return logits.numpy()
-
-    def new_cache(self, batch: int) -> KVCache:
-        """An empty cache."""
-        specs = [CacheSpec(HEADS, WIDTH // HEADS)] * LAYERS
-        return KVCache(specs, batch, CONTEXT, dtypes.f32)
-
-    def _all_logits(self, ids: Tensor) -> Tensor:
-        position = CachePosition.at(0)
-        return self._logits(ids, position, [LayerCache(position) for _ in self.layers])
-
-    def _next_logits(
-        self, ids: Tensor, position: CachePosition, buffers: Sequence[LayerBuffers]
-    ) -> tuple[Tensor, list[LayerBuffers]]:
-        caches = [LayerCache(position, None, pair) for pair in buffers]
-        logits = self._logits(ids, position, caches)
-        return logits, [cache.buffers for cache in caches if cache.buffers is not None]
-
-    def _logits(self, ids: Tensor, position: CachePosition, caches: Sequence[LayerCache]) -> Tensor:
-        x = self.tokens(ids) + self.positions(positions(position, ids.shape[1]))
+    @override
+    def states(self, step: RaggedStep[Tensor], caches: Sequence[LayerCache]) -> Iterator[Tensor]:
+        x = self.tokens(step.tokens) + self.positions(step.positions)
+        yield x
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, cache)
+            yield x
+
+    @override
+    def logits(self, x: Tensor) -> Tensor:
         return self.tokens.unembed(x)
 
 
@@ -184,25 +162,38 @@ def logits_agree(backend: Backend) -> None:
     """Logits of every position, of one sequence and of a batch."""
     with use_backend(backend):
         model = Model(backend)
-        _require_close(model.whole(PROMPT), reference(PROMPT), "one sequence")
+        _require_close(model.forward(PROMPT), reference(PROMPT), "one sequence")
         batch = np.concatenate([PROMPT, PROMPT[:, ::-1], (PROMPT + 4) % VOCABULARY])
-        found = model.whole(batch)
+        found = model.forward(batch)
         _require_close(found, reference(batch), "a batch")
-        _require_close(found[:1], model.whole(PROMPT).astype(np.float64), "a batch and its first")
+        _require_close(found[:1], model.forward(PROMPT).astype(np.float64), "a batch and its first")
 
 
 def prefill_is_decode(backend: Backend) -> None:
-    """A prompt gives the same logits at once, token by token, and in chunks, with a cache."""
+    """A prompt gives the same logits at once, token by token, and in chunks."""
     with use_backend(backend):
         model = Model(backend)
         expected = reference(PROMPT)
         for sizes in ((6,), (1,) * 6, (3, 1, 2)):
-            cache, at, parts = model.new_cache(1), 0, list[np.ndarray]()
+            texts, at = PagedTexts(model, 1, CONTEXT), 0
             for size in sizes:
-                parts.append(model.step(PROMPT[:, at : at + size], cache))
+                found = texts.append(PROMPT[:, at : at + size])
                 at += size
-            found = np.concatenate(parts, axis=1)
-            _require_close(found, expected, f"steps of {list(sizes)}")
+                _require_close(found, expected[:, at - 1], f"steps of {list(sizes)}")
+
+
+def unequal_texts_share_steps(backend: Backend) -> None:
+    """Chunks of prompts and single tokens of several texts in one step, over several pages."""
+    wholes = np.random.default_rng(3).integers(0, VOCABULARY, (3, 48))
+    expected = reference(wholes)
+    with use_backend(backend):
+        texts = PagedTexts(Model(backend), 3, 48)
+        for counts in ((30, 1, 7), (1, 33, 1), (5, 1, 39), (12, 13, 1)):
+            ends = [done + count for done, count in zip(texts.lengths, counts, strict=True)]
+            rows = zip(wholes, texts.lengths, ends, strict=True)
+            found = texts.append([whole[start:end] for whole, start, end in rows])
+            last = [end - 1 for end in ends]
+            _require_close(found, expected[np.arange(3), last], f"steps of {list(counts)}")
 
 
 def greedy_tokens_agree(backend: Backend) -> None:
@@ -213,17 +204,17 @@ def greedy_tokens_agree(backend: Backend) -> None:
         expected = np.concatenate([expected, best[:, None]], axis=1)
     with use_backend(backend):
         model = Model(backend)
-        cache = model.new_cache(1)
-        ids, logits = PROMPT, model.step(PROMPT, cache)
+        texts, ids = PagedTexts(model, 1, CONTEXT), PROMPT
+        logits = texts.append(PROMPT)
         while ids.shape[1] < expected.shape[1]:
-            best = logits[:, -1].argmax(-1)[:, None]
+            best = logits.argmax(-1)[:, None]
             ids = np.concatenate([ids, best], axis=1)
-            logits = model.step(best, cache)
+            logits = texts.append(best)
         if not np.array_equal(ids, expected):
             raise CheckFailure(
                 f"gave the tokens {ids[0].tolist()}, expected {expected[0].tolist()}"
             )
-        again = model.whole(expected)[:, PROMPT.shape[1] - 1 : -1].argmax(-1)
+        again = model.forward(expected)[:, PROMPT.shape[1] - 1 : -1].argmax(-1)
         if not np.array_equal(again, expected[:, PROMPT.shape[1] :]):
             raise CheckFailure("without a cache, the likeliest tokens differ from those with it")
 
@@ -231,5 +222,6 @@ def greedy_tokens_agree(backend: Backend) -> None:
 CHECKS = [
     Check("a language model: logits", "full", logits_agree),
     Check("a language model: prefill and decode", "full", prefill_is_decode),
+    Check("a language model: unequal texts", "full", unequal_texts_share_steps),
     Check("a language model: greedy tokens", "full", greedy_tokens_agree),
 ]

@@ -92,6 +92,9 @@ USES = (
     Use("rotary_frequencies", (np.array(40),),
         lambda length: F.rotary_frequencies(DEPTH, scaling=DYNAMIC, length=length),
         lambda length: GROWN, "dynamic, length of a tensor"),
+    Use("rotary_frequencies", (np.array([40, 3], np.int32),),
+        lambda lengths: F.rotary_frequencies(DEPTH, scaling=DYNAMIC, length=lengths),
+        lambda lengths: np.stack([GROWN, unscaled()]), "dynamic, a length for each row"),
     Use("rotary_frequencies", (), lambda: F.rotary_frequencies(DEPTH, scaling=YARN), _yarn, "yarn"),
     Use("rotary_frequencies", (), lambda: F.rotary_frequencies(DEPTH, scaling=LLAMA3), _llama3,
         "llama3"),
@@ -100,6 +103,12 @@ USES = (
         lambda at: tuple(
             (0.1 * math.log(4) + 1) * f(at[..., None] * _yarn()) for f in (np.cos, np.sin)),
         "yarn"),
+    Use("rotary_tables", (AT, np.array([40, 3, 3, 40, 3])),
+        lambda at, lengths: F.rotary_tables(at, DEPTH, scaling=DYNAMIC, length=lengths),
+        lambda at, lengths: tuple(
+            f(at[:, None] * np.where(lengths[:, None] == 40, GROWN, unscaled()))
+            for f in (np.cos, np.sin)),
+        "a length for each row"),
     Use("rotary", (X, *WHOLE), F.rotary, lambda x, c, s: turned(x, c, s, False),
         torch=_torch_halves),
     Use("rotary", (X, *WHOLE), lambda x, c, s: F.rotary(x, c, s, interleaved=True),

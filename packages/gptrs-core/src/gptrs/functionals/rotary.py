@@ -41,8 +41,10 @@ def rotary_frequencies(
     `theta^(-2i / head_dim)` (Su et al. 2021), changed by `scaling`: `LinearScaling`,
     `DynamicScaling`, `YarnScaling` or `Llama3Scaling`. `head_dim` counts the rotated components.
     `length` is that of the text, which `DynamicScaling` depends on: with a number the result is a
-    constant, a rank-0 integer tensor serves a compiled decode step. UsageError for a head_dim that
-    is odd or below 2, a theta that is not finite or at most 1, and another kind of length.
+    constant, an integer tensor serves compiled steps. One that is not of rank 0 has a length for
+    each row, and with `DynamicScaling` the result is [*length.shape, head_dim / 2]. UsageError for
+    a head_dim that is odd or below 2, a theta that is not finite or at most 1, and another kind of
+    length.
     """
     _require_frequencies(head_dim, theta, length)
     if scaling is None:
@@ -66,11 +68,14 @@ def rotary_tables(
     """Cosine and sine of `position * frequency`, both [..., head_dim / 2], for `rotary`.
 
     `positions` is an integer tensor [...], usually [T], or [B, T] where the sequences of a batch
-    are at different positions. The frequencies are those of `rotary_frequencies`. Angles, cosines
-    and sines are computed in f32, multiplied by the magnitude of the scaling and rounded to
-    the float type `dtype`. UsageError for other positions and another kind of `dtype`.
+    are at different positions. The frequencies are those of `rotary_frequencies`; a `length` that
+    is a tensor is of rank 0 or has one for each position. Angles, cosines and sines are
+    computed in f32, multiplied by the magnitude of the scaling and rounded to the float type
+    `dtype`. UsageError for other positions and lengths and another kind of `dtype`.
     """
     require_integer("rotary_tables", positions=positions)
+    if isinstance(length, Tensor) and length.rank:
+        require_shape("rotary_tables", "length", length, positions.shape)
     if not dtype.is_float:
         raise UsageError(f"`rotary_tables` makes tables of a floating-point type, got {dtype}")
     frequencies = rotary_frequencies(head_dim, theta, scaling, length)
@@ -138,18 +143,21 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool = False)
 def _grown_frequencies(
     head_dim: int, theta: float, scaling: DynamicScaling, length: Tensor
 ) -> Tensor:
-    """Return the frequencies of `DynamicScaling` for a length known when the program runs.
+    """Return the frequencies of `DynamicScaling` for lengths known when the program runs.
 
     `(theta * g^(d / (d - 2)))^(-2i / d)` is `theta^(-2i / d) * g^(2i / (2 - d))`.
     """
     unscaled = scaling.frequencies(head_dim, theta, None)
     exponents = np.arange(0, head_dim, 2, dtype=np.float32) / np.float32(2 - head_dim)
-    longest = primitives.maximum(length, splat(scaling.max_position, length.dtype))
-    ratio = primitives.div(cast(longest, dtypes.f32), splat(scaling.max_position, dtypes.f32))
-    grown = primitives.mul(ratio, splat(scaling.factor, dtypes.f32))
-    growth = primitives.sub(grown, splat(scaling.factor - 1, dtypes.f32))
-    shrunk = primitives.pow(expand(growth, exponents.shape), primitives.constant(exponents))
-    return primitives.mul(primitives.constant(unscaled), shrunk)
+    rows = length.shape
+    longest = primitives.maximum(length, splat(scaling.max_position, length.dtype, rows))
+    ratio = primitives.div(cast(longest, dtypes.f32), splat(scaling.max_position, dtypes.f32, rows))
+    grown = primitives.mul(ratio, splat(scaling.factor, dtypes.f32, rows))
+    growth = primitives.sub(grown, splat(scaling.factor - 1, dtypes.f32, rows))
+    shape = (*rows, head_dim // 2)
+    column = primitives.reshape(growth, (*rows, 1)) if rows else growth
+    shrunk = primitives.pow(expand(column, shape), expand(primitives.constant(exponents), shape))
+    return primitives.mul(expand(primitives.constant(unscaled), shape), shrunk)
 
 
 def _beside_heads(table: Tensor, heads_axis: int) -> Tensor:
@@ -181,7 +189,6 @@ def _require_frequencies(head_dim: int, theta: float, length: Tensor | int | Non
         raise UsageError(f"`{name}` needs a finite theta above 1, got {theta}")
     if isinstance(length, Tensor):
         require_integer(name, length=length)
-        require_shape(name, "length", length, ())
     elif length is not None and length < 0:
         raise UsageError(f"`{name}` needs a length of at least 0, got {length}")
 

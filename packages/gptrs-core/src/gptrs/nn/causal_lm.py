@@ -8,19 +8,23 @@ import numpy as np
 
 from gptrs import functionals as F
 from gptrs.capture.jitting.jit import jit
-from gptrs.capture.tensor import Tensor, tensor
+from gptrs.capture.shape_buckets import bucket
+from gptrs.capture.tensor import Tensor
+from gptrs.errors import ContextLengthError
 from gptrs.ir import dtypes
-from gptrs.nn.attention import CachePosition, LayerBuffers, LayerCache
-from gptrs.nn.cache_spec import CacheSpec
-from gptrs.nn.kv_cache import KVCache
+from gptrs.ir.dtypes import DType
+from gptrs.nn.attention import LayerCache
+from gptrs.nn.cache_spec import CacheSpec, cache_groups
 from gptrs.nn.module import Module
+from gptrs.nn.page_buffers import LayerPools, PageBuffers
+from gptrs.nn.ragged_step import RaggedStep, as_tensors, own_pages, ragged_step
 
 
 class CausalLMModule(Module):
     """Base class with the capabilities `causal_lm` and `hidden_states`.
 
-    A model defines `cache_specs`, `states`, `final_norm` and `logits`. The base compiles them:
-    one program for each length of a whole text, and steps whose cache buffers are donated.
+    A model defines `cache_specs`, `states`, `final_norm` and `logits`. The base compiles them as
+    steps whose pools are donated; a whole text is a step over pages that are thrown away.
     """
 
     capabilities = frozenset({"causal_lm", "hidden_states"})
@@ -29,9 +33,9 @@ class CausalLMModule(Module):
         self._context_length = context_length
         self._vocab_size = vocab_size
         # Texts may be of any length up to the context, and each length is a program.
-        self._forward = jit(self._all_logits, signatures=context_length)
-        self._collect = jit(self._all_states, signatures=context_length)
-        self._step = jit(self._next_logits, donate=[2])
+        self._forward = jit(self._all_logits, donate=["pools"], signatures=context_length)
+        self._collect = jit(self._all_states, donate=["pools"], signatures=context_length)
+        self._step = jit(self._next_logits, donate=["pools"], signatures=context_length)
 
     @property
     def context_length(self) -> int:
@@ -43,46 +47,49 @@ class CausalLMModule(Module):
         """Number of token ids."""
         return self._vocab_size
 
-    def forward(self, tokens: np.ndarray, left_padding: np.ndarray | None = None) -> np.ndarray:
-        """Return the logits of every position, si64 [B, T] -> f32 [B, T, V]."""
-        return self._forward(tensor(tokens), CachePosition.at(0, left_padding)).numpy()
+    def forward(self, tokens: np.ndarray) -> np.ndarray:
+        """Return the logits of every position, si64 [B, T] -> f32 [B, T, V].
+
+        ContextLengthError if T is too large.
+        """
+        logits, _ = self._forward(*self._whole_texts(tokens))
+        return logits.numpy().reshape(*tokens.shape, self.vocab_size)
 
     def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
         """Return the embeddings and the state after each block, si64 [B, T] -> f32 [B, T, C].
 
-        The state after the last block has been through the final norm.
+        The state after the last block has been through the final norm. ContextLengthError if T is
+        too large.
         """
-        states = self._collect(tensor(inputs), CachePosition.at(0))
+        states, _ = self._collect(*self._whole_texts(inputs))
         names = ["embeddings", *(f"layer.{index}" for index in range(len(states) - 1))]
-        return {name: state.numpy() for name, state in zip(names, states, strict=True)}
+        return {
+            name: state.numpy().reshape(*inputs.shape, -1)
+            for name, state in zip(names, states, strict=True)
+        }
 
-    def new_cache(self, batch: int, left_padding: np.ndarray | None = None) -> KVCache:
-        """Return an empty cache for `batch` texts with `left_padding` [B] tokens before each."""
-        specs = self.cache_specs()
-        return KVCache(specs, batch, self.context_length, dtypes.f32, left_padding)
+    def new_buffers(self, pages: Sequence[int], dtype: DType = dtypes.f32) -> PageBuffers:
+        """Return empty pools of `dtype` with that many pages for each cache group."""
+        weights = (tensor.backend for _, tensor in self.named_tensors())
+        return PageBuffers(self.cache_specs(), pages, dtype, next(weights, None))
 
-    def step(self, tokens: np.ndarray, cache: KVCache) -> np.ndarray:
-        """Append tokens, si64 [B, T] with T >= 1, to `cache`; return f32 [B, V] of the last one.
+    def step(self, step: RaggedStep, buffers: PageBuffers) -> np.ndarray:
+        """Append the tokens of B texts to `buffers`; return f32 [B, V] after the last of each.
 
-        ContextLengthError if they do not fit, UsageError for other shapes, before any work.
+        ContextLengthError for a text that is too long, before any work.
         """
-        logits: Tensor | None = None
-        for piece in cache.pieces(tokens):
-            logits, buffers = self._step(piece, cache.position, cache.buffers)
-            cache.advance(piece.shape[1], buffers)
-        assert logits is not None, "there is at least one piece"
+        self._require_context(int(step.lengths.max()))
+        logits, buffers.pools = self._step(as_tensors(step), buffers.pools)
         return logits.numpy()
 
     def cache_specs(self) -> Sequence[CacheSpec]:
         """Return what the cache of each block holds, in the order of the blocks."""
         raise NotImplementedError
 
-    def states(
-        self, tokens: Tensor, position: CachePosition, caches: Sequence[LayerCache]
-    ) -> Iterator[Tensor]:
-        """Yield the embeddings of tokens [B, T] and the state after each block, [B, T, C].
+    def states(self, step: RaggedStep[Tensor], caches: Sequence[LayerCache]) -> Iterator[Tensor]:
+        """Yield the embeddings of the tokens of a step and the state after each block, [N, C].
 
-        Each block calls `update` of its cache with the keys and values of the tokens.
+        Each block calls `attend` of its cache with the queries, keys and values of the tokens.
         """
         raise NotImplementedError
 
@@ -94,23 +101,55 @@ class CausalLMModule(Module):
         """Return the logits of each vector, [..., C] -> [..., V]."""
         raise NotImplementedError
 
-    def _all_logits(self, tokens: Tensor, position: CachePosition) -> Tensor:
-        return self.logits(self._all_states(tokens, position)[-1])
+    def _require_context(self, length: int) -> None:
+        if length > self.context_length:
+            raise ContextLengthError(
+                f"{length} tokens do not fit into the context of {self.context_length}",
+                hint="shorten the prompt or ask for fewer tokens",
+            )
 
-    def _all_states(self, tokens: Tensor, position: CachePosition) -> list[Tensor]:
-        caches = [LayerCache(position, spec.window) for spec in self.cache_specs()]
-        *states, last = self.states(tokens, position, caches)
-        return [*states, self.final_norm(last)]
+    def _whole_texts(self, tokens: np.ndarray) -> tuple[RaggedStep[Tensor], list[LayerPools]]:
+        """Return a step that reads texts [B, T] from the start, and pools for it."""
+        batch, length = tokens.shape
+        self._require_context(length)
+        table = own_pages(batch, length)
+        groups = cache_groups(self.cache_specs())
+        step = ragged_step(tokens, [0] * batch, [table] * len(groups))
+        # Pools are part of a program: few sizes make few programs.
+        buffers = self.new_buffers([bucket(table.size)] * len(groups))
+        return as_tensors(step), buffers.pools
+
+    def _all_logits(
+        self, step: RaggedStep[Tensor], pools: list[LayerPools]
+    ) -> tuple[Tensor, list[LayerPools]]:
+        states, pools = self._all_states(step, pools)
+        return self.logits(states[-1]), pools
+
+    def _all_states(
+        self, step: RaggedStep[Tensor], pools: list[LayerPools]
+    ) -> tuple[list[Tensor], list[LayerPools]]:
+        caches = self._caches(step, pools)
+        *states, last = self.states(step, caches)
+        return [*states, self.final_norm(last)], [cache.pools for cache in caches]
 
     def _next_logits(
-        self, tokens: Tensor, position: CachePosition, buffers: Sequence[LayerBuffers]
-    ) -> tuple[Tensor, list[LayerBuffers]]:
-        caches = [
-            LayerCache(position, spec.window, pair)
-            for spec, pair in zip(self.cache_specs(), buffers, strict=True)
+        self, step: RaggedStep[Tensor], pools: list[LayerPools]
+    ) -> tuple[Tensor, list[LayerPools]]:
+        caches = self._caches(step, pools)
+        *_, x = self.states(step, caches)  # (N, C)
+        texts = step.lengths.shape[0]
+        last = F.take(step.row_starts, F.arange(texts, 1)) - 1  # (B,)
+        x = self.final_norm(F.take(x, last))  # (B, C)
+        return self.logits(x), [cache.pools for cache in caches]
+
+    def _caches(self, step: RaggedStep[Tensor], pools: list[LayerPools]) -> list[LayerCache]:
+        specs = self.cache_specs()
+        of_layer = {
+            layer: number
+            for number, group in enumerate(cache_groups(specs))
+            for layer in group.layers
+        }
+        return [
+            LayerCache(pair, step, of_layer[layer], spec.window)
+            for layer, (spec, pair) in enumerate(zip(specs, pools, strict=True))
         ]
-        *_, x = self.states(tokens, position, caches)
-        batch, length, width = x.shape
-        last = F.reshape(F.slice_axis(x, 1, length - 1, 1), (batch, width))  # (B, C)
-        updated = [cache.buffers for cache in caches if cache.buffers is not None]
-        return self.logits(self.final_norm(last)), updated

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple
+from typing import Final, Generic, NamedTuple
 
 import numpy as np
 from typing_extensions import TypeVar
 
-if TYPE_CHECKING:
-    from gptrs.capture.tensor import Tensor
+from gptrs.capture.tensor import Tensor
 
 PAGE_SIZE: Final = 32
 """Positions of a page, `S`."""
 
-Array = TypeVar("Array", "np.ndarray", "Tensor", default=np.ndarray)
+TextTokens = Sequence[Sequence[int] | np.ndarray] | np.ndarray
+"""The new tokens of each text: lists of any length, or an array [B, T]."""
+
+Array = TypeVar("Array", np.ndarray, Tensor, default=np.ndarray)
 
 
 class RaggedStep(NamedTuple, Generic[Array]):
@@ -41,7 +43,7 @@ class RaggedStep(NamedTuple, Generic[Array]):
 
 
 def ragged_step(
-    tokens: Sequence[Sequence[int] | np.ndarray],
+    tokens: TextTokens,
     cached: Sequence[int] | np.ndarray,
     page_tables: Sequence[np.ndarray],
 ) -> RaggedStep:
@@ -68,6 +70,22 @@ def ragged_step(
     )
 
 
+def as_tensors(step: RaggedStep) -> RaggedStep[Tensor]:
+    """Return a step as models take it."""
+    *rows, tables, slots = step
+    return RaggedStep(
+        *map(Tensor.of_array, rows),
+        page_tables=tuple(map(Tensor.of_array, tables)),
+        slots=tuple(map(Tensor.of_array, slots)),
+    )
+
+
 def pages_for(positions: int) -> int:
     """Return how many pages hold that many positions of a text."""
     return -(-positions // PAGE_SIZE)
+
+
+def own_pages(texts: int, positions: int) -> np.ndarray:
+    """Return a page table si32 [B, W] in which each text has pages of its own, in order."""
+    width = pages_for(positions)
+    return np.arange(texts * width, dtype=np.int32).reshape(texts, width)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol, cast
 
 from gptrs.errors import PluginError
@@ -10,16 +10,17 @@ from gptrs.errors import PluginError
 if TYPE_CHECKING:
     import numpy as np
 
-    from gptrs.nn.kv_cache import KVCache
+    from gptrs.ir.dtypes import DType
+    from gptrs.nn.cache_spec import CacheSpec
+    from gptrs.nn.page_buffers import PageBuffers
+    from gptrs.nn.ragged_step import RaggedStep
 
 
 class CausalLM(Protocol):
     """The capability `causal_lm`: predicts the next token from those before it.
 
-    Tokens are integer arrays [B, T] of ids in [0, vocab_size); logits are f32. Rows of unequal
-    length are padded at the left, with any known token: `left_padding` (si64 [B]) counts the
-    padding of each row, None stands for no padding. A row's logits are those that it has alone, to
-    rounding; at its padding they are finite and mean nothing.
+    Tokens are ids in [0, vocab_size); logits are f32. The logits of a text do not depend on other
+    texts in the step, nor on how it was cut into steps, to rounding at least.
     """
 
     @property
@@ -32,19 +33,23 @@ class CausalLM(Protocol):
         """Number of token ids, and size of the last axis of logits."""
         ...
 
-    def forward(self, tokens: np.ndarray, left_padding: np.ndarray | None = None) -> np.ndarray:
+    def forward(self, tokens: np.ndarray) -> np.ndarray:
         """Return the logits [B, T, V] of every position; ContextLengthError if T is too large."""
         ...
 
-    def new_cache(self, batch: int, left_padding: np.ndarray | None = None) -> KVCache:
-        """Return an empty cache for `batch` sequences; it grows as tokens are appended to it."""
+    def cache_specs(self) -> Sequence[CacheSpec]:
+        """Return what the cache of each layer holds; see `gptrs.nn.cache_groups`."""
         ...
 
-    def step(self, tokens: np.ndarray, cache: KVCache) -> np.ndarray:
-        """Append tokens [B, T], any T >= 1, to `cache` and return the logits [B, V] after the last.
+    def new_buffers(self, pages: Sequence[int], dtype: DType = ...) -> PageBuffers:
+        """Return empty pools of `dtype`, f32 without it, with `pages` for each cache group."""
+        ...
 
-        However a prompt is cut into steps, the logits are those of `forward` at that position, to
-        rounding. ContextLengthError when the cache would exceed the context, before any work.
+    def step(self, step: RaggedStep, buffers: PageBuffers) -> np.ndarray:
+        """Append the new tokens of B texts to `buffers`; return the logits [B, V] after each text.
+
+        ContextLengthError when a text would exceed the context, before any work. After another
+        error `buffers.usable` says whether the pages of before are still there.
         """
         ...
 

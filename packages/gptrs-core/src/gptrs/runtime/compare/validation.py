@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from gptrs.errors import ModelError, UsageError
+from gptrs.nn.paged_texts import PagedTexts
 from gptrs.plugins.capabilities import CausalLM
 from gptrs.runtime.compare.agreement import Agreement, agreement, least_cosine, share, top_agreement
 from gptrs.runtime.load import LoadedModel
@@ -182,10 +183,10 @@ def _greedy(
 
 def _greedy_tokens(lm: CausalLM, prompt: np.ndarray, count: int) -> np.ndarray:
     """Return the next tokens [count], one decode step each, with a cache."""
-    cache, tokens = lm.new_cache(1), list[int]()
-    logits = lm.step(prompt[np.newaxis], cache)
+    texts, tokens = PagedTexts(lm, 1, len(prompt) + count), list[int]()
+    logits = texts.append([prompt])
     while True:
         tokens.append(int(logits[0].argmax()))
         if len(tokens) == count:
             return np.array(tokens)
-        logits = lm.step(np.array([tokens[-1:]], np.int64), cache)
+        logits = texts.append([tokens[-1:]])
