@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 
 from gptrs import functionals as F
-from gptrs.capture.jitting.jit import jit
-from gptrs.capture.shape_buckets import bucket
+from gptrs.capture.jitting.jit import Jitted, jit
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import ContextLengthError
 from gptrs.ir import dtypes
@@ -18,6 +19,11 @@ from gptrs.nn.cache_spec import CacheSpec, cache_groups
 from gptrs.nn.module import Module
 from gptrs.nn.page_buffers import LayerPools, PageBuffers
 from gptrs.nn.ragged_step import RaggedStep, as_tensors, own_pages, ragged_step
+
+Result = TypeVar("Result")
+_Compiled = Jitted[[RaggedStep[Tensor], list[LayerPools]], tuple[Result, list[LayerPools]]]
+_AXES = RaggedStep[Any]._make([("N",), ("N",), ("B+1",), ("B",), ("B", "W"), ("N",)])
+"""Names of the axes of a step; all page tables have the same width W."""
 
 
 class CausalLMModule(Module):
@@ -32,10 +38,6 @@ class CausalLMModule(Module):
     def __init__(self, context_length: int, vocab_size: int) -> None:
         self._context_length = context_length
         self._vocab_size = vocab_size
-        # Texts may be of any length up to the context, and each length is a program.
-        self._forward = jit(self._all_logits, donate=["pools"], signatures=context_length)
-        self._collect = jit(self._all_states, donate=["pools"], signatures=context_length)
-        self._step = jit(self._next_logits, donate=["pools"], signatures=context_length)
 
     @property
     def context_length(self) -> int:
@@ -101,6 +103,28 @@ class CausalLMModule(Module):
         """Return the logits of each vector, [..., C] -> [..., V]."""
         raise NotImplementedError
 
+    @cached_property
+    def _forward(self) -> _Compiled[Tensor]:
+        return self._compiled(self._all_logits)
+
+    @cached_property
+    def _collect(self) -> _Compiled[list[Tensor]]:
+        return self._compiled(self._all_states)
+
+    @cached_property
+    def _step(self) -> _Compiled[Tensor]:
+        return self._compiled(self._next_logits)
+
+    def _compiled(
+        self,
+        function: Callable[[RaggedStep[Tensor], list[LayerPools]], tuple[Result, list[LayerPools]]],
+    ) -> _Compiled[Result]:
+        """Compile a step for all numbers of rows, texts, and pages of a table and of the pools."""
+        groups = enumerate(cache_groups(self.cache_specs()))
+        pages = {layer: f"P{number}" for number, group in groups for layer in group.layers}
+        pools = [(pages[layer], None, None, None) for layer in sorted(pages)]
+        return jit(function, donate=["pools"], dynamic={"step": _AXES, "pools": pools})
+
     def _require_context(self, length: int) -> None:
         if length > self.context_length:
             raise ContextLengthError(
@@ -115,8 +139,7 @@ class CausalLMModule(Module):
         table = own_pages(batch, length)
         groups = cache_groups(self.cache_specs())
         step = ragged_step(tokens, [0] * batch, [table] * len(groups))
-        # Pools are part of a program: few sizes make few programs.
-        buffers = self.new_buffers([bucket(table.size)] * len(groups))
+        buffers = self.new_buffers([table.size] * len(groups))
         return as_tensors(step), buffers.pools
 
     def _all_logits(

@@ -37,7 +37,7 @@ class RaggedStep(NamedTuple, Generic[Array]):
     lengths: Array
     """Si32 [B], the positions of each text after this step."""
     page_tables: tuple[Array, ...]
-    """Si32 [B, W] for each cache group; unused entries are 0."""
+    """Si32 [B, W] for each cache group, all of one width; unused entries are 0."""
     slots: tuple[Array, ...]
     """Si32 [N] for each cache group."""
 

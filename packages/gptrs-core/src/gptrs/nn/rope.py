@@ -49,10 +49,9 @@ def _row_lengths(step: RaggedStep[Tensor]) -> Tensor:
     """Return the length of the text of each row after the step: si32 [N]."""
     rows, texts = step.tokens.shape[0], step.lengths.shape[0]
     row = F.reshape(F.arange(rows, dtype=dtypes.si32), (rows, 1))
-    ends = F.reshape(F.take(step.row_starts, F.arange(texts, 1)), (1, texts))
-    text = F.sum(F.cast(F.less_equal(ends, row), dtypes.si32), axis=1)  # (N,)
-    # Rows behind the last text are padding: those of any text will do.
-    return F.take(step.lengths, F.minimum(text, texts - 1))
+    starts = F.reshape(F.take(step.row_starts, F.arange(texts)), (1, texts))
+    begun = F.sum(F.cast(F.less_equal(starts, row), dtypes.si32), axis=1)  # (N,)
+    return F.take(step.lengths, begun - 1)
 
 
 def _query_factor(settings: RopeSettings, positions: Tensor) -> Tensor:
