@@ -19,7 +19,7 @@ RECIPE = ROOT / "docs" / "recipes" / "add_a_model_kind.md"
 EXAMPLE = ROOT / "tests" / "plugins" / "attention_only" / "attention_only.py"
 PIECE = re.compile(r"```(?:python no-run|toml)\n +# (?P<path>\S+)\n(?P<code>.*?)```", re.DOTALL)
 MODULE = re.compile(r"\*\*`(?P<path>packages/\S+\.py)`\*\*, the module without the description")
-DESCRIPTION = re.compile(r"\nPLUGIN = ModelPlugin\(.*?\n\)\n", re.DOTALL)
+DESCRIPTION = re.compile(r"\nPLUGIN = api\.ModelPlugin\(.*?\n\)\n", re.DOTALL)
 GROUP = '[project.entry-points."gptrs.models"]\n'
 
 
@@ -45,7 +45,7 @@ def follow(root: Path) -> Path:
     assert module is not None
     source, removed = DESCRIPTION.subn("", EXAMPLE.read_text(encoding="utf-8"))
     assert removed == 1
-    source = source.replace("PLUGIN.name", '"attention_only"').replace("    ModelPlugin,\n", "")
+    source = source.replace("PLUGIN.name", '"attention_only"')
     (root / module["path"]).write_text(source, encoding="utf-8")
     return root / package
 
