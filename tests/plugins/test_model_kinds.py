@@ -92,5 +92,8 @@ def test_the_example_is_two_files_and_knows_public_names_only():
     files = sorted(path for path in (HERE / "attention_only").iterdir() if path.is_file())
     assert [path.name for path in files] == ["attention_only.py", "pyproject.toml"]
     nodes = ast.walk(ast.parse(files[0].read_text(encoding="utf-8")))
-    imported = {node.module for node in nodes if isinstance(node, ast.ImportFrom)}
-    assert {name for name in imported if name and name.startswith("gptrs")} == {"gptrs.api"}
+    imports = [node for node in nodes if isinstance(node, ast.ImportFrom)]
+    names = {f"{node.module}.{alias.name}." for node in imports for alias in node.names}
+    ours = {name for name in names if name.startswith("gptrs.")}
+    assert ours
+    assert {name for name in ours if not name.startswith("gptrs.api.")} == set()

@@ -106,7 +106,8 @@ except InterruptedError:
 ran, refused, wrong = set(), set(), set()
 for instruction in recorder.program.main.body.instructions:
     types = [value.type for value in instruction.operands]
-    if hello.refusal(instruction.op, types, [instruction.result.type]) is not None:
+    made = [value.type for value in instruction.results]
+    if hello.refusal(instruction.op, types, made) is not None:
         refused.add(instruction.op.name)
         continue
     program, inputs = alone(instruction)
@@ -251,5 +252,5 @@ def test_hello_passes_the_op_tests_of_every_backend_where_it_claims_the_op(stran
 def test_hello_runs_those_ops_of_the_demo_model_that_it_claims(probe):
     ran, refused, wrong = probe(DEMO)["answer"]
     assert ran == ["add", "constant", "dot_general", "mul", "reshape", "tanh"]
-    assert {"take", "transpose", "reduce", "dynamic_update_slice"} <= set(refused)
+    assert {"take", "transpose", "reduce", "scatter_reduce", "scan"} <= set(refused)
     assert wrong == []
