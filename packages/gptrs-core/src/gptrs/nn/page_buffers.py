@@ -120,8 +120,12 @@ class PageBuffers:
 
     def _uncopied(self, array: np.ndarray) -> Tensor:
         """Return a tensor on `array` itself: a copy would claim the memory of untouched pages."""
-        buffer = array if self._backend is None else self._backend.to_device(array)
-        return Tensor(Stored(TensorType.of(array), buffer, self._backend))
+        backend = self._backend
+        buffer = array if backend is None else backend.to_device(array)
+        if isinstance(buffer, np.ndarray) and np.may_share_memory(buffer, array):
+            # The view of a device is read-only, and its donation would copy the whole pool.
+            buffer = array
+        return Tensor(Stored(TensorType.of(array), buffer, backend))
 
 
 def _first_element(page: int) -> Tensor:
