@@ -62,12 +62,20 @@ class ModelledPool:
         self.pool.release(text)
         self.check()
 
-    def lose_all(self):
-        """Lose the content of all pages."""
-        self.pool.lose_all()
-        assert all(text.lost and not text.tokens for text in self.texts)
-        self.texts.clear()
-        self.content = [{} for _ in self.content]
+    def restore(self, tokens):
+        """Write the pages that the next position sees, as a file of them would."""
+        firsts = [group.layout.first_seen(len(tokens), self.size) for group in self.pool.groups]
+        text = self.pool.restore(tokens, firsts)
+        if text is None:
+            return None
+        for number, first in enumerate(firsts):
+            for position in range(first * self.size, len(tokens)):
+                page = text.tables[number][position // self.size]
+                slots = self.content[number].setdefault(page, [None] * self.size)
+                slots[position % self.size] = tuple(tokens[: position + 1])
+        self.pool.commit(text, tokens)
+        self._add(text, tokens, [])
+        return text
 
     def check(self):
         for text, tokens in self.texts.items():

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Final
 
+from gptrs.capture.shape_buckets import bucket
 from gptrs.nn.pages.prefix_index import Block, PrefixIndex
+
+FIRST_PAGES: Final = 64
+"""Pages that are made at first, page 0 included; then twice as many, and so on.
+
+Backends without symbols compile each step anew when they become more.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +93,7 @@ class PageGroup:
         self._promised += pages
         wanted = min(self.reserved + self.cached, self.layout.most_pages)
         if wanted > self.count:
-            self.count = min(max(wanted, 2 * self.count), self.layout.most_pages)
+            self.count = bucket(wanted + 1, FIRST_PAGES, self.layout.most_pages + 1) - 1
 
     def allocate(self) -> int:
         """Return a page that nobody else holds; the caller has reserved it."""
@@ -154,13 +162,6 @@ class PageGroup:
         block.pages[self._number] = None
         if not any(block.pages):
             self._index.remove(block)
-
-    def forget(self) -> None:
-        """Make no page found any more; cached ones become free."""
-        self._free += self._cached
-        self._cached.clear()
-        for page in list(self._blocks):
-            self.unlink(page)
 
     def _is_orphan(self, page: int) -> bool:
         holders = self.holders(page)

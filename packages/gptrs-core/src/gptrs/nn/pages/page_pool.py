@@ -26,7 +26,7 @@ class TextPages:
 
     Entry 0 stands for a page that no later position sees. `tokens` are those whose keys and values
     are in the pages. A text holds up to `limits[g]` pages; the first `discounts[g]` of them are
-    reserved by another text. `lost` says that the pool took everything back: admit it again.
+    reserved by another text. `lost` says that the pool was abandoned: admit the text elsewhere.
     """
 
     limits: tuple[int, ...]
@@ -110,6 +110,22 @@ class PagePool:
         text.tokens = list(tokens[: len(prefix.blocks) * self.page_size])
         return text, self._copied_start(text, prefix)
 
+    def restore(self, tokens: Sequence[int], firsts: Sequence[int]) -> TextPages | None:
+        """Return a text with pages for `tokens`, from page `firsts[g]` on; None without room.
+
+        Their content comes from elsewhere: `commit` the tokens once it has been written. Such a
+        text has no room for more; release it, and others find its pages.
+        """
+        pages = -(-len(tokens) // self.page_size)
+        limits = tuple(pages - first for first in firsts)
+        if not self._reserve(limits, [0] * len(limits)):
+            return None
+        tables = [
+            [0] * first + [group.allocate() for _ in range(pages - first)]
+            for group, first in zip(self.groups, firsts, strict=True)
+        ]
+        return self._new_text(limits, tables, [0] * len(limits))
+
     def extend(self, text: TextPages, count: int) -> list[PageCopy]:
         """Make room for `count` more positions; return the shared pages to copy before."""
         copies: list[PageCopy] = []
@@ -180,12 +196,9 @@ class PagePool:
         self._remember_end(text)
         self._give_back(text)
 
-    def lose_all(self) -> None:
-        """Say that the content of all pages is lost: each text gives back its own, as `lost`."""
-        for group in self.groups:
-            group.forget()
-        for text in list(self._texts):
-            self._give_back(text)
+    def abandon(self) -> None:
+        """Say that the content of all pages is lost: texts are `lost`, the pool is of no use."""
+        for text in self._texts:
             text.lost = True
 
     def _new_text(
@@ -266,16 +279,17 @@ class PagePool:
         parent = text.blocks[-1] if text.blocks else self.index.root
         block = self.index.child(parent, text.tokens[start : start + self.page_size])
         text.blocks.append(block)
-        if not any(block.pages) and not self.index.add(block):
+        pages = [table[position] for table in text.tables]
+        if not any(pages) or not (any(block.pages) or self.index.add(block)):
             return
-        for number, group in enumerate(self.groups):
-            table, known = text.tables[number], block.pages[number]
-            if known is None:
-                if group.block_of(table[position]) is None:
-                    group.link(table[position], block)
-            elif known != table[position]:
+        for group, table, page, known in zip(
+            self.groups, text.tables, pages, block.pages, strict=True
+        ):
+            if known is None and page and group.block_of(page) is None:
+                group.link(page, block)
+            elif known is not None and page and known != page:
                 group.hold(known)
-                group.release(table[position])
+                group.release(page)
                 table[position] = known
 
     def _remember_end(self, text: TextPages) -> None:
