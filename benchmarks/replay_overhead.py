@@ -26,6 +26,7 @@ from safetensors.numpy import save_file
 import gptrs
 from gptrs.api import Buffer, InputRole, Params, Program
 from gptrs.checkpoint.models.hf_directory import HfDirectory
+from gptrs.nn.paged_texts import PagedTexts
 from gptrs.plugins.manager import manager
 from gptrs.runtime.measure.rows import Row
 from gptrs_backend_numba.codegen import interpreter
@@ -100,14 +101,13 @@ def measure() -> dict[str, float]:
         directory = HfDirectory.open(Path(scratch))
         params = Params(directory.weights, backend=IdleBackend())
         model = manager().model_factory(KIND)(directory.config, params)
-        token = np.zeros((1, 1), np.int64)
         times: list[float] = []
         for _ in range(ROUNDS):
-            cache = model.new_cache(1)
-            model.step(token, cache)
+            text = PagedTexts(model, 1, STEPS + 1)
+            text.append([[0]])
             started = time.perf_counter()
             for _ in range(STEPS):
-                model.step(token, cache)
+                text.append([[0]])
             times.append((time.perf_counter() - started) / STEPS * 1e3)
     return {"median_ms": statistics.median(times[1:]), "best_ms": min(times[1:])}
 
@@ -134,14 +134,13 @@ def demo_row() -> Row:
     interpret = _TimedKernel(compiled(interpreter.run_schedule))
     with mock.patch("gptrs_backend_numba.run.executable.compiled", return_value=interpret):
         model = gptrs.load_model(None, "numba", 1).causal_lm()
-        token = np.zeros((1, 1), np.int64)
         times: list[float] = []
         for _ in range(3 * ROUNDS):
-            cache = model.new_cache(1)
-            model.step(token, cache)
+            text = PagedTexts(model, 1, STEPS + 1)
+            text.append([[0]])
             interpret.seconds, started = 0.0, time.thread_time()
             for _ in range(STEPS):
-                model.step(token, cache)
+                text.append([[0]])
             elapsed = time.thread_time() - started - interpret.seconds
             times.append(elapsed / STEPS * 1e6)
     return Row("Python for a token of the demo model", 1, statistics.median(times[1:]), "us")

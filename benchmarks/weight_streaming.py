@@ -27,6 +27,7 @@ from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
 from gptrs.checkpoint.formats.safetensors_writer import write_safetensors
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
+from gptrs.nn.paged_texts import PagedTexts
 
 SIZES = {
     "1.1B": {
@@ -111,15 +112,15 @@ def measure(folder: Path, budget: str, count: int) -> dict[str, object]:
     model = gptrs.load_model(folder, "numba", weight_budget=budget)
     loaded = time.perf_counter() - started
     lm = model.causal_lm()
-    cache = lm.new_cache(1)
+    text = PagedTexts(lm, 1, _PROMPT + count)
     tokens = np.arange(_PROMPT, dtype=np.int64)[None] * 7 % lm.vocab_size
     started = time.perf_counter()
-    logits = lm.step(tokens, cache)
+    logits = text.append(tokens)
     first = time.perf_counter() - started
     made, seconds = [int(logits[0].argmax())], list[float]()
     while len(made) < count:
         started = time.perf_counter()
-        logits = lm.step(np.array([[made[-1]]]), cache)
+        logits = text.append([[made[-1]]])
         seconds.append(time.perf_counter() - started)
         made.append(int(logits[0].argmax()))
     return {

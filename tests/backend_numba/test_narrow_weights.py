@@ -22,6 +22,7 @@ from gptrs.ir import Program, dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.elementwise import Cast
 from gptrs.ir.tensor_type import TensorType
+from gptrs.nn.paged_texts import PagedTexts
 from gptrs.runtime.load import LoadedModel
 from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.memory import Arena, address_of
@@ -142,9 +143,8 @@ def saved(folder: Path, dtype: np.dtype[np.generic], rounded: np.dtype[np.generi
 def logits(model: LoadedModel) -> list[np.ndarray]:
     """Of a whole text, and of a step after it."""
     tokens = (np.arange(40, dtype=np.int64)[None] * 7) % 300
-    lm = model.causal_lm()
-    cache = lm.new_cache(1)
-    return [model.forward(tokens), lm.step(tokens, cache), lm.step(tokens[:, :1], cache)]
+    texts = PagedTexts(model.causal_lm(), 1, 64)
+    return [model.forward(tokens), texts.append(tokens), texts.append(tokens[:, :1])]
 
 
 @pytest.mark.parametrize("dtype", NARROW)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,13 @@ def lines(path: Path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
+def sizes(program: Path) -> list[str]:
+    """Options that give the symbols of a step their sizes: rows, texts, pages a text, pages."""
+    symbols = sorted(set(re.findall(r"\?(\d+)", program.read_text(encoding="utf-8"))))
+    wanted = dict(zip(symbols, (3, 1, 4, 64), strict=False))
+    return [part for n, size in wanted.items() for part in ("--symbol", f"{n}={size}")]
+
+
 def test_a_generation_is_dumped_and_each_program_runs_again(gptrs, model_directory, tmp_path):
     dump = tmp_path / "d"
     options = ["--prompt-ids", "1,2,3", "--max-tokens", "4", "--greedy", "--ignore-eos"]
@@ -59,7 +67,9 @@ def test_a_generation_is_dumped_and_each_program_runs_again(gptrs, model_directo
         jitted += meta["origin"].startswith("jit ")
         types = None
         for name in ("program.ptir", "optimized.ptir"):
-            again = gptrs("run", folder / name, "--random-seed", "1", "--json")
+            again = gptrs(
+                "run", folder / name, "--random-seed", "1", "--json", *sizes(folder / name)
+            )
             assert again.code == 0, again.err
             results = [(each["dtype"], each["shape"]) for each in again.json["results"]]
             types = types or results

@@ -11,6 +11,7 @@ from gptrs.errors import ContextLengthError, ModelError
 from gptrs.runtime.generation.generate import GenerationOptions, generate
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.load import load_model
+from runtime.steps import rows_of_steps
 from runtime.tiny_chat import TEMPLATE, save_tiny_chat
 from runtime.tiny_gpt2 import END
 
@@ -47,9 +48,7 @@ def test_answers_are_those_of_the_whole_conversation(chat_model):
 
 
 def test_what_was_read_is_not_read_again(chat_model, monkeypatch):
-    lm = chat_model.causal_lm()
-    step, read = lm.step, []
-    monkeypatch.setattr(lm, "step", lambda t, cache: read.append(t.shape[1]) or step(t, cache))
+    read = rows_of_steps(chat_model, monkeypatch)
     session = gptrs.ChatSession(chat_model, GenerationOptions(3, GREEDY))
     first = session.ask("the cat and the dog and the bird")
     said(first)

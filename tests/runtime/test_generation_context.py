@@ -5,12 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gptrs.errors import CheckpointError, ContextLengthError, UsageError
+from gptrs.errors import CacheBudgetError, CheckpointError, ContextLengthError, UsageError
+from gptrs.ir import dtypes
 from gptrs.runtime.generation.context import Context, ContextLimit
-from gptrs.runtime.generation.generate import GenerationOptions, generate_several, stream
+from gptrs.runtime.generation.generate import (
+    GenerationOptions,
+    generate_batch,
+    generate_several,
+    stream,
+)
+from gptrs.runtime.generation.paged_cache import paged_cache
 from gptrs.runtime.generation.prompt_cache import load_prompt_cache
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.load import load_model
+from runtime.steps import rows_of_steps
 from runtime.tiny_gpt2 import END, save_tiny_gpt2
 
 GREEDY = Sampling(temperature=0)
@@ -70,12 +78,8 @@ def test_a_smaller_context_is_the_limit(model):
         generated(model, [5], 1, context=65)
 
 
-def test_a_fixed_context_has_all_its_room_at_once(model):
-    pieces = stream(model, [5, 9, 2], GenerationOptions(4, GREEDY, ignore_eos=True, context=33))
-    next(pieces)
-    cache = pieces.prompt_cache().cache
-    assert (cache.capacity, cache.limit) == (33, 33)
-    assert {keys.shape[2] for keys, _ in cache.buffers} == {33}
+def saved_tokens(file, model):
+    return load_prompt_cache(file, model, paged_cache(model, dtypes.f32, None)).tokens
 
 
 @pytest.mark.parametrize("context", [None, 40])
@@ -84,30 +88,26 @@ def test_a_prompt_is_kept_in_a_file(model, tmp_path, context):
     prompt = [5, 9, 2, 7, 7, 1]
     asked = {"prompt_cache": file, "context": context}
     first = generated(model, prompt, 6, **asked)
-    assert load_prompt_cache(file, model).tokens == tuple(prompt)
+    assert saved_tokens(file, model) == tuple(prompt)
     stored = file.read_bytes()
     assert generated(model, prompt, 6, **asked).token_ids == first.token_ids
     assert file.read_bytes() == stored, "the same prompt is not written again"
     longer = [*prompt, 3, 4]
     assert generated(model, longer, 6, **asked).token_ids == generated(model, longer, 6).token_ids
-    assert load_prompt_cache(file, model).tokens == tuple(longer)
+    assert saved_tokens(file, model) == tuple(longer)
     several = GenerationOptions(6, GREEDY, ignore_eos=True, **asked)
     texts = generate_several(model, prompt, 2, several)
     assert [text.token_ids for text in texts] == [first.token_ids] * 2
 
 
-def test_what_is_in_the_file_is_not_read_again(model, tmp_path, monkeypatch):
+def test_what_is_in_the_file_is_not_read_again(model, directory, tmp_path, monkeypatch):
     file = tmp_path / "prompt.safetensors"
-    prompt = list(range(1, 31))
+    prompt = list(range(1, 41))
     expected = generated(model, prompt, 3, prompt_cache=file).token_ids
-    steps = []
-    lm = model.causal_lm()
-    step = lm.step
-    monkeypatch.setattr(
-        lm, "step", lambda tokens, cache: steps.append(tokens) or step(tokens, cache)
-    )
-    assert generated(model, prompt, 3, prompt_cache=file).token_ids == expected
-    assert [tokens.shape[1] for tokens in steps] == [1, 1, 1]
+    other = load_model(directory, "ref")
+    read = rows_of_steps(other, monkeypatch)
+    assert generated(other, prompt, 3, prompt_cache=file).token_ids == expected
+    assert read == [1, 1, 1]
 
 
 def test_files_that_cannot_be_used_are_refused_before_any_work(model, tmp_path):
@@ -135,6 +135,67 @@ def test_files_that_cannot_be_used_are_refused_before_any_work(model, tmp_path):
 def test_options_that_make_no_sense_are_refused(options, message):
     with pytest.raises(UsageError, match=message):
         GenerationOptions(**options)
+
+
+def test_texts_keep_to_the_budget_of_the_cache(model):
+    # A page takes 2 layers * 2 * 32 positions * 32 components * 4 bytes = 16 KiB.
+    small = {"cache_budget": "48KiB"}
+    whole = generated(model, [5, 9, 2], 60)
+    assert generated(model, [5, 9, 2], 60, **small).token_ids == whole.token_ids
+    half = {"cache_budget": "32KiB"}
+    with pytest.raises(
+        CacheBudgetError, match=r"62 positions takes 32768 bytes.*raise --cache-bud"
+    ):
+        generated(model, [5, 9, 2], 60, **half)
+    prompts = [[5, 9, 2], [7] * 9, [3]]
+    options = GenerationOptions(20, GREEDY, ignore_eos=True, **half)
+    alone = [generated(model, prompt, 20).token_ids for prompt in prompts]
+    assert [g.token_ids for g in generate_batch(model, prompts, options)] == alone, "they wait"
+    several = generate_several(model, prompts[0], 3, options)
+    assert {text.token_ids for text in several} == {alone[0]}
+    with pytest.raises(CacheBudgetError, match="prompt 1: a text of 59 positions"):
+        generate_batch(model, [[1], [2] * 40], options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cache_dtype": "f64"}, "elements of f32, bf16, f16, got 'f64'"),
+        ({"cache_budget": "much"}, "must be a size above 0, found 'much'"),
+        ({"cache_budget": "1kB"}, r"cache of 1 kB holds no page of 32 positions"),
+    ],
+)
+def test_a_cache_that_makes_no_sense_is_refused(model, options, message):
+    with pytest.raises(UsageError, match=message):
+        stream(model, [5], GenerationOptions(**options))
+
+
+def test_the_environment_may_describe_the_cache(model, monkeypatch):
+    monkeypatch.setenv("GPTRS_CACHE_BUDGET", "32KiB")
+    monkeypatch.setenv("GPTRS_CACHE_DTYPE", "bf16")
+    assert len(generated(model, [5, 9, 2], 60).token_ids) == 60, "bf16 takes half of the room"
+    with pytest.raises(CacheBudgetError):
+        generated(model, [5, 9, 2], 60, cache_dtype="f32")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+def test_the_cache_may_have_smaller_elements(model, dtype):
+    whole = generated(model, [5, 9, 2], 12, logprobs=1)
+    small = generated(model, [5, 9, 2], 12, logprobs=1, cache_dtype=dtype)
+    exact, rounded = (done.logprobs[1].logprob for done in (whole, small))
+    assert exact != rounded
+    assert exact == pytest.approx(rounded, abs=0.1)
+
+
+def test_a_stream_that_is_not_finished_keeps_its_pages(model):
+    options = GenerationOptions(20, GREEDY, ignore_eos=True, cache_budget="32KiB")
+    first = stream(model, [5, 9, 2], options)
+    next(first)
+    second = stream(model, [7], options)
+    with pytest.raises(CacheBudgetError, match="other texts that have not ended hold"):
+        next(second)
+    first.close()
+    assert len(list(stream(model, [7], options))) == 20
 
 
 def test_special_tokens_are_shown_where_asked(model, tmp_path):

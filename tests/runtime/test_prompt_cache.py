@@ -1,4 +1,4 @@
-"""The cache of a prompt is saved, taken up again by prompts that begin alike, and checked."""
+"""The pages of a prompt are saved, found again by prompts that begin alike, and checked."""
 
 from __future__ import annotations
 
@@ -12,29 +12,52 @@ from safetensors.numpy import load_file, save_file
 
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import CheckpointError, UsageError
+from gptrs.ir import dtypes
 from gptrs.runtime.generation.model_identity import model_identity
-from gptrs.runtime.generation.prompt_cache import _digest, load_prompt_cache, save_prompt_cache
+from gptrs.runtime.generation.paged_cache import PagedCache
+from gptrs.runtime.generation.prompt_cache import (
+    PromptPages,
+    _digest,
+    load_prompt_cache,
+    save_prompt_cache,
+)
 from gptrs.runtime.load import load_model
 
-PROMPT = np.random.default_rng(5).integers(1, 200, 20).tolist()
+PROMPT = np.random.default_rng(5).integers(1, 200, 40).tolist()
 
 
-def _run(model, prompt: list[int], cache=None, done: int = 0):
-    """The cache with the rest of a prompt, and the logits after it."""
-    lm = model.causal_lm()
-    cache = cache or lm.new_cache(1)
-    return cache, lm.step(np.array([prompt[done:]]), cache)
+def new_cache(model, dtype=dtypes.f32) -> PagedCache:
+    """A cache that has seen nothing."""
+    return PagedCache(model.causal_lm(), model.backend, dtype, None)
+
+
+def run(cache: PagedCache, prompt: list[int]):
+    """The text of a prompt, how many of its tokens were known, and the logits after it."""
+    text = cache.admit(prompt, 64, 64)
+    known = text.length
+    return text, known, cache.run([(text, prompt[known:])])[0]
+
+
+def load(path: Path, model):
+    """A new cache with the pages in a file."""
+    cache = new_cache(model)
+    pages = load_prompt_cache(path, model, cache)
+    cache.add_pages(pages.tokens, pages.groups)
+    return cache
 
 
 @pytest.fixture(scope="module")
 def expected(model):
     """The logits after the prompt."""
-    return _run(model, PROMPT)[1]
+    return run(new_cache(model), PROMPT)[2]
 
 
-def _saved(model, folder: Path, suffix: str) -> Path:
+def _saved(model, folder: Path, suffix: str, dtype=dtypes.f32) -> Path:
     path = folder / f"prompt{suffix}"
-    save_prompt_cache(path, model, PROMPT, _run(model, PROMPT)[0])
+    cache = new_cache(model, dtype)
+    text, _, _ = run(cache, PROMPT)
+    pages = PromptPages(tuple(PROMPT), cache.read_pages(text))
+    save_prompt_cache(path, model, cache, pages)
     return path
 
 
@@ -59,34 +82,44 @@ def _edited(saved: Path, folder: Path, **arrays: np.ndarray | None) -> Path:
 
 
 def test_the_same_prompt_runs_its_last_token_only(saved, model, expected):
-    loaded = load_prompt_cache(saved, model)
-    assert list(loaded.tokens) == PROMPT
-    done = loaded.reuse(PROMPT)
-    assert done == len(PROMPT) - 1 == loaded.cache.length
-    _, logits = _run(model, PROMPT, loaded.cache, done)
+    _, known, logits = run(load(saved, model), PROMPT)
+    assert known == len(PROMPT) - 1
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("shared", [0, 1, 12, 20])
+@pytest.mark.parametrize("shared", [0, 1, 32, 36, 40])
 def test_another_prompt_runs_what_is_its_own(saved, model, shared):
     prompt = [*PROMPT[:shared], 250, 3, 251, 252]
-    loaded = load_prompt_cache(saved, model)
-    assert loaded.reuse(prompt) == shared
-    _, logits = _run(model, prompt, loaded.cache, shared)
-    np.testing.assert_allclose(logits, _run(model, prompt)[1], rtol=1e-5, atol=1e-6)
+    _, known, logits = run(load(saved, model), prompt)
+    assert known == shared
+    np.testing.assert_allclose(logits, run(new_cache(model), prompt)[2], rtol=1e-5, atol=1e-6)
 
 
 def test_a_shorter_prompt_is_part_of_it(saved, model):
-    loaded = load_prompt_cache(saved, model)
-    assert loaded.reuse(PROMPT[:7]) == 6
-    _, logits = _run(model, PROMPT[:7], loaded.cache, 6)
-    np.testing.assert_allclose(logits, _run(model, PROMPT[:7])[1], rtol=1e-5, atol=1e-6)
+    _, known, logits = run(load(saved, model), PROMPT[:7])
+    assert known == 6
+    alone = run(new_cache(model), PROMPT[:7])[2]
+    np.testing.assert_allclose(logits, alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.bf16, dtypes.f16])
+def test_smaller_elements_are_kept_as_they_are(model, tmp_path, dtype):
+    path = _saved(model, tmp_path, ".safetensors", dtype)
+    cache = new_cache(model, dtype)
+    pages = load_prompt_cache(path, model, cache)
+    cache.add_pages(pages.tokens, pages.groups)
+    _, known, logits = run(cache, PROMPT)
+    assert known == len(PROMPT) - 1
+    again = run(new_cache(model, dtype), PROMPT)[2]
+    np.testing.assert_allclose(logits, again, rtol=1e-3, atol=1e-3)
+    with pytest.raises(CheckpointError, match="made with another dtype"):
+        load_prompt_cache(path, model, new_cache(model))
 
 
 def test_a_copy_of_the_model_elsewhere_is_the_same_model(saved, directory, tmp_path, expected):
     other = load_model(shutil.copytree(directory, tmp_path / "copy"), backend="ref")
-    loaded = load_prompt_cache(saved, other)
-    _, logits = _run(other, PROMPT, loaded.cache, loaded.reuse(PROMPT))
+    _, known, logits = run(load(saved, other), PROMPT)
+    assert known == len(PROMPT) - 1
     np.testing.assert_allclose(logits, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -125,7 +158,7 @@ def test_another_model_or_tokenizer_is_refused(safetensors, directory, tmp_path,
     change(folder)
     other = load_model(folder, backend="ref")
     with pytest.raises(CheckpointError, match=f"made with another {what} than that of `other`"):
-        load_prompt_cache(safetensors, other)
+        load(safetensors, other)
 
 
 def test_identities_are_stable(model, directory):
@@ -142,25 +175,25 @@ def test_damaged_files_are_refused(saved, model, tmp_path):
         damaged[at] ^= 1 << int(rng.integers(8))
         path.write_bytes(damaged)
         with pytest.raises(CheckpointError, match=saved.stem):
-            load_prompt_cache(path, model)
+            load(path, model)
     for length in (0, 7, 100, len(data) // 2, len(data) - 1):
         path.write_bytes(data[:length])
         with pytest.raises(CheckpointError, match=saved.stem):
-            load_prompt_cache(path, model)
+            load(path, model)
 
 
 def test_other_files_are_refused(safetensors, model, directory, tmp_path):
     with pytest.raises(CheckpointError, match="is no file of a cached prompt"):
-        load_prompt_cache(directory / "model.safetensors", model)
+        load(directory / "model.safetensors", model)
     with pytest.raises(CheckpointError, match=r"none\.safetensors"):
-        load_prompt_cache(tmp_path / "none.safetensors", model)
+        load(tmp_path / "none.safetensors", model)
     about = json.loads(load_file(safetensors)["prompt_cache"].tobytes())
-    newer = np.frombuffer(json.dumps({**about, "layout": 2}).encode(), np.uint8)
-    with pytest.raises(CheckpointError, match="has layout 2 of a cached prompt, 1 is read"):
-        load_prompt_cache(_edited(safetensors, tmp_path, prompt_cache=newer), model)
+    older = np.frombuffer(json.dumps({**about, "layout": 1}).encode(), np.uint8)
+    with pytest.raises(CheckpointError, match=r"has layout 1 .* 2 is read; remove the file"):
+        load(_edited(safetensors, tmp_path, prompt_cache=older), model)
     for change in ({"digest": None}, {"tokens": np.array([1, 2])}, {"tokens": None}):
         with pytest.raises(CheckpointError, match="is damaged"):
-            load_prompt_cache(_edited(safetensors, tmp_path, **change), model)
+            load(_edited(safetensors, tmp_path, **change), model)
 
 
 def test_a_consistent_file_that_does_not_fit_is_refused(safetensors, model, tmp_path):
@@ -169,23 +202,25 @@ def test_a_consistent_file_that_does_not_fit_is_refused(safetensors, model, tmp_
     path = tmp_path / "forged.safetensors"
     changes = [
         ({"tokens": np.zeros(500, np.int64)}, "500 tokens do not fit"),
-        ({"tokens": np.zeros(3, np.int64)}, "does not fit the model: the state of a cache needs"),
-        ({"tokens": np.zeros(20, np.float32)}, "does not name its tokens"),
-        ({"tokens": np.zeros((2, 10), np.int64)}, "does not name its tokens"),
+        ({"tokens": np.zeros(3, np.int64)}, "does not fit the model: `layer.0.keys` must be"),
+        ({"tokens": np.zeros(40, np.float32)}, "does not name its tokens"),
+        ({"tokens": np.zeros((2, 20), np.int64)}, "does not name its tokens"),
     ]
     for change, message in changes:
         forged = {**arrays, **change}
         write_archive(path, {**forged, "digest": _digest(forged)})
         with pytest.raises(CheckpointError, match=message):
-            load_prompt_cache(path, model)
+            load(path, model)
 
 
-def test_only_the_cache_of_one_prompt_is_saved(model, tmp_path):
+def test_only_the_pages_of_the_tokens_are_saved(model, tmp_path):
     path = tmp_path / "cache.safetensors"
-    cache, _ = _run(model, PROMPT)
-    for tokens, of in ((PROMPT[:-1], cache), (PROMPT, cache.repeated(2)), ([], cache)):
-        with pytest.raises(UsageError, match="is not that of one prompt"):
-            save_prompt_cache(path, model, tokens, of)
+    cache = new_cache(model)
+    groups = cache.read_pages(run(cache, PROMPT)[0])
+    for tokens in (PROMPT[:30], [*PROMPT] * 2, []):
+        with pytest.raises(UsageError, match=f"these are no pages of {len(tokens)} tokens"):
+            save_prompt_cache(path, model, cache, PromptPages(tuple(tokens), groups))
+    pages = PromptPages(tuple(PROMPT), groups)
     with pytest.raises(UsageError, match="names no format of tensors"):
-        save_prompt_cache(tmp_path / "cache.bin", model, PROMPT, cache)
+        save_prompt_cache(tmp_path / "cache.bin", model, cache, pages)
     assert not list(tmp_path.iterdir())

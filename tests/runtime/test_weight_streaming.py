@@ -13,6 +13,7 @@ import pytest
 import gptrs
 from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.errors import ModelError, UsageError
+from gptrs.nn.paged_texts import PagedTexts
 from gptrs.runtime.load import LoadedModel
 from runtime.tiny_gpt2 import save_tiny_gpt2
 from runtime.tiny_resnet import save_tiny_resnet
@@ -41,10 +42,9 @@ def streamer_of(model: LoadedModel) -> MruStreamer:
 
 def steps(model: LoadedModel) -> list[bytes]:
     """The logits of a prompt and of some tokens after it."""
-    lm = model.causal_lm()
-    cache = lm.new_cache(1)
+    texts = PagedTexts(model.causal_lm(), 1, 32)
     pieces = [TOKENS, TOKENS[:, :1], TOKENS[:, 1:2], TOKENS[:, :3]]
-    return [lm.step(piece, cache).tobytes() for piece in pieces]
+    return [texts.append(piece).tobytes() for piece in pieces]
 
 
 @pytest.mark.parametrize("budget", [LEAST, "60%", "90%"])

@@ -18,6 +18,7 @@ from gptrs.checkpoint.converting.convert import convert
 from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
 from gptrs.checkpoint.models.find_model import find_model
 from gptrs.checkpoint.models.model_source import ModelSource
+from gptrs.nn.paged_texts import PagedTexts
 from gptrs.runtime.load import LoadedModel, load_model
 from gptrs.runtime.tokenization.tokenizer import TextTokenizer
 from gptrs_conformance.program_generator.dice import Dice
@@ -206,9 +207,8 @@ def _run(model: LoadedModel) -> None:
     if "image_classifier" in model.capabilities:
         model.forward(np.zeros((1, 3, 32, 32), np.float32))
     elif "causal_lm" in model.capabilities:
-        lm = model.causal_lm()
         model.forward(np.array([[1, 2]]))
-        lm.step(np.array([[1, 2]]), lm.new_cache(1))
+        PagedTexts(model.causal_lm(), 1, 2).append([[1, 2]])
     else:
         model.text_embedder().encode(np.array([[1, 2]]), np.ones((1, 2), np.bool_))
 

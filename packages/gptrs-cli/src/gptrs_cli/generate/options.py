@@ -224,7 +224,7 @@ class ContextOptions:
         int | None,
         option(
             "--context",
-            "Allocate a cache of N tokens at once, and no more, which bounds its memory.",
+            "Let the model see N tokens at most, prompt and text together.",
             metavar="N",
         ),
     ] = None
@@ -249,8 +249,25 @@ class ContextOptions:
         int | None,
         option(
             "--prefill-chunk",
-            "Read the prompt in steps of N tokens: fewer need less memory.  [default: 256]",
+            "Read prompts in steps of N tokens: fewer need less memory.  [default: 256]",
             metavar="N",
+        ),
+    ] = None
+    cache_budget: Annotated[
+        str | None,
+        option(
+            "--cache-budget",
+            "Give the key/value cache at most this much memory: 2GB, 512MiB, 25%; prompts that do"
+            " not fit wait.  [env: GPTRS_CACHE_BUDGET]  [default: 50%, 8 contexts at most]",
+            metavar="SIZE",
+        ),
+    ] = None
+    cache_dtype: Annotated[
+        str | None,
+        option(
+            "--cache-dtype",
+            "Keep keys and values as f32, bf16 or f16.  [env: GPTRS_CACHE_DTYPE]  [default: f32]",
+            metavar="DTYPE",
         ),
     ] = None
     prompt_cache: Annotated[

@@ -50,6 +50,8 @@ class GenerateRequest:
             context=self.context.context_size,
             context_shift=self.context.context_shift,
             keep=self.context.keep,
+            cache_budget=self.context.cache_budget,
+            cache_dtype=self.context.cache_dtype,
             prompt_cache=self.context.prompt_cache,
         )
 

@@ -5,26 +5,20 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 from collections.abc import Callable, Mapping
 from typing import cast
 
 from gptrs.capture.parameter import PIN_BELOW, PREFETCH, Streaming
 from gptrs.capture.streaming.mru_streamer import MruStreamer
-from gptrs.checkpoint.config_fields import Fields, is_integer
+from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.errors import CheckpointError, GptrsError, ModelError, UsageError
 from gptrs.quoting import quoted, shown_value
+from gptrs.runtime.byte_sizes import parsed_bytes, shown_bytes
 
 VARIABLE = "GPTRS_WEIGHT_BUDGET"
 _KEY = "`runtime.weight_streaming`"
 _SETTINGS = ("budget", "prefetch", "pin_below")
-_FORM = re.compile(r"([0-9]{1,15}(?:\.[0-9]{1,6})?) ?([a-z]*|%)", re.ASCII | re.IGNORECASE)
-_UNITS = {"": 1, "b": 1} | {
-    letter + suffix: base**power
-    for power, letter in enumerate("kmgt", 1)
-    for suffix, base in (("b", 1000), ("ib", 1024))
-}
 _OFF = "off"
 _logger = logging.getLogger("gptrs")
 
@@ -60,13 +54,13 @@ def weight_streamer(
 def _streamer(streaming: Streaming, total: int) -> MruStreamer | None:
     most = streaming.budget
     if most >= total:
-        _logger.info("weight streaming is off: all weights, %s, fit", _shown(total))
+        _logger.info("weight streaming is off: all weights, %s, fit", shown_bytes(total))
         return None
     _logger.info(
         "weight streaming is on: %s of weights pass through %s of memory, a step reads up to %s",
-        _shown(total),
-        _shown(most),
-        _shown(min(total, total - most + 2 * streaming.share)),
+        shown_bytes(total),
+        shown_bytes(most),
+        shown_bytes(min(total, total - most + 2 * streaming.share)),
     )
     return MruStreamer(streaming)
 
@@ -102,15 +96,8 @@ def _refusal(kind: Callable[..., GptrsError], what: str) -> Callable[[object], G
 
 
 def _bytes(stated: object, total: int, error: Callable[[object], GptrsError]) -> int:
-    if is_integer(stated):
-        found = stated
-    else:
-        form = _FORM.fullmatch(stated.strip()) if isinstance(stated, str) else None
-        unit = form[2].lower() if form else "no unit"
-        if form is None or not (unit == "%" or unit in _UNITS):
-            raise error(stated)
-        found = int(float(form[1]) * (total / 100 if unit == "%" else _UNITS[unit]))
-    if not 0 < found < 2**63:
+    found = parsed_bytes(stated, total)
+    if found is None:
         raise error(stated)
     return found
 
@@ -121,10 +108,3 @@ def _total_bytes(weights: ParamSource) -> int:
         with contextlib.suppress(CheckpointError):  # of no known dtype: no model reads it
             total += weights.type_of(name).nbytes
     return total
-
-
-def _shown(nbytes: int) -> str:
-    for unit, size in (("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
-        if nbytes >= size:
-            return f"{nbytes / size:.3g} {unit}"
-    return f"{nbytes} bytes"

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gptrs.errors import ModelError, UsageError
-from gptrs.runtime.generation.generate_step import generate_step
 from gptrs.runtime.generation.generated_text import GeneratedText
 from gptrs.runtime.generation.options import Generation, GenerationOptions
+from gptrs.runtime.generation.prompt_file import PromptFile
 from gptrs.runtime.generation.setup import GenerationSetup
-from gptrs.runtime.generation.stream import PromptFile, read_prompt
 from gptrs.runtime.load import LoadedModel, Prompt
 
 DEFAULT_BATCH_SIZE = 8
@@ -29,10 +29,11 @@ class Task:
 
 
 class Batches:
-    """An iterator over (number of a task, its outcome) as texts end, in batches of `size` tasks.
+    """An iterator over (number of a task, its outcome) as texts end, `size` of them at a time.
 
     Each text is the one that its task gives alone. All checks happen when it is made, before any
-    work; an error names the task. `unfinished` has the texts that are being generated.
+    work; an error names the task. The next task begins when a text ends, if the cache has room for
+    it, and waits otherwise. `unfinished` has the texts that are being generated.
     """
 
     def __init__(
@@ -45,9 +46,9 @@ class Batches:
         self._setup = GenerationSetup(model, options)
         self._model = model
         self._tasks = tasks
-        self._size = size
         self._prompts = [self._checked(task) for task in tasks]
-        self._running: list[tuple[int, GeneratedText]] = []
+        self._engine = self._setup.new_engine(size)
+        self._numbers = {self._add(n): n for n in range(len(tasks))}
         self._outcomes = self._run()
 
     def __iter__(self) -> Iterator[tuple[int, Generation]]:
@@ -59,29 +60,39 @@ class Batches:
     @property
     def unfinished(self) -> list[tuple[int, Generation]]:
         """The texts that have begun and not ended."""
-        return [(n, text.generation()) for n, text in self._running if not text.ended]
+        running = self._engine.running
+        return [(self._numbers[text], text.generation()) for text in running if not text.ended]
 
     def _checked(self, task: Task) -> list[int]:
-        try:
+        with _named(task):
             tokens = self._model.prompt_tokens(task.prompt)
             self._setup.token_budget(len(tokens), task.max_tokens)
-        except (UsageError, ModelError) as error:
-            raise type(error)(f"{task.name}: {error.message}", hint=error.hint) from error
-        return tokens
+            return tokens
+
+    def _add(self, number: int) -> GeneratedText:
+        task = self._tasks[number]
+        text = self._setup.new_text(self._prompts[number], task.max_tokens)
+        with _named(task):
+            self._engine.add(text)
+        return text
 
     def _run(self) -> Iterator[tuple[int, Generation]]:
-        for begin in range(0, len(self._tasks), self._size):
-            numbers = range(begin, min(begin + self._size, len(self._tasks)))
-            texts = [
-                self._setup.new_text(self._prompts[n], self._tasks[n].max_tokens) for n in numbers
-            ]
-            self._running = list(zip(numbers, texts, strict=True))
-            batch = self._setup.new_batch(texts)
-            for text in texts:
-                text.start()
-            for index, _ in generate_step(texts, batch, batch.prefill()):
-                if texts[index].ended:
-                    yield numbers[index], texts[index].generation()
+        try:
+            while self._engine.busy:
+                for text, _ in self._engine.step():
+                    if text.ended:
+                        yield self._numbers[text], text.generation()
+        finally:
+            self._engine.close()
+
+
+@contextmanager
+def _named(task: Task) -> Generator[None]:
+    """Begin errors with the name of a task."""
+    try:
+        yield
+    except (UsageError, ModelError) as error:
+        raise type(error)(f"{task.name}: {error.message}", hint=error.hint) from error
 
 
 def generate_batch(
@@ -121,9 +132,9 @@ class Several:
         setup = GenerationSetup(model, options)
         tokens = model.prompt_tokens(prompt)
         self._texts = [setup.new_text(tokens, stream=stream) for stream in range(count)]
-        self._batch = setup.new_batch(self._texts[:1])
-        self._file = PromptFile(model, options)
-        self._known = self._file.known()
+        self._engine = setup.new_engine()
+        file = PromptFile(model, options, setup.cache)
+        self._engine.add(self._texts[0], self._texts[1:], file.save)
 
     @property
     def generations(self) -> list[Generation]:
@@ -132,11 +143,9 @@ class Several:
 
     def run(self) -> list[Generation]:
         """Generate all to the end."""
-        for text in self._texts:
-            text.start()
-        logits = read_prompt(self._batch, self._file, self._known)
-        self._known = None
-        self._batch.split([text.context for text in self._texts])
-        for _ in generate_step(self._texts, self._batch, logits.repeat(len(self._texts), axis=0)):
-            pass
+        try:
+            while self._engine.busy:
+                self._engine.step()
+        finally:
+            self._engine.close()
         return self.generations

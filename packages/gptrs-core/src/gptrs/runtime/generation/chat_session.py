@@ -1,11 +1,10 @@
-"""A conversation with a model: its messages, and the cache that one answer leaves to the next."""
+"""A conversation with a model: its messages. Each answer finds what was read in the cache."""
 
 from __future__ import annotations
 
 from gptrs.runtime.chat.messages import Message
 from gptrs.runtime.chat.template import chat_template_of
 from gptrs.runtime.generation.options import GenerationOptions
-from gptrs.runtime.generation.prompt_cache import PromptCache
 from gptrs.runtime.generation.stream import TextStream
 from gptrs.runtime.load import LoadedModel
 
@@ -24,7 +23,6 @@ class ChatSession:
         self._options = options
         self._tokenizer = model.tokenizer
         self._template = chat_template_of(model.files, model.name)
-        self._cache: PromptCache | None = None
 
     def ask(self, text: str) -> TextStream:
         """Return the answer to `text`; `remember` makes it part of the conversation.
@@ -34,18 +32,14 @@ class ChatSession:
         """
         messages = [*self.messages, {"role": "user", "content": text}]
         prompt = self._tokenizer.encode(self._template.render(messages), special=False)
-        answer = TextStream(self._model, prompt, self._options, self._cache)
+        answer = TextStream(self._model, prompt, self._options)
         self.messages = messages
-        self._cache = None
         return answer
 
     def remember(self, answer: TextStream) -> None:
-        """Add `answer`, or what there is of it; its tokens are not read again."""
-        done = answer.generation
-        self.messages.append({"role": "assistant", "content": done.text})
-        # A step that was interrupted leaves its cache in an unknown state.
-        if done.finish_reason != "interrupted":
-            self._cache = answer.prompt_cache()
+        """Add `answer`, or what there is of it, and end it."""
+        answer.close()
+        self.messages.append({"role": "assistant", "content": answer.generation.text})
 
 
 def conversation(system: str | None, *texts: str) -> list[Message]:

@@ -47,10 +47,6 @@ class Context:
         self.tokens.append(token)
         self._fit()
 
-    def copy(self) -> Context:
-        """Return an independent copy."""
-        return Context(self.tokens, self._limit)
-
     def _fit(self) -> None:
         if self._limit.shift and len(self.tokens) > self._limit.size:
             self.tokens = self._limit.shortened(self.tokens)

@@ -1,4 +1,4 @@
-"""Generate text: prefill the prompt in chunks, then choose one token after another."""
+"""Generate text: read the prompt in chunks, then choose one token after another."""
 
 from __future__ import annotations
 

@@ -18,9 +18,9 @@ from gptrs.runtime.generation.token_scores import TokenScores
 class GeneratedText:
     """Chooses a token for each logits, and decodes the tokens to pieces of text.
 
-    `context` has the tokens that the model sees. `ends` are the tokens that end the text, part of
-    it where `shows_end`. `logprobs` is how many likeliest tokens are scored with each, None for
-    none.
+    `context` has the tokens that the model sees, `most_positions` at a time. `ends` are the tokens
+    that end the text, part of it where `shows_end`. `logprobs` is how many likeliest tokens are
+    scored with each, None for none.
     """
 
     def __init__(
@@ -28,6 +28,7 @@ class GeneratedText:
         *,
         prompt: Sequence[int],
         context: Context,
+        most_positions: int,
         max_tokens: int,
         ends: frozenset[int],
         shows_end: bool,
@@ -40,6 +41,7 @@ class GeneratedText:
     ) -> None:
         self.prompt = tuple(prompt)
         self.context = context
+        self.most_positions = most_positions
         self.tokens: list[int] = []
         self.reason: FinishReason = "interrupted"
         self._max_tokens = max_tokens
@@ -63,8 +65,8 @@ class GeneratedText:
         return self.reason != "interrupted"
 
     def start(self) -> None:
-        """Start the clock of the timings."""
-        self._started = time.perf_counter()
+        """Start the clock of the timings, unless it runs."""
+        self._started = self._started or time.perf_counter()
 
     def append(self, logits: np.ndarray) -> str:
         """Choose the next token by logits f32 [V]; return the text it completes, maybe empty."""

@@ -51,13 +51,19 @@ class GenerationOptions:
     `max_tokens` None takes what generation_config.json says, else 128, and no more than the context
     holds; a number that is given must fit. `sampling` None takes that of generation_config.json;
     `stop` adds to its stop strings. `use_cache=False` recomputes the whole sequence for each token.
-    `prefill_chunk` is how many prompt tokens one step takes.
+    `prefill_chunk` is how many tokens of prompts one step takes.
 
     `logprobs` asks for the log-probability of each token and of that many likeliest ones. `special`
-    shows special tokens in the text. `context` allocates room for that many tokens once and for
-    all, instead of as many as are needed. With `context_shift` a context that would overflow keeps
-    its first `keep` tokens and the last half of the others, and is read anew. `prompt_cache` names
-    a file that keeps the key/value cache of the prompt for other prompts that begin like it.
+    shows special tokens in the text. `context` is how many tokens the model sees at most. With
+    `context_shift` a context that would overflow keeps its first `keep` tokens and the last half of
+    the others, and is read anew.
+
+    All generations of a model share a key/value cache while they ask for the same `cache_dtype`
+    (f32, bf16, f16) and `cache_budget` (bytes, or a text such as `2GB`); None takes the variables
+    `GPTRS_CACHE_DTYPE` and `GPTRS_CACHE_BUDGET`, else f32 and half of the memory, but no more than
+    8 whole contexts. `prompt_cache` names a file that keeps the pages of the prompt for prompts of
+    other processes that begin like it.
+
     `logits_processors` run in this order after the built-in ones; see `LogitsProcessor`. Each is
     called for every token of every text.
     """
@@ -73,6 +79,8 @@ class GenerationOptions:
     context: int | None = None
     context_shift: bool = False
     keep: int = 0
+    cache_budget: int | str | None = None
+    cache_dtype: str | None = None
     prompt_cache: str | os.PathLike[str] | None = None
     logits_processors: Sequence[LogitsProcessor] = ()
 

@@ -1,4 +1,4 @@
-"""The key/value cache of a prompt in a file, reused by prompts with the same beginning."""
+"""The pages of a prompt in a file, for prompts of other processes with the same beginning."""
 
 from __future__ import annotations
 
@@ -14,13 +14,15 @@ import numpy as np
 from gptrs.checkpoint.formats.tensor_archive import TensorArchive, open_archive, write_archive
 from gptrs.checkpoint.models.model_source import MAX_TOKENIZER_BYTES, TOKENIZER
 from gptrs.errors import CheckpointError, UsageError
-from gptrs.nn.kv_cache import KVCache
+from gptrs.ir.tensor_type import TensorType
+from gptrs.nn.ragged_step import PAGE_SIZE
 from gptrs.quoting import quoted
 from gptrs.runtime.generation.model_identity import model_identity
+from gptrs.runtime.generation.paged_cache import PagedCache
 from gptrs.runtime.load import LoadedModel
 from gptrs.strict_json import parse_object
 
-LAYOUT: Final = 1
+LAYOUT: Final = 2
 """Changes whenever the meaning of such a file does."""
 
 _ABOUT = "prompt_cache"
@@ -31,85 +33,99 @@ _AGAIN = "remove the file, or name another one, to have it made again"
 
 
 @dataclass(frozen=True)
-class PromptCache:
-    """A cache for one text, and the tokens in it."""
+class PromptPages:
+    """Tokens, and their pages in each cache group, as `PagedCache.read_pages` returns them."""
 
     tokens: tuple[int, ...]
-    cache: KVCache
-
-    def reuse(self, prompt: Sequence[int]) -> int:
-        """Rewind to the tokens that `prompt` begins with too; return how many they are.
-
-        At least one token of the prompt is left to run, for the logits that it gives. Where a layer
-        with a window has forgotten what is needed, the cache begins anew: 0.
-        """
-        shared = _common(self.tokens, prompt[:-1])
-        if not self.cache.rewindable(shared):
-            shared = 0
-        self.cache.rewind(shared)
-        return shared
+    groups: Sequence[Sequence[np.ndarray]]
 
 
 def save_prompt_cache(
-    path: str | os.PathLike[str], model: LoadedModel, tokens: Sequence[int], cache: KVCache
+    path: str | os.PathLike[str], model: LoadedModel, cache: PagedCache, pages: PromptPages
 ) -> None:
-    """Write the cache of `tokens`, one text, to a file, whole or not at all.
+    """Write pages of `cache` to a file, whole or not at all.
 
-    The suffix names the format: `.safetensors` or `.gptrsten`. UsageError for another one and a
-    cache that is not of these tokens, CheckpointError if the file cannot be written.
+    The suffix names the format: `.safetensors` or `.gptrsten`. UsageError for another one and for
+    pages that are not of these tokens, CheckpointError if the file cannot be written.
     """
-    if (
-        cache.batch != 1
-        or cache.left_padding is not None
-        or cache.length != len(tokens)
-        or not tokens
-    ):
-        raise UsageError(
-            f"a cache of {cache.batch} texts and {cache.length} positions is not that of one prompt"
-            f" of {len(tokens)} tokens"
-        )
-    about = json.dumps({**_expected(model), "dtype": cache.dtype.name})
+    contents = {
+        name: array
+        for names, parts in zip(_names(cache), pages.groups, strict=True)
+        for name, array in zip(names, parts, strict=True)
+    }
+    problem = _mismatch(pages.tokens, contents, cache)
+    if problem:
+        raise UsageError(f"these are no pages of {len(pages.tokens)} tokens: {problem}")
     arrays = {
-        _ABOUT: np.frombuffer(about.encode(), np.uint8),
-        _TOKENS: np.array(tokens, np.int64),
-        **cache.state(),
+        _ABOUT: np.frombuffer(json.dumps(_expected(model, cache)).encode(), np.uint8),
+        _TOKENS: np.array(pages.tokens, np.int64),
+        **contents,
     }
     write_archive(path, {**arrays, _DIGEST: _digest(arrays)})
 
 
-def load_prompt_cache(path: str | os.PathLike[str], model: LoadedModel) -> PromptCache:
-    """Read the file of a prompt that `model` has run; see `PromptCache.reuse`.
+def load_prompt_cache(
+    path: str | os.PathLike[str], model: LoadedModel, cache: PagedCache
+) -> PromptPages:
+    """Read the file of a prompt that `model` has run, for `PagedCache.add_pages`.
 
     CheckpointError if there is no such file, if it is damaged, of another layout, or if it was made
-    with another model, tokenizer or dtype.
+    with another model, tokenizer, dtype or size of pages.
     """
     shown = quoted(str(path), 200)
     archive = open_archive(path)
     try:
-        _require_same(_about(archive, shown), model, shown)
-        arrays = {name: archive.read(name) for name in archive.names()}
+        _require_same(_about(archive, shown), model, cache, shown)
+        arrays = {name: archive.read(name) for name in archive.names() if name != _ABOUT}
+        about = archive.read(_ABOUT)
     finally:
         archive.close()
     found = arrays.pop(_DIGEST, None)
-    if found is None or not np.array_equal(found, _digest(arrays)):
+    if found is None or not np.array_equal(found, _digest({**arrays, _ABOUT: about})):
         raise _refused(shown, "is damaged")
     tokens = arrays.pop(_TOKENS, np.empty(0))
     if tokens.ndim != 1 or tokens.dtype != np.int64 or not tokens.size:
         raise _refused(shown, "does not name its tokens")
-    cache = model.causal_lm().new_cache(1)
-    try:
-        cache.restore(tokens.size, arrays)
-    except UsageError as problem:
-        raise _refused(shown, f"does not fit the model: {problem.message}") from problem
-    return PromptCache(tuple(map(int, tokens)), cache)
+    known = tuple(map(int, tokens))
+    problem = _mismatch(known, arrays, cache)
+    if problem:
+        raise _refused(shown, f"does not fit the model: {problem}")
+    return PromptPages(known, [[arrays[name] for name in names] for names in _names(cache)])
 
 
-def _expected(model: LoadedModel) -> dict[str, object]:
+def _names(cache: PagedCache) -> list[list[str]]:
+    """Return the names of the arrays of each group, as they follow each other in a page."""
+    return [
+        [f"layer.{layer}.{part}" for layer in group.layers for part in ("keys", "values")]
+        for group in cache.buffers.groups
+    ]
+
+
+def _mismatch(
+    tokens: Sequence[int], arrays: Mapping[str, np.ndarray], cache: PagedCache
+) -> str | None:
+    """Return why these arrays are not the pages of `tokens`, None if they are."""
+    if not 0 < len(tokens) <= cache.context_length:
+        return f"{len(tokens)} tokens do not fit into the context of {cache.context_length}"
+    for number, names in enumerate(_names(cache)):
+        pages = cache.kept_pages(number, len(tokens))
+        for name, pool in zip(names, cache.page_types(number), strict=True):
+            wanted = TensorType(pool.dtype, (pages, *pool.shape[1:]))
+            found = arrays.get(name)
+            if found is None or TensorType.of(found) != wanted:
+                what = "nothing" if found is None else f"`{TensorType.of(found)}`"
+                return f"`{name}` must be `{wanted}`, got {what}"
+    return None
+
+
+def _expected(model: LoadedModel, cache: PagedCache) -> dict[str, object]:
     data = model.files.read_bytes(TOKENIZER, limit=MAX_TOKENIZER_BYTES)
     return {
         "layout": LAYOUT,
         "model": model_identity(model),
         "tokenizer": None if data is None else hashlib.blake2b(data, digest_size=16).hexdigest(),
+        "dtype": cache.dtype.name,
+        "page": PAGE_SIZE,
     }
 
 
@@ -120,11 +136,13 @@ def _about(archive: TensorArchive, shown: str) -> Mapping[str, object]:
     return parse_object(archive.read(_ABOUT).tobytes(), shown, CheckpointError, hint=_AGAIN)
 
 
-def _require_same(about: Mapping[str, object], model: LoadedModel, shown: str) -> None:
+def _require_same(
+    about: Mapping[str, object], model: LoadedModel, cache: PagedCache, shown: str
+) -> None:
     layout = about.get("layout")
     if layout != LAYOUT:
         raise _refused(shown, f"has layout {layout!r} of a cached prompt, {LAYOUT} is read")
-    for key, value in _expected(model).items():
+    for key, value in _expected(model, cache).items():
         if about.get(key) != value:
             raise _refused(shown, f"was made with another {key} than that of `{model.name}`")
 
@@ -137,11 +155,6 @@ def _digest(arrays: Mapping[str, np.ndarray]) -> np.ndarray:
         digest.update(f"{name} {array.dtype}{list(array.shape)}\n".encode())
         digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return np.frombuffer(digest.digest(), np.uint8)
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
 def _refused(shown: str, problem: str) -> CheckpointError:

@@ -7,8 +7,9 @@ from functools import partial
 
 from gptrs.errors import ContextLengthError, UsageError
 from gptrs.plugins.capabilities import CausalLM
+from gptrs.runtime.generation.cache_budget import cache_budget, cache_dtype
 from gptrs.runtime.generation.context import Context, ContextLimit
-from gptrs.runtime.generation.decode_batch import DecodeBatch
+from gptrs.runtime.generation.engine import Engine
 from gptrs.runtime.generation.generated_text import GeneratedText
 from gptrs.runtime.generation.logits_processors import ProcessorChain, built_in_processors
 from gptrs.runtime.generation.model_settings import (
@@ -18,13 +19,15 @@ from gptrs.runtime.generation.model_settings import (
     configured_suppression,
     note_unsupported,
 )
+from gptrs.runtime.generation.no_cache import NoCache
 from gptrs.runtime.generation.options import DEFAULT_MAX_TOKENS, GenerationOptions
+from gptrs.runtime.generation.paged_cache import PagedCache, paged_cache
 from gptrs.runtime.generation.sampling import Sampler
 from gptrs.runtime.load import LoadedModel
 
 
 class GenerationSetup:
-    """How `model` generates under `options`: makes texts and the batch in which they run.
+    """How `model` generates under `options`: makes texts and the engines that run them.
 
     UsageError for options that do not suit the model, ModelError for a model that cannot generate
     and for malformed settings of its generation_config.json.
@@ -41,6 +44,7 @@ class GenerationSetup:
         self._suppression = configured_suppression(self._settings)
         self._ends = frozenset[int]() if options.ignore_eos else model.eos_tokens
         self._stops = self._all_stops()
+        self.cache = self._paged_cache() if options.use_cache else None
 
     def new_text(
         self, prompt: Sequence[int], max_tokens: int | None = None, stream: int = 0
@@ -49,13 +53,16 @@ class GenerationSetup:
 
         ContextLengthError when it does not fit. `stream` is that of the `Sampler`.
         """
+        count = self.token_budget(len(prompt), max_tokens)
         built_in = built_in_processors(self._sampling, self._suppression, self._ends, len(prompt))
         # The user's come last: they see what is suppressed, and have the last word.
         processors = [*built_in, *self.options.logits_processors]
         return GeneratedText(
             prompt=prompt,
             context=Context(prompt, self._limit),
-            max_tokens=self.token_budget(len(prompt), max_tokens),
+            # The last token that is chosen is not read.
+            most_positions=min(self._limit.size, len(prompt) + count - 1),
+            max_tokens=count,
             ends=self._ends,
             shows_end=self.options.special,
             sampler=Sampler(self._sampling, stream),
@@ -85,16 +92,15 @@ class GenerationSetup:
         default = configured_max_tokens(self._settings, prompt) or DEFAULT_MAX_TOKENS
         return default if self._limit.shift else min(room, default)
 
-    def new_batch(self, texts: Sequence[GeneratedText]) -> DecodeBatch:
-        """Return what runs the model on the contexts of these texts."""
-        return DecodeBatch(
-            self.lm,
-            [text.context for text in texts],
-            size=self._limit.size,
-            chunk=self.options.prefill_chunk,
-            fixed=self.options.context is not None,
-            use_cache=self.options.use_cache,
-        )
+    def new_engine(self, most_texts: int | None = None) -> Engine:
+        """Return an engine on the cache that all generations of the model share."""
+        cache = self.cache or NoCache(self.lm)
+        return Engine(cache, chunk=self.options.prefill_chunk, most_texts=most_texts)
+
+    def _paged_cache(self) -> PagedCache:
+        options = self.options
+        dtype, budget = cache_dtype(options.cache_dtype), cache_budget(options.cache_budget)
+        return paged_cache(self._model, dtype, budget)
 
     def _all_stops(self) -> tuple[str, ...]:
         if self._model.has_tokenizer:

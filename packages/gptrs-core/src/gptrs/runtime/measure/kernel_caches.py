@@ -17,7 +17,9 @@ from gptrs.backend.weight_cache import WeightCacheReport as WeightCacheReport
 from gptrs.errors import BackendError, ContextLengthError, PluginError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import manager
-from gptrs.runtime.generation.prefill import prefill
+from gptrs.runtime.generation.options import GenerationOptions
+from gptrs.runtime.generation.sampling import Sampling
+from gptrs.runtime.generation.stream import TextStream
 from gptrs.runtime.load import LoadedModel
 
 DEFAULT_LENGTHS = (1, 128, 512)
@@ -129,19 +131,17 @@ def _lengths_that_fit(lengths: Sequence[int] | None, context: int) -> list[int]:
 
 
 def _generate_after(model: LoadedModel, length: int) -> None:
-    lm = model.causal_lm()
-    tokens, cache = _tokens(length), lm.new_cache(1)
-    prefill(lm, tokens, cache)
-    lm.step(_tokens(1), cache)
+    # Another token for each length: what the cache has of a prompt would not be read again.
+    prompt = [length % model.causal_lm().vocab_size] * length
+    # The second new token is not read, so that it need not fit into the context.
+    options = GenerationOptions(2, Sampling(0.0), ignore_eos=True, context_shift=True)
+    for _ in TextStream(model, prompt, options):
+        pass
 
 
 def _forward(model: LoadedModel, length: int) -> None:
-    model.forward(_tokens(length))
-
-
-def _tokens(length: int) -> np.ndarray:
-    """Any tokens will do: kernels depend on shapes and types alone."""
-    return np.zeros((1, length), np.int64)
+    # Any tokens will do: kernels depend on shapes and types alone.
+    model.forward(np.zeros((1, length), np.int64))
 
 
 def _backends(name: str | None) -> dict[str, Backend]:

@@ -1,0 +1,201 @@
+"""Texts that are read and continued together: they come and go, each step takes what there is."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gptrs.errors import CacheBudgetError
+from gptrs.nn.pages.page_pool import TextPages
+from gptrs.nn.pages.prefix_index import shared_tokens
+from gptrs.nn.ragged_step import PAGE_SIZE
+from gptrs.runtime.generation.generated_text import GeneratedText
+from gptrs.runtime.generation.text_cache import TextCache
+
+WhenRead = Callable[[TextPages], None]
+"""Called with the pages of a text once its prompt has been read."""
+
+
+@dataclass(eq=False)
+class _Work:
+    """A text of the engine, the texts that continue the same prompt, and its pages once it runs."""
+
+    text: GeneratedText
+    copies: list[GeneratedText] = field(default_factory=list[GeneratedText])
+    when_read: WhenRead | None = None
+    pages: TextPages = field(default_factory=lambda: TextPages((), [], []))
+
+    @property
+    def unread(self) -> list[int]:
+        """The tokens that the model has not seen."""
+        return self.text.context.tokens[self.pages.length :]
+
+
+class Engine:
+    """Generates texts until each has ended; `step` runs the model once.
+
+    A step appends one token to each text whose prompt has been read, and reads up to `chunk` tokens
+    of prompts, in the order in which texts were added. At most `most_texts` run at once, as long as
+    `cache` has room for them; the others wait. The outcome of a text does not depend on others.
+
+    No thread is involved: texts may be added and cancelled between steps.
+    """
+
+    def __init__(self, cache: TextCache, *, chunk: int, most_texts: int | None = None) -> None:
+        self._cache = cache
+        self._chunk = chunk
+        self._most_texts = most_texts
+        self._waiting: deque[_Work] = deque()
+        self._running: list[_Work] = []
+        self._grown: list[tuple[GeneratedText, str]] = []
+        """The pieces that no step has returned yet."""
+
+    @property
+    def running(self) -> list[GeneratedText]:
+        """The texts that have begun and not ended."""
+        return [work.text for work in self._running]
+
+    @property
+    def busy(self) -> bool:
+        """Whether there are texts that have not ended."""
+        return bool(self._running or self._waiting or self._grown)
+
+    def add(
+        self,
+        text: GeneratedText,
+        copies: Sequence[GeneratedText] = (),
+        when_read: WhenRead | None = None,
+    ) -> None:
+        """Add a text, and `copies` that continue the same prompt, which is read once.
+
+        CacheBudgetError if the cache would not even hold the text alone.
+        """
+        self._cache.require(text.most_positions, self._chunk)
+        self._waiting.append(_Work(text, list(copies), when_read))
+
+    def cancel(self, text: GeneratedText) -> None:
+        """Take a text out, whether it has begun or not; nothing happens if it has ended."""
+        self._waiting = deque(work for work in self._waiting if work.text is not text)
+        for work in [work for work in self._running if work.text is text]:
+            self._end(work)
+
+    def close(self) -> None:
+        """Cancel all texts."""
+        self._waiting.clear()
+        for work in list(self._running):
+            self._end(work)
+
+    def step(self) -> list[tuple[GeneratedText, str]]:
+        """Run the model once; return the texts that grew, each with its new piece.
+
+        CacheBudgetError if texts of other engines leave no room to begin. After any error, an
+        interrupt included, the engine can go on: what was not finished is done again.
+        """
+        self._settle()
+        self._admit()
+        rows = self._rows()
+        if rows:
+            logits = self._cache.run([(work.pages, tokens) for work, tokens, _ in rows])
+            for (work, _, is_read), scores in zip(rows, logits, strict=True):
+                if is_read:
+                    self._continue(work, scores)
+            self._settle()
+        grown, self._grown = self._grown, []
+        return grown
+
+    def _admit(self) -> None:
+        """Begin waiting texts, in their order, as long as there is room."""
+        while self._waiting and (self._most_texts is None or len(self._running) < self._most_texts):
+            work = self._waiting[0]
+            tokens = work.text.context.tokens
+            if self._is_being_read(tokens):
+                return
+            pages = self._cache.admit(tokens, work.text.most_positions, self._chunk)
+            if pages is None and self._running:
+                return
+            if pages is None:
+                raise CacheBudgetError(
+                    f"a text of {work.text.most_positions} positions finds no room: other texts"
+                    " that have not ended hold the key/value cache",
+                    hint="finish or close them, or raise --cache-budget",
+                )
+            work.pages = pages
+            work.text.start()
+            self._running.append(self._waiting.popleft())
+
+    def _is_being_read(self, tokens: Sequence[int]) -> bool:
+        """Whether a prompt that runs will soon have read pages that `tokens` begins with, too."""
+        for work in self._running:
+            if len(work.unread) > 1 and self._cache.chunked:
+                shared = shared_tokens(work.text.context.tokens, tokens[: len(tokens) - 1])
+                if shared // PAGE_SIZE * PAGE_SIZE > work.pages.length:
+                    return True
+        return False
+
+    def _rows(self) -> list[tuple[_Work, list[int], bool]]:
+        """Return the tokens of the next step, and whether they are the last of their texts."""
+        rows: list[tuple[_Work, list[int], bool]] = []
+        room = self._chunk
+        for work in self._running:
+            unread = tokens = work.unread
+            if self._cache.chunked and len(unread) > 1:
+                tokens = unread[:room]
+                room -= len(tokens)
+            if tokens:
+                rows.append((work, tokens, len(tokens) == len(unread)))
+        return rows
+
+    def _continue(self, work: _Work, logits: np.ndarray) -> None:
+        """Choose the next token of a text, and of its copies after the prompt."""
+        if work.when_read is not None:
+            work.when_read(work.pages)
+            work.when_read = None
+        while work.copies:
+            copy = _Work(work.copies.pop(0))
+            pages = self._cache.fork(work.pages)
+            if pages is None:
+                self._waiting.append(copy)
+                continue
+            copy.pages = pages
+            copy.text.start()
+            self._running.append(copy)
+            self._grow(copy, logits)
+        self._grow(work, logits)
+
+    def _grow(self, work: _Work, logits: np.ndarray) -> None:
+        self._grown.append((work.text, work.text.append(logits)))
+
+    def _settle(self) -> None:
+        """Let go of texts that ended, and bring back those whose pages are not as they should be.
+
+        That is the case after a context has shifted, and after an interrupt.
+        """
+        for work in list(self._running):
+            if work.text.ended:
+                self._end(work)
+            elif work.pages.lost:
+                self._wait_again(work)
+            elif work.text.context.moved or not work.unread:
+                self._rewind(work)
+
+    def _rewind(self, work: _Work) -> None:
+        """Keep what the pages have of the context, but for its last token."""
+        tokens = work.text.context.tokens
+        kept = shared_tokens(work.pages.tokens, tokens[: len(tokens) - 1])
+        try:
+            self._cache.rewind(work.pages, kept)
+        except CacheBudgetError:
+            self._wait_again(work)
+        work.text.context.moved = False
+
+    def _wait_again(self, work: _Work) -> None:
+        self._end(work)
+        work.pages = TextPages((), [], [])
+        self._waiting.appendleft(work)
+
+    def _end(self, work: _Work) -> None:
+        self._running.remove(work)
+        self._cache.release(work.pages)

@@ -1,0 +1,42 @@
+"""Generation without a key/value cache: each step reads every text anew."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gptrs.nn.pages.page_pool import TextPages
+from gptrs.plugins.capabilities import CausalLM
+from gptrs.runtime.generation.text_cache import Rows
+
+
+class NoCache:
+    """A `TextCache` that keeps nothing: all tokens of a text are new in each step."""
+
+    chunked = False
+
+    def __init__(self, lm: CausalLM) -> None:
+        self._lm = lm
+
+    def require(self, positions: int, step: int) -> None:
+        """Any text has room."""
+
+    def admit(self, tokens: Sequence[int], positions: int, step: int) -> TextPages:
+        """Return a text without pages."""
+        return TextPages((), [], [])
+
+    def run(self, rows: Rows) -> np.ndarray:
+        """Run the model on each text by itself."""
+        texts = (np.array([tokens], np.int64) for _, tokens in rows)
+        return np.stack([self._lm.forward(text)[0, -1] for text in texts])
+
+    def fork(self, text: TextPages) -> TextPages:
+        """Return a text without pages."""
+        return TextPages((), [], [])
+
+    def rewind(self, text: TextPages, length: int) -> None:
+        """Nothing is there to forget."""
+
+    def release(self, text: TextPages) -> None:
+        """Nothing is there to give back."""

@@ -1,0 +1,195 @@
+"""The key/value cache of a model: the pool that assigns pages, and the buffers that they lie in."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from gptrs.backend.protocol import Backend
+from gptrs.errors import CacheBudgetError
+from gptrs.ir.dtypes import DType
+from gptrs.ir.tensor_type import TensorType
+from gptrs.nn.page_buffers import PageBuffers
+from gptrs.nn.pages.page_pool import PageCopy, PagePool, TextPages
+from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep, ragged_step
+from gptrs.plugins.capabilities import CausalLM
+from gptrs.runtime.generation.cache_budget import group_layouts
+from gptrs.runtime.generation.step_shapes import StepShapes
+from gptrs.runtime.generation.text_cache import Rows
+from gptrs.runtime.load import LoadedModel
+
+
+class PagedCache:
+    """The pages of all texts of `lm`, which share what they have in common; a `TextCache`.
+
+    `budget` is in bytes, None for the default of `group_layouts`. Texts are lost when an
+    interrupt leaves pages in an unknown state: `TextPages.lost`, admit them again.
+    """
+
+    chunked = True
+
+    def __init__(self, lm: CausalLM, backend: Backend, dtype: DType, budget: int | None) -> None:
+        self.dtype = dtype
+        self.buffers: PageBuffers = self._new_buffers(lm, dtype)
+        groups = self.buffers.groups
+        self._layouts = group_layouts(
+            lm,
+            [group.window for group in groups],
+            [self.buffers.page_bytes(number) for number in range(len(groups))],
+            budget,
+        )
+        self._lm = lm
+        self._shapes = StepShapes(backend)
+        self.pool = self._new_pool()
+
+    def require(self, positions: int, step: int) -> None:
+        """CacheBudgetError if such a text would not even fit alone."""
+        self.pool.limits(positions, step)
+
+    def admit(self, tokens: Sequence[int], positions: int, step: int) -> TextPages | None:
+        """Admit a text; what the pages of others have of it is known at once."""
+        with self._consistent():
+            admitted = self.pool.admit(tokens, positions, step)
+            if admitted is None:
+                return None
+            text, copies = admitted
+            self._copy(copies)
+        return text
+
+    def run(self, rows: Rows) -> np.ndarray:
+        """Append tokens to texts; return the logits f32 [B, V] after the last one of each."""
+        with self._consistent():
+            for text, tokens in rows:
+                self._copy(self.pool.extend(text, len(tokens)))
+            step = self._shapes.padded(_step(rows))
+        try:
+            self._resize()
+            logits = self._lm.step(step, self.buffers)
+        except BaseException:
+            if not self.buffers.usable:
+                self._reset()
+            raise
+        with self._consistent():
+            for text, tokens in rows:
+                self.pool.commit(text, tokens)
+        return logits[: len(rows)]
+
+    def fork(self, text: TextPages) -> TextPages | None:
+        """Return another text with the same pages."""
+        with self._consistent():
+            return self.pool.fork(text)
+
+    def rewind(self, text: TextPages, length: int) -> None:
+        """Forget all but the first `length` tokens, or all where a window has passed them."""
+        with self._consistent():
+            self._copy(self.pool.rewind(text, length))
+
+    def release(self, text: TextPages) -> None:
+        """Give back the pages of a text; others find them until the room is needed."""
+        if not text.lost:
+            with self._consistent():
+                self.pool.release(text)
+
+    @property
+    def context_length(self) -> int:
+        """Most positions of a text."""
+        return self._lm.context_length
+
+    def kept_pages(self, group: int, length: int) -> int:
+        """Return how many pages of a group a text of `length` positions still needs."""
+        return -(-length // PAGE_SIZE) - self._layouts[group].first_seen(length, PAGE_SIZE)
+
+    def page_types(self, group: int) -> list[TensorType]:
+        """Return the types of the pools of a group, [P, K, S, D]: keys and values in turn."""
+        layers = self.buffers.groups[group].layers
+        return [
+            TensorType(pool.dtype, pool.shape) for n in layers for pool in self.buffers.pools[n]
+        ]
+
+    def read_pages(self, text: TextPages) -> list[list[np.ndarray]]:
+        """Return what the pages of a text hold, for each group: keys and values of its layers.
+
+        Arrays are [n, K, S, D], of the pages that the next position sees; they come last.
+        """
+        found: list[list[np.ndarray]] = []
+        for number, table in enumerate(text.tables):
+            pages = [self.buffers.read(number, page) for page in table if page]
+            found.append([np.concatenate(parts) for parts in zip(*pages, strict=True)])
+        return found
+
+    def add_pages(self, tokens: Sequence[int], groups: Sequence[Sequence[np.ndarray]]) -> None:
+        """Let texts find pages from elsewhere, as `read_pages` returns them, if there is room."""
+        pages = -(-len(tokens) // PAGE_SIZE)
+        with self._consistent():
+            text = self.pool.restore(tokens, [pages - len(parts[0]) for parts in groups])
+            if text is None:
+                return
+            self._resize()
+            for number, parts in enumerate(groups):
+                for index, page in enumerate(page for page in text.tables[number] if page):
+                    self.buffers.write(number, page, [part[index : index + 1] for part in parts])
+            self.pool.commit(text, tokens)
+            self.pool.release(text)
+
+    def _copy(self, copies: Sequence[PageCopy]) -> None:
+        self._resize()
+        for number, source, target in copies:
+            self.buffers.copy(number, source, target)
+
+    def _resize(self) -> None:
+        if self.buffers.pages != self.pool.counts:
+            self.buffers.resize(self.pool.counts)
+
+    @contextmanager
+    def _consistent(self) -> Generator[None]:
+        """Begin anew if an interrupt falls between changes that belong together."""
+        try:
+            yield
+        except CacheBudgetError:  # raised before anything has changed
+            raise
+        except BaseException:
+            self._reset()
+            raise
+
+    def _reset(self) -> None:
+        self.pool.abandon()
+        self.pool, self.buffers = self._new_pool(), self._new_buffers(self._lm, self.dtype)
+
+    def _new_pool(self) -> PagePool:
+        return PagePool(self._layouts, PAGE_SIZE)
+
+    def _new_buffers(self, lm: CausalLM, dtype: DType) -> PageBuffers:
+        return lm.new_buffers([1] * len({spec.window for spec in lm.cache_specs()}), dtype)
+
+
+_caches: WeakKeyDictionary[LoadedModel, tuple[object, PagedCache]] = WeakKeyDictionary()
+
+
+def paged_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCache:
+    """Return the cache that all generations of `model` share while they ask for the same one."""
+    asked = (dtype, budget)
+    known = _caches.get(model)
+    if known is None or known[0] != asked:
+        known = (asked, PagedCache(model.causal_lm(), model.backend, dtype, budget))
+        _caches[model] = known
+    return known[1]
+
+
+def _step(rows: Rows) -> RaggedStep:
+    groups = range(len(rows[0][0].tables))
+    return ragged_step(
+        [np.array(tokens, np.int64) for _, tokens in rows],
+        [text.length for text, _ in rows],
+        [_tables([text.tables[number] for text, _ in rows]) for number in groups],
+    )
+
+
+def _tables(tables: Sequence[Sequence[int]]) -> np.ndarray:
+    """Return the pages of texts, si32 [B, W]."""
+    made = np.zeros((len(tables), max(map(len, tables))), np.int32)
+    for row, table in zip(made, tables, strict=True):
+        row[: len(table)] = table
+    return made

@@ -1,0 +1,48 @@
+"""The cache as an engine sees it: admit texts, run a step of them, fork, rewind, release."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from gptrs.nn.pages.page_pool import TextPages
+
+Rows = Sequence[tuple[TextPages, Sequence[int]]]
+"""Texts of a step, each with its new tokens, one at least."""
+
+
+class TextCache(Protocol):
+    """Runs a model on texts and keeps what later steps need of them."""
+
+    chunked: bool
+    """Whether a text may be read in several steps."""
+
+    def require(self, positions: int, step: int) -> None:
+        """CacheBudgetError if such a text would not even fit alone; see `admit`."""
+        ...
+
+    def admit(self, tokens: Sequence[int], positions: int, step: int) -> TextPages | None:
+        """Return a text of up to `positions` that begins like `tokens`; None if it must wait.
+
+        Up to `step` tokens of it come at once. Its `length` says how many tokens are known, all but
+        the last one at most. CacheBudgetError if it would not even fit alone.
+        """
+        ...
+
+    def run(self, rows: Rows) -> np.ndarray:
+        """Append tokens to texts; return the logits f32 [B, V] after the last one of each."""
+        ...
+
+    def fork(self, text: TextPages) -> TextPages | None:
+        """Return another text with the same content; None if it must wait."""
+        ...
+
+    def rewind(self, text: TextPages, length: int) -> None:
+        """Forget all but the first `length` tokens, or all; CacheBudgetError without room."""
+        ...
+
+    def release(self, text: TextPages) -> None:
+        """Give back the memory of a text."""
+        ...

@@ -1,0 +1,220 @@
+"""Each text is the one that it is alone: in any company, chunks, pages found, and interrupts."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+
+from gptrs.errors import CacheBudgetError
+from gptrs.nn.ragged_step import PAGE_SIZE
+from gptrs.runtime.generation.options import GenerationOptions
+from gptrs.runtime.generation.sampling import Sampling
+from gptrs.runtime.generation.setup import GenerationSetup
+from runtime.generation.fake_lm import VOCABULARY, FakeModel, PaddedBackend
+
+KINDS = [(None,), (40,), (None, 33), (7, None)]
+
+
+class Texts:
+    """Random texts, each with what it is alone."""
+
+    def __init__(self, seed, backend=None):
+        self.rng = random.Random(seed)
+        self.windows = self.rng.choice(KINDS)
+        self.model = FakeModel(self.windows, backend)
+        self.shared = [self.rng.randrange(1, VOCABULARY) for _ in range(100)]
+        self.setup = GenerationSetup(self.model, self._options())
+
+    def _options(self):
+        shift = self.rng.random() < 0.3
+        return GenerationOptions(
+            sampling=Sampling(temperature=0.7, seed=3),
+            prefill_chunk=self.rng.choice([1, 7, 64, 256]),
+            context=self.rng.choice([70, 110] if shift else [140, 200]),
+            context_shift=shift,
+            keep=self.rng.choice([0, 3, 40]) if shift else 0,
+            cache_budget=self.rng.choice([24_000, 100_000]),
+        )
+
+    def new(self, stream=0):
+        start = self.shared[: self.rng.choice([0, 5, 40, 70])]
+        own = [self.rng.randrange(1, VOCABULARY) for _ in range(self.rng.randint(1, 25))]
+        return self.setup.new_text([*start, *own], self.rng.randint(1, 40), stream)
+
+    def expected(self, text, stream=0):
+        """The tokens and the reason of a text that is generated alone, its prompt at once."""
+        options = replace(self.setup.options, prefill_chunk=256, cache_budget=None)
+        alone = GenerationSetup(FakeModel(self.windows), options)
+        made = alone.new_text(text.prompt, text._max_tokens, stream)
+        run(alone.new_engine(), made)
+        return made.tokens, made.reason
+
+
+def run(engine, *texts):
+    for text in texts:
+        engine.add(text)
+    while engine.busy:
+        engine.step()
+
+
+def idle(setup):
+    """Whether no text holds anything of the cache."""
+    return all(group.held == group.reserved == 0 for group in setup.cache.pool.groups)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_random_texts_that_come_and_go(seed):
+    texts = Texts(seed)
+    engine = texts.setup.new_engine(texts.rng.choice([None, 2, 5]))
+    made, cancelled = [], []
+    while len(made) < 7 or engine.busy:
+        if len(made) < 7 and texts.rng.random() < 0.4:
+            made.append(texts.new())
+            engine.add(made[-1])
+        elif made and texts.rng.random() < 0.03:
+            cancelled.append(texts.rng.choice(made))
+            engine.cancel(cancelled[-1])
+        engine.step()
+    assert idle(texts.setup)
+    for text in made:
+        if text not in cancelled or text.ended:
+            assert (text.tokens, text.reason) == texts.expected(text)
+
+
+def test_alone_is_what_the_model_gives_without_a_cache():
+    model = FakeModel()
+    options = {"sampling": Sampling(temperature=0.7, seed=3)}
+    found = []
+    for use_cache in (True, False):
+        setup = GenerationSetup(model, GenerationOptions(use_cache=use_cache, **options))
+        text = setup.new_text([1, 2, 3] * 20, 40)
+        run(setup.new_engine(), text)
+        found.append(text.tokens)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("loses_pages", [False, True])
+def test_a_step_that_was_interrupted_is_done_again(seed, loses_pages):
+    texts = Texts(seed)
+    engine = texts.setup.new_engine()
+    made = [texts.new() for _ in range(6)]
+    for text in made:
+        engine.add(text)
+    texts.model.lm.loses_pages = loses_pages
+    interrupts = 0
+    while engine.busy:
+        if texts.rng.random() < 0.2 and interrupts < 6:
+            texts.model.lm.fails = KeyboardInterrupt()
+        try:
+            engine.step()
+        except KeyboardInterrupt:
+            interrupts += 1
+    assert interrupts
+    assert idle(texts.setup)
+    for text in made:
+        assert (text.tokens, text.reason) == texts.expected(text)
+
+
+@pytest.mark.parametrize("operation", ["admit", "extend", "commit", "release", "fork"])
+def test_an_interrupt_between_changes_of_pages_begins_anew(operation, monkeypatch):
+    texts = Texts(2)
+    engine = texts.setup.new_engine()
+    made = [texts.new(), texts.new()]
+    copy = texts.setup.new_text(made[0].prompt, made[0]._max_tokens, 1)
+    engine.add(made[0], [copy])
+    engine.add(made[1])
+    pool, cache = texts.setup.cache.pool, texts.setup.cache
+
+    def interrupted(*arguments):
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pool, operation, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(engine)
+    assert cache.pool is not pool
+    run(engine)
+    assert idle(texts.setup)
+    for text in made:
+        assert (text.tokens, text.reason) == texts.expected(text)
+    if operation != "fork":  # an interrupt may take the copies of a prompt along
+        assert (copy.tokens, copy.reason) == texts.expected(copy, 1)
+
+
+def test_a_backend_without_symbols_sees_few_sizes():
+    texts = Texts(5, PaddedBackend())
+    made = [texts.new() for _ in range(12)]
+    run(texts.setup.new_engine(), *made)
+    for text in made:
+        assert (text.tokens, text.reason) == texts.expected(text)
+    for step in texts.model.lm.steps:
+        sizes = [len(step.tokens), len(step.lengths), step.page_tables[0].shape[1]]
+        assert all(size & (size - 1) == 0 for size in sizes)
+        assert len(step.positions) == len(step.tokens) == len(step.slots[0])
+        assert len(step.row_starts) == len(step.lengths) + 1
+
+
+def test_prompts_that_begin_alike_are_read_once():
+    setup = GenerationSetup(FakeModel(), GenerationOptions(3, prefill_chunk=64, ignore_eos=True))
+    start = list(range(1, 41)) * 2
+    texts = [setup.new_text([*start, number]) for number in range(1, 6)]
+    run(setup.new_engine(), *texts)
+    rows = [len(step.tokens) for step in setup.lm.steps]
+    whole = len(start) // PAGE_SIZE * PAGE_SIZE
+    assert rows[0] == whole, "the others wait for the pages that are being read"
+    assert sum(rows) == whole + 5 * (len(start) + 1 - whole) + 5 * 2
+
+
+def test_copies_share_the_pages_of_their_prompt():
+    setup = GenerationSetup(FakeModel(), GenerationOptions(4, Sampling(seed=1), ignore_eos=True))
+    prompt = [5] * 50
+    first, *copies = (setup.new_text(prompt, stream=stream) for stream in range(4))
+    engine = setup.new_engine()
+    engine.add(first, copies)
+    engine.step()
+    assert setup.cache.pool.groups[0].held == 2
+    run(engine)
+    assert [len(step.tokens) for step in setup.lm.steps] == [50, 4, 4, 4]
+    assert len({tuple(text.tokens) for text in (first, *copies)}) == 4
+    assert idle(setup)
+
+
+def test_decoding_goes_on_while_a_prompt_is_read():
+    setup = GenerationSetup(FakeModel(), GenerationOptions(9, prefill_chunk=16, ignore_eos=True))
+    engine = setup.new_engine()
+    engine.add(setup.new_text([7, 7]))
+    engine.step()
+    engine.add(setup.new_text(list(range(1, 41))))
+    for _ in range(3):
+        engine.step()
+    assert [len(step.tokens) for step in setup.lm.steps] == [2, 17, 17, 9]
+
+
+def test_a_text_that_is_cancelled_makes_room():
+    options = GenerationOptions(60, cache_budget=5000, ignore_eos=True)
+    setup = GenerationSetup(FakeModel(), options)
+    engine = setup.new_engine()
+    first, second = setup.new_text([1] * 60), setup.new_text([2] * 60)
+    engine.add(first)
+    engine.add(second)
+    engine.step()
+    assert engine.running == [first]
+    engine.cancel(first)
+    engine.step()
+    assert engine.running == [second]
+    engine.close()
+    assert idle(setup)
+    assert not engine.busy
+    with pytest.raises(CacheBudgetError, match="a text of 159 positions takes 5000 bytes"):
+        engine.add(setup.new_text([3] * 100))
+
+
+def test_pages_are_found_by_later_engines_of_the_model():
+    model = FakeModel()
+    for prompt in ([*range(1, 46)], [*range(1, 46), 3, 4]):
+        setup = GenerationSetup(model, GenerationOptions(2, ignore_eos=True))
+        run(setup.new_engine(), setup.new_text(prompt))
+    assert [len(step.tokens) for step in model.lm.steps] == [45, 1, 2, 1]
