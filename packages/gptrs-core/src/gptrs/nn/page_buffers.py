@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.protocol import Backend, Buffer
 from gptrs.capture import primitives
 from gptrs.capture.graph import Stored
 from gptrs.capture.jitting.jit import jit
@@ -121,11 +122,15 @@ class PageBuffers:
     def _uncopied(self, array: np.ndarray) -> Tensor:
         """Return a tensor on `array` itself: a copy would claim the memory of untouched pages."""
         backend = self._backend
-        buffer = array if backend is None else backend.to_device(array)
-        if isinstance(buffer, np.ndarray) and np.may_share_memory(buffer, array):
-            # The view of a device is read-only, and its donation would copy the whole pool.
-            buffer = array
+        buffer: Buffer = array
+        if backend is not None and not _is_view(placed := backend.to_device(array), array):
+            buffer = placed
+        # The view of a device is read-only, and its donation would copy the whole pool.
         return Tensor(Stored(TensorType.of(array), buffer, backend))
+
+
+def _is_view(buffer: Buffer, array: np.ndarray) -> bool:
+    return isinstance(buffer, np.ndarray) and np.may_share_memory(cast("np.ndarray", buffer), array)
 
 
 def _first_element(page: int) -> Tensor:
