@@ -40,6 +40,10 @@ class TensorType:
         if math.prod(dim for dim in static if dim) > MAX_ELEMENTS:
             raise ProgramError(f"`{self}` has more than 2^48 elements")
 
+    def __hash__(self) -> int:
+        # Keys of compiled steps hold hundreds of types: only their shapes tell most of them apart.
+        return hash(self.shape)
+
     def __str__(self) -> str:
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import cast
 
 from gptrs.capture.jitting.call_signature import CallShape
@@ -52,8 +52,14 @@ class AxisPlan:
     alone: tuple[DynamicDim, ...]
     """For each symbol the first axis of its size."""
     dims: tuple[DynamicDim, ...]
+    axes: Mapping[int, tuple[int, ...]]
+    """The named axes of each tensor with `Axes`."""
     ranks: Mapping[int, tuple[int, str]]
     """For each tensor with `Axes` the rank that they have, and its place."""
+    made: dict[tuple[object, ...], TensorType] = field(
+        default_factory=dict[tuple[object, ...], TensorType]
+    )
+    """Types with symbols, by tensor and by what sizes do not decide."""
 
     def sizes(self, types: Sequence[TensorType]) -> tuple[int, ...]:
         """Return the size of each symbol in a call with these types.
@@ -77,16 +83,24 @@ class AxisPlan:
 
     def symbolic(self, types: Sequence[TensorType]) -> tuple[TensorType, ...]:
         """Return the types with a symbol in the place of each named dim."""
-        changed: dict[int, list[int]] = {}
+        found = list(types)
+        for tensor in self.ranks:
+            shape: list[int | None] = list(types[tensor].shape)
+            for axis in self.axes[tensor]:
+                shape[axis] = None
+            key = (tensor, types[tensor].dtype, *shape)
+            known = self.made.get(key)
+            if known is None:
+                known = self.made[key] = self._with_symbols(tensor, types[tensor])
+            found[tensor] = known
+        return tuple(found)
+
+    def _with_symbols(self, tensor: int, type_: TensorType) -> TensorType:
+        shape = list(type_.shape)
         for dim in self.dims:
-            shape = changed.setdefault(dim.tensor, list(types[dim.tensor].shape))
-            shape[dim.axis] = symbol(self.names.index(dim.name)) + dim.more
-        return tuple(
-            [
-                type_.with_shape(tuple(changed[position])) if position in changed else type_
-                for position, type_ in enumerate(types)
-            ]
-        )
+            if dim.tensor == tensor:
+                shape[dim.axis] = symbol(self.names.index(dim.name)) + dim.more
+        return type_.with_shape(tuple(shape))
 
     def named(self, text: str) -> str:
         """Return `text` with the names of symbols in their places: `N` for `?0`."""
@@ -148,9 +162,9 @@ class DynamicAxes:
                     f"`dynamic` of `{self._function}` gives no axis the name `{name}` alone",
                     hint="one axis must have the size itself",
                 )
-        return AxisPlan(
-            self._function, names, tuple(alone[name] for name in names), tuple(dims), ranks
-        )
+        first_dims = tuple(alone[name] for name in names)
+        axes = {tensor: tuple(dim.axis for dim in dims if dim.tensor == tensor) for tensor in ranks}
+        return AxisPlan(self._function, names, first_dims, tuple(dims), axes, ranks)
 
     def _of_tensors(
         self, tree: AxesTree, structure: Structure, first: int, place: str

@@ -167,7 +167,9 @@ class Jitted(Generic[Parameters, Result]):
         )
         # The arguments come first and stay; of what is bound, some parameters may be folded.
         bound = prepared.leaves([*inputs, *capture.bound])[len(inputs) :]
-        known = {leaf.type: leaf.type for leaf in inputs}
+        types = [argument.type for argument in capture.arguments]
+        known = {type_: type_ for type_ in types}
+        sources = {type_: position for position, type_ in enumerate(types)}
         return CompiledStep(
             self._name,
             prepared,
@@ -179,6 +181,11 @@ class Jitted(Generic[Parameters, Result]):
             # The very types of the arguments where they are equal: the results of a step are mostly
             # arguments of the next one, and finding it compares types.
             [known.get(type_, type_) for type_ in capture.output_types],
+            [
+                (position, sources.get(type_))
+                for position, type_ in enumerate(capture.output_types)
+                if not type_.is_static
+            ],
         )
 
 

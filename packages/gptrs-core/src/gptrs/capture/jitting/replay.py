@@ -37,6 +37,8 @@ class CompiledStep:
     """Nests the result tensors as the function returned them."""
     output_types: Sequence[TensorType]
     """With the symbols of a step for many sizes, see `at`."""
+    symbolic_outputs: Sequence[tuple[int, int | None]]
+    """The outputs with symbols, each with an input of the same type, None if there is none."""
     _loaded: list[BoundInputs] = field(default_factory=list[BoundInputs])
     """The buffers of the parameters, once they are loaded."""
 
@@ -51,16 +53,16 @@ class CompiledStep:
     def at(self, sizes: Sequence[int], inputs: Sequence[Leaf]) -> CompiledStep:
         """Return the step for these sizes of its symbols, in a call with these inputs."""
         values = dict(enumerate(sizes))
-        types = (_sized(type_, values) for type_ in self.output_types)
-        # The very types of the arguments where they are equal: the results of a step are mostly
-        # arguments of the next one, and finding it compares types.
-        known = {leaf.type: leaf.type for leaf in inputs}
-        return replace(self, output_types=[known.get(type_, type_) for type_ in types])
+        types = list(self.output_types)
+        for output, source in self.symbolic_outputs:
+            # The very type of an argument: the results of a step are mostly arguments of the next
+            # one, and finding it compares types.
+            known = None if source is None else inputs[source].type
+            types[output] = known or _sized(types[output], values)
+        return replace(self, output_types=types)
 
 
 def _sized(type_: TensorType, sizes: Mapping[int, int]) -> TensorType:
-    if type_.is_static:
-        return type_
     return type_.with_shape(tuple([evaluated(dim, sizes) for dim in type_.shape]))
 
 
