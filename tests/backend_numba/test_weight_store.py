@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ from gptrs.backend.kernel_cache import Entries
 from gptrs.backend.weight_identity import WeightFile, WeightIdentity, file_digest
 from gptrs_backend_numba.kept_weights import weight_file
 from gptrs_backend_numba.kept_weights.weight_file import TRAILER, bring_to_disk
-from gptrs_backend_numba.kept_weights.weight_folder import clear, files_in, kept_in
+from gptrs_backend_numba.kept_weights.weight_folder import LABEL, clear, files_in, kept_in
 from gptrs_backend_numba.kept_weights.weight_store import LEAST, WeightStore
 
 VERSION = "0123456789abcdef"
@@ -206,6 +207,47 @@ def test_an_unwritable_folder_costs_only_time(
     assert not store.keeps
     with caplog.at_level(logging.ERROR):
         assert store.find(weights.identity("w"), "form", array.nbytes) is None
+
+
+def test_a_full_disk_leaves_no_part_of_a_file(
+    store: WeightStore,
+    weights: Weights,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    array = contents(1)
+    original = os.write
+
+    def full(descriptor: int, data: memoryview) -> int:
+        if data.nbytes == array.nbytes:
+            return original(descriptor, data[: LEAST // 2])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(weight_file.os, "write", full)
+        store.keep(weights.identity("w"), "form", array, now=True)
+    assert "No space left on device" in caplog.text
+    assert not store.keeps
+    left = [path.name for path in root_of(store).rglob("*") if path.is_file()]
+    assert left == [LABEL]
+
+
+def test_a_folder_that_is_cleared_meanwhile_is_made_again(
+    store: WeightStore, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array, identity = contents(1), weights.identity("w")
+    original = store._make_folder
+
+    def cleared(folder: Path, of: WeightIdentity) -> None:
+        original(folder, of)
+        clear(root_of(store), keep=None)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(store, "_make_folder", cleared)
+        store.keep(identity, "form", array, now=True)
+    assert store.keeps
+    store.keep(identity, "form", array, now=True)
+    assert store.find(identity, "form", array.nbytes) is not None
 
 
 def test_a_budget_of_nothing_keeps_nothing(tmp_path: Path, weights: Weights) -> None:

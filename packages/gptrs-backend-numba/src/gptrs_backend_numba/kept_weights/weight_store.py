@@ -129,7 +129,7 @@ class WeightStore:
                 write_weight(path, array, stopped)
                 self.written += Entries(1, array.nbytes)
                 self.writer.add(partial(_last, path), urgent=False)
-        except StoppedError:
+        except (StoppedError, FileNotFoundError):  # the folder was cleared meanwhile
             return
         except OSError as error:
             self._give_up(f"packed weights cannot be kept in `{self.root}`: {error.strerror}")
