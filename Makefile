@@ -1,7 +1,8 @@
 # Every target works on a machine with Python >= 3.11 and make; `make` alone lists them.
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
-QUICK := backends capture core functionals ir models nn optimizer repository runtime
+QUICK := backends capture core functionals ir nn optimizer repository runtime \
+  models/test_causal_lm.py models/test_gpt2_batches.py models/test_llama_config.py
 FUZZ_SECONDS ?= 60
 BENCH_FLAGS ?=
 FUZZ_PROGRAMS ?= 100000
@@ -29,8 +30,8 @@ demo: .venv/.installed-runtime ## generate text with the bundled demo model
 	  '  $(BIN)/gptrs list backends' \
 	  '  $(BIN)/gptrs --help'
 
-quick: .venv/.installed-test ## run the tests of core and models on the reference backend
-	@$(BIN)/pytest $(PYTEST_FLAGS) -m 'not slow' --backends ref $(addprefix tests/,$(QUICK))
+quick: .venv/.installed-test ## run the fast tests of core on the reference backend
+	@$(BIN)/pytest $(PYTEST_FLAGS) -m 'not slow and not long' --backends ref $(addprefix tests/,$(QUICK))
 
 test: .venv/.installed-test ## run the tests, of very many alike cases a part; without torch some are skipped
 	@$(BIN)/pytest $(PYTEST_FLAGS) -m 'not slow'

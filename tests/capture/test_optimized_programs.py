@@ -166,6 +166,7 @@ print(len(runs), found.tobytes().hex())
 """
 
 
+@pytest.mark.long
 def test_a_second_process_optimizes_nothing(tmp_path):
     def run(**variables: str) -> list[str]:
         environment = {**os.environ, "GPTRS_CACHE_DIR": str(tmp_path), **variables}

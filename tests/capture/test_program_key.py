@@ -241,6 +241,7 @@ def test_equal_hashes_of_all_parts_are_no_equal_key():
     assert first == made_key(shape=-1)
 
 
+@pytest.mark.long
 def test_keys_are_equal_exactly_if_the_lowered_programs_are():
     """Thousands of small graphs that differ in little: no two of them collide."""
     generator = GraphGenerator(ENGINE)

@@ -280,6 +280,7 @@ def test_refuses_dumps(change, message):
     assert message in str(caught.value)
 
 
+@pytest.mark.long
 @given(damaged(WHOLE))
 @settings(deadline=None, max_examples=400)
 def test_damaged_dumps_are_read_or_refused(root):

@@ -71,6 +71,7 @@ def ref():
     return reference.create(None)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [1, 2])
 def test_mutated_programs_are_refused_or_run(seed: int, tmp_path: Path):
     """In a process of its own, which has a limit to its memory."""

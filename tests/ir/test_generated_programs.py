@@ -109,6 +109,7 @@ def assert_round_trip(program: Program) -> None:
     assert print_program(read) == text
 
 
+@pytest.mark.long
 @given(st.integers(0, 2**63), st.integers(0, 60))
 @settings(deadline=None, max_examples=150)
 @example(0, 0)
@@ -116,12 +117,14 @@ def test_generated_programs_are_valid_and_round_trip(seed, size):
     assert_round_trip(random_program(seed, size=size))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(3))
 def test_every_op_on_every_type_round_trips(seed):
     for program in programs_covering(seed):
         assert_round_trip(program)
 
 
+@pytest.mark.long
 @given(st.data())
 @settings(deadline=None, max_examples=800)
 def test_inference_answers_or_refuses(data):

@@ -30,6 +30,7 @@ def _claims(backend: Backend):
     return lambda op, operands, results: backend.refusal(op, operands, results) is None
 
 
+@pytest.mark.long
 def test_some_programs_of_symbols_give_the_bits_of_their_specialized_forms():
     assert _examine(create(), 0, 40) >= 80
 

@@ -15,6 +15,8 @@ from gptrs.optimizer.pipeline import SPECIALIZATION, known_passes
 from gptrs_conformance.program_generator import random_program
 from optimizer.bait.rewrite_bait import baited_program
 
+pytestmark = pytest.mark.long
+
 SEEDS = range(450)
 FIRED_AT_LEAST = 100
 BAIT_WEIGHT = 200
