@@ -93,7 +93,7 @@ def paged_attention(builder: Builder, unit: Unit) -> None:
     out = builder.define(unit.last.result)
     window, softcap = op.attrs["window"], op.attrs["softcap"]
     assert isinstance(window, int)
-    tasks = rows * group // PANEL + texts + 2
+    tasks = rows * group // PANEL + texts  # `tasks_before` all of them
     fields = {
         geometry.ROWS: rows,
         geometry.TEXTS: texts,
@@ -108,6 +108,7 @@ def paged_attention(builder: Builder, unit: Unit) -> None:
         geometry.SOFTCAP: float_bits(softcap),
         geometry.WINDOW: window,
         geometry.PRODUCTS_A_KEY: heads * (head_dim + value.shape[3]),
+        geometry.ROW_BYTES: heads * value.shape[3] * query.dtype.itemsize,
     }
     kind = geometry.PageKind(key.dtype, size, head_dim, value.shape[3], window > 0, softcap != 0)
     task = compiled_task(paged_attention_task(query.dtype, kind))

@@ -22,7 +22,7 @@ from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel_part
 from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
-FIELDS = range(17)
+FIELDS = range(18)
 """The numbers of a geometry."""
 (
     VALUES, TABLE, STARTS, LENGTHS,  # addresses, filled in by the call
@@ -33,6 +33,7 @@ FIELDS = range(17)
     SCALE, SOFTCAP,  # the bits of an f32
     WINDOW,
     PRODUCTS_A_KEY,  # products of all heads for one query and one key
+    ROW_BYTES,  # of the result
 ) = FIELDS  # fmt: skip
 
 BLOCK = 64
@@ -58,60 +59,54 @@ class PageKind:
 
 
 class Rows(NamedTuple):
-    """The rows of a task: those of one text, or of none."""
+    """The rows of a task: those of one text that are in one panel."""
 
     text: int
-    """The number of the text; -1 or B for rows before and behind all texts."""
     begin: int
     """The first row of the text."""
-    columns: int
-    """The rows of the text times the heads that share a key head."""
     first: int
-    """The first column of this task."""
+    """The first column of this task: row `column // group`, head `column % group`."""
+    count: int
+    """How many columns the task has: at most `PANEL`, 0 or less where there is nothing to do."""
     ahead: int
     """The position of a row less its number."""
 
 
 @register_jitable
-def tasks_before(start, place, group):
-    """Return how many tasks texts before number `place` have, at most, that begins at `start`."""
-    return start * group // PANEL + place
+def bounded(row, rows):
+    """Return the number of a row that comes from memory, one of `rows` or their end."""
+    return min(max(np.int64(row), np.int64(0)), rows)
 
 
 @register_jitable
-def start_of(starts, place, texts, rows):
-    """Return the first row of a text; `place` is its number + 1, 0 for the rows before all."""
-    if place == 0:
-        return np.int64(0)
-    if place > texts + 1:
-        return rows
-    return min(max(np.int64(starts[place - 1]), np.int64(0)), rows)
+def tasks_before(begin, text, group):
+    """Return how many tasks the texts before number `text` have at most, which begins at `begin`.
+
+    They are enough for all panels of each, whatever lies before it; so the number of all tasks is
+    known from N and B alone: `tasks_before(N, B, group)`.
+    """
+    return begin * group // PANEL + text
 
 
 @register_jitable
 def rows_of_task(geometry, task):
-    """Return the rows of one of the tasks of a head.
-
-    The tasks of a text begin where `tasks_before` says: far enough apart for all its panels,
-    whatever lies before it, so that the number of all tasks is known from N and B alone.
-    """
+    """Return the rows of one of the tasks of a head."""
     G = pointer(geometry, np.int64)
     starts, lengths = pointer(G[STARTS], np.int32), pointer(G[LENGTHS], np.int32)
-    rows, texts, group = G[ROWS], G[TEXTS], G[GROUP]
-    low, high = np.int64(0), texts + 1
+    rows, group = G[ROWS], G[GROUP]
+    low, high = np.int64(0), G[TEXTS] - 1
+    if high < 0:
+        return Rows(low, low, low, low, low)
     while low < high:  # the last text that begins at or before this task
         middle = (low + high + 1) // 2
-        if tasks_before(start_of(starts, middle, texts, rows), middle, group) <= task:
+        if tasks_before(bounded(starts[middle], rows), middle, group) <= task:
             low = middle
         else:
             high = middle - 1
-    begin = start_of(starts, low, texts, rows)
-    end = start_of(starts, low + 1, texts, rows)
+    begin, end = bounded(starts[low], rows), bounded(starts[low + 1], rows)
     first = (task - tasks_before(begin, low, group)) * PANEL
-    ahead = np.int64(0)
-    if 0 < low <= texts:
-        ahead = np.int64(lengths[low - 1]) - end
-    return Rows(low - 1, begin, (end - begin) * group, first, ahead)
+    count = min((end - begin) * group - first, np.int64(PANEL)) if first >= 0 else np.int64(0)
+    return Rows(low, begin, first, count, np.int64(lengths[low]) - end)
 
 
 @register_jitable
