@@ -15,6 +15,7 @@ from gptrs.capture.graph import Argument, GraphSlice
 from gptrs.capture.tensor import Tensor
 from gptrs.ir import Program, verify
 from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs.runtime.generation.sampling import Sampling
@@ -173,16 +174,18 @@ def test_fusing_can_be_switched_off(monkeypatch: pytest.MonkeyPatch):
 def generated(threads: int, monkeypatch: pytest.MonkeyPatch, tokens: int):
     """The greedy tokens of the bundled model, and the executables of its steps."""
     compiled: list[tuple[Program, Sequence[InputRole], NumbaExecutable]] = []
-    compile_ = NumbaBackend.compile
+    compile_ = NumbaBackend.compile_symbolic
 
-    def spy(self: NumbaBackend, program: Program, roles: Sequence[InputRole]) -> NumbaExecutable:
-        executable = compile_(self, program, roles)
+    def spy(
+        self: NumbaBackend, program: Program, roles: Sequence[InputRole], guards: SizeGuards
+    ) -> NumbaExecutable:
+        executable = compile_(self, program, roles, guards)
         if InputRole.DONATED in roles:
             compiled.append((program, roles, executable))
         return executable
 
     with monkeypatch.context() as patch:
-        patch.setattr(NumbaBackend, "compile", spy)
+        patch.setattr(NumbaBackend, "compile_symbolic", spy)
         model = gptrs.load_model(backend="numba", threads=threads)
         result = gptrs.generate(model, "def f(x):", max_tokens=tokens, sampling=GREEDY)
     return result, compiled
@@ -190,10 +193,11 @@ def generated(threads: int, monkeypatch: pytest.MonkeyPatch, tokens: int):
 
 def test_a_language_model_runs_on_fused_kernels_alone(monkeypatch: pytest.MonkeyPatch):
     result, compiled = generated(1, monkeypatch, 24)
-    assert len(compiled) == 2, "prefill and decode"
+    assert len(compiled) == 2, "many rows and one row"
     for program, roles, executable in compiled:
         assert kernels(program) == {
-            "attention.f32.v1": 6,
+            "paged_attention.v1": 6,
+            "update_pages.v1": 12,
             "layer_norm.f32.v1": 13,
             "linear.f32.v1": 25,
         }

@@ -60,7 +60,7 @@ def test_a_step_normalizes_and_unembeds_the_last_token_of_a_prompt_only(folder):
     with tracing(captured):
         lm = model.causal_lm()
         PagedTexts(lm, 2, 9).append(np.arange(18).reshape(2, 9))
-    (program,) = captured.programs
+    program, *_of_sizes = captured.programs
     shapes = norms(program, NORMS[folder.name])
     assert shapes == [(ROWS, WIDTH)] * 2 * LAYERS + [(TEXTS, WIDTH)]
     products = [made for made in program.main.body.walk() if isinstance(made.op, DotGeneral)]
@@ -72,7 +72,7 @@ def test_all_logits_are_of_normalized_states(folder):
     captured = Captured()
     with tracing(captured):
         model.forward(np.arange(18).reshape(2, 9))
-    (program,) = captured.programs
+    program, *_of_sizes = captured.programs
     assert norms(program, NORMS[folder.name]) == [(ROWS, WIDTH)] * (2 * LAYERS + 1)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ContextLengthError, ModelError, UsageError
-from gptrs.nn import PagedTexts
+from gptrs.nn import CausalLMModule, PagedTexts
 from models.models_support import greedy_tokens, save_gpt2, torch_logits
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -94,6 +94,16 @@ def test_two_generations_do_not_mix(tiny):
     second.append(b)
     next_token = np.array([[3]])
     _assert_close(first.append(next_token), lm.forward(np.concatenate([a, next_token], 1))[:, -1])
+
+
+def test_steps_of_any_size_share_a_handful_of_programs(tiny_gpt2_directory, backend_name):
+    lm = gptrs.load_model(tiny_gpt2_directory, backend=backend_name).causal_lm()
+    for counts in ([1], [2], [150], [16], [17], [3, 40], [5, 1, 1, 90], [1] * 8, [7] * 16):
+        texts = PagedTexts(lm, len(counts), 160)
+        texts.append([_tokens(1, count)[0] for count in counts])
+        texts.append([[3]] * len(counts))
+    assert isinstance(lm, CausalLMModule)
+    assert lm._step.compiled <= 6
 
 
 def test_the_cache_refuses_what_exceeds_the_context(tiny):
