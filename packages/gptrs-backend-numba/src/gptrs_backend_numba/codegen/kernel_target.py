@@ -115,7 +115,7 @@ class _Context(cpu.CPUContext):
         self._internal_codegen = _Codegen("kernels")
 
     def refresh(self):
-        """See `_TypingContext`; implementations of intrinsics are added as calls are typed."""
+        """Look for implementations; those of intrinsics are added as their calls are typed."""
         if self.is_fresh:
             for registry in self._registries:
                 self.install_registry(registry)
