@@ -76,7 +76,8 @@ def test_the_work_of_a_step_is_that_of_its_layers(model):
     multiplied = in_layers + vocabulary * width
     small = layers * (13 * width) + 2 * width
     assert works[-1].weight_bytes == 4 * (multiplied + small), "positions are looked up"
-    assert 2 * multiplied <= works[-1].operations <= 2 * multiplied * 1.5
+    # Attention on ref computes with all positions of a table of 4 pages.
+    assert 2 * multiplied <= works[-1].operations <= 2 * multiplied * 2
     _, prefill = first_run(Prefill(model, random_prompts([9], 50)))
     assert prefill[0].operations > 5 * works[-1].operations
 

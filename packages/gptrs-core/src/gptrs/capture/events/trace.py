@@ -76,6 +76,8 @@ class RunStart:
     number: int
     cached: bool
     """Whether an earlier call compiled the program."""
+    shapes: tuple[tuple[int, ...], ...] = ()
+    """Those of the inputs; arguments come first, in the order of the program."""
 
 
 @dataclass(frozen=True, slots=True)

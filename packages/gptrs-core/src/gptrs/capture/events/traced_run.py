@@ -18,8 +18,9 @@ def run_traced(
     It runs kernel by kernel if a sink wants that and the executable can.
     """
     sinks = trace.sinks()
+    shapes = tuple([tuple(buffer.shape) for buffer in buffers])
     for sink in sinks:
-        sink.before_run(trace.RunStart(number, cached))
+        sink.before_run(trace.RunStart(number, cached, shapes))
     started, failure = time.perf_counter(), None
     try:
         return _run_for(sinks, number, executable, buffers)

@@ -168,7 +168,7 @@ class ModelBench:
         if as_first_token:
             rows += Measure(f"first token after {length}", self.threads).rows(seconds)
         steps = math.ceil(length / PREFILL_CHUNK)
-        # A step that was compiled before, for another prompt, did not tell its work.
+        # A step that was compiled before any measurement did not tell its work.
         whole = total_work(works) if len(works) == steps else None
         measure = Measure(name, self.threads, "tok/s", length, 1, whole)
         return rows + measure.rows(seconds, self.limits)

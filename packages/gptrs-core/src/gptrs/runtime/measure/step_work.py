@@ -6,10 +6,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from typing_extensions import override
+
 from gptrs.backend.protocol import InputRole
-from gptrs.capture.events.trace import CompileStart, ExecutionTraceSink, tracing
+from gptrs.capture.events.trace import CompileStart, ExecutionTraceSink, RunStart, tracing
 from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Program
+from gptrs.ir.specialize import lone_symbol, specialize
 from gptrs.runtime.measure.bench_cases import BenchCase
 from gptrs.runtime.programs.report import report_program
 
@@ -23,26 +26,58 @@ class WorkOfStep:
 
 
 class _Programs(ExecutionTraceSink):
-    def __init__(self) -> None:
-        self.started: list[CompileStart] = []
+    """The programs with weights that were compiled, and each run of one."""
 
+    def __init__(self) -> None:
+        self.compiled: dict[int, CompileStart] = {}
+        self.runs: list[RunStart] = []
+
+    @override
     def before_program(self, event: CompileStart) -> None:
-        self.started.append(event)
+        if event.origin.startswith("jit ") and InputRole.PARAMETER in event.roles:
+            self.compiled[event.number] = event
+
+    @override
+    def before_run(self, event: RunStart) -> None:
+        if event.number in self.compiled:
+            self.runs.append(event)
+
+    def works(self) -> list[WorkOfStep | None]:
+        """Return the work of each run."""
+        known: dict[RunStart, WorkOfStep | None] = {}
+        for run in self.runs:
+            if run not in known:
+                start = self.compiled[run.number]
+                known[run] = _work(_as_run(start.program, run), start.roles)
+        return [known[run] for run in self.runs]
+
+
+_programs = _Programs()
+"""Of all measurements: a later one runs what an earlier one compiled."""
 
 
 def first_run(case: BenchCase) -> tuple[float, list[WorkOfStep | None]]:
-    """Seconds of the first run, compilation included, and the work of each step it compiled.
+    """Seconds of the first run, compilation included, and the work of each step that it ran.
 
     The work is None where that of an op is not known.
     """
-    programs = _Programs()
+    _programs.runs = []
     started = time.perf_counter()
-    with tracing(programs):
+    with tracing(_programs):
         case.prepare()
         case.run()
-    seconds = time.perf_counter() - started
-    steps = [event for event in programs.started if event.origin.startswith("jit ")]
-    return seconds, [_work(step.program, step.roles) for step in steps]
+    return time.perf_counter() - started, _programs.works()
+
+
+def _as_run(program: Program, run: RunStart) -> Program:
+    """Return the program for the sizes of a run."""
+    sizes = {
+        number: size
+        for param, shape in zip(program.main.body.params, run.shapes, strict=False)
+        for dim, size in zip(param.type.shape, shape, strict=False)
+        if (number := lone_symbol(dim)) is not None
+    }
+    return specialize(program, sizes)
 
 
 def total_work(works: Sequence[WorkOfStep | None]) -> WorkOfStep | None:
