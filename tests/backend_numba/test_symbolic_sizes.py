@@ -111,7 +111,7 @@ func @main(%x: f32[?0, 96], %w: f32[96, 40]) -> f32[?0, 40] {
     rng = np.random.default_rng(0)
     for size in (1, *map(int, rng.integers(1, 700, 100))):
         assert_same_bits(compiled, {0: size})
-    assert len(compiled.executables) <= 4
+    assert len(compiled.executables) <= 3  # one row, and where there is AMX, few and many
 
 
 def test_an_index_out_of_range_is_named_with_the_sizes_of_the_run() -> None:

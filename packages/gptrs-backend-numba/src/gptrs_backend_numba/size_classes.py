@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
-from gptrs.ir.size_guards import active_guards
+from gptrs.ir.size_guards import active_guards, select
 from gptrs.ir.symbolic_dim import SymbolicDim, symbols_of
 
 
@@ -39,6 +39,13 @@ def is_equal(a: int, b: int) -> bool:
     if active_guards().example_size(a - b) == 0:
         need_numbers([a, b])
     return not (a < b or a > b)
+
+
+def either(condition: int, a: Callable[[], int], b: Callable[[], int]) -> int:
+    """Return `a()` where `condition` >= 0, else `b()`; for a symbolic one both are called."""
+    if isinstance(condition, SymbolicDim):
+        return select(condition, a(), b())
+    return (a if condition >= 0 else b)()
 
 
 def _of_program(symbols: frozenset[int]) -> frozenset[int]:

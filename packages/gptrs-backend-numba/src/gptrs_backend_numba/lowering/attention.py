@@ -17,6 +17,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.shapes import broadcastable_to
+from gptrs.ir.size_guards import select
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.kernels.attention import geometry
@@ -29,6 +30,7 @@ from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.matmul import FLOATS
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.size_classes import either
 from gptrs_backend_numba.views import View
 
 _FEW = 6
@@ -97,9 +99,13 @@ def attention(builder: Builder, unit: Unit) -> None:
     builder.bind(unit.last.result, out.transposed((0, 2, 1, 3)))
     n_kv_heads = key.shape[1]
     columns = heads // n_kv_heads * length
-    few = columns <= _FEW
-    task = compiled_task((attention_row if few else attention_panels)(query.dtype))
-    count = batch * n_kv_heads * (columns if few else -(-columns // PANEL))
+    few = _FEW - columns
+    task = either(
+        few,
+        lambda: compiled_task(attention_row(query.dtype)),
+        lambda: compiled_task(attention_panels(query.dtype)),
+    )
+    count = batch * n_kv_heads * select(few, columns, -(-columns // PANEL))
     work = batch * heads * length * key.shape[2] * (head_dim + value_dim)
     threads = builder.threads_from(_PARALLEL_FROM, work)
     fields = _fields(op, query, key, value, mask, out)

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.size_guards import greatest
+from gptrs.ir.size_guards import greatest, select
+from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.matmul import gemm as kernels
@@ -155,25 +156,33 @@ def _multiply_tiles(
     m, n, k = product.lhs.rows, product.rhs.rows, product.k
     batch = math.prod(product.batch)
     tiles = -(-m // ROWS)
-    block_length = k if m <= ROWS or k <= _BLOCK_LENGTH else -(-k // -(-k // _BLOCK_LENGTH))
-    most = _LEFT_BYTES // (4 * ROWS * greatest(block_length, 1))
+    block_length = greatest(_block_length(m, k), 1)
+    most = _LEFT_BYTES // (4 * ROWS * block_length)
     fields = call_fields(product, out, epilogue)
     mode = _right_mode(product, right)
     fields |= division(product, tiles, most, builder.context.threads) | {
         RIGHT_MODE: mode,
-        BLOCK_LENGTH: greatest(block_length, 1),
+        BLOCK_LENGTH: block_length,
         TILE: compiled_task(kernels.any_tile(right.dtype)),
         PACK: compiled_task(kernels.right_packing(right.dtype.itemsize)),
     }
-    if mode == ALONG_K:
+    if mode not in (PACKED, IN_PLACE, BLOCKS) and product.rhs.row != 1:
         fields[TILE_ALONG_K] = compiled_task(kernels.any_tile_along_k(right.dtype))
     left = _packed_left(builder, product, fields)
     padded = -(-n // PANEL) * PANEL
-    needed = block_length < k and not (fields[DIRECT] and padded == n)
+    needed = block_length != greatest(k, 1) and not (fields[DIRECT] and padded == n)
     sums = builder.fresh(dtypes.f32, (batch * m, padded)) if needed else out
     count = batch * -(-tiles // fields[TILES_A_TASK]) * column_blocks(n, fields)
     task = compiled_task(kernels.tiled_product(right.dtype))
     run(builder, product, task, count, (left, right), sums, out, epilogue, fields)
+
+
+def _block_length(m: int, k: int) -> int:
+    """Return the values of k in a block, all of them for a single tile or where they are few."""
+    if not isinstance(k, SymbolicDim) and k <= _BLOCK_LENGTH:
+        return k
+    blocks = -(-k // _BLOCK_LENGTH)
+    return select(ROWS - m, k, select(_BLOCK_LENGTH - k, k, -(-k // blocks)))
 
 
 def _multiply_table(builder: Builder, product: Product, out: View, epilogue: Epilogue) -> None:
@@ -194,9 +203,9 @@ def _right_mode(product: Product, right: View) -> int:
         return PACKED
     rows, rhs = product.lhs.rows, product.rhs
     if rhs.row == 1 or rhs.rows == 1:
-        return IN_PLACE if rows <= _FEW_ALONG_N else BLOCKS
-    along_k = rhs.column == 1 and product.k > 1
-    return ALONG_K if along_k and rows <= _FEW_ALONG_K else BLOCKS
+        return select(_FEW_ALONG_N - rows, IN_PLACE, BLOCKS)
+    along_k = rhs.column == 1 and product.k != 1
+    return select(_FEW_ALONG_K - rows, ALONG_K, BLOCKS) if along_k else BLOCKS
 
 
 def _packed_left(builder: Builder, product: Product, fields: dict[int, int]) -> View:
