@@ -9,7 +9,7 @@ from gptrs.capture.jitting.jit import jit
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
 from gptrs.nn.cache_spec import CacheSpec
-from gptrs.nn.page_buffers import PageBuffers
+from gptrs.nn.page_buffers import PageBuffers, _copy_page
 
 SPECS = [CacheSpec(2, 4), CacheSpec(1, 8, window=5), CacheSpec(2, 4)]
 
@@ -52,9 +52,14 @@ def test_a_page_is_written_read_and_copied(buffers):
 def test_larger_pools_keep_their_pages(buffers):
     parts = _parts(buffers)
     buffers.write(0, 2, parts)
+    buffers.copy(0, 2, 1)
+    compiled = _copy_page.compiled
     buffers.resize([7, 2])
     assert buffers.pages == (7, 2)
     _assert_page(buffers, 2, parts)
+    buffers.copy(0, 2, 5)
+    _assert_page(buffers, 5, parts)
+    assert _copy_page.compiled == compiled
     assert not any(part.any() for part in buffers.read(0, 6))
 
 

@@ -69,7 +69,7 @@ class PageBuffers:
     def resize(self, pages: Sequence[int]) -> None:
         """Change the number of pages of each group, keeping what both have.
 
-        Steps are compiled for a number of pages: resize seldom, and by much.
+        Nothing is compiled for it, but the pools are copied: grow by much.
         """
         old, self.pages = self.pages, self._checked(pages)
         for group, before, after in zip(self.groups, old, self.pages, strict=True):
@@ -166,6 +166,7 @@ def _written(pools: list[LayerPools], page: Tensor, parts: list[Tensor]) -> list
     ]
 
 
-_copy_page = jit(_copied, donate=[0])
-_read_page = jit(_contents)
-_write_page = jit(_written, donate=[0])
+_AXES = {"pools": ("P", None, None, None)}
+_copy_page = jit(_copied, donate=["pools"], dynamic=_AXES)
+_read_page = jit(_contents, dynamic=_AXES)
+_write_page = jit(_written, donate=["pools"], dynamic=_AXES)
