@@ -144,6 +144,14 @@ def find_segments_part(
     return parts
 
 
+@kernel_part
+def key_at_part(table, position, keys, head, kv_heads, *, PAGE, KEY_BYTES):
+    """Return the address of the key at a position of a text; `table` is that of its pages."""
+    T = pointer(table, np.int32)
+    line = (np.int64(T[position // PAGE]) * kv_heads + head) * PAGE + position % PAGE
+    return keys + line * KEY_BYTES
+
+
 def find_segments(kind: PageKind) -> SpecializedKernel:
     """Return the part that finds the segments of a block."""
     return find_segments_part.specialize(

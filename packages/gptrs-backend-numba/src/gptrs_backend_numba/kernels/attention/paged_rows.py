@@ -28,6 +28,7 @@ from gptrs_backend_numba.kernels.attention.paged_geometry import (
     end_seen,
     find_segments,
     first_seen,
+    key_at_part,
 )
 from gptrs_backend_numba.kernels.attention.paged_ir import page_dots, page_values
 from gptrs_backend_numba.kernels.attention.paged_softmax_ir import softmax_pages_row
@@ -40,7 +41,7 @@ _CHUNK = 8
 @kernel
 def attend_rows_kernel(
     query, key, out, geometry, head, text, begin, first, count, ahead,
-    *, HEAD_DIM, EACH, PAGE, SEGMENTS, WINDOWED, CAPPED, load_rows, segments_of, score_keys,
+    *, HEAD_DIM, EACH, PAGE, SEGMENTS, WINDOWED, CAPPED, load_rows, segments_of, key_at, score_keys,
     add_values, store_results,
 ):  # fmt: skip
     """Compute `count` columns of a text from `first` on; see `paged_geometry`.
@@ -62,19 +63,19 @@ def attend_rows_kernel(
     lowest = first_seen(begin + first // group + ahead, G[WINDOW], WINDOWED)
     highest = end_seen(begin + (first + count - 1) // group + ahead, size)
     for block in range(lowest // BLOCK * BLOCK, highest, BLOCK):
+        following = key_at(table, min(block + BLOCK, highest - 1), key, head, G[KV_HEADS])
         for r in range(count):
             position = begin + (first + r) // group + ahead
             low = max(first_seen(position, G[WINDOW], WINDOWED) - block, np.int64(0))
             high = min(end_seen(position, size) - block, np.int64(BLOCK))
             if low < high:
                 row = memory + 4 * EACH * r
-                sums = row + 4 * HEAD_DIM
-                totals = row + 4 * (EACH - 2 - WIDTH)
-                maximum = row + 4 * (EACH - 2)
+                sums, maximum = row + 4 * HEAD_DIM, row + 4 * (EACH - 2)
+                totals = maximum - 4 * WIDTH
                 parts = segments_of(
                     table, block, low, high, segments, key, G[VALUES], head, G[KV_HEADS]
                 )
-                score_keys(row, segments, parts, scores, block)
+                score_keys(row, segments, parts, scores, block, following)
                 if CAPPED:
                     cap_scores(scores + 4 * low, high - low, cap)
                 first_group, groups = low // WIDTH, (high + WIDTH - 1) // WIDTH
@@ -138,12 +139,13 @@ def cap_scores(scores, count, cap):
 
 @kernel_part
 def score_keys_part(
-    row, segments, parts, scores, block,
+    row, segments, parts, scores, block, following,
     *, ELEMENT, HEAD_DIM, VALUE_BYTES, KEY_BYTES, PAGE, load, dots, dots_of_one,
 ):  # fmt: skip
-    """Compute the scores of the keys of segments, and meanwhile prefetch their values.
+    """Compute the scores of the keys of segments; prefetch their values, and keys that follow.
 
-    Scores beside those are overwritten, up to `WIDTH` on both sides.
+    The processor alone looks too little ahead, and not beyond a page; `following` is the address of
+    the keys of the next block. Scores beside those are overwritten, up to `WIDTH` on both sides.
     """
     S, W, X = pointer(segments, np.int64), pointer(scores, np.float32), pointer(row, np.float32)
     whole = HEAD_DIM // WIDTH * WIDTH
@@ -158,6 +160,11 @@ def score_keys_part(
                 last = PAGE - WIDTH - (block + place) % PAGE
                 for j in range(0, count, WIDTH):
                     prefetch_row(value + j * VALUE_BYTES, WIDTH * VALUE_BYTES)
+                    ahead = key + (j + 2 * WIDTH) * KEY_BYTES
+                    if j + 2 * WIDTH >= count:
+                        start = S[4 * part + 4] if part + 1 < parts else following
+                        ahead = start + (j + 2 * WIDTH - count) * KEY_BYTES
+                    prefetch_row(ahead, WIDTH * KEY_BYTES)
                     at = min(j, last)
                     dots(row, key + at * KEY_BYTES, scores + 4 * (place + at))
         else:
@@ -212,6 +219,7 @@ def attend_rows(query: DType, kind: PageKind) -> SpecializedKernel:
             **rows, VALUE_DIM=kind.value_dim, store=store_of(query)
         ),
         segments_of=find_segments(kind),
+        key_at=key_at_part.specialize(PAGE=kind.page_size, KEY_BYTES=size * kind.head_dim),
         score_keys=score_keys_part.specialize(
             ELEMENT=element,
             HEAD_DIM=kind.head_dim,
