@@ -143,6 +143,9 @@ class _Matching:
         if made.op.commutative:
             orders.append(list(zip(made.operands, here.operands[::-1], permutations, strict=True)))
         for order in orders:
+            # Most attempts fail at an operand: its op is compared before anything below the first.
+            if not all(self._has_op(wanted, found) for wanted, found, _ in order):
+                continue
             marks = len(self.bound), len(self.made)
             if all(self.value(*each) for each in order):
                 results = zip(made.results, here.results, strict=True)
@@ -151,6 +154,14 @@ class _Matching:
                 return True
             self._take_back(*marks)
         return False
+
+    def _has_op(self, wanted: Value, found: Value) -> bool:
+        """Return whether `found` is made by an op of the class that makes `wanted`."""
+        made = self._template.definitions.get(wanted)
+        if made is None:
+            return True
+        here = self._definition(found)
+        return here is not None and type(here.op) is type(made.op)
 
     def _take_back(self, bound: int, made: int) -> None:
         for _ in range(len(self.bound) - bound):
