@@ -6,6 +6,7 @@ import errno
 import logging
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -269,6 +270,15 @@ def test_only_known_weights_are_prefetched(store: WeightStore, weights: Weights)
     kept(store, weights.identity("w"), "form", contents(1))
     assert store.prefetch(weights.identity("w"))
     assert not store.prefetch(weights.identity("v"))
+
+
+def test_a_moved_file_is_listed_where_it_is(store: WeightStore, weights: Weights) -> None:
+    array = contents(1)
+    kept(store, weights.identity("w"), "form", array)
+    weights.file = replace(weights.file, path="/moved/here")
+    assert again(store).find(weights.identity("w"), "form", array.nbytes) is not None
+    (listed,) = kept_in(root_of(store), VERSION)
+    assert listed.path == "/moved/here"
 
 
 def test_listing_and_clearing_by_file(store: WeightStore, tmp_path: Path) -> None:

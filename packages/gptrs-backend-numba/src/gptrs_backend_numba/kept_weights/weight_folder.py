@@ -111,7 +111,7 @@ def _folders(root: Path) -> list[Path]:
 def _label(folder: Path) -> str:
     try:
         with (folder / LABEL).open("rb") as file:
-            return file.read(_LONGEST_LABEL).decode("utf-8", "surrogateescape")
+            return os.fsdecode(file.read(_LONGEST_LABEL))
     except OSError:
         return "unknown"
 

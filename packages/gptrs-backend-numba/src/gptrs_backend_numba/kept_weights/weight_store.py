@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import hashlib
 import logging
+import os
 import time
 import weakref
 from collections.abc import Callable
@@ -58,6 +59,7 @@ class WeightStore:
         self._started = time.time()
         self._free = 0
         self._warned: set[str] = set()
+        self._labelled: set[Path] = set()
 
     @property
     def budget(self) -> int:
@@ -87,6 +89,7 @@ class WeightStore:
         except (OSError, ValueError) as error:
             self._warn("refused", f"packed weight `{path}` is not used: {error}")
             return None
+        self._label(path.parent, identity)
         if not on_disk:
             self.writer.add(partial(_last, path), urgent=False)
         return array
@@ -152,9 +155,17 @@ class WeightStore:
     def _make_folder(self, folder: Path, identity: WeightIdentity) -> None:
         make_private(folder.parent)
         make_private(folder)
-        label = folder / LABEL
-        if not label.exists():
-            label.write_bytes(identity.files[0].path.encode("utf-8", "surrogateescape"))
+        self._label(folder, identity)
+
+    def _label(self, folder: Path, identity: WeightIdentity) -> None:
+        """Note where the file of weights is, once in a process: its folder may have been moved."""
+        label, path = folder / LABEL, os.fsencode(identity.files[0].path)
+        if folder in self._labelled and label.exists():
+            return
+        self._labelled.add(folder)
+        with suppress(OSError):
+            if not label.exists() or label.read_bytes() != path:
+                label.write_bytes(path)
 
     def _folder(self, root: Path, identity: WeightIdentity) -> Path:
         return root / self.version / identity.files[0].digest.hex()
