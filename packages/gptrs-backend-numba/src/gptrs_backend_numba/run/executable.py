@@ -102,7 +102,9 @@ class NumbaExecutable:
             arrays = self._inputs.bind(inputs, bound)
             results = self._outputs.bind(arrays)
             # All programs share the scratch memory: it moves when another one needs more.
-            self._scratch.move(RUN_LOCK.scratch(self._scratch_bytes()))
+            sizes = self._sizes
+            nbytes = self.schedule.scratch if sizes is None else sizes.slots[self._scratch_slot]
+            self._scratch.move(RUN_LOCK.scratch(nbytes))
             position = interpret()
             if position < 0:
                 raise ExecutionError(self._explanation(-1 - position))
@@ -122,10 +124,6 @@ class NumbaExecutable:
                 self._calls_at_once *= 2
             elif seconds > _LONG:
                 self._calls_at_once = _CALLS_AT_ONCE
-
-    def _scratch_bytes(self) -> int:
-        sizes = self._sizes
-        return self.schedule.scratch if sizes is None else sizes.slots[self._scratch_slot]
 
     def _filled_words(self) -> np.ndarray:
         """Return the words with addresses of geometries; symbolic ones are left to `_sizes`."""
