@@ -47,6 +47,7 @@ from gptrs.capture.tensor import tensor as tensor
 from gptrs.checkpoint.config_fields import ConfigFields as ConfigFields
 from gptrs.checkpoint.params import Params as Params
 from gptrs.errors import BackendError as BackendError
+from gptrs.errors import CacheBudgetError as CacheBudgetError
 from gptrs.errors import CheckpointError as CheckpointError
 from gptrs.errors import ConsumedTensorError as ConsumedTensorError
 from gptrs.errors import ContextLengthError as ContextLengthError
