@@ -1,6 +1,7 @@
 """`@kernel`: bindings, keys, what is rebuilt, errors where they belong."""
 
 import ast
+import gc
 import subprocess
 import sys
 import traceback
@@ -148,6 +149,7 @@ def test_errors_point_to_the_kernel() -> None:
     with pytest.raises(Exception, match=r"test_kernel_functions\.py") as raised:
         compiled(broken)
     assert "return x + y" in "".join(traceback.format_exception(raised.value))
+    assert gc.isenabled(), "the collector pauses while a kernel is compiled"
 
 
 SCRIPT = """
