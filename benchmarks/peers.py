@@ -8,7 +8,10 @@ from pathlib import Path
 
 from gptrs.runtime.measure.bench_cases import PeerModel
 
-_PEERS = {"torch": ("torch_peer", "TorchModel", ("torch", "transformers"))}
+_PEERS = {
+    "torch": ("torch_peer", "TorchModel", ("torch", "transformers")),
+    "llama.cpp": ("llama_peer", "LlamaModel", ("llama_cpp", "gguf")),
+}
 """The module and class of each, `class(folder, threads)`, and the libraries that it needs."""
 
 

@@ -12,12 +12,12 @@ from source_rules import definitions
 # How often each phrase may still occur. The numbers may only shrink: the aim is 0.
 PHRASES = {
     "it is they that": 0,
-    "of which": 28,
+    "of which": 26,
     "What is not": 3,
     "whose turn": 0,
     "comes of it": 0,
 }
-OPENINGS = {"What": 23, "As in": 0, "See": 6}
+OPENINGS = {"What": 22, "As in": 0, "See": 6}
 _WRITTEN = frozenset({"packages", "docs", "README.md", "CONTRIBUTING.md"})
 # Words of a phrase may stand on two lines, in a comment too.
 _PHRASE = re.compile(rf"\b({'|'.join(PHRASES)})\b".replace(" ", r"\s+(#\s+)?"))

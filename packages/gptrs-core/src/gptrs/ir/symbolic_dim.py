@@ -86,7 +86,7 @@ class SymbolicDim:
     """
 
     terms: tuple[tuple[Monomial, int], ...]
-    """Monomials with their coefficients, none of which is 0: high degree first."""
+    """Monomials with their coefficients, never 0: high degree first."""
 
     def __repr__(self) -> str:
         return _written(self.terms)

@@ -1,4 +1,4 @@
-"""What a layer keeps in the key/value cache, and which layers keep the same positions."""
+"""The key/value cache of a layer, and the layers that keep the same positions."""
 
 from __future__ import annotations
 

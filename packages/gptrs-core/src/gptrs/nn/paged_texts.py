@@ -31,7 +31,7 @@ class StepModel(Protocol):
 
 
 class PagedTexts:
-    """`batch` texts of up to `limit` positions, each of which owns its pages from the start.
+    """`batch` texts of up to `limit` positions; each owns its pages from the start.
 
     `lengths` has the positions of each. The pages are never shared or given back: generation has a
     pool for that.

@@ -37,7 +37,7 @@ class Split:
 
 
 def fold_parameters(program: Program, constant: Sequence[bool]) -> Split:
-    """Compute what reads nothing but parameters of which `constant` says so, and constants, once.
+    """Compute once what reads nothing but constants and the parameters that `constant` marks.
 
     The largest such parts of `@main` become recipes, but for what a backend makes at no cost
     (reshapes, broadcasts), what is larger than its parameters are (a wider type, a repetition), and

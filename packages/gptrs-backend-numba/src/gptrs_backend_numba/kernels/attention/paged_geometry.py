@@ -42,7 +42,7 @@ BLOCK = 64
 
 @dataclass(frozen=True)
 class PageKind:
-    """What the machine code for pages depends on."""
+    """Properties of pages on which the machine code depends."""
 
     dtype: DType
     """The element type of both pools: f32, bf16 or f16."""

@@ -18,7 +18,7 @@ from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, VECTORS, transpose
 SIDE = 4 * WIDTH
 """Bytes of a vector."""
 NEGATIVE_ZERO = ir.Constant(VECTOR, [-0.0] * WIDTH)
-"""What sums begin with: any number added to it stays as it is."""
+"""The first summand of all sums: any number added to it stays as it is."""
 
 VALUES_AT, PLACE_AT, COUNT_AT = 8, 16, 24
 SEGMENT = 32

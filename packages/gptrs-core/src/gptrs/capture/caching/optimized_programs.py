@@ -1,4 +1,4 @@
-"""What the optimizer made of captured programs, on disk for later processes.
+"""Optimized programs on disk, kept for later processes.
 
 Optimizing a program takes several times as long as capturing it. See `optimization_key` for what
 decides the result: all of that is in the name of a file, so that none is ever stale.

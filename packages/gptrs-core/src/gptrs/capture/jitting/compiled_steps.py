@@ -49,7 +49,7 @@ class JitSignature:
     calls: int
     """Calls served."""
     guards: tuple[str, ...] = ()
-    """What must hold for the sizes of `dynamic` axes besides: `N >= 17`."""
+    """Conditions on the sizes of `dynamic` axes besides: `N >= 17`."""
 
     def __str__(self) -> str:
         listed = ", ".join(f"{name}: {text}" for name, text in self.arguments.items())

@@ -1,4 +1,4 @@
-"""What a compiled step takes: the weights that it reads, and its operations."""
+"""The work of a compiled step: the weights that it reads, and its operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gptrs.runtime.programs.report import report_program
 
 @dataclass(frozen=True, slots=True)
 class WorkOfStep:
-    """What one run of a compiled step takes: weights read, and operations on elements."""
+    """Bytes of weights that one run of a compiled step reads, and its operations on elements."""
 
     weight_bytes: int
     operations: int
