@@ -21,14 +21,14 @@ def read_of_cast(m: Match, emit: Emitter) -> Value | Declined:
     """f(cast(x, b), i) -> cast(f(x, i), b) where f moves elements and b is no narrower than x
 
     An embedding of narrow weights is looked up as it is, and only the rows that were found are
-    widened.
+    widened. A symbolic number of rows counts as fewer than a table has.
     """
     source, wider = m[x].type, m[b]
     if wider.itemsize < source.dtype.itemsize:
         return Declined(f"{wider} is narrower than {source.dtype}")
-    if not source.is_static or not m.type.is_static:
+    if not source.is_static:
         return Declined("its dims are symbolic")
-    if m.type.size > source.size:
+    if m.type.is_static and m.type.size > source.size:
         return Declined(f"{m.type.size} elements are read of {source.size}")
     return emit(Cast(wider), emit(m[read], m[x], m[places]))
 
