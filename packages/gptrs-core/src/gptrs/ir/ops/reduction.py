@@ -8,7 +8,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.op import Op, op
 from gptrs.ir.shapes import Shape
-from gptrs.ir.symbolic_dim import exceeds
+from gptrs.ir.symbolic_dim import exceeds, is_nonzero
 from gptrs.ir.tensor_type import TensorType
 
 
@@ -79,7 +79,7 @@ class ArgExtreme(Op):
         self.require_kind(x, "bool", "signed", "unsigned", "float")
         if not 0 <= self.axis < x.rank:
             raise self.error(f"has no axis {self.axis}", x)
-        if x.shape[self.axis] == 0:
+        if not is_nonzero(x.shape[self.axis]):
             raise self.error(f"has no extreme: axis {self.axis} is empty", x)
         require_position_dtype(self, self.dtype, x, self.axis)
         return TensorType(self.dtype, reduced_shape(x.shape, (self.axis,), self.keepdims))
