@@ -160,8 +160,8 @@ def test_texts_keep_to_the_budget_of_the_cache(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cache_dtype": "f64"}, "elements of f32, bf16, f16, got 'f64'"),
-        ({"cache_budget": "much"}, "must be a size above 0, found 'much'"),
+        ({"cache_dtype": "f64"}, "elements of f32, bf16, f16, got `'f64'`"),
+        ({"cache_budget": "much"}, "must be a size above 0, found `'much'`"),
         ({"cache_budget": "1kB"}, r"cache of 1 kB holds no page of 32 positions"),
     ],
 )

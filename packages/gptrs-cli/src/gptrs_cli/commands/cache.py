@@ -25,7 +25,7 @@ from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import printable
 
 app = typer.Typer(
-    help="Show, fill or clear the compiled kernels and packed weights on disk.",
+    help="Show, fill or clear compiled kernels and packed weights.",
     add_completion=False,
     rich_markup_mode=None,
 )
@@ -35,7 +35,7 @@ _NO_BACKEND = "no backend that works here keeps compiled kernels"
 @app.command()
 @command_options("backend")
 def info(settings: Settings) -> None:
-    """Show where kernels and weights are, their size, and which are stale."""
+    """Show the kernels and weights on disk, and which are stale."""
     caches = kernel_caches(settings.backend)
     reports = {name: cache.cache_report() for name, cache in caches.items()}
     kept = weight_caches(settings.backend)
@@ -70,7 +70,7 @@ def warm(
     ] = None,
     settings: Settings,
 ) -> None:
-    """Compile kernels and pack weights of a model, so that its first run does not wait."""
+    """Compile and pack what the first run of a model needs."""
     lengths = None
     if prompt_lengths is not None:
         lengths = parse_integers(prompt_lengths, "--prompt-lengths", "numbers of tokens")
@@ -102,7 +102,7 @@ def clear(
     weights: Annotated[bool, typer.Option("--weights", help="Only packed weights.")] = False,
     settings: Settings,
 ) -> None:
-    """Remove compiled kernels and packed weights; what needs them makes them again."""
+    """Remove compiled kernels and packed weights."""
     every = kernels == weights
     caches = kernel_caches(settings.backend)
     kept = weight_caches(settings.backend) if every or weights else {}

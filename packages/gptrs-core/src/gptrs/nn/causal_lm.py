@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 
 from gptrs import functionals as F
+from gptrs.backend.protocol import Backend
+from gptrs.capture.backend_choice import use_backend
+from gptrs.capture.execute import eager
 from gptrs.capture.jitting.jit import Jitted, jit
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import ContextLengthError
@@ -54,7 +58,8 @@ class CausalLMModule(Module):
 
         ContextLengthError if T is too large.
         """
-        logits, _ = self._forward(*self._whole_texts(tokens))
+        with self._on_backend():
+            logits, _ = self._forward(*self._whole_texts(tokens))
         return logits.numpy().reshape(*tokens.shape, self.vocab_size)
 
     def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
@@ -63,7 +68,8 @@ class CausalLMModule(Module):
         The state after the last block has been through the final norm. ContextLengthError if T is
         too large.
         """
-        states, _ = self._collect(*self._whole_texts(inputs))
+        with self._on_backend():
+            states, _ = self._collect(*self._whole_texts(inputs))
         names = ["embeddings", *(f"layer.{index}" for index in range(len(states) - 1))]
         return {
             name: state.numpy().reshape(*inputs.shape, -1)
@@ -72,8 +78,7 @@ class CausalLMModule(Module):
 
     def new_buffers(self, pages: Sequence[int], dtype: DType = dtypes.f32) -> PageBuffers:
         """Return empty pools of `dtype` with that many pages for each cache group."""
-        weights = (tensor.backend for _, tensor in self.named_tensors())
-        return PageBuffers(self.cache_specs(), pages, dtype, next(weights, None))
+        return PageBuffers(self.cache_specs(), pages, dtype, self._backend)
 
     def step(self, step: RaggedStep, buffers: PageBuffers) -> np.ndarray:
         """Append the tokens of B texts to `buffers`; return f32 [B, V] after the last of each.
@@ -81,7 +86,8 @@ class CausalLMModule(Module):
         ContextLengthError for a text that is too long, before any work.
         """
         self._require_context(int(step.lengths.max()))
-        logits, buffers.pools = self._step(as_tensors(step), buffers.pools)
+        with self._on_backend():
+            logits, buffers.pools = self._step(as_tensors(step), buffers.pools)
         return logits.numpy()
 
     def cache_specs(self) -> Sequence[CacheSpec]:
@@ -124,6 +130,16 @@ class CausalLMModule(Module):
         pages = {layer: f"P{number}" for number, group in groups for layer in group.layers}
         pools = [(pages[layer], None, None, None) for layer in sorted(pages)]
         return jit(function, donate=["pools"], dynamic={"step": _AXES, "pools": pools})
+
+    @property
+    def _backend(self) -> Backend | None:
+        """The backend of the weights, None for a model without any."""
+        return next((tensor.backend for _, tensor in self.named_tensors()), None)
+
+    def _on_backend(self) -> AbstractContextManager[object]:
+        """Scope in which ops without operands are computed where the weights are, if eager."""
+        backend = self._backend if eager() else None
+        return nullcontext() if backend is None else use_backend(backend)
 
     def _require_context(self, length: int) -> None:
         if length > self.context_length:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from gptrs.backend.profiled import KernelRun, ProfiledExecutable
 from gptrs.backend.protocol import Buffer, Executable
 from gptrs.capture.events import trace
+from gptrs.capture.parameter import Parameter
 
 
 def run_traced(
@@ -18,7 +19,7 @@ def run_traced(
     It runs kernel by kernel if a sink wants that and the executable can.
     """
     sinks = trace.sinks()
-    shapes = tuple([tuple(buffer.shape) for buffer in buffers])
+    shapes = tuple([_shape(buffer) for buffer in buffers])
     for sink in sinks:
         sink.before_run(trace.RunStart(number, cached, shapes))
     started, failure = time.perf_counter(), None
@@ -49,3 +50,8 @@ def _run_for(
             sink.after_kernel(event)
 
     return executable.run_profiled(buffers, tell)
+
+
+def _shape(given: Buffer | Parameter) -> tuple[int, ...]:
+    """Return the shape of an input, which is a `Parameter` where weights are streamed."""
+    return given.type.shape if isinstance(given, Parameter) else tuple(given.shape)
