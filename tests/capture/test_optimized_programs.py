@@ -54,8 +54,10 @@ def test_what_was_kept_is_found(folder, split):
     found = OptimizedPrograms(folder).find("key", None)
     assert found is not None
     assert print_program(found.program) == print_program(SYMBOLIC)
-    assert found.inputs[0] == 0
-    assert found.inputs[1].inputs == (1,)
+    first, recipe = found.inputs
+    assert first == 0
+    assert isinstance(recipe, Recipe)
+    assert recipe.inputs == (1,)
     x, _ = found.program.main.body.params
     assert x.type.dtype is dtypes.f32, "types are compared by identity"
     assert OptimizedPrograms(folder).find("other", None) is None

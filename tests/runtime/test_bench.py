@@ -28,6 +28,7 @@ class Listed:
     def __init__(self, name, events):
         self.name = name
         self.events = events
+        self.gaps: list[float] = []
 
     def prepare(self):
         self.events.append(f"prepare {self.name}")

@@ -46,7 +46,7 @@ class FakeLM:
     def __init__(self, windows=(None,)):
         self.windows = windows
         self.steps = []
-        self.fails = None
+        self.fails: BaseException | None = None
         self.loses_pages = False
 
     def cache_specs(self):

@@ -12,7 +12,7 @@ from gptrs.nn.ragged_step import PAGE_SIZE
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.setup import GenerationSetup
-from runtime.generation.fake_lm import VOCABULARY, FakeModel, PaddedBackend
+from runtime.generation.fake_lm import VOCABULARY, FakeLM, FakeModel, PaddedBackend
 
 KINDS = [(None,), (40,), (None, 33), (7, None)]
 
@@ -62,6 +62,12 @@ def run(engine, *texts):
 def idle(setup):
     """Whether no text holds anything of the cache."""
     return all(group.held == group.reserved == 0 for group in setup.cache.pool.groups)
+
+
+def steps_of(setup: GenerationSetup):
+    """Return the steps that the fake model has run."""
+    assert isinstance(setup.lm, FakeLM)
+    return setup.lm.steps
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -162,7 +168,7 @@ def test_prompts_that_begin_alike_are_read_once():
     start = list(range(1, 41)) * 2
     texts = [setup.new_text([*start, number]) for number in range(1, 6)]
     run(setup.new_engine(), *texts)
-    rows = [len(step.tokens) for step in setup.lm.steps]
+    rows = [len(step.tokens) for step in steps_of(setup)]
     whole = len(start) // PAGE_SIZE * PAGE_SIZE
     assert rows[0] == whole, "the others wait for the pages that are being read"
     assert sum(rows) == whole + 5 * (len(start) + 1 - whole) + 5 * 2
@@ -177,7 +183,7 @@ def test_copies_share_the_pages_of_their_prompt():
     engine.step()
     assert setup.cache.pool.groups[0].held == 2
     run(engine)
-    assert [len(step.tokens) for step in setup.lm.steps] == [50, 4, 4, 4]
+    assert [len(step.tokens) for step in steps_of(setup)] == [50, 4, 4, 4]
     assert len({tuple(text.tokens) for text in (first, *copies)}) == 4
     assert idle(setup)
 
@@ -190,7 +196,7 @@ def test_decoding_goes_on_while_a_prompt_is_read():
     engine.add(setup.new_text(list(range(1, 41))))
     for _ in range(3):
         engine.step()
-    assert [len(step.tokens) for step in setup.lm.steps] == [2, 17, 17, 9]
+    assert [len(step.tokens) for step in steps_of(setup)] == [2, 17, 17, 9]
 
 
 def test_a_text_that_is_cancelled_makes_room():
