@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -15,12 +14,12 @@ from safetensors.numpy import load_file, save_file
 
 import gptrs
 from gptrs import functionals as F
-from gptrs.backend.protocol import InputRole
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor
 from gptrs.ir import Program, dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.elementwise import Cast
+from gptrs.ir.symbolic_dim import evaluated, symbols_of
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.paged_texts import PagedTexts
 from gptrs.runtime.load import LoadedModel
@@ -37,21 +36,28 @@ Compiled = list[tuple[Program, NumbaExecutable]]
 def compiled(monkeypatch: pytest.MonkeyPatch) -> Compiled:
     """What the backend compiles in a test."""
     found: Compiled = []
-    compile_ = NumbaBackend.compile
-
-    def spy(self: NumbaBackend, program: Program, roles: Sequence[InputRole]) -> NumbaExecutable:
-        executable = compile_(self, program, roles)
-        found.append((program, executable))
-        return executable
-
-    monkeypatch.setattr(NumbaBackend, "compile", spy)
+    for name in ("compile", "compile_symbolic"):
+        _spy(monkeypatch, name, found)
     return found
 
 
+def _spy(monkeypatch: pytest.MonkeyPatch, name: str, found: Compiled) -> None:
+    compile_ = getattr(NumbaBackend, name)
+
+    def spy(self: NumbaBackend, program: Program, *given: object) -> NumbaExecutable:
+        executable = compile_(self, program, *given)
+        found.append((program, executable))
+        return executable
+
+    monkeypatch.setattr(NumbaBackend, name, spy)
+
+
 def widened_elements(program: Program) -> int:
-    """Elements that the largest cast of a program gives."""
+    """Elements that the largest cast of a program gives; each of its symbols stands for 40."""
     made = [each for each in program.main.body.instructions if isinstance(each.op, Cast)]
-    return max((each.result.type.size for each in made), default=0)
+    sizes = [each.result.type.size for each in made]
+    forty = dict.fromkeys(symbols_of(sizes), 40)
+    return max((evaluated(size, forty) for size in sizes), default=0)
 
 
 def packed_sizes(executable: NumbaExecutable) -> set[int]:

@@ -13,6 +13,7 @@ from gptrs import functionals as F
 from gptrs.capture import primitives
 from gptrs.capture.jitting.jit import Jitted
 from gptrs.errors import UsageError
+from gptrs.ir import dtypes
 
 
 @pytest.fixture(autouse=True)
@@ -214,6 +215,14 @@ def test_eager_mode_may_read_values(monkeypatch):
     monkeypatch.setenv("GPTRS_EAGER", "1")
     absolute = gptrs.jit(lambda x: x if x.item() > 0 else -x)
     assert absolute(gptrs.tensor(-2.0)).item() == 2
+
+
+def test_a_program_lowered_in_eager_mode_computes_its_constants(monkeypatch):
+    function = gptrs.jit(lambda x: x + primitives.iota((3,), 0, dtypes.f32))
+    x = gptrs.tensor([1.0, 2.0, 3.0])
+    wanted = str(function.lower(x))
+    monkeypatch.setenv("GPTRS_EAGER", "1")
+    assert str(function.lower(x)) == wanted
 
 
 def test_active_overrides_are_part_of_the_signature():

@@ -8,6 +8,7 @@ import pytest
 from functionals.canonical_programs import canonical, found_calls, one
 from fuzzing.differential import evaluate
 from gptrs import functionals as F
+from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.matching.patterns import FunctionalPattern, pattern, pattern_names
@@ -172,6 +173,16 @@ def test_examples_must_tell_numbers_apart():
     ]
     with pytest.raises(UsageError, match="`scaled` cannot read `unused` off a program"):
         _ = FunctionalPattern("scaled", scaled, examples).variants
+
+
+def test_a_pattern_is_derived_in_eager_mode_too(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("GPTRS_EAGER", "1")
+
+    def numbered(x: Tensor) -> Tensor:
+        return x + primitives.iota((3,), 0, x.dtype)
+
+    found = FunctionalPattern("numbered", numbered, [{"x": parse_type("f32[3]")}])
+    assert len(found.variants) == 1
 
 
 def test_a_fusion_pass_puts_a_kernel_in_place_of_each_call():

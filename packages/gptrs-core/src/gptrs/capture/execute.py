@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import cast
 
 import numpy as np
@@ -30,15 +32,26 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.environment import Variables
 
 _EAGER = Variables("GPTRS_EAGER")
+_capturing: ContextVar[bool] = ContextVar("gptrs_capturing", default=False)
 
 program_cache = ProgramCache[Prepared]()
 """Executables of flushed graphs, shared by the whole process."""
 
 
 def eager() -> bool:
-    """Return whether `GPTRS_EAGER=1` is set: each op then runs as soon as it is captured."""
+    """Return whether each op runs as soon as it is applied: `GPTRS_EAGER=1`, and no capture."""
     (asked,) = _EAGER.values()
-    return asked not in (None, "", "0")
+    return asked not in (None, "", "0") and not _capturing.get()
+
+
+@contextmanager
+def capturing() -> Generator[None]:
+    """Run the block without eager mode: a program is wanted, not values."""
+    token = _capturing.set(True)
+    try:
+        yield
+    finally:
+        _capturing.reset(token)
 
 
 def run_program(

@@ -167,13 +167,14 @@ class CapturedFunction:
             )
         token = _open_captures.set((*opened, (self, key)))
         try:
-            return call.shape.call(self._function, call.structures, iter(tensors))
+            with execute.capturing():
+                return call.shape.call(self._function, call.structures, iter(tensors))
         finally:
             _open_captures.reset(token)
 
     def run_inlined(self, call: JitCall) -> Tree:
         """Return the result of the Python function: computed if eager, else captured."""
-        if execute.eager() and not _open_captures.get():
+        if execute.eager():
             returned = call.shape.call(self._function, call.structures, iter(call.tensors))
         else:
             returned = self._captured_call(call, call.tensors)

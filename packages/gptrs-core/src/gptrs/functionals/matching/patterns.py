@@ -19,6 +19,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeVar
 
+from gptrs.capture import execute
 from gptrs.capture.graph import Argument, GraphSlice, Leaf
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import GptrsError, UsageError
@@ -55,7 +56,7 @@ def capture(
     given = {**example, **{name: Tensor(leaf) for name, leaf in zip(tensors, leaves, strict=True)}}
     context = contextvars.Context()
     context.run(ASSUMPTIONS.set, ASSUMPTIONS.get())
-    result = context.run(function, **given)
+    result = context.run(execute.capturing()(function), **given)
     if not isinstance(result, Tensor):
         kind = type(result).__name__
         raise UsageError(f"a pattern needs a function of one result, got a value of type `{kind}`")
