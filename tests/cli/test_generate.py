@@ -91,6 +91,25 @@ def test_a_prompt_can_come_from_standard_input(gptrs_process, model_directory):
     assert result.json["prompt"] == "smile 😀"
 
 
+def test_a_prompt_may_be_an_argument_or_be_piped_in(gptrs_process, model_directory):
+    asked = ("generate", "--model", model_directory, "--max-tokens", 2, "--json")
+    assert gptrs_process(*asked, "the cat", stdin=b"unused").json["prompt"] == "the cat"
+    assert gptrs_process(*asked, stdin=b"the dog\n").json["prompt"] == "the dog"
+    assert gptrs_process(*asked, stdin=b"two\nlines\n\n").json["prompt"] == "two\nlines\n"
+    both = gptrs_process(*asked, "the cat", "--prompt", "the dog")
+    assert both.json["message"] == "`PROMPT` and `--prompt` exclude each other"
+    none = gptrs_process(*asked)
+    assert (none.code, none.json["message"]) == (2, "there is no prompt")
+
+
+def test_a_made_up_prompt_is_shown_beside_a_piped_text(gptrs):
+    result = gptrs("generate", "--max-tokens", 1)
+    assert "continues the prompt `def read_file(path):`" in result.err
+    result = gptrs("generate", "--max-tokens", 1, "--echo")
+    assert result.out.startswith("def read_file(path):")
+    assert "continues the prompt" not in result.err
+
+
 def test_tokens_may_be_separated_by_spaces(generated):
     assert generated("--prompt-ids", " 5, 9  2 ")["prompt_token_ids"] == [5, 9, 2]
 

@@ -36,6 +36,15 @@ def test_without_a_path_the_bundled_model_is_loaded():
     assert model.has_tokenizer
 
 
+def test_a_bundled_model_has_a_name_where_nothing_lies_under_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert load_model("demo", backend="ref").files.path == manager().demo_model_path()
+    save_tiny_gpt2(tmp_path / "demo")
+    assert load_model("demo", backend="ref").config["n_embd"] == 32
+    with pytest.raises(ModelError):
+        load_model("./other/demo", backend="ref")
+
+
 @pytest.mark.parametrize("dtype", [np.int64, np.int32, np.uint8])
 def test_forward_takes_any_integer_type(model, dtype):
     tokens = np.array([[4, 5, 6], [7, 8, 9]])

@@ -14,6 +14,7 @@ import typer
 from gptrs.checkpoint.converting.convert import Converted
 from gptrs.checkpoint.converting.convert import convert as convert_checkpoint
 from gptrs.checkpoint.converting.shards import parse_size
+from gptrs.runtime.bundled_models import model_path
 from gptrs_cli.inspect.checkpoint import byte_size, count
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
@@ -112,7 +113,7 @@ def _converted(source: str, destination: Path, options: ConvertOptions) -> Conve
                 step(done // _STEP, max(1, total // _STEP), printable(name))
 
         return convert_checkpoint(
-            source,
+            model_path(source),
             destination,
             to=None if options.to is None else options.to.value,
             dtype=None if options.dtype is None else options.dtype.value,

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
+import typer
+
 from gptrs.runtime.generation.model_settings import configured_sampling
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs_cli.options.declare import option
@@ -17,6 +19,14 @@ from gptrs_cli.options.declare import option
 class PromptOptions:
     """The prompt: text, tokens or a file, perhaps as a message of a conversation."""
 
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="PROMPT",
+            help="The text to continue; without any prompt, what is piped to standard input.",
+            show_default=False,
+        ),
+    ] = None
     prompt: Annotated[str | None, option("--prompt", "The text to continue.", metavar="TEXT")] = (
         None
     )
@@ -47,6 +57,7 @@ class PromptOptions:
     def given(self) -> dict[str, str]:
         """Return the prompts that were given, by their options."""
         options = {
+            "PROMPT": self.text,
             "--prompt": self.prompt,
             "--prompt-ids": self.prompt_ids,
             "--prompt-file": self.prompt_file,

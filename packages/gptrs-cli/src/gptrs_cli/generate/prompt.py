@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,23 +26,39 @@ class Prompt:
 
 
 def read_prompt(options: PromptOptions, *, has_default: bool) -> Prompt:
-    """Return the prompt of the one option that is given, else DEMO_PROMPT if `has_default`.
+    """Return the one prompt that is given, else what is piped in, else DEMO_PROMPT if it may be.
 
-    UsageError without a prompt, for two of them, and for malformed tokens; InputFileError for a
-    file that cannot be read as UTF-8.
+    A piped text loses its last line break, which `echo` adds. UsageError without a prompt, for two
+    of them, and for malformed tokens; InputFileError for a file that cannot be read as UTF-8.
     """
     given = list(options.given)
     if len(given) > 1:
         raise UsageError(f"`{given[0]}` and `{given[1]}` exclude each other", hint="give one")
-    if options.prompt is not None:
-        return Prompt(options.prompt)
+    text = options.prompt if options.text is None else options.text
+    if text is not None:
+        return Prompt(text)
     if options.prompt_ids is not None:
         return Prompt(parse_integers(options.prompt_ids, "--prompt-ids"))
     if options.prompt_file is not None:
         return Prompt(_read_text(options.prompt_file))
+    if _is_piped() and (piped := _read_text(_STDIN).removesuffix("\n").removesuffix("\r")):
+        return Prompt(piped)
     if has_default:
         return Prompt(DEMO_PROMPT, is_default=True)
-    raise UsageError("there is no prompt", hint="give --prompt, --prompt-file or --prompt-ids")
+    raise UsageError(
+        "there is no prompt",
+        hint='give it as an argument, `gptrs generate "Once upon a time"`, pipe it in,'
+        " or name --prompt-file or --prompt-ids",
+    )
+
+
+def _is_piped() -> bool:
+    """Return whether standard input is a pipe, a file or a socket, so that it ends."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # none at all, closed, or replaced
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
 
 def _read_text(file: str) -> str:

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import sys
 
+from gptrs.quoting import quoted
 from gptrs.runtime.generation.batch import Several
 from gptrs.runtime.generation.chat_session import chat_prompt, conversation
 from gptrs.runtime.generation.generate import Generation, TextStream, stream
@@ -14,7 +15,7 @@ from gptrs.runtime.observe.profile import Profile
 from gptrs_cli.generate.batch import run_prompts
 from gptrs_cli.generate.chat_loop import converse
 from gptrs_cli.generate.page import Page, figures, result_fields, shown_text, write_stream
-from gptrs_cli.generate.prompt import Prompt, read_prompt
+from gptrs_cli.generate.prompt import DEMO_PROMPT, Prompt, read_prompt
 from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.observation import profile_fields
 from gptrs_cli.options.model import loaded_model, model_shown
@@ -79,6 +80,7 @@ class _Work:
         assert self._stream is not None
         page = Page()
         before = self._shown_prompt(page)
+        self._name_default(page)
         interrupted = write_stream(page, self._stream, self._model, self._waiting, before)
         result = self._stream.generation
         if interrupted:
@@ -91,6 +93,7 @@ class _Work:
         """Print all texts at the end, then the figures; return whether the user interrupted."""
         interrupted, results = self._finished()
         page = Page()
+        self._name_default(page)
         page.write(self._shown_prompt(page), dim=True)
         for number, result in enumerate(results, start=1):
             if page.is_terminal:
@@ -133,6 +136,11 @@ class _Work:
             return interrupted, self._several.generations
         assert self._stream is not None
         return interrupted, [self._stream.generation]
+
+    def _name_default(self, page: Page) -> None:
+        """Say on standard error what is continued, where the text alone goes to a pipe."""
+        if self._prompt.is_default and not page.is_terminal and not self._request.output.echo:
+            note(f"continues the prompt {quoted(DEMO_PROMPT.strip())}; give one of your own")
 
     def _shown_prompt(self, page: Page) -> str:
         """Return the prompt if it was asked for with --echo or is the default, else ""."""

@@ -14,6 +14,7 @@ from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import GptrsError
 from gptrs.plugins.manager import manager
+from gptrs.runtime.bundled_models import model_path
 from gptrs_cli.terminal.stderr import printable
 from gptrs_cli.terminal.tables import print_table
 
@@ -103,10 +104,11 @@ class CheckpointReport:
 
 
 def read_report(path: Path) -> CheckpointReport:
-    """Read the headers of a model (a folder, a file, a hub id) or of a file of tensors.
+    """Read the headers of a model (a folder, a file, a name) or of a file of tensors.
 
     ModelError or CheckpointError if there is none, or it is malformed.
     """
+    path = Path(model_path(path))
     if is_checkpoint(path) or not path.is_file():
         return _model_report(find_model(path))
     if is_other_archive(path):

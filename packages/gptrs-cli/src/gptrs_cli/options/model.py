@@ -14,7 +14,7 @@ ModelOption = Annotated[
     option(
         "--model",
         "A directory as transformers saves it, a .gptrschk file, or ORG/NAME[@REVISION] of the"
-        " Hugging Face hub; the bundled demo model without it.",
+        " Hugging Face hub, or `demo`, the bundled model, which is taken without it.",
         metavar="MODEL",
     ),
 ]

@@ -27,6 +27,7 @@ from gptrs.plugins.capabilities import (
 )
 from gptrs.plugins.manager import manager
 from gptrs.quoting import shown_value
+from gptrs.runtime.bundled_models import model_path
 from gptrs.runtime.functional_overrides import OverriddenModel, model_choices
 from gptrs.runtime.images.processor import ImageProcessor
 from gptrs.runtime.images.settings import image_processor_of
@@ -222,8 +223,9 @@ def load_model(
 ) -> LoadedModel:
     """Load the model at `path` (None: the bundled demo model) on a backend by name.
 
-    `path` is a model folder, a `GPTRSCHK` file or, where nothing has that name, a model of the
-    Hugging Face hub as `ORG/NAME[@REVISION]`, for which the library `huggingface_hub` is needed.
+    `path` is a model folder, a `GPTRSCHK` file or, where nothing has that name, a bundled model
+    (`demo`) or one of the Hugging Face hub as `ORG/NAME[@REVISION]`, for which the library
+    `huggingface_hub` is needed.
 
     Without `backend` the one in `GPTRS_BACKEND` or the installed one of highest priority is taken;
     `threads` None leaves their number to it. Raises ModelError (no such model, unknown kind,
@@ -235,7 +237,7 @@ def load_model(
     """
     started = time.perf_counter()
     plugins = manager()
-    source = find_model(plugins.demo_model_path() if path is None else path)
+    source = find_model(model_path(path))
     factory = plugins.model_factory(source.model_type)
     engine = plugins.get_backend(backend, threads)
     config_path = str(source.path / CONFIG)

@@ -10,6 +10,7 @@ from typing import Annotated
 from gptrs.checkpoint.models.find_model import find_model
 from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import manager
+from gptrs.runtime.bundled_models import model_path
 from gptrs.runtime.functional_listing import (
     ListedFunctional,
     ListedImplementation,
@@ -36,7 +37,7 @@ def functionals(
 
     Each is shown with the implementation that it uses, and why.
     """
-    config = find_model(model).config if model else None
+    config = find_model(model_path(model)).config if model else None
     with command_line_overrides(settings.overrides):
         listed = list_functionals(config, str(model))
     if settings.json:

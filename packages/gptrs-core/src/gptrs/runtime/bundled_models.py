@@ -1,0 +1,24 @@
+"""Models that plugins bring along, by name: `demo` where gptrs-models is installed."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from gptrs.plugins.descriptions import DemoModelPlugin
+from gptrs.plugins.manager import manager
+
+
+def model_path(name: str | os.PathLike[str] | None) -> Path | str:
+    """Return where the model that a user names lies, a name of the hub as it is.
+
+    What lies at that path comes first, then the bundled model of that name. None means the first
+    bundled model by name. PluginError where that is broken, or there is none for None.
+    """
+    if name is None:
+        return manager().demo_model_path()
+    given = os.fspath(name)
+    if os.path.lexists(given) or os.path.basename(given) != given:
+        return given
+    bundled = [record.name for record in manager().records(DemoModelPlugin)]
+    return manager().demo_model_path(given) if given in bundled else given
