@@ -2,15 +2,17 @@
 
 import logging
 import os
+import re
 import stat
 import time
 from pathlib import Path
 
 import pytest
 
+from gptrs.cache_files import keep_within
 from gptrs.errors import UsageError
 from gptrs_backend_numba.codegen.kernel_entry import Entry, encoded
-from gptrs_backend_numba.codegen.kernel_inventory import clear, keep_within, versions_in
+from gptrs_backend_numba.codegen.kernel_inventory import NAMES, clear, versions_in
 from gptrs_backend_numba.codegen.kernel_store import KernelStore, open_store
 
 
@@ -191,8 +193,8 @@ def test_the_folder_is_not_listed_for_every_entry(
 ) -> None:
     listed: list[int] = []
 
-    def listing(folder: Path, budget: int) -> int:
-        free = keep_within(folder, budget)
+    def listing(folder: Path, names: re.Pattern[str], budget: int) -> int:
+        free = keep_within(folder, names, budget)
         listed.append(free)
         return free
 
@@ -227,7 +229,7 @@ def test_what_a_killed_writer_left_goes_and_what_is_not_ours_stays(root: Path) -
     for name, age in ((".new-old", 7200), (".new-young", 0), ("notes.txt", 7200)):
         (folder / name).write_text("")
         os.utime(folder / name, (time.time() - age,) * 2)
-    keep_within(folder, 1 << 20)
+    keep_within(folder, NAMES, 1 << 20)
     assert {path.name for path in folder.iterdir()} == {A, ".new-young", "notes.txt"}
     assert clear(folder, None).count == 1
     assert {path.name for path in folder.iterdir()} == {".new-young", "notes.txt"}

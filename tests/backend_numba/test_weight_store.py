@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gptrs.backend.kernel_cache import Entries
 from gptrs.backend.weight_identity import WeightFile, WeightIdentity, file_digest
+from gptrs.cache_files import Entries
 from gptrs_backend_numba.kept_weights import weight_file
 from gptrs_backend_numba.kept_weights.weight_file import TRAILER, bring_to_disk
-from gptrs_backend_numba.kept_weights.weight_folder import LABEL, clear, files_in, kept_in
+from gptrs_backend_numba.kept_weights.weight_folder import LABEL, clear, kept_files, kept_in
 from gptrs_backend_numba.kept_weights.weight_store import LEAST, WeightStore
 
 VERSION = "0123456789abcdef"
@@ -39,10 +39,10 @@ def contents(seed: int, nbytes: int = LEAST) -> np.ndarray:
 
 def kept(store: WeightStore, identity: WeightIdentity, form: str, array: np.ndarray) -> Path:
     """Keep a form and return its file once it is written."""
-    before = {found.path for found in files_in(root_of(store))}
+    before = {found.path for found in kept_files(root_of(store))}
     store.keep(identity, form, array)
     store.writer.finish()
-    (path,) = {found.path for found in files_in(root_of(store))} - before
+    (path,) = {found.path for found in kept_files(root_of(store))} - before
     return path
 
 
@@ -97,7 +97,7 @@ def test_files_are_private_and_read_only_once_they_are_on_the_disk(
 def test_small_forms_are_not_kept(store: WeightStore, weights: Weights) -> None:
     store.keep(weights.identity("w"), "form", contents(1, LEAST - 1))
     store.writer.finish()
-    assert list(files_in(root_of(store))) == []
+    assert list(kept_files(root_of(store))) == []
 
 
 def test_what_died_meanwhile_is_not_written(store: WeightStore, weights: Weights) -> None:
@@ -111,7 +111,7 @@ def test_a_file_that_changed_meanwhile_gives_no_form(store: WeightStore, weights
     weights.unchanged = False
     store.keep(weights.identity("w"), "form", array)
     store.writer.finish()
-    assert list(files_in(root_of(store))) == []
+    assert list(kept_files(root_of(store))) == []
 
 
 @pytest.mark.parametrize("damage", ["short", "long", "trailer", "renamed", "empty"])
@@ -192,7 +192,7 @@ def test_what_this_process_uses_makes_no_room(
     for name, array in zip("abcd", arrays, strict=True):
         small.keep(weights.identity(name), "form", array)
     small.writer.finish()
-    assert len(list(files_in(root_of(store)))) == 2
+    assert len(list(kept_files(root_of(store)))) == 2
     assert not small.keeps
     assert caplog.text.count("do not all fit") == 1
 

@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from cli.test_terminal import on_a_terminal
-from gptrs.backend.kernel_cache import CacheReport, CacheVersion, Entries
+from gptrs.backend.kernel_cache import CacheReport, CacheVersion
 from gptrs.backend.weight_cache import KeptFile, WeightCacheReport
+from gptrs.cache_files import Entries
 from gptrs.plugins.manager import manager
 from runtime.tiny_gpt2 import save_tiny_gpt2
 

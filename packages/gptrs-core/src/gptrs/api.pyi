@@ -6,7 +6,6 @@ from gptrs.backend.bound_inputs import BindingExecutable as BindingExecutable
 from gptrs.backend.bound_inputs import BoundInputs as BoundInputs
 from gptrs.backend.kernel_cache import CacheReport as CacheReport
 from gptrs.backend.kernel_cache import CacheVersion as CacheVersion
-from gptrs.backend.kernel_cache import Entries as Entries
 from gptrs.backend.kernel_cache import KernelCache as KernelCache
 from gptrs.backend.machine_probe import MachineProbe as MachineProbe
 from gptrs.backend.memory_plan import dying_values as dying_values
@@ -31,6 +30,7 @@ from gptrs.backend.weight_cache import WeightCacheReport as WeightCacheReport
 from gptrs.backend.weight_identity import WeightFile as WeightFile
 from gptrs.backend.weight_identity import WeightIdentity as WeightIdentity
 from gptrs.backend.weight_identity import WeightKeeper as WeightKeeper
+from gptrs.cache_files import Entries as Entries
 from gptrs.capture import primitives as primitives
 from gptrs.capture.compilation import BackendWithPasses as BackendWithPasses
 from gptrs.capture.events.trace import CompileEnd as CompileEnd

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
+import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import platformdirs
 
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """No link is followed, and a pipe in the place of a file does not block."""
-PARTIAL = ".new-"
+_PARTIAL = ".new-"
 """The beginning of the names of files that are being written."""
-ABANDONED_S = 3600.0
+_ABANDONED_S = 3600.0
 """After so many seconds nobody writes to a partial file any more: its writer was killed."""
 
 
@@ -49,9 +53,53 @@ def require_own(status: os.stat_result) -> None:
         raise PermissionError(0, "other users may write to it")
 
 
-def remove_abandoned(folder: Path, before: float) -> None:
-    """Remove the partial files that were last written to before a time, in seconds."""
-    for path in folder.glob(f"{PARTIAL}*"):
+def read_own(path: Path, most: int) -> bytes | None:
+    """Return the content of a file that nobody but this user can have written; mark it as used.
+
+    None for what is no regular file, or has more than `most` bytes. PermissionError as in
+    `require_own`, other OSErrors as `open` raises them.
+    """
+    with os.fdopen(os.open(path, OPEN_FLAGS), "rb") as file:
+        status = os.fstat(file.fileno())
+        require_own(status)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > most:
+            return None
+        data = file.read(most)
+        os.utime(file.fileno())
+        return data
+
+
+@contextmanager
+def whole_file(path: Path) -> Generator[int]:
+    """Yield a descriptor; what is written to it becomes the file `path` when the scope ends.
+
+    After an exception there is no file. A loss of power may leave a part of it: who reads it must
+    be able to tell.
+    """
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=_PARTIAL)
+    try:
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all bytes, in several steps where the system takes a part of them only."""
+    left = memoryview(data)
+    while left.nbytes:
+        left = left[os.write(descriptor, left) :]
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove the partial files whose writers were killed: nothing was written to them for long."""
+    before = time.time() - _ABANDONED_S
+    for path in folder.glob(f"{_PARTIAL}*"):
         try:
             if path.lstat().st_mtime < before:
                 path.unlink()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from gptrs.private_files import OPEN_FLAGS, require_own
+from gptrs.private_files import OPEN_FLAGS, read_own
 
 _MAGIC = b"gptrs kernel 2\n"
 _DIGEST = hashlib.sha256().digest_size
@@ -45,21 +44,16 @@ def decoded(data: bytes) -> Entry:
     return Entry(version.decode(), body)
 
 
-def read_own(path: Path) -> Entry:
+def read_entry(path: Path) -> Entry:
     """Read an entry that nobody but this user can have written, and note that it was used.
 
     PermissionError for a file that is another user's or open to them, DamagedEntryError for one
     that is not whole, other OSErrors as `open` raises them.
     """
-    descriptor = os.open(path, OPEN_FLAGS)
-    with os.fdopen(descriptor, "rb") as file:
-        found = os.fstat(descriptor)
-        require_own(found)
-        if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
-            raise DamagedEntryError("it is no kernel")
-        entry = decoded(file.read())
-        os.utime(descriptor)
-        return entry
+    data = read_own(path, _LARGEST)
+    if data is None:
+        raise DamagedEntryError("it is no kernel")
+    return decoded(data)
 
 
 def version_of(path: Path) -> str | None:

@@ -6,15 +6,15 @@ import fcntl
 import hashlib
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gptrs.private_files import PARTIAL, private_folder
-from gptrs_backend_numba.codegen.kernel_entry import DamagedEntryError, Entry, encoded, read_own
-from gptrs_backend_numba.codegen.kernel_inventory import budget_bytes, keep_within
+from gptrs.cache_files import keep_within
+from gptrs.private_files import private_folder, whole_file, write_all
+from gptrs_backend_numba.codegen.kernel_entry import DamagedEntryError, Entry, encoded, read_entry
+from gptrs_backend_numba.codegen.kernel_inventory import NAMES, budget_bytes
 
 _LOG = logging.getLogger("gptrs")
 _LOCK_FILE = ".lock"
@@ -49,7 +49,7 @@ class KernelStore:
             return None
         path = self.folder / key
         try:
-            return read_own(path).body
+            return read_entry(path).body
         except FileNotFoundError:
             return None
         except DamagedEntryError as error:
@@ -73,10 +73,11 @@ class KernelStore:
         if self.folder is None or not self.keeps:
             return
         try:
-            _write(self.folder, key, encoded(Entry(self.version, body)))
+            with whole_file(self.folder / key) as descriptor:
+                write_all(descriptor, encoded(Entry(self.version, body)))
             self._unseen -= len(body)
             if self._unseen <= 0:
-                free = keep_within(self.folder, self.budget)
+                free = keep_within(self.folder, NAMES, self.budget)
                 # Other processes save as well.
                 self._unseen = max(free // 4, self.budget // 64)
         except OSError as error:
@@ -130,21 +131,6 @@ def open_store(version: str) -> KernelStore:
         _LOG.warning("compiled kernels are not cached in `%s`: %s", error.filename, error.strerror)
         return KernelStore(None, version, budget)
     return KernelStore(folder, version, budget)
-
-
-def _write(folder: Path, key: str, data: bytes) -> None:
-    """Give `data` the name `key` once all of it is written.
-
-    What a loss of power leaves of it is no whole entry, and so is compiled again.
-    """
-    descriptor, temporary = tempfile.mkstemp(dir=folder, prefix=PARTIAL)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(temporary, folder / key)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _lock_key(descriptor: int, key: str) -> None:

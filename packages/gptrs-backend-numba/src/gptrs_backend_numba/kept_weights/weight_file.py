@@ -10,7 +10,6 @@ import hashlib
 import mmap
 import os
 import stat
-import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -20,7 +19,7 @@ from typing import cast
 import numpy as np
 
 from gptrs.backend.mapped_pages import prefetch_pages
-from gptrs.private_files import OPEN_FLAGS, PARTIAL, require_own
+from gptrs.private_files import OPEN_FLAGS, require_own, whole_file, write_all
 
 _MAGIC = b"gptrs weight 1\n\0"
 _BOOT = 16
@@ -70,23 +69,14 @@ def write_weight(path: Path, array: np.ndarray, stopped: Callable[[], bool]) -> 
     file is brought to the disk first.
     """
     data = memoryview(cast("bytearray", array.reshape(-1).view(np.uint8)))
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=PARTIAL)
-    try:
-        try:
-            for start in range(0, data.nbytes, _CHUNK):
-                if stopped():
-                    raise StoppedError
-                _write(descriptor, data[start : start + _CHUNK])
-            _write(descriptor, memoryview(_trailer(path.name, _boot())))
-            if not any(_boot()):
-                _bring_to_disk(descriptor)
-        finally:
-            os.close(descriptor)
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            os.unlink(temporary)
-        raise
+    with whole_file(path) as descriptor:
+        for start in range(0, data.nbytes, _CHUNK):
+            if stopped():
+                raise StoppedError
+            write_all(descriptor, data[start : start + _CHUNK])
+        write_all(descriptor, _trailer(path.name, _boot()))
+        if not any(_boot()):
+            _bring_to_disk(descriptor)
 
 
 def bring_to_disk(path: Path) -> None:
@@ -112,11 +102,6 @@ def prefetch_file(path: Path) -> None:
 def _bring_to_disk(descriptor: int) -> None:
     os.fsync(descriptor)
     os.fchmod(descriptor, _ON_DISK)
-
-
-def _write(descriptor: int, data: memoryview) -> None:
-    while data.nbytes:
-        data = data[os.write(descriptor, data) :]
 
 
 def _trailer(name: str, boot: bytes) -> bytes:

@@ -5,68 +5,45 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import stat
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
-from gptrs.backend.kernel_cache import Entries
 from gptrs.backend.weight_cache import KeptFile
 from gptrs.backend.weight_identity import file_digest
-from gptrs.errors import ExecutionError
-from gptrs.private_files import ABANDONED_S, remove_abandoned
+from gptrs.cache_files import Entries, Found, files_in, make_room, remove
+from gptrs.private_files import remove_abandoned
 
 LABEL = "path"
 """The file that says where the file of weights was."""
 _FOLDER = re.compile(r"[0-9a-f]{16}/[0-9a-f]{32}")
-_NAME = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}")
+_NAMES = re.compile(r"[0-9a-f]{32}-[0-9a-f]{16}")
 _LONGEST_LABEL = 1 << 14
 _MOST_BYTES = 20 << 30
 _SHARE = 4
 """The part of the disk, 1 / so much of what is free and what is kept, that is taken at most."""
 
 
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A kept form: its file, its size, and when it was used last."""
-
-    path: Path
-    nbytes: int
-    used: float
-
-
-def files_in(root: Path) -> Iterator[Found]:
+def kept_files(root: Path) -> Iterator[Found]:
     """Return all kept forms below `root`; other files are ignored."""
     for folder in _folders(root):
-        with suppress(FileNotFoundError), os.scandir(folder) as files:
-            for file in files:
-                with suppress(FileNotFoundError):  # another process was faster
-                    status = file.stat(follow_symlinks=False)
-                    if _NAME.fullmatch(file.name) and stat.S_ISREG(status.st_mode):
-                        yield Found(Path(file.path), status.st_size, status.st_mtime)
+        with suppress(FileNotFoundError):  # another process was faster
+            yield from files_in(folder, _NAMES)
 
 
 def default_budget(root: Path) -> int:
     """Return 20 GiB, or a quarter of what is free and kept on a disk where that is less."""
-    held = sum(found.nbytes for found in files_in(root))
+    held = sum(found.nbytes for found in kept_files(root))
     return min(_MOST_BYTES, (shutil.disk_usage(root).free + held) // _SHARE)
 
 
-def make_room(root: Path, budget: int, need: int, before: float) -> int:
-    """Remove forms last used before a time, the earliest first, until `need` bytes are free.
+def free_bytes(root: Path, budget: int, need: int, before: float) -> int:
+    """Return the free bytes of a budget, after removal of forms for `need` bytes: see `make_room`.
 
-    Returns how many bytes of the budget are free. What killed writers left is removed, too.
+    What killed writers left is removed, too.
     """
-    files = sorted(files_in(root), key=lambda found: found.used)
-    free = budget - sum(found.nbytes for found in files)
-    for found in files:
-        if free >= need or found.used >= before:
-            break
-        found.path.unlink(missing_ok=True)
-        free += found.nbytes
+    free = make_room(kept_files(root), budget, need, before)
     _remove_empty(root)
     return free
 
@@ -75,7 +52,7 @@ def kept_in(root: Path, version: str) -> list[KeptFile]:
     """Return what is kept by the file of weights and whether `version` uses it, largest first."""
     entries: dict[tuple[str, bool], Entries] = defaultdict(Entries)
     about: dict[Path, tuple[str, bool]] = {}
-    for found in files_in(root):
+    for found in kept_files(root):
         folder = found.path.parent
         if folder not in about:
             about[folder] = _label(folder), _is_current(folder, version)
@@ -86,19 +63,8 @@ def kept_in(root: Path, version: str) -> list[KeptFile]:
 
 def clear(root: Path, keep: str | None) -> Entries:
     """Remove all forms but those that the version `keep` uses; ExecutionError if one cannot be."""
-    removed = Entries()
     kept = {folder for folder in _folders(root) if keep and _is_current(folder, keep)}
-    for found in files_in(root):
-        if found.path.parent in kept:
-            continue
-        try:
-            found.path.unlink(missing_ok=True)
-        except OSError as error:
-            raise ExecutionError(
-                f"cannot remove `{found.path}`: {error.strerror}",
-                hint="make the directory writable, or set `GPTRS_CACHE_DIR` to another one",
-            ) from error
-        removed += Entries(1, found.nbytes)
+    removed = remove(found for found in kept_files(root) if found.path.parent not in kept)
     _remove_empty(root)
     return removed
 
@@ -130,7 +96,7 @@ def _remove_empty(root: Path) -> None:
     """Remove folders in which no form is left, and what killed writers left in others."""
     for folder in _folders(root):
         with suppress(OSError):
-            remove_abandoned(folder, time.time() - ABANDONED_S)
+            remove_abandoned(folder)
             if [path.name for path in folder.iterdir()] == [LABEL]:
                 (folder / LABEL).unlink()
             folder.rmdir()

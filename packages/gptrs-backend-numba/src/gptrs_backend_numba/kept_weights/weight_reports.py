@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gptrs.backend.kernel_cache import Entries
 from gptrs.backend.weight_cache import WeightCacheReport
 from gptrs.backend.weight_identity import WeightIdentity
+from gptrs.cache_files import Entries
 from gptrs_backend_numba.kept_weights.weight_folder import clear, kept_in
 from gptrs_backend_numba.kept_weights.weight_store import weight_store
 

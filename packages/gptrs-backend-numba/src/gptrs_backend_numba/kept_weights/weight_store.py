@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from gptrs.backend.kernel_cache import Entries
 from gptrs.backend.weight_identity import WeightIdentity
+from gptrs.cache_files import Entries
 from gptrs.private_files import make_private, private_folder
 from gptrs_backend_numba.codegen.compiled import kernel_store
 from gptrs_backend_numba.codegen.kernel_inventory import bytes_setting
@@ -29,7 +29,7 @@ from gptrs_backend_numba.kept_weights.weight_file import (
     prefetch_file,
     write_weight,
 )
-from gptrs_backend_numba.kept_weights.weight_folder import LABEL, default_budget, make_room
+from gptrs_backend_numba.kept_weights.weight_folder import LABEL, default_budget, free_bytes
 from gptrs_backend_numba.kept_weights.writer import BackgroundWriter
 
 _LOG = logging.getLogger("gptrs")
@@ -142,7 +142,7 @@ class WeightStore:
         assert self.root is not None, "the caller has looked"
         need = nbytes + TRAILER
         if self._free < need:
-            self._free = make_room(self.root, self.budget, need, before=self._started)
+            self._free = free_bytes(self.root, self.budget, need, before=self._started)
         if self._free < need:
             self._give_up(
                 f"packed weights do not all fit into {self.budget} bytes of `{self.root}`,"

@@ -8,19 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from gptrs.cache_files import Entries
+
 Compiling = Callable[[int, int | None], None]
 """Told before a kernel is compiled: which one it is, from 1, and of how many, None if unknown."""
-
-
-@dataclass(frozen=True, slots=True)
-class Entries:
-    """A number of entries and the bytes that they take on disk."""
-
-    count: int = 0
-    nbytes: int = 0
-
-    def __add__(self, other: Entries) -> Entries:
-        return Entries(self.count + other.count, self.nbytes + other.nbytes)
 
 
 @dataclass(frozen=True, slots=True)

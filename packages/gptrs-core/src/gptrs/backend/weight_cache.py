@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from gptrs.backend.kernel_cache import Entries
+from gptrs.cache_files import Entries
 
 
 @dataclass(frozen=True, slots=True)

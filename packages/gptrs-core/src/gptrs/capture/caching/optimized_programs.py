@@ -11,24 +11,18 @@ import io
 import logging
 import os
 import pickle
-import tempfile
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from gptrs.cache_files import keep_within
 from gptrs.errors import GptrsError
 from gptrs.ir import dtypes
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.optimizer.parameter_folding import Split
-from gptrs.private_files import (
-    ABANDONED_S,
-    OPEN_FLAGS,
-    PARTIAL,
-    private_folder,
-    remove_abandoned,
-    require_own,
-)
+from gptrs.private_files import private_folder, read_own, whole_file, write_all
 
 FOLDER = "programs"
 BUDGET = 64 << 20
@@ -37,6 +31,8 @@ SMALLEST_KEPT = 100
 """Instructions of a captured program from which keeping it pays: less is optimized in 10 ms."""
 _LARGEST = 4 << 20
 """Bytes of a file. A larger one has large literals, which cost more to read than to fold anew."""
+_NAMES = re.compile(r"[^.]+\.[0-9a-f]{8}")
+"""A key, and a digest of the sizes that are served."""
 _DIGEST = hashlib.sha256().digest_size
 _LOG = logging.getLogger("gptrs")
 
@@ -82,8 +78,9 @@ class OptimizedPrograms:
             return
         name = f"{key}.{hashlib.blake2b(repr(made.guards).encode(), digest_size=4).hexdigest()}"
         try:
-            _write(self._folder / name, hashlib.sha256(body).digest() + body)
-            _keep_within(self._folder, BUDGET)
+            with whole_file(self._folder / name) as descriptor:
+                write_all(descriptor, hashlib.sha256(body).digest() + body)
+            keep_within(self._folder, _NAMES, BUDGET)
         except OSError as error:
             _LOG.info("optimized programs cannot be kept in `%s`: %s", self._folder, error.strerror)
             self._folder = None
@@ -131,11 +128,7 @@ class _ProgramReader(pickle.Unpickler):
 def _read(path: Path) -> _Optimized | None:
     """Return the content of a file that only this user can have written, None if it has none."""
     try:
-        with os.fdopen(os.open(path, OPEN_FLAGS), "rb") as file:
-            status = os.fstat(file.fileno())
-            require_own(status)
-            data = file.read(_LARGEST + _DIGEST + 1)
-            os.utime(file.fileno())
+        data = read_own(path, _LARGEST + _DIGEST) or b""
     except OSError:
         return None
     body = data[_DIGEST:]
@@ -146,30 +139,3 @@ def _read(path: Path) -> _Optimized | None:
     except (pickle.UnpicklingError, AttributeError, TypeError, ValueError, GptrsError, EOFError):
         return None
     return found if isinstance(found, _Optimized) else None
-
-
-def _write(path: Path, data: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=PARTIAL)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _keep_within(folder: Path, budget: int) -> None:
-    """Remove the files that were read longest ago until the others fit into `budget` bytes."""
-    found: list[tuple[float, int, str]] = []
-    for entry in os.scandir(folder):
-        status = entry.stat(follow_symlinks=False)
-        found.append((status.st_mtime, status.st_size, entry.path))
-    excess = sum(size for _, size, _ in found) - budget
-    for _, size, path in sorted(found):
-        if excess <= 0:
-            break
-        Path(path).unlink(missing_ok=True)
-        excess -= size
-    newest = max((when for when, _, _ in found), default=0.0)
-    remove_abandoned(folder, newest - ABANDONED_S)

@@ -10,10 +10,10 @@ import numpy as np
 
 from gptrs.backend.kernel_cache import CacheReport as CacheReport
 from gptrs.backend.kernel_cache import Compiling, KernelCache
-from gptrs.backend.kernel_cache import Entries as Entries
 from gptrs.backend.protocol import Backend
 from gptrs.backend.weight_cache import WeightCache
 from gptrs.backend.weight_cache import WeightCacheReport as WeightCacheReport
+from gptrs.cache_files import Entries as Entries
 from gptrs.errors import BackendError, ContextLengthError, PluginError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import manager
