@@ -219,7 +219,7 @@ def test_a_distribution_without_metadata_is_listed(install, tmp_path):
     install("dist", {BACKENDS: {"x": "x_plugin:P"}}, {"x_plugin": described("x")})
     (tmp_path / "dist-1.0.dist-info" / "METADATA").unlink()
     (record,) = configure().records()
-    assert (record.state, record.distribution) == ("available", "unknown")
+    assert (record.state, record.distribution) == ("available", "dist")
 
 
 def test_other_groups_are_none_of_our_business(install):

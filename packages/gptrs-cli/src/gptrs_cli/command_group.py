@@ -68,7 +68,7 @@ def built_in() -> PluginManager:
 
     PluginError when its entry points cannot be read.
     """
-    plugins = PluginManager(Selection(allowed=frozenset()))
+    plugins = PluginManager(Selection(allowed=frozenset()), quiet=True)
     if not plugins.descriptions(CommandPlugin):
         reason = next((r.reason for r in plugins.records() if r.distribution == "gptrs-cli"), None)
         raise PluginError(

@@ -6,19 +6,20 @@ one become the state of that plugin, with the reason.
 
 from __future__ import annotations
 
-import importlib.metadata
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.metadata import EntryPoint
 
 import pluggy
 
 from gptrs.errors import PluginError
 from gptrs.plugins.descriptions import API_VERSION, PluginDescription, is_compatible
+from gptrs.plugins.entry_points import ENTRY_POINTS_FILE, Installed, installed
 from gptrs.plugins.hookspecs import EXTENSION_POINTS, PROJECT, ExtensionPoint, Hooks
 from gptrs.plugins.selection import Selection, canonical
 from gptrs.plugins.state import PluginRecord, PluginState
 
-ENTRY_POINTS_FILE = "entry_points.txt"
+DISTRIBUTION = "distribution"
+"""The kind of records of distributions whose entry points cannot be read."""
 _COMMAND_LINE = "gptrs-cli"
 
 
@@ -27,7 +28,7 @@ class Candidate:
     """An entry point in one of our groups, and the distribution that installed it."""
 
     point: ExtensionPoint
-    entry_point: importlib.metadata.EntryPoint
+    entry_point: EntryPoint
     distribution: str
     version: str
 
@@ -57,54 +58,20 @@ def is_built_in(kind: str, distribution: str | None) -> bool:
     return kind == "command" and canonical(distribution or "") == _COMMAND_LINE
 
 
-@dataclass(frozen=True)
-class Unreadable:
-    """A distribution with entry points for us in a damaged file."""
-
-    distribution: str
-    version: str
-    error: Exception
-
-
-def find_candidates() -> tuple[list[Candidate], list[Unreadable]]:
+def find_candidates() -> tuple[list[Candidate], list[Installed]]:
     """Return all entry points in our groups by kind, name and distribution, and damaged files."""
-    candidates: list[Candidate] = []
-    unreadable: list[Unreadable] = []
-    seen: set[str] = set()
-    for distribution in importlib.metadata.distributions():
-        # The cheap test first: to read the metadata of every distribution takes longer.
-        if "gptrs." not in (distribution.read_text(ENTRY_POINTS_FILE) or ""):
-            continue
-        name, version = _identify(distribution)
-        if canonical(name) in seen:
-            continue  # the first on sys.path is the one that is imported
-        seen.add(canonical(name))
-        try:
-            candidates.extend(_candidates_of(distribution, name, version))
-        except Exception as error:
-            unreadable.append(Unreadable(name, version, error))
+    points = {point.group: point for point in EXTENSION_POINTS}
+    found = list(installed(points))
+    candidates = [
+        Candidate(points[entry_point.group], entry_point, each.distribution, each.version)
+        for each in found
+        for entry_point in each.entry_points
+    ]
     order = [point.kind for point in EXTENSION_POINTS]
     candidates.sort(
         key=lambda c: (order.index(c.point.kind), c.entry_point.name, not c.built_in, c.names[2])
     )
-    return candidates, unreadable
-
-
-def _identify(distribution: importlib.metadata.Distribution) -> tuple[str, str]:
-    """Return name and version; "unknown" for a distribution whose metadata is damaged."""
-    try:
-        return str(distribution.metadata["Name"] or "unknown"), str(distribution.version)
-    except Exception:
-        return "unknown", "unknown"
-
-
-def _candidates_of(
-    distribution: importlib.metadata.Distribution, name: str, version: str
-) -> Iterator[Candidate]:
-    points = {point.group: point for point in EXTENSION_POINTS}
-    for entry_point in distribution.entry_points:
-        if entry_point.group in points:
-            yield Candidate(points[entry_point.group], entry_point, name, version)
+    return candidates, [each for each in found if each.error is not None]
 
 
 @dataclass
@@ -197,20 +164,22 @@ def _duplicate(candidate: Candidate, holder: Candidate) -> Plugin:
     return Plugin(_record(candidate, PluginState.DUPLICATE, reason, hint))
 
 
-def _unreadable(file: Unreadable) -> Plugin:
+def _unreadable(found: Installed) -> Plugin:
+    error = found.error or PluginError("unknown")
+    reason = error.message if isinstance(error, PluginError) else one_line(error)
     record = PluginRecord(
-        name=file.distribution,
-        kind="distribution",
-        distribution=file.distribution,
-        version=file.version,
+        name=found.distribution,
+        kind=DISTRIBUTION,
+        distribution=found.distribution,
+        version=found.version,
         api=None,
         state=PluginState.BROKEN,
-        reason=f"its {ENTRY_POINTS_FILE} cannot be read: {one_line(file.error)}",
-        hint=f"reinstall `{file.distribution}`",
+        reason=f"its {ENTRY_POINTS_FILE} cannot be read: {reason}",
+        hint=f"reinstall `{found.distribution}`",
         entry_point=ENTRY_POINTS_FILE,
         summary=None,
     )
-    return Plugin(record, cause=file.error)
+    return Plugin(record, cause=error)
 
 
 def _read(hooks: pluggy.PluginManager, candidate: Candidate) -> Plugin:

@@ -26,7 +26,7 @@ from gptrs.plugins.descriptions import (
     ModelPlugin,
     PluginDescription,
 )
-from gptrs.plugins.discovery import Plugin, discover, known_names
+from gptrs.plugins.discovery import DISTRIBUTION, Plugin, discover, known_names
 from gptrs.plugins.hookspecs import EXTENSION_POINTS
 from gptrs.plugins.selection import Selection
 from gptrs.plugins.state import PluginRecord, PluginState
@@ -52,11 +52,13 @@ class PluginManager:
     """The plugins that `selection` wants, discovered when first asked for; used from any thread.
 
     A strict selection makes every access raise PluginError while some plugin is broken,
-    incompatible or a duplicate, or a name in the selection fits none.
+    incompatible or a duplicate, or a name in the selection fits none. A `quiet` one leaves the
+    warnings to another one.
     """
 
-    def __init__(self, selection: Selection) -> None:
+    def __init__(self, selection: Selection, quiet: bool = False) -> None:
         self.selection = selection
+        self._quiet = quiet
         self._plugins: list[Plugin] | None = None
         self._lock = threading.RLock()
         self._backends: dict[tuple[str | None, int | None], Backend] = {}
@@ -158,12 +160,16 @@ class PluginManager:
                 except BaseException:
                     self._plugins = None
                     raise
-                self._warn_of_unmatched(self._plugins)
+                if not self._quiet:
+                    self._warn_of_damage(self._plugins)
             if self.selection.strict:
                 self._require_flawless(self._plugins)
             return self._plugins
 
-    def _warn_of_unmatched(self, plugins: list[Plugin]) -> None:
+    def _warn_of_damage(self, plugins: list[Plugin]) -> None:
+        for record in (plugin.record for plugin in plugins):
+            if record.kind == DISTRIBUTION:
+                _LOG.warning("`%s` is skipped: %s; %s", record.name, record.reason, record.hint)
         for name in self.selection.unmatched(known_names(plugins)):
             _LOG.warning(_UNMATCHED, name)
 

@@ -1,0 +1,142 @@
+"""Entry points of installed distributions, read with care: any package may bring a damaged file."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import stat
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from importlib.metadata import Distribution, EntryPoint
+from pathlib import Path
+
+from gptrs.errors import PluginError
+from gptrs.plugins.selection import canonical
+
+ENTRY_POINTS_FILE = "entry_points.txt"
+LARGEST_FILE = 1 << 20
+"""Bytes; the largest files of large packages have some 50 KB."""
+MOST_ENTRIES = 1000
+"""Entry points for gptrs in one distribution."""
+_METADATA_FILES = ("METADATA", "PKG-INFO")
+_METADATA_BYTES = 1 << 16
+"""Name and version stand at the top, before the description."""
+_OURS = "gptrs."
+
+
+@dataclass(frozen=True)
+class Installed:
+    """A distribution with entry points for us; with the `error` instead if they cannot be read."""
+
+    distribution: str
+    version: str
+    entry_points: tuple[EntryPoint, ...] = ()
+    error: Exception | None = None
+
+
+def installed(groups: Collection[str]) -> Iterator[Installed]:
+    """Yield the distributions that have entry points in `groups`, or files that cannot be read.
+
+    Of two distributions with one name the first on `sys.path` counts: it is the one imported.
+    """
+    seen: set[str] = set()
+    for distribution in importlib.metadata.distributions():
+        found = _read(distribution, groups)
+        if found is not None and canonical(found.distribution) not in seen:
+            seen.add(canonical(found.distribution))
+            yield found
+
+
+def _read(distribution: Distribution, groups: Collection[str]) -> Installed | None:
+    try:
+        text = _text(distribution)
+        entries = () if text is None else tuple(_entries(text, groups))
+    except Exception as error:
+        return Installed(*_identify(distribution), error=error)
+    # The cheap test first: to read the metadata of every distribution takes longer.
+    return None if text is None else Installed(*_identify(distribution), entries)
+
+
+def _text(distribution: Distribution) -> str | None:
+    """Return the file if it names a group of ours; PluginError if it cannot be read."""
+    folder = _folder(distribution)
+    if folder is None:  # in a zip file, or of a finder that keeps no files
+        text = distribution.read_text(ENTRY_POINTS_FILE) or ""
+        return text if _OURS in text else None
+    data = _head(folder / ENTRY_POINTS_FILE, LARGEST_FILE + 1)
+    if data is None:
+        return None
+    if len(data) > LARGEST_FILE:
+        raise PluginError(f"it is larger than {LARGEST_FILE} bytes")
+    return data.decode() if _OURS.encode() in data else None
+
+
+def _entries(text: str, groups: Collection[str]) -> Iterator[EntryPoint]:
+    """Yield the entry points in `groups`; PluginError for a malformed line, or too many."""
+    group, count = "", 0
+    for number, line in enumerate(map(str.strip, text.splitlines()), start=1):
+        if not line or line.startswith("#"):
+            continue
+        if line.startswith("[") and line.endswith("]"):
+            group = line[1:-1].strip()
+            continue
+        if group and group not in groups:
+            continue
+        name, equals, value = line.partition("=")
+        if not group or not equals:
+            raise PluginError(f"line {number} is no `name = value` in a `[group]`")
+        count += 1
+        if count > MOST_ENTRIES:
+            raise PluginError(f"it has more than {MOST_ENTRIES} entry points for gptrs")
+        yield EntryPoint(name.strip(), value.strip(), group)
+
+
+def _identify(distribution: Distribution) -> tuple[str, str]:
+    """Return name and version; those of the folder for a distribution whose metadata is damaged."""
+    folder = _folder(distribution)
+    try:
+        if folder is None:
+            return str(distribution.metadata["Name"] or "unknown"), str(distribution.version)
+        stem, _, version = folder.stem.partition("-")
+        headers = _headers(folder)
+        return headers.get("name", stem), headers.get("version", version or "unknown")
+    except Exception:
+        return "unknown", "unknown"
+
+
+def _headers(folder: Path) -> dict[str, str]:
+    """Return the headers of METADATA by lower-case name, none if it cannot be read."""
+    found: dict[str, str] = {}
+    for name in _METADATA_FILES:
+        try:
+            data = _head(folder / name, _METADATA_BYTES) or b""
+        except (PluginError, OSError):
+            continue
+        for line in data.decode(errors="replace").splitlines():
+            if not line:
+                break  # the description follows
+            key, _, value = line.partition(":")
+            if value.strip():
+                found.setdefault(key.lower(), value.strip())
+    return found
+
+
+def _folder(distribution: Distribution) -> Path | None:
+    """Return the folder `NAME-VERSION.dist-info`, None for a distribution that is not in one."""
+    folder = getattr(distribution, "_path", None)
+    return folder if isinstance(folder, Path) else None
+
+
+def _head(path: Path, size: int) -> bytes | None:
+    """Return the first `size` bytes, None if nothing is there; PluginError for no regular file."""
+    try:
+        # A pipe is not even opened: its writer would notice. Links are fine, installers make them.
+        if not stat.S_ISREG(os.stat(path).st_mode):
+            raise PluginError("it is no regular file")
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    with open(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise PluginError("it changed while it was opened")
+        return file.read(size)
