@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -15,6 +16,9 @@ from gptrs.ir.copying import copy_region
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
+
+next_age = itertools.count().__next__
+"""Returns the age of the next node: nodes are numbered in the order in which they are made."""
 
 
 @dataclass(eq=False, slots=True)
@@ -55,6 +59,10 @@ class GraphNode:
     regions: tuple[Region, ...] = ()
     functions: tuple[Function, ...] = ()
     """The functions that the op or its regions call, each after those it calls itself."""
+    constant: bool = False
+    """Whether it depends on nothing at all."""
+    age: int = field(default_factory=next_age)
+    """Its number in the order in which nodes are made: no node reads a later one."""
 
 
 @dataclass(eq=False, slots=True)
@@ -98,18 +106,26 @@ def make_node(
     functions: Sequence[Function] = (),
 ) -> GraphNode:
     """Check `op` on these operands and add it to the graph; UsageError when backends mix."""
-    sources = tuple(resolve(operand) for operand in operands)
-    by_name = {function.name: function.body for function in functions}
-    bodies = (*regions, *(by_name[name] for name in op.callees()))
+    sources = tuple([resolve(operand) for operand in operands])
+    bodies = [*regions, *_bodies(op, functions)]
     types = op.result_types(
         [source.type for source in sources], [body.signature for body in bodies]
     )
-    abstract = any(source.abstract for source in sources)
+    abstract = any([source.abstract for source in sources])
+    constant = all([isinstance(source, Captured) and source.node.constant for source in sources])
     backend = common_backend(sources, op.name)
     stored: list[Stored | None] = [None] * len(types)
     return GraphNode(
-        op, sources, types, backend, abstract, stored, tuple(regions), tuple(functions)
+        op, sources, types, backend, abstract, stored, tuple(regions), tuple(functions), constant
     )
+
+
+def _bodies(op: Op, functions: Sequence[Function]) -> list[Region]:
+    names = op.callees()
+    if not names:
+        return []
+    by_name = {function.name: function.body for function in functions}
+    return [by_name[name] for name in names]
 
 
 def emit_node(builder: Builder, node: GraphNode, operands: Sequence[Value]) -> tuple[Value, ...]:

@@ -14,6 +14,7 @@ from gptrs.capture.graph import (
     Source,
     common_backend,
     emit_node,
+    next_age,
     resolve,
 )
 from gptrs.capture.tensor import Tensor
@@ -75,9 +76,10 @@ def capture_body(name: str, function: Body, types: Sequence[TensorType]) -> Capt
     `name` says in errors what the function is for.
     """
     arguments = tuple(Argument(type_, position, None) for position, type_ in enumerate(types))
+    first = next_age()
     returned = function(*map(Tensor, arguments))
     results = tuple(resolve(tensor.source) for tensor in _tensors(name, returned))
-    return _BodyCapture(name, arguments, results).captured()
+    return _BodyCapture(name, arguments, results, first).captured()
 
 
 def _tensors(name: str, returned: object) -> list[Tensor]:
@@ -122,11 +124,13 @@ class _BodyCapture:
 
     The region computes what varies with its arguments, and the constants that it needs: what
     depends on nothing at all. What depends on the surroundings alone is computed there, once.
+    `first` is the age of the first node that can depend on an argument.
     """
 
     def __init__(
-        self, name: str, arguments: tuple[Argument, ...], results: tuple[Source, ...]
+        self, name: str, arguments: tuple[Argument, ...], results: tuple[Source, ...], first: int
     ) -> None:
+        self._first = first
         self._name = name
         self._arguments = arguments
         self._results = results
@@ -156,6 +160,10 @@ class _BodyCapture:
             if not isinstance(source, Captured) or source.node in self._kinds:
                 continue
             node = source.node
+            if node.age < self._first and not node.constant:
+                # Made before the body was called: what is below may be all of a large model.
+                self._kinds[node] = "outside"
+                continue
             if not operands_done:
                 pending.append((source, True))
                 pending.extend((operand, False) for operand in reversed(node.operands))
