@@ -34,7 +34,9 @@ func @main(%x: f32[2, 3], %w: f32[3, 4]) -> f32[2, 4] {
 def test_example_of_the_specification():
     program = parse_program(EXAMPLE)
     verify(program)
-    assert print_program(program) == EXAMPLE
+    assert print_program(program) == str(program) == EXAMPLE
+    shown = "@main(x: f32[2, 3], w: f32[3, 4]) -> (f32[2, 4]); 2 instructions"
+    assert repr(program) == f"<Program {shown}>"
     assert [param.name for param in program.main.body.params] == ["x", "w"]
 
 

@@ -44,6 +44,9 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
     def __init__(self, threads: int) -> None:
         self.threads = threads
 
+    def __repr__(self) -> str:
+        return f"<NumbaBackend threads={self.threads}>"
+
     def refusal(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> str | None:

@@ -108,6 +108,9 @@ class RefBackend:
     def __init__(self, table: OpTable[Kernel] = TABLE) -> None:
         self._table = table
 
+    def __repr__(self) -> str:
+        return "<RefBackend>"
+
     def refusal(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> str | None:

@@ -48,3 +48,8 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
     """Return "did you mean `x`? " with up to `most` of the known names like `name`, else ""."""
     close = difflib.get_close_matches(name[:_LONGEST_COMPARED], list(known), n=most)
     return f"did you mean {joined([f'`{match}`' for match in close])}? " if close else ""
+
+
+def counted(number: int, noun: str) -> str:
+    """Return `1 token` or `2 tokens`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -17,7 +17,7 @@ from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quoting import quoted
+from gptrs.quoting import counted, quoted
 
 
 class ParamSource(Protocol):
@@ -63,6 +63,11 @@ class FileSource:
         self._open_shard = open_shard
         self._opened: dict[str, MappedTensors] = {}
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        tensors, files = len(self._shard_of), len(self.files)
+        parts = f"{counted(tensors, 'tensor')} in {counted(files, 'file')}"
+        return f"<FileSource {self.origin}: {parts}>"
 
     @classmethod
     def of_file(cls, path: str | os.PathLike[str], *, shown_as: Path | None = None) -> FileSource:

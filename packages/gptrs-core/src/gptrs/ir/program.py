@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Final
 
 from gptrs.errors import ProgramError
 from gptrs.ir.op import Op, Signature
 from gptrs.ir.tensor_type import TensorType
-from gptrs.quoting import quoted
+from gptrs.quoting import counted, quoted
 
 VERSION = "ptir.v0.5"
 """The PTIR version that this package reads and writes."""
 VERSION_04 = "ptir.v0.4"
 """The older version that is read, too."""
+
+_SHOWN: Final = 4
+"""Parameters that a summary lists, and results."""
 
 
 def unknown_version(name: str) -> str:
@@ -96,6 +101,21 @@ class Program:
 
     functions: tuple[Function, ...]
 
+    def __str__(self) -> str:
+        """Return the program as PTIR text."""
+        # The printer imports this module.
+        return import_module("gptrs.ir.printer").print_program(self)
+
+    def __repr__(self) -> str:
+        count = sum(1 for function in self.functions for _ in function.body.walk())
+        size = counted(count, "instruction")
+        main = next((each.body for each in self.functions if each.name == "main"), None)
+        if main is None:
+            return f"<Program without @main; {size}>"
+        taken = [f"{each.name or f'arg{n}'}: {each.type}" for n, each in enumerate(main.params)]
+        given = [str(value.type) for value in main.results]
+        return f"<Program @main({_listed(taken)}) -> ({_listed(given)}); {size}>"
+
     @property
     def main(self) -> Function:
         """The entry function; ProgramError if the program has none."""
@@ -137,3 +157,10 @@ class Program:
         """Return the signatures of regions and callees that `op.result_types` takes."""
         callees = (self.function(name).body for name in instruction.op.callees())
         return tuple(region.signature for region in (*instruction.regions, *callees))
+
+
+def _listed(texts: Sequence[str]) -> str:
+    """Return the first few of many texts, and how many more there are."""
+    shown = texts if len(texts) <= _SHOWN else texts[:_SHOWN]
+    more = [f"{len(texts) - len(shown)} more"] if len(texts) > len(shown) else []
+    return ", ".join([*shown, *more])

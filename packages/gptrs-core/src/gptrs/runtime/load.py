@@ -28,14 +28,14 @@ from gptrs.plugins.capabilities import (
 from gptrs.plugins.manager import manager
 from gptrs.quoting import shown_value
 from gptrs.runtime.bundled_models import model_path
+from gptrs.runtime.chat.messages import Message
+from gptrs.runtime.chat.template import chat_template_of
 from gptrs.runtime.functional_overrides import OverriddenModel, model_choices
 from gptrs.runtime.images.processor import ImageProcessor
 from gptrs.runtime.images.settings import image_processor_of
+from gptrs.runtime.prompts import Prompt, checked_prompt
 from gptrs.runtime.tokenization.tokenizer import TextTokenizer
 from gptrs.runtime.weight_streaming import weight_streamer
-
-Prompt = str | Sequence[int]
-"""Text, or tokens."""
 
 
 class LoadedModel:
@@ -70,6 +70,10 @@ class LoadedModel:
         self.weights: ParamSource = source.weights
         self.streamer = streamer
         self._tokenizer: TextTokenizer | None = None
+
+    def __repr__(self) -> str:
+        can = ", ".join(sorted(self.capabilities)) or "no capabilities"
+        return f"<LoadedModel {self.name}: {self.kind} on {self.backend.name}; {can}>"
 
     def forward(self, inputs: np.ndarray) -> np.ndarray:
         """Run the model once and return its logits.
@@ -175,15 +179,26 @@ class LoadedModel:
     def prompt_tokens(self, prompt: Prompt) -> list[int]:
         """Return the tokens of a prompt; an empty one becomes the token that begins a text.
 
-        UsageError for an empty prompt where the model has no such token, and for unknown tokens.
+        Messages are rendered by the chat template of the model. UsageError for what is no prompt,
+        an empty one where the model has no such token, and unknown tokens; ModelError for messages
+        where the model has no chat template, or one that refuses them.
         """
-        tokens = self.tokenizer.encode(prompt) if isinstance(prompt, str) else list(prompt)
+        tokens = self._tokens_of(checked_prompt(prompt))
         if not tokens and self.bos_token is not None:
             tokens = [self.bos_token]
         if not tokens:
             raise UsageError("the prompt is empty and the model has no token to begin with")
         require_known_tokens(tokens, self.token_reader().vocab_size)
         return tokens
+
+    def _tokens_of(self, prompt: str | list[int] | list[Message]) -> list[int]:
+        if isinstance(prompt, str):
+            return self.tokenizer.encode(prompt)
+        if prompt and isinstance(prompt[0], Mapping):
+            messages = cast("list[Message]", prompt)
+            text = chat_template_of(self.files, self.name).render(messages)
+            return self.tokenizer.encode(text, special=False)
+        return cast("list[int]", prompt)
 
     def _token_setting(self, name: str) -> list[int]:
         for settings in (self.generation_config, self.config):

@@ -31,6 +31,7 @@ from gptrs.capture.tensor import known_leaves
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quoting import counted
 
 _TYPE: Callable[[Source], TensorType] = attrgetter("type")
 NO_AXES: Mapping[str, AxesTree] = MappingProxyType({})
@@ -58,6 +59,9 @@ class Jitted(Generic[Parameters, Result]):
         self._home: Backend | None = None
         """The backend of the tensors that the function brings along, once that is known."""
         self._lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        return f"<jit of {self._name}: {counted(self.compiled, 'compiled program')}>"
 
     @property
     def compiled(self) -> int:

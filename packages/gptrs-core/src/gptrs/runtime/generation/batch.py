@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Unpack
 
 from gptrs.errors import ModelError, UsageError
 from gptrs.runtime.generation.generated_text import GeneratedText
+from gptrs.runtime.generation.keyword_options import OptionFields, generation_options
 from gptrs.runtime.generation.options import Generation, GenerationOptions
 from gptrs.runtime.generation.prompt_file import PromptFile
 from gptrs.runtime.generation.setup import GenerationSetup
-from gptrs.runtime.load import LoadedModel, Prompt
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.prompts import Prompt
 
 DEFAULT_BATCH_SIZE = 8
 
@@ -101,24 +104,32 @@ def generate_batch(
     options: GenerationOptions | None = None,
     *,
     batch_size: int = DEFAULT_BATCH_SIZE,
+    **fields: Unpack[OptionFields],
 ) -> list[Generation]:
     """Return the outcome for each prompt, as it is alone, `batch_size` of them at a time.
 
-    Prompts are texts or token ids of any length. Errors as those of `stream`, before any work.
+    Prompts are of any length. Options and errors as those of `stream`, before any work.
     """
+    if isinstance(prompts, str):
+        raise UsageError("`generate_batch` takes a list of prompts, got one text")
+    options = generation_options(model, options, fields)
     tasks = [Task(prompt, f"prompt {number}") for number, prompt in enumerate(prompts)]
-    outcomes = dict(Batches(model, tasks, options or GenerationOptions(), batch_size))
+    outcomes = dict(Batches(model, tasks, options, batch_size))
     return [outcomes[number] for number in range(len(tasks))]
 
 
 def generate_several(
-    model: LoadedModel, prompt: Prompt, count: int, options: GenerationOptions | None = None
+    model: LoadedModel,
+    prompt: Prompt,
+    count: int,
+    options: GenerationOptions | None = None,
+    **fields: Unpack[OptionFields],
 ) -> list[Generation]:
-    """Return `count` texts for one prompt, which is read once; errors as those of `stream`.
+    """Return `count` texts for one prompt, which is read once; options and errors as of `stream`.
 
     Each draws from a random stream of its own; the first text is the one that `generate` gives.
     """
-    return list(Several(model, prompt, count, options or GenerationOptions()).run())
+    return list(Several(model, prompt, count, generation_options(model, options, fields)).run())
 
 
 class Several:

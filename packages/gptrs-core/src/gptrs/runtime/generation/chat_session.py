@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from gptrs.runtime.chat.messages import Message
 from gptrs.runtime.chat.template import chat_template_of
+from gptrs.runtime.generation.keyword_options import OptionFields, generation_options
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.stream import TextStream
 from gptrs.runtime.load import LoadedModel
@@ -12,15 +15,20 @@ from gptrs.runtime.load import LoadedModel
 class ChatSession:
     """A conversation with `model`, which may begin with a `system` message.
 
-    ModelError for a model without tokenizer or chat template.
+    Options are those of `stream`, for each answer. ModelError for a model without tokenizer or chat
+    template.
     """
 
     def __init__(
-        self, model: LoadedModel, options: GenerationOptions, system: str | None = None
+        self,
+        model: LoadedModel,
+        options: GenerationOptions | None = None,
+        system: str | None = None,
+        **fields: Unpack[OptionFields],
     ) -> None:
         self.messages: list[Message] = conversation(system)
         self._model = model
-        self._options = options
+        self._options = generation_options(model, options, fields)
         self._tokenizer = model.tokenizer
         self._template = chat_template_of(model.files, model.name)
 

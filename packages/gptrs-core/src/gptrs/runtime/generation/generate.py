@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Unpack
 
 from gptrs.runtime.generation.batch import generate_batch, generate_several
+from gptrs.runtime.generation.keyword_options import OptionFields, generation_options
 from gptrs.runtime.generation.logits_processors import LogitsProcessor
 from gptrs.runtime.generation.options import (
     DEFAULT_MAX_TOKENS,
@@ -14,10 +15,10 @@ from gptrs.runtime.generation.options import (
     GenerationOptions,
     Timings,
 )
-from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.stream import TextStream
 from gptrs.runtime.generation.token_scores import TokenScores
-from gptrs.runtime.load import LoadedModel, Prompt
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.prompts import Prompt
 
 __all__ = [
     "DEFAULT_MAX_TOKENS",
@@ -37,32 +38,29 @@ __all__ = [
 
 
 def stream(
-    model: LoadedModel, prompt: Prompt, options: GenerationOptions | None = None
+    model: LoadedModel,
+    prompt: Prompt,
+    options: GenerationOptions | None = None,
+    **fields: Unpack[OptionFields],
 ) -> TextStream:
     """Generate piece by piece; see `TextStream`.
 
-    `prompt` is text or token ids. UsageError for an empty prompt or unknown tokens,
+    `prompt` is text, tokens, or the messages of a conversation. Fields of `GenerationOptions`, and
+    of `Sampling`, may be given by name: `stream(model, "Once", max_tokens=20, temperature=0.7)`;
+    they come before those of `options`. UsageError for an empty prompt, unknown tokens or options,
     ContextLengthError when it does not fit, ModelError for a model that cannot generate.
     """
-    return TextStream(model, prompt, options or GenerationOptions())
+    return TextStream(model, prompt, generation_options(model, options, fields))
 
 
 def generate(
     model: LoadedModel,
     prompt: Prompt,
-    *,
-    max_tokens: int | None = None,
-    sampling: Sampling | None = None,
-    stop: Sequence[str] = (),
-    ignore_eos: bool = False,
-    use_cache: bool = True,
-    logits_processors: Sequence[LogitsProcessor] = (),
+    options: GenerationOptions | None = None,
+    **fields: Unpack[OptionFields],
 ) -> Generation:
-    """Generate to the end and return the outcome; parameters as in `GenerationOptions`."""
-    options = GenerationOptions(
-        max_tokens, sampling, stop, ignore_eos, use_cache, logits_processors=logits_processors
-    )
-    text = stream(model, prompt, options)
+    """Generate to the end and return the outcome; parameters and errors as those of `stream`."""
+    text = stream(model, prompt, options, **fields)
     for _ in text:
         pass
     return text.generation

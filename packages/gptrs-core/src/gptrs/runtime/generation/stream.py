@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 
+from gptrs.quoting import counted
 from gptrs.runtime.generation.options import Generation, GenerationOptions
 from gptrs.runtime.generation.prompt_file import PromptFile
 from gptrs.runtime.generation.setup import GenerationSetup
-from gptrs.runtime.load import LoadedModel, Prompt
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.prompts import Prompt
 
 
 class TextStream:
@@ -25,6 +27,11 @@ class TextStream:
         file = PromptFile(model, options, setup.cache)
         self._engine.add(self._text, when_read=file.save)
         self._pieces = self._run()
+
+    def __repr__(self) -> str:
+        outcome = self.generation
+        tokens = counted(len(outcome.token_ids), "token")
+        return f"<TextStream: {tokens} so far, {outcome.text[-40:]!r}>"
 
     def __iter__(self) -> Iterator[str]:
         return self

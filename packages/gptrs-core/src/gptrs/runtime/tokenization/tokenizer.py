@@ -20,6 +20,9 @@ class TextTokenizer:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
 
+    def __repr__(self) -> str:
+        return f"<TextTokenizer of {self._name}: {self._tokenizer.get_vocab_size()} tokens>"
+
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the tokens of `text`, with the special tokens that the file adds around it.
 
