@@ -53,6 +53,19 @@ def test_an_extreme_of_a_symbolic_axis_guards_that_there_is_one():
     assert guards.words() == ["?0 >= 2"]
 
 
+def test_a_slice_that_may_be_empty_guards_where_it_starts():
+    guards = SizeGuards({0: 2, 1: 5})
+    with deciding(guards):
+        parse_program("""ptir.v0.5
+        func @main(%x: f32[?1], %y: f32[?0]) -> f32[?0-1] {
+          %0 = slice %x {starts = [3], sizes = [?0-1], strides = [3]} : f32[?0-1]
+          return %0
+        }
+        """)
+    assert not guards.accept({0: 1, 1: 2}), "an empty slice starts within the axis or at its end"
+    assert guards.accept({0: 1, 1: 3})
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_every_pass_keeps_symbolic_programs_well_formed_and_adds_no_guard(seed: int):
     program = random_program(seed)
