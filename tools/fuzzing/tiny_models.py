@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -38,11 +38,21 @@ CONFIGS: Mapping[str, dict[str, object]] = {
 """A config.json for each kind, apart from `model_type`."""
 
 
-def save_tiny_model(folder: Path, kind: str, backend: Backend) -> Path:
-    """Save a model of a kind, with the settings of CONFIGS and small weights."""
+def _ramp(shape: Sequence[int]) -> np.ndarray:
+    return np.linspace(0.1, 1, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+
+
+def save_tiny_model(
+    folder: Path,
+    kind: str,
+    backend: Backend,
+    settings: Mapping[str, object] | None = None,
+    weight: Callable[[Sequence[int]], np.ndarray] = _ramp,
+) -> Path:
+    """Save a model of a kind with `settings`, those of CONFIGS without; `weight` makes a weight."""
     folder.mkdir(parents=True, exist_ok=True)
-    config = {"model_type": kind, **CONFIGS[kind]}
-    asked = _Asked(backend)
+    config = {"model_type": kind, **(CONFIGS[kind] if settings is None else settings)}
+    asked = _Asked(backend, weight)
     manager().model_factory(kind)(config, asked)  # type: ignore[arg-type]
     write_archive(folder / "model.safetensors", asked.arrays)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -52,13 +62,16 @@ def save_tiny_model(folder: Path, kind: str, backend: Backend) -> Path:
 class _Asked:
     """Stands for the weights of a model, and notes which it asks for."""
 
-    def __init__(self, backend: Backend, prefix: str = "") -> None:
+    def __init__(
+        self, backend: Backend, weight: Callable[[Sequence[int]], np.ndarray], prefix: str = ""
+    ) -> None:
         self.backend = backend
+        self._weight = weight
         self.arrays: dict[str, np.ndarray] = {}
         self._prefix = prefix
 
     def __truediv__(self, part: str | int) -> _Asked:
-        below = _Asked(self.backend, f"{self._prefix}{part}.")
+        below = _Asked(self.backend, self._weight, f"{self._prefix}{part}.")
         below.arrays = self.arrays
         return below
 
@@ -66,7 +79,7 @@ class _Asked:
         return self._prefix + name in self.arrays
 
     def tensor(self, name: str, shape: Sequence[int], *, floating: bool = True) -> Tensor:
-        values = np.linspace(0.1, 1, int(np.prod(shape)), dtype=np.float32).reshape(shape)
+        values = self._weight(shape)
         self.arrays[self._prefix + name] = values
         return tensor(values)
 

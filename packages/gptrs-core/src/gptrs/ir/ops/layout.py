@@ -96,7 +96,7 @@ class Slice(Op):
                 reason = f"needs start >= 0, size >= 0, stride >= 1 on axis {axis}"
                 raise self.error(f"{reason}, got {start}, {size}, {step}", x)
             end = start if size == 0 else start + (size - 1) * step + 1
-            # A symbolic size may be 0 for other sizes than the example: where it starts counts, too.
+            # A symbolic size may be 0 for sizes other than the example: its start counts, too.
             if start > x.shape[axis] or end > x.shape[axis]:
                 raise self.error(f"reads up to {end} on axis {axis}, past its size", x)
         return x.with_shape(self.sizes)

@@ -1,0 +1,64 @@
+"""Tiny language models of every registered kind, with random weights, made without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fuzzing.tiny_models import save_tiny_model
+from gptrs.ir.dtypes import DType
+from gptrs_backend_ref.backend import create
+
+VOCABULARY = 97
+CONTEXT = 256
+
+_GPT2: dict[str, object] = {
+    "vocab_size": VOCABULARY, "n_positions": CONTEXT, "n_embd": 40, "n_layer": 2, "n_head": 4,
+}  # fmt: skip
+_LLAMA: dict[str, object] = {
+    "vocab_size": VOCABULARY, "max_position_embeddings": CONTEXT, "hidden_size": 40,
+    "intermediate_size": 56, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 10,
+}  # fmt: skip
+_YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
+         "original_max_position_embeddings": 32}  # fmt: skip
+_LLAMA3 = {**_YARN, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_GROWING = {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+_LINEAR = {"rope_type": "linear", "rope_theta": 1e3, "factor": 2.5}
+# Within `max_position_embeddings` it does not scale.
+_DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+
+VARIANTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
+    "gpt2": ("gpt2", _GPT2),
+    "gpt2 untied": ("gpt2", {**_GPT2, "tie_word_embeddings": False, "n_inner": 50,
+        "activation_function": "gelu", "scale_attn_by_inverse_layer_idx": True}),
+    "llama": ("llama", _LLAMA),
+    "llama of llama3": ("llama", {**_LLAMA, "rope_parameters": _LLAMA3, "num_key_value_heads": 4}),
+    "llama of biases": ("llama", {**_LLAMA, "rope_parameters": _LINEAR, "attention_bias": True,
+        "mlp_bias": True, "hidden_act": "gelu", "num_key_value_heads": 1}),
+    "llama tied": ("llama", {**_LLAMA, "rope_parameters": _DYNAMIC, "tie_word_embeddings": True}),
+    "mistral": ("mistral", {**_LLAMA, "sliding_window": 12}),
+    "mistral of yarn": ("mistral", {**_LLAMA, "rope_parameters": _YARN, "sliding_window": 40}),
+    "ministral": ("ministral", {**_LLAMA, "sliding_window": 33,
+        "layer_types": ["sliding_attention", "full_attention"]}),
+    "ministral3": ("ministral3", {**_LLAMA, "rope_parameters": _GROWING, "sliding_window": None}),
+    "qwen2": ("qwen2", {**_LLAMA, "use_sliding_window": True, "sliding_window": 20,
+        "max_window_layers": 1}),
+    "qwen3": ("qwen3", {**_LLAMA, "head_dim": 6, "attention_bias": True,
+        "tie_word_embeddings": True}),
+}  # fmt: skip
+"""The kind and the settings of each: what a kind has that others lack is in some of them."""
+
+
+def save_tiny_lm(folder: Path, variant: str, dtype: DType) -> Path:
+    """Save a variant with random weights of `dtype`, so large that it is not sure of a token."""
+    kind, settings = VARIANTS[variant]
+    random = np.random.default_rng(11)
+
+    def weight(shape: Sequence[int]) -> np.ndarray:
+        center, spread = (1, 0.2) if len(shape) == 1 else (0, 0.3)
+        return random.normal(center, spread, shape).astype(dtype.numpy)
+
+    return save_tiny_model(folder, kind, create(), settings, weight)
