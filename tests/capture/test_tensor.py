@@ -32,6 +32,33 @@ def test_tensor_copies_its_array():
     assert x.numpy().tolist() == [0, 1, 2]
 
 
+def test_tensors_leave_as_lists_numbers_in_text_and_by_dlpack():
+    x = gptrs.tensor([[1.5, 2.0]]) + 1
+    assert x.tolist() == [[2.5, 3.0]]
+    assert (x.ndim, x.size) == (2, 2)
+    assert f"{gptrs.tensor(1.25):.1f} {gptrs.tensor(7):03d}" == "1.2 007"
+    with pytest.raises(UsageError, match="a format needs a tensor of one element"):
+        format(x, ".2f")
+    taken = np.from_dlpack(x)
+    taken[0, 0] = 9  # a copy
+    assert x.tolist() == [[2.5, 3.0]]
+
+
+def test_arrays_of_other_libraries_come_by_dlpack():
+    array = np.arange(3, dtype=np.int32)
+    x = gptrs.from_dlpack(array)
+    array[0] = 7
+    assert (x.dtype, x.tolist()) == (dtypes.si32, [0, 1, 2])
+    with pytest.raises(UsageError, match="takes an object with `__dlpack__`, got `list`"):
+        gptrs.from_dlpack([1, 2])
+
+
+def test_types_may_be_named():
+    assert gptrs.tensor([1.0]).astype("bf16").dtype is dtypes.bf16
+    with pytest.raises(ProgramError, match="unknown dtype `float16`"):
+        gptrs.tensor([1.0]).astype("float16")
+
+
 def test_python_numbers_get_their_types():
     assert gptrs.tensor(1.5).dtype is dtypes.f32
     assert gptrs.tensor([1, 2]).dtype is dtypes.si64

@@ -42,6 +42,24 @@ def test_every_functional_has_a_portable_implementation():
     assert all(names[0] == "portable" for names in known.values())
 
 
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: F.softmax(np.ones(3)), "`softmax` takes a tensor as `x`, got `ndarray`"),
+        (lambda: F.linear(gptrs.ones([2]), [[1.0, 2.0]]), "as `weight`, got `list`"),
+        (lambda: F.gelu(x=1.0), "`gelu` takes a tensor as `x`, got `float`"),
+    ],
+)
+def test_an_array_in_place_of_a_tensor_is_named(call, message):
+    with pytest.raises(UsageError, match=message):
+        call()
+
+
+def test_a_wrong_call_stays_a_type_error():
+    with pytest.raises(TypeError, match="unexpected keyword argument"):
+        F.softmax(gptrs.ones([2]), axes=1)
+
+
 def test_an_override_holds_in_its_scope():
     x = gptrs.tensor([1.0])
     with F.overrides({"tanh": "test_double"}):

@@ -10,7 +10,12 @@ from gptrs.capture.execute import program_cache as program_cache
 from gptrs.capture.jitting.jit import jit as jit
 from gptrs.capture.jitting.pytree import register_pytree as register_pytree
 from gptrs.capture.tensor import Tensor as Tensor
+from gptrs.capture.tensor import from_dlpack as from_dlpack
 from gptrs.capture.tensor import tensor as tensor
+from gptrs.functionals.creation import arange as arange
+from gptrs.functionals.creation import full as full
+from gptrs.functionals.creation import ones as ones
+from gptrs.functionals.creation import zeros as zeros
 from gptrs.functionals.dispatch.override_scope import overrides as overrides
 from gptrs.plugins.manager import get_backend as get_backend
 from gptrs.runtime.embedding.embed import embed as embed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from operator import attrgetter
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,11 +18,13 @@ from gptrs.capture.operators import Operators
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.placeholder import require_known
 from gptrs.errors import UsageError
-from gptrs.ir.dtypes import DType, from_numpy
+from gptrs.ir.dtypes import DType, by_name, from_numpy
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Region
 from gptrs.ir.tensor_type import TensorType
 
+_DLPACK_CPU = 1
+"""The device type `kDLCPU` of DLPack."""
 _KNOWN: set[type] = {Stored, Parameter}
 """The sources whose values are always known."""
 _KEEP = "compute with functionals, or return the tensor and read it outside"
@@ -89,6 +91,16 @@ class Tensor(Operators, Methods):
         return self._source.type.rank
 
     @property
+    def ndim(self) -> int:
+        """The number of axes, as NumPy calls it."""
+        return self.rank
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self._source.type.size
+
+    @property
     def backend(self) -> Backend | None:
         """The backend that the value lives on or will be computed on, None if not settled yet."""
         return self._source.backend
@@ -104,6 +116,28 @@ class Tensor(Operators, Methods):
     def item(self) -> bool | int | float | complex:
         """Return the only element as a Python number; UsageError if there are more."""
         return self._item("`item()`", _KEEP)
+
+    def astype(self, dtype: DType | str) -> Tensor:
+        """Return the tensor converted to `dtype`, which may be a name such as `"bf16"`.
+
+        ProgramError for an unknown name.
+        """
+        return self.cast(by_name(dtype) if isinstance(dtype, str) else dtype)
+
+    def tolist(self) -> object:
+        """Return the elements as Python numbers in nested lists, a number for rank 0."""
+        return self._read("`tolist()`", _KEEP).tolist()
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return str(self)
+        return format(self._item("a format", _KEEP), spec)
+
+    def __dlpack__(self, **wanted: Any) -> Any:
+        return self._read("DLPack", _KEEP).copy().__dlpack__(**wanted)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (_DLPACK_CPU, 0)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         view = self._read("`np.asarray`", _KEEP)
@@ -235,4 +269,22 @@ def tensor(value: npt.ArrayLike, dtype: DType | None = None) -> Tensor:
         array = array.astype(dtype.numpy)
     elif not isinstance(value, (np.ndarray, np.generic)) and array.dtype == np.float64:
         array = array.astype(np.float32)
+    return Tensor.of_array(array)
+
+
+def from_dlpack(value: object) -> Tensor:
+    """Return a tensor with a copy of an array of another library that speaks DLPack.
+
+    UsageError for objects without `__dlpack__`, and for memory that is not the CPU's.
+    """
+    if not hasattr(value, "__dlpack__"):
+        raise UsageError(
+            f"`from_dlpack` takes an object with `__dlpack__`, got `{type(value).__name__}`",
+            hint="`gptrs.tensor` takes arrays, numbers and nested lists",
+        )
+    try:
+        array = np.from_dlpack(cast("Any", value))
+    except (BufferError, RuntimeError, TypeError) as error:
+        kind = type(value).__name__
+        raise UsageError(f"`from_dlpack` cannot take this `{kind}`: {error}") from error
     return Tensor.of_array(array)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar, cast
 
 from gptrs.capture.late_binding import plugin_implementations
+from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.active_overrides import ACTIVE, Arguments, Keywords, suspended
 from gptrs.functionals.dispatch.override_policy import BENCHMARK, is_implementation_name
@@ -65,14 +67,37 @@ def functional(portable: Callable[Parameters, Result]) -> Callable[Parameters, R
     @functools.wraps(portable)
     def dispatch(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         active = ACTIVE.get()
-        if not active:
-            return portable(*args, **kwargs)
-        choice = active.get(name)
-        if choice is None:
-            return portable(*args, **kwargs)
-        return cast("Result", choice.call(args, kwargs))
+        choice = active.get(name) if active else None
+        try:
+            if choice is None:
+                return portable(*args, **kwargs)
+            return cast("Result", choice.call(args, kwargs))
+        except (AttributeError, TypeError) as error:
+            refused = _foreign_operand(portable, args, kwargs)
+            if refused is None:
+                raise
+            raise refused from error
 
     return dispatch
+
+
+def _foreign_operand(
+    portable: Callable[..., object], args: Arguments, kwargs: Keywords
+) -> UsageError | None:
+    """Return what to say of a call with another object where the functional takes a tensor."""
+    signature = inspect.signature(portable)
+    try:
+        given = signature.bind(*args, **kwargs).arguments
+    except TypeError:
+        return None
+    for label, value in given.items():
+        wanted = signature.parameters[label].annotation
+        if wanted == "Tensor" and not isinstance(value, Tensor):
+            return UsageError(
+                f"`{portable.__name__}` takes a tensor as `{label}`, got `{type(value).__name__}`",
+                hint="wrap it with `gptrs.tensor`",
+            )
+    return None
 
 
 def implement(
