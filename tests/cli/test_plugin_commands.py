@@ -58,17 +58,57 @@ def stranger(tmp_path, gptrs_process):
     (tmp_path / "stranger_crash.py").write_text("raise RuntimeError('it crashed')")
 
     def run(*arguments: object, **environment: str):
-        return gptrs_process(*arguments, environment={"PYTHONPATH": str(tmp_path), **environment})
+        seen = {"PYTHONPATH": str(tmp_path), "GPTRS_CACHE_DIR": str(tmp_path / "cache")}
+        return gptrs_process(*arguments, environment={**seen, **environment})
 
     return run
+
+
+def summaries(help_text: str) -> dict[str, str]:
+    _, _, commands = help_text.partition("\nCommands:\n")
+    lines = [line.split(maxsplit=1) for line in commands.partition("\n\n")[0].splitlines()]
+    return {name: summary for name, summary in lines}
 
 
 def test_commands_are_part_of_the_help(stranger):
     result = stranger("--help")
     assert (result.code, result.err) == (0, "")
-    assert "greet people" in result.out
-    assert "crash" not in result.out
-    assert "would replace a built-in command" not in result.out
+    assert summaries(result.out)["greet"] == "From stranger 1.0."
+    assert "Check the installation" in summaries(result.out)["doctor"]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["list", "backends"]])
+def test_no_command_is_imported_for_others(stranger, tmp_path, arguments):
+    source = tmp_path / "stranger_plugin.py"
+    source.write_text(source.read_text() + "open(__file__ + '.imported', 'w')\n")
+    assert stranger(*arguments).code == 0
+    assert not (tmp_path / "stranger_plugin.py.imported").exists()
+    stranger("greet", "world")
+    assert (tmp_path / "stranger_plugin.py.imported").exists()
+
+
+def test_the_help_knows_what_a_description_said_until_it_changes(stranger, tmp_path):
+    stranger("greet", "world")
+    found = summaries(stranger("--help").out)
+    assert found["greet"] == "greet people"
+    assert found["many"] == "From stranger 1.0.", "this one was not read yet"
+    stranger("list", "plugins")
+    found = summaries(stranger("--help").out)
+    assert found["many"] == "several commands"
+    assert found["crash"] == "From stranger 1.0."
+    source = tmp_path / "stranger_plugin.py"
+    source.write_text(source.read_text().replace("greet people", "greet all people"))
+    assert summaries(stranger("--help").out)["greet"] == "From stranger 1.0."
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, "[]", '{"command:greet@stranger": {}}', "\0"])
+def test_a_damaged_file_of_summaries_is_not_used(stranger, tmp_path, content):
+    stranger("greet", "world")
+    (file,) = (tmp_path / "cache").rglob("summaries.json")
+    file.write_text(content)
+    assert summaries(stranger("--help").out)["greet"] == "From stranger 1.0."
+    stranger("greet", "world")
+    assert summaries(stranger("--help").out)["greet"] == "greet people"
 
 
 def test_a_command_runs_with_its_options(stranger):
@@ -116,7 +156,7 @@ def test_a_built_in_command_cannot_be_replaced(stranger):
 
 
 def test_a_command_can_be_disabled(stranger):
-    assert "greet people" not in stranger("-p", "no:greet", "--help").out
+    assert "greet" not in summaries(stranger("-p", "no:greet", "--help").out)
     result = stranger("-p", "no:greet", "greet", "world")
     assert result.code == 4
     assert "disabled as `greet`" in result.err

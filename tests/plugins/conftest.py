@@ -53,6 +53,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     """
     find = partial(importlib.metadata.Distribution.discover, path=[str(tmp_path)])
     monkeypatch.setattr(importlib.metadata, "distributions", find)
+    monkeypatch.setenv("GPTRS_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.syspath_prepend(tmp_path)
     before = set(sys.modules)
 

@@ -26,33 +26,34 @@ HELP_ORDER = (
 class CommandGroup(TyperGroup):
     """The root command. Built-in commands come first; a plugin cannot replace one.
 
-    Both kinds are found by their entry points. A broken command of a plugin is left out of the
-    help; called by its name, it says what is wrong with it.
+    Both kinds are found by their entry points, and no command of a plugin is imported for the help:
+    a broken one says what is wrong with it when it is called by its name.
     """
 
     @override
     def list_commands(self, ctx: Any) -> list[str]:
-        own = _described(built_in())
+        own = _own()
         ordered = [name for name in HELP_ORDER if name in own]
-        return [*ordered, *(name for name in _described(manager()) if name not in own)]
+        return [*ordered, *(name for name in _foreign() if name not in own)]
 
     @override
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        for plugins in (built_in(), manager()):
-            described = _described(plugins).get(cmd_name)
-            if described is not None:
-                return LazyCommand(described, functools.partial(_load, plugins, cmd_name))
-        if any(record.name == cmd_name for record in manager().records(CommandPlugin)):
+        for plugins, find_summaries in ((built_in, _own), (manager, _foreign)):
+            summaries = find_summaries()
+            if cmd_name in summaries:
+                load = functools.partial(_load, plugins(), cmd_name)
+                return LazyCommand(cmd_name, summaries[cmd_name], load)
+        if any(record.name == cmd_name for record in manager().installed(CommandPlugin)):
             manager().find(CommandPlugin, cmd_name)  # raises the reason why it is not usable
         self.commands = dict.fromkeys(self.list_commands(ctx))  # typer suggests a name of these
         return None
 
 
 class LazyCommand(TyperCommand):
-    """A command known by its description; `load` imports it to be run or asked for its help."""
+    """A command known by its summary; `load` imports it to be run or asked for its help."""
 
-    def __init__(self, description: CommandPlugin, load: Callable[[], Any]) -> None:
-        super().__init__(description.name, help=description.summary)
+    def __init__(self, name: str, summary: str, load: Callable[[], Any]) -> None:
+        super().__init__(name, help=summary)
         self._load = load
 
     @override
@@ -95,9 +96,13 @@ def _load(plugins: PluginManager, name: str) -> Any:
         raise plugins.broken(CommandPlugin, name, error) from error
 
 
-def _described(plugins: PluginManager) -> dict[str, CommandPlugin]:
-    """Return the usable commands; none while a strict selection refuses to list plugins."""
+def _own() -> dict[str, str]:
+    return built_in().summaries(CommandPlugin)
+
+
+def _foreign() -> dict[str, str]:
+    """Return summaries of commands of plugins; none while a strict selection refuses plugins."""
     try:
-        return {plugin.name: plugin for plugin in plugins.descriptions(CommandPlugin)}
+        return manager().summaries(CommandPlugin)
     except GptrsError:
         return {}

@@ -13,6 +13,7 @@ from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import GptrsError
+from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs.runtime.bundled_models import model_path
 from gptrs_cli.terminal.stderr import printable
@@ -215,7 +216,7 @@ def _support(kind: str) -> str:
         manager().model_plugin(kind)
     except GptrsError:
         return "no installed plugin loads this kind"
-    record = next(r for r in manager().records() if (r.kind, r.name) == ("model", kind))
+    record = next(r for r in manager().installed(ModelPlugin) if r.name == kind)
     return f"loaded by {record.distribution} {record.version}"
 
 

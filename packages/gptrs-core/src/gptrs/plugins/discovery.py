@@ -1,7 +1,7 @@
-"""Find the entry points in our groups, and read what they describe, one at a time.
+"""Find the entry points in our groups, and which of them the user wants; nothing is imported.
 
-No plugin stops another one: a damaged distribution, a failing import and a description that is not
-one become the state of that plugin, with the reason.
+No plugin stops another one: what is damaged or has a name that is taken becomes the state of that
+plugin, with the reason.
 """
 
 from __future__ import annotations
@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 
-import pluggy
-
 from gptrs.errors import PluginError
-from gptrs.plugins.descriptions import API_VERSION, PluginDescription, is_compatible
+from gptrs.plugins.descriptions import PluginDescription
 from gptrs.plugins.entry_points import ENTRY_POINTS_FILE, Installed, installed
-from gptrs.plugins.hookspecs import EXTENSION_POINTS, PROJECT, ExtensionPoint, Hooks
+from gptrs.plugins.hookspecs import EXTENSION_POINTS, ExtensionPoint
 from gptrs.plugins.selection import Selection, canonical
 from gptrs.plugins.state import PluginRecord, PluginState
 
@@ -25,12 +23,16 @@ _COMMAND_LINE = "gptrs-cli"
 
 @dataclass(frozen=True)
 class Candidate:
-    """An entry point in one of our groups, and the distribution that installed it."""
+    """An entry point in one of our groups, and the distribution that installed it.
+
+    `stamp` is that of `Installed`.
+    """
 
     point: ExtensionPoint
     entry_point: EntryPoint
     distribution: str
     version: str
+    stamp: str
 
     @property
     def names(self) -> tuple[str, str, str]:
@@ -40,7 +42,7 @@ class Candidate:
 
     @property
     def identity(self) -> str:
-        """Its name within pluggy, which no other candidate has."""
+        """Its name, which no other candidate has."""
         return f"{self.point.kind}:{self.entry_point.name}@{canonical(self.distribution)}"
 
     @property
@@ -63,7 +65,9 @@ def find_candidates() -> tuple[list[Candidate], list[Installed]]:
     points = {point.group: point for point in EXTENSION_POINTS}
     found = list(installed(points))
     candidates = [
-        Candidate(points[entry_point.group], entry_point, each.distribution, each.version)
+        Candidate(
+            points[entry_point.group], entry_point, each.distribution, each.version, each.stamp
+        )
         for each in found
         for entry_point in each.entry_points
     ]
@@ -76,9 +80,13 @@ def find_candidates() -> tuple[list[Candidate], list[Installed]]:
 
 @dataclass
 class Plugin:
-    """An installed plugin: its record, its description once read, and what broke it."""
+    """An installed plugin: its record, its description once read, and what broke it.
+
+    While `unread` is not None nothing of the plugin was imported; it counts as available.
+    """
 
     record: PluginRecord
+    unread: Candidate | None = None
     description: PluginDescription | None = None
     cause: BaseException | None = None
 
@@ -93,27 +101,27 @@ class Plugin:
         )
         self.cause = error
 
+    def make_incompatible(self, reason: str) -> None:
+        """Mark the plugin as written for another API version."""
+        hint = f"install versions of `{self.record.distribution}` and `gptrs-core` that fit"
+        self.record = replace(self.record, state=PluginState.INCOMPATIBLE, reason=reason, hint=hint)
+
 
 def discover(selection: Selection) -> list[Plugin]:
-    """Read the description of every plugin that `selection` wants.
+    """Return all plugins, those that `selection` wants yet unread.
 
     Sorted by kind, name and distribution; of several distributions with one name the first in
-    that order has it. Nothing that a plugin does is raised, KeyboardInterrupt apart.
+    that order has it.
     """
-    hooks = pluggy.PluginManager(PROJECT)
-    hooks.add_hookspecs(Hooks)
     candidates, unreadable = find_candidates()
     plugins = [_unreadable(file) for file in unreadable]
-    for candidate in candidates:
-        if not candidate.built_in and selection.exclusion(candidate.names) is not None:
-            hooks.set_blocked(candidate.identity)
     holders: dict[tuple[str, str], Candidate] = {}
     for candidate in candidates:
         key = candidate.point.kind, candidate.entry_point.name
-        if hooks.is_blocked(candidate.identity):
+        if not candidate.built_in and selection.exclusion(candidate.names) is not None:
             plugins.append(_excluded(candidate, selection))
         elif holders.setdefault(key, candidate) is candidate:
-            plugins.append(_read(hooks, candidate))
+            plugins.append(Plugin(_record(candidate, PluginState.AVAILABLE), unread=candidate))
         else:
             plugins.append(_duplicate(candidate, holders[key]))
     return plugins
@@ -180,52 +188,6 @@ def _unreadable(found: Installed) -> Plugin:
         summary=None,
     )
     return Plugin(record, cause=error)
-
-
-def _read(hooks: pluggy.PluginManager, candidate: Candidate) -> Plugin:
-    """Read one plugin; whatever goes wrong becomes its state."""
-    plugin = Plugin(_record(candidate, PluginState.AVAILABLE))
-    try:
-        description = _describe(hooks, candidate)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as error:  # SystemExit, too: a plugin must not end the program
-        plugin.break_by(error)
-        return plugin
-    plugin.description = description
-    plugin.record = replace(plugin.record, api=description.api, summary=description.summary)
-    if not is_compatible(description.api):
-        plugin.record = replace(
-            plugin.record,
-            state=PluginState.INCOMPATIBLE,
-            reason=f"written for plugin API {description.api}, this gptrs has {API_VERSION}",
-            hint=f"install versions of `{candidate.distribution}` and `gptrs-core` that fit",
-        )
-    return plugin
-
-
-def _describe(hooks: pluggy.PluginManager, candidate: Candidate) -> PluginDescription:
-    """Import what the entry point names: a description, or what computes one in a hook."""
-    target: object = candidate.entry_point.load()
-    wanted, entry = candidate.point.description, candidate.entry_point
-    if hasattr(target, Hooks.gptrs_describe.__name__):
-        target = _computed(hooks, target, candidate.identity)
-    if not isinstance(target, wanted):
-        found = type(target).__name__
-        raise PluginError(f"`{entry.value}` must be a `{wanted.__name__}`, it is a `{found}`")
-    if target.name != entry.name:
-        raise PluginError(
-            f"the entry point `{entry.name}` names a plugin that calls itself `{target.name}`"
-        )
-    return target
-
-
-def _computed(hooks: pluggy.PluginManager, target: object, identity: str) -> object:
-    """Return what `gptrs_describe` of `target` gives, `target` itself if that is no hook."""
-    hooks.register(target, identity)
-    others = [plugin for plugin in hooks.get_plugins() if plugin is not target]
-    answers: list[object] = hooks.subset_hook_caller(Hooks.gptrs_describe.__name__, others)()
-    return answers[0] if answers else target
 
 
 def _repair_hint(record: PluginRecord, error: BaseException) -> str:

@@ -26,12 +26,16 @@ _OURS = "gptrs."
 
 @dataclass(frozen=True)
 class Installed:
-    """A distribution with entry points for us; with the `error` instead if they cannot be read."""
+    """A distribution with entry points for us; with the `error` instead if they cannot be read.
+
+    `stamp` is another one once the distribution was installed again, empty where nobody knows.
+    """
 
     distribution: str
     version: str
     entry_points: tuple[EntryPoint, ...] = ()
     error: Exception | None = None
+    stamp: str = ""
 
 
 def installed(groups: Collection[str]) -> Iterator[Installed]:
@@ -50,11 +54,12 @@ def installed(groups: Collection[str]) -> Iterator[Installed]:
 def _read(distribution: Distribution, groups: Collection[str]) -> Installed | None:
     try:
         text = _text(distribution)
-        entries = () if text is None else tuple(_entries(text, groups))
+        if text is None:  # nothing of ours: its name and version do not matter
+            return None
+        entries, stamp = tuple(_entries(text, groups)), _stamp(distribution)
     except Exception as error:
         return Installed(*_identify(distribution), error=error)
-    # The cheap test first: to read the metadata of every distribution takes longer.
-    return None if text is None else Installed(*_identify(distribution), entries)
+    return Installed(*_identify(distribution), entries, stamp=stamp)
 
 
 def _text(distribution: Distribution) -> str | None:
@@ -119,6 +124,14 @@ def _headers(folder: Path) -> dict[str, str]:
             if value.strip():
                 found.setdefault(key.lower(), value.strip())
     return found
+
+
+def _stamp(distribution: Distribution) -> str:
+    folder = _folder(distribution)
+    if folder is None:
+        return ""
+    found = (folder / ENTRY_POINTS_FILE).stat()
+    return f"{found.st_mtime_ns} {found.st_size}"
 
 
 def _folder(distribution: Distribution) -> Path | None:

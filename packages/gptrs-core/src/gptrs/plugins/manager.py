@@ -1,7 +1,8 @@
 """The plugins of this process: which there are, in which state, and what they make.
 
-`get_backend` is the whole way from an entry point to a running backend: `discover` reads the
-descriptions, `find` picks one, `factory` imports what it names, and the call makes the backend.
+`get_backend` is the whole way from an entry point to a running backend: `discover` finds the entry
+points, `find` reads the description of one, `factory` imports what that names, and the call makes
+the backend.
 """
 
 from __future__ import annotations
@@ -15,19 +16,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from gptrs.backend.process_limits import requested_threads
 from gptrs.errors import BackendError, GptrsError, ModelError, PluginError, UsageError
 from gptrs.plugins.descriptions import (
     BackendPlugin,
+    CommandPlugin,
     DemoModelPlugin,
     FactoryPlugin,
     ModelPlugin,
     PluginDescription,
 )
 from gptrs.plugins.discovery import DISTRIBUTION, Plugin, discover, known_names
+from gptrs.plugins.foreign_code import foreign_import
 from gptrs.plugins.hookspecs import EXTENSION_POINTS
+from gptrs.plugins.reading import read
 from gptrs.plugins.selection import Selection
 from gptrs.plugins.state import PluginRecord, PluginState
 from gptrs.quoting import did_you_mean, quoted
@@ -60,6 +64,7 @@ class PluginManager:
         self.selection = selection
         self._quiet = quiet
         self._plugins: list[Plugin] | None = None
+        self._reading = False
         self._lock = threading.RLock()
         self._backends: dict[tuple[str | None, int | None], Backend] = {}
         self._warned: set[str] = set()
@@ -67,20 +72,46 @@ class PluginManager:
         self._making = threading.RLock()
 
     def discover(self) -> None:
-        """Read the descriptions now rather than on first use; a second call does nothing."""
+        """Find the plugins now rather than on first use; a second call does nothing."""
         self._discovered()
 
+    def installed(self, point: type[PluginDescription]) -> list[PluginRecord]:
+        """Return the plugins of a kind as far as they are known: nothing is imported.
+
+        Those whose descriptions were not read yet count as available, and have no summary.
+        """
+        return [p.record for p in self._discovered() if p.record.kind == _KINDS[point]]
+
+    def summaries(self, point: type[PluginDescription]) -> dict[str, str]:
+        """Return what is known of the plugins of a kind without importing them, by name.
+
+        That is the summary if a process read the description before, else whose plugin it is.
+        Disabled and duplicate ones are left out, and those known to be unusable.
+        """
+        plugins = [p for p in self._discovered() if p.record.kind == _KINDS[point]]
+        usable = [plugin for plugin in plugins if plugin.record.state.usable]
+        unread = [plugin.unread for plugin in usable if plugin.unread is not None]
+        foreign = [candidate for candidate in unread if not candidate.built_in]
+        kept = _summaries().remembered(foreign) if foreign else {}
+        return {
+            record.name: record.summary
+            or kept.get(record.name)
+            or f"From {record.distribution} {record.version}."
+            for record in (plugin.record for plugin in usable)
+        }
+
     def records(self, point: type[PluginDescription] | None = None) -> list[PluginRecord]:
-        """Return all plugins, or those described by `point`, by kind, name and distribution."""
-        records = [plugin.record for plugin in self._discovered()]
-        return [r for r in records if point is None or r.kind == _KINDS[point]]
+        """Return all plugins, or those described by `point`, by kind, name and distribution.
+
+        Their descriptions are imported, and so are they for the methods below.
+        """
+        return [plugin.record for plugin in self._read(None if point is None else _KINDS[point])]
 
     def described(self, point: type[Description]) -> list[tuple[PluginRecord, Description | None]]:
         """Return all plugins of a kind, also unusable ones; None where no description was read."""
         return [
             (plugin.record, cast("Description | None", plugin.description))
-            for plugin in self._discovered()
-            if plugin.record.kind == _KINDS[point]
+            for plugin in self._read(_KINDS[point])
         ]
 
     def descriptions(self, point: type[Description]) -> list[Description]:
@@ -117,8 +148,10 @@ class PluginManager:
         Raises as `find` does, and PluginError when the import fails: the plugin is then broken.
         """
         description = self.find(point, name, unknown)
+        plugin = cast("Plugin", self._plugin(point, name))
         try:
-            factory = load_reference(description.factory)
+            with foreign_import(plugin.record):
+                factory = load_reference(description.factory)
             if not callable(factory):
                 found = type(factory).__name__
                 raise PluginError(f"`{description.factory}` must be callable, it is a `{found}`")
@@ -127,7 +160,6 @@ class PluginManager:
         except BaseException as error:  # SystemExit, too: a plugin must not end the program
             raise self.broken(point, name, error) from error
         with self._lock:
-            plugin = cast("Plugin", self._plugin(point, name))
             plugin.record = replace(plugin.record, state=PluginState.LOADED)
         return factory
 
@@ -148,23 +180,44 @@ class PluginManager:
             if (plugin.record.kind, plugin.record.name) == (_KINDS[point], name)
         ]
         passed_over = (PluginState.DISABLED, PluginState.DUPLICATE)
-        return min(found, key=lambda p: p.record.state in passed_over, default=None)
+        chosen = min(found, key=lambda p: p.record.state in passed_over, default=None)
+        if chosen is not None:
+            self._read_one(chosen)
+        return chosen
 
     def _discovered(self) -> list[Plugin]:
+        """Return the plugins, unread; none to a plugin that asks while it is being read."""
         with self._lock:
+            if self._reading:
+                return []
             if self._plugins is None:
-                # A plugin that looks for plugins while it is being read sees none.
-                self._plugins = []
-                try:
-                    self._plugins = discover(self.selection)
-                except BaseException:
-                    self._plugins = None
-                    raise
+                self._plugins = discover(self.selection)
                 if not self._quiet:
                     self._warn_of_damage(self._plugins)
             if self.selection.strict:
                 self._require_flawless(self._plugins)
             return self._plugins
+
+    def _read(self, kind: str | None) -> list[Plugin]:
+        wanted = [p for p in self._discovered() if kind is None or p.record.kind == kind]
+        for plugin in wanted:
+            self._read_one(plugin)
+        return wanted
+
+    def _read_one(self, plugin: Plugin) -> None:
+        with self._lock:
+            if plugin.unread is None:
+                return
+            self._reading = True
+            candidate = plugin.unread
+            try:
+                read(plugin, candidate)
+            finally:
+                self._reading = False
+            plugin.unread = None  # not after an interrupt: the next try starts over
+            summary = plugin.record.summary
+            if summary and candidate.point.description is CommandPlugin and not candidate.built_in:
+                _summaries().remember(candidate, summary)
 
     def _warn_of_damage(self, plugins: list[Plugin]) -> None:
         for record in (plugin.record for plugin in plugins):
@@ -177,6 +230,7 @@ class PluginManager:
         for name in self.selection.unmatched(known_names(plugins)):
             raise PluginError(_UNMATCHED % name)
         for plugin in plugins:
+            self._read_one(plugin)
             if plugin.record.state in _PROBLEMS:
                 raise _refusal(plugin.record) from plugin.cause
 
@@ -227,15 +281,15 @@ class PluginManager:
         PluginError when there is none, or its directory is missing.
         """
         if name is None:
-            names = [plugin.name for plugin in self.descriptions(DemoModelPlugin)]
-            # One that cannot be used is looked up all the same, for the reason.
-            names = names or [record.name for record in self.records(DemoModelPlugin)]
+            names = [record.name for record in self.installed(DemoModelPlugin)]
+            usable = (name for name in names if self._is_usable(DemoModelPlugin, name))
             if not names:
                 raise PluginError(
                     "no demo model is installed",
                     hint="name a model directory, or `pip install gptrs`, which brings one",
                 )
-            name = names[0]
+            # One that cannot be used is looked up all the same, for the reason.
+            name = next(usable, names[0])
         plugin = self.find(DemoModelPlugin, name)
         try:
             return _resource_directory(plugin.path)
@@ -243,6 +297,10 @@ class PluginManager:
             raise
         except BaseException as error:  # SystemExit, too: a plugin must not end the program
             raise self.broken(DemoModelPlugin, name, error) from error
+
+    def _is_usable(self, point: type[PluginDescription], name: str) -> bool:
+        plugin = self._plugin(point, name)
+        return plugin is not None and plugin.record.state.usable
 
     def _make_backend(self, name: str, threads: int | None) -> Backend:
         if (name, threads) in self._backends:
@@ -280,6 +338,11 @@ class PluginManager:
             if failed and record.name not in self._warned:
                 self._warned.add(record.name)
                 _LOG.warning("backend `%s` is skipped: %s", record.name, record.reason)
+
+
+def _summaries() -> Any:
+    # Imported where a stranger has commands: the start is quick without a cache.
+    return importlib.import_module("gptrs.plugins.summaries")
 
 
 def _resource_directory(reference: str) -> Path:

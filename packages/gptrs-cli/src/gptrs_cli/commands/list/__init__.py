@@ -44,7 +44,7 @@ class ListGroup(TyperGroup):
         if described is None:
             self.commands = dict.fromkeys(self.list_commands(ctx))  # typer suggests a name of these
             return None
-        return LazyCommand(described, lambda: _load(described))
+        return LazyCommand(described.name, described.summary, lambda: _load(described))
 
 
 app = typer.Typer(

@@ -1,0 +1,76 @@
+"""Imports of plugins: who is waited for is said, and the output stays open."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+
+import pytest
+
+from gptrs.api import BackendPlugin
+from gptrs.plugins import foreign_code
+from gptrs.plugins.manager import configure
+
+BACKEND = """
+from gptrs.api import BackendPlugin
+P = BackendPlugin(name="x", summary="s", priority=1, factory="{factory}", api="0.1")
+"""
+CLOSES = {
+    "stream": ("import sys\nsys.stdout.close()", "it closed `sys.stdout` when it was imported"),
+    "descriptor": ("import os\nos.close(1)", "it closed `sys.stdout` when it was imported"),
+    "errors": ("import sys\nsys.stderr.close()", "it closed `sys.stderr` when it was imported"),
+}
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    monkeypatch.setattr(foreign_code, "PATIENCE_S", 0.05)
+
+
+@pytest.mark.parametrize("where", ["description", "factory"])
+def test_a_slow_import_is_named(install, impatient, caplog, where):
+    slow = "import time\ntime.sleep(0.5)\ndef make(threads): pass\n"
+    source = BACKEND.format(factory="slow_work:make")
+    modules = {"slow_x": source, "slow_work": slow}
+    if where == "description":
+        modules = {"slow_x": slow + source, "slow_work": "def make(threads): pass"}
+    install("slow-dist", {"gptrs.backends": {"x": "slow_x:P"}}, modules)
+    manager = configure()
+    with caplog.at_level(logging.WARNING, logger="gptrs"):
+        manager.factory(BackendPlugin, "x")
+    assert [record.getMessage() for record in caplog.records] == [
+        "still importing the backend `x` (from slow-dist 1.0); to leave it out:"
+        " `-p no:backend:x`, or `GPTRS_DISABLE_PLUGINS=backend:x`"
+    ]
+
+
+def test_a_quick_import_is_not(install, caplog):
+    install("dist", {"gptrs.backends": {"x": "x:P"}}, {"x": BACKEND.format(factory="a:b")})
+    with caplog.at_level(logging.WARNING, logger="gptrs"):
+        assert [record.state for record in configure().records()] == ["available"]
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize("how", CLOSES)
+def test_output_that_a_plugin_closes_is_opened_again(tmp_path, how):
+    source, reason = CLOSES[how]
+    info = tmp_path / "closer-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Name: closer\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gptrs.backends]\nx = closer_x:P\n")
+    (tmp_path / "closer_x.py").write_text(f"{source}\n{BACKEND.format(factory='a:b')}")
+    code = (
+        "import sys\nfrom gptrs.plugins.manager import manager\n"
+        "print('before')\n"
+        "found = {r.name: r for r in manager().records()}\n"
+        "print(found['x'].state, found['x'].reason, found['ref'].state)\n"
+        "print('after', file=sys.stderr)"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (0, "after\n")
+    assert done.stdout == f"before\nbroken {reason} available\n"
