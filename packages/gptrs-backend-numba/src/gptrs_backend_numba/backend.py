@@ -17,7 +17,7 @@ from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.environment import Variables
 from gptrs.optimizer.pass_base import Pass
-from gptrs_backend_numba import cost_model
+from gptrs_backend_numba import cost_model, memory
 from gptrs_backend_numba.codegen import target
 from gptrs_backend_numba.compiler import lower, lower_symbolic
 from gptrs_backend_numba.fusion import passes
@@ -30,7 +30,7 @@ from gptrs_backend_numba.probes import MeasuringThreads
 from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_backend_numba.run.run_lock import RUN_LOCK
 
-SETTINGS = (passes.VARIABLE, cost_model.VARIABLE, amx_matmul.VARIABLE)
+SETTINGS = (passes.VARIABLE, cost_model.VARIABLE, amx_matmul.VARIABLE, memory.VARIABLE)
 """The environment variables that decide what is made of a program."""
 _SETTINGS = Variables(*SETTINGS)
 

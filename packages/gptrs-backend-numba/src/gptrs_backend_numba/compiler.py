@@ -15,6 +15,7 @@ from gptrs.ir.symbolic_dim import symbol, symbols_of
 from gptrs_backend_numba import lowering
 from gptrs_backend_numba.kept_weights.weight_store import weight_store
 from gptrs_backend_numba.lowering.regions import lower_region
+from gptrs_backend_numba.memory import fill_byte
 from gptrs_backend_numba.passes.scratch_layout import place_scratch
 from gptrs_backend_numba.schedule import Builder, Context, Result, Schedule
 from gptrs_backend_numba.size_classes import SizesNeeded
@@ -41,7 +42,7 @@ def lower(program: Program, roles: Sequence[InputRole], threads: int) -> Schedul
     context = Context(threads, functions, [], parameters | streamed, frozenset(streamed - mapped))
     builder, views = lower_region(context, region, params, owned)
     results = _results(builder, views, donated)
-    scratch = place_scratch(builder.steps)
+    scratch = place_scratch(builder.steps, shared=fill_byte() is None)
     packings = tuple(context.packings)
     return Schedule(tuple(builder.steps), tuple(builder.constants), results, scratch, packings)
 

@@ -1,11 +1,23 @@
-"""Addresses of NumPy arrays, and arrays that begin at a cache line."""
+"""Addresses of NumPy arrays, arrays that begin at a cache line, and what fresh memory holds."""
 
 from __future__ import annotations
 
+import ctypes
+import os
 import weakref
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 
+from gptrs.errors import UsageError
+from gptrs.quoting import quoted
+
+VARIABLE = "GPTRS_NUMBA_FILL"
+"""A byte that all fresh memory is filled with; results must not depend on it."""
+_M_PERTURB = -6
+"""The option of glibc that fills what `malloc` returns with the complement of a byte."""
 _ALIGNMENT = 64
 """Bytes of a cache line; vectors that straddle two are slower."""
 _BLOCK = 1 << 26
@@ -18,10 +30,50 @@ def address_of(array: np.ndarray) -> int:
 
 
 def aligned(nbytes: int) -> np.ndarray:
-    """An uninitialized byte array that begins at a cache line."""
+    """An uninitialized byte array that begins at a cache line; see `fill_byte`."""
     raw = np.empty(nbytes + _ALIGNMENT, np.uint8)
     start = -address_of(raw) % _ALIGNMENT
-    return raw[start : start + nbytes]
+    piece = raw[start : start + nbytes]
+    byte = fill_byte()
+    if byte is not None:
+        piece.fill(byte)
+    return piece
+
+
+def fill_byte() -> int | None:
+    """Return the byte of `GPTRS_NUMBA_FILL` that fresh memory is filled with, None if it is unset.
+
+    A value that nobody has written then shows in results, and changes with the byte. UsageError for
+    anything but a number from 0 to 255.
+    """
+    text = os.environ.get(VARIABLE, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and int(text) < 256):
+        raise UsageError(f"`{VARIABLE}` must be a byte, 0 to 255, got {quoted(text)}")
+    return int(text)
+
+
+@contextmanager
+def kernel_memory_filled(byte: int) -> Generator[None]:
+    """Scope in which kernels take memory that is filled: with `byte`, for 255 with 254.
+
+    Only by glibc, and only pieces of more than 1 KiB: it keeps small ones for each thread.
+    """
+    option = _mallopt()
+    if option is None:
+        yield
+        return
+    option(_M_PERTURB, ~byte & 0xFF or 1)  # 0 ends it
+    try:
+        yield
+    finally:
+        option(_M_PERTURB, 0)
+
+
+@cache
+def _mallopt() -> Callable[[int, int], int] | None:
+    return getattr(ctypes.CDLL(None), "mallopt", None)
 
 
 class Arena:
@@ -36,7 +88,7 @@ class Arena:
 
     def aligned(self, nbytes: int) -> np.ndarray:
         """As the function of this name."""
-        if nbytes > _BLOCK // 4:
+        if nbytes > _BLOCK // 4 or fill_byte() is not None:
             return aligned(nbytes)
         block = self._block()
         if block is None or self._used + nbytes > block.nbytes:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import numpy as np
+
 from gptrs.ir import dtypes
 from gptrs.ir.ops import contraction as ops
 from gptrs.ir.shapes import Shape
@@ -31,6 +33,10 @@ def dot_general(builder: Builder, unit: Unit) -> None:
     lhs = unit.last.operands[0].type
     out = builder.define(unit.last.result)
     if out.size == 0:
+        return
+    if any(lhs.shape[axis] == 0 for axis in op.contract_lhs):  # sums of nothing
+        zero = builder.constant(np.zeros((), out.dtype.numpy))
+        builder.copy(replace(zero, dtype=out.dtype).broadcast(out.shape), out)
         return
     product = _product(builder, op, unit)
     if is_one(product.rhs.rows):  # a column: its transpose is a row, and the result looks the same
@@ -71,14 +77,16 @@ def _parts(view: View, batch_rank: int, contract_rank: int) -> list[list[tuple[i
     end = len(view.shape) - contract_rank
     ranges = (slice(batch_rank, end), slice(end, None))
     return [
-        [] if 0 in view.shape[part] else
         [(size, stride) for size, (stride,) in merged_axes(view.shape[part], [view.strides[part]])]
         for part in ranges
-    ]  # fmt: skip
+    ]
 
 
 def _regular(builder: Builder, view: View, batch_rank: int, contract_rank: int) -> View:
-    """Return the view, copied if its free or its contracted axes do not merge into one."""
+    """Return the view, copied if its free or its contracted axes do not merge into one.
+
+    No axis is empty: `is_contiguous` would hold for any strides.
+    """
     if all(len(axes) <= 1 for axes in _parts(view, batch_rank, contract_rank)):
         return view
     return builder.contiguous(view)
@@ -86,5 +94,6 @@ def _regular(builder: Builder, view: View, batch_rank: int, contract_rank: int) 
 
 def _matrix(view: View, batch_rank: int, contract_rank: int, batch: Shape) -> Matrix:
     free, contracted = _parts(view, batch_rank, contract_rank)
+    assert max(len(free), len(contracted)) <= 1, "`_regular` leaves one axis of each"
     (rows, row), (_, column) = (free or [(1, 1)])[0], (contracted or [(1, 1)])[0]
     return Matrix(view, rows, row, column, batch)

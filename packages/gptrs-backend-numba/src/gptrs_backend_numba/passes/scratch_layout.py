@@ -14,7 +14,7 @@ from gptrs_backend_numba.views import MemorySpace, Storage
 _ALIGNMENT = 64
 
 
-def place_scratch(steps: Sequence[ScheduleStep]) -> int:
+def place_scratch(steps: Sequence[ScheduleStep], shared: bool = True) -> int:
     """Set the byte offset of every scratch storage; return the bytes needed in all.
 
     Each is placed at the lowest offset that is free from the first step that touches it to the
@@ -22,8 +22,11 @@ def place_scratch(steps: Sequence[ScheduleStep]) -> int:
     shares with the steps around it is needed as long as the loop lasts.
 
     Symbolic sizes cannot be compared: such storages share places as large as the largest of them.
+    Unless memory is `shared`, each has a place of its own for the whole run.
     """
     spans = _spans(steps)
+    if not shared:
+        spans = dict.fromkeys(spans, (0, len(steps)))
     if symbols_of(storage.nbytes for storage in spans):
         return _place_symbolic(spans)
     placed: list[tuple[int, Storage]] = []

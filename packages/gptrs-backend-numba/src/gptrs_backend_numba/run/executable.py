@@ -18,7 +18,7 @@ from gptrs.ir.symbolic_dim import SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import compiled
-from gptrs_backend_numba.memory import address_of
+from gptrs_backend_numba.memory import address_of, fill_byte, kernel_memory_filled
 from gptrs_backend_numba.packing import Arrangement
 from gptrs_backend_numba.pool import POOL
 from gptrs_backend_numba.run.assembly import assemble
@@ -49,6 +49,7 @@ class NumbaExecutable:
     ) -> None:
         self.schedule = schedule
         self._threads = threads
+        self._fill = fill_byte()
         self._code = assemble(schedule.steps)
         types = [param.type for param in params]
         self._sizes = Sizes(types, schedule.sizes) if _is_symbolic(types) else None
@@ -105,11 +106,23 @@ class NumbaExecutable:
             sizes = self._sizes
             nbytes = self.schedule.scratch if sizes is None else sizes.slots[self._scratch_slot]
             self._scratch.move(RUN_LOCK.scratch(nbytes))
-            position = interpret()
+            if self._fill is None:
+                position = interpret()
+            else:
+                position = self._interpret_filled(interpret, results, self._fill)
             if position < 0:
                 raise ExecutionError(self._explanation(-1 - position))
             self._outputs.finish(results)
         return results
+
+    def _interpret_filled(
+        self, interpret: Callable[[], int], results: Sequence[Buffer], byte: int
+    ) -> int:
+        """Run all instructions; what nobody has written before them is `byte`."""
+        RUN_LOCK.fill(byte)
+        self._outputs.fill(results, byte)
+        with kernel_memory_filled(byte):
+            return interpret()
 
     def _interpret_all(self) -> int:
         """Run all instructions; return 0, or -1 - the position of the call that failed."""

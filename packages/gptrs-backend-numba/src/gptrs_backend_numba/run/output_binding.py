@@ -66,6 +66,12 @@ class OutputBinding:
             results[index] = np.asarray(results[index]).reshape(shape).view(dtype)
         return results
 
+    def fill(self, results: Sequence[Buffer], byte: int) -> None:
+        """Overwrite those of the arrays that `bind` returned which are new."""
+        for source, result in zip(self._sources, results, strict=True):
+            if isinstance(source, _Fresh):
+                np.asarray(result).reshape(-1).view(np.uint8).fill(byte)
+
     def finish(self, results: list[Buffer]) -> None:
         """Replace staged results, once the calls are done, by copies that the caller owns."""
         for each in self._staged:

@@ -58,6 +58,10 @@ class RunLock:
             self._scratch_address = address_of(self._scratch)
         return self._scratch_address
 
+    def fill(self, byte: int) -> None:
+        """Overwrite all scratch memory; the caller holds the lock."""
+        self._scratch.fill(byte)
+
 
 RUN_LOCK = RunLock()
 """The lock of this process, shared by all backends and executables."""

@@ -31,6 +31,9 @@ ARRANGEMENTS: tuple[tuple[str, DotGeneral, tuple[int, ...], tuple[int, ...]], ..
     ("outer product", DotGeneral((), ()), (3,), (4,)),
     ("scalars", DotGeneral((), ()), (), ()),
     ("nothing to sum", DotGeneral((1,), (0,)), (3, 0), (0, 4)),
+    ("nothing to sum between axes", DotGeneral((1,), (1,)), (3, 0, 4), (5, 0)),
+    ("nothing to sum on either side", DotGeneral((1,), (1,)), (3, 0, 4), (2, 0, 5)),
+    ("nothing to sum in a batch", DotGeneral((2,), (2,), (0,), (0,)), (2, 3, 0, 4), (2, 5, 0)),
     ("no rows", DotGeneral((1,), (0,)), (0, 5), (5, 4)),
     ("an empty batch", DotGeneral((2,), (1,), (0,), (0,)), (0, 3, 4), (0, 4, 5)),
 )

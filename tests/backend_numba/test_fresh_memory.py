@@ -1,0 +1,157 @@
+"""No result depends on what fresh memory holds: two patterns in it give the same bits."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from functools import cache
+
+import numpy as np
+import pytest
+
+from gptrs.backend.protocol import InputRole
+from gptrs.errors import UsageError
+from gptrs.ir import OPS, dtypes, parse_program
+from gptrs.ir.program import Program
+from gptrs_backend_numba.backend import NumbaBackend, create
+from gptrs_backend_numba.codegen.compiled import compiled
+from gptrs_backend_numba.codegen.kernel import kernel
+from gptrs_backend_numba.codegen.machine import keep_alive, pointer
+from gptrs_backend_numba.memory import VARIABLE, address_of, aligned, kernel_memory_filled
+from gptrs_backend_numba.run.executable import NumbaExecutable
+from gptrs_conformance.kit import checks_of, run_check
+from gptrs_conformance.op_case import cases, legal_dtypes
+from gptrs_conformance.op_runner import prepared, program_of, refusals
+from gptrs_conformance.program_generator import programs_covering, random_inputs, random_program
+
+PATTERNS = ("255", "63")
+"""NaN in every float and -1 in every integer; numbers near 0.75 and large integers."""
+FEW_TYPES = (dtypes.f32, dtypes.bf16, dtypes.f64, dtypes.si32, dtypes.si4, dtypes.i1, dtypes.cf64)
+
+SUMS_OF_NOTHING = """ptir.v0.5
+func @main(%x: f32[16, 0, 33], %w: f32[70, 0]) -> f32[16, 33, 70] {
+  %0 = dot_general %x, %w {contract_lhs = [1], contract_rhs = [1]} : f32[16, 33, 70]
+  return %0
+}
+"""
+UNWRITTEN = """ptir.v0.5
+func @main(%x: f32[5000]) -> (f32[5000], f32[]) {
+  %0 = neg %x : f32[5000]
+  %1 = reduce %0 {axes = [0], kind = sum} : f32[]
+  return %0, %1
+}
+"""
+
+
+@cache
+def numba() -> NumbaBackend:
+    return create(2)
+
+
+def results(program: Program, inputs: Iterable[np.ndarray]) -> list[bytes]:
+    """Return the bytes of the results of the second of two runs."""
+    arrays = list(inputs)
+    executable = numba().compile(program, [InputRole.ARGUMENT] * len(arrays))
+    _, found = (executable.run(arrays) for _ in range(2))
+    return [np.asarray(result).tobytes() for result in found]
+
+
+def assert_alike(
+    monkeypatch: pytest.MonkeyPatch, program: Program, inputs: Iterable[np.ndarray]
+) -> None:
+    arrays = list(inputs)
+    found: list[list[bytes]] = []
+    for pattern in (*PATTERNS, ""):
+        monkeypatch.setenv(VARIABLE, pattern)
+        found.append(results(program, arrays))
+    assert found[0] == found[1] == found[2], str(program)
+
+
+@pytest.mark.parametrize("pattern", ["", *PATTERNS])
+def test_sums_of_nothing_are_zero(pattern: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, pattern)
+    inputs = [np.ones((16, 0, 33), np.float32), np.ones((70, 0), np.float32)]
+    (found,) = results(parse_program(SUMS_OF_NOTHING), inputs)
+    assert not any(found)
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("name", sorted(OPS))
+def test_ops_do_not_show_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for dtype in legal_dtypes(OPS[name]):
+        for case in cases(OPS[name], dtype) if dtype in FEW_TYPES else ():
+            program = prepared(numba(), program_of(case))
+            if not refusals(numba(), program) and case.error is None:
+                assert_alike(monkeypatch, program, case.inputs)
+
+
+def claimed(op, operands, types) -> bool:
+    return numba().refusal(op, operands, types) is None
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("seed", range(1000, 1030))
+def test_generated_programs_do_not_show_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = random_program(seed, size=40, accepts=claimed)
+    assert_alike(monkeypatch, program, random_inputs(program, seed).values())
+
+
+@pytest.mark.slow
+def test_programs_of_every_op_and_type_do_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    for seed, program in enumerate(programs_covering(1, accepts=claimed)):
+        assert_alike(monkeypatch, program, random_inputs(program, seed).values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", range(4))
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_all_checks_pass_in_it(pattern: str, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, pattern)
+    for check in checks_of("full")[part::4]:
+        outcome = run_check(numba(), check)
+        assert outcome.status != "fail", f"{check.name}: {outcome.reason}"
+
+
+def test_a_result_that_no_kernel_writes_shows_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
+    program, inputs = parse_program(UNWRITTEN), [np.ones(5000, np.float32)]
+    for pattern in PATTERNS:
+        monkeypatch.setenv(VARIABLE, pattern)
+        whole = numba().compile(program, [InputRole.ARGUMENT])
+        without = dataclasses.replace(whole.schedule, steps=whole.schedule.steps[1:])
+        executable = NumbaExecutable(without, program.main.body.params, [InputRole.ARGUMENT], 1)
+        for _ in range(2):
+            large, small = executable.run(inputs)
+            assert set(np.asarray(large).tobytes()) == {int(pattern)}
+            assert not np.asarray(small) < 5000 * 0.7
+
+
+@kernel
+def read_own_array(out, count):
+    """Write the bytes of a fresh array to `out`."""
+    held = np.empty(count, np.uint8)
+    target = pointer(out, np.uint8)
+    for i in range(count):
+        target[i] = held[i]
+    keep_alive(held)
+    return 0
+
+
+@pytest.mark.parametrize(("byte", "found"), [(63, 63), (0, 0), (255, 254)])
+def test_memory_that_kernels_take_is_filled(byte: int, found: int) -> None:
+    out = np.ones(100_000, np.uint8)
+    for count in (2000, 100_000):
+        with kernel_memory_filled(byte):
+            assert compiled(read_own_array)(address_of(out), count) == 0
+        assert set(out[:count].tolist()) == {found}
+
+
+def test_arrays_are_filled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, "63")
+    assert set(aligned(1000).tolist()) == {63}
+
+
+@pytest.mark.parametrize("text", ["256", "-1", "nan", "٣"])
+def test_other_values_are_refused(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(VARIABLE, text)
+    with pytest.raises(UsageError, match=f"`{VARIABLE}` must be a byte, 0 to 255, got `"):
+        numba().compile(parse_program(UNWRITTEN), [InputRole.ARGUMENT])
