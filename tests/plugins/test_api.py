@@ -12,7 +12,7 @@ import pytest
 import gptrs.api
 import gptrs_models
 from gptrs.plugins.capabilities import PROTOCOLS
-from gptrs.plugins.manager import load_reference
+from gptrs.plugins.references import load_reference
 
 PUBLIC: list[str] = vars(gptrs.api)["__all__"]  # the stubs, from which it is made, lack it
 HEAVY = {

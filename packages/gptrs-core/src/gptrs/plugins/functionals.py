@@ -7,7 +7,8 @@ from typing import TypeAlias
 
 from gptrs.errors import PluginError
 from gptrs.plugins.descriptions import FunctionalPlugin
-from gptrs.plugins.manager import load_reference, manager
+from gptrs.plugins.manager import manager
+from gptrs.plugins.references import load_reference
 from gptrs.plugins.state import PluginRecord, PluginState
 
 Function: TypeAlias = Callable[..., object]

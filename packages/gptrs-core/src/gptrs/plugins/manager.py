@@ -8,13 +8,11 @@ the backend.
 from __future__ import annotations
 
 import importlib
-import importlib.resources
 import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
-from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -32,6 +30,7 @@ from gptrs.plugins.discovery import DISTRIBUTION, Plugin, discover, known_names
 from gptrs.plugins.foreign_code import foreign_import
 from gptrs.plugins.hookspecs import EXTENSION_POINTS
 from gptrs.plugins.reading import read
+from gptrs.plugins.references import load_reference, resource_directory
 from gptrs.plugins.selection import Selection
 from gptrs.plugins.state import PluginRecord, PluginState
 from gptrs.quoting import did_you_mean, quoted
@@ -92,7 +91,7 @@ class PluginManager:
         usable = [plugin for plugin in plugins if plugin.record.state.usable]
         unread = [plugin.unread for plugin in usable if plugin.unread is not None]
         foreign = [candidate for candidate in unread if not candidate.built_in]
-        kept = _summaries().remembered(foreign) if foreign else {}
+        kept: dict[str, str] = _summaries().remembered(foreign) if foreign else {}
         return {
             record.name: record.summary
             or kept.get(record.name)
@@ -292,7 +291,7 @@ class PluginManager:
             name = next(usable, names[0])
         plugin = self.find(DemoModelPlugin, name)
         try:
-            return _resource_directory(plugin.path)
+            return resource_directory(plugin.path)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, too: a plugin must not end the program
@@ -345,14 +344,6 @@ def _summaries() -> Any:
     return importlib.import_module("gptrs.plugins.summaries")
 
 
-def _resource_directory(reference: str) -> Path:
-    package, _, folder = reference.partition(":")
-    found = importlib.resources.files(package).joinpath(folder)
-    if not isinstance(found, Path) or not found.is_dir():
-        raise PluginError(f"`{reference}` is not a directory of an installed package")
-    return found
-
-
 _process: list[PluginManager] = []
 _lock = threading.Lock()
 
@@ -401,13 +392,3 @@ def _refusal(record: PluginRecord) -> PluginError:
 
 def _label(kind: str) -> str:
     return {"model": "model kind"}.get(kind, kind.replace("_", " "))
-
-
-def load_reference(reference: str) -> object:
-    """Import what `module` or `module:attribute` names; dots reach inside the attribute.
-
-    Raises what the import raises, AttributeError when the module lacks the attribute.
-    """
-    module, _, attribute = reference.partition(":")
-    loaded: object = importlib.import_module(module)
-    return reduce(getattr, attribute.split("."), loaded) if attribute else loaded

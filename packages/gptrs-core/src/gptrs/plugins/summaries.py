@@ -1,4 +1,4 @@
-"""What descriptions said when they were last read: for lists that import no plugin.
+"""Summaries of descriptions that were read before: for lists that import no plugin.
 
 One private JSON file in the cache. An entry counts while the distribution and the module of the
 description are those of then.

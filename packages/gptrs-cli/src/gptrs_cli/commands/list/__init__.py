@@ -12,7 +12,7 @@ from typer.core import TyperGroup
 from typing_extensions import override
 
 from gptrs.plugins.descriptions import CommandPlugin
-from gptrs.plugins.manager import load_reference
+from gptrs.plugins.references import load_reference
 from gptrs_cli.command_group import LazyCommand, command_of
 
 
