@@ -13,8 +13,8 @@ from gptrs_cli.doctor.startup import measure_startup
 
 KERNELS = {"numba", "llvmlite", "scipy", "torch", "transformers"}
 """No command imports these to show its help."""
-HEAVY = {*KERNELS, "numpy", "tokenizers", "ml_dtypes", "rich.table", "rich.progress"}
-"""Nothing that lists commands or plugins imports these."""
+HEAVY = {*KERNELS, "numpy", "tokenizers", "ml_dtypes", "rich.table", "rich.progress", "pydantic"}
+"""Nothing that lists commands or plugins imports these, nor does what `generate` refuses."""
 PROBE = """
 import sys
 from gptrs_cli.main import main
@@ -41,6 +41,13 @@ def test_nothing_heavy_is_imported(arguments):
     imported = imported_by(*arguments)
     assert imported.isdisjoint(HEAVY)
     assert not [name for name in imported if name.startswith("gptrs_cli.commands.generate")]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--greedy", "--top-k", "2"], ["--prompt-ids", "1", "--chat"]]
+)
+def test_generate_refuses_before_anything_heavy_is_imported(arguments):
+    assert imported_by("generate", *arguments).isdisjoint(HEAVY)
 
 
 @pytest.mark.parametrize("command", ["generate", "doctor", "validate", "conformance", "bench"])

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import sys
 
 from gptrs_cli.terminal.interrupts import forget_interrupt
 
 _INTERRUPTED = 130
+_OBJECTS_BETWEEN_COLLECTIONS = 50_000
 
 
 def main() -> int:
     """Import and run the command line; returns its exit code."""
+    # A start makes hundreds of thousands of objects, modules and programs; nearly all stay.
+    gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     try:
         return importlib.import_module("gptrs_cli.main").main()
     except KeyboardInterrupt:  # before `gptrs_cli.main.main` takes care of it

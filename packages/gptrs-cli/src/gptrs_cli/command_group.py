@@ -14,6 +14,7 @@ from gptrs.errors import GptrsError, PluginError
 from gptrs.plugins.descriptions import CommandPlugin
 from gptrs.plugins.manager import PluginManager, manager
 from gptrs.plugins.selection import Selection
+from gptrs_cli.options.plain_values import take_plain_values
 
 HELP_ORDER = (
     *("generate", "forward", "trace", "embed", "run"),
@@ -85,7 +86,7 @@ def command_of(factory: Callable[..., object], name: str) -> Any:
         app = typer.Typer(rich_markup_mode=None, add_completion=False)
         app.command(name)(factory)
         factory = app
-    return typer.main.get_command(factory)
+    return take_plain_values(typer.main.get_command(factory))
 
 
 def _load(plugins: PluginManager, name: str) -> Any:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from gptrs import __version__
-from gptrs_cli.command_group import CommandGroup
+from gptrs_cli.command_group import CommandGroup, command_of
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.terminal.failures import report
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code; errors have been reported by then."""
     settings = Settings()
     arguments = sys.argv[1:] if arguments is None else arguments
-    command = typer.main.get_command(app)
+    command = command_of(app, "gptrs")
     if "_GPTRS_COMPLETE" in os.environ:
         command.main(prog_name="gptrs")  # answers the shell and exits
     _never_fail_to_encode(sys.stdout)

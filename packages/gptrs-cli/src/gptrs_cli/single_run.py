@@ -12,7 +12,8 @@ import numpy as np
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.model_inputs import Batch, InputChoice, batch_of
-from gptrs_cli.options.model import loaded_model, model_shown
+from gptrs_cli.loading import loaded_model
+from gptrs_cli.options.model import model_shown
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.waiting import Waiting

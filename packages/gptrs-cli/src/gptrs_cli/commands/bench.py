@@ -17,9 +17,10 @@ from gptrs.runtime.measure.bench_cases import require_room, tokens_of
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
 from gptrs.runtime.measure.rows import Row
 from gptrs_cli.doctor import machine
+from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers
-from gptrs_cli.options.model import ModelOption, loaded_model
+from gptrs_cli.options.model import ModelOption
 from gptrs_cli.options.settings import LOAD, Settings
 from gptrs_cli.terminal.stderr import note
 from gptrs_cli.terminal.tables import print_table

@@ -17,9 +17,10 @@ from gptrs.runtime.measure.kernel_caches import (
     weight_caches,
 )
 from gptrs.runtime.measure.kernel_caches import warm as warm_model
+from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers
-from gptrs_cli.options.model import ModelOption, loaded_model
+from gptrs_cli.options.model import ModelOption
 from gptrs_cli.options.settings import LOAD, Settings
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import printable

@@ -20,9 +20,9 @@ from gptrs.runtime.embedding.embed import embed as embed_texts
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.measure.kernel_caches import compiling
 from gptrs.runtime.programs.value_text import json_values
+from gptrs_cli.loading import loaded_model
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.model import loaded_model
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.options.texts import TextOptions
 from gptrs_cli.terminal.progress import compiling_kernel, progress_bar

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+
 import typer
 
 from gptrs_cli.generate.options import (
@@ -13,8 +15,6 @@ from gptrs_cli.generate.options import (
     SamplingOptions,
 )
 from gptrs_cli.generate.request import GenerateRequest
-from gptrs_cli.generate.run import run
-from gptrs_cli.observation import observed
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.model import ModelOption
 from gptrs_cli.options.settings import MODEL, Settings
@@ -40,7 +40,7 @@ def generate(
     """
     request = GenerateRequest(model, prompt, batch, limits, sampling, output, memory)
     request.check(context)
-    with observed(settings) as profile:
-        exit_code = run(request, settings, profile)
+    # Late: neither the help nor a usage error needs what runs models.
+    exit_code = importlib.import_module("gptrs_cli.generate.run").run(request, settings)
     if exit_code:
         raise typer.Exit(exit_code)

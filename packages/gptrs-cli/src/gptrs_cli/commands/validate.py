@@ -16,10 +16,11 @@ from gptrs.runtime.compare.validation import MADE_UP_TOKENS, ValidationOptions
 from gptrs.runtime.compare.validation import validate as validate_model
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.model_inputs import batch_of
+from gptrs_cli.loading import loaded_model
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import InputOptions
-from gptrs_cli.options.model import ModelOption, loaded_model, model_shown
+from gptrs_cli.options.model import ModelOption, model_shown
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.waiting import Waiting

@@ -11,11 +11,13 @@ from gptrs.runtime.chat.template import ChatTemplateError, chat_template_of
 from gptrs.runtime.generation.batch import DEFAULT_BATCH_SIZE, Batches, Task
 from gptrs.runtime.generation.chat_session import conversation
 from gptrs.runtime.load import LoadedModel
+from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.page import result_fields
 from gptrs_cli.generate.prompt_lines import PromptLine, read_prompt_lines
 from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.generate.result_lines import ResultLines
-from gptrs_cli.options.model import loaded_model, model_shown
+from gptrs_cli.loading import loaded_model
+from gptrs_cli.options.model import model_shown
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import INTERRUPTED
 from gptrs_cli.terminal.progress import progress_bar
@@ -35,7 +37,9 @@ def run_prompts(request: GenerateRequest, path: Path, settings: Settings) -> int
         todo = [line for line in lines if line.id not in results.done]
         size = request.batch.batch_size
         size = DEFAULT_BATCH_SIZE if size is None else size
-        batches = Batches(model, _tasks(request, model, todo), request.options_for(model), size)
+        batches = Batches(
+            model, _tasks(request, model, todo), generation_options(request, model), size
+        )
         known = len(lines) - len(todo)
         done = _write_results(batches, todo, results, model, known)
     return _said(known + done, len(lines), known)

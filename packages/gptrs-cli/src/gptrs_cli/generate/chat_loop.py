@@ -7,9 +7,11 @@ import contextlib
 from gptrs.errors import ModelError, UsageError
 from gptrs.runtime.generation.chat_session import ChatSession
 from gptrs.runtime.load import LoadedModel
+from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.page import Page, write_stream
 from gptrs_cli.generate.request import GenerateRequest
-from gptrs_cli.options.model import loaded_model, model_shown
+from gptrs_cli.loading import loaded_model
+from gptrs_cli.options.model import model_shown
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.stderr import complain, note
@@ -25,7 +27,7 @@ def converse(request: GenerateRequest, settings: Settings) -> int:
     """Answer one message after another until the input ends; return the exit code."""
     with Waiting(f"loading {model_shown(request.model)}"):
         model = loaded_model(request.model, settings)
-        session = ChatSession(model, request.options_for(model), request.prompt.system)
+        session = ChatSession(model, generation_options(request, model), request.prompt.system)
     note("Ctrl-C ends an answer, Ctrl-D the conversation")
     while (text := _read_message()) is not None:
         if text.strip():

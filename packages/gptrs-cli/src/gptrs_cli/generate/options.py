@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gptrs.runtime.generation.model_settings import configured_sampling
-from gptrs.runtime.generation.sampling import Sampling
 from gptrs_cli.options.declare import option
 
 
@@ -185,13 +181,6 @@ class SamplingOptions:
             show_default=False,
         ),
     ] = 0.0
-
-    def for_model(self, settings: Mapping[str, object]) -> Sampling:
-        """Return the sampling of a model with these settings in its generation_config.json."""
-        given = dataclasses.asdict(self)
-        if given.pop("greedy"):
-            given["temperature"] = 0.0
-        return configured_sampling(settings, **given)
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from pathlib import Path
 import typer
 
 from gptrs.errors import UsageError
-from gptrs.runtime.generation.options import PREFILL_CHUNK, GenerationOptions
-from gptrs.runtime.load import LoadedModel
 from gptrs_cli.generate.options import (
     BatchOptions,
     ContextOptions,
@@ -34,26 +32,6 @@ class GenerateRequest:
     sampling: SamplingOptions
     output: OutputOptions
     context: ContextOptions
-
-    def options_for(self, model: LoadedModel) -> GenerationOptions:
-        """Return the options of generations, with the sampling that suits `model`."""
-        chunk = self.context.prefill_chunk
-        return GenerationOptions(
-            max_tokens=self.limits.max_tokens,
-            sampling=self.sampling.for_model(model.generation_config),
-            stop=tuple(self.limits.stop),
-            ignore_eos=self.limits.ignore_eos,
-            use_cache=not self.context.no_cache,
-            prefill_chunk=PREFILL_CHUNK if chunk is None else chunk,
-            logprobs=self.output.logprobs,
-            special=self.output.special,
-            context=self.context.context_size,
-            context_shift=self.context.context_shift,
-            keep=self.context.keep,
-            cache_budget=self.context.cache_budget,
-            cache_dtype=self.context.cache_dtype,
-            prompt_cache=self.context.prompt_cache,
-        )
 
     def check(self, context: typer.Context) -> None:
         """Raise UsageError for options that exclude each other, before anything is loaded."""

@@ -14,11 +14,13 @@ from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.observe.profile import Profile
 from gptrs_cli.generate.batch import run_prompts
 from gptrs_cli.generate.chat_loop import converse
+from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.page import Page, figures, result_fields, shown_text, write_stream
 from gptrs_cli.generate.prompt import DEMO_PROMPT, Prompt, read_prompt
 from gptrs_cli.generate.request import GenerateRequest
-from gptrs_cli.observation import profile_fields
-from gptrs_cli.options.model import loaded_model, model_shown
+from gptrs_cli.loading import loaded_model
+from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.options.model import model_shown
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import INTERRUPTED
 from gptrs_cli.terminal.progress import compilation_shown
@@ -26,11 +28,16 @@ from gptrs_cli.terminal.stderr import is_terminal, note
 from gptrs_cli.terminal.waiting import Waiting
 
 
-def run(request: GenerateRequest, settings: Settings, profile: Profile | None = None) -> int:
+def run(request: GenerateRequest, settings: Settings) -> int:
     """Generate and print; return the exit code, 0 unless the user interrupts.
 
-    JSON includes the findings of `profile`.
+    JSON includes the profile that `settings` ask for.
     """
+    with observed(settings) as profile:
+        return _run(request, settings, profile)
+
+
+def _run(request: GenerateRequest, settings: Settings, profile: Profile | None) -> int:
     if request.batch.prompts is not None:
         return run_prompts(request, request.batch.prompts, settings)
     if _is_conversation(request, settings):
@@ -67,7 +74,7 @@ class _Work:
         self._prompt = prompt
         self._waiting = waiting
         self._text, content = _content(request, model, prompt)
-        options = request.options_for(model)
+        options = generation_options(request, model)
         self._several: Several | None = None
         self._stream: TextStream | None = None
         if request.output.num_return > 1:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from gptrs.runtime.load import LoadedModel, load_model
 from gptrs_cli.options.declare import option
-from gptrs_cli.options.settings import Settings
 
 ModelOption = Annotated[
     Path | None,
@@ -23,8 +21,3 @@ ModelOption = Annotated[
 def model_shown(path: Path | None) -> str:
     """Return what messages call the model at `path`."""
     return f"`{path}`" if path else "the demo model"
-
-
-def loaded_model(path: Path | None, settings: Settings) -> LoadedModel:
-    """Load the model at `path` (None: the bundled demo model); raise what `load_model` raises."""
-    return load_model(path, settings.backend, settings.threads, settings.weight_budget)

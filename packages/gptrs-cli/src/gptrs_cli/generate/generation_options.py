@@ -1,0 +1,42 @@
+"""The options of generations: those of a request of `gptrs generate`, else those of its model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+from gptrs.runtime.generation.model_settings import configured_sampling
+from gptrs.runtime.generation.options import PREFILL_CHUNK, GenerationOptions
+from gptrs.runtime.generation.sampling import Sampling
+from gptrs.runtime.load import LoadedModel
+from gptrs_cli.generate.options import SamplingOptions
+from gptrs_cli.generate.request import GenerateRequest
+
+
+def generation_options(request: GenerateRequest, model: LoadedModel) -> GenerationOptions:
+    """Return the options of generations, with the sampling that suits `model`."""
+    chunk = request.context.prefill_chunk
+    return GenerationOptions(
+        max_tokens=request.limits.max_tokens,
+        sampling=_sampling(request.sampling, model.generation_config),
+        stop=tuple(request.limits.stop),
+        ignore_eos=request.limits.ignore_eos,
+        use_cache=not request.context.no_cache,
+        prefill_chunk=PREFILL_CHUNK if chunk is None else chunk,
+        logprobs=request.output.logprobs,
+        special=request.output.special,
+        context=request.context.context_size,
+        context_shift=request.context.context_shift,
+        keep=request.context.keep,
+        cache_budget=request.context.cache_budget,
+        cache_dtype=request.context.cache_dtype,
+        prompt_cache=request.context.prompt_cache,
+    )
+
+
+def _sampling(options: SamplingOptions, settings: Mapping[str, object]) -> Sampling:
+    """Return the sampling of a model with these settings in its generation_config.json."""
+    given = dataclasses.asdict(options)
+    if given.pop("greedy"):
+        given["temperature"] = 0.0
+    return configured_sampling(settings, **given)

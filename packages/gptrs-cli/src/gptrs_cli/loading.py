@@ -1,0 +1,13 @@
+"""Loads the model of a command by its options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gptrs.runtime.load import LoadedModel, load_model
+from gptrs_cli.options.settings import Settings
+
+
+def loaded_model(path: Path | None, settings: Settings) -> LoadedModel:
+    """Load the model at `path` (None: the bundled demo model); raise what `load_model` raises."""
+    return load_model(path, settings.backend, settings.threads, settings.weight_budget)
