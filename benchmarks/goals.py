@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from gptrs.runtime.measure.bench import AGAIN
+
 Row: TypeAlias = dict[str, object]
 _WEIGHTS = "weights on disk"
 
@@ -42,6 +44,14 @@ GOALS: tuple[Goal, ...] = (
     *_ratios(rf"GPT-2 124M f32: {_DECODE}", "torch", 2.2, 2.0),
     *_ratios(rf"GPT-2 124M bf16: {_DECODE}", "gptrs f32", 1.8, 1.6),
     *_ratios(r"GPT-2 124M f32: prefill of (128|512) tokens", "torch", 2.2, 2.0),
+    Goal(r"GPT-2 124M f32: first token, .* new lengths .*", AGAIN, None, 0.87),
+    Goal(r"GPT-2 124M f32: first token, .* new lengths .*", "torch", None, 2.5),
+    Goal(r"GPT-2 124M f32: first token, .* new lengths .*", "llama.cpp", None, 1.5),
+    Goal(r"Llama .* bf16: first token, .* new lengths .*", AGAIN, None, 0.91),
+    Goal(r"GPT-2 124M f32: decode of 8 texts .*", "llama.cpp", None, 1.2),
+    Goal(r"GPT-2 124M f32: decode of 32 texts .*", "llama.cpp", None, 2.0),
+    Goal(r"GPT-2 124M f32: prefill of 8 texts .*", "one text .*", None, 0.9),
+    Goal(r"GPT-2 124M f32: prefill of .* known ones", ".* alone", None, 0.83),
     *_ratios(r"ResNet-34 .*", "torch.*", 2.0, 1.7),
     *_ratios(r"ResNet-34 .*", "OpenVINO.*", 1.2, 1.1),
     *_ratios(r"MobileNetV2 .*", "torch.*", 4.5, 4.0),

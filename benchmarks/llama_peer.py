@@ -12,6 +12,7 @@ import gguf
 import llama_cpp as lib
 import ml_dtypes
 import numpy as np
+from peer_cases import PeerDecode, PeerPrefill
 from safetensors.numpy import load_file
 
 from gptrs.runtime.measure.bench_cases import BenchCase, DecodeCase, random_prompts
@@ -37,76 +38,79 @@ class LlamaModel:
         path = folder / "model.gguf"
         if not path.exists():
             write_gguf(folder, path)
+        self._threads = threads
         started = time.perf_counter()
         self._model = lib.llama_model_load_from_file(
             str(path).encode(), lib.llama_model_default_params()
         )
-        settings = lib.llama_context_default_params()
-        settings.n_ctx, settings.n_batch = 1024, 1024
-        settings.n_threads = settings.n_threads_batch = threads
-        self._context = lib.llama_init_from_model(self._model, settings)
+        self._one = self._texts(1, 1024)
         self.load_seconds = time.perf_counter() - started
-        self._vocab_size = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self._model))
+
+    @property
+    def _vocab_size(self) -> int:
+        return lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(self._model))
 
     def prefill(self, prompts: Iterator[list[int]]) -> BenchCase:
         """The prompt in one batch; the logits of the last token."""
-        return _LlamaPrefill(self, prompts)
+        return PeerPrefill(self._one, prompts)
 
-    def decode(self, context: int, count: int) -> DecodeCase:
-        """One token after another, each the likeliest."""
-        return _LlamaDecode(self, context, count)
+    def decode(self, context: int, count: int, texts: int = 1) -> DecodeCase:
+        """One token after another, each the likeliest, of all texts in one batch."""
+        prompts = random_prompts([context], self._vocab_size)
+        together = self._one if texts == 1 else self._texts(texts, context + count)
+        return PeerDecode(together, prompts, count, texts)
 
-    def forward(self, inputs: np.ndarray) -> BenchCase:
-        """Refuse: llama.cpp gives the logits of chosen tokens only."""
-        raise NotImplementedError("llama.cpp has no forward pass of all logits")
+    def _texts(self, count: int, positions: int) -> LlamaTexts:
+        settings = lib.llama_context_default_params()
+        settings.n_ctx, settings.n_batch, settings.n_seq_max = count * positions, 1024, count
+        settings.n_threads = settings.n_threads_batch = self._threads
+        context = lib.llama_init_from_model(self._model, settings)
+        if context is None:
+            raise RuntimeError(f"llama.cpp has no context for {count} texts of {positions} tokens")
+        return LlamaTexts(context, self._vocab_size)
 
-    def prompts(self, length: int) -> Iterator[list[int]]:
-        """The prompts that our side reads."""
-        return random_prompts([length], self._vocab_size)
 
-    def forget(self) -> None:
-        """Empty the cache."""
-        lib.llama_memory_clear(lib.llama_get_memory(self._context), True)
+class LlamaTexts:
+    """Texts of llama.cpp in one context, each a sequence; their state are the next tokens."""
 
-    def step(self, tokens: list[int]) -> int:
-        """Append tokens; return the likeliest next one."""
-        array = (lib.llama_token * len(tokens))(*tokens)
-        failed = lib.llama_decode(self._context, lib.llama_batch_get_one(array, len(tokens)))
+    def __init__(self, context: object, vocab_size: int) -> None:
+        self._context, self._vocab_size = context, vocab_size
+        self._batch = lib.llama_batch_init(1024, 0, 1)
+        self._length = 0
+
+    def begin(self, prompts: list[list[int]]) -> list[int]:
+        """See `SteppedTexts`; one batch a prompt."""
+        lib.llama_memory_clear(lib.llama_get_memory(self._context), False)
+        self._length = len(prompts[0])
+        return [
+            self._decode([(token, place, text) for place, token in enumerate(prompt)])[-1]
+            for text, prompt in enumerate(prompts)
+        ]
+
+    def step(self, state: list[int]) -> list[int]:
+        """See `SteppedTexts`."""
+        rows = [(token, self._length, text) for text, token in enumerate(state)]
+        self._length += 1
+        return self._decode(rows)
+
+    def _decode(self, rows: list[tuple[int, int, int]]) -> list[int]:
+        """Run (token, position, text) of each row; the likeliest token after each last one."""
+        batch, asked = self._batch, []
+        batch.n_tokens = len(rows)
+        for row, (token, place, text) in enumerate(rows):
+            last = row + 1 == len(rows) or rows[row + 1][2] != text
+            batch.token[row], batch.pos[row], batch.logits[row] = token, place, last
+            batch.n_seq_id[row], batch.seq_id[row][0] = 1, text
+            if last:
+                asked.append(row)
+        failed = lib.llama_decode(self._context, batch)
         if failed:
             raise RuntimeError(f"llama_decode returned {failed}")
-        logits = lib.llama_get_logits_ith(self._context, -1)
+        return [self._likeliest(row) for row in asked]
+
+    def _likeliest(self, row: int) -> int:
+        logits = lib.llama_get_logits_ith(self._context, row)
         return int(np.ctypeslib.as_array(logits, (self._vocab_size,)).argmax())
-
-
-class _LlamaPrefill:
-    def __init__(self, model: LlamaModel, prompts: Iterator[list[int]]) -> None:
-        self._model, self._prompts = model, prompts
-
-    def prepare(self) -> None:
-        self._tokens = next(self._prompts)
-        self._model.forget()
-
-    def run(self) -> None:
-        self.token = self._model.step(self._tokens)
-
-
-class _LlamaDecode:
-    def __init__(self, model: LlamaModel, context: int, count: int) -> None:
-        self._model, self._count = model, count
-        self._prefill = _LlamaPrefill(model, model.prompts(context))
-        self.gaps: list[float] = []
-
-    def prepare(self) -> None:
-        self._prefill.prepare()
-        self._prefill.run()
-
-    def run(self) -> None:
-        self.gaps = []
-        token = self._prefill.token
-        for _ in range(self._count):
-            started = time.perf_counter()
-            token = self._model.step([token])
-            self.gaps.append(time.perf_counter() - started)
 
 
 def write_gguf(folder: Path, path: Path) -> None:

@@ -1,6 +1,6 @@
 """The standard set, `make bench`: gptrs alternating with the frameworks that are installed.
 
-    python benchmarks/run.py [--threads 1 2] [--rounds 5] [--size 124M] [--out benchmarks/results]
+    python benchmarks/run.py [--threads 1 2] [--rounds 5] [--only texts llama] [--size 124M]
 
 Models have random weights and are made on the fly. The results are printed and written as JSON,
 Markdown and, where matplotlib is installed, as a chart.
@@ -20,8 +20,8 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
 from gpt2_checkpoint import SIZES, save_gpt2
+from llama_checkpoint import save_llama
 from peers import load_peers
 from processes import process_rows
 from replay_overhead import demo_row
@@ -30,7 +30,7 @@ from report import markdown, write_report
 import gptrs
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.measure.bench import ModelBench
-from gptrs.runtime.measure.bench_cases import BenchCase, Decode, DecodeCase, Forward, Prefill
+from gptrs.runtime.measure.bench_cases import BenchCase, Decode, DecodeCase, Prefill
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
 from gptrs.runtime.measure.rows import Row
 from gptrs_cli.commands.bench import machine_fields
@@ -49,17 +49,18 @@ def main() -> None:
     now = datetime.now(UTC)
     rows: list[Row] = []
     limits: list[MachineLimits] = []
-    with tempfile.TemporaryDirectory() as folder:
-        model = save_gpt2(Path(folder) / f"gpt2-{options.size}", options.size)
-        half = save_gpt2(Path(folder) / f"gpt2-{options.size}-bf16", options.size, "bf16")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
         for threads in options.threads:
             limits.append(measure_limits(gptrs.get_backend(options.backend, threads)))
-            rows += _model_rows(model, threads, limits[-1], options)
-            rows += _half_rows(model, half, threads, limits[-1], options)
-            if options.vision:
-                rows += _vision_rows(threads, limits[-1], options.rounds)
-        rows += process_rows(model, options.threads[-1], options.rounds)
-        rows.append(demo_row())
+            for part in options.only:
+                if part in _PARTS:
+                    rows += _PARTS[part](folder, threads, limits[-1], options)
+        if "processes" in options.only:
+            model = _gpt2(folder, options.size)
+            rows += process_rows(model, options.threads[-1], options.rounds)
+        if "demo" in options.only:
+            rows.append(demo_row())
     result = {
         "date": f"{now:%Y-%m-%d}",
         "command": "python benchmarks/run.py " + " ".join(sys.argv[1:]),
@@ -82,37 +83,79 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--prompt-lengths", type=int, nargs="+", default=[128, 512])
     parser.add_argument("--context", type=int, default=128)
     parser.add_argument("--new-tokens", type=int, default=32)
+    parser.add_argument("--texts", type=int, nargs="+", default=[1, 8, 32], help="at once")
     parser.add_argument("--new-lengths", type=int, default=40, help="prompts of lengths not met")
     parser.add_argument("--long-text", type=int, default=900, help="tokens whose gaps are told")
     parser.add_argument("--backend", help="ours; the default one without it")
     parser.add_argument("--out", type=Path, default=_HERE / "results")
     parser.add_argument("--name", help="of the machine, for the files")
-    parser.add_argument("--no-vision", dest="vision", action="store_false")
+    every = [*_PARTS, "processes", "demo"]
+    parser.add_argument("--only", nargs="+", choices=every, default=every, help="parts of the set")
     return parser.parse_args()
+
+
+def _gpt2(folder: Path, size: str, dtype: str = "f32") -> Path:
+    """Return the folder of a GPT-2, which is made when it is first needed."""
+    model = folder / f"gpt2-{size}-{dtype}"
+    return model if model.exists() else save_gpt2(model, size, dtype)
 
 
 def _model_rows(
     folder: Path, threads: int, limits: MachineLimits, options: argparse.Namespace
 ) -> list[Row]:
-    peers = load_peers(folder, threads)
-    model = gptrs.load_model(folder, options.backend, threads)
-    bench = ModelBench(model, threads, options.rounds, limits, peers, _say)
+    """Loading, prompts, new lengths, text: GPT-2 beside its peers."""
+    bench = _beside_peers(_gpt2(folder, options.size), threads, limits, options)
     rows = bench.generation(options.prompt_lengths, options.context, options.new_tokens)
     rows += bench.new_lengths(options.new_lengths)
     rows += replace(bench, rounds=1, peers={}).gaps(8, options.long_text)
     return [_named(row, f"GPT-2 {options.size} f32") for row in rows]
 
 
-def _half_rows(
-    folder: Path, half: Path, threads: int, limits: MachineLimits, options: argparse.Namespace
+def _texts_rows(
+    folder: Path, threads: int, limits: MachineLimits, options: argparse.Namespace
 ) -> list[Row]:
-    """bf16 weights beside our own f32."""
-    whole = OwnModel(gptrs.load_model(folder, options.backend, threads))
-    model = gptrs.load_model(half, options.backend, threads)
-    bench = ModelBench(model, threads, options.rounds, limits, {"gptrs f32": whole}, _say)
+    """Several texts at once beside the peers; unequal prompts; a prompt that is known in part."""
+    bench = _beside_peers(_gpt2(folder, options.size), threads, limits, options)
+    rows = bench.ragged_prefill() + bench.known_prefill(500, 64)
+    for texts in options.texts:
+        rows += bench.decode(options.context, options.new_tokens, texts)
+    return [_named(row, f"GPT-2 {options.size} f32") for row in rows]
+
+
+def _half_rows(
+    folder: Path, threads: int, limits: MachineLimits, options: argparse.Namespace
+) -> list[Row]:
+    """GPT-2 in bf16 beside our own f32."""
+    whole = gptrs.load_model(_gpt2(folder, options.size), options.backend, threads)
+    model = gptrs.load_model(_gpt2(folder, options.size, "bf16"), options.backend, threads)
+    peers = {"gptrs f32": OwnModel(whole)}
+    bench = ModelBench(model, threads, options.rounds, limits, peers, _say)
     rows = bench.generation(options.prompt_lengths[:1], options.context, options.new_tokens)
     compared = [row for row in rows if row.unit == "tok/s"]
     return [_named(row, f"GPT-2 {options.size} bf16") for row in compared]
+
+
+def _llama_rows(
+    folder: Path, threads: int, limits: MachineLimits, options: argparse.Namespace
+) -> list[Row]:
+    """Prompts of new lengths and text of a Llama in bf16, which no peer reads here."""
+    size = "tiny" if options.size == "tiny" else "1.2B"
+    path = folder / f"llama-{size}"
+    if not path.exists():
+        save_llama(path, size)
+    model = gptrs.load_model(path, options.backend, threads)
+    bench = ModelBench(model, threads, options.rounds, limits, step=_say)
+    rows = bench.generation(options.prompt_lengths[:1], options.context, options.new_tokens)
+    rows += bench.new_lengths(options.new_lengths)
+    return [_named(row, f"Llama {size} bf16") for row in rows]
+
+
+def _beside_peers(
+    folder: Path, threads: int, limits: MachineLimits, options: argparse.Namespace
+) -> ModelBench:
+    peers = load_peers(folder, threads)
+    model = gptrs.load_model(folder, options.backend, threads)
+    return ModelBench(model, threads, options.rounds, limits, peers, _say)
 
 
 class OwnModel:
@@ -126,22 +169,27 @@ class OwnModel:
         """See `PeerModel`."""
         return Prefill(self._model, prompts)
 
-    def decode(self, context: int, count: int) -> DecodeCase:
+    def decode(self, context: int, count: int, texts: int = 1) -> DecodeCase:
         """See `PeerModel`."""
-        return Decode(self._model, context, count)
-
-    def forward(self, inputs: np.ndarray) -> BenchCase:
-        """See `PeerModel`."""
-        return Forward(self._model, inputs)
+        return Decode(self._model, context, count, texts)
 
 
-def _vision_rows(threads: int, limits: MachineLimits, rounds: int) -> list[Row]:
+def _vision_rows(
+    folder: Path, threads: int, limits: MachineLimits, options: argparse.Namespace
+) -> list[Row]:
     """The networks of `vision.py`, which prints the medians of all cases."""
     script = _HERE / "vision.py"
     if not script.exists():
         return []
     _say(f"networks, {threads} threads")
-    command = [sys.executable, str(script), "--threads", str(threads), "--rounds", str(rounds)]
+    command = [
+        sys.executable,
+        str(script),
+        "--threads",
+        str(threads),
+        "--rounds",
+        str(options.rounds),
+    ]
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if found.returncode:
         _say(f"vision.py ended with {found.returncode}: no rows of networks")
@@ -165,6 +213,16 @@ def vision_rows(printed: str, threads: int, limits: MachineLimits) -> list[Row]:
                 theirs / seconds, gflop / limits.gflop_per_s, None, gflop)
         )  # fmt: skip
     return rows
+
+
+_PARTS = {
+    "gpt2": _model_rows,
+    "texts": _texts_rows,
+    "bf16": _half_rows,
+    "llama": _llama_rows,
+    "networks": _vision_rows,
+}
+"""The parts of the set that run for each number of threads."""
 
 
 def _named(row: Row, model: str) -> Row:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
-import numpy as np
 import torch
 import transformers
+from peer_cases import PeerDecode, PeerPrefill
 
 from gptrs.runtime.measure.bench_cases import BenchCase, DecodeCase, random_prompts
+
+TorchState: TypeAlias = tuple[torch.Tensor, object]
+"""The next tokens si64 [B, 1], and the cache of those before."""
 
 
 class TorchModel:
@@ -28,71 +32,23 @@ class TorchModel:
 
     def prefill(self, prompts: Iterator[list[int]]) -> BenchCase:
         """The prompt in one step; only the logits of the last token are computed."""
-        return _TorchPrefill(self, prompts)
+        return PeerPrefill(self, prompts)
 
-    def decode(self, context: int, count: int) -> DecodeCase:
-        """One token after another, each the likeliest."""
-        return _TorchDecode(self, context, count)
+    def decode(self, context: int, count: int, texts: int = 1) -> DecodeCase:
+        """One token after another, each the likeliest, of all texts in one step."""
+        return PeerDecode(self, random_prompts([context], self._vocab_size), count, texts)
 
-    def forward(self, inputs: np.ndarray) -> BenchCase:
-        """All logits."""
-        return _TorchForward(self, inputs)
+    def begin(self, prompts: list[list[int]]) -> TorchState:
+        """See `SteppedTexts`."""
+        return self._append(torch.tensor(prompts), None)
 
-    def prompts(self, length: int) -> Iterator[list[int]]:
-        """The prompts that our side reads."""
-        return random_prompts([length], self._vocab_size)
+    def step(self, state: TorchState) -> TorchState:
+        """See `SteppedTexts`."""
+        return self._append(*state)
 
-    def step(self, tokens: object, cache: object) -> tuple[object, object]:
-        """The likeliest next token, and the cache with these."""
+    def _append(self, tokens: torch.Tensor, cache: object) -> TorchState:
         with torch.inference_mode():
             found = self._model(
                 input_ids=tokens, past_key_values=cache, use_cache=True, logits_to_keep=1
             )
         return found.logits[:, -1].argmax(-1, keepdim=True), found.past_key_values
-
-    def logits(self, inputs: np.ndarray) -> np.ndarray:
-        """Of every position."""
-        with torch.inference_mode():
-            tokens = torch.from_numpy(inputs)
-            return self._model(input_ids=tokens, use_cache=False).logits.numpy()
-
-
-class _TorchPrefill:
-    def __init__(self, model: TorchModel, prompts: Iterator[list[int]]) -> None:
-        self._model, self._prompts = model, prompts
-
-    def prepare(self) -> None:
-        self._tokens = torch.tensor([next(self._prompts)])
-
-    def run(self) -> None:
-        self.state = self._model.step(self._tokens, None)
-
-
-class _TorchDecode:
-    def __init__(self, model: TorchModel, context: int, count: int) -> None:
-        self._model, self._count = model, count
-        self._prefill = _TorchPrefill(model, model.prompts(context))
-        self.gaps: list[float] = []
-
-    def prepare(self) -> None:
-        self._prefill.prepare()
-        self._prefill.run()
-
-    def run(self) -> None:
-        self.gaps = []
-        token, cache = self._prefill.state
-        for _ in range(self._count):
-            started = time.perf_counter()
-            token, cache = self._model.step(token, cache)
-            self.gaps.append(time.perf_counter() - started)
-
-
-class _TorchForward:
-    def __init__(self, model: TorchModel, inputs: np.ndarray) -> None:
-        self._model, self._inputs = model, inputs
-
-    def prepare(self) -> None:
-        return
-
-    def run(self) -> None:
-        self._model.logits(self._inputs)

@@ -14,7 +14,7 @@ def quick(model_directory):
 
 def test_generation_as_json(gptrs, quick):
     asked = ("--prompt-lengths", "4", "--context", 5, "--new-tokens", 2, "--threads", 1)
-    asked += ("--new-lengths", 2, "--gaps", 3)
+    asked += ("--new-lengths", 2, "--gaps", 3, "--texts", "2")
     found = gptrs("bench", "generate", *quick, *asked, "--json").json
     assert {"processor", "cores", "read_gb_per_s", "gflop_per_s"} <= found["machine"].keys()
     assert (found["model"], found["backend"]) == ("tiny", "ref")
@@ -24,6 +24,7 @@ def test_generation_as_json(gptrs, quick):
     assert (decode["unit"], decode["threads"], decode["peer"]) == ("tok/s", 1, None)
     assert decode["ours"] > 0
     assert decode["share_of_limit"] > 0
+    assert by_work["decode of 2 texts after 5 tokens"]["unit"] == "tok/s"
     assert by_work["gap between 3 tokens, longest"]["unit"] == "s"
     assert any(work.startswith("first token, 2 new lengths of ") for work in by_work)
 

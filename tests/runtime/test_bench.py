@@ -6,9 +6,16 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.errors import ContextLengthError, UsageError
+from gptrs.errors import CacheBudgetError, ContextLengthError, UsageError
+from gptrs.runtime.generation.paged_cache import PagedCache
 from gptrs.runtime.measure.bench import ModelBench, alternating, new_lengths
-from gptrs.runtime.measure.bench_cases import Decode, Prefill, random_prompts, tokens_of
+from gptrs.runtime.measure.bench_cases import (
+    Decode,
+    KnownPrefill,
+    Prefill,
+    random_prompts,
+    tokens_of,
+)
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
 from gptrs.runtime.measure.rows import Measure
 from gptrs.runtime.measure.step_work import WorkOfStep, first_run
@@ -108,11 +115,11 @@ def test_new_lengths_are_read_beside_the_same_lengths_again(model):
     lengths = new_lengths(4, 12)
     work = f"first token, 4 new lengths of {min(lengths)} to {max(lengths)}"
     assert [(row.work, row.peer_name) for row in rows] == [
+        (work, "the same lengths again"),
         (work, "slow"),
-        ("the same lengths again", None),
         ("slowest new length beyond its repeat", None),
     ]
-    assert rows[0].ours > rows[1].ours, "ref compiles each length"
+    assert rows[0].ratio < 1, "ref compiles each length"
 
 
 def test_new_lengths_are_different_and_the_same_each_time():
@@ -140,24 +147,70 @@ class SlowPeer:
     def prefill(self, prompts):
         return Listed("prefill", [])
 
-    def decode(self, context, count):
-        case = Listed("decode", [])
+    def decode(self, context, count, texts=1):
+        case = Listed(f"decode {texts}", [])
         case.gaps = [0.5] * count
         return case
 
-    def forward(self, inputs):
-        return Listed("forward", [])
+
+def test_forward_stands_alone(model):
+    rows = ModelBench(model, 1, rounds=1).forward(tokens_of(4, 10))
+    assert [(row.work, row.peer_name) for row in rows] == [
+        ("load", None),
+        ("compile and first forward of [1, 4]", None),
+        ("forward of [1, 4]", None),
+    ]
 
 
 def test_peers_stand_beside_us(model):
     bench = ModelBench(model, 1, rounds=1, peers={"slow": SlowPeer()})
-    rows = bench.forward(tokens_of(4, 10))
-    assert [(row.work, row.peer_name) for row in rows] == [
-        ("load", "slow"),
-        ("compile and first forward of [1, 4]", None),
-        ("forward of [1, 4]", "slow"),
+    load, *_ = bench.generation([4], context=4, new_tokens=2)
+    assert (load.work, load.peer_name, load.ratio) == ("load", "slow", 5.0 / model.load_seconds)
+    rows = bench.decode(4, 3, texts=2)
+    assert [(row.work, row.peer_name, row.unit) for row in rows] == [
+        ("compile and first decode of 2 texts after 4 tokens", None, "s"),
+        ("decode of 2 texts after 4 tokens", "slow", "tok/s"),
     ]
-    assert rows[0].ratio == 5.0 / model.load_seconds
+
+
+def test_texts_decode_together(model):
+    decode = Decode(model, context=8, count=3, texts=4)
+    _, works = first_run(decode)
+    assert len(decode.gaps) == 3
+    assert len(works) == 4, "one step reads all contexts"
+    one = first_run(Decode(model, context=8, count=3))[1]
+    assert works[-1].operations > 3.5 * one[-1].operations
+    with pytest.raises(UsageError, match="1 or more texts, got 0"):
+        Decode(model, 8, 3, texts=0)
+
+
+def test_texts_that_the_cache_does_not_hold_together(model, monkeypatch):
+    monkeypatch.setenv("GPTRS_CACHE_BUDGET", "100000")
+    with pytest.raises(CacheBudgetError, match="does not hold 99 such texts together"):
+        Decode(model, 30, 3, texts=99).prepare()
+
+
+def test_unequal_prompts_stand_beside_one_text(model):
+    _, row = ModelBench(model, 1, rounds=1).ragged_prefill([3, 9, 1])
+    assert row.work == "prefill of 3 texts of 1 to 9 tokens"
+    assert (row.peer_name, row.unit) == ("one text of 13", "tok/s")
+    with pytest.raises(ContextLengthError):
+        ModelBench(model, 1).ragged_prefill([40, 40])
+
+
+def test_what_is_known_is_not_read_again(model, monkeypatch):
+    (row,) = ModelBench(model, 1, rounds=1).known_prefill(33, 5)
+    assert row.work == "prefill of 5 tokens after 33 known ones"
+    assert row.peer_name == "5 tokens alone"
+    read = []
+    run = PagedCache.run
+    monkeypatch.setattr(
+        PagedCache, "run", lambda cache, rows: read.append(len(rows[0][1])) or run(cache, rows)
+    )
+    case = KnownPrefill(model, 34, 6)  # other prompts than those of the row
+    case.prepare()
+    case.run()
+    assert read == [40, 6]
 
 
 @pytest.mark.parametrize(("context", "count", "error"), [(60, 5, ContextLengthError),

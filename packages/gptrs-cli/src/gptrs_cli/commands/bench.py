@@ -61,6 +61,10 @@ def generate(
             help="Read N prompts, each of a length not met before.",
         ),
     ] = 0,
+    texts: Annotated[
+        str | None,
+        typer.Option("--texts", metavar="8,32", help="Generate so many texts at once, too."),
+    ] = None,
     gaps: Annotated[
         int,
         typer.Option(
@@ -72,9 +76,12 @@ def generate(
 ) -> None:
     """Measure loading, compiling, prompts and the generation of text."""
     lengths = parse_integers(prompt_lengths, "--prompt-lengths", "numbers of tokens")
+    together = [] if texts is None else parse_integers(texts, "--texts", "numbers of texts")
 
     def rows(bench: ModelBench) -> list[Row]:
         found = bench.generation(lengths, context_length, new_tokens)
+        for number in together:
+            found += bench.decode(context_length, new_tokens, number)
         found += bench.new_lengths(new_lengths) if new_lengths else []
         return found + (bench.gaps(context_length, gaps) if gaps else [])
 
@@ -141,7 +148,8 @@ def _measure(
         listed = [row.as_json() for row in rows]
         print(json.dumps({"machine": machine_fields(limits), **fields, "rows": listed}, indent=2))
         return
-    print_table(["work", "figure", "GB/s", "GFLOP/s", "of limit"], [_cells(row) for row in rows])
+    columns = ["work", "figure", "GB/s", "GFLOP/s", "of limit", "beside"]
+    print_table(columns, [_cells(row) for row in rows])
     note(
         f"{model.name} on {model.backend.name}, {threads or 'its own number of'} threads; the"
         f" machine reads {limits.read_gb_per_s:.1f} GB/s and computes"
@@ -154,4 +162,6 @@ def _cells(row: Row) -> list[str]:
     figure = f"{row.ours:.4g} {row.unit}"
     rates = (row.gb_per_s, row.gflop_per_s)
     share = "" if row.share_of_limit is None else f"{row.share_of_limit:.0%}"
-    return [row.work, figure, *("" if rate is None else f"{rate:.1f}" for rate in rates), share]
+    shown = ["" if rate is None else f"{rate:.1f}" for rate in rates]
+    beside = "" if row.peer is None else f"{row.ratio:.2f}x {row.peer_name}, {row.peer:.4g}"
+    return [row.work, figure, *shown, share, beside]

@@ -17,8 +17,10 @@ from gptrs.runtime.measure.bench_cases import (
     BenchCase,
     Decode,
     Forward,
+    KnownPrefill,
     PeerModel,
     Prefill,
+    RaggedPrefill,
     random_prompts,
     require_room,
 )
@@ -46,6 +48,9 @@ def _seconds(case: BenchCase) -> float:
 OURS = "gptrs"
 SHORTEST_NEW, LONGEST_NEW = 5, 700
 """Tokens of the prompts of `ModelBench.new_lengths`."""
+RAGGED = (58, 700, 3, 120, 7, 90, 15, 30)
+"""Tokens of the prompts of `ModelBench.ragged_prefill`: 1023, what GPT-2 takes at once."""
+AGAIN = "the same lengths again"
 
 
 def new_lengths(count: int, longest: int) -> list[int]:
@@ -81,11 +86,11 @@ class ModelBench:
         """
         for length in prompt_lengths:
             require_room(self._context_length, length)
-        decode = Decode(self.model, context, new_tokens)
+        require_room(self._context_length, context + new_tokens)
         rows = self._load_rows()
         for position, length in enumerate(prompt_lengths):
             rows += self._prefill_rows(length, as_first_token=position == 0)
-        return rows + self._decode_rows(decode, context, new_tokens)
+        return rows + self.decode(context, new_tokens)
 
     def new_lengths(self, count: int, longest: int = LONGEST_NEW) -> list[Row]:
         """The first token of `count` prompts, each of a length that this process has not met.
@@ -104,19 +109,62 @@ class ModelBench:
             who: peer.prefill(random_prompts(lengths, vocabulary))
             for who, peer in self.peers.items()
         }
-        times: dict[str, list[float]] = {name: [] for name in (OURS, "again", *others)}
+        times: dict[str, list[float]] = {name: [] for name in (OURS, AGAIN, *others)}
         for _ in lengths:
-            for name, case in {OURS: ours, "again": again, **others}.items():
+            for name, case in {OURS: ours, AGAIN: again, **others}.items():
                 times[name].append(_seconds(case))
         medians = {name: statistics.median(seconds) for name, seconds in times.items()}
-        repeated = medians.pop("again")
         work = f"first token, {count} new lengths of {min(lengths)} to {max(lengths)}"
-        beyond = max(new - old for new, old in zip(times[OURS], times["again"], strict=True))
+        beyond = max(new - old for new, old in zip(times[OURS], times[AGAIN], strict=True))
         return [
             *Measure(work, self.threads).rows(medians),
-            *Measure("the same lengths again", self.threads).rows({OURS: repeated}),
             *Measure("slowest new length beyond its repeat", self.threads).rows({OURS: beyond}),
         ]
+
+    def decode(self, context: int, count: int, texts: int = 1) -> list[Row]:
+        """`count` tokens after a context of `context`, of one text or of several at once.
+
+        Errors as those of `Decode`.
+        """
+        together = "" if texts == 1 else f" of {texts} texts"
+        name = f"decode{together} after {context} tokens"
+        decode = Decode(self.model, context, count, texts)
+        self.step(name)
+        first, works = first_run(decode)
+        others = {who: peer.decode(context, count, texts) for who, peer in self.peers.items()}
+        seconds = alternating({OURS: decode, **others}, self.rounds)
+        step = works[-1] if works else None  # those before it read the context
+        measure = Measure(name, self.threads, "tok/s", texts * count, count, step)
+        return [*self._first_rows(name, first), *measure.rows(seconds, self.limits)]
+
+    def ragged_prefill(self, lengths: Sequence[int] = RAGGED) -> list[Row]:
+        """Prompts of these lengths read together, beside one prompt of as many tokens.
+
+        Errors as those of `RaggedPrefill`.
+        """
+        total = sum(lengths)
+        name = f"prefill of {len(lengths)} texts of {min(lengths)} to {max(lengths)} tokens"
+        ours = RaggedPrefill(self.model, lengths)
+        cases = {OURS: ours, f"one text of {total}": RaggedPrefill(self.model, [total])}
+        self.step(name)
+        first, works = first_run(ours)
+        seconds = alternating(cases, self.rounds)
+        measure = Measure(name, self.threads, "tok/s", total, 1, total_work(works))
+        return [*self._first_rows(name, first), *measure.rows(seconds, self.limits)]
+
+    def known_prefill(self, known: int, new: int) -> list[Row]:
+        """A prompt of which the cache has `known` tokens, beside the `new` ones alone.
+
+        Errors as those of `KnownPrefill`.
+        """
+        name = f"prefill of {new} tokens after {known} known ones"
+        cases = {
+            OURS: KnownPrefill(self.model, known, new),
+            f"{new} tokens alone": RaggedPrefill(self.model, [new]),
+        }
+        self.step(name)
+        seconds = alternating(cases, self.rounds)
+        return Measure(name, self.threads).rows(seconds)
 
     def gaps(self, context: int, count: int) -> list[Row]:
         """Seconds from one token to the next, of `count` that follow a context of `context`.
@@ -139,14 +187,13 @@ class ModelBench:
         ]
 
     def forward(self, inputs: np.ndarray) -> list[Row]:
-        """One run of the model on an array that it takes; errors as those of its `forward`."""
+        """One run on an array that the model takes, without peers; errors as its `forward`."""
         name = f"forward of {list(inputs.shape)}"
         ours = Forward(self.model, inputs)
-        rows = self._load_rows()
+        rows = Measure("load", self.threads).rows({OURS: self.model.load_seconds})
         self.step(name)
         first, works = first_run(ours)
-        others = {who: peer.forward(inputs) for who, peer in self.peers.items()}
-        seconds = alternating({OURS: ours, **others}, self.rounds)
+        seconds = alternating({OURS: ours}, self.rounds)
         measure = Measure(name, self.threads, step=total_work(works))
         return [*rows, *self._first_rows(name, first), *measure.rows(seconds, self.limits)]
 
@@ -172,16 +219,6 @@ class ModelBench:
         whole = total_work(works) if len(works) == steps else None
         measure = Measure(name, self.threads, "tok/s", length, 1, whole)
         return rows + measure.rows(seconds, self.limits)
-
-    def _decode_rows(self, decode: Decode, context: int, count: int) -> list[Row]:
-        name = f"decode after {context} tokens"
-        self.step(name)
-        first, works = first_run(decode)
-        others = {who: peer.decode(context, count) for who, peer in self.peers.items()}
-        seconds = alternating({OURS: decode, **others}, self.rounds)
-        step = works[-1] if works else None  # those before it read the context
-        measure = Measure(name, self.threads, "tok/s", count, count, step)
-        return [*self._first_rows(name, first), *measure.rows(seconds, self.limits)]
 
     def _load_rows(self) -> list[Row]:
         seconds = {who: peer.load_seconds for who, peer in self.peers.items()}

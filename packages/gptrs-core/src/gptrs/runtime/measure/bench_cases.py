@@ -9,9 +9,10 @@ from typing import Protocol
 
 import numpy as np
 
-from gptrs.errors import ContextLengthError, UsageError
-from gptrs.runtime.generation.generate import GenerationOptions, TextStream, stream
+from gptrs.errors import CacheBudgetError, ContextLengthError, UsageError
+from gptrs.runtime.generation.generate import PREFILL_CHUNK, GenerationOptions, stream
 from gptrs.runtime.generation.sampling import Sampling
+from gptrs.runtime.generation.setup import GenerationSetup
 from gptrs.runtime.load import LoadedModel
 
 Tokens = list[int]
@@ -33,7 +34,7 @@ class DecodeCase(BenchCase, Protocol):
     """A `BenchCase` that generates tokens one after another."""
 
     gaps: list[float]
-    """Seconds that each token of the last run took."""
+    """Seconds that each step of the last run took."""
 
 
 class PeerModel(Protocol):
@@ -48,12 +49,8 @@ class PeerModel(Protocol):
         """Like `Prefill`."""
         ...
 
-    def decode(self, context: int, count: int) -> DecodeCase:
+    def decode(self, context: int, count: int, texts: int = 1) -> DecodeCase:
         """Like `Decode`."""
-        ...
-
-    def forward(self, inputs: np.ndarray) -> BenchCase:
-        """Like `Forward`."""
         ...
 
 
@@ -69,7 +66,7 @@ class Prefill:
 
     def prepare(self) -> None:
         """Take the next prompt."""
-        self._stream = _greedy(self._model, next(self._prompts), 1)
+        self._stream = stream(self._model, next(self._prompts), greedy(1))
 
     def run(self) -> None:
         """Read it whole, in the chunks of `generate`, and choose a token."""
@@ -77,29 +74,96 @@ class Prefill:
 
 
 class Decode:
-    """Generates `count` tokens, one after another, after a context of `context` tokens.
+    """Appends `count` tokens to each of `texts` texts, after contexts of `context` tokens.
 
     UsageError and ContextLengthError as those of `require_room`.
     """
 
-    def __init__(self, model: LoadedModel, context: int, count: int) -> None:
-        self._model = model
+    def __init__(self, model: LoadedModel, context: int, count: int, texts: int = 1) -> None:
         lm = model.causal_lm()
         require_room(lm.context_length, context)
         require_room(lm.context_length, context + count)
+        if texts < 1:
+            raise UsageError(f"a measurement needs 1 or more texts, got {texts}")
         self._prompts = random_prompts([context], lm.vocab_size)
+        # The token that is chosen last is not read, hence one more of them. All prompts are read in
+        # one step, so that all texts begin together.
+        self._setup = GenerationSetup(model, greedy(count + 1, chunk=context * texts))
         self._count = count
+        self._texts = texts
         self.gaps: list[float] = []
 
     def prepare(self) -> None:
-        """Read the context and choose the first token."""
-        # The token that is chosen last is not read, hence one more of them.
-        self._stream = _greedy(self._model, next(self._prompts), self._count + 1)
-        next(self._stream)
+        """Read the contexts and choose the first tokens; CacheBudgetError if the cache is full."""
+        self._engine = self._setup.new_engine()
+        for _ in range(self._texts):
+            self._engine.add(self._setup.new_text(next(self._prompts)))
+        if len(self._engine.step()) < self._texts:
+            self._engine.close()
+            raise CacheBudgetError(
+                f"the key/value cache does not hold {self._texts} such texts together",
+                hint="measure fewer, or raise GPTRS_CACHE_BUDGET",
+            )
 
     def run(self) -> None:
-        """Read each token, and choose the likeliest next one."""
-        self.gaps = list(_seconds_of_each(self._stream))
+        """Read the last token of each text, and choose the likeliest next one, `count` times."""
+        self.gaps = []
+        for _ in range(self._count):
+            started = time.perf_counter()
+            self._engine.step()
+            self.gaps.append(time.perf_counter() - started)
+
+
+class RaggedPrefill:
+    """Reads prompts of these lengths together, to the choice of a token after each.
+
+    `lengths` of one is a prompt alone. Prompts differ in each run. Errors as `require_room`.
+    """
+
+    def __init__(self, model: LoadedModel, lengths: Sequence[int]) -> None:
+        lm = model.causal_lm()
+        for length in lengths:
+            require_room(lm.context_length, length + 1)
+        self._setup = GenerationSetup(model, greedy(1))
+        self._lengths = lengths
+        self._prompts = random_prompts(lengths, lm.vocab_size)
+
+    def prepare(self) -> None:
+        """Take the next prompts."""
+        self._engine = self._setup.new_engine()
+        for _ in self._lengths:
+            self._engine.add(self._setup.new_text(next(self._prompts)))
+
+    def run(self) -> None:
+        """Read them, in the chunks of `generate`."""
+        while self._engine.busy:
+            self._engine.step()
+
+
+class KnownPrefill:
+    """Reads `new` tokens of a prompt whose first `known` ones another prompt shares."""
+
+    def __init__(self, model: LoadedModel, known: int, new: int) -> None:
+        lm = model.causal_lm()
+        require_room(lm.context_length, known + new + 1)
+        self._prompts = random_prompts([known, new, new], lm.vocab_size)
+        self._setup = GenerationSetup(model, greedy(1))
+
+    def prepare(self) -> None:
+        """Read the other prompt, as long, whose last tokens differ."""
+        shared, other, new = (next(self._prompts) for _ in range(3))
+        self._prompt = shared + new
+        self._read(shared + other)
+
+    def run(self) -> None:
+        """Read the prompt; its first tokens are found in the cache."""
+        self._read(self._prompt)
+
+    def _read(self, prompt: Tokens) -> None:
+        engine = self._setup.new_engine()
+        engine.add(self._setup.new_text(prompt))
+        while engine.busy:
+            engine.step()
 
 
 class Forward:
@@ -144,14 +208,7 @@ def require_room(context: int, wanted: int) -> None:
         )
 
 
-def _greedy(model: LoadedModel, prompt: Tokens, count: int) -> TextStream:
-    options = GenerationOptions(count, Sampling(temperature=0.0), ignore_eos=True)
-    return stream(model, prompt, options)
-
-
-def _seconds_of_each(stream: TextStream) -> Iterator[float]:
-    before = time.perf_counter()
-    for _ in stream:
-        now = time.perf_counter()
-        yield now - before
-        before = now
+def greedy(count: int, chunk: int = PREFILL_CHUNK) -> GenerationOptions:
+    """Return options that take the likeliest token, `count` times; see `prefill_chunk`."""
+    sampling = Sampling(temperature=0.0)
+    return GenerationOptions(count, sampling, ignore_eos=True, prefill_chunk=chunk)
