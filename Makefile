@@ -9,8 +9,11 @@ FUZZ_PROGRAMS ?= 100000
 FUZZ_FILES ?= 100000
 
 BIN := .venv/bin
+comma := ,
 PROJECTS := pyproject.toml $(wildcard packages/*/pyproject.toml)
 EDITABLE := $(addprefix -e ./,$(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml)))
+# What the commands of the README need besides: conversations, pictures.
+EDITABLE := $(patsubst %/gptrs-core,'%/gptrs-core[chat$(comma)images]',$(EDITABLE))
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 # uv where it is on PATH, for speed; pip otherwise.
 INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/python,$(PIP) install)

@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from gptrs.checkpoint.formats.tensor_archive import is_other_archive, open_archive
+from gptrs.checkpoint.formats.tensor_archive import is_other_archive, open_archive, require_archive
 from gptrs.checkpoint.models.find_model import find_model, is_checkpoint
 from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.checkpoint.param_source import FileSource
@@ -114,6 +114,7 @@ def read_report(path: Path) -> CheckpointReport:
         return _model_report(find_model(path))
     if is_other_archive(path):
         return _archive_report(path)
+    require_archive(path)
     source = FileSource.of_file(path)
     return CheckpointReport(path, None, "", _files(source), _tensors(source))
 

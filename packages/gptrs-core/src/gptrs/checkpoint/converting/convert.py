@@ -18,6 +18,7 @@ from gptrs.checkpoint.converting.shards import index_text, split
 from gptrs.checkpoint.files.atomic_folder import StagedFolder, atomic_folder
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.checkpoint.formats import gptrschk
+from gptrs.checkpoint.formats.foreign_files import foreign_format
 from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
 from gptrs.checkpoint.formats.safetensors_writer import require_storable, write_safetensors
 from gptrs.checkpoint.formats.tensor_archive import ARCHIVE_SUFFIXES, require_writable
@@ -128,6 +129,13 @@ def _weight_dtype(name: str) -> DType:
 
 def _form(path: str | os.PathLike[str], to: str | None, shard_size: int | None) -> Form:
     suffix = Path(path).suffix.lower()
+    foreign = foreign_format(path)
+    if foreign is not None and to is None:
+        raise UsageError(
+            f"{quoted(str(path), 200)} would be {foreign.name}, which gptrs does not write",
+            hint="`.gptrschk` writes one file, `.safetensors` tensors alone, a name without suffix"
+            " a model folder, and so does `--to hf`, whatever the name",
+        )
     form: Form = "hf"
     if suffix in ARCHIVE_SUFFIXES:
         form = "tensors"

@@ -13,6 +13,11 @@ import numpy as np
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.checkpoint.files.open_file import open_regular, read_at, resolved
 from gptrs.checkpoint.formats import gptrsten, numpy_archive
+from gptrs.checkpoint.formats.foreign_files import (
+    FIRST_BYTES,
+    PICKLE_SUFFIXES,
+    foreign_format,
+)
 from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.formats.safetensors_writer import write_safetensors
@@ -20,7 +25,6 @@ from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import quoted
 
-_MAGIC_BYTES = 9
 _MAGICS = (gptrsten.MAGIC, numpy_archive.NPY_MAGIC, *numpy_archive.ZIP_MAGICS)
 
 
@@ -59,6 +63,8 @@ def open_archive(path: str | os.PathLike[str]) -> TensorArchive:
     with contextlib.ExitStack() as stack:
         stack.callback(os.close, descriptor)
         start = _start(named, descriptor)
+        if not begins_archive(named, start):
+            raise _no_archive(named, start)
         if start.startswith(gptrsten.MAGIC):
             return gptrsten.open_gptrsten(named, descriptor)
         is_zip = start.startswith(numpy_archive.ZIP_MAGICS)
@@ -76,11 +82,34 @@ def is_other_archive(path: str | os.PathLike[str]) -> bool:
     except (CheckpointError, ValueError):
         return False
     try:
-        return read_at(descriptor, _MAGIC_BYTES, 0).startswith(_MAGICS)
+        return read_at(descriptor, FIRST_BYTES, 0).startswith(_MAGICS)
     except OSError:
         return False
     finally:
         os.close(descriptor)
+
+
+def require_archive(path: str | os.PathLike[str]) -> None:
+    """Raise CheckpointError unless a file begins as one of the formats does; it says what it is."""
+    named, start = Path(path), first_bytes(path)
+    if not begins_archive(named, start):
+        raise _no_archive(named, start)
+
+
+def first_bytes(path: str | os.PathLike[str]) -> bytes:
+    """Return the first bytes of a regular file; CheckpointError if it cannot be read."""
+    descriptor = open_regular(resolved(path, CheckpointError), CheckpointError)
+    try:
+        return _start(Path(path), descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def begins_archive(path: Path, start: bytes) -> bool:
+    """Return whether a file called `path` begins as one of the formats does."""
+    if start.startswith(numpy_archive.ZIP_MAGICS):
+        return path.suffix.lower() not in PICKLE_SUFFIXES  # torch, too, writes zip files
+    return start.startswith(_MAGICS) or start[8:9] == b"{"
 
 
 def write_archive(path: str | os.PathLike[str], arrays: Mapping[str, np.ndarray]) -> None:
@@ -120,15 +149,18 @@ def require_writable(path: str | os.PathLike[str]) -> Writer:
 
 
 def _start(path: Path, descriptor: int) -> bytes:
-    """Return the first bytes of a file that begins as one of the formats does."""
     try:
-        start = read_at(descriptor, _MAGIC_BYTES, 0)
+        return read_at(descriptor, FIRST_BYTES, 0)
     except OSError as problem:
         shown = quoted(str(path), 200)
         raise CheckpointError(f"cannot read {shown}: {problem.strerror}") from problem
-    if start.startswith(_MAGICS) or start[8:9] == b"{":
-        return start
-    raise CheckpointError(
+
+
+def _no_archive(path: Path, start: bytes) -> CheckpointError:
+    foreign = foreign_format(path, start)
+    if foreign is not None:
+        return CheckpointError(f"{quoted(str(path), 200)} is {foreign.name}", hint=foreign.hint)
+    return CheckpointError(
         f"{quoted(str(path), 200)} is no file of tensors: it starts with {start[:8]!r}",
         hint="`.safetensors`, `.npz`, `.npy` and `.gptrsten` files are read",
     )

@@ -7,6 +7,8 @@ from pathlib import Path
 
 from gptrs.checkpoint.files.open_file import open_regular, read_at, resolved
 from gptrs.checkpoint.formats import gptrschk
+from gptrs.checkpoint.formats.foreign_files import foreign_format
+from gptrs.checkpoint.formats.tensor_archive import begins_archive, first_bytes
 from gptrs.checkpoint.models.gptrschk_model import GptrschkModel
 from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.checkpoint.models.hub import HubModel, download
@@ -29,12 +31,26 @@ def find_model(name: str | os.PathLike[str]) -> ModelSource:
     if is_checkpoint(name):
         return GptrschkModel.open(name)
     if os.path.isfile(name):
-        parent = quoted(str(Path(name).parent), 200)
-        raise ModelError(
-            f"{quoted(str(name), 200)} is a file, but not in the format of a `.gptrschk` file",
+        raise _no_model(Path(name))
+    return HfDirectory.open(name)
+
+
+def _no_model(path: Path) -> ModelError:
+    """Return what to say of a file that is no model, by what it is."""
+    shown, parent = quoted(str(path), 200), quoted(str(path.parent), 200)
+    start = first_bytes(path)
+    foreign = foreign_format(path, start)
+    if foreign is not None:
+        return ModelError(f"{shown} is {foreign.name}", hint=foreign.hint)
+    if not begins_archive(path, start):
+        return ModelError(
+            f"{shown} is a file, but not in the format of a `.gptrschk` file",
             hint=f"a model is a folder or such a file; did you mean {parent}?",
         )
-    return HfDirectory.open(name)
+    return ModelError(
+        f"{shown} is a file of tensors, without the settings of a model",
+        hint=f"a model is a folder with `config.json` beside them; did you mean {parent}?",
+    )
 
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:

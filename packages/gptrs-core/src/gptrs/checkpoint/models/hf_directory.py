@@ -16,6 +16,7 @@ import numpy as np
 from typing_extensions import override
 
 from gptrs.checkpoint.files.open_file import is_plain, read_whole
+from gptrs.checkpoint.formats.foreign_files import PICKLE_SUFFIXES
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.models.model_folder import ModelFolder
 from gptrs.checkpoint.models.model_source import (
@@ -33,7 +34,6 @@ WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 
 MAX_INDEX_BYTES = 100_000_000
-_PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 _OF_SUBFOLDER = f"/{WEIGHTS}"
 _CONVERT = (
     "where you trust the file, load the model with transformers and save it again with"
@@ -155,7 +155,7 @@ def _read_index(path: Path, shown: Path) -> dict[str, str]:
 
 def _without_weights(folder: ModelFolder) -> ModelError:
     where = quoted(str(folder.path), 200)
-    pickles = [name for name in folder.names if name.endswith(_PICKLES)]
+    pickles = [name for name in folder.names if name.endswith(PICKLE_SUFFIXES)]
     if pickles:
         return ModelError(
             f"the weights in {where} are pickle files ({listed(pickles)}), which are never read:"

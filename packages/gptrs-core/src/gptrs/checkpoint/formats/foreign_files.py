@@ -1,0 +1,69 @@
+"""Model files of other programs, told apart by their first bytes or suffix, so that errors can say.
+
+Nothing is read but the first bytes.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+FIRST_BYTES: Final = 16
+"""How much of a file tells what it is."""
+
+
+@dataclass(frozen=True)
+class ForeignFormat:
+    """A format that gptrs does not read or write, and what to do about it."""
+
+    name: str
+    hint: str | None = None
+
+
+_PICKLE: Final = ForeignFormat(
+    "a pickle, which is never read: opening one can run any code",
+    "where you trust the file, load the model with the program that wrote it, and save it with"
+    " `save_pretrained(FOLDER)` of transformers, which writes safetensors",
+)
+_FOLDER: Final = "take the model as a folder with `config.json` and safetensors"
+_GGUF: Final = ForeignFormat("a GGUF file of llama.cpp", _FOLDER)
+_ONNX: Final = ForeignFormat("an ONNX model", _FOLDER)
+_HDF5: Final = ForeignFormat("an HDF5 file", _FOLDER)
+_TFLITE: Final = ForeignFormat("a TensorFlow Lite model", _FOLDER)
+
+_BY_START: Final[Mapping[bytes, ForeignFormat]] = {
+    b"GGUF": _GGUF,
+    b"\x89HDF\r\n\x1a\n": _HDF5,
+    b"\x80\x02": _PICKLE,
+    b"\x80\x04": _PICKLE,
+    b"\x80\x05": _PICKLE,
+}
+_BY_SUFFIX: Final[Mapping[str, ForeignFormat]] = {
+    ".gguf": _GGUF,
+    ".onnx": _ONNX,
+    ".h5": _HDF5,
+    ".tflite": _TFLITE,
+    ".bin": _PICKLE,
+    ".pt": _PICKLE,
+    ".pth": _PICKLE,
+    ".ckpt": _PICKLE,
+    ".pkl": _PICKLE,
+    ".pickle": _PICKLE,
+}
+PICKLE_SUFFIXES: Final = tuple(name for name, form in _BY_SUFFIX.items() if form is _PICKLE)
+
+
+def foreign_format(path: str | os.PathLike[str], start: bytes = b"") -> ForeignFormat | None:
+    """Return the foreign format of a file that begins with `start`, else that of its suffix.
+
+    None for formats that are not known, those of gptrs among them.
+    """
+    for magic, form in _BY_START.items():
+        if start.startswith(magic):
+            return form
+    if start[4:8] == b"TFL3":
+        return _TFLITE
+    return _BY_SUFFIX.get(Path(path).suffix.lower())

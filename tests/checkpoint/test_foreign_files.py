@@ -1,0 +1,62 @@
+"""Files of other programs are called what they are, and nobody writes a file that only looks so."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from gptrs.checkpoint.converting.convert import convert
+from gptrs.checkpoint.formats.tensor_archive import open_archive
+from gptrs.checkpoint.models.find_model import find_model
+from gptrs.errors import CheckpointError, ModelError, UsageError
+from runtime.tiny_gpt2 import save_tiny_gpt2
+
+
+def _torch_zip() -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("model/data.pkl", b"\x80\x02}.")
+    return file.getvalue()
+
+
+FILES = {
+    "model.gguf": (b"GGUF\x03" + bytes(40), "is a GGUF file"),
+    "renamed.bin": (b"GGUF\x03" + bytes(40), "is a GGUF file"),
+    "model.onnx": (b"\x08\x07\x12\x04" + bytes(40), "is an ONNX model"),
+    "model.h5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "is an HDF5 file"),
+    "model": (b"\x1c\0\0\0TFL3" + bytes(40), "is a TensorFlow Lite model"),
+    "old.pt": (b"\x80\x02}q\0." + bytes(40), "is a pickle"),
+    "pytorch_model.bin": (_torch_zip(), "is a pickle"),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_foreign_file_is_called_what_it_is(tmp_path: Path, name: str) -> None:
+    content, message = FILES[name]
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(CheckpointError, match=message):
+        open_archive(tmp_path / name)
+    with pytest.raises(ModelError, match=message):
+        find_model(tmp_path / name)
+
+
+def test_what_is_no_model_and_no_foreign_file_names_the_folder(tmp_path: Path) -> None:
+    folder = save_tiny_gpt2(tmp_path / "tiny")
+    with pytest.raises(ModelError, match="is a file of tensors") as found:
+        find_model(folder / "model.safetensors")
+    assert str(folder) in str(found.value.hint)
+    (tmp_path / "notes.txt").write_text("# notes, not a model")
+    with pytest.raises(ModelError, match="is a file, but not in the format"):
+        find_model(tmp_path / "notes.txt")
+
+
+@pytest.mark.parametrize("name", ["copy.gguf", "copy.onnx", "copy.bin", "copy.PT"])
+def test_a_copy_is_not_called_like_a_foreign_file(tmp_path: Path, name: str) -> None:
+    folder = save_tiny_gpt2(tmp_path / "tiny")
+    with pytest.raises(UsageError, match="which gptrs does not write"):
+        convert(folder, tmp_path / name)
+    assert not (tmp_path / name).exists()
+    assert convert(folder, tmp_path / name, to="hf").form == "hf"
