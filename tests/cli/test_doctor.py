@@ -6,7 +6,6 @@ import os
 
 import pytest
 
-from gptrs.plugins.manager import manager
 from gptrs_cli.doctor import health
 from gptrs_cli.doctor.startup import Startup
 
@@ -53,22 +52,6 @@ def test_text_has_a_mark_for_each_check(gptrs, quick_startup):
     lines = result.out.splitlines()
     assert lines[-1] == "Everything that gptrs needs is there."
     assert all(line[0] in "✓! " for line in lines[:-2])
-
-
-def test_a_backend_that_cannot_start_is_broken(checks, monkeypatch):
-    factory = type(manager()).factory
-
-    def fail(self, point, name, *rest):
-        if name == "ref":
-            raise self.broken(point, name, ImportError("no such library"))
-        return factory(self, point, name, *rest)
-
-    monkeypatch.setattr("gptrs.plugins.manager.PluginManager.factory", fail)
-    code, found = checks()
-    assert code == 4
-    (broken,) = (check for check in found["backend"] if check["state"] == "broken")
-    assert "ImportError: no such library" in broken["detail"]
-    assert broken["hint"]
 
 
 def test_a_missing_library_is_broken(checks, monkeypatch):

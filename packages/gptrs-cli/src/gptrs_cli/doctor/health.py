@@ -17,7 +17,7 @@ import platformdirs
 
 from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.errors import GptrsError
-from gptrs.plugins.descriptions import BackendPlugin
+from gptrs.plugins.child_checks import check_plugins
 from gptrs.plugins.manager import PluginManager
 from gptrs.plugins.state import PluginRecord, PluginState
 from gptrs_cli.doctor import machine
@@ -41,12 +41,13 @@ class Check:
 def run_checks(plugins: PluginManager) -> Iterator[Check]:
     """Yield every check as soon as it is done."""
     yield from _machine_checks()
-    yield from _distributions(plugins.records())
+    check_plugins(plugins)
+    yield from _distributions(plugins.installed())
     yield from _plugin_checks(plugins)
     yield _demo_model(plugins)
     yield _cache_directory()
     yield _environment()
-    yield _startup(plugins.records())
+    yield _startup(plugins.installed())
 
 
 def _machine_checks() -> Iterator[Check]:
@@ -103,13 +104,8 @@ def _requirements(distribution: str) -> list[str]:
 
 
 def _plugin_checks(plugins: PluginManager) -> Iterator[Check]:
-    """Yield the state of each plugin; start backends, as only that shows a missing library."""
-    for plugin in plugins.descriptions(BackendPlugin):
-        try:
-            plugins.get_backend(plugin.name)
-        except GptrsError:
-            continue  # its record says why from now on
-    for record in plugins.records():
+    """Yield the state of each plugin; backends were started, as that shows a missing library."""
+    for record in plugins.installed():
         state = "ok" if record.state.usable else "broken"
         if record.state in (PluginState.DISABLED, PluginState.DUPLICATE):
             state = "note"

@@ -74,12 +74,13 @@ class PluginManager:
         """Find the plugins now rather than on first use; a second call does nothing."""
         self._discovered()
 
-    def installed(self, point: type[PluginDescription]) -> list[PluginRecord]:
-        """Return the plugins of a kind as far as they are known: nothing is imported.
+    def installed(self, point: type[PluginDescription] | None = None) -> list[PluginRecord]:
+        """Return all plugins, or those of a kind, as far as they are known: nothing is imported.
 
         Those whose descriptions were not read yet count as available, and have no summary.
         """
-        return [p.record for p in self._discovered() if p.record.kind == _KINDS[point]]
+        records = [plugin.record for plugin in self._discovered()]
+        return [r for r in records if point is None or r.kind == _KINDS[point]]
 
     def summaries(self, point: type[PluginDescription]) -> dict[str, str]:
         """Return what is known of the plugins of a kind without importing them, by name.
@@ -112,6 +113,19 @@ class PluginManager:
             (plugin.record, cast("Description | None", plugin.description))
             for plugin in self._read(_KINDS[point])
         ]
+
+    def take_over(self, records: Iterable[PluginRecord]) -> None:
+        """Believe what another process found of plugins that were not read here yet.
+
+        One that is broken there is not imported here any more.
+        """
+        found = {(r.kind, r.name, r.distribution): r for r in records}
+        with self._lock:
+            for plugin in self._discovered():
+                key = plugin.record.kind, plugin.record.name, plugin.record.distribution
+                if plugin.unread is not None and key in found:
+                    plugin.record = found[key]
+                    plugin.unread = plugin.unread if plugin.record.state.usable else None
 
     def descriptions(self, point: type[Description]) -> list[Description]:
         """Return the descriptions of the usable plugins of a kind, by name."""

@@ -6,8 +6,11 @@ import dataclasses
 import json
 import os
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
+import typer
+
+from gptrs.plugins.child_checks import check_plugins
 from gptrs.plugins.descriptions import BackendPlugin, DemoModelPlugin, ModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs.plugins.state import PluginRecord
@@ -70,12 +73,22 @@ def models(settings: Settings) -> None:
 
 
 @command_options()
-def plugins(settings: Settings) -> None:
+def plugins(
+    settings: Settings,
+    check: Annotated[
+        bool,
+        typer.Option(
+            "--check", help="Import them and start backends, in a process that they cannot harm."
+        ),
+    ] = False,
+) -> None:
     """List every plugin.
 
     Those that are broken, disabled or written for another version are shown, too.
     """
-    records = manager().records()
+    if check:
+        check_plugins(manager())
+    records = manager().installed() if check else manager().records()
     if settings.json:
         _print_json(map(_fields, records))
         return
