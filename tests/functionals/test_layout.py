@@ -9,8 +9,10 @@ import pytest
 
 import gptrs
 from gptrs import functionals as F
+from gptrs.backend.protocol import Backend
 from gptrs.errors import GptrsError
 from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
 
 
 @pytest.fixture(autouse=True)
@@ -84,6 +86,10 @@ REFUSALS = [
     (lambda: F.arange(-1), "`arange` needs a count >= 0, got -1"),
     (lambda: F.arange(2, dtype=dtypes.i1),
      "`arange` needs an integer, floating-point or complex `dtype`, got `i1`"),
+    (lambda: F.arange(10_000, dtype=dtypes.bf16),
+     "`arange` of 10000 elements counts past 256, the last index exact in bf16"),
+    (lambda: F.arange(300, dtype=dtypes.ui8),
+     "`arange` of 300 elements counts past 255, the last index exact in ui8"),
     (lambda: F.full((2, -1), 0), "`full` needs dims >= 0, got [2, -1]"),
     (lambda: F.full((2,), 300, dtypes.si8), "the number 300 is not a value of si8"),
     (lambda: F.tril(_f32(2)), "`tril` needs matrices [.., M, N], got `f32[2]`"),
@@ -95,6 +101,12 @@ REFUSALS = [
 def test_refusal(call, message):
     with pytest.raises(GptrsError, match=re.escape(message)):
         call()
+
+
+@pytest.mark.parametrize("dtype", [dtype for dtype in dtypes.ALL if not dtype.is_bool], ids=str)
+def test_arange_counts_in_every_type_of_numbers(backend: Backend, dtype: DType) -> None:
+    with gptrs.use_backend(backend):
+        assert F.arange(3, 1, 2, dtype).numpy().tolist() == [1, 3, 5]
 
 
 def test_what_changes_nothing_is_not_captured():

@@ -12,16 +12,30 @@ from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import NUMBERS, Number, require_made_dtype, splat
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
+from gptrs.ir.ops.creation import count_of_exact_indices
+from gptrs.ir.symbolic_dim import exceeds
 
 
 @functional
 def arange(count: int, start: Number = 0, step: Number = 1, dtype: DType = dtypes.si64) -> Tensor:
-    """`start + i * step` for i in 0 .. count - 1, computed in `dtype`, any type of numbers."""
+    """`start + i * step` for i in 0 .. count - 1, computed in `dtype`, any type of numbers.
+
+    UsageError for a negative count, and for one whose indices `dtype` does not hold exactly.
+    """
     require_made_dtype("arange", NUMBERS, dtype)
     if count < 0:
         raise UsageError(f"`arange` needs a count >= 0, got {count}")
+    index_type = dtypes.f64 if dtype.is_complex else dtype
+    most = count_of_exact_indices(index_type)
+    if exceeds(count, most):
+        raise UsageError(
+            f"`arange` of {count} elements counts past {most - 1}, the last index exact in {dtype}",
+            hint="count in a wider type, then cast",
+        )
     shape = (count,)
-    indices = primitives.iota(shape, 0, dtype)
+    indices = primitives.iota(shape, 0, index_type)
+    if dtype.is_complex:
+        indices = primitives.cast(indices, dtype)
     scaled = indices if step == 1 else primitives.mul(indices, splat(step, dtype, shape))
     return primitives.add(scaled, splat(start, dtype, shape)) if start else scaled
 
