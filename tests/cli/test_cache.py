@@ -1,4 +1,4 @@
-"""`gptrs cache`: compiled kernels and packed weights are shown, made in advance, and removed."""
+"""`gptrs cache`: kernels, packed weights and programs are shown, made in advance, and removed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from cli.test_terminal import on_a_terminal
-from gptrs.backend.kernel_cache import CacheReport, CacheVersion
-from gptrs.backend.weight_cache import KeptFile, WeightCacheReport
+from gptrs.backend.cache_report import CachePart, CacheReport
 from gptrs.cache_files import Entries
+from gptrs.capture.caching.optimized_programs import OptimizedPrograms
 from gptrs.plugins.manager import manager
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
@@ -31,8 +31,8 @@ class KeepingBackend:
 
     def cache_report(self) -> CacheReport:
         versions = [
-            CacheVersion("made today", True, Entries(3, 2 << 20)),
-            CacheVersion("made \x1b[31mlong ago", False, Entries(1, 1 << 20)),
+            CachePart("made today", True, Entries(3, 2 << 20)),
+            CachePart("made \x1b[31mlong ago", False, Entries(1, 1 << 20)),
         ]
         return CacheReport(Path("/some/folder"), 8 << 20, versions)
 
@@ -43,12 +43,12 @@ class KeepingBackend:
     def compiling(self, tell):
         raise NotImplementedError
 
-    def weight_report(self) -> WeightCacheReport:
+    def weight_report(self) -> CacheReport:
         files = [
-            KeptFile("/models/a.safetensors", True, Entries(5, 6 << 20)),
-            KeptFile("/models/\x1b[31mgone", False, Entries(2, 1 << 20)),
+            CachePart("/models/a.safetensors", True, Entries(5, 6 << 20)),
+            CachePart("/models/\x1b[31mgone", False, Entries(2, 1 << 20)),
         ]
-        return WeightCacheReport(Path("/some/folder/weights"), 16 << 20, files)
+        return CacheReport(Path("/some/folder/weights"), 16 << 20, files)
 
     def clear_weights(self, *, stale_only: bool = False) -> Entries:
         self.cleared_weights.append(stale_only)
@@ -56,6 +56,17 @@ class KeepingBackend:
 
     def finish_weights(self) -> Entries:
         raise NotImplementedError
+
+
+@pytest.fixture(autouse=True)
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return a folder of two optimized programs, and a file that is none."""
+    folder = tmp_path / "programs"
+    folder.mkdir(mode=0o700)
+    for name, size in (("a.00000000", 1 << 20), ("b.00000000", 2 << 20), ("notes", 7)):
+        (folder / name).write_bytes(bytes(size))
+    monkeypatch.setattr("gptrs_cli.commands.cache.program_cache", lambda: OptimizedPrograms(folder))
+    return folder
 
 
 @pytest.fixture
@@ -80,6 +91,24 @@ def test_info_shows_what_is_kept_and_what_is_stale(gptrs, keeping):
     assert "in use   5, 6.0 MiB: /models/a.safetensors" in shown
     assert "stale    2, 1.0 MiB: /models/\\x1b[31mgone" in shown
     assert "cache clear --stale" in shown
+
+
+def test_info_shows_programs(gptrs, keeping, programs):
+    shown = gptrs("cache", "info").out
+    assert shown.count("keeping, ") == 2
+    assert f"optimized programs\n  folder   {programs}\n  held     2, 3.0 MiB of at most" in shown
+    (found,) = gptrs("cache", "info", "--json").json["programs"]
+    assert found.keys() == {
+        "folder", "entries", "bytes", "budget_bytes", "stale_entries", "stale_bytes"
+    }  # fmt: skip
+    assert (found["entries"], found["bytes"], found["stale_entries"]) == (2, 3 << 20, 0)
+
+
+def test_clear_programs(gptrs, keeping, programs):
+    assert gptrs("cache", "clear", "--stale", "--json").json["programs"][0]["removed"] == 0
+    assert "optimized programs: 2 removed, 3.0 MiB" in gptrs("cache", "clear", "--programs").out
+    assert [path.name for path in programs.iterdir()] == ["notes"]
+    assert keeping.cleared == [True], "kernels were not asked for"
 
 
 def test_info_as_json(gptrs, keeping):
@@ -115,7 +144,8 @@ def test_info_as_json(gptrs, keeping):
 
 @pytest.mark.parametrize(("options", "stale", "removed"), [([], False, 4), (["--stale"], True, 1)])
 def test_clear(gptrs, keeping, options, stale, removed):
-    assert f"keeping: {removed} kernel" in gptrs("cache", "clear", *options).out
+    shown = gptrs("cache", "clear", *options).out
+    assert f"keeping, compiled kernels: {removed} removed, 1.0 MiB" in shown
     (cache,) = gptrs("cache", "clear", *options, "--json").json["caches"]
     assert cache == {"backend": "keeping", "removed": removed, "bytes": 1 << 20}
     assert keeping.cleared == keeping.cleared_weights == [stale, stale]
@@ -176,6 +206,7 @@ def test_what_was_warmed_is_not_compiled_again(gptrs_process, model_directory, n
     warmed = run("cache", "warm", *model, "--prompt-lengths", "3", "--json")
     assert "compiling kernels for this machine" in warmed.err
     assert warmed.json["compiled"] > 0
+    assert warmed.json["programs"] > 0
     report = run("cache", "info", "--backend", "numba", "--json").json["caches"][0]
     assert report["entries"] == warmed.json["compiled"]
     assert report["stale_entries"] == 0
@@ -183,7 +214,7 @@ def test_what_was_warmed_is_not_compiled_again(gptrs_process, model_directory, n
     assert generated.json["token_ids"]
     assert "compiling" not in generated.err
     again = run("cache", "warm", *model, "--prompt-lengths", "3", "--json")
-    assert again.json["compiled"] == 0
+    assert again.json["compiled"] == again.json["programs"] == 0
     removed = run("cache", "clear", "--backend", "numba", "--json").json["caches"][0]
     assert removed["removed"] == report["entries"]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager
 
-from gptrs.backend.kernel_cache import CacheReport, Compiling
+from gptrs.backend.cache_report import CacheReport
+from gptrs.backend.kernel_cache import Compiling
 from gptrs.cache_files import Entries
 from gptrs_backend_numba.codegen.compile_listeners import LISTENERS
 from gptrs_backend_numba.codegen.compiled import kernel_store

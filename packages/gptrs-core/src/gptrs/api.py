@@ -17,9 +17,8 @@ the module an entry point names stays light.
   besides: `BackendWithPasses`, with `Pass`, `RewritePass`, `FusionPass`, `find_calls`, `FoundCall`
   and `pattern`; for rewrites `rewrite`, `Rewrite`, `Declined`, `Emitter`, `Match`, `calls`,
   `Operand`, `Operands` and `Attribute`;
-  `KernelCache`, with `CacheReport`, `CacheVersion` and `Entries`;
+  `KernelCache` and `WeightCache`, with `CacheReport`, `CachePart` and `Entries`;
   `WeightKeeper`, with `WeightIdentity` and `WeightFile`;
-  `WeightCache`, with `WeightCacheReport` and `KeptFile`;
   `SymbolicBackend`, with `SizeGuards`, `deciding`, `least`, `greatest` and `select`;
   `PaddingBackend`; `ProfiledExecutable`, with `KernelRun`; `BindingExecutable`, with `BoundInputs`;
   `MachineProbe`.

@@ -4,8 +4,8 @@ from gptrs import functionals as functionals
 from gptrs import nn as nn
 from gptrs.backend.bound_inputs import BindingExecutable as BindingExecutable
 from gptrs.backend.bound_inputs import BoundInputs as BoundInputs
-from gptrs.backend.kernel_cache import CacheReport as CacheReport
-from gptrs.backend.kernel_cache import CacheVersion as CacheVersion
+from gptrs.backend.cache_report import CachePart as CachePart
+from gptrs.backend.cache_report import CacheReport as CacheReport
 from gptrs.backend.kernel_cache import KernelCache as KernelCache
 from gptrs.backend.machine_probe import MachineProbe as MachineProbe
 from gptrs.backend.memory_plan import dying_values as dying_values
@@ -24,9 +24,7 @@ from gptrs.backend.protocol import Executable as Executable
 from gptrs.backend.protocol import InputRole as InputRole
 from gptrs.backend.symbolic import PaddingBackend as PaddingBackend
 from gptrs.backend.symbolic import SymbolicBackend as SymbolicBackend
-from gptrs.backend.weight_cache import KeptFile as KeptFile
 from gptrs.backend.weight_cache import WeightCache as WeightCache
-from gptrs.backend.weight_cache import WeightCacheReport as WeightCacheReport
 from gptrs.backend.weight_identity import WeightFile as WeightFile
 from gptrs.backend.weight_identity import WeightIdentity as WeightIdentity
 from gptrs.backend.weight_identity import WeightKeeper as WeightKeeper

@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from pathlib import Path
 
-from gptrs.backend.kernel_cache import CacheVersion
+from gptrs.backend.cache_report import CachePart
 from gptrs.cache_files import Entries, files_in, remove
 from gptrs.errors import UsageError
 from gptrs.private_files import remove_abandoned
@@ -22,12 +22,12 @@ NAMES = re.compile(r"[0-9a-f]{40}")
 _UNKNOWN = "another version of gptrs, or damaged"
 
 
-def versions_in(folder: Path, current: str) -> list[CacheVersion]:
+def versions_in(folder: Path, current: str) -> list[CachePart]:
     """Return the entries by the version that made them, `current` first, then the largest."""
     entries: dict[str, Entries] = defaultdict(Entries)
     for found in files_in(folder, NAMES):
         entries[version_of(found.path) or _UNKNOWN] += Entries(1, found.nbytes)
-    versions = [CacheVersion(name, name == current, held) for name, held in entries.items()]
+    versions = [CachePart(name, name == current, held) for name, held in entries.items()]
     return sorted(versions, key=lambda each: (not each.current, -each.entries.nbytes, each.name))
 
 

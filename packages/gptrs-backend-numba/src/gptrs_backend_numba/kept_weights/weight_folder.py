@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from gptrs.backend.weight_cache import KeptFile
+from gptrs.backend.cache_report import CachePart
 from gptrs.backend.weight_identity import file_digest
 from gptrs.cache_files import Entries, Found, files_in, make_room, remove
 from gptrs.private_files import remove_abandoned
@@ -48,7 +48,7 @@ def free_bytes(root: Path, budget: int, need: int, before: float) -> int:
     return free
 
 
-def kept_in(root: Path, version: str) -> list[KeptFile]:
+def kept_in(root: Path, version: str) -> list[CachePart]:
     """Return what is kept by the file of weights and whether `version` uses it, largest first."""
     entries: dict[tuple[str, bool], Entries] = defaultdict(Entries)
     about: dict[Path, tuple[str, bool]] = {}
@@ -57,8 +57,8 @@ def kept_in(root: Path, version: str) -> list[KeptFile]:
         if folder not in about:
             about[folder] = _label(folder), _is_current(folder, version)
         entries[about[folder]] += Entries(1, found.nbytes)
-    files = [KeptFile(path, current, held) for (path, current), held in entries.items()]
-    return sorted(files, key=lambda each: (not each.current, -each.entries.nbytes, each.path))
+    files = [CachePart(path, current, held) for (path, current), held in entries.items()]
+    return sorted(files, key=lambda each: (not each.current, -each.entries.nbytes, each.name))
 
 
 def clear(root: Path, keep: str | None) -> Entries:

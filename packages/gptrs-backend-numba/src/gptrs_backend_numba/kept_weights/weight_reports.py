@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gptrs.backend.weight_cache import WeightCacheReport
+from gptrs.backend.cache_report import CacheReport
 from gptrs.backend.weight_identity import WeightIdentity
 from gptrs.cache_files import Entries
 from gptrs_backend_numba.kept_weights.weight_folder import clear, kept_in
@@ -12,11 +12,11 @@ from gptrs_backend_numba.kept_weights.weight_store import weight_store
 class StoredWeights:
     """The part of the backend that knows its forms of weights on disk."""
 
-    def weight_report(self) -> WeightCacheReport:
+    def weight_report(self) -> CacheReport:
         """Return the forms on disk, by the file of weights."""
         store = weight_store()
         files = [] if store.root is None else kept_in(store.root, store.version)
-        return WeightCacheReport(store.root, store.budget, files)
+        return CacheReport(store.root, store.budget, files)
 
     def clear_weights(self, *, stale_only: bool = False) -> Entries:
         """Remove all forms, or those of other versions and of files that were changed."""

@@ -1,19 +1,20 @@
-"""`gptrs cache`: the compiled kernels and packed weights that backends keep on disk."""
+"""`gptrs cache`: the kernels, packed weights and optimized programs that are kept on disk."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Protocol
 
 import typer
 
 from gptrs.runtime.measure.kernel_caches import (
     CacheReport,
     Entries,
-    WeightCacheReport,
     kernel_caches,
+    program_cache,
     weight_caches,
 )
 from gptrs.runtime.measure.kernel_caches import warm as warm_model
@@ -26,34 +27,73 @@ from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import printable
 
 app = typer.Typer(
-    help="Show, fill or clear compiled kernels and packed weights.",
+    help="Show, fill or clear what is kept on disk: kernels, packed weights, programs.",
     add_completion=False,
     rich_markup_mode=None,
 )
 _NO_BACKEND = "no backend that works here keeps compiled kernels"
 
 
+@dataclass(frozen=True)
+class _Kind:
+    """What a cache holds, in words, and how its parts are called in JSON; `field` of the whole."""
+
+    field: str
+    title: str
+    noun: str
+    without: str
+    parts: str | None = None
+    part: str = ""
+
+
+_KERNELS = _Kind(
+    "caches", "compiled kernels", "kernel", "kernels are compiled", "versions", "version"
+)
+_WEIGHTS = _Kind("weights", "packed weights", "weight", "weights are packed", "files", "path")
+_PROGRAMS = _Kind("programs", "optimized programs", "program", "programs are optimized")
+
+
+class _Reporting(Protocol):
+    def __call__(self) -> CacheReport: ...
+
+
+class _Clearing(Protocol):
+    def __call__(self, *, stale_only: bool) -> Entries: ...
+
+
+@dataclass(frozen=True)
+class _Cache:
+    """A cache of one kind; `backend` is empty for that of all backends."""
+
+    kind: _Kind
+    backend: str
+    report: _Reporting
+    clear: _Clearing
+
+    @property
+    def title(self) -> str:
+        return f"{self.backend}, {self.kind.title}" if self.backend else self.kind.title
+
+    @property
+    def json_name(self) -> dict[str, object]:
+        return {"backend": self.backend} if self.backend else {}
+
+
 @app.command()
 @command_options("backend")
 def info(settings: Settings) -> None:
-    """Show the kernels and weights on disk, and which are stale."""
-    caches = kernel_caches(settings.backend)
-    reports = {name: cache.cache_report() for name, cache in caches.items()}
-    kept = weight_caches(settings.backend)
-    weights = {name: cache.weight_report() for name, cache in kept.items()}
+    """Show the kernels, weights and programs on disk, and which are stale."""
+    caches = _caches(settings.backend)
+    reports = [(cache, cache.report()) for cache in caches]
     if settings.json:
-        listed = [_as_json(name, report) for name, report in reports.items()]
-        of_weights = [_weights_as_json(name, report) for name, report in weights.items()]
-        print(json.dumps({"caches": listed, "weights": of_weights}, indent=2))
+        listed = [(cache, _as_json(cache.kind, report)) for cache, report in reports]
+        print(json.dumps(_by_kind(listed), indent=2))
         return
-    for name, report in reports.items():
-        _print_report(name, report)
-    for name, report in weights.items():
-        _print_weights(name, report)
-    if any(report.stale.count for report in (*reports.values(), *weights.values())):
+    for cache, report in reports:
+        _print_report(cache, report)
+    if any(report.stale.count for _, report in reports):
         print("\n`gptrs cache clear --stale` removes those that are stale.")
-    if not reports:
-        print(f"{_NO_BACKEND}.")
+    _note_no_backend(caches)
 
 
 @app.command()
@@ -78,17 +118,21 @@ def warm(
     started = time.perf_counter()
     loaded = loaded_model(model, settings)
     with progress_bar("warming") as step:
-        compiled, weights = warm_model(loaded, lengths, step)
+        made = warm_model(loaded, lengths, step)
     seconds = time.perf_counter() - started
     if settings.json:
-        fields = {"model": loaded.name, "backend": loaded.backend.name, "compiled": compiled}
-        packed = {"weights": weights.count, "weight_bytes": weights.nbytes}
-        print(json.dumps({**fields, **packed, "seconds": seconds}))
+        fields = {"model": loaded.name, "backend": loaded.backend.name, "compiled": made.kernels}
+        fields |= {"weights": made.weights.count, "weight_bytes": made.weights.nbytes}
+        fields |= {"programs": made.programs.count, "program_bytes": made.programs.nbytes}
+        print(json.dumps({**fields, "seconds": seconds}))
         return
-    done = f"{_counted(compiled, 'kernel')} compiled" if compiled else "nothing to compile"
-    if weights.count:
-        done += f", {_counted(weights.count, 'packed weight')} written ({_size(weights.nbytes)}),"
-    print(f"{done} for {loaded.name} on {loaded.backend.name}, {seconds:.1f} s")
+    done = [
+        f"{_counted(made.kernels, 'kernel')} compiled" if made.kernels else "nothing to compile"
+    ]
+    for noun, written in (("packed weight", made.weights), ("optimized program", made.programs)):
+        if written.count:
+            done.append(f"{_counted(written.count, noun)} written ({_size(written.nbytes)})")
+    print(f"{', '.join(done)}: {loaded.name} on {loaded.backend.name}, {seconds:.1f} s")
 
 
 @app.command()
@@ -101,97 +145,89 @@ def clear(
     ] = False,
     kernels: Annotated[bool, typer.Option("--kernels", help="Only kernels.")] = False,
     weights: Annotated[bool, typer.Option("--weights", help="Only packed weights.")] = False,
+    programs: Annotated[
+        bool, typer.Option("--programs", help="Only optimized programs, of all backends.")
+    ] = False,
     settings: Settings,
 ) -> None:
-    """Remove compiled kernels and packed weights."""
-    every = kernels == weights
-    caches = kernel_caches(settings.backend)
-    kept = weight_caches(settings.backend) if every or weights else {}
-    removed = {
-        name: cache.clear_cache(stale_only=stale)
-        for name, cache in caches.items()
-        if every or kernels
-    }
-    unpacked = {name: cache.clear_weights(stale_only=stale) for name, cache in kept.items()}
+    """Remove compiled kernels, packed weights and optimized programs."""
+    asked = {_KERNELS: kernels, _WEIGHTS: weights, _PROGRAMS: programs}
+    caches = _caches(settings.backend)
+    chosen = [cache for cache in caches if asked[cache.kind] or not any(asked.values())]
+    removed = [(cache, cache.clear(stale_only=stale)) for cache in chosen]
     if settings.json:
-        print(json.dumps({"caches": _removed(removed), "weights": _removed(unpacked)}))
+        listed = [
+            (cache, {"removed": entries.count, "bytes": entries.nbytes})
+            for cache, entries in removed
+        ]
+        print(json.dumps(_by_kind(listed)))
         return
-    for noun, entries_by_name in (("kernel", removed), ("packed weight", unpacked)):
-        for name, entries in entries_by_name.items():
-            print(f"{name}: {_counted(entries.count, noun)} removed, {_size(entries.nbytes)}")
-    if not caches:
+    for cache, entries in removed:
+        print(f"{cache.title}: {entries.count} removed, {_size(entries.nbytes)}")
+    _note_no_backend(caches)
+
+
+def _caches(backend: str | None) -> list[_Cache]:
+    """Return the caches of a backend, else of all that work, and that of programs."""
+    kernels = [
+        _Cache(_KERNELS, name, cache.cache_report, cache.clear_cache)
+        for name, cache in kernel_caches(backend).items()
+    ]
+    weights = [
+        _Cache(_WEIGHTS, name, cache.weight_report, cache.clear_weights)
+        for name, cache in weight_caches(backend).items()
+    ]
+    programs = program_cache()
+    return [*kernels, *weights, _Cache(_PROGRAMS, "", programs.report, programs.clear)]
+
+
+def _note_no_backend(caches: Sequence[_Cache]) -> None:
+    if all(cache.kind is not _KERNELS for cache in caches):
         print(f"{_NO_BACKEND}.")
 
 
-def _removed(entries_by_name: Mapping[str, Entries]) -> list[dict[str, object]]:
-    return [
-        {"backend": name, "removed": entries.count, "bytes": entries.nbytes}
-        for name, entries in entries_by_name.items()
-    ]
+def _by_kind(
+    listed: Sequence[tuple[_Cache, Mapping[str, object]]],
+) -> dict[str, list[dict[str, object]]]:
+    """Return a list for each kind, empty where nothing was asked for."""
+    found: dict[str, list[dict[str, object]]] = {
+        kind.field: [] for kind in (_KERNELS, _WEIGHTS, _PROGRAMS)
+    }
+    for cache, fields in listed:
+        found[cache.kind.field].append({**cache.json_name, **fields})
+    return found
 
 
-def _as_json(name: str, report: CacheReport) -> dict[str, object]:
-    versions = [
-        {
-            "version": version.name,
-            "current": version.current,
-            "entries": version.entries.count,
-            "bytes": version.entries.nbytes,
-        }
-        for version in report.versions
-    ]
-    return {
-        "backend": name,
+def _as_json(kind: _Kind, report: CacheReport) -> dict[str, object]:
+    fields: dict[str, object] = {
         "folder": str(report.folder) if report.folder else None,
         "entries": report.entries.count,
         "bytes": report.entries.nbytes,
         "budget_bytes": report.budget_bytes,
         "stale_entries": report.stale.count,
         "stale_bytes": report.stale.nbytes,
-        "versions": versions,
     }
+    if kind.parts is not None:
+        fields[kind.parts] = [
+            {
+                kind.part: part.name,
+                "current": part.current,
+                "entries": part.entries.count,
+                "bytes": part.entries.nbytes,
+            }
+            for part in report.parts
+        ]
+    return fields
 
 
-def _print_report(name: str, report: CacheReport) -> None:
-    print(f"{name}")
-    print(printable(f"  folder   {report.folder or 'none: kernels are compiled in each process'}"))
-    held, budget = _size(report.entries.nbytes), _size(report.budget_bytes)
-    print(f"  kernels  {report.entries.count}, {held} of at most {budget}")
-    for version in report.versions:
-        mark = "in use" if version.current else "stale"
-        print(f"  {mark:<8} {_shown(version.entries)}: {printable(version.name)}")
-
-
-def _weights_as_json(name: str, report: WeightCacheReport) -> dict[str, object]:
-    files = [
-        {
-            "path": file.path,
-            "current": file.current,
-            "entries": file.entries.count,
-            "bytes": file.entries.nbytes,
-        }
-        for file in report.files
-    ]
-    return {
-        "backend": name,
-        "folder": str(report.folder) if report.folder else None,
-        "entries": report.entries.count,
-        "bytes": report.entries.nbytes,
-        "budget_bytes": report.budget_bytes,
-        "stale_entries": report.stale.count,
-        "stale_bytes": report.stale.nbytes,
-        "files": files,
-    }
-
-
-def _print_weights(name: str, report: WeightCacheReport) -> None:
-    print(f"{name}, packed weights")
-    print(printable(f"  folder   {report.folder or 'none: weights are packed in each process'}"))
-    held, budget = _size(report.entries.nbytes), _size(report.budget_bytes)
-    print(f"  weights  {report.entries.count}, {held} of at most {budget}")
-    for file in report.files:
-        mark = "in use" if file.current else "stale"
-        print(f"  {mark:<8} {_shown(file.entries)}: {printable(file.path)}")
+def _print_report(cache: _Cache, report: CacheReport) -> None:
+    print(cache.title)
+    print(printable(f"  folder   {report.folder or f'none: {cache.kind.without} in each process'}"))
+    print(f"  held     {_shown(report.entries)} of at most {_size(report.budget_bytes)}")
+    for part in report.parts:
+        if part.name:
+            mark = "in use" if part.current else "stale"
+            print(f"  {mark:<8} {_shown(part.entries)}: {printable(part.name)}")
 
 
 def _shown(entries: Entries) -> str:

@@ -2,52 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from gptrs.backend.cache_report import CacheReport
 from gptrs.cache_files import Entries
-
-
-@dataclass(frozen=True, slots=True)
-class KeptFile:
-    """The forms that are kept of the weights in one file."""
-
-    path: str
-    """Where the file was when they were made."""
-    current: bool
-    """Whether this process would use them: the file is as it was, and so is the backend."""
-    entries: Entries
-
-
-@dataclass(frozen=True, slots=True)
-class WeightCacheReport:
-    """The forms of weights that a backend keeps on disk."""
-
-    folder: Path | None
-    """None where nothing can be kept."""
-    budget_bytes: int
-    """The most bytes that are kept; the least recently used go first."""
-    files: Sequence[KeptFile]
-
-    @property
-    def entries(self) -> Entries:
-        """All entries."""
-        return sum((file.entries for file in self.files), Entries())
-
-    @property
-    def stale(self) -> Entries:
-        """The entries that this process would not use."""
-        return sum((file.entries for file in self.files if not file.current), Entries())
 
 
 @runtime_checkable
 class WeightCache(Protocol):
     """A backend that keeps forms of weights on disk, for `gptrs cache`."""
 
-    def weight_report(self) -> WeightCacheReport:
-        """Return what is kept; changes nothing."""
+    def weight_report(self) -> CacheReport:
+        """Return what is kept, by the file of weights; changes nothing."""
         ...
 
     def clear_weights(self, *, stale_only: bool = False) -> Entries:

@@ -17,12 +17,19 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from gptrs.cache_files import keep_within
+from gptrs.backend.cache_report import CachePart, CacheReport
+from gptrs.cache_files import Entries, files_in, keep_within, remove
 from gptrs.errors import GptrsError
 from gptrs.ir import dtypes
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.optimizer.parameter_folding import Split
-from gptrs.private_files import private_folder, read_own, whole_file, write_all
+from gptrs.private_files import (
+    private_folder,
+    read_own,
+    remove_abandoned,
+    whole_file,
+    write_all,
+)
 
 FOLDER = "programs"
 BUDGET = 64 << 20
@@ -54,6 +61,8 @@ class OptimizedPrograms:
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
+        self.written = Entries()
+        """What this process has kept."""
 
     def find(self, key: str, guards: SizeGuards | None) -> Split | None:
         """Return what was kept under `key` for the example sizes of `guards`, None for nothing.
@@ -80,10 +89,27 @@ class OptimizedPrograms:
         try:
             with whole_file(self._folder / name) as descriptor:
                 write_all(descriptor, hashlib.sha256(body).digest() + body)
+            self.written += Entries(1, _DIGEST + len(body))
             keep_within(self._folder, _NAMES, BUDGET)
         except OSError as error:
             _LOG.info("optimized programs cannot be kept in `%s`: %s", self._folder, error.strerror)
             self._folder = None
+
+    def report(self) -> CacheReport:
+        """Return what is kept; changes nothing."""
+        if self._folder is None:
+            return CacheReport(None, BUDGET, [])
+        held = (Entries(1, found.nbytes) for found in files_in(self._folder, _NAMES))
+        # Names are digests: they do not tell by what version a program was optimized.
+        return CacheReport(self._folder, BUDGET, [CachePart("", True, sum(held, Entries()))])
+
+    def clear(self, *, stale_only: bool = False) -> Entries:
+        """Remove all programs, none if `stale_only`; ExecutionError if one cannot be removed."""
+        if self._folder is None or stale_only:
+            return Entries()
+        removed = remove(files_in(self._folder, _NAMES))
+        remove_abandoned(self._folder)
+        return removed
 
     def _files(self, key: str) -> Iterator[Path]:
         if self._folder is None:

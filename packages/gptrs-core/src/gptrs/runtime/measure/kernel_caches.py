@@ -1,19 +1,20 @@
-"""The compiled kernels that backends keep on disk: found by name, and filled for a model."""
+"""What is kept on disk: kernels, packed weights, programs; found, and filled for a model."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 
-from gptrs.backend.kernel_cache import CacheReport as CacheReport
+from gptrs.backend.cache_report import CacheReport as CacheReport
 from gptrs.backend.kernel_cache import Compiling, KernelCache
 from gptrs.backend.protocol import Backend
 from gptrs.backend.weight_cache import WeightCache
-from gptrs.backend.weight_cache import WeightCacheReport as WeightCacheReport
 from gptrs.cache_files import Entries as Entries
+from gptrs.capture.caching.optimized_programs import OptimizedPrograms, optimized_programs
 from gptrs.errors import BackendError, ContextLengthError, PluginError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import manager
@@ -51,6 +52,20 @@ def weight_caches(name: str | None = None) -> dict[str, WeightCache]:
     return {key: each for key, each in _backends(name).items() if isinstance(each, WeightCache)}
 
 
+def program_cache() -> OptimizedPrograms:
+    """The optimized programs of all backends."""
+    return optimized_programs()
+
+
+@dataclass(frozen=True)
+class Warmed:
+    """What was made in advance: how many kernels, and the files that this process has written."""
+
+    kernels: int
+    weights: Entries
+    programs: Entries
+
+
 @contextmanager
 def compiling(backend: Backend, tell: Compiling) -> Generator[None]:
     """Scope in which `tell` hears of each kernel that `backend` compiles, if it says so at all."""
@@ -58,16 +73,13 @@ def compiling(backend: Backend, tell: Compiling) -> Generator[None]:
         yield
 
 
-def warm(
-    model: LoadedModel, lengths: Sequence[int] | None, step: Step | None = None
-) -> tuple[int, Entries]:
+def warm(model: LoadedModel, lengths: Sequence[int] | None, step: Step | None = None) -> Warmed:
     """Compile what `model` needs for prompts of these lengths and for text after them.
 
-    Returns the number of kernels that were compiled, 0 if all were in the cache, and the forms of
-    weights that were written; all that the backend keeps are on disk then. Each prompt is
-    read as `generate` reads it, a token follows, and `forward` runs once. The default lengths
-    shrink to the context of the model; ContextLengthError for a given one that does not fit in it,
-    ModelError for a model that cannot generate.
+    Returns what the caches did not have; all that is kept is on disk then. Each prompt is read as
+    `generate` reads it, a token follows, and `forward` runs once. The default lengths shrink to the
+    context of the model; ContextLengthError for a given one that does not fit in it, ModelError for
+    a model that cannot generate.
     """
     asked = _lengths_that_fit(lengths, model.causal_lm().context_length)
     tasks = {"prompt": _generate_after, "forward": _forward}
@@ -80,7 +92,7 @@ def warm(
     backend = model.backend
     written = backend.finish_weights() if isinstance(backend, WeightCache) else Entries()
     progress.end()
-    return progress.kernels, written
+    return Warmed(progress.kernels, written, program_cache().written)
 
 
 class _Progress:
