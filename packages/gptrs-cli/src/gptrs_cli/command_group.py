@@ -13,8 +13,10 @@ from typing_extensions import override
 from gptrs.errors import GptrsError, PluginError
 from gptrs.plugins.descriptions import CommandPlugin
 from gptrs.plugins.manager import PluginManager, manager
-from gptrs.plugins.selection import Selection
+from gptrs.plugins.refusals import failure
+from gptrs.plugins.selection import Selection, is_own
 from gptrs_cli.options.plain_values import take_plain_values
+from gptrs_cli.terminal.failures import is_usual_end
 
 HELP_ORDER = (
     *("generate", "forward", "trace", "embed", "run"),
@@ -44,8 +46,11 @@ class CommandGroup(TyperGroup):
             if cmd_name in summaries:
                 load = functools.partial(_load, plugins(), cmd_name)
                 return LazyCommand(cmd_name, summaries[cmd_name], load)
-        if any(record.name == cmd_name for record in manager().installed(CommandPlugin)):
-            manager().find(CommandPlugin, cmd_name)  # raises the reason why it is not usable
+        name = cmd_name.rpartition(":")[2]
+        if any(record.name == name for record in manager().installed(CommandPlugin)):
+            # DISTRIBUTION:NAME; for any other one this raises the reason why it is not usable.
+            summary = manager().find(CommandPlugin, cmd_name).summary
+            return LazyCommand(cmd_name, summary, functools.partial(_load, manager(), cmd_name))
         self.commands = dict.fromkeys(self.list_commands(ctx))  # typer suggests a name of these
         return None
 
@@ -92,9 +97,33 @@ def command_of(factory: Callable[..., object], name: str) -> Any:
 def _load(plugins: PluginManager, name: str) -> Any:
     factory = plugins.factory(CommandPlugin, name)
     try:
-        return command_of(factory, name)
+        command = command_of(factory, name)
     except Exception as error:  # e.g. an application without a single command
         raise plugins.broken(CommandPlugin, name, error) from error
+    if not is_own(plugins.record(CommandPlugin, name).distribution):
+        command.invoke = _guarded(command.invoke, plugins, name)
+    return command
+
+
+def _guarded(
+    invoke: Callable[..., object], plugins: PluginManager, name: str
+) -> Callable[..., object]:
+    """Return what runs the command of a stranger; what it raises becomes an error that names it.
+
+    SystemExit, too: a command ends with a code by `typer.Exit`, which nothing takes for success.
+    """
+
+    def run(*arguments: Any) -> object:
+        try:
+            return invoke(*arguments)
+        except (GptrsError, KeyboardInterrupt, MemoryError, BrokenPipeError):
+            raise
+        except BaseException as error:
+            if is_usual_end(error):
+                raise
+            raise failure(plugins.record(CommandPlugin, name), "its command", error) from error
+
+    return run
 
 
 def _own() -> dict[str, str]:

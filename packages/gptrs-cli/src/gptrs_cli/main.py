@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         with warnings_as_lines(), interrupts_arrive():
             return _run(command, arguments, settings)
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, KeyboardInterrupt, SystemExit) as error:
         # An error may come before these options were parsed.
         as_json = settings.json or "--json" in arguments
         return report(error, as_json=as_json, debug=settings.debug or "--debug" in arguments)

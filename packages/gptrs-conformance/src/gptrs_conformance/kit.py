@@ -78,7 +78,9 @@ def run_check(backend: Backend, check: Check) -> Outcome:
         return Outcome("refused", str(error))
     except GptrsError as error:
         return Outcome("fail", f"raised {type(error).__name__}: {error}")
-    except Exception as error:  # a backend under test may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a backend under test may raise anything, SystemExit, too
         return Outcome("fail", f"raised {type(error).__name__}, which is no GptrsError: {error}")
     return Outcome("pass")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, cast
 
 import numpy as np
 
@@ -43,7 +43,9 @@ def run_case(backend: Backend, case: OpCase) -> Outcome:
         return Outcome("fail", str(failure))
     except GptrsError as error:
         return Outcome("fail", f"raised {type(error).__name__}: {error}")
-    except Exception as error:  # a backend under test may raise anything
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a backend under test may raise anything, SystemExit, too
         return Outcome("fail", f"raised {type(error).__name__}, which is no GptrsError: {error}")
 
 
@@ -112,6 +114,11 @@ def _judge(backend: Backend, case: OpCase) -> Outcome:
         return Outcome("pass")
     if case.error is not None:
         raise CheckFailure(f"gave a result, expected an ExecutionError that names {case.error!r}")
+    if not isinstance(cast("object", outputs), list):
+        raise CheckFailure(f"`run` gave a `{type(outputs).__name__}`, expected a list")
+    if len(outputs) != len(program.main.body.results):
+        count = len(program.main.body.results)
+        raise CheckFailure(f"gave {len(outputs)} results, expected {count}")
     found = [backend.to_host(output) for output in outputs]
     _check_results(case, program, found)
     for position, (array, bytes_) in enumerate(zip(case.inputs, before, strict=True)):
@@ -122,8 +129,6 @@ def _judge(backend: Backend, case: OpCase) -> Outcome:
 
 def _check_results(case: OpCase, program: Program, found: Sequence[np.ndarray]) -> None:
     types = [value.type for value in program.main.body.results]
-    if len(found) != len(types):
-        raise CheckFailure(f"gave {len(found)} results, expected {len(types)}")
     for index, (array, type_) in enumerate(zip(found, types, strict=True)):
         what = f"result {index}" if len(types) > 1 else "the result"
         if TensorType.of(array) != type_ or not array.dtype.isnative:

@@ -57,7 +57,9 @@ def require_error(
                 f"{what}: the {kind.__name__} must name {missing[0]!r}: {error}"
             ) from None
         return
-    except Exception as error:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # SystemExit, too
         name = type(error).__name__
         raise CheckFailure(f"{what}: raised {name} ({error}), expected {kind.__name__}") from None
     raise CheckFailure(f"{what}: raised nothing, expected {kind.__name__}")

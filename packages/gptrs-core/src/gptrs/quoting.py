@@ -53,3 +53,14 @@ def did_you_mean(name: str, known: Iterable[str], most: int = 1) -> str:
 def counted(number: int, noun: str) -> str:
     """Return `1 token` or `2 tokens`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def one_line(error: BaseException) -> str:
+    """Return type and message of `error` on one line of bounded length, whatever its text."""
+    try:
+        message = " ".join(str(error).split())
+    except Exception:
+        message = "(its message cannot be shown)"
+    name = type(error).__name__
+    shown = message if len(message) <= 300 else f"{message[:297]}..."
+    return f"{name}: {shown}" if shown else name

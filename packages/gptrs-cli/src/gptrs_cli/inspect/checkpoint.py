@@ -214,10 +214,10 @@ def _archive_report(path: Path) -> CheckpointReport:
 
 def _support(kind: str) -> str:
     try:
-        manager().model_plugin(kind)
+        plugin = manager().model_plugin(kind)
     except GptrsError:
         return "no installed plugin loads this kind"
-    record = next(r for r in manager().installed(ModelPlugin) if r.name == kind)
+    record = manager().record(ModelPlugin, plugin.name)
     return f"loaded by {record.distribution} {record.version}"
 
 

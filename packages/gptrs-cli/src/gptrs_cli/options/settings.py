@@ -51,7 +51,8 @@ class Settings:
         str | None,
         option(
             "--backend",
-            "Run on this backend; `gptrs list backends` shows them.  [env: GPTRS_BACKEND]",
+            "Run on this backend; `gptrs list backends` shows them; DISTRIBUTION:NAME where"
+            " several have the name.  [env: GPTRS_BACKEND]",
             metavar="NAME",
         ),
     ] = None
@@ -125,7 +126,8 @@ class Settings:
         list[str],
         option(
             "-p",
-            "Do without a plugin, by its name, KIND:NAME or distribution; can be repeated.",
+            "Do without a plugin, by its name, KIND:NAME, DISTRIBUTION:NAME or distribution; can be"
+            " repeated.",
             metavar="no:NAME",
             callback=_exclude_plugins,
             is_eager=True,  # before --help, which lists the commands of plugins

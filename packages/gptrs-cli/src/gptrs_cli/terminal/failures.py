@@ -47,6 +47,11 @@ class OutputFileError(GptrsError):
     code = "file"
 
 
+def is_usual_end(error: BaseException) -> bool:
+    """Return whether a command ends by `error` on purpose: a usage error, or an exit code."""
+    return isinstance(error, (_UsageError, typer.Exit, typer.Abort))
+
+
 def report(error: BaseException, *, as_json: bool, debug: bool) -> int:
     """Report `error` to the user, with `debug` its traceback as well; return the exit code."""
     if isinstance(error, BrokenPipeError):
@@ -73,7 +78,8 @@ def _failure(error: BaseException) -> Failure:
     if isinstance(error, _UsageError):
         return _usage_failure(cast("typer.BadParameter", error))
     if isinstance(error, KeyboardInterrupt):
-        return Failure(INTERRUPTED, "interrupted", "interrupted", None)
+        where = "".join(f" {text}" for text in getattr(error, "__notes__", ())[:1])
+        return Failure(INTERRUPTED, "interrupted", f"interrupted{where}", None)
     if isinstance(error, MemoryError):
         return Failure(1, "memory", "out of memory", "close other programs or use a smaller model")
     if isinstance(error, OSError):

@@ -20,6 +20,7 @@ from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.backend.specialized_programs import SpecializedPrograms
 from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.backend.weight_identity import identity_of_computed
+from gptrs.capture.backend_calls import compiled, compiled_symbolic, to_host
 from gptrs.capture.caching.optimization_key import optimization_key
 from gptrs.capture.caching.optimized_programs import SMALLEST_KEPT, optimized_programs
 from gptrs.capture.events import pass_statistics, trace
@@ -95,8 +96,8 @@ class Derivation:
             (result,) = self._executable.run(buffers)
             for parent, buffer in zip(parents, buffers, strict=True):
                 if not parent.loaded:
-                    release_pages(self.backend.to_host(buffer))
-            return self.backend.to_host(result)
+                    release_pages(to_host(self.backend, buffer))
+            return to_host(self.backend, result)
 
         (result,) = self.recipe.program.main.body.results
         name = "_".join(("derived", *(parent.name for parent in parents)))
@@ -320,7 +321,7 @@ class _Compiler:
         if guards is None:
             return self._for_sizes(program, roles)
         if streaming is None and isinstance(self.backend, SymbolicBackend):
-            return self.backend.compile_symbolic(program, roles, guards)
+            return compiled_symbolic(self.backend, program, roles, guards)
         return SpecializedPrograms(program, lambda special: self._for_new_sizes(special, roles))
 
     def _for_new_sizes(self, special: Program, roles: Sequence[InputRole]) -> Executable:
@@ -338,7 +339,7 @@ class _Compiler:
 
     def _for_sizes(self, program: Program, roles: Sequence[InputRole]) -> Executable:
         if self.request.streaming is None:
-            return self.backend.compile(program, roles)
+            return compiled(self.backend, program, roles)
         return streamed_executable(program, roles, self.backend, self.request.streaming)
 
     def _pipeline(self) -> Pipeline:
@@ -356,8 +357,8 @@ class _Compiler:
         return fold_parameters(program, [role is InputRole.PARAMETER for role in self.roles])
 
     def _evaluate(self, program: Program) -> list[np.ndarray]:
-        executable = self.backend.compile(program, ())
-        return [self.backend.to_host(result) for result in executable.run(())]
+        executable = compiled(self.backend, program, ())
+        return [to_host(self.backend, result) for result in executable.run(())]
 
     def _knows(
         self, op: CustomCall, operands: Sequence[TensorType], results: Sequence[TensorType]

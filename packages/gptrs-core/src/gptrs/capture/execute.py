@@ -10,6 +10,7 @@ from typing import cast
 import numpy as np
 
 from gptrs.backend.protocol import Backend, Buffer, InputRole
+from gptrs.capture.backend_calls import to_device, to_host
 from gptrs.capture.backend_choice import chosen_backend, scoped_backend
 from gptrs.capture.caching.program_cache import ProgramCache
 from gptrs.capture.compilation import Prepared, prepare, settings_for
@@ -71,9 +72,9 @@ def run_program(
     engine = backend or chosen_backend()
     roles = [InputRole.ARGUMENT] * len(program.inputs)
     prepared = prepare(special, engine, roles, origin="run_program")
-    buffers = [engine.to_device(arrays[name]) for name in program.inputs]
+    buffers = [to_device(engine, arrays[name]) for name in program.inputs]
     results = prepared.run(buffers, cached=False)
-    return [engine.to_host(result) for result in results]
+    return [to_host(engine, result) for result in results]
 
 
 def _require_names(params: Mapping[str, Value], inputs: Mapping[str, np.ndarray]) -> None:
@@ -110,7 +111,7 @@ def materialize(outputs: Sequence[Captured]) -> None:
     leaves = prepared.leaves(graph.leaves)
     results = prepared.run([input_of(leaf, backend) for leaf in leaves], cached=lookup.hit)
     for output, result in zip(pending, results, strict=True):
-        kept = result if home else backend.to_host(result)
+        kept = result if home else to_host(backend, result)
         output.node.stored[output.index] = Stored(output.type, kept, home)
 
 
@@ -120,9 +121,9 @@ def host_value(leaf: Leaf) -> np.ndarray:
         leaf.viewed = True
         if not leaf.consumed:
             home = leaf.backend
-            return np.asarray(leaf.buffer) if home is None else home.to_host(leaf.buffer)
+            return np.asarray(leaf.buffer) if home is None else to_host(home, leaf.buffer)
     backend = leaf.backend or chosen_backend()
-    return backend.to_host(buffer_of(leaf, backend))
+    return to_host(backend, buffer_of(leaf, backend))
 
 
 def streaming_of(leaves: Sequence[Leaf]) -> Streaming | None:
@@ -161,6 +162,6 @@ def buffer_of(leaf: Leaf, backend: Backend) -> Buffer:
             hint="use the tensor that the step returned instead",
         )
     if leaf.backend is None:
-        leaf.buffer = backend.to_device(np.asarray(leaf.buffer))
+        leaf.buffer = to_device(backend, np.asarray(leaf.buffer))
         leaf.backend = backend
     return leaf.buffer

@@ -38,6 +38,11 @@ def functional(name: str) -> Callable[..., Any]:
     return getattr(import_module("gptrs.functionals"), name)
 
 
+def origin_of(backend: Backend) -> str:
+    """Return the backend with what brought it, for messages: "backend `x` (from x-dist 1.0)"."""
+    return import_module("gptrs.plugins.manager").origin_of(backend)
+
+
 def default_backend() -> Backend:
     """Return the backend that `GPTRS_BACKEND` names, else the best that works."""
     return import_module("gptrs.plugins.manager").get_backend()

@@ -13,6 +13,7 @@ import numpy as np
 from gptrs.backend.mapped_pages import prefetch_pages, release_pages
 from gptrs.backend.protocol import Backend, Buffer
 from gptrs.backend.weight_identity import WeightIdentity, WeightKeeper
+from gptrs.capture.backend_calls import moved, to_device, to_host
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
 
@@ -105,7 +106,7 @@ class Parameter:
     def release(self) -> None:
         """Forget the weight, and give the memory of a mapped file back to the system."""
         if self._buffer is not None:
-            release_pages(self.backend.to_host(self._buffer))
+            release_pages(to_host(self.backend, self._buffer))
             self._buffer = None
 
     def prefetch(self) -> None:
@@ -119,7 +120,7 @@ class Parameter:
             return
         for source in self.sources or (self,):
             if source.zero_copy:
-                prefetch_pages(source.backend.to_host(source.buffer(keep=False)))
+                prefetch_pages(to_host(source.backend, source.buffer(keep=False)))
 
     def derived(self, key: int, make: Callable[[], Parameter]) -> Parameter:
         """Return the parameter kept here under `key`, which `make` makes if there is none.
@@ -135,8 +136,14 @@ class Parameter:
     def _read(self) -> Buffer:
         backend = self.backend
         if self.identity is None or not isinstance(backend, WeightKeeper):
-            return backend.to_device(self._loaded())
-        return backend.weight_to_device(self.identity, self.type, self._loaded, self.zero_copy)
+            return to_device(backend, self._loaded())
+        identity, load = self.identity, self._loaded
+        return moved(
+            backend,
+            "weight_to_device",
+            lambda: backend.weight_to_device(identity, self.type, load, self.zero_copy),
+            self.type,
+        )
 
     def _loaded(self) -> np.ndarray:
         array = self._load()

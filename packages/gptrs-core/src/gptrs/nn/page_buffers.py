@@ -9,6 +9,7 @@ import numpy as np
 
 from gptrs.backend.protocol import Backend, Buffer
 from gptrs.capture import primitives
+from gptrs.capture.backend_calls import to_device
 from gptrs.capture.graph import Stored
 from gptrs.capture.jitting.jit import jit
 from gptrs.capture.tensor import Tensor
@@ -123,7 +124,7 @@ class PageBuffers:
         """Return a tensor on `array` itself: a copy would claim the memory of untouched pages."""
         backend = self._backend
         buffer: Buffer = array
-        if backend is not None and not _is_view(placed := backend.to_device(array), array):
+        if backend is not None and not _is_view(placed := to_device(backend, array), array):
             buffer = placed
         # The view of a device is read-only, and its donation would copy the whole pool.
         return Tensor(Stored(TensorType.of(array), buffer, backend))

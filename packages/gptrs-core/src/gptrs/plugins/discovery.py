@@ -6,6 +6,8 @@ plugin, with the reason.
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint
 
@@ -13,8 +15,9 @@ from gptrs.errors import PluginError
 from gptrs.plugins.descriptions import PluginDescription
 from gptrs.plugins.entry_points import ENTRY_POINTS_FILE, Installed, installed
 from gptrs.plugins.hookspecs import EXTENSION_POINTS, ExtensionPoint
-from gptrs.plugins.selection import Selection, canonical
-from gptrs.plugins.state import PluginRecord, PluginState
+from gptrs.plugins.selection import Selection, canonical, is_own
+from gptrs.plugins.state import PluginRecord, PluginState, label
+from gptrs.quoting import joined, one_line
 
 DISTRIBUTION = "distribution"
 """The kind of records of distributions whose entry points cannot be read."""
@@ -35,10 +38,9 @@ class Candidate:
     stamp: str
 
     @property
-    def names(self) -> tuple[str, str, str]:
-        """The names that a selection may use: its name, `KIND:NAME`, its distribution."""
-        name = self.entry_point.name
-        return name, f"{self.point.kind}:{name}", canonical(self.distribution)
+    def names(self) -> Sequence[str]:
+        """The names that a selection may use, see `names_of`."""
+        return names_of(self.point.kind, self.entry_point.name, self.distribution)
 
     @property
     def identity(self) -> str:
@@ -46,9 +48,25 @@ class Candidate:
         return f"{self.point.kind}:{self.entry_point.name}@{canonical(self.distribution)}"
 
     @property
+    def qualified(self) -> str:
+        """`DISTRIBUTION:NAME`, which no other plugin of its kind is called."""
+        return f"{canonical(self.distribution)}:{self.entry_point.name}"
+
+    @property
+    def own(self) -> bool:
+        """Whether it is a part of gptrs itself."""
+        return is_own(self.distribution)
+
+    @property
     def built_in(self) -> bool:
         """Whether it is a built-in command; see `is_built_in`."""
         return is_built_in(self.point.kind, self.distribution)
+
+
+def names_of(kind: str, name: str, distribution: str) -> Sequence[str]:
+    """Return its name, `KIND:NAME`, `DISTRIBUTION:NAME` and its distribution."""
+    source = canonical(distribution)
+    return name, f"{kind}:{name}", f"{source}:{name}", source
 
 
 def is_built_in(kind: str, distribution: str | None) -> bool:
@@ -73,7 +91,12 @@ def find_candidates() -> tuple[list[Candidate], list[Installed]]:
     ]
     order = [point.kind for point in EXTENSION_POINTS]
     candidates.sort(
-        key=lambda c: (order.index(c.point.kind), c.entry_point.name, not c.built_in, c.names[2])
+        key=lambda c: (
+            order.index(c.point.kind),
+            c.entry_point.name,
+            not c.own,
+            canonical(c.distribution),
+        )
     )
     return candidates, [each for each in found if each.error is not None]
 
@@ -82,13 +105,31 @@ def find_candidates() -> tuple[list[Candidate], list[Installed]]:
 class Plugin:
     """An installed plugin: its record, its description once read, and what broke it.
 
-    While `unread` is not None nothing of the plugin was imported; it counts as available.
+    While `unread` is not None nothing of the plugin was imported; it counts as available, or as a
+    duplicate. `rivals` are other plugins of its kind and name that were not excluded. One of gptrs
+    itself has the name all the same; of any others none has, and each is used by its full name.
     """
 
     record: PluginRecord
     unread: Candidate | None = None
     description: PluginDescription | None = None
     cause: BaseException | None = None
+    rivals: Sequence[Candidate] = ()
+
+    @property
+    def distribution(self) -> str:
+        """The normalized name of its distribution."""
+        return canonical(self.record.distribution or "")
+
+    @property
+    def qualified(self) -> str:
+        """`DISTRIBUTION:NAME`, which no other plugin of its kind is called."""
+        return f"{self.distribution}:{self.record.name}"
+
+    @property
+    def has_name(self) -> bool:
+        """Whether its name alone stands for it."""
+        return not self.rivals or is_own(self.record.distribution)
 
     def break_by(self, error: BaseException) -> None:
         """Mark the plugin as broken by `error`, which becomes its reason and its cause."""
@@ -110,20 +151,29 @@ class Plugin:
 def discover(selection: Selection) -> list[Plugin]:
     """Return all plugins, those that `selection` wants yet unread.
 
-    Sorted by kind, name and distribution; of several distributions with one name the first in
-    that order has it.
+    Sorted by kind, name and distribution, those of gptrs before others.
     """
     candidates, unreadable = find_candidates()
     plugins = [_unreadable(file) for file in unreadable]
-    holders: dict[tuple[str, str], Candidate] = {}
+    excluded = {
+        candidate.identity
+        for candidate in candidates
+        if not candidate.built_in and selection.exclusion(candidate.names) is not None
+    }
+    claims: dict[tuple[str, str], list[Candidate]] = defaultdict(list)
     for candidate in candidates:
-        key = candidate.point.kind, candidate.entry_point.name
-        if not candidate.built_in and selection.exclusion(candidate.names) is not None:
+        if candidate.identity not in excluded:
+            claims[candidate.point.kind, candidate.entry_point.name].append(candidate)
+    for candidate in candidates:
+        claimed = claims[candidate.point.kind, candidate.entry_point.name]
+        rivals = [other for other in claimed if other is not candidate]
+        if candidate.identity in excluded:
             plugins.append(_excluded(candidate, selection))
-        elif holders.setdefault(key, candidate) is candidate:
-            plugins.append(Plugin(_record(candidate, PluginState.AVAILABLE), unread=candidate))
+        elif rivals and not candidate.own:
+            plugins.append(_duplicate(candidate, rivals))
         else:
-            plugins.append(_duplicate(candidate, holders[key]))
+            record = _record(candidate, PluginState.AVAILABLE)
+            plugins.append(Plugin(record, unread=candidate, rivals=rivals))
     return plugins
 
 
@@ -133,10 +183,8 @@ def known_names(plugins: list[Plugin]) -> set[str]:
     for record in (plugin.record for plugin in plugins):
         if is_built_in(record.kind, record.distribution):
             continue
-        names.update((record.name, f"{record.kind}:{record.name}"))
-        if record.distribution is not None:
-            names.add(canonical(record.distribution))
-    return names
+        names.update(names_of(record.kind, record.name, record.distribution or ""))
+    return names - {""}
 
 
 def _record(
@@ -161,15 +209,19 @@ def _excluded(candidate: Candidate, selection: Selection) -> Plugin:
     return Plugin(_record(candidate, PluginState.DISABLED, reason, hint))
 
 
-def _duplicate(candidate: Candidate, holder: Candidate) -> Plugin:
-    if holder.built_in:
-        reason = "this is the name of a built-in command, which no plugin replaces"
-        hint = f"uninstall `{candidate.distribution}`, or ask its authors for another name"
-        return Plugin(_record(candidate, PluginState.DUPLICATE, reason, hint))
-    reason = f"`{holder.distribution}` registers a {holder.point.kind} of this name, too"
-    exclude = f"`GPTRS_DISABLE_PLUGINS={canonical(holder.distribution)}`"
-    hint = f"uninstall one of the two, or exclude one by {exclude}"
-    return Plugin(_record(candidate, PluginState.DUPLICATE, reason, hint))
+def _duplicate(candidate: Candidate, rivals: Sequence[Candidate]) -> Plugin:
+    """Return the plugin of a stranger whose name others have, too."""
+    kind, own = label(candidate.point.kind), next((rival for rival in rivals if rival.own), None)
+    hint = f"name this one as `{candidate.qualified}`"
+    if own is not None:
+        reason = f"the {kind} of this name is that of `{own.distribution}`"
+    else:
+        listed = joined([f"`{rival.distribution}`" for rival in rivals], "and")
+        reason = f"{listed} registers a {kind} of this name, too"
+    if own is None or not own.built_in:
+        hint += f", or leave the other out: `-p no:{(own or rivals[0]).qualified}`"
+    record = _record(candidate, PluginState.DUPLICATE, reason, hint)
+    return Plugin(record, unread=candidate, rivals=rivals)
 
 
 def _unreadable(found: Installed) -> Plugin:
@@ -197,14 +249,3 @@ def _repair_hint(record: PluginRecord, error: BaseException) -> str:
     if missing is not None and missing.partition(".")[0] != own:
         return f"install the module `{missing}`, {exclude}"
     return f"update or reinstall `{record.distribution}`, {exclude}"
-
-
-def one_line(error: BaseException) -> str:
-    """Return type and message of `error` on one line of bounded length, whatever its text."""
-    try:
-        message = " ".join(str(error).split())
-    except Exception:
-        message = "(its message cannot be shown)"
-    name = type(error).__name__
-    shown = message if len(message) <= 300 else f"{message[:297]}..."
-    return f"{name}: {shown}" if shown else name

@@ -12,16 +12,11 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from gptrs.errors import PluginError
-from gptrs.plugins.selection import canonical
-from gptrs.plugins.state import PluginRecord
+from gptrs.plugins.selection import is_own
+from gptrs.plugins.state import PluginRecord, described
 
 PATIENCE_S = 2.0
 """An import that takes longer is named on standard error."""
-OWN = frozenset(
-    f"gptrs-{name}"
-    for name in ("core", "cli", "models", "conformance", "backend-ref", "backend-numba")
-)
-"""The distributions of gptrs itself."""
 _LOG = logging.getLogger("gptrs")
 _STREAMS = {"stdout": 1, "stderr": 2}
 
@@ -31,22 +26,26 @@ def foreign_import(record: PluginRecord) -> Generator[None]:
     """Scope of an import that a plugin asks for.
 
     After `PATIENCE_S` a warning names the plugin and how to leave it out. PluginError if it closed
-    standard output or standard error, which are then opened again. Imports of gptrs itself are
+    standard output or standard error, which are then opened again. An interrupt gets a note that
+    names it. Imports of gptrs itself are
     not watched.
     """
-    if canonical(record.distribution or "") in OWN:
+    if is_own(record.distribution):
         yield
         return
-    with _named_after(PATIENCE_S, record), _kept_streams():
-        yield
+    try:
+        with _named_after(PATIENCE_S, record), _kept_streams():
+            yield
+    except KeyboardInterrupt as interrupt:  # it may be what hangs, or what raised it
+        interrupt.add_note(f"while {described(record)} was imported")
+        raise
 
 
 @contextmanager
 def _named_after(seconds: float, record: PluginRecord) -> Generator[None]:
     selector = f"{record.kind}:{record.name}"
     text = (
-        f"still importing the {record.kind.replace('_', ' ')} `{record.name}` (from"
-        f" {record.distribution} {record.version}); to leave it out: `-p no:{selector}`,"
+        f"still importing the {described(record)}; to leave it out: `-p no:{selector}`,"
         f" or `GPTRS_DISABLE_PLUGINS={selector}`"
     )
     timer = threading.Timer(seconds, _LOG.warning, ["%s", text])

@@ -9,7 +9,8 @@ from gptrs.errors import PluginError
 from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import manager
 from gptrs.plugins.references import load_reference
-from gptrs.plugins.state import PluginRecord, PluginState
+from gptrs.plugins.state import PluginRecord, described
+from gptrs.quoting import joined
 
 Function: TypeAlias = Callable[..., object]
 
@@ -25,21 +26,34 @@ class PluginImplementations:
     def load(self, functional: str, name: str) -> tuple[Function, Function | None] | None:
         """Import the implementation called `name` and its `declines`, None if no plugin has it.
 
-        PluginError with the real cause when the plugin is disabled, incompatible or broken.
+        PluginError with the real cause when the plugin is disabled, incompatible or broken, and
+        when several plugins have it.
         """
         plugins = manager()
+        known = dict(plugins.described(FunctionalPlugin))
         found = [
-            (record, plugin)
-            for record, plugin in plugins.described(FunctionalPlugin)
-            if record.state is not PluginState.DUPLICATE
-            and _answers_to(record, plugin, functional, name)
+            record
+            for record in plugins.records(FunctionalPlugin)
+            if _answers_to(record, known.get(record), functional, name)
         ]
         if not found:
             return None
-        record, _ = min(found, key=lambda pair: not pair[0].state.usable)
+        _require_one(found, functional, name)
+        record = min(found, key=lambda record: not record.state.usable)
         plugin = plugins.find(FunctionalPlugin, record.name)
         declines = _declines(plugin)
         return plugins.factory(FunctionalPlugin, plugin.name), declines
+
+
+def _require_one(records: Sequence[PluginRecord], functional: str, name: str) -> None:
+    """Raise PluginError if several usable plugins have an implementation."""
+    usable = [record for record in records if record.state.usable]
+    if len(usable) > 1:
+        listed = joined([described(record) for record in usable], "and")
+        raise PluginError(
+            f"several plugins implement `{functional}` as `{name}`: {listed}",
+            hint=f"leave one out: `-p no:{usable[0].name}`",
+        )
 
 
 def _answers_to(

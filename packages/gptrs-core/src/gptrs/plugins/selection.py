@@ -7,15 +7,26 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+OWN = frozenset(
+    f"gptrs-{name}"
+    for name in ("core", "cli", "models", "conformance", "backend-ref", "backend-numba")
+)
+"""The distributions of gptrs itself: no other one takes the names of their plugins."""
+
 
 def canonical(distribution: str) -> str:
     """Normalize the name of a distribution: lower case, `-` for `_` and `.` (PEP 503)."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
+def is_own(distribution: str | None) -> bool:
+    """Whether the distribution is one of gptrs itself."""
+    return canonical(distribution or "") in OWN
+
+
 @dataclass(frozen=True)
 class Selection:
-    """Plugins by name, by `KIND:NAME`, or by distribution: those excluded, those alone allowed.
+    """Plugins by name, `KIND:NAME`, `DISTRIBUTION:NAME` or distribution: excluded, alone allowed.
 
     `strict` turns every broken, incompatible or duplicate plugin into an error.
     """

@@ -47,3 +47,14 @@ class PluginRecord:
     hint: str | None
     entry_point: str
     summary: str | None
+
+
+def described(record: PluginRecord) -> str:
+    """Return a plugin with where it is from, for messages: "backend `x` (from x-dist 1.0)"."""
+    source = f"(from {record.distribution} {record.version})"
+    return f"{label(record.kind)} `{record.name}` {source}"
+
+
+def label(kind: str) -> str:
+    """Return what messages call a kind of plugin."""
+    return {"model": "model kind"}.get(kind, kind.replace("_", " "))

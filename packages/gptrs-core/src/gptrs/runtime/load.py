@@ -31,6 +31,7 @@ from gptrs.runtime.bundled_models import model_path
 from gptrs.runtime.chat.messages import Message
 from gptrs.runtime.chat.template import chat_template_of
 from gptrs.runtime.functional_overrides import OverriddenModel, model_choices
+from gptrs.runtime.guarded_model import guarded, model_factory
 from gptrs.runtime.images.processor import ImageProcessor
 from gptrs.runtime.images.settings import image_processor_of
 from gptrs.runtime.prompts import Prompt, checked_prompt
@@ -64,6 +65,7 @@ class LoadedModel:
         self.capabilities = capabilities_of(module)
         self.backend = backend
         self.load_seconds = load_seconds
+        module = guarded(module, self.kind)
         self._module = OverriddenModel(module, overrides) if overrides else module
         self.files = source
         self._image_processor: ImageProcessor | None = None
@@ -253,7 +255,7 @@ def load_model(
     started = time.perf_counter()
     plugins = manager()
     source = find_model(model_path(path))
-    factory = plugins.model_factory(source.model_type)
+    factory = model_factory(source.model_type)
     engine = plugins.get_backend(backend, threads)
     config_path = str(source.path / CONFIG)
     streamer = weight_streamer(source.config, config_path, weight_budget, source.weights)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gptrs.errors import GptrsError
 from gptrs.plugins.child_checks import check_plugins
 from gptrs.plugins.descriptions import BackendPlugin, DemoModelPlugin, ModelPlugin
 from gptrs.plugins.manager import manager
@@ -27,17 +28,21 @@ def backends(settings: Settings) -> None:
 
     `*` marks the one that is used unless another is named.
     """
-    records = manager().records(BackendPlugin)
     usable = {plugin.name: plugin for plugin in manager().descriptions(BackendPlugin)}
     best = min(usable.values(), key=lambda plugin: (-plugin.priority, plugin.name), default=None)
-    default = os.environ.get("GPTRS_BACKEND") or (best.name if best else None)
+    default = _default_backend(best.name if best else None)
+    records = manager().records(BackendPlugin)
+    priority = {
+        record: usable[record.name].priority
+        for record in records
+        if record.state.usable and record.name in usable
+    }
     if settings.json:
-        priority = {name: plugin.priority for name, plugin in usable.items()}
         _print_json(
             {
                 **_fields(record),
-                "priority": priority.get(record.name),
-                "default": record.state.usable and record.name == default,
+                "priority": priority.get(record),
+                "default": record == default,
             }
             for record in records
         )
@@ -45,15 +50,27 @@ def backends(settings: Settings) -> None:
     rows = [
         [
             record.name,
-            "*" if record.state.usable and record.name == default else "",
+            "*" if record == default else "",
             record.state,
-            str(usable[record.name].priority) if record.name in usable else "",
+            str(priority.get(record, "")),
             *_source_and_summary(record),
         ]
         for record in records
     ]
     columns = ["name", "default", "state", "priority", "distribution", "version", "summary"]
     _print(columns, rows, records, "no backend is installed; `pip install gptrs` brings them")
+
+
+def _default_backend(best: str | None) -> PluginRecord | None:
+    """Return the backend that `GPTRS_BACKEND` names, else `best`; None where it is not usable."""
+    name = os.environ.get("GPTRS_BACKEND") or best
+    if name is None:
+        return None
+    try:
+        manager().find(BackendPlugin, name)
+    except GptrsError:
+        return None
+    return manager().record(BackendPlugin, name)
 
 
 @command_options()

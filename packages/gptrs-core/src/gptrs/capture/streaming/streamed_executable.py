@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gptrs.backend.profiled import KernelRun, ProfiledExecutable
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
+from gptrs.capture.backend_calls import compiled
 from gptrs.capture.parameter import Parameter, Streaming, WeightRows, WeightStreamer
 from gptrs.capture.streaming.segments import Segment, Segments, borders, cut
 from gptrs.ir.ops.indexing import Take
@@ -62,7 +63,7 @@ class StreamedExecutable:
     def __init__(self, pieces: Segments, backend: Backend, prefetch: int) -> None:
         """Compile each part; while one runs, prefetch the weights of the one `prefetch` later."""
         self._parts = [
-            _Part(backend.compile(part.program, part.roles), part, _rows(part))
+            _Part(compiled(backend, part.program, part.roles), part, _rows(part))
             for part in pieces.parts
         ]
         self._results = pieces.results

@@ -1,0 +1,189 @@
+"""Calls into backends: what they raise names them, and what they return is what was promised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NoReturn, cast
+
+import numpy as np
+
+from gptrs.backend.bound_inputs import BindingExecutable, BoundInputs
+from gptrs.backend.profiled import KernelRun, ProfiledExecutable
+from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
+from gptrs.backend.symbolic import SymbolicBackend
+from gptrs.capture.late_binding import origin_of
+from gptrs.errors import BackendError, GptrsError
+from gptrs.ir.program import Program
+from gptrs.ir.size_guards import SizeGuards
+from gptrs.ir.specialize import lone_symbol
+from gptrs.ir.symbolic_dim import evaluated
+from gptrs.ir.tensor_type import TensorType
+from gptrs.optimizer.environment import Variables
+from gptrs.quoting import one_line
+
+_CHECK = Variables("GPTRS_CHECK_RESULTS")
+"""`1`: the results of every run are checked, not only those of the first one."""
+_PASSED_ON = (GptrsError, KeyboardInterrupt, MemoryError)
+_HINT = "report it to the authors of the backend; --debug shows the traceback"
+
+
+def compiled(backend: Backend, program: Program, roles: Sequence[InputRole]) -> Executable:
+    """Return what `backend.compile` makes, with results checked; BackendError if it fails."""
+    try:
+        made = backend.compile(program, roles)
+    except BaseException as error:
+        _blame(backend, "compile", error)
+    return CheckedExecutable(made, backend, program)
+
+
+def compiled_symbolic(
+    backend: Backend, program: Program, roles: Sequence[InputRole], guards: SizeGuards
+) -> Executable:
+    """Do as `compiled` for a program with symbolic dims, on a `SymbolicBackend`."""
+    try:
+        made = cast("SymbolicBackend", backend).compile_symbolic(program, roles, guards)
+    except BaseException as error:
+        _blame(backend, "compile_symbolic", error)
+    return CheckedExecutable(made, backend, program)
+
+
+def to_device(backend: Backend, array: np.ndarray) -> Buffer:
+    """Return `backend.to_device(array)`; BackendError if that fails or has another type."""
+    return moved(backend, "to_device", lambda: backend.to_device(array), TensorType.of(array))
+
+
+def moved(backend: Backend, what: str, move: Callable[[], Buffer], type: TensorType) -> Buffer:
+    """Do as `to_device` for another method of the backend, `what`, which `move` calls."""
+    try:
+        buffer = move()
+    except BaseException as error:
+        _blame(backend, what, error)
+    _require_type(backend, f"`{what}`", buffer, type.dtype.numpy, type.shape)
+    return buffer
+
+
+def to_host(backend: Backend, buffer: Buffer) -> np.ndarray:
+    """Return `backend.to_host(buffer)`; BackendError if that fails or has another type."""
+    try:
+        array = backend.to_host(buffer)
+    except BaseException as error:
+        _blame(backend, "to_host", error)
+    if not isinstance(cast("object", array), np.ndarray):
+        _refuse(backend, f"`to_host` gave a `{type(array).__name__}`, not a NumPy array")
+    _require_type(backend, "`to_host`", array, buffer.dtype, buffer.shape)
+    return array
+
+
+class CheckedExecutable:
+    """An executable of a backend whose results are checked against the types of its program.
+
+    The first run is checked, and with `GPTRS_CHECK_RESULTS=1` every one: number, dtypes, shapes.
+    BackendError if they differ, and for whatever the backend raises that is no GptrsError. It has
+    the optional methods that the executable has.
+    """
+
+    def __init__(self, made: Executable, backend: Backend, program: Program) -> None:
+        if not callable(getattr(made, "run", None)):
+            _refuse(backend, f"`compile` gave a `{type(made).__name__}` without `run`")
+        self._made = made
+        self._backend = backend
+        self._params = [param.type for param in program.main.body.params]
+        self._results = [result.type for result in program.main.body.results]
+        self._always = _CHECK.values()[0] not in (None, "", "0")
+        self._due = True
+        # Only where the executable has them: callers ask for the attributes.
+        if hasattr(made, "run_bound"):
+            self.run_bound = self._run_bound
+        if isinstance(made, ProfiledExecutable):
+            self.run_profiled = self._run_profiled
+
+    @property
+    def nbytes(self) -> int:
+        """The bytes that the executable says it holds of its own."""
+        return getattr(self._made, "nbytes", 0)
+
+    def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
+        """Run it; see `Executable`."""
+        try:
+            results = self._made.run(inputs)
+        except BaseException as error:
+            _blame(self._backend, "run", error)
+        if self._due:
+            self._check(results, inputs)
+        return results
+
+    def _run_bound(self, inputs: Sequence[Buffer], bound: BoundInputs) -> list[Buffer]:
+        try:
+            results = cast("BindingExecutable", self._made).run_bound(inputs, bound)
+        except BaseException as error:
+            _blame(self._backend, "run_bound", error)
+        if self._due:
+            self._check(results, [*inputs, *bound.buffers])
+        return results
+
+    def _run_profiled(
+        self, inputs: Sequence[Buffer], tell: Callable[[KernelRun], None]
+    ) -> list[Buffer]:
+        try:
+            results = cast("ProfiledExecutable", self._made).run_profiled(inputs, tell)
+        except BaseException as error:
+            _blame(self._backend, "run_profiled", error)
+        if self._due:
+            self._check(results, inputs)
+        return results
+
+    def _check(self, results: object, inputs: Sequence[Buffer]) -> None:
+        """Raise BackendError unless `results` are what the program returns for these inputs."""
+        if not isinstance(results, (list, tuple)):
+            _refuse(self._backend, f"`run` gave a `{type(results).__name__}`, not a list")
+        found = cast("Sequence[Buffer]", results)
+        wanted = self._results
+        if len(found) != len(wanted):
+            _refuse(
+                self._backend, f"`run` gave {len(found)} results, the program has {len(wanted)}"
+            )
+        sizes = self._sizes(inputs)
+        for number, (result, type_) in enumerate(zip(found, wanted, strict=True)):
+            shape = tuple([evaluated(dim, sizes) for dim in type_.shape])
+            what = f"result {number} of `run`"
+            _require_type(self._backend, what, result, type_.dtype.numpy, shape)
+        self._due = self._always
+
+    def _sizes(self, inputs: Sequence[Buffer]) -> dict[int, int]:
+        """Return the sizes of the symbols in this run: each is alone a dim of some parameter."""
+        sizes: dict[int, int] = {}
+        for type_, given in zip(self._params, inputs, strict=True):
+            for dim, size in zip(type_.shape, given.shape, strict=True):
+                number = lone_symbol(dim)
+                if number is not None:
+                    sizes[number] = size
+        return sizes
+
+
+def _require_type(
+    backend: Backend,
+    what: str,
+    buffer: Buffer,
+    dtype: np.dtype[np.generic],
+    shape: tuple[int, ...],
+) -> None:
+    found, dims = getattr(buffer, "dtype", None), getattr(buffer, "shape", None)
+    if found == dtype and dims == shape:
+        return
+    shown = f"a `{type(buffer).__name__}`" if found is None else f"{found}{list(dims or ())}"
+    _refuse(backend, f"{what} is {shown}, not {dtype}{list(shape)}")
+
+
+def _refuse(backend: Backend, problem: str) -> NoReturn:
+    raise BackendError(f"{origin_of(backend)} broke its contract: {problem}", hint=_HINT)
+
+
+def _blame(backend: Backend, what: str, error: BaseException) -> NoReturn:
+    """Raise `error` itself if it is meant for the caller, else a BackendError that names it.
+
+    SystemExit becomes one, too: a plugin must not end the program.
+    """
+    if isinstance(error, _PASSED_ON):
+        raise error
+    problem = f"{origin_of(backend)} failed in `{what}`: {one_line(error)}"
+    raise BackendError(problem, hint=_HINT) from error

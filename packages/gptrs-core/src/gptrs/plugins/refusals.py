@@ -1,0 +1,50 @@
+"""The errors for plugins that cannot be used, and for those that fail while they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gptrs.errors import GptrsError, PluginError
+from gptrs.plugins.discovery import Plugin
+from gptrs.plugins.state import PluginRecord, described, label
+from gptrs.quoting import did_you_mean, joined, one_line, quoted
+
+
+def refusal(record: PluginRecord) -> PluginError:
+    """Return the error for a plugin that is not usable."""
+    return PluginError(
+        f"{described(record)} is {record.state}: {record.reason}",
+        hint=record.hint,
+    )
+
+
+def contested(plugin: Plugin) -> PluginError:
+    """Return the error for a name that several distributions have, of which `plugin` is one."""
+    record = plugin.record
+    names = sorted([plugin.qualified, *(rival.qualified for rival in plugin.rivals)])
+    listed = joined([f"`{name}`" for name in names], "and")
+    return PluginError(
+        f"the {label(record.kind)} `{record.name}` is that of several packages: {listed}",
+        hint=f"name one of them in full, or leave one out: `-p no:{names[0]}`",
+    )
+
+
+def failure(record: PluginRecord, what: str, error: BaseException) -> PluginError:
+    """Return the error for a plugin of which `what`, its factory or "`name`", raised `error`."""
+    return PluginError(
+        f"{described(record)} failed in {what}: {one_line(error)}",
+        hint=f"report it to the authors of `{record.distribution}`; --debug shows the traceback",
+    )
+
+
+def no_such_plugin(
+    kind: str, name: str, records: Iterable[PluginRecord], error: type[GptrsError]
+) -> GptrsError:
+    """Return the error for a name that no plugin has; `records` are those of the kind."""
+    known = list(dict.fromkeys(record.name for record in records if record.state.usable))
+    listed = ", ".join(f"`{name}`" for name in known) or "none"
+    return error(
+        f"there is no {label(kind)} {quoted(name)}",
+        hint=f"{did_you_mean(name, known)}available: {listed};"
+        " others come with the package that has them",
+    )

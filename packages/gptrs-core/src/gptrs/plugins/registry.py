@@ -1,0 +1,266 @@
+"""The installed plugins by kind and name: found, told apart, read when they are asked for."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+from gptrs.errors import GptrsError, PluginError
+from gptrs.plugins.descriptions import CommandPlugin, FactoryPlugin, PluginDescription
+from gptrs.plugins.discovery import DISTRIBUTION, Plugin, discover, known_names
+from gptrs.plugins.foreign_code import foreign_import
+from gptrs.plugins.hookspecs import EXTENSION_POINTS
+from gptrs.plugins.reading import read
+from gptrs.plugins.references import load_reference
+from gptrs.plugins.refusals import contested, no_such_plugin, refusal
+from gptrs.plugins.selection import Selection, canonical
+from gptrs.plugins.state import PluginRecord, PluginState, described
+from gptrs.quoting import joined
+
+Description = TypeVar("Description", bound=PluginDescription)
+Factory = TypeVar("Factory", bound=FactoryPlugin)
+
+_LOG = logging.getLogger("gptrs")
+_KINDS = {point.description: point.kind for point in EXTENSION_POINTS}
+_UNMATCHED = "no plugin or distribution is called `%s`, the name selects nothing"
+_PROBLEMS = (PluginState.DUPLICATE, PluginState.INCOMPATIBLE, PluginState.BROKEN)
+
+
+class PluginRegistry:
+    """The plugins that `selection` wants, discovered when first asked for; used from any thread.
+
+    A strict selection makes every access raise PluginError while some plugin is broken,
+    incompatible or a duplicate, or a name in the selection fits none. Wherever a plugin is named,
+    `DISTRIBUTION:NAME` tells it from others of its name. Without a distribution it is the plugin of
+    gptrs itself, with a warning; PluginError where several have the name, all of them strangers. A
+    `quiet` one leaves the warnings to another one.
+    """
+
+    def __init__(self, selection: Selection, quiet: bool = False) -> None:
+        self.selection = selection
+        self._quiet = quiet
+        self._plugins: list[Plugin] | None = None
+        self._reading = False
+        self._lock = threading.RLock()
+        self._warned: set[str] = set()
+
+    def discover(self) -> None:
+        """Find the plugins now rather than on first use; a second call does nothing."""
+        self._discovered()
+
+    def installed(self, point: type[PluginDescription] | None = None) -> list[PluginRecord]:
+        """Return all plugins, or those of a kind, as far as they are known: nothing is imported.
+
+        Those whose descriptions were not read yet count as available, and have no summary.
+        """
+        records = [plugin.record for plugin in self._discovered()]
+        return [r for r in records if point is None or r.kind == _KINDS[point]]
+
+    def summaries(self, point: type[PluginDescription]) -> dict[str, str]:
+        """Return what is known of the plugins of a kind without importing them, by name.
+
+        That is the summary if a process read the description before, else whose plugin it is.
+        Disabled and duplicate ones are left out, and those known to be unusable.
+        """
+        plugins = [p for p in self._discovered() if p.record.kind == _KINDS[point]]
+        usable = [plugin for plugin in plugins if plugin.has_name and plugin.record.state.usable]
+        unread = [plugin.unread for plugin in usable if plugin.unread is not None]
+        foreign = [candidate for candidate in unread if not candidate.built_in]
+        kept: dict[str, str] = _summaries().remembered(foreign) if foreign else {}
+        return {
+            record.name: record.summary
+            or kept.get(record.name)
+            or f"From {record.distribution} {record.version}."
+            for record in (plugin.record for plugin in usable)
+        }
+
+    def records(self, point: type[PluginDescription] | None = None) -> list[PluginRecord]:
+        """Return all plugins, or those described by `point`, by kind, name and distribution.
+
+        Their descriptions are imported, and so are they for the methods below.
+        """
+        return [plugin.record for plugin in self._read(None if point is None else _KINDS[point])]
+
+    def described(self, point: type[Description]) -> list[tuple[PluginRecord, Description | None]]:
+        """Return the plugins of a kind that have their names, also unusable ones.
+
+        None where no description was read.
+        """
+        return [
+            (plugin.record, cast("Description | None", plugin.description))
+            for plugin in self._read(_KINDS[point])
+            if plugin.has_name
+        ]
+
+    def take_over(self, records: Iterable[PluginRecord]) -> None:
+        """Believe what another process found of plugins that were not read here yet.
+
+        One that is broken there is not imported here any more.
+        """
+        found = {(r.kind, r.name, r.distribution): r for r in records}
+        with self._lock:
+            for plugin in self._discovered():
+                key = plugin.record.kind, plugin.record.name, plugin.record.distribution
+                if plugin.unread is not None and key in found:
+                    plugin.record = found[key]
+                    plugin.unread = plugin.unread if plugin.record.state.usable else None
+
+    def descriptions(self, point: type[Description]) -> list[Description]:
+        """Return the descriptions of the usable plugins of a kind, by name."""
+        found = [plugin for record, plugin in self.described(point) if record.state.usable]
+        return [description for description in found if description is not None]
+
+    def find(
+        self,
+        point: type[Description],
+        name: str,
+        unknown: type[GptrsError] = PluginError,
+    ) -> Description:
+        """Return the description of the usable plugin called `name`.
+
+        PluginError with the real cause when it is disabled, incompatible or broken, or when several
+        strangers have the name; an `unknown` that lists the installed ones when there is none.
+        """
+        plugin = self.plugin(point, name)
+        if plugin is None:
+            raise no_such_plugin(_KINDS[point], name, self.records(point), unknown)
+        self._warn_of_rivals(plugin)
+        if not plugin.record.state.usable:
+            raise refusal(plugin.record) from plugin.cause
+        return cast("Description", plugin.description)
+
+    def factory(
+        self,
+        point: type[Factory],
+        name: str,
+        unknown: type[GptrsError] = PluginError,
+    ) -> Callable[..., object]:
+        """Import the factory of the plugin called `name`, and mark the plugin as loaded.
+
+        Raises as `find` does, and PluginError when the import fails: the plugin is then broken.
+        """
+        description = self.find(point, name, unknown)
+        plugin = cast("Plugin", self.plugin(point, name))
+        try:
+            with foreign_import(plugin.record):
+                factory = load_reference(description.factory)
+            if not callable(factory):
+                found = type(factory).__name__
+                raise PluginError(f"`{description.factory}` must be callable, it is a `{found}`")
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, too: a plugin must not end the program
+            raise self.broken(point, name, error) from error
+        with self._lock:
+            plugin.record = replace(plugin.record, state=PluginState.LOADED)
+        return factory
+
+    def broken(
+        self, point: type[PluginDescription], name: str, error: BaseException
+    ) -> PluginError:
+        """Mark the plugin called `name` as broken by `error`; return the error to raise for it."""
+        with self._lock:
+            plugin = cast("Plugin", self.plugin(point, name))
+            plugin.break_by(error)
+            return refusal(plugin.record)
+
+    def record(self, point: type[PluginDescription], name: str) -> PluginRecord:
+        """Return the record of the plugin called `name`, which must be installed."""
+        return cast("Plugin", self.plugin(point, name)).record
+
+    def plugin(self, point: type[PluginDescription], name: str) -> Plugin | None:
+        """Return the plugin of that name, a disabled one for want of another.
+
+        PluginError when several strangers have it, and none of them is named with its distribution.
+        """
+        distribution, _, own_name = name.rpartition(":")
+        found = [
+            plugin
+            for plugin in self._discovered()
+            if (plugin.record.kind, plugin.record.name) == (_KINDS[point], own_name)
+            and (not distribution or plugin.distribution == canonical(distribution))
+        ]
+        wanted = [plugin for plugin in found if plugin.record.state is not PluginState.DISABLED]
+        chosen = min(wanted or found, key=lambda plugin: not plugin.has_name, default=None)
+        if chosen is None:
+            return None
+        if not chosen.has_name and not distribution:
+            raise contested(chosen)
+        self._read_one(chosen)
+        return chosen
+
+    def _discovered(self) -> list[Plugin]:
+        """Return the plugins, unread; none to a plugin that asks while it is being read."""
+        with self._lock:
+            if self._reading:
+                return []
+            if self._plugins is None:
+                self._plugins = discover(self.selection)
+                if not self._quiet:
+                    self._warn_of_damage(self._plugins)
+            if self.selection.strict:
+                self._require_flawless(self._plugins)
+            return self._plugins
+
+    def _read(self, kind: str | None) -> list[Plugin]:
+        """Return the plugins of a kind; those that have their names were read."""
+        wanted = [p for p in self._discovered() if kind is None or p.record.kind == kind]
+        for plugin in wanted:
+            if plugin.has_name:
+                self._read_one(plugin)
+        return wanted
+
+    def _read_one(self, plugin: Plugin) -> None:
+        with self._lock:
+            if plugin.unread is None:
+                return
+            self._reading = True
+            candidate = plugin.unread
+            plugin.record = replace(
+                plugin.record, state=PluginState.AVAILABLE, reason=None, hint=None
+            )
+            try:
+                read(plugin, candidate)
+            finally:
+                self._reading = False
+            plugin.unread = None  # not after an interrupt: the next try starts over
+            summary = plugin.record.summary
+            if summary and candidate.point.description is CommandPlugin and not candidate.built_in:
+                _summaries().remember(candidate, summary)
+
+    def _warn_of_damage(self, plugins: list[Plugin]) -> None:
+        for record in (plugin.record for plugin in plugins):
+            if record.kind == DISTRIBUTION:
+                _LOG.warning("`%s` is skipped: %s; %s", record.name, record.reason, record.hint)
+        for name in self.selection.unmatched(known_names(plugins)):
+            _LOG.warning(_UNMATCHED, name)
+
+    def _require_flawless(self, plugins: list[Plugin]) -> None:
+        for name in self.selection.unmatched(known_names(plugins)):
+            raise PluginError(_UNMATCHED % name)
+        for plugin in plugins:
+            if plugin.has_name:
+                self._read_one(plugin)
+            if plugin.record.state in _PROBLEMS:
+                raise refusal(plugin.record) from plugin.cause
+
+    def _warn_of_rivals(self, plugin: Plugin) -> None:
+        if plugin.has_name and plugin.rivals:
+            others = joined([f"`{rival.qualified}`" for rival in plugin.rivals], "and")
+            text = f"{described(plugin.record)} is used, not {others}, which has the same name"
+            self.warn_once(plugin.qualified, text)
+
+    def warn_once(self, about: str, text: str) -> None:
+        """Log a warning, the first time that it is about `about`."""
+        if about not in self._warned:
+            self._warned.add(about)
+            _LOG.warning("%s", text)
+
+
+def _summaries() -> Any:
+    # Imported where a stranger has commands: the start is quick without a cache.
+    return importlib.import_module("gptrs.plugins.summaries")
