@@ -79,6 +79,42 @@ def test_a_file_that_was_torn_is_repaired(run, prompts, tmp_path, cut):
     assert out.read_bytes().count(b"\n") == len(LINES)
 
 
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv.pop(1)), resource.RLIM_INFINITY))
+from gptrs_cli.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("missing", [1, 50, 300])
+@pytest.mark.parametrize("to_stdout", [False, True])
+def test_a_full_disk_is_an_error_and_a_later_run_goes_on(
+    model_directory, prompts, tmp_path, missing, to_stdout
+):
+    out = tmp_path / "results.jsonl"
+    asked = ["generate", "--model", str(model_directory), "--greedy", "--ignore-eos"]
+    asked += ["--max-tokens", "6", "--prompts", str(prompts)]
+    asked += [] if to_stdout else ["--out", str(out)]
+
+    def run_with(limit: int) -> subprocess.CompletedProcess[bytes]:
+        command = [sys.executable, "-u", "-c", LIMITED, str(limit), *asked]
+        with out.open("ab") as file:
+            stdout = file if to_stdout else subprocess.DEVNULL
+            return subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, check=False)
+
+    assert run_with(1 << 20).returncode == 0
+    whole = out.read_bytes()
+    out.unlink()
+    cut = run_with(len(whole) - missing)
+    assert (cut.returncode, b"are done" in cut.stderr) == (1 if to_stdout else 3, False)
+    assert b"File too large" in cut.stderr
+    assert cut.stderr.count(b"\n") == 1
+    if not to_stdout:
+        assert run_with(1 << 20).returncode == 0
+        assert records(out.read_text()) == records(whole.decode())
+
+
 def test_a_run_that_is_killed_goes_on(tmp_path):
     model = save_tiny_gpt2(tmp_path / "long", n_positions=1024)
     file, out = tmp_path / "prompts.jsonl", tmp_path / "results.jsonl"

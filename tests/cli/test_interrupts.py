@@ -80,6 +80,47 @@ def test_other_errors_in_a_destructor_are_reported_as_ever(monkeypatch):
     assert reported == [ValueError]
 
 
+def test_the_echo_of_an_interrupt_does_not_interrupt_what_it_began():
+    cleaned = []
+
+    def interrupted() -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(20)
+        finally:
+            for _ in range(30):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.001)
+            cleaned.append(True)
+
+    with pytest.raises(KeyboardInterrupt), interrupts_arrive():
+        interrupted()
+    assert cleaned
+
+
+STORM = """
+import os, signal, sys, threading, time
+def storm():
+    time.sleep({after})
+    for _ in range(30):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep({every})
+threading.Thread(target=storm).start()
+sys.argv = ["gptrs", "generate", "--max-tokens", "100000", "--ignore-eos"]
+from gptrs_cli.__main__ import main
+sys.exit(main())
+"""
+
+
+@pytest.mark.parametrize("every", [0.0, 0.003, 0.03])
+@pytest.mark.parametrize("after", [0.1, 1.0])
+def test_a_storm_of_interrupts_ends_with_130(every, after):
+    command = [sys.executable, "-c", STORM.format(every=every, after=after)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert result.returncode == 130
+    assert "Traceback" not in result.stderr
+
+
 INTERRUPTED = """
 import os, signal, sys
 def interrupt(*_):

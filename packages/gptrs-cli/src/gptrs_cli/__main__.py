@@ -6,7 +6,7 @@ import gc
 import importlib
 import sys
 
-from gptrs_cli.terminal.interrupts import forget_interrupt
+from gptrs_cli.terminal.interrupts import forget_interrupt, interrupts_end_with_process
 
 _INTERRUPTED = 130
 _OBJECTS_BETWEEN_COLLECTIONS = 50_000
@@ -17,7 +17,8 @@ def main() -> int:
     # A start makes hundreds of thousands of objects, modules and programs; nearly all stay.
     gc.set_threshold(_OBJECTS_BETWEEN_COLLECTIONS)
     try:
-        return importlib.import_module("gptrs_cli.main").main()
+        with interrupts_end_with_process():
+            return importlib.import_module("gptrs_cli.main").main()
     except KeyboardInterrupt:  # before `gptrs_cli.main.main` takes care of it
         forget_interrupt()
         return _INTERRUPTED

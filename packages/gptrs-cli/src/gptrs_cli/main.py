@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.terminal.failures import report
 from gptrs_cli.terminal.interrupts import interrupts_arrive
 from gptrs_cli.terminal.stderr import warnings_as_lines
+from gptrs_cli.terminal.stdout import make_stdout_reliable
 
 app = typer.Typer(
     cls=CommandGroup,
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = command_of(app, "gptrs")
     if "_GPTRS_COMPLETE" in os.environ:
         command.main(prog_name="gptrs")  # answers the shell and exits
-    _never_fail_to_encode(sys.stdout)
+    make_stdout_reliable()
     try:
         with warnings_as_lines(), interrupts_arrive():
             return _run(command, arguments, settings)
@@ -75,9 +75,3 @@ def _run(command: Any, arguments: Sequence[str], settings: Settings) -> int:
     finally:
         sys.stdout.flush()
     return 0
-
-
-def _never_fail_to_encode(stream: object) -> None:
-    """Let characters that the encoding of the terminal lacks become question marks."""
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="replace")

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from gptrs.errors import GptrsError
+from gptrs.private_files import write_all
 from gptrs.quoting import quoted, shown_value
 from gptrs.strict_json import parse_object
 from gptrs_cli.generate.prompt_lines import Id
@@ -21,10 +22,10 @@ from gptrs_cli.terminal.failures import OutputFileError
 class ResultLines:
     """A writer of one record a line; use it as a context manager.
 
-    Each line is one unbuffered write. A file at `path` is appended to; `done` holds the ids that it
-    has already. A torn last line, which a killed run leaves, is removed. The file is locked against
-    a second run. OutputFileError for a file that cannot be written, is locked, or has lines other
-    than results of `model`.
+    Each line is written at once, unbuffered; all are on the disk when the scope ends. A file at
+    `path` is appended to; `done` holds the ids that it has already. A torn last line, which a
+    killed run leaves, is removed. The file is locked against a second run. OutputFileError for a
+    file that cannot be written, is locked, or has lines other than results of `model`.
     """
 
     def __init__(self, path: Path | None, model: str) -> None:
@@ -68,7 +69,7 @@ class ResultLines:
             sys.stdout.flush()
             return
         try:
-            self._file.write(line.encode())
+            write_all(self._file.fileno(), line.encode())
         except OSError as error:
             raise self._unwritable(error) from error
 
@@ -88,7 +89,7 @@ class ResultLines:
         file.truncate(end)
         file.seek(end)
         if torn:
-            file.write(b"\n")
+            write_all(file.fileno(), b"\n")
         return frozenset(ids)
 
     def _parsed(self, line: bytes, number: int, torn: bool) -> dict[str, object] | None:

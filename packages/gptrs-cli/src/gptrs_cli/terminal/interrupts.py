@@ -1,4 +1,7 @@
-"""Reliable Ctrl-C: neither lost in a callback, nor reported as an error, nor fatal at exit."""
+"""Reliable Ctrl-C: neither lost in a callback, nor reported as an error, nor fatal at exit.
+
+Also when it is pressed many times: what an interrupt began is not interrupted by its echo.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,14 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from types import FrameType
 
 _AGAIN_S = 0.02
+_ECHO_S = 0.5
+"""An interrupt so soon after one that was raised belongs to it: its scopes are still closing."""
 
 
 @contextmanager
@@ -33,6 +39,23 @@ def interrupts_arrive() -> Generator[None]:
         forget_interrupt()
 
 
+@contextmanager
+def interrupts_end_with_process() -> Generator[None]:
+    """Open the scope of a whole process: interrupts are raised in it, and ignored after it.
+
+    The exit code is then that of the process, and not the signal that came while it ended.
+    """
+    interrupts = _Interrupts()
+    ours = _is_ours(signal.getsignal(signal.SIGINT))
+    if ours:
+        signal.signal(signal.SIGINT, interrupts.strike)
+    try:
+        yield
+    finally:
+        if ours:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def forget_interrupt() -> None:
     """Clear CPython's record of an unhandled interrupt, so that our exit code is used.
 
@@ -45,16 +68,17 @@ def forget_interrupt() -> None:
 class _Interrupts:
     def __init__(self) -> None:
         self.struck = False
+        self._last = 0.0
+        self._again = False
         self._report = sys.unraisablehook
         self._timer: threading.Timer | None = None
 
     @contextmanager
     def watched(self) -> Generator[None]:
         handler = signal.getsignal(signal.SIGINT)
-        # Keep a handler that is not Python's own: it ignores interrupts or belongs to another.
-        ours = handler is signal.default_int_handler and _in_main_thread()
+        ours = _is_ours(handler)
         if ours:
-            signal.signal(signal.SIGINT, self._strike)
+            signal.signal(signal.SIGINT, self.strike)
         sys.unraisablehook = self._dropped
         try:
             yield
@@ -63,14 +87,22 @@ class _Interrupts:
                 self._timer.cancel()
             sys.unraisablehook = self._report
             if ours:
+                outer = _whose(handler)
+                if outer is not None:
+                    outer.struck, outer._last = self.struck, self._last
                 signal.signal(signal.SIGINT, handler)
 
-    def _strike(self, number: int, frame: FrameType | None) -> None:
-        self.struck = True
+    def strike(self, number: int, frame: FrameType | None) -> None:
+        """Raise KeyboardInterrupt, unless this is the echo of one that was raised just now."""
+        now = time.monotonic()
+        if self.struck and now - self._last < _ECHO_S and not self._again:
+            return
+        self.struck, self._last, self._again = True, now, False
         signal.default_int_handler(number, frame)
 
     def _dropped(self, unraisable: sys.UnraisableHookArgs) -> None:
         if issubclass(unraisable.exc_type, KeyboardInterrupt):
+            self._again = True
             # After a delay, or the signal would strike within this very callback.
             self._timer = threading.Timer(_AGAIN_S, os.kill, [os.getpid(), signal.SIGINT])
             self._timer.daemon = True
@@ -79,5 +111,16 @@ class _Interrupts:
             self._report(unraisable)
 
 
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
+def _is_ours(handler: object) -> bool:
+    """Return whether a handler may be replaced: Python's own or one of this module.
+
+    Any other ignores interrupts or belongs to somebody else. Only the main thread can do it.
+    """
+    known = handler is signal.default_int_handler or _whose(handler) is not None
+    return known and threading.current_thread() is threading.main_thread()
+
+
+def _whose(handler: object) -> _Interrupts | None:
+    """Return the object of this module whose method a handler is, None if it is something else."""
+    owner = getattr(handler, "__self__", None)
+    return owner if isinstance(owner, _Interrupts) else None
