@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
 import numpy as np
 import pytest
 
 from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.capture.parameter import Streaming
 from gptrs.capture.streaming.segments import Segment, borders, cut
 from gptrs.capture.streaming.streamed_executable import StreamedExecutable, streamed_executable
 from gptrs.errors import GptrsError
 from gptrs.ir import parse_program, verify
 from gptrs.ir.program import Program
+from gptrs.ir.specialize import specialize, symbol_places, symbols
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_conformance.program_generator import random_inputs, random_program
+from gptrs_conformance.program_generator.symbols import common_sizes, with_symbols
 
 ARGUMENT, PARAMETER = InputRole.ARGUMENT, InputRole.PARAMETER
 DONATED, STREAMED = InputRole.DONATED, InputRole.STREAMED
@@ -110,7 +114,7 @@ func @main(%i: si64[3], %t: f32[9, 2], %a: f32[2, 2]) -> (f32[3, 2], f32[3, 9]) 
 
 
 def streamed(program: Program, roles: list[InputRole], backend: Backend, share: int):
-    return streamed_executable(program, roles, backend, Streaming(8 * share, pin_below=0))
+    return streamed_executable(program, roles, backend.compile, Streaming(8 * share, pin_below=0))
 
 
 @pytest.mark.parametrize("share", [1, 128])
@@ -149,6 +153,15 @@ func @main(%x: f32[2], %a: f32[2], %b: f32[2]) -> (f32[2], f32[2], f32[2], f32[2
             assert not np.shares_memory(found[one], found[other])
 
 
+def outcome(backend: Backend, run, arrays) -> list[bytes] | str:
+    """Return the bits of the results, or the error."""
+    try:
+        results = run([backend.to_device(array.copy()) for array in arrays])
+    except GptrsError as error:
+        return str(error)
+    return [backend.to_host(result).tobytes() for result in results]
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_generated_programs_give_the_same_bits(backend, seed):
     """Whatever is a parameter, and wherever the borders of the parts lie."""
@@ -157,17 +170,33 @@ def test_generated_programs_give_the_same_bits(backend, seed):
     inputs = random_inputs(program, seed)
     roles = [dice.choice([ARGUMENT, DONATED, PARAMETER]) for _ in inputs]
     arrays = list(inputs.values())
-
-    def outcome(run) -> list[bytes] | str:
-        try:
-            results = run([backend.to_device(array.copy()) for array in arrays])
-        except GptrsError as error:
-            return str(error)
-        return [backend.to_host(result).tobytes() for result in results]
-
-    expected = outcome(backend.compile(program, roles).run)
+    expected = outcome(backend, backend.compile(program, roles).run, arrays)
     starts = range(1, len(program.main.body.instructions), dice.choice([1, 2, 3]))
     pieces = cut(program, roles, weights_of(program, roles), starts)
     for part in pieces.parts:
         verify(part.program)
-    assert outcome(StreamedExecutable(pieces, backend, 0).run) == expected
+    run = StreamedExecutable(pieces, backend.compile, 0, {}).run
+    assert outcome(backend, run, arrays) == expected
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_parts_of_generated_programs_with_symbols_serve_all_sizes(backend: Backend, seed: int):
+    """Each part knows the sizes of all symbols, whatever it reads."""
+    if not isinstance(backend, SymbolicBackend):
+        pytest.skip("the backend compiles no symbols")
+    dice = random.Random(seed)
+    made = random_program(seed, size=dice.choice([6, 12, 20]))
+    symbolic, guards = with_symbols(made, common_sizes(made))
+    roles = [dice.choice([ARGUMENT, DONATED]) for _ in symbolic.main.body.params]
+    starts = range(1, len(symbolic.main.body.instructions), dice.choice([1, 2, 3]))
+    pieces = cut(symbolic, roles, [], starts)
+    for part in pieces.parts:
+        assert symbols(part.program) == symbols(symbolic)
+    places = symbol_places(symbolic.main.body.params)
+    run = StreamedExecutable(pieces, partial(backend.compile_symbolic, guards=guards), 0, places)
+    for sizes in (guards.example, {number: 1 for number in guards.example}):
+        if guards.accept(sizes):
+            special = specialize(symbolic, sizes)
+            arrays = list(random_inputs(special, seed).values())
+            expected = outcome(backend, backend.compile(special, roles).run, arrays)
+            assert outcome(backend, run.run, arrays) == expected

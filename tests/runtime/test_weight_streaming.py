@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import gptrs
+from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.errors import ModelError, UsageError
+from gptrs.nn.causal_lm import CausalLMModule
 from gptrs.nn.paged_texts import PagedTexts
 from gptrs.runtime.load import LoadedModel
 from runtime.tiny_gpt2 import save_tiny_gpt2
@@ -54,6 +56,23 @@ def test_every_bit_is_the_same(folder, backend, budget):
     for _ in range(2):
         assert streamed.forward(TOKENS).tobytes() == whole.forward(TOKENS).tobytes()
     assert steps(streamed) == steps(whole)
+
+
+def test_few_programs_serve_all_lengths(folder, backend, monkeypatch):
+    if not isinstance(backend, SymbolicBackend):
+        pytest.skip("the backend compiles no symbols")
+    whole, streamed = load(folder, backend, "off"), load(folder, backend, LEAST)
+    monkeypatch.setattr(type(backend), "compile", lambda *_: pytest.fail("for one size only"))
+    models = [PagedTexts(model.causal_lm(), 1, 64) for model in (whole, streamed)]
+    for length in range(1, 21):
+        tokens = np.arange(length)[None]
+        alone, in_parts = (texts.append(tokens).tobytes() for texts in models)
+        assert alone == in_parts
+        for texts in models:
+            texts.lengths = [0]
+    lm = streamed.causal_lm()
+    assert isinstance(lm, CausalLMModule)
+    assert lm._step.compiled <= 3
 
 
 def test_convolutions_too(tmp_path, backend):

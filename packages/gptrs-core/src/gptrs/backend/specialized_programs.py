@@ -11,7 +11,7 @@ from gptrs.backend.bound_inputs import BindingExecutable, BoundInputs
 from gptrs.backend.profiled import KernelRun, ProfiledExecutable
 from gptrs.backend.protocol import Buffer, Executable
 from gptrs.ir.program import Program
-from gptrs.ir.specialize import lone_symbol, specialize
+from gptrs.ir.specialize import specialize, symbol_places
 
 MOST_SIZES = 256
 """Executables that are kept: those used last."""
@@ -26,7 +26,7 @@ class SpecializedPrograms:
     def __init__(self, program: Program, compile_: Callable[[Program], Executable]) -> None:
         self._program = program
         self._compile = compile_
-        self._places = _places(program)
+        self._places = symbol_places(program.main.body.params)
         self._made = OrderedDict[tuple[int, ...], Executable]()
         self._lock = threading.RLock()
 
@@ -68,14 +68,3 @@ class SpecializedPrograms:
             else:
                 self._made.move_to_end(sizes)
             return executable
-
-
-def _places(program: Program) -> dict[int, tuple[int, int]]:
-    """Return for each symbol a parameter of `@main`, and the axis that it is alone."""
-    places: dict[int, tuple[int, int]] = {}
-    for position, param in enumerate(program.main.body.params):
-        for axis, dim in enumerate(param.type.shape):
-            number = lone_symbol(dim)
-            if number is not None:
-                places.setdefault(number, (position, axis))
-    return places

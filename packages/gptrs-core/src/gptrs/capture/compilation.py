@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Hashable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -320,8 +320,11 @@ class _Compiler:
         guards, streaming = self.request.guards, self.request.streaming
         if guards is None:
             return self._for_sizes(program, roles)
-        if streaming is None and isinstance(self.backend, SymbolicBackend):
-            return compiled_symbolic(self.backend, program, roles, guards)
+        if isinstance(self.backend, SymbolicBackend):
+            compile_ = partial(compiled_symbolic, self.backend, guards=guards)
+            if streaming is None:
+                return compile_(program, roles)
+            return streamed_executable(program, roles, compile_, streaming)
         return SpecializedPrograms(program, lambda special: self._for_new_sizes(special, roles))
 
     def _for_new_sizes(self, special: Program, roles: Sequence[InputRole]) -> Executable:
@@ -340,7 +343,8 @@ class _Compiler:
     def _for_sizes(self, program: Program, roles: Sequence[InputRole]) -> Executable:
         if self.request.streaming is None:
             return compiled(self.backend, program, roles)
-        return streamed_executable(program, roles, self.backend, self.request.streaming)
+        compile_ = partial(compiled, self.backend)
+        return streamed_executable(program, roles, compile_, self.request.streaming)
 
     def _pipeline(self) -> Pipeline:
         own = self.backend if isinstance(self.backend, BackendWithPasses) else None

@@ -54,6 +54,17 @@ def bind(program: Program, types: Mapping[str, TensorType]) -> dict[int, int]:
     return values
 
 
+def symbol_places(params: Sequence[Value]) -> dict[int, tuple[int, int]]:
+    """Return for each symbol the first of `params` that has it alone as a dim, and the axis."""
+    places: dict[int, tuple[int, int]] = {}
+    for position, param in enumerate(params):
+        for axis, dim in enumerate(param.type.shape):
+            number = lone_symbol(dim)
+            if number is not None:
+                places.setdefault(number, (position, axis))
+    return places
+
+
 def specialize(program: Program, sizes: Mapping[int, int]) -> Program:
     """Return `program` with `sizes[n]` in the place of each `?n`, verified.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 from gptrs.backend.protocol import InputRole
 from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
+from gptrs.ir.specialize import symbol_places
 from gptrs.optimizer.evaluation import CHEAP, Definitions
 
 
@@ -72,7 +73,7 @@ def cut(
     reads it. What is read for the last time is donated, unless the caller of the whole program
     keeps it; the parameters `streamed` have the role of that name. A result that is a parameter, or
     that is returned twice, comes out of the last part, where the backend sees to it that it has
-    memory of its own.
+    memory of its own. Of a program with symbols each part has inputs that tell all their sizes.
     """
     region = program.main.body
     free = _free(region.instructions)
@@ -133,6 +134,7 @@ class _Cutter:
         """The results that come out of the last part."""
         self._plain = set(region.results).difference(self._late)
         self._last_use = self._last_uses()
+        self._tellers = self._size_tellers()
 
     def segments(self) -> Segments:
         parts = [self._segment(position) for position in range(len(self._groups))]
@@ -143,7 +145,7 @@ class _Cutter:
         ]
         return Segments(tuple(parts), tuple(results), self._count)
 
-    def _last_uses(self) -> Mapping[Value, int]:
+    def _last_uses(self) -> dict[Value, int]:
         """Return the last part that reads each value; results of the program outlive all parts."""
         last = dict.fromkeys(self._late, len(self._groups) - 1)
         for position, group in enumerate(self._groups):
@@ -152,12 +154,32 @@ class _Cutter:
                     last[value] = max(position, last.get(value, 0))
         return last | dict.fromkeys(self._plain, len(self._groups))
 
+    def _size_tellers(self) -> list[list[Value]]:
+        """Return for each part values with a symbol each, alone as a dim, that there are anyway.
+
+        Where no such value is alive any more, a parameter is kept for it.
+        """
+        params = list(self._region.params)
+        places = symbol_places(params)
+        alive = [*params]
+        found: list[list[Value]] = []
+        for position, group in enumerate(self._groups):
+            alive = [v for v in alive if self._last_use.get(v, -1) >= position]
+            told = symbol_places(alive)
+            kept = {number: params[at] for number, (at, _) in places.items() if number not in told}
+            self._last_use |= dict.fromkeys(kept.values(), position)
+            tellers = {number: alive[at] for number, (at, _) in told.items()} | kept
+            found.append(list(dict.fromkeys(tellers.values())))
+            alive += [*kept.values(), *(value for made in group for value in made.results)]
+        return found
+
     def _segment(self, position: int) -> Segment:
         group = self._groups[position]
         late = self._late if position == len(self._groups) - 1 else []
         made_here = [value for made in group for value in made.results]
         kept = [value for value in made_here if self._last_use.get(value, 0) > position]
         wanted = [value for made in group for value in made.operands] + late
+        wanted += self._tellers[position]
         instructions = [*self._freed(wanted), *group]
         defined = {value for made in instructions for value in made.results}
         params = [value for value in dict.fromkeys(wanted) if value not in defined]

@@ -5,14 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import cast
 
 from gptrs.backend.profiled import KernelRun, ProfiledExecutable
-from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
-from gptrs.capture.backend_calls import compiled
+from gptrs.backend.protocol import Buffer, Executable, InputRole
 from gptrs.capture.parameter import Parameter, Streaming, WeightRows, WeightStreamer
 from gptrs.capture.streaming.segments import Segment, Segments, borders, cut
 from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Program
+from gptrs.ir.specialize import symbol_places
+from gptrs.ir.symbolic_dim import evaluated
+
+Compile = Callable[[Program, Sequence[InputRole]], Executable]
+"""How a part is compiled: for its sizes, or for all that some guards accept."""
 
 _Run = Callable[[Executable, Sequence[Buffer]], list[Buffer]]
 _Value = Buffer | Parameter | None
@@ -25,15 +30,16 @@ class _Part:
     executable: Executable
     segment: Segment
     rows: Mapping[int, int]
-    """Most rows that it reads of each table, by the number of its value."""
+    """Most rows that it reads of each table, by the number of its value; symbolic as the sizes."""
 
-    def streamed(self, values: Sequence[_Value]) -> _Streamed:
-        """Return the weights that it reads, by their streamer."""
+    def streamed(self, values: Sequence[_Value], sizes: Mapping[int, int]) -> _Streamed:
+        """Return the weights that it reads with these sizes of its symbols, by their streamer."""
         found: dict[WeightStreamer, dict[Parameter, int | None]] = {}
         for number in self.segment.inputs:
             weight = values[number]
             if isinstance(weight, Parameter) and weight.streamer is not None:
                 rows = self.rows.get(number) if weight.zero_copy else None
+                rows = None if rows is None else evaluated(rows, sizes)
                 own = found.setdefault(weight.streamer, {})
                 before = own.get(weight, 0)
                 own[weight] = None if rows is None or before is None else before + rows
@@ -41,7 +47,7 @@ class _Part:
 
 
 def streamed_executable(
-    program: Program, roles: Sequence[InputRole], backend: Backend, streaming: Streaming
+    program: Program, roles: Sequence[InputRole], compile_: Compile, streaming: Streaming
 ) -> StreamedExecutable:
     """Compile a program in parts, none of which reads more weights than there is room for."""
     region = program.main.body
@@ -51,7 +57,8 @@ def streamed_executable(
         if role is InputRole.PARAMETER and param.type.nbytes >= streaming.pin_below
     ]
     starts = borders(region, streamed, streaming.share)
-    return StreamedExecutable(cut(program, roles, streamed, starts), backend, streaming.prefetch)
+    pieces = cut(program, roles, streamed, starts)
+    return StreamedExecutable(pieces, compile_, streaming.prefetch, symbol_places(region.params))
 
 
 class StreamedExecutable:
@@ -60,11 +67,20 @@ class StreamedExecutable:
     It has no state but that of its parts, and does not keep weights alive.
     """
 
-    def __init__(self, pieces: Segments, backend: Backend, prefetch: int) -> None:
-        """Compile each part; while one runs, prefetch the weights of the one `prefetch` later."""
+    def __init__(
+        self,
+        pieces: Segments,
+        compile_: Compile,
+        prefetch: int,
+        places: Mapping[int, tuple[int, int]],
+    ) -> None:
+        """Compile each part; while one runs, prefetch the weights of the one `prefetch` later.
+
+        `places` has the input and the axis that each symbol is read from, none without symbols.
+        """
+        self._places = places
         self._parts = [
-            _Part(compiled(backend, part.program, part.roles), part, _rows(part))
-            for part in pieces.parts
+            _Part(compile_(part.program, part.roles), part, _rows(part)) for part in pieces.parts
         ]
         self._results = pieces.results
         self._count = pieces.count
@@ -93,7 +109,11 @@ class StreamedExecutable:
 
     def _run(self, inputs: Sequence[Buffer | Parameter], run: _Run) -> list[Buffer]:
         values: list[_Value] = [*inputs, *[None] * (self._count - len(inputs))]
-        streamed = [part.streamed(values) for part in self._parts]
+        sizes = {
+            number: cast("Buffer", inputs[position]).shape[axis]
+            for number, (position, axis) in self._places.items()
+        }
+        streamed = [part.streamed(values, sizes) for part in self._parts]
         _require_room(streamed)
         for position, part in enumerate(self._parts):
             ahead = (position + self._prefetch) % len(streamed)
