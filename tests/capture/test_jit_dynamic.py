@@ -16,7 +16,7 @@ from gptrs import functionals as F
 from gptrs.backend.protocol import Backend
 from gptrs.capture.events import trace
 from gptrs.capture.jitting import compiled_steps
-from gptrs.errors import ConsumedTensorError, UsageError
+from gptrs.errors import ConsumedTensorError, ProgramError, UsageError
 from gptrs.ir.dtypes import si64
 from gptrs.runtime.observe.dump import dumping
 from gptrs_backend_ref.backend import create
@@ -339,3 +339,30 @@ def test_threads_share_what_the_first_one_compiled():
         thread.join(60)
     assert not failures
     assert call.compiled == 1
+
+
+def test_sizes_are_arguments_of_methods_as_numbers_are():
+    x = gptrs.tensor(np.zeros((4, 3), np.float32))
+    shapes = [
+        gptrs.jit(change, dynamic={"x": ("N", None)})(x).shape
+        for change in (
+            lambda x: x.reshape(1, x.shape[0], 3),
+            lambda x: x.reshape((x.shape[0] * 3,)),
+            lambda x: x.sum(0).broadcast_to(x.shape[0], 3),
+        )
+    ]
+    assert shapes == [(1, 4, 3), (12,), (4, 3)]
+
+
+def test_errors_call_axes_by_their_names():
+    x, y = (gptrs.tensor(np.zeros((size, 3), np.float32)) for size in (4, 5))
+    step = gptrs.jit(lambda x, y: x + y, dynamic={"x": ("tokens", None), "y": ("pages", None)})
+    with pytest.raises(ProgramError, match=r"`add`: shapes \[tokens, 3\], \[pages, 3\] do not"):
+        step(x, y)
+    step = gptrs.jit(_refuse, dynamic={"x": ("tokens", None)})
+    with pytest.raises(UsageError, match=r"not of tokens, not of \?7"):
+        step(x)
+
+
+def _refuse(x: gptrs.Tensor) -> gptrs.Tensor:
+    raise UsageError(f"not of {x.shape[0]}, not of ?7")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Literal, Self
 
 from gptrs.capture.late_binding import functional
@@ -263,6 +263,6 @@ class Methods:
 
 
 def _flat(arguments: Sequence[int | Sequence[int]]) -> list[int]:
-    """`2, 3` as well as `(2, 3)`."""
-    parts = ([part] if isinstance(part, int) else part for part in arguments)
+    """Return the numbers of `2, 3` as well as of `(2, 3)`; symbolic sizes are numbers, too."""
+    parts = (part if isinstance(part, Iterable) else [part] for part in arguments)
     return [number for part in parts for number in part]

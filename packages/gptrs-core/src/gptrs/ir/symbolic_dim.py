@@ -59,7 +59,7 @@ class Assumptions(Protocol):
 
 
 ASSUMPTIONS: ContextVar[Assumptions | None] = ContextVar("ASSUMPTIONS", default=None)
-"""What is assumed about symbols now; set by `gptrs.ir.size_guards.deciding`."""
+"""The answers in force about symbols; set by `gptrs.ir.size_guards.deciding`."""
 
 
 class UnknownSizeError(ProgramError):

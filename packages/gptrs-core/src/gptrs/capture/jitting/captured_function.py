@@ -20,7 +20,7 @@ from gptrs.capture.late_binding import load_signature_contexts
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.placeholder import Placeholder, require_own
 from gptrs.capture.tensor import Tensor
-from gptrs.errors import UsageError
+from gptrs.errors import GptrsError, UsageError
 from gptrs.ir.program import Program
 from gptrs.ir.symbolic_dim import UnknownSizeError
 from gptrs.ir.tensor_type import TensorType
@@ -143,6 +143,10 @@ class CapturedFunction:
             if symbolic is None:
                 raise
             raise size_needed(error, self.name, symbolic.plan) from None
+        except GptrsError as error:
+            if symbolic is not None:
+                error.message = symbolic.plan.named(error.message)
+            raise
         finally:
             for argument in arguments:
                 argument.ended = True

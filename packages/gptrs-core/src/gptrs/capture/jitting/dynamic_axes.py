@@ -104,7 +104,12 @@ class AxisPlan:
 
     def named(self, text: str) -> str:
         """Return `text` with the names of symbols in their places: `N` for `?0`."""
-        return _SYMBOL.sub(lambda found: self.names[int(found[1])], text)
+
+        def name(found: re.Match[str]) -> str:
+            number = int(found[1])
+            return self.names[number] if number < len(self.names) else found[0]
+
+        return _SYMBOL.sub(name, text)
 
     def place(self, number: int) -> str:
         """Return where a symbol gets its size, for errors."""
