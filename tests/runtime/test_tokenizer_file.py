@@ -9,9 +9,15 @@ import math
 import pytest
 
 from gptrs.errors import ModelError, UsageError
+from gptrs.runtime.tokenization import tokenizer_file
 from gptrs.runtime.tokenization.tokenizer import TextTokenizer
 from gptrs.runtime.tokenization.tokenizer_file import read_tokenizer, without_panics
-from gptrs.runtime.tokenization.tokenizer_growth import MOST_GROWTH, growth
+from gptrs.runtime.tokenization.tokenizer_growth import (
+    MOST_GROWTH,
+    MOST_GROWTH_OF_A_STEP,
+    grown,
+    growth,
+)
 
 
 class PanicException(BaseException):
@@ -93,32 +99,72 @@ def _charsmap(longest: int) -> str:
     return base64.b64encode(bytes(4) + b"short\0" + b"x" * longest + b"\0").decode()
 
 
+def with_steps(part: str, *steps: object) -> bytes:
+    keys = {"normalizer": "normalizers", "pre_tokenizer": "pretokenizers", "decoder": "decoders"}
+    sequence = {"type": "Sequence", keys[part]: steps}
+    return json.dumps({part: sequence, "model": MODEL}).encode()
+
+
+def replaced(pattern: dict, content: str) -> dict:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
 @pytest.mark.parametrize(
-    ("part", "steps", "bound"),
+    ("part", "steps", "reason"),
     [
-        ("normalizer", {"normalizers": [DOUBLING] * 50}, "1.13e\\+15"),
-        ("pre_tokenizer", {"pretokenizers": [BYTES] * 50}, "1.13e\\+15"),
-        ("decoder", {"decoders": [DOUBLING] * 50}, "1.13e\\+15"),
-        ("normalizer", {"normalizers": [{"type": "Prepend", "prepend": "x" * 9000}]}, "9e\\+03"),
-        (
-            "normalizer",
-            {
-                "normalizers": [
-                    {"type": "Replace", "pattern": {"Regex": "x*"}, "content": "é" * 5000}
-                ]
-            },
-            "1e\\+04",
-        ),
+        ("normalizer", [DOUBLING] * 14, r"may make 1.64e\+04 bytes of one, more than 8192"),
+        ("normalizer", [{"type": "NFC"}] * 17, "has 17 steps in a row, more than 16"),
+        ("pre_tokenizer", [BYTES] * 14, r"may make 1.64e\+04 bytes of one, more than 8192"),
+        ("decoder", [DOUBLING] * 50, "has 50 steps in a row, more than 16"),
+        ("normalizer", [{"type": "Prepend", "prepend": "x" * 64}], "may make 65 .*, more than 64"),
+        ("normalizer", [replaced({"Regex": "x*"}, "é" * 32)], "may make 65 .*, more than 64"),
+        ("normalizer", [replaced({"String": "a"}, "b" * 8191)], r"8.19e\+03 .*, more than 64"),
     ],
 )
-def test_steps_that_make_texts_longer_and_longer_are_refused(part, steps, bound):
-    few = {key: each[:2] for key, each in steps.items() if len(each) > 2}
-    if few:
-        data = json.dumps({part: {"type": "Sequence", **few}, "model": MODEL}).encode()
-        read_tokenizer(data, "t.json")
-    data = json.dumps({part: {"type": "Sequence", **steps}, "model": MODEL}).encode()
-    with pytest.raises(ModelError, match=f"may make {bound} bytes of one, more than 8192"):
-        read_tokenizer(data, "t.json")
+def test_steps_that_make_texts_longer_and_longer_are_refused(part, steps, reason):
+    few = [step for step in steps if step in (DOUBLING, BYTES)][:13]
+    read_tokenizer(with_steps(part, *few), "t.json")
+    with pytest.raises(ModelError, match=reason):
+        read_tokenizer(with_steps(part, *steps), "t.json")
+
+
+@pytest.mark.parametrize("step", [replaced({"Regex": "a"}, "b" * 60), DOUBLING])
+def test_what_steps_make_of_a_text_is_bounded_before_it_is_made(step):
+    """In the second case by trying them: only a text of `a` grows."""
+    steps = [step] * (13 if step is DOUBLING else 2)
+    found = TextTokenizer(with_steps("normalizer", *steps), "t.json")
+    assert len(found.encode("a")) == 1
+    text = "a" * 20_000
+    with pytest.raises(UsageError, match="a text of 20000 characters is too long for this"):
+        found.encode(text)
+    if step is DOUBLING:
+        assert len(found.encode("b" * 20_000)) == 1
+
+
+@pytest.mark.parametrize("escape", [False, True])
+@pytest.mark.parametrize("data", [b"\xff\xff\xff\xffab", b"\0\0", b"\x01\0\0\0", None])
+def test_a_map_that_says_it_is_longer_is_refused_before_the_library_sees_it(
+    monkeypatch, data, escape
+):
+    charsmap = "?" if data is None else base64.b64encode(data).decode()
+    step = {"type": "Precompiled", "precompiled_charsmap": charsmap}
+    text = with_steps("normalizer", step)
+    if escape:
+        text = text.replace(b'"precompiled', b'"\\u0070recompiled')
+    monkeypatch.setattr(tokenizer_file, "Tokenizer", None)
+    with pytest.raises(ModelError, match="a damaged `precompiled_charsmap`: it is shorter than"):
+        read_tokenizer(text, "t.json")
+
+
+def test_a_piece_that_looks_at_enormous_words_is_refused():
+    def tokenizer(longest: int) -> bytes:
+        model = {"type": "WordPiece", "vocab": {"a": 0}, "unk_token": "a"}
+        model |= {"continuing_subword_prefix": "##", "max_input_chars_per_word": longest}
+        return json.dumps({"model": model}).encode()
+
+    read_tokenizer(tokenizer(1000), "t.json")
+    with pytest.raises(ModelError, match="`max_input_chars_per_word` of 1001, more than 1000"):
+        read_tokenizer(tokenizer(1001), "t.json")
 
 
 def test_a_character_map_is_bounded_by_its_longest_string():
@@ -142,8 +188,9 @@ def test_the_steps_that_models_come_with_are_within_the_bound():
         {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
     ]
     spaces = growth({"type": "Metaspace"})
-    assert growth({"type": "Sequence", "normalizers": albert}) * spaces < MOST_GROWTH
-    assert growth({"type": "Sequence", "normalizers": llama}) == 12
+    assert grown(albert) * spaces < MOST_GROWTH
+    assert max(map(growth, albert)) < MOST_GROWTH_OF_A_STEP
+    assert grown(llama) == 12
 
 
 @pytest.mark.parametrize("nested", [False, True])

@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import json
-import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar, cast
 
 from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 
 from gptrs.errors import GptrsError, ModelError
 from gptrs.quoting import clipped, quoted
-from gptrs.runtime.tokenization.tokenizer_growth import MOST_GROWTH, growth
+from gptrs.runtime.tokenization.rust_panics import panics_unheard
+from gptrs.runtime.tokenization.tokenizer_growth import (
+    MOST_GROWTH,
+    MOST_GROWTH_OF_A_STEP,
+    MOST_STEPS,
+    grown,
+    growth,
+    is_sound_map,
+    steps_of,
+)
 from gptrs.strict_json import require_bounded
 
 _MAX_DEPTH = 16
 """Deepest nesting: a sequence of pre-tokenizers in another one takes 6 levels."""
 _LONGEST_REASON = 200
 _PANIC = "PanicException"
+_LONGEST_WORD = 1000
+"""Characters; BERT's WordPiece has 100."""
+_MAP = "precompiled_charsmap"
+_MAPS = re.compile(rb"charsmap|\\u00[2-7]")
+"""The key, or an escape that can spell it."""
 _AGAIN = "save it again with transformers' `save_pretrained`"
 Result = TypeVar("Result")
 
@@ -29,13 +45,44 @@ def read_tokenizer(data: bytes, name: str) -> Tokenizer:
     than a file of settings has. So are steps that could make a text too long for any memory.
     """
     require_bounded(data, name, hint=_AGAIN, max_depth=_MAX_DEPTH)
-    tokenizer = without_panics(lambda: Tokenizer.from_buffer(data), name)
-    steps = tokenizer.normalizer, tokenizer.pre_tokenizer, tokenizer.decoder
-    _require_bounded_growth(steps[:2], name)
-    _require_bounded_growth(steps[2:], name)
+    _require_sound_maps(data, name)
+    with panics_unheard():
+        tokenizer = without_panics(lambda: Tokenizer.from_buffer(data), name)
+    _require_bounded_growth((tokenizer.normalizer, tokenizer.pre_tokenizer), name)
+    _require_bounded_growth((tokenizer.decoder,), name)
+    _require_short_words(tokenizer, name)
     for template in _templates(_settings(tokenizer.post_processor)):
         _require_text_once(template, name)
     return tokenizer
+
+
+def _require_sound_maps(data: bytes, name: str) -> None:
+    """ModelError for a sentencepiece map that says it is longer than it is."""
+    if _MAPS.search(data) is None:
+        return  # most files; parsing one with a large vocabulary takes some 0.2 s
+
+    def require(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        for key, value in pairs:
+            if key == _MAP and not is_sound_map(value):
+                raise ModelError(
+                    f"{quoted(name)} has a damaged `{_MAP}`: it is shorter than it says",
+                    hint=_AGAIN,
+                )
+        return dict(pairs)
+
+    with suppress(ValueError):  # for the library to say
+        json.loads(data, object_pairs_hook=require)
+
+
+def _require_short_words(tokenizer: Tokenizer, name: str) -> None:
+    """ModelError for a WordPiece of long words: it takes the square of their length."""
+    model = tokenizer.model
+    if isinstance(model, WordPiece) and model.max_input_chars_per_word > _LONGEST_WORD:
+        raise ModelError(
+            f"{quoted(name)} has a `max_input_chars_per_word` of {model.max_input_chars_per_word},"
+            f" more than {_LONGEST_WORD}",
+            hint=_AGAIN,
+        )
 
 
 def _settings(part: object) -> Mapping[str, Any]:
@@ -43,15 +90,21 @@ def _settings(part: object) -> Mapping[str, Any]:
     return {"type": None} if part is None else json.loads(cast("bytes", part.__getstate__()))
 
 
-def _require_bounded_growth(steps: Iterable[object], name: str) -> None:
+def _require_bounded_growth(parts: Iterable[object], name: str) -> None:
     """ModelError if these could make texts much longer than those of any model do."""
-    bound = math.prod(growth(_settings(step)) for step in steps)
-    if bound > MOST_GROWTH:
+    steps = [step for part in parts for step in steps_of(part)]
+    if len(steps) > MOST_STEPS:
         raise ModelError(
-            f"{quoted(name)} has steps that may make {bound:.3g} bytes of one, more than"
-            f" {MOST_GROWTH}",
-            hint=_AGAIN,
+            f"{quoted(name)} has {len(steps)} steps in a row, more than {MOST_STEPS}", hint=_AGAIN
         )
+    largest = max(map(growth, steps), default=1.0)
+    for bound, most in ((largest, MOST_GROWTH_OF_A_STEP), (grown(steps), MOST_GROWTH)):
+        if bound > most:
+            raise ModelError(
+                f"{quoted(name)} has steps that may make {bound:.3g} bytes of one, more than"
+                f" {most}",
+                hint=_AGAIN,
+            )
 
 
 def _templates(processor: Mapping[str, Any]) -> Iterator[Sequence[Mapping[str, object]]]:
