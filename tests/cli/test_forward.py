@@ -184,6 +184,8 @@ def test_made_up_tokens_are_known_to_the_model(gptrs, model_directory):
     fields = gptrs("forward", "--model", model_directory, "--seed", 3, "--json").json
     assert fields["shape"][:2] == [1, 8]
     assert fields["inputs"] == ["random input 3"]
+    shown = gptrs("forward", "--model", model_directory, "--seed", 3).err
+    assert shown.startswith("logits f32[1, 8, 300] of random input 3 in ")
 
 
 def test_labels_that_config_lacks_are_numbers(gptrs, cat, tmp_path):

@@ -198,7 +198,9 @@ def test_several_texts_come_as_json_and_as_text(gptrs, generated, model_director
     assert texts[0] == {key: result[key] for key in texts[0]}
     assert len({tuple(text["token_ids"]) for text in texts}) == 3
     shown = gptrs("generate", "--model", model_directory, "--max-tokens", 6, *asked)
-    expected = "".join(text["text"].rstrip("\n") + "\n" for text in texts)
+    heads = [f"--- {number} of 3\n" for number in (1, 2, 3)]
+    written = [text["text"].rstrip("\n") + "\n" for text in texts]
+    expected = "".join(map("".join, zip(heads, written, strict=True)))
     assert re.sub("\n+", "\n", shown.out) == re.sub("\n+", "\n", expected)
     assert "6 new tokens" in shown.err
 

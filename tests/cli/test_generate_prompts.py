@@ -215,6 +215,7 @@ def test_files_of_other_kinds_are_left_alone(run, prompts, tmp_path):
         ("--prompt-ids", "1", "--chat"),
         ("--prompt", "x", "--num-return", "0"),
         ("--prompt", "x", "--keep", "1"),
+        ("--prompt", "x", "--logprobs", "2"),
     ],
     ids=" ".join,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import pytest
 import typer
@@ -37,7 +37,7 @@ def command():
     return typer.main.get_command(app)
 
 
-def outcome(of: object, arguments: list[str]) -> object:
+def outcome(of: Any, arguments: list[str]) -> object:
     try:
         with of.make_context("run", list(arguments)) as context:
             return copy.copy(context.params)

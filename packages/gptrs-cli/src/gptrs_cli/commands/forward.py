@@ -51,8 +51,9 @@ def forward(
             return
         _print(done)
         to_file = f", written to {out}" if out is not None else ""
+        noise = f" of {done.batch.origins[0]}" if choice.is_random else ""
         note_below(
-            f"logits {_type(result.logits)} in {result.seconds:.3f} s, backend"
+            f"logits {_type(result.logits)}{noise} in {result.seconds:.3f} s, backend"
             f" {done.model.backend.name}, loaded in {done.model.load_seconds:.2f} s{to_file}"
         )
 

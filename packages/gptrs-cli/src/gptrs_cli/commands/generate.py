@@ -39,7 +39,7 @@ def generate(
     single fields of what the model's generation_config.json asks for.
     """
     request = GenerateRequest(model, prompt, batch, limits, sampling, output, memory)
-    request.check(context)
+    request.check(context, as_json=settings.json)
     # Late: neither the help nor a usage error needs what runs models.
     exit_code = importlib.import_module("gptrs_cli.generate.run").run(request, settings)
     if exit_code:

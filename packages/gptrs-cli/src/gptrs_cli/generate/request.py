@@ -33,7 +33,7 @@ class GenerateRequest:
     output: OutputOptions
     context: ContextOptions
 
-    def check(self, context: typer.Context) -> None:
+    def check(self, context: typer.Context, *, as_json: bool) -> None:
         """Raise UsageError for options that exclude each other, before anything is loaded."""
         if self.sampling.greedy:
             _refuse_with_greedy(context)
@@ -47,6 +47,8 @@ class GenerateRequest:
         if self.batch.prompts is None:
             only = {"--out": self.batch.out, "--batch-size": self.batch.batch_size}
             _refuse_given(only, "needs `--prompts`")
+            if self.output.logprobs is not None and not as_json:
+                _refuse("`--logprobs` stands in JSON results", "add --json")
             return
         one_prompt = {
             **self.prompt.given,

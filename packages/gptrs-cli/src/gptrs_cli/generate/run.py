@@ -103,8 +103,7 @@ class _Work:
         self._name_default(page)
         page.write(self._shown_prompt(page), dim=True)
         for number, result in enumerate(results, start=1):
-            if page.is_terminal:
-                page.write(f"--- {number} of {len(results)}\n", dim=True)
+            page.write(f"--- {number} of {len(results)}\n", dim=True)
             page.write(shown_text(result, self._model))
             page.end_line()
         longest = max(results, key=lambda result: len(result.token_ids))

@@ -47,6 +47,11 @@ class InputChoice:
         if self.seed < 0:
             raise UsageError(f"a seed is an integer >= 0, got {self.seed}")
 
+    @property
+    def is_random(self) -> bool:
+        """Whether the user named no input."""
+        return not self.files and self.tokens is None and self.prompt is None
+
 
 @dataclass(frozen=True)
 class Batch:
