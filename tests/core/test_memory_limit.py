@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import gptrs
+from gptrs import functionals as F
 from gptrs.backend import memory_limit
+from gptrs.backend.protocol import InputRole
 from gptrs.errors import ExecutionError
 from gptrs.ir import parse_program
 
@@ -41,13 +43,51 @@ func @main(%x: f32[1000]) -> f32[10] {
 }
 """)
     monkeypatch.setattr(memory_limit, "memory_bytes", lambda: 40)
-    memory_limit.require_memory(program)
+    memory_limit.MemoryNeed(program).require()
     monkeypatch.setattr(memory_limit, "memory_bytes", lambda: 39)
     message = "needs 40 bytes at one time, this machine has 39 bytes"
     with pytest.raises(ExecutionError, match=re.escape(message)):
-        memory_limit.require_memory(program)
+        memory_limit.MemoryNeed(program).require()
     monkeypatch.setattr(memory_limit, "memory_bytes", lambda: None)
-    memory_limit.require_memory(program)
+    memory_limit.MemoryNeed(program).require()
+
+
+def outer(x: gptrs.Tensor) -> gptrs.Tensor:
+    products = F.reshape(x, (-1, 1)) * x  # (N, N)
+    return F.sum(F.cumsum(products, axis=0))
+
+
+def test_each_size_of_a_program_for_many_is_checked(backend) -> None:
+    step = gptrs.jit(outer, dynamic={"x": ("N",)})
+    small, huge = np.ones(9, np.float32), np.zeros(8_000_000, np.float32)
+    with gptrs.use_backend(backend):
+        assert step(gptrs.tensor(small)).numpy() == 405
+        tracemalloc.start()
+        try:
+            with pytest.raises(ExecutionError, match=r"needs .* TiB at one time, this machine has"):
+                step(gptrs.tensor(huge))
+            assert tracemalloc.get_traced_memory()[1] < 100e6
+        finally:
+            tracemalloc.stop()
+        assert step.compiled == 1, "it was refused before anything was compiled"
+        assert step(gptrs.tensor(small[:2])).numpy() == 6
+
+
+def test_what_is_donated_makes_room_for_results(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = parse_program("""ptir.v0.5
+func @main(%x: f32[?0], %y: f32[?0]) -> (f32[?0], f32[?0]) {
+  %0 = add %x, %y : f32[?0]
+  %1 = sub %x, %y : f32[?0]
+  return %0, %1
+}
+""")
+    roles = [InputRole.DONATED, InputRole.ARGUMENT]
+    monkeypatch.setattr(memory_limit, "memory_bytes", lambda: 40)
+    memory_limit.MemoryNeed(program, roles).require({0: 10})
+    with pytest.raises(ExecutionError, match="needs 44 bytes at one time"):
+        memory_limit.MemoryNeed(program, roles).require({0: 11})
+    with pytest.raises(ExecutionError, match="needs 80 bytes at one time"):
+        memory_limit.MemoryNeed(program).require({0: 10})
 
 
 def test_the_memory_of_this_machine_is_known() -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 
 from gptrs.backend.memory_plan import NO_SIZES, program_peak_bytes
 from gptrs.backend.process_limits import memory_limit
+from gptrs.backend.protocol import InputRole
 from gptrs.errors import ExecutionError
 from gptrs.ir.program import Program
 from gptrs.ir.symbolic_dim import evaluated
+from gptrs.ir.tensor_type import TensorType
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 
@@ -24,23 +27,48 @@ def memory_bytes() -> int | None:
     return min(limits, default=None)
 
 
-def require_memory(program: Program, sizes: Mapping[int, int] = NO_SIZES) -> None:
-    """ExecutionError if the values of `program` need more at one time than there is.
+class MemoryNeed:
+    """The memory that a program needs besides its parameters, for sizes of its symbols if any.
 
     The parameters of `@main` are not counted: the caller has them, or they are mapped from files.
-    `sizes` of its symbols, if it has any.
+    Neither are results that may take the place of parameters that are donated.
     """
-    available = memory_bytes()
-    if available is None:
-        return
-    params = program.main.body.params
-    given = sum(evaluated(param.type.nbytes, sizes) for param in params)
-    needed = program_peak_bytes(program, sizes) - given
-    if needed > available:
-        raise ExecutionError(
-            f"the program needs {_size(needed)} at one time, this machine has {_size(available)}",
-            hint="use smaller tensors; `gptrs inspect PROGRAM` shows what is live at the peak",
-        )
+
+    def __init__(self, program: Program, roles: Sequence[InputRole] = ()) -> None:
+        self._program = program
+        params = program.main.body.params
+        self._given = sum(param.type.nbytes for param in params)
+        named = zip(params, roles, strict=False)
+        self._donated = sum(param.type.nbytes for param, role in named if role is InputRole.DONATED)
+        self._all = sum(count * type_.nbytes for type_, count in _made(program).items())
+        """Bytes of all values together: computed in no time, and nearly always there is room."""
+
+    def require(self, sizes: Mapping[int, int] = NO_SIZES) -> None:
+        """ExecutionError if what is needed at one time with these sizes is more than there is."""
+        available = memory_bytes()
+        if available is None or evaluated(self._all - self._donated, sizes) <= available:
+            return
+        peak = program_peak_bytes(self._program, sizes)
+        needed = peak - evaluated(self._given + self._donated, sizes)
+        if needed > available:
+            raise ExecutionError(
+                f"the program needs {_size(needed)} at one time, this machine has"
+                f" {_size(available)}",
+                hint="use smaller tensors; `gptrs inspect PROGRAM` shows what is live at the peak",
+            )
+
+
+def _made(program: Program) -> Counter[TensorType]:
+    """Return the types of all values but the parameters of `@main`, with how many there are."""
+    found = Counter[TensorType]()
+    pending = [function.body for function in program.functions]
+    for region in pending:
+        found.update(value.type for value in region.params)
+        for made in region.instructions:
+            found.update(value.type for value in made.results)
+            pending += made.regions
+    found.subtract(param.type for param in program.main.body.params)
+    return found
 
 
 def _size(count: int) -> str:

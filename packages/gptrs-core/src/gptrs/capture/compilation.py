@@ -14,7 +14,7 @@ import numpy as np
 
 from gptrs.backend.bound_inputs import BindingExecutable, BoundInputs
 from gptrs.backend.mapped_pages import release_pages
-from gptrs.backend.memory_limit import require_memory
+from gptrs.backend.memory_limit import MemoryNeed
 from gptrs.backend.op_table import require_static
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.backend.specialized_programs import SpecializedPrograms
@@ -117,6 +117,8 @@ class Prepared:
     executable: Executable
     inputs: tuple[int | Derivation, ...]
     """For each input: the position of a leaf of the captured graph, or a derived parameter."""
+    memory: MemoryNeed | None = None
+    """For sizes of its symbols, if it has any, other than those that it was compiled for."""
 
     def leaves(self, captured: Sequence[Leaf]) -> list[Leaf]:
         """Return the leaves that the executable takes, made of those of the captured graph."""
@@ -281,7 +283,6 @@ class _Compiler:
         else:
             with deciding(guards):
                 split = self._optimized(program)
-        require_memory(split.program, guards.example if guards else {})
         inputs = tuple(
             Derivation(source, self.backend) if isinstance(source, Recipe) else source
             for source in split.inputs
@@ -290,8 +291,10 @@ class _Compiler:
             self.roles[source] if isinstance(source, int) else InputRole.PARAMETER
             for source in inputs
         ]
+        need = MemoryNeed(split.program, roles)
+        need.require(guards.example if guards else {})
         executable = self._executable(split.program, roles)
-        return Prepared(self.request.number, executable, inputs)
+        return Prepared(self.request.number, executable, inputs, need if guards else None)
 
     def _optimized(self, program: Program) -> Split:
         """Return what is made of `program`: found on disk, unless somebody watches the passes."""

@@ -52,8 +52,13 @@ class CompiledStep:
         return self._loaded[0]
 
     def at(self, sizes: Sequence[int], inputs: Sequence[Leaf]) -> CompiledStep:
-        """Return the step for these sizes of its symbols, in a call with these inputs."""
+        """Return the step for these sizes of its symbols, in a call with these inputs.
+
+        ExecutionError for sizes for which there is not enough memory.
+        """
         values = dict(enumerate(sizes))
+        if self.prepared.memory is not None:
+            self.prepared.memory.require(values)
         types = list(self.output_types)
         for output, source in self.symbolic_outputs:
             # The very type of an argument: the results of a step are mostly arguments of the next
