@@ -15,6 +15,13 @@ KERNELS = {"numba", "llvmlite", "scipy", "torch", "transformers"}
 """No command imports these to show its help."""
 HEAVY = {*KERNELS, "numpy", "tokenizers", "ml_dtypes", "rich.table", "rich.progress", "pydantic"}
 """Nothing that lists commands or plugins imports these, nor does what `generate` refuses."""
+COLD = {
+    *("numba", "scipy", "torch", "pydantic", "numpy.random", "rich.progress"),
+    *("gptrs.capture.optimization", "gptrs.optimizer.pipeline", "gptrs.optimizer.rewrite.driver"),
+    *("gptrs.functionals.matching.patterns", "gptrs_backend_numba.fusion.passes"),
+    "gptrs_backend_numba.codegen.numba_compiler",
+}
+"""A model whose kernels and programs are in the caches needs none of these for greedy text."""
 PROBE = """
 import sys
 from gptrs_cli.main import main
@@ -26,7 +33,7 @@ sys.exit(code)
 
 def imported_by(*arguments: str) -> set[str]:
     result = subprocess.run(
-        [sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", PROBE, *arguments], capture_output=True, text=True, timeout=300
     )
     imported = set(result.stderr.splitlines()[-1].split())
     assert "gptrs_cli.main" in imported
@@ -48,6 +55,17 @@ def test_nothing_heavy_is_imported(arguments):
 )
 def test_generate_refuses_before_anything_heavy_is_imported(arguments):
     assert imported_by("generate", *arguments).isdisjoint(HEAVY)
+
+
+def test_a_warm_generate_imports_what_it_runs_only(model_directory, monkeypatch):
+    monkeypatch.setenv("GPTRS_BACKEND", "numba")
+    options = ("--prompt-ids", "5,9,2", "--greedy", "--max-tokens", "2")
+    command = ("generate", "--model", str(model_directory), *options)
+    imported_by(*command)  # its kernels are compiled, its programs optimized
+    imported = imported_by(*command)
+    assert "gptrs_backend_numba.run.executable" in imported
+    assert sorted(imported & COLD) == []
+    assert not [name for name in imported if name.startswith(("gptrs.optimizer.passes.", "numba."))]
 
 
 @pytest.mark.parametrize("command", ["generate", "doctor", "validate", "conformance", "bench"])

@@ -7,7 +7,8 @@ import pytest
 
 from fuzzing.differential import run
 from gptrs.ir import Program, parse_program, print_program, verify
-from gptrs.optimizer.parameter_folding import Recipe, Split, fold_parameters
+from gptrs.optimizer.parameter_folding import fold_parameters
+from gptrs.optimizer.split import Recipe, Split
 from gptrs_conformance.program_generator import random_inputs, random_program
 
 

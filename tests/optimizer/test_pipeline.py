@@ -20,6 +20,7 @@ from gptrs.ir.program import Instruction, Value
 from gptrs.optimizer import optimize, pipeline
 from gptrs.optimizer.pass_base import RegionPass
 from gptrs.optimizer.pipeline import Pipeline
+from gptrs.optimizer.rounds import MAX_ROUNDS
 from gptrs.optimizer.stage import PassRun
 from optimizer.ops_of_two_results import SumAndDifference
 
@@ -127,7 +128,7 @@ def test_the_rounds_are_bounded(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(pipeline, "PIPELINE", (RegionPass("restless", restless),))
     optimize(Builder().program())
-    assert rounds == 2 * pipeline.MAX_ROUNDS, "to canonicalize, and to clean up"
+    assert rounds == 2 * MAX_ROUNDS, "to canonicalize, and to clean up"
 
 
 def test_the_environment_bounds_the_rounds(monkeypatch: pytest.MonkeyPatch):

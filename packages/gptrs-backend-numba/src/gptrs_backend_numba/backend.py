@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -16,11 +17,10 @@ from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.environment import Variables
-from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba import cost_model, memory
 from gptrs_backend_numba.codegen import target
 from gptrs_backend_numba.compiler import lower, lower_symbolic
-from gptrs_backend_numba.fusion import passes
+from gptrs_backend_numba.fusion.switch import VARIABLE as FUSE
 from gptrs_backend_numba.kept_weights.identities import weight_array
 from gptrs_backend_numba.kept_weights.weight_reports import StoredWeights
 from gptrs_backend_numba.kernel_cache import StoredKernels
@@ -30,7 +30,10 @@ from gptrs_backend_numba.probes import MeasuringThreads
 from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_backend_numba.run.run_lock import RUN_LOCK
 
-SETTINGS = (passes.VARIABLE, cost_model.VARIABLE, amx_matmul.VARIABLE, memory.VARIABLE)
+if TYPE_CHECKING:
+    from gptrs.optimizer.pass_base import Pass
+
+SETTINGS = (FUSE, cost_model.VARIABLE, amx_matmul.VARIABLE, memory.VARIABLE)
 """The environment variables that decide what is made of a program."""
 _SETTINGS = Variables(*SETTINGS)
 
@@ -55,8 +58,9 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
 
     @property
     def fuse(self) -> tuple[Pass, ...]:
-        """See `gptrs.capture.compilation.BackendWithPasses`."""
-        return passes.fusions()
+        """See `gptrs.capture.optimization.BackendWithPasses`."""
+        # Late: a program that an earlier process optimized has been fused.
+        return import_module("gptrs_backend_numba.fusion.passes").fusions()
 
     @property
     def compile_settings(self) -> tuple[str | None, ...]:

@@ -30,7 +30,6 @@ from gptrs.backend.weight_identity import WeightIdentity as WeightIdentity
 from gptrs.backend.weight_identity import WeightKeeper as WeightKeeper
 from gptrs.cache_files import Entries as Entries
 from gptrs.capture import primitives as primitives
-from gptrs.capture.compilation import BackendWithPasses as BackendWithPasses
 from gptrs.capture.events.trace import CompileEnd as CompileEnd
 from gptrs.capture.events.trace import CompileStart as CompileStart
 from gptrs.capture.events.trace import ExecutionTraceSink as ExecutionTraceSink
@@ -40,6 +39,7 @@ from gptrs.capture.events.trace import RunEnd as RunEnd
 from gptrs.capture.events.trace import RunStart as RunStart
 from gptrs.capture.jitting.jit import jit as jit
 from gptrs.capture.jitting.pytree import register_pytree as register_pytree
+from gptrs.capture.optimization import BackendWithPasses as BackendWithPasses
 from gptrs.capture.tensor import Tensor as Tensor
 from gptrs.capture.tensor import tensor as tensor
 from gptrs.checkpoint.config_fields import ConfigFields as ConfigFields

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import copy
 import hashlib
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import FunctionType
@@ -33,8 +32,9 @@ class KernelFunction:
         self.__name__ = function.__name__
         self.__doc__ = function.__doc__
         self.__module__ = function.__module__
-        parameters = inspect.signature(function).parameters.values()
-        self.bindings = frozenset(p.name for p in parameters if p.kind is p.KEYWORD_ONLY)
+        code = function.__code__  # not `inspect.signature`: there are hundreds at each start
+        keywords = slice(code.co_argcount, code.co_argcount + code.co_kwonlyargcount)
+        self.bindings = frozenset(code.co_varnames[keywords])
         self._key = f"{foreign_digest(function.__code__.co_filename)}{qualified_name(function)}"
 
     def specialize(self, **bindings: object) -> SpecializedKernel:

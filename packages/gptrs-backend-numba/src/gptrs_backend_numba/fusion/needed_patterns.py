@@ -81,7 +81,7 @@ def fusion(
 
     All these calls must have the ops in `needs`. An argument of an example is a number, a word, or
     the type of a tensor as `tensors` gives it: see
-    `gptrs.functionals.matching.patterns.pattern_example`.
+    `gptrs.functionals.matching.examples.pattern_example`.
     """
     name = function.__name__
     found = FunctionalPattern(name, function, list(examples), evaluate)

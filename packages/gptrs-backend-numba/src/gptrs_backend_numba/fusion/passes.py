@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION
 from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS
@@ -11,8 +9,7 @@ from gptrs_backend_numba.fusion.linear import FUSE_LINEAR
 from gptrs_backend_numba.fusion.paged_attention import FUSE_PAGED_ATTENTION
 from gptrs_backend_numba.fusion.rotary import FUSE_ROTARY
 from gptrs_backend_numba.fusion.rows import FUSE_ROWS
-
-VARIABLE = "GPTRS_NUMBA_FUSE"
+from gptrs_backend_numba.fusion.switch import is_on
 
 FUSE: tuple[Pass, ...] = (
     FUSE_CONVOLUTIONS,
@@ -29,5 +26,5 @@ What a rotary embedding needs is elsewhere mostly part of a norm: it comes last.
 
 
 def fusions() -> tuple[Pass, ...]:
-    """Return `FUSE`; nothing with `GPTRS_NUMBA_FUSE=0`, which helps to find wrong fusions."""
-    return () if os.environ.get(VARIABLE) == "0" else FUSE
+    """Return `FUSE`, nothing where fusions are switched off."""
+    return FUSE if is_on() else ()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Generator, Hashable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -20,40 +20,23 @@ from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.backend.specialized_programs import SpecializedPrograms
 from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.backend.weight_identity import identity_of_computed
+from gptrs.capture import late_binding
 from gptrs.capture.backend_calls import compiled, compiled_symbolic, to_host
 from gptrs.capture.caching.optimization_key import optimization_key
 from gptrs.capture.caching.optimized_programs import SMALLEST_KEPT, optimized_programs
 from gptrs.capture.events import pass_statistics, trace
 from gptrs.capture.events.traced_run import run_traced
 from gptrs.capture.graph import Leaf
-from gptrs.capture.late_binding import load_trace_sinks
 from gptrs.capture.parameter import Parameter, Streaming
 from gptrs.capture.streaming.streamed_executable import streamed_executable
-from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.printer import print_program
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
-from gptrs.ir.tensor_type import TensorType
-from gptrs.optimizer.parameter_folding import Recipe, Split, fold_parameters
-from gptrs.optimizer.pass_base import Pass
-from gptrs.optimizer.passes.inlining import Inlining
-from gptrs.optimizer.pipeline import Pipeline, pipeline_settings
-from gptrs.optimizer.stage import PassRun
+from gptrs.optimizer.rounds import pipeline_settings
+from gptrs.optimizer.split import Recipe, Split
 
-
-@runtime_checkable
-class BackendWithPasses(Protocol):
-    """A backend that takes part in the pipeline; both are stages of it, see `Pipeline`."""
-
-    @property
-    def legalize(self) -> tuple[Pass, ...]:
-        """Passes that replace what the backend does not take."""
-        ...
-
-    @property
-    def fuse(self) -> tuple[Pass, ...]:
-        """Passes that put instructions together into `custom_call`s that the backend knows."""
-        ...
+if TYPE_CHECKING:
+    from gptrs.optimizer.stage import PassRun
 
 
 @dataclass(frozen=True)
@@ -213,7 +196,7 @@ def _compile(
     program: Program, backend: Backend, roles: tuple[InputRole, ...], request: _CompileRequest
 ) -> Prepared:
     pass_statistics.install_if_asked()
-    load_trace_sinks()
+    late_binding.load_trace_sinks()
     sinks = trace.sinks()
     if not sinks:
         return _Compiler(backend, roles, request).compile(program)
@@ -313,11 +296,11 @@ class _Compiler:
         return found
 
     def _optimized_anew(self, program: Program) -> Split:
-        pipeline = self._pipeline()
-        canonical = pipeline.before_folding(Inlining(self._knows).apply(program))
-        split = self._fold(canonical)
-        self.optimized = pipeline.after_folding(split.program)
-        return Split(self.optimized, split.inputs)
+        parameters = [role is InputRole.PARAMETER for role in self.roles]
+        folded = parameters if self.request.fold else None
+        split = late_binding.optimize(program, self.backend, folded, self.observe)
+        self.optimized = split.program
+        return split
 
     def _executable(self, program: Program, roles: Sequence[InputRole]) -> Executable:
         guards, streaming = self.request.guards, self.request.streaming
@@ -348,26 +331,3 @@ class _Compiler:
             return compiled(self.backend, program, roles)
         compile_ = partial(compiled, self.backend)
         return streamed_executable(program, roles, compile_, self.request.streaming)
-
-    def _pipeline(self) -> Pipeline:
-        own = self.backend if isinstance(self.backend, BackendWithPasses) else None
-        return Pipeline(
-            legalize=own.legalize if own else (),
-            fuse=own.fuse if own else (),
-            evaluate=self._evaluate,
-            observe=self.observe,
-        )
-
-    def _fold(self, program: Program) -> Split:
-        if not self.request.fold:
-            return Split(program, tuple(range(len(program.main.body.params))))
-        return fold_parameters(program, [role is InputRole.PARAMETER for role in self.roles])
-
-    def _evaluate(self, program: Program) -> list[np.ndarray]:
-        executable = compiled(self.backend, program, ())
-        return [to_host(self.backend, result) for result in executable.run(())]
-
-    def _knows(
-        self, op: CustomCall, operands: Sequence[TensorType], results: Sequence[TensorType]
-    ) -> bool:
-        return self.backend.refusal(op, operands, results) is None

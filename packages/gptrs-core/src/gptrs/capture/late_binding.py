@@ -1,8 +1,8 @@
-"""The places where capture reaches into layers above it: imported by name, on first use.
+"""Imports by name, on first use: of layers above capture, and of the passes of the optimizer.
 
 Everything else imports downwards only. Here a tensor finds its functionals, a program its backend
 and its trace sinks, a signature the active overrides, and a functional the implementations that
-plugins bring.
+plugins bring. A program that is found on disk needs no passes.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from gptrs.backend.protocol import Backend
+    from gptrs.ir.program import Program
+    from gptrs.optimizer.split import Split
+    from gptrs.optimizer.stage import PassRun
 
 Found = tuple[Callable[..., object], Callable[..., object] | None]
 """An implementation of a functional, and its `declines` predicate, if it has one."""
@@ -41,6 +44,17 @@ def functional(name: str) -> Callable[..., Any]:
 def origin_of(backend: Backend) -> str:
     """Return the backend with what brought it, for messages: "backend `x` (from x-dist 1.0)"."""
     return import_module("gptrs.plugins.manager").origin_of(backend)
+
+
+def optimize(
+    program: Program,
+    backend: Backend,
+    parameters: Sequence[bool] | None,
+    observe: Callable[[PassRun], None] | None,
+) -> Split:
+    """Return what `gptrs.capture.optimization.optimize` makes of a program."""
+    module = import_module("gptrs.capture.optimization")
+    return module.optimize(program, backend, parameters, observe)
 
 
 def default_backend() -> Backend:

@@ -11,7 +11,7 @@ from gptrs.functionals.activation import softmax
 from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.layout import cast
 from gptrs.functionals.masks import causal_mask, sliding_window_mask
-from gptrs.functionals.matching.patterns import pattern_examples
+from gptrs.functionals.matching.examples import pattern_examples
 from gptrs.functionals.operands import (
     expand,
     require_integer,

@@ -9,7 +9,7 @@ from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.registry import functional
-from gptrs.functionals.matching.patterns import pattern_examples
+from gptrs.functionals.matching.examples import pattern_examples
 from gptrs.functionals.operands import (
     expand,
     require_float,

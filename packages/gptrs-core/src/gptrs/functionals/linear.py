@@ -8,7 +8,7 @@ from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.registry import functional
-from gptrs.functionals.matching.patterns import pattern_example
+from gptrs.functionals.matching.examples import pattern_example
 from gptrs.functionals.operands import expand, require_same_dtype, require_shape
 from gptrs.ir.shapes import broadcast_shapes
 

@@ -13,7 +13,7 @@ from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.registry import functional
-from gptrs.functionals.matching.patterns import pattern_example
+from gptrs.functionals.matching.examples import pattern_example
 from gptrs.functionals.operands import (
     axis_of,
     expand,

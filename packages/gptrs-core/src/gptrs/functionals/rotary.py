@@ -11,7 +11,7 @@ from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.layout import cast
-from gptrs.functionals.matching.patterns import pattern_examples
+from gptrs.functionals.matching.examples import pattern_examples
 from gptrs.functionals.operands import (
     expand,
     require_float,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from gptrs.errors import ProgramError
@@ -39,7 +41,18 @@ class Signature:
         return f"({params}) -> ({results})"
 
 
-class Op:
+class _Immutable:
+    """Base of `Op`: its frozen dataclass refuses its own fields, this refuses all other names."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+@dataclass(frozen=True, eq=False)
+class Op(_Immutable):
     """One kind of instruction. Subclasses are decorated with `@op(name)`; fields are attributes.
 
     A subclass states its operands as the parameters of `infer`, one `TensorType` each (a starred
@@ -155,6 +168,13 @@ class Op:
         )
 
 
+def _field_types(cls: type[Op]) -> dict[str, Any]:
+    """Return the types of the fields, which are written in the module of the class."""
+    written = {field.name: field.type for field in dataclasses.fields(cls)}
+    holder = SimpleNamespace(__annotations__=written)
+    return typing.get_type_hints(holder, vars(sys.modules[cls.__module__])) if written else {}
+
+
 @dataclass_transform(frozen_default=True)
 def op(name: str) -> Callable[[OpType], OpType]:
     """Class decorator: make the class a frozen dataclass and register it under its text name."""
@@ -162,16 +182,15 @@ def op(name: str) -> Callable[[OpType], OpType]:
     def register(cls: OpType) -> OpType:
         if name in OPS:
             raise ValueError(f"op `{name}` is already defined by {OPS[name].__qualname__}")
-        decorated = dataclasses.dataclass(frozen=True, eq=False)(cls)
-        # Not `inspect.signature`, nor hints where no attribute needs them: they are slow, and all
-        # ops are registered when a process starts.
+        # All ops are registered when a process starts, so what is slow is left out: methods that
+        # `Op` has for ops without attributes, `inspect.signature`, hints of all but attributes.
+        has_attributes = bool(inspect.get_annotations(cls))
+        decorated = dataclasses.dataclass(frozen=True, eq=False)(cls) if has_attributes else cls
         infer = decorated.infer.__code__
         decorated.name = name
         decorated.variadic = bool(infer.co_flags & inspect.CO_VARARGS)
         decorated.operand_names = infer.co_varnames[1 : infer.co_argcount]
-        fields = dataclasses.fields(typing.cast("Any", decorated))
-        hints = typing.get_type_hints(decorated) if fields else {}
-        decorated.attribute_types = {field.name: hints[field.name] for field in fields}
+        decorated.attribute_types = _field_types(decorated)
         decorated.attribute_kinds = {
             name: attribute_kind(hint) for name, hint in decorated.attribute_types.items()
         }

@@ -1,6 +1,11 @@
-"""The optimizer: passes and rewrites that make a program smaller and keep what it computes."""
+"""The optimizer: passes and rewrites that make a program smaller and keep what it computes.
 
-from gptrs.optimizer.pipeline import optimize
-from gptrs.optimizer.rewrite.journal import recording
+Its names, listed in `__init__.pyi`, are imported on first use: a program that an earlier process
+optimized needs none of the passes.
+"""
 
-__all__ = ["optimize", "recording"]
+from __future__ import annotations
+
+from gptrs.lazy_names import attach
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

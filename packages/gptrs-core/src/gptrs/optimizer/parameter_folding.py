@@ -3,37 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gptrs.ir.copying import with_operands
 from gptrs.ir.ops.layout import Reshape
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.optimizer.evaluation import CHEAP, cut, definitions, known_instructions
 from gptrs.optimizer.passes.dead_code import without_dead_code
+from gptrs.optimizer.split import Recipe, Split
 
 GROWTH_ALLOWED = 4_096
 """Bytes by which a derived parameter may exceed those that it is made of."""
 _VIEWS = (*CHEAP, Reshape)
 """Not worth to be kept for themselves."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """A derived parameter: a program over parameters of the whole one computes it."""
-
-    program: Program
-    """It gives one result."""
-    inputs: tuple[int, ...]
-    """The parameters of the whole program that it takes, by position."""
-
-
-@dataclass(frozen=True)
-class Split:
-    """A program that takes derived parameters, and how to make them."""
-
-    program: Program
-    inputs: tuple[int | Recipe, ...]
-    """By parameter of `@main`: the position of one of the whole program, or a derived one."""
 
 
 def fold_parameters(program: Program, constant: Sequence[bool]) -> Split:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 from gptrs.errors import UsageError
 from gptrs.ir.program import Program
-from gptrs.optimizer.environment import Variables
 from gptrs.optimizer.evaluation import Evaluator
 from gptrs.optimizer.pass_base import Pass, RewritePass
 from gptrs.optimizer.passes.broadcast_folding import BROADCAST_FOLDING
@@ -33,6 +31,7 @@ from gptrs.optimizer.passes.strength_reduction import STRENGTH_REDUCTION
 from gptrs.optimizer.passes.tile_folding import TILE_FOLDING
 from gptrs.optimizer.passes.transpose_folding import TRANSPOSE_FOLDING
 from gptrs.optimizer.passes.unit_dims import UNIT_DIMS
+from gptrs.optimizer.rounds import FIRST_ROUNDS, LAST_ROUNDS, rounds
 from gptrs.optimizer.stage import Observer, Stage
 
 FOLDINGS: tuple[RewritePass, ...] = (
@@ -77,14 +76,6 @@ PIPELINE: tuple[Pass, ...] = (
 """What the first stage runs, in this order; where there is an evaluator, constants are folded after
 it. The last stage is the same but for `SPECIALIZATION` in the place of `CANONICALIZATION`."""
 
-FIRST_ROUNDS, LAST_ROUNDS = "GPTRS_OPT_PRE_ITERS", "GPTRS_OPT_POST_ITERS"
-"""The environment variables with the most rounds of the first and of the last stage."""
-
-_SETTINGS = Variables(FIRST_ROUNDS, LAST_ROUNDS)
-
-MAX_ROUNDS = 8
-"""How often those stages run at most; each stops as soon as a round changes nothing."""
-
 
 @dataclass(frozen=True)
 class Pipeline:
@@ -112,7 +103,7 @@ class Pipeline:
         """Return `program` in canonical form, and as the backend wants it."""
         return self._run(
             program,
-            Stage("canonicalize", self._with_constants(PIPELINE), _rounds(FIRST_ROUNDS)),
+            Stage("canonicalize", self._with_constants(PIPELINE), rounds(FIRST_ROUNDS)),
             Stage("legalize", self.legalize),
         )
 
@@ -122,7 +113,7 @@ class Pipeline:
         return self._run(
             program,
             Stage("fuse", self.fuse),
-            Stage("clean up", self._with_constants(last), _rounds(LAST_ROUNDS)),
+            Stage("clean up", self._with_constants(last), rounds(LAST_ROUNDS)),
         )
 
     def run(self, program: Program) -> Program:
@@ -173,21 +164,3 @@ def known_passes(evaluate: Evaluator | None = None) -> tuple[Pass, ...]:
     """
     folding = () if evaluate is None else (ConstantFolding(evaluate),)
     return (*PIPELINE, *folding, *FOLDINGS, SPECIALIZATION, *SPECIALIZATIONS)
-
-
-def pipeline_settings() -> tuple[str | None, ...]:
-    """Return the environment variables on which the result of a pipeline depends."""
-    return _SETTINGS.values()
-
-
-def _rounds(variable: str) -> int:
-    """Return the rounds that an environment variable asks for.
-
-    Raise UsageError unless it is a number >= 0.
-    """
-    text = os.environ.get(variable, "")
-    if not text:
-        return MAX_ROUNDS
-    if not (text.isascii() and text.isdigit()):
-        raise UsageError(f"`{variable}` must be a number of rounds, 0 or more, got {text!r}")
-    return int(text)

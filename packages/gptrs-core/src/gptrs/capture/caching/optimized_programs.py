@@ -22,7 +22,7 @@ from gptrs.cache_files import Entries, files_in, keep_within, remove
 from gptrs.errors import GptrsError
 from gptrs.ir import dtypes
 from gptrs.ir.size_guards import SizeGuards
-from gptrs.optimizer.parameter_folding import Split
+from gptrs.optimizer.split import Split
 from gptrs.private_files import (
     private_folder,
     read_own,

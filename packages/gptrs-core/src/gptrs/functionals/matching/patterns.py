@@ -14,16 +14,16 @@ import contextvars
 import functools
 import inspect
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
 
 from gptrs.capture import execute
 from gptrs.capture.graph import Argument, GraphSlice, Leaf
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import GptrsError, UsageError
 from gptrs.functionals.matching.attribute_readers import Reader, readers_of
+from gptrs.functionals.matching.examples import EXAMPLES, pattern_names
 from gptrs.ir.dtypes import DType, f16, f32
 from gptrs.ir.printer import print_region
 from gptrs.ir.program import Program, Region, Value
@@ -36,7 +36,6 @@ from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs.optimizer.rewrite.template import Definer, Template, TemplateMatch
 
-Function = TypeVar("Function", bound=Callable[..., object])
 Example = Mapping[str, object]
 """Arguments of an example call by parameter: a `TensorType` for a tensor."""
 
@@ -268,39 +267,13 @@ def _outline(region: Region) -> object:
     return tuple(lines), tuple(numbers[value] for value in region.results)
 
 
-_patterns: dict[str, tuple[Callable[..., object], list[Example]]] = {}
-
-
-def pattern_example(**arguments: object) -> Callable[[Function], Function]:
-    """Decorator: derive a pattern of the function from this example call.
-
-    A tensor is given by its type in text, `x="f32[2, 3]"`; other arguments as they are, in the form
-    of op attributes: axes from the front, pairs as pairs. Give one example for each kind of call
-    with a program of its own, and two for each number that must be read off a program: one with
-    another value.
-    """
-    return pattern_examples([arguments])
-
-
-def pattern_examples(
-    calls: Iterable[Mapping[str, object]],
-) -> Callable[[Function], Function]:
-    """Decorator: `pattern_example` for each of `calls`."""
-
-    def add(function: Function) -> Function:
-        _patterns.setdefault(function.__name__, (function, []))[1][:0] = calls
-        return function
-
-    return add
-
-
 @functools.cache
 def pattern(name: str) -> FunctionalPattern:
     """Return the pattern of the function called `name`; UsageError lists those that have one."""
-    if name not in _patterns:
-        listed = ", ".join(sorted(_patterns))
+    if name not in EXAMPLES:
+        listed = ", ".join(pattern_names())
         raise UsageError(f"there is no pattern `{name}`", hint=f"there are: {listed}")
-    function, calls = _patterns[name]
+    function, calls = EXAMPLES[name]
     parameters = inspect.signature(function).parameters
     tensors = {key for key, each in parameters.items() if "Tensor" in str(each.annotation)}
     return FunctionalPattern(name, function, [_with_types(call, tensors) for call in calls])
@@ -312,8 +285,3 @@ def _with_types(call: Example, tensors: Collection[str]) -> Example:
         name: parse_type(given) if name in tensors and isinstance(given, str) else given
         for name, given in call.items()
     }
-
-
-def pattern_names() -> tuple[str, ...]:
-    """Return the names of the functions that have a pattern, sorted."""
-    return tuple(sorted(_patterns))

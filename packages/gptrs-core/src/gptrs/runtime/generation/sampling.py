@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -81,9 +82,14 @@ class Sampler:
 
     def __init__(self, sampling: Sampling, stream: int = 0) -> None:
         self._sampling = sampling
-        key = (stream,) if stream else ()
-        seeds = np.random.SeedSequence(sampling.seed, spawn_key=key)
-        self._random = np.random.Generator(np.random.PCG64(seeds))
+        self._stream = stream
+
+    @cached_property
+    def _random(self) -> np.random.Generator:
+        """The random state; greedy texts need none, nor what it imports."""
+        key = (self._stream,) if self._stream else ()
+        seeds = np.random.SeedSequence(self._sampling.seed, spawn_key=key)
+        return np.random.Generator(np.random.PCG64(seeds))
 
     def choose(self, logits: np.ndarray) -> int:
         """Return the next token for processed logits f32 [V]; of equal ones the smallest.

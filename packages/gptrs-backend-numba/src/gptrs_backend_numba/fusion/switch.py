@@ -1,0 +1,12 @@
+"""Whether programs are fused: the fusions themselves are imported for programs not seen before."""
+
+from __future__ import annotations
+
+import os
+
+VARIABLE = "GPTRS_NUMBA_FUSE"
+
+
+def is_on() -> bool:
+    """Return whether fusions run: `GPTRS_NUMBA_FUSE=0` helps to find wrong ones."""
+    return os.environ.get(VARIABLE) != "0"

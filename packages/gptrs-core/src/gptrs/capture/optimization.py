@@ -1,0 +1,80 @@
+"""Optimize a captured program for a backend; `compilation` imports it for what is not on disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from gptrs.backend.protocol import Backend
+from gptrs.capture.backend_calls import compiled, to_host
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.program import Program
+from gptrs.ir.tensor_type import TensorType
+from gptrs.optimizer.parameter_folding import fold_parameters
+from gptrs.optimizer.pass_base import Pass
+from gptrs.optimizer.passes.inlining import Inlining
+from gptrs.optimizer.pipeline import Pipeline
+from gptrs.optimizer.split import Split
+from gptrs.optimizer.stage import PassRun
+
+
+@runtime_checkable
+class BackendWithPasses(Protocol):
+    """A backend that takes part in the pipeline; both are stages of it, see `Pipeline`."""
+
+    @property
+    def legalize(self) -> tuple[Pass, ...]:
+        """Passes that replace what the backend does not take."""
+        ...
+
+    @property
+    def fuse(self) -> tuple[Pass, ...]:
+        """Passes that put instructions together into `custom_call`s that the backend knows."""
+        ...
+
+
+def optimize(
+    program: Program,
+    backend: Backend,
+    parameters: Sequence[bool] | None,
+    observe: Callable[[PassRun], None] | None,
+) -> Split:
+    """Run the pipeline for `backend` on `program`.
+
+    What depends on `parameters` alone (one flag an input) is cut out of it, unless they are None.
+    `observe` is called after every pass.
+    """
+    for_backend = _ForBackend(backend)
+    pipeline = for_backend.pipeline(observe)
+    canonical = pipeline.before_folding(Inlining(for_backend.knows).apply(program))
+    if parameters is None:
+        split = Split(canonical, tuple(range(len(canonical.main.body.params))))
+    else:
+        split = fold_parameters(canonical, parameters)
+    return Split(pipeline.after_folding(split.program), split.inputs)
+
+
+@dataclass(frozen=True)
+class _ForBackend:
+    backend: Backend
+
+    def pipeline(self, observe: Callable[[PassRun], None] | None) -> Pipeline:
+        own = self.backend if isinstance(self.backend, BackendWithPasses) else None
+        return Pipeline(
+            legalize=own.legalize if own else (),
+            fuse=own.fuse if own else (),
+            evaluate=self._evaluate,
+            observe=observe,
+        )
+
+    def knows(
+        self, op: CustomCall, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> bool:
+        return self.backend.refusal(op, operands, results) is None
+
+    def _evaluate(self, program: Program) -> list[np.ndarray]:
+        executable = compiled(self.backend, program, ())
+        return [to_host(self.backend, result) for result in executable.run(())]
