@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
+from gptrs_cli.generate import prompt
+from gptrs_cli.generate.prompt_lines import LONGEST_LINE
 from runtime.tiny_chat import save_tiny_chat
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
@@ -237,3 +241,35 @@ def test_conversations_in_a_file(gptrs, tmp_path):
         assert found[name]["token_ids"] == alone["token_ids"]
         assert found[name]["prompt_token_ids"] == alone["prompt_token_ids"]
         assert alone["prompt"] == f"system: s<|end|>\nuser: {text}<|end|>\nassistant: "
+
+
+@pytest.mark.parametrize("source", ["pipe", "stdin"])
+def test_prompts_may_come_through_a_pipe(gptrs_process, model_directory, prompts, tmp_path, source):
+    asked = ["generate", "--model", model_directory, "--greedy", "--max-tokens", 2, "--prompts"]
+    data = prompts.read_bytes()
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if source == "pipe":
+        threading.Thread(target=lambda: pipe.write_bytes(data), daemon=True).start()
+        result = gptrs_process(*asked, pipe)
+    else:
+        result = gptrs_process(*asked, "-", stdin=data)
+    assert (result.code, set(records(result.out))) == (0, set(IDS))
+
+
+def test_a_line_is_bounded_and_a_device_refused(run, tmp_path):
+    file = tmp_path / "prompts.jsonl"
+    file.write_bytes(b'{"prompt": "a"}\n' + b" " * (LONGEST_LINE + 1))
+    result = run("--prompts", file)
+    assert result.code == 3
+    assert f"line 2 of `{file}` has more than {LONGEST_LINE} bytes" in result.err
+    result = run("--prompts", "/dev/zero")
+    assert (result.code, result.out) == (3, "")
+    assert "cannot read the prompts from `/dev/zero`: it is a device or socket" in result.err
+
+
+def test_a_prompt_without_an_end_is_refused(run, monkeypatch):
+    monkeypatch.setattr(prompt, "LARGEST_PROMPT", 1000)
+    result = run("--prompt-file", "/dev/zero")
+    assert result.code == 3
+    assert "the prompt from `/dev/zero` has more than 1000 bytes" in result.err

@@ -70,7 +70,7 @@ class BatchOptions:
         option(
             "--prompts",
             "Many prompts, each an object on a line: `prompt`, `prompt_ids` or `messages`, perhaps"
-            " `id` and `max_tokens`; each result is a line.",
+            " `id` and `max_tokens`; each result is a line. `-` is standard input.",
             metavar="FILE.jsonl",
         ),
     ] = None

@@ -6,7 +6,6 @@ import os
 import stat
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 from gptrs.errors import UsageError
 from gptrs_cli.generate.options import PromptOptions
@@ -14,6 +13,8 @@ from gptrs_cli.options.inputs import parse_integers
 from gptrs_cli.terminal.failures import InputFileError
 
 DEMO_PROMPT = "def read_file(path):\n"
+LARGEST_PROMPT = 256 << 20
+"""Bytes: a file without an end, such as a device, must not fill the memory."""
 _STDIN = "-"
 
 
@@ -64,7 +65,13 @@ def _is_piped() -> bool:
 def _read_text(file: str) -> str:
     shown = "standard input" if file == _STDIN else f"`{file}`"
     try:
-        data = sys.stdin.buffer.read() if file == _STDIN else Path(file).read_bytes()
+        if file == _STDIN:
+            data = sys.stdin.buffer.read(LARGEST_PROMPT + 1)
+        else:
+            with open(file, "rb") as source:
+                data = source.read(LARGEST_PROMPT + 1)
+        if len(data) > LARGEST_PROMPT:
+            raise InputFileError(f"the prompt from {shown} has more than {LARGEST_PROMPT} bytes")
         return data.decode("utf-8")
     except OSError as error:
         raise InputFileError(f"cannot read the prompt from {shown}: {error.strerror}") from error

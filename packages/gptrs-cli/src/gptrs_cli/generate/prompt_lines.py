@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import stat
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, cast
+from typing import BinaryIO, Final, cast
 
 from gptrs.errors import UsageError
 from gptrs.quoting import quoted, shown_value
@@ -13,6 +16,9 @@ from gptrs.runtime.chat.messages import Message, checked_messages
 from gptrs.strict_json import parse_object
 from gptrs_cli.terminal.failures import InputFileError
 
+LONGEST_LINE: Final = 16 << 20
+"""Bytes, some four million tokens."""
+_STDIN: Final = "-"
 _KEYS: Final = ("prompt", "prompt_ids", "messages")
 
 Id = str | int
@@ -34,17 +40,18 @@ class PromptLine:
 
 
 def read_prompt_lines(path: Path) -> list[PromptLine]:
-    """Return the prompts in a file of JSON lines, of which other keys are ignored.
+    """Return the prompts in a file, pipe or, for `-`, standard input of JSON lines.
 
-    InputFileError for a file that cannot be read or has no prompts, and, with the number of the
-    line, for a malformed line or an id that occurs twice.
+    Other keys are ignored. InputFileError for a file that cannot be read or has no prompts, and,
+    with the number of the line, for a malformed line, one of more than LONGEST_LINE bytes, or an id
+    that occurs twice.
     """
-    shown = quoted(str(path), 200)
+    shown = "standard input" if str(path) == _STDIN else quoted(str(path), 200)
     try:
-        data = path.read_bytes()
+        with _opened(path, shown) as file:
+            lines = list(_lines(file, shown))
     except OSError as error:
         raise InputFileError(f"cannot read the prompts from {shown}: {error.strerror}") from error
-    lines = list(_lines(data, shown))
     if not lines:
         raise InputFileError(
             f"{shown} has no prompts", hint='a line is an object such as {"prompt": "Once"}'
@@ -60,10 +67,29 @@ def read_prompt_lines(path: Path) -> list[PromptLine]:
     return lines
 
 
-def _lines(data: bytes, shown: str) -> Iterator[PromptLine]:
-    for number, line in enumerate(data.split(b"\n"), start=1):
+def _opened(path: Path, shown: str) -> BinaryIO:
+    if str(path) == _STDIN:
+        return open(sys.stdin.fileno(), "rb", closefd=False)
+    mode = path.stat().st_mode
+    if not (stat.S_ISREG(mode) or stat.S_ISFIFO(mode) or stat.S_ISDIR(mode)):
+        raise InputFileError(
+            f"cannot read the prompts from {shown}: it is a device or socket",
+            hint="name a file or a pipe, or `-` for standard input",
+        )
+    return path.open("rb")
+
+
+def _lines(file: BinaryIO, shown: str) -> Iterator[PromptLine]:
+    for number in itertools.count(1):
+        line = file.readline(LONGEST_LINE + 1)
+        where = f"line {number} of {shown}"
+        if not line:
+            return
+        if len(line) > LONGEST_LINE:
+            raise InputFileError(
+                f"{where} has more than {LONGEST_LINE} bytes", hint="one object a line"
+            )
         if line.strip():
-            where = f"line {number} of {shown}"
             record = parse_object(line, where, InputFileError, hint="one object a line")
             yield _prompt_line(record, number, where)
 
