@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from llvmlite import ir
 
+from gptrs_backend_numba.codegen.deferred import intrinsic
 from gptrs_backend_numba.codegen.machine import call_llvm
 from gptrs_backend_numba.codegen.target import features
 
@@ -11,6 +12,8 @@ FEATURES = features()
 """Names of the features of the processor, as LLVM calls them."""
 FUSED = bool(FEATURES & {"fma", "neon"})
 """True if there is an instruction for fused multiply-adds; without one they are slow calls."""
+_PRODUCT = "fma" if FUSED else "fmuladd"
+"""LLVM's name of a multiply-add that is rounded once, or as the processor likes."""
 HALVES = bool(FEATURES & {"f16c", "neon"})
 """True if there is an instruction that widens half-precision floats."""
 
@@ -24,6 +27,16 @@ VECTOR = ir.VectorType(F32, WIDTH)
 """The type of a vector register."""
 ZERO = ir.Constant(VECTOR, [0.0] * WIDTH)
 """A vector of zeros."""
+
+
+@intrinsic
+def multiply_add(typing_context, x, y, z):
+    """Return `x * y + z` of floats of 32 bits, rounded like a lane of `Emitter.multiply_add`."""
+
+    def generate(context, builder, signature, arguments):
+        return call_llvm(builder, f"llvm.{_PRODUCT}.f32", F32, list(arguments))
+
+    return x(x, x, x), generate
 
 
 class Emitter:
@@ -97,9 +110,8 @@ class Emitter:
         return b.shuffle_vector(single, undefined, words(0))
 
     def multiply_add(self, x, y, z):
-        """Return `x * y + z` of vectors, rounded once where the processor can."""
-        name = "fma" if FUSED else "fmuladd"
-        return call_llvm(self.builder, f"llvm.{name}.v{WIDTH}f32", VECTOR, [x, y, z])
+        """Return `x * y + z` of vectors, rounded once where the processor can; else twice."""
+        return call_llvm(self.builder, f"llvm.{_PRODUCT}.v{WIDTH}f32", VECTOR, [x, y, z])
 
     def prefetch(self, pointer, write=0, near=3):
         """Prefetch the cache line of an address, which need not exist; where `near` is 2, to L2.

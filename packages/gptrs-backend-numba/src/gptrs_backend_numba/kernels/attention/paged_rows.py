@@ -8,9 +8,9 @@ from gptrs.ir.dtypes import DType
 from gptrs_backend_numba.codegen.deferred import register_jitable
 from gptrs_backend_numba.codegen.elements import load_of, memory_of, store_of
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
-from gptrs_backend_numba.codegen.machine import divide, fma, keep_alive, pointer
+from gptrs_backend_numba.codegen.machine import divide, keep_alive, pointer
 from gptrs_backend_numba.codegen.scalar import tanh_f32
-from gptrs_backend_numba.codegen.vector_ir import WIDTH
+from gptrs_backend_numba.codegen.vector_ir import WIDTH, multiply_add
 from gptrs_backend_numba.kernels.attention.attention_ir import prefetch_row
 from gptrs_backend_numba.kernels.attention.paged_geometry import (
     BLOCK,
@@ -173,7 +173,7 @@ def score_keys_part(
         for j in range(count if whole < HEAD_DIM else 0):
             K = pointer(key + j * KEY_BYTES, ELEMENT)
             for d in range(whole, HEAD_DIM):
-                W[place + j] = fma(X[d], load(K[d]), W[place + j])
+                W[place + j] = multiply_add(X[d], load(K[d]), W[place + j])
 
 
 @kernel_part
@@ -197,7 +197,7 @@ def add_values_part(
             for j in range(count):
                 V = pointer(value + j * SIZE * VALUE_DIM, ELEMENT)
                 for e in range(vectors * WIDTH, VALUE_DIM):
-                    A[e] = fma(W[place + j], load(V[e]), A[e])
+                    A[e] = multiply_add(W[place + j], load(V[e]), A[e])
 
 
 def attend_rows(query: DType, kind: PageKind) -> SpecializedKernel:
