@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import gptrs
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
@@ -135,6 +136,26 @@ def _with_other_weights(folder: Path) -> None:
     save_file(weights, folder / "model.safetensors")
 
 
+def _with_another_row_of_the_embedding(folder: Path) -> None:
+    """Change the vector of one token of the prompt."""
+    weights = load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("wte.weight"))
+    weights[name][PROMPT[3]] += np.float32(0.5)
+    save_file(weights, folder / "model.safetensors")
+
+
+def _with_another_last_byte(folder: Path) -> None:
+    data = bytearray((folder / "model.safetensors").read_bytes())
+    data[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(data)
+
+
+def _with_other_overrides(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["runtime"] = {"functional_overrides": {"gelu": "prefer=portable"}}
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def _with_other_tokenizer(folder: Path) -> None:
     text = (folder / "tokenizer.json").read_text()
     (folder / "tokenizer.json").write_text(text + "\n")
@@ -149,6 +170,9 @@ def _without_tokenizer(folder: Path) -> None:
     [
         (_with_other_setting, "model"),
         (_with_other_weights, "model"),
+        (_with_another_row_of_the_embedding, "model"),
+        (_with_another_last_byte, "model"),
+        (_with_other_overrides, "model"),
         (_with_other_tokenizer, "tokenizer"),
         (_without_tokenizer, "tokenizer"),
     ],
@@ -158,6 +182,20 @@ def test_another_model_or_tokenizer_is_refused(safetensors, directory, tmp_path,
     change(folder)
     other = load_model(folder, backend="ref")
     with pytest.raises(CheckpointError, match=f"made with another {what} than that of `other`"):
+        load(safetensors, other)
+
+
+def test_other_overrides_in_force_are_refused(safetensors, model):
+    with (
+        gptrs.overrides({"gelu": "prefer=portable"}),
+        pytest.raises(CheckpointError, match="made with another model"),
+    ):
+        load(safetensors, model)
+
+
+def test_a_file_of_another_backend_is_refused(safetensors, directory):
+    other = load_model(directory, backend="numba")
+    with pytest.raises(CheckpointError, match="made with another backend than that of"):
         load(safetensors, other)
 
 
@@ -189,7 +227,7 @@ def test_other_files_are_refused(safetensors, model, directory, tmp_path):
         load(tmp_path / "none.safetensors", model)
     about = json.loads(load_file(safetensors)["prompt_cache"].tobytes())
     older = np.frombuffer(json.dumps({**about, "layout": 1}).encode(), np.uint8)
-    with pytest.raises(CheckpointError, match=r"has layout 1 .* 2 is read; remove the file"):
+    with pytest.raises(CheckpointError, match=r"has layout 1 .* 3 is read; remove the file"):
         load(_edited(safetensors, tmp_path, prompt_cache=older), model)
     for change in ({"digest": None}, {"tokens": np.array([1, 2])}, {"tokens": None}):
         with pytest.raises(CheckpointError, match="is damaged"):

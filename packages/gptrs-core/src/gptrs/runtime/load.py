@@ -66,6 +66,7 @@ class LoadedModel:
         self.backend = backend
         self.load_seconds = load_seconds
         module = guarded(module, self.kind)
+        self.overrides = overrides
         self._module = OverriddenModel(module, overrides) if overrides else module
         self.files = source
         self._image_processor: ImageProcessor | None = None

@@ -29,7 +29,8 @@ class MappedTensors:
 
     Arrays that `read` returned stay valid after `close` and keep the mapping alive. A file must not
     shrink while arrays over it are in use: a tensor that was not read yet is then refused, but one
-    already handed out is memory that is gone.
+    already handed out is memory that is gone. `stamp` is the file as it was when it was opened,
+    None if it had been changed just before.
     """
 
     def __init__(
@@ -49,7 +50,7 @@ class MappedTensors:
             raise CheckpointError(f"cannot map {quoted(str(path), 200)}: {problem}") from problem
         self._mapping: mmap.mmap | None = mapping
         release = self._release = weakref.finalize(self, os.close, self._descriptor)
-        self._file = WeightFile.of(str(path), self._descriptor, lambda: release.alive)
+        self.stamp = WeightFile.of(str(path), self._descriptor, lambda: release.alive)
 
     @property
     def entries(self) -> Mapping[str, TensorEntry]:
@@ -92,10 +93,10 @@ class MappedTensors:
         CheckpointError if there is none of that name.
         """
         entry = self.entry(name)
-        if self._file is None:
+        if self.stamp is None:
             return None
         place = (name, entry.tag, entry.shape, entry.offset, entry.nbytes)
-        return WeightIdentity.of(repr(place).encode(), self._file)
+        return WeightIdentity.of(repr(place).encode(), self.stamp)
 
     def read(self, name: str) -> np.ndarray:
         """Return the tensor as a read-only array of its stored dtype: a view of the mapping.

@@ -22,7 +22,7 @@ from gptrs.runtime.generation.paged_cache import PagedCache
 from gptrs.runtime.load import LoadedModel
 from gptrs.strict_json import parse_object
 
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 """Changes whenever the meaning of such a file does."""
 
 _ABOUT = "prompt_cache"
@@ -123,6 +123,7 @@ def _expected(model: LoadedModel, cache: PagedCache) -> dict[str, object]:
     return {
         "layout": LAYOUT,
         "model": model_identity(model),
+        "backend": model.backend.name,
         "tokenizer": None if data is None else hashlib.blake2b(data, digest_size=16).hexdigest(),
         "dtype": cache.dtype.name,
         "page": PAGE_SIZE,

@@ -1,0 +1,134 @@
+"""The digest of all weights of a model, every byte of them, kept on disk for later processes.
+
+Reading and digesting takes a second for each GiB, on two cores. So the digest of a set of files is
+kept in the cache under what tells files apart without reading them, `WeightFile.digest`: inode,
+size, and the times of the last change of content and inode. No program can set the latter back.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from blake3 import blake3
+
+from gptrs.backend.weight_identity import WeightFile
+from gptrs.cache_files import keep_within
+from gptrs.checkpoint.param_source import FileSource, ParamSource
+from gptrs.errors import CheckpointError
+from gptrs.private_files import private_folder, read_own, whole_file, write_all
+from gptrs.quoting import quoted
+
+FOLDER: Final = "identities"
+SIZE: Final = 32
+"""Bytes of a digest."""
+_VERSION: Final = b"gptrs weights 1\n"
+"""Changes with the way in which digests are made."""
+_CHECK: Final = 16
+_NAMES: Final = re.compile(r"[0-9a-f]{32}")
+_BUDGET: Final = 1 << 20
+"""Bytes of all kept digests: some 16,000 models."""
+
+
+def weights_digest(weights: ParamSource) -> bytes:
+    """Return 32 bytes that are others for any other names, types or bytes of weights.
+
+    They are the same wherever the weights lie, and in whatever files. CheckpointError if a file
+    changed after it was opened: nobody knows then which of its bytes were used.
+    """
+    files = _files(weights)
+    if files is None:
+        return _digest(weights)
+    _require_unchanged(files)
+    key = hashlib.blake2b(b"".join([_VERSION, *(file.digest for file in files)]), digest_size=16)
+    path = _path(key.hexdigest())
+    kept = None if path is None else _read(path)
+    if kept is not None:
+        return kept
+    made = _digest(weights)
+    _require_unchanged(files)
+    if path is not None:
+        _write(path, made)
+    return made
+
+
+def _files(weights: ParamSource) -> Sequence[WeightFile] | None:
+    """Return the files of the weights; None where one was changed a moment ago, or there is none.
+
+    Another change could leave such a file with the same times.
+    """
+    if not isinstance(weights, FileSource):
+        return None
+    found = [file.stamp for file in weights.open_files()]
+    known = [file for file in found if file is not None]
+    return known if len(known) == len(found) else None
+
+
+def _require_unchanged(files: Sequence[WeightFile]) -> None:
+    for file in files:
+        if not file.unchanged():
+            raise CheckpointError(
+                f"{quoted(file.path, 200)} was changed after the model was loaded",
+                hint="load the model again",
+            )
+
+
+def _digest(weights: ParamSource) -> bytes:
+    digest = blake3(_VERSION, max_threads=blake3.AUTO)
+    for name in sorted(weights.names()):
+        text = name.encode("utf-8", "surrogatepass")
+        digest.update(len(text).to_bytes(8, "little") + text)
+        try:
+            type = str(weights.type_of(name)).encode()
+        except CheckpointError:  # of a dtype that is not read: no model has such a weight
+            type = b"?"
+        digest.update(len(type).to_bytes(8, "little") + type)
+        if type != b"?":
+            for part in _parts(weights, name):
+                digest.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+    return digest.digest(length=SIZE)
+
+
+def _parts(weights: ParamSource, name: str) -> Iterator[np.ndarray]:
+    """Yield the elements of a tensor; those of files are read, not mapped, and soon forgotten."""
+    if isinstance(weights, FileSource):
+        yield from weights.parts(name)
+    else:
+        yield weights.load(name)
+
+
+def _path(name: str) -> Path | None:
+    """Return where a digest is kept, None where the folder cannot be private."""
+    try:
+        return private_folder(FOLDER) / name
+    except OSError:
+        return None
+
+
+def _read(path: Path) -> bytes | None:
+    """Return the digest in a file, None if it is missing, damaged, or that of other weights."""
+    try:
+        data = read_own(path, SIZE + _CHECK)
+    except OSError:
+        return None
+    if data is None or data[SIZE:] != _check(path.name, data[:SIZE]):
+        return None
+    return data[:SIZE]
+
+
+def _write(path: Path, digest: bytes) -> None:
+    try:
+        with whole_file(path) as descriptor:
+            write_all(descriptor, digest + _check(path.name, digest))
+        keep_within(path.parent, _NAMES, _BUDGET)
+    except OSError:  # it is computed again next time
+        return
+
+
+def _check(name: str, digest: bytes) -> bytes:
+    """Return what ends the file: a file under the name of another one is noticed by it."""
+    return hashlib.blake2b(_VERSION + name.encode() + digest, digest_size=_CHECK).digest()
