@@ -54,7 +54,8 @@ def _spy(monkeypatch: pytest.MonkeyPatch, name: str, found: Compiled) -> None:
 
 def widened_elements(program: Program) -> int:
     """Elements that the largest cast of a program gives; each of its symbols stands for 40."""
-    made = [each for each in program.main.body.instructions if isinstance(each.op, Cast)]
+    bodies = [function.body for function in program.functions]
+    made = [each for body in bodies for each in body.instructions if isinstance(each.op, Cast)]
     sizes = [each.result.type.size for each in made]
     forty = dict.fromkeys(symbols_of(sizes), 40)
     return max((evaluated(size, forty) for size in sizes), default=0)

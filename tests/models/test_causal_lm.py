@@ -16,6 +16,7 @@ from gptrs.ir.ops.contraction import DotGeneral
 from gptrs.ir.symbolic_dim import symbol
 from gptrs.nn import CausalLMModule, PagedTexts
 from gptrs.optimizer.fusion import find_calls
+from gptrs.optimizer.passes.inlining import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from models.llama_support import save_llama
 from models.models_support import save_gpt2
@@ -44,7 +45,8 @@ class Captured(ExecutionTraceSink):
         self.programs: list[Program] = []
 
     def before_program(self, event: CompileStart) -> None:
-        self.programs.append(event.program)
+        inlined = Inlining(lambda op, operands, results: True).apply(event.program)
+        self.programs.append(inlined)
 
 
 def norms(program: Program, name: str) -> list[tuple[object, ...]]:

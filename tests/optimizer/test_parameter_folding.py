@@ -205,3 +205,40 @@ def test_random_programs_keep_every_bit():
             for given, value in zip(run_split(found, list(inputs.values())), wanted, strict=True):
                 assert given.tobytes() == value.tobytes(), f"seed {seed}"
     assert derived >= 40
+
+
+LAYERS = """
+func @layer(%x: f32[4, 3], %weight: f32[3], %shift: f32[3]) -> f32[4, 3] {
+  %scale = exp %weight : f32[3]
+  %rows = broadcast_to %scale {shape = [4, 3]} : f32[4, 3]
+  %moved = sqrt %shift : f32[3]
+  %shifts = broadcast_to %moved {shape = [4, 3]} : f32[4, 3]
+  %scaled = mul %x, %rows : f32[4, 3]
+  %y = add %scaled, %shifts : f32[4, 3]
+  return %y
+}
+func @main(%x: f32[4, 3], %v: f32[3], %w: f32[3], %s: f32[3], %given: f32[3]) -> f32[4, 3] {
+  %0 = call %x, %v, %s {function = @layer} : f32[4, 3]
+  %1 = call %0, %w, %given {function = @layer} : f32[4, 3]
+  return %1
+}
+"""
+
+
+def test_functions_take_what_is_derived_of_constants_in_all_their_calls():
+    found = split(LAYERS, "v", "w", "s")
+    first, second = recipes(found)
+    assert first.program is second.program
+    assert (first.inputs, second.inputs) == ((1,), (2,))
+    assert found.inputs == (0, 3, 4, first, second)
+    ops = [made.op.name for made in found.program.functions[0].body.instructions]
+    assert "exp" not in ops
+    assert "sqrt" in ops, "one call passes an argument"
+    rng = np.random.default_rng(2)
+    shapes = [(4, 3), (3,), (3,), (3,), (3,)]
+    inputs = [rng.uniform(1, 2, shape).astype(np.float32) for shape in shapes]
+    whole = run(
+        parse_program("ptir.v0.5\n" + LAYERS),
+        dict(zip("xvws", inputs, strict=False)) | {"given": inputs[4]},
+    )
+    np.testing.assert_array_equal(run_split(found, inputs)[0], whole[0])

@@ -43,6 +43,7 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
 
     name = "numba"
     legalize: tuple[Pass, ...] = ()
+    shares_functions = True
 
     def __init__(self, threads: int) -> None:
         self.threads = threads

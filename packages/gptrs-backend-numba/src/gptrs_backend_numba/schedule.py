@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -105,7 +105,10 @@ class Context:
     """The inputs whose contents never change: weights."""
     streamed: frozenset[int] = frozenset()
     """The parameters that are streamed: a packed copy would have to be made in every run."""
-    packings: list[Packing] = field(default_factory=list[Packing])
+    packings: dict[Packing, int] = field(default_factory=dict[Packing, int])
+    """Packed copies that calls read, with their indices."""
+    repeated: dict[Hashable, object] = field(default_factory=dict[Hashable, object])
+    """What the lowering of functions keeps for other calls of them."""
 
 
 class Builder:
@@ -213,8 +216,12 @@ class Builder:
 
     def include(self, inner: Builder) -> None:
         """Append the steps of a region, and own the memory that it has made."""
-        self.steps += inner.steps
-        self._made |= inner._made
+        self.add(inner.steps, inner._made)
+
+    def add(self, steps: Iterable[ScheduleStep], made: Iterable[Storage]) -> None:
+        """Append steps, and own the memory that they make."""
+        self.steps += steps
+        self._made.update(made)
 
     def deliver(self, view: View, target: View) -> None:
         """Make `target` hold the elements of `view`, a result of the region, when it ends.

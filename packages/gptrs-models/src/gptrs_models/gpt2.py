@@ -18,6 +18,7 @@ from gptrs.nn import (
     LayerNorm,
     Linear,
     RaggedStep,
+    captured_once,
     merge_heads,
     split_heads,
 )
@@ -110,6 +111,7 @@ class Block(Module):
         self.ln_2 = LayerNorm(params / "ln_2", config.n_embd, config.layer_norm_epsilon)
         self.mlp = MLP(config, params / "mlp")
 
+    @captured_once
     def __call__(self, x: Tensor, cache: LayerCache) -> Tensor:
         """[N, C] -> [N, C]."""
         x = x + self.attn(self.ln_1(x), cache)

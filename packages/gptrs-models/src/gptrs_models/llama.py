@@ -20,6 +20,7 @@ from gptrs.nn import (
     RaggedStep,
     RMSNorm,
     Rope,
+    captured_once,
     merge_heads,
     split_heads,
 )
@@ -81,6 +82,7 @@ class Block(Module):
         self.post_attention_layernorm = RMSNorm(params / "post_attention_layernorm", dim, epsilon)
         self.mlp = MLP(config, params / "mlp")
 
+    @captured_once
     def __call__(self, x: Tensor, rope: Rope, cache: LayerCache) -> Tensor:
         """[N, C] -> [N, C]."""
         x = x + self.self_attn(self.input_layernorm(x), rope, cache)

@@ -13,6 +13,7 @@ from gptrs_backend_numba.jumps import Begin, Jump, Label, Next
 from gptrs_backend_numba.lowering.regions import lower_region
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
+from gptrs_backend_numba.repeated_steps import RepeatedSteps, operands_key
 from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.views import Counter, Storage, View
 
@@ -85,9 +86,17 @@ def call(builder: Builder, unit: Unit) -> None:
     (name,) = unit.last.op.callees()
     operands = [builder.view(value) for value in unit.last.operands]
     owned = [view.storage for view in operands if builder.may_overwrite(view)]
-    function = builder.context.functions[name]
-    inner, views = lower_region(builder.context, function, operands, owned)
-    builder.include(inner)
+    context = builder.context
+    key = operands_key(operands, owned, context)
+    known = None if key is None else context.repeated.get((name, key))
+    if isinstance(known, RepeatedSteps):
+        steps, views, made = known.at(operands, context)
+        builder.add(steps, made)
+    else:
+        inner, views = lower_region(context, context.functions[name], operands, owned)
+        if key is not None:
+            context.repeated[name, key] = RepeatedSteps.of(operands, inner.steps, views, context)
+        builder.include(inner)
     for value, view in zip(unit.last.results, views, strict=True):
         builder.bind(value, view)
 

@@ -158,10 +158,9 @@ def packed(builder: Builder, weight: View) -> View:
 def kept(builder: Builder, packing: Packing) -> View:
     """Return the packed copy of a parameter, one for all calls that read it."""
     packings = builder.context.packings
-    if packing not in packings:
-        packings.append(packing)
+    index = packings.setdefault(packing, len(packings))
     size = packing.layout.nbytes // 4
-    storage = Storage(MemorySpace.PACKED, packings.index(packing), packing.layout.nbytes)
+    storage = Storage(MemorySpace.PACKED, index, packing.layout.nbytes)
     return View(storage, dtypes.f32, (size,), dense_strides((size,)))
 
 

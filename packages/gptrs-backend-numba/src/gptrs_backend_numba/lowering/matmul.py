@@ -143,9 +143,8 @@ def _packed(builder: Builder, view: View, packing: Packing) -> View:
     """Return the packed copy of a right side, one for all products with it."""
     packings = builder.context.packings
     layout, size = packing.layout, view.dtype.itemsize
-    if packing not in packings:
-        packings.append(packing)
-    storage = Storage(MemorySpace.PACKED, packings.index(packing), layout.nbytes)
+    index = packings.setdefault(packing, len(packings))
+    storage = Storage(MemorySpace.PACKED, index, layout.nbytes)
     shape = (layout.nbytes // size,)
     return View(storage, view.dtype, shape, dense_strides(shape))
 

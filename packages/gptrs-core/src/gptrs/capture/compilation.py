@@ -40,22 +40,31 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Derivation:
-    """A recipe of a derived parameter on a backend, compiled when it is first needed."""
+class Computation:
+    """The program of derived parameters on a backend, compiled when it is first needed."""
 
-    recipe: Recipe
+    program: Program
     backend: Backend
 
     @cached_property
     def digest(self) -> bytes:
-        """Tells recipes apart by their content."""
-        text = print_program(self.recipe.program)
+        """Tells computations apart by their content."""
+        text = print_program(self.program)
         return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
     @cached_property
-    def _executable(self) -> Executable:
-        roles = [InputRole.ARGUMENT] * len(self.recipe.inputs)
-        return compile_program(self.recipe.program, self.backend, roles, origin="parameter")
+    def executable(self) -> Executable:
+        """The compiled program."""
+        roles = [InputRole.ARGUMENT] * len(self.program.main.body.params)
+        return compile_program(self.program, self.backend, roles, origin="parameter")
+
+
+@dataclass(frozen=True)
+class Derivation:
+    """A recipe of a derived parameter on a backend; equal layers share the computation."""
+
+    recipe: Recipe
+    computation: Computation
 
     def derive(self, leaves: Sequence[Leaf], held: Collection[Leaf]) -> Parameter:
         """Return the parameter derived from `leaves` by the recipe, computed on first use.
@@ -69,26 +78,28 @@ class Derivation:
         assert len(parents) == len(sources), "only parameters are folded"
         content = b"".join(parent.key.to_bytes(16, "little") for parent in parents)
         key = int.from_bytes(
-            hashlib.blake2b(self.digest + content, digest_size=16).digest(), "little"
+            hashlib.blake2b(self.computation.digest + content, digest_size=16).digest(), "little"
         )
         return parents[0].derived(key, lambda: self._made(key, parents, held))
 
     def _made(self, key: int, parents: Sequence[Parameter], held: Collection[Leaf]) -> Parameter:
+        backend = self.computation.backend
+
         def load() -> np.ndarray:
             buffers = [parent.buffer(keep=parent in held) for parent in parents]
-            (result,) = self._executable.run(buffers)
+            (result,) = self.computation.executable.run(buffers)
             for parent, buffer in zip(parents, buffers, strict=True):
                 if not parent.loaded:
-                    release_pages(to_host(self.backend, buffer))
-            return to_host(self.backend, result)
+                    release_pages(to_host(backend, buffer))
+            return to_host(backend, result)
 
         (result,) = self.recipe.program.main.body.results
         name = "_".join(("derived", *(parent.name for parent in parents)))
         streamer = parents[0].streamer
-        recipe = f"{self.digest.hex()} {settings_for(self.backend)}"
+        recipe = f"{self.computation.digest.hex()} {settings_for(backend)}"
         identity = identity_of_computed(recipe, [parent.identity for parent in parents])
         return Parameter(
-            result.type, key, name, load, self.backend, streamer, parents, identity=identity
+            result.type, key, name, load, backend, streamer, parents, identity=identity
         )
 
 
@@ -266,10 +277,7 @@ class _Compiler:
         else:
             with deciding(guards):
                 split = self._optimized(program)
-        inputs = tuple(
-            Derivation(source, self.backend) if isinstance(source, Recipe) else source
-            for source in split.inputs
-        )
+        inputs = self._inputs(split)
         roles = [
             self.roles[source] if isinstance(source, int) else InputRole.PARAMETER
             for source in inputs
@@ -279,12 +287,24 @@ class _Compiler:
         executable = self._executable(split.program, roles)
         return Prepared(self.request.number, executable, inputs, need if guards else None)
 
+    def _inputs(self, split: Split) -> tuple[int | Derivation, ...]:
+        shared: dict[int, Computation] = {}
+        inputs: list[int | Derivation] = []
+        for source in split.inputs:
+            if isinstance(source, int):
+                inputs.append(source)
+                continue
+            made = Computation(source.program, self.backend)
+            inputs.append(Derivation(source, shared.setdefault(id(source.program), made)))
+        return tuple(inputs)
+
     def _optimized(self, program: Program) -> Split:
         """Return what is made of `program`: found on disk, unless somebody watches the passes."""
         settings, fold = settings_for(self.backend), self.request.fold
         key = None
-        if self.observe is None and len(program.main.body.instructions) >= SMALLEST_KEPT:
-            key = optimization_key(program, self.backend, self.roles, settings, fold=fold)
+        if self.observe is None and _size(program) >= SMALLEST_KEPT:
+            shared = settings, self._share
+            key = optimization_key(program, self.backend, self.roles, shared, fold=fold)
         if key is None:
             return self._optimized_anew(program)
         guards, store = self.request.guards, optimized_programs()
@@ -298,9 +318,14 @@ class _Compiler:
     def _optimized_anew(self, program: Program) -> Split:
         parameters = [role is InputRole.PARAMETER for role in self.roles]
         folded = parameters if self.request.fold else None
-        split = late_binding.optimize(program, self.backend, folded, self.observe)
+        split = late_binding.optimize(program, self.backend, folded, self._share, self.observe)
         self.optimized = split.program
         return split
+
+    @property
+    def _share(self) -> bool:
+        """Whether the backend may see functions; streaming cuts `@main` into parts."""
+        return self.request.fold and self.request.streaming is None
 
     def _executable(self, program: Program, roles: Sequence[InputRole]) -> Executable:
         guards, streaming = self.request.guards, self.request.streaming
@@ -331,3 +356,8 @@ class _Compiler:
             return compiled(self.backend, program, roles)
         compile_ = partial(compiled, self.backend)
         return streamed_executable(program, roles, compile_, self.request.streaming)
+
+
+def _size(program: Program) -> int:
+    """Return the instructions of all functions, those of regions left out."""
+    return sum(len(function.body.instructions) for function in program.functions)

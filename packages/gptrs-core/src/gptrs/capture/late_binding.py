@@ -50,11 +50,12 @@ def optimize(
     program: Program,
     backend: Backend,
     parameters: Sequence[bool] | None,
+    share: bool,
     observe: Callable[[PassRun], None] | None,
 ) -> Split:
     """Return what `gptrs.capture.optimization.optimize` makes of a program."""
     module = import_module("gptrs.capture.optimization")
-    return module.optimize(program, backend, parameters, observe)
+    return module.optimize(program, backend, parameters, share, observe)
 
 
 def default_backend() -> Backend:

@@ -36,20 +36,34 @@ class BackendWithPasses(Protocol):
         ...
 
 
+@runtime_checkable
+class SharingBackend(Protocol):
+    """A backend that may take functions: those that a program calls several times."""
+
+    @property
+    def shares_functions(self) -> bool:
+        """Whether its passes and `compile` see them; otherwise all calls are inlined."""
+        ...
+
+
 def optimize(
     program: Program,
     backend: Backend,
     parameters: Sequence[bool] | None,
+    share: bool,
     observe: Callable[[PassRun], None] | None,
 ) -> Split:
     """Run the pipeline for `backend` on `program`.
 
     What depends on `parameters` alone (one flag an input) is cut out of it, unless they are None.
-    `observe` is called after every pass.
+    With `share`, a backend that takes functions gets those that are called several times; all
+    others are inlined. `observe` is called after every pass.
     """
     for_backend = _ForBackend(backend)
     pipeline = for_backend.pipeline(observe)
-    canonical = pipeline.before_folding(Inlining(for_backend.knows).apply(program))
+    shares = share and isinstance(backend, SharingBackend) and backend.shares_functions
+    inlined = Inlining(for_backend.knows, share=shares).apply(program)
+    canonical = pipeline.before_folding(inlined)
     if parameters is None:
         split = Split(canonical, tuple(range(len(canonical.main.body.params))))
     else:

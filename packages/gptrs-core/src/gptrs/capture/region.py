@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, cast
 
 from gptrs.capture.graph import (
@@ -80,6 +80,24 @@ def capture_body(name: str, function: Body, types: Sequence[TensorType]) -> Capt
     returned = function(*map(Tensor, arguments))
     results = tuple(resolve(tensor.source) for tensor in _tensors(name, returned))
     return _BodyCapture(name, arguments, results, first).captured()
+
+
+def capture_block(
+    name: str, function: Callable[[Sequence[Tensor]], Sequence[Tensor]], sources: Sequence[Source]
+) -> tuple[CapturedBody, tuple[int, ...]]:
+    """Call `function` with placeholders for all of `sources`; return the body, and which it uses.
+
+    Its arguments are those that it uses.
+    """
+    arguments = [
+        Argument(source.type, position, source.backend) for position, source in enumerate(sources)
+    ]
+    first = next_age()
+    results = tuple([resolve(tensor.source) for tensor in function([*map(Tensor, arguments)])])
+    body = _BodyCapture(name, tuple(arguments), results, first).captured()
+    read = {*results, *(operand for node in body.nodes for operand in node.operands)}
+    used = tuple([argument for argument in arguments if argument in read])
+    return replace(body, arguments=used), tuple([argument.position for argument in used])
 
 
 def _tensors(name: str, returned: object) -> list[Tensor]:

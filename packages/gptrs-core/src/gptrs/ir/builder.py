@@ -23,13 +23,16 @@ class Builder:
     def __init__(self, functions: Sequence[Function] = ()) -> None:
         self._functions = tuple(functions)
         self._params: list[Value] = []
+        self._names: set[str] = set()
         self._instructions: list[Instruction] = []
         self._defined: set[Value] = set()
 
     def param(self, type_: TensorType, name: str | None = None) -> Value:
         """Add a parameter; ProgramError when its name is taken."""
-        if name is not None and any(param.name == name for param in self._params):
-            raise ProgramError(f"parameter `%{name}` is defined twice")
+        if name is not None:
+            if name in self._names:
+                raise ProgramError(f"parameter `%{name}` is defined twice")
+            self._names.add(name)
         value = Value(type_, name)
         self._params.append(value)
         self._defined.add(value)

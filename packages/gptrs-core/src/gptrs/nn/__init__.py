@@ -4,6 +4,7 @@ from gptrs.nn.activations import ACTIVATIONS
 from gptrs.nn.attention import LayerCache, merge_heads, split_heads
 from gptrs.nn.batch_norm import BatchNorm2d
 from gptrs.nn.cache_spec import CacheGroup, CacheSpec, cache_groups
+from gptrs.nn.captured_once import captured_once
 from gptrs.nn.causal_lm import CausalLMModule
 from gptrs.nn.convolution import Conv2d
 from gptrs.nn.embedding import Embedding
@@ -39,6 +40,7 @@ __all__ = [
     "Rope",
     "RopeSettings",
     "cache_groups",
+    "captured_once",
     "class_head",
     "merge_heads",
     "output_channels",

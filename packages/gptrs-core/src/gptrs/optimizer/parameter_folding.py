@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from gptrs.ir.copying import with_operands
+from gptrs.ir.ops.control_flow import Call
 from gptrs.ir.ops.layout import Reshape
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.optimizer.evaluation import CHEAP, cut, definitions, known_instructions
@@ -25,8 +27,20 @@ def fold_parameters(program: Program, constant: Sequence[bool]) -> Split:
     what must not be computed ahead (see `known_instructions`). What is only returned is not kept
     either: who asks for it has it then. A recipe that fails does so when it
     is first needed. Parameters that only recipes read, or nothing, are left out of the program;
-    those that are not constant stay.
+    those that are not constant stay. Functions are folded like `@main`, for the parameters that are
+    constant in all calls of theirs in `@main`, and take what is derived from there.
     """
+    lifted = _with_folded_functions(program, constant)
+    if lifted is None:
+        return _fold_main(program, constant)
+    flags = [isinstance(source, int) and constant[source] for source in lifted.inputs]
+    folded = _fold_main(lifted.program, flags)
+    inputs = [lifted.inputs[each] if isinstance(each, int) else each for each in folded.inputs]
+    return Split(folded.program, tuple(inputs))
+
+
+def _fold_main(program: Program, constant: Sequence[bool]) -> Split:
+    """Fold parameters as `fold_parameters` does, in `@main` alone."""
     region = program.main.body
     given = [param for param, flag in zip(region.params, constant, strict=True) if flag]
     known = known_instructions(region, given)
@@ -44,6 +58,56 @@ def fold_parameters(program: Program, constant: Sequence[bool]) -> Split:
     main = Region((*params, *derived.values()), body.instructions, body.results)
     others = (f for f in program.functions if f.name != "main")
     return Split(Program((*others, Function("main", main))), inputs)
+
+
+def _with_folded_functions(program: Program, constant: Sequence[bool]) -> Split | None:
+    """Return `program` whose calls take derived parameters; None if no function has any."""
+    main = program.main.body
+    numbers = {param: n for n, param in enumerate(main.params) if constant[n]}
+    calls: dict[str, list[Instruction]] = {}
+    for made in main.instructions:
+        if isinstance(made.op, Call):
+            calls.setdefault(made.op.function, []).append(made)
+    splits: dict[str, Split] = {}
+    for function in program.functions:
+        known = calls.get(function.name)
+        if known is None:
+            continue
+        flags = [
+            all(made.operands[n] in numbers for made in known)
+            for n in range(len(function.body.params))
+        ]
+        split = _fold_main(Program((Function("main", function.body),)), flags)
+        if any(isinstance(source, Recipe) for source in split.inputs):
+            splits[function.name] = split
+    return _lifted(program, splits, numbers) if splits else None
+
+
+def _lifted(program: Program, splits: Mapping[str, Split], numbers: Mapping[Value, int]) -> Split:
+    main = program.main.body
+    derived: dict[Value, Recipe] = {}
+    kept: list[Instruction] = []
+    for made in main.instructions:
+        split = splits.get(made.op.function) if isinstance(made.op, Call) else None
+        if split is not None:
+            operands: list[Value] = []
+            for source, param in zip(split.inputs, split.program.main.body.params, strict=True):
+                if isinstance(source, int):
+                    operands.append(made.operands[source])
+                    continue
+                operands.append(Value(param.type))
+                inputs = tuple(numbers[made.operands[n]] for n in source.inputs)
+                derived[operands[-1]] = Recipe(source.program, inputs)
+            made = replace(made, operands=tuple(operands))
+        kept.append(made)
+    body = Region((*main.params, *derived), tuple(kept), main.results)
+    functions = [
+        Function(each.name, splits[each.name].program.main.body) if each.name in splits else each
+        for each in program.functions
+        if each.name != "main"
+    ]
+    inputs = (*range(len(main.params)), *derived.values())
+    return Split(Program((*functions, Function("main", body))), inputs)
 
 
 def _frontier(region: Region, foldable: set[Instruction], given: set[Value]) -> list[Value]:

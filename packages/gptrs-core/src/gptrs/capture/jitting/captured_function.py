@@ -15,6 +15,7 @@ from gptrs.capture.jitting.compiled_steps import StepKey, SymbolicKey
 from gptrs.capture.jitting.dynamic_axes import AxesTree, DynamicAxes
 from gptrs.capture.jitting.pytree import AS_GIVEN, Structure, count_tensors, flatten, rebuild
 from gptrs.capture.jitting.pytree_nodes import Refusal, Tree
+from gptrs.capture.jitting.repeated_calls import collecting_calls
 from gptrs.capture.jitting.size_needed import size_needed
 from gptrs.capture.late_binding import load_signature_contexts
 from gptrs.capture.parameter import Parameter
@@ -35,6 +36,11 @@ _open_captures: ContextVar[tuple[tuple[object, StepKey], ...]] = ContextVar(
 def add_signature_context(value: Callable[[], Hashable]) -> None:
     """Make `value()` part of every signature: ambient state that changes what is captured."""
     _contexts.append(value)
+
+
+def signature_context() -> tuple[Hashable, ...]:
+    """Return the ambient state that changes what is captured now."""
+    return tuple([value() for value in _contexts])
 
 
 @dataclass(eq=False, slots=True)
@@ -120,8 +126,7 @@ class CapturedFunction:
         shape = self._signature.shape(args, kwargs)
         tensors: list[Tensor] = []
         structures = shape.flatten(args, kwargs, tensors)
-        context = tuple([value() for value in _contexts])
-        return JitCall(shape, structures, tensors, context, self._dynamic)
+        return JitCall(shape, structures, tensors, signature_context(), self._dynamic)
 
     def capture(
         self, call: JitCall, inputs: Sequence[Source], symbolic: SymbolicKey | None = None
@@ -171,7 +176,7 @@ class CapturedFunction:
             )
         token = _open_captures.set((*opened, (self, key)))
         try:
-            with execute.capturing():
+            with execute.capturing(), collecting_calls():
                 return call.shape.call(self._function, call.structures, iter(tensors))
         finally:
             _open_captures.reset(token)

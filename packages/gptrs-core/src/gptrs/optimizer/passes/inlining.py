@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gptrs.ir.copying import splice, with_operands
@@ -19,29 +20,46 @@ Knows = Callable[[CustomCall, Sequence[TensorType], Sequence[TensorType]], bool]
 class Inlining:
     """`call x {function = @f} -> f(x)`, and the same for `custom_call`s that `knows` denies.
 
-    A program of `@main` alone comes out. A custom call that is known loses its decomposition; one
+    A program of `@main` alone comes out, and with `share` of the functions besides that `@main`
+    calls more than once. A custom call that is known loses its decomposition; one
     that is not known and has none stays, for the backend to refuse.
     """
 
     knows: Knows
+    share: bool = False
     name: str = "inlining"
 
     def apply(self, program: Program) -> Program:
         """Return `program` without calls; itself if there is nothing to change."""
         bodies: dict[str, Region] = {}
+        shared = _called_often(program.main.body) if self.share else frozenset[str]()
         for function in program.reachable():
-            bodies[function.name] = _Inliner(self.knows, bodies).region(function.body)
+            kept = shared if function.name == "main" else frozenset[str]()
+            bodies[function.name] = _Inliner(self.knows, bodies, kept).region(function.body)
         if len(program.functions) == 1 and bodies["main"] is program.main.body:
             return program
-        return Program((Function("main", bodies["main"]),))
+        functions = [Function(name, bodies[name]) for name in bodies if name in shared]
+        return Program((*functions, Function("main", bodies["main"])))
+
+
+def _called_often(region: Region) -> frozenset[str]:
+    """Return the functions that several instructions of `region` call."""
+    calls = Counter(made.op.function for made in region.instructions if isinstance(made.op, Call))
+    return frozenset(name for name, count in calls.items() if count > 1)
 
 
 class _Inliner:
-    """Rebuilds regions; `bodies` holds the callees, in which nothing is left to inline."""
+    """Rebuilds regions; `bodies` holds the callees, in which nothing is left to inline.
 
-    def __init__(self, knows: Knows, bodies: Mapping[str, Region]) -> None:
+    Calls of `kept` functions stay.
+    """
+
+    def __init__(
+        self, knows: Knows, bodies: Mapping[str, Region], kept: Collection[str] = ()
+    ) -> None:
         self._knows = knows
         self._bodies = bodies
+        self._kept = kept
 
     def region(self, region: Region) -> Region:
         """Return `region` with the calls in it, at any depth, inlined; itself if there are none."""
@@ -70,6 +88,8 @@ class _Inliner:
 
     def _callee(self, instruction: Instruction) -> Region | None:
         op = instruction.op
+        if isinstance(op, Call) and op.function in self._kept:
+            return None
         if isinstance(op, Call | CustomCall) and op.callees():
             return self._bodies[op.callees()[0]]
         return None
