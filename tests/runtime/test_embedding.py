@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import logging
+import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import gptrs
+from fuzzing.tiny_models import save_tiny_model
+from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.errors import ModelError, UsageError
 from gptrs.runtime.embedding.embed import cosine_similarities
+from gptrs_backend_ref.backend import RefBackend, create
 from gptrs_models.bert import Bert
 from runtime.tiny_bert import (
     CONTEXT,
+    TRANSFORMER,
     WIDTH,
+    WORDS,
     module,
     save_dense,
     save_sentence_bert,
@@ -213,6 +220,84 @@ def test_few_programs_serve_many_lengths(plain):
     embedder = model.text_embedder()
     assert isinstance(embedder, Bert)
     assert embedder._encode.compiled <= 6
+
+
+def random_texts(count: int, most: int) -> list[str]:
+    rng = random.Random(count)
+    return [" ".join(rng.choices(WORDS[4:], k=rng.randint(1, most))) for _ in range(count)]
+
+
+@pytest.fixture(scope="module")
+def long_texts(tmp_path_factory) -> Path:
+    """A model with a context of 128 tokens and a `Dense` after its pooling."""
+    folder = tmp_path_factory.mktemp("embedding") / "long"
+    normal = np.random.default_rng(2).normal
+    sizes: dict[str, object] = {
+        "vocab_size": len(WORDS),
+        "hidden_size": WIDTH,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "intermediate_size": 24,
+        "max_position_embeddings": 128,
+    }
+
+    def weight(shape: Sequence[int]) -> np.ndarray:
+        return normal(len(shape) == 1, 0.3, shape).astype(np.float32)
+
+    save_tiny_model(folder, "bert", create(), sizes, weight)
+    save_tokenizer(folder / "tokenizer.json")
+    parts = [TRANSFORMER, module("Pooling", "1_Pooling"), module("Dense", "2_Dense")]
+    write_json(folder / "modules.json", [*parts, module("Normalize", "3_Normalize")])
+    write_json(folder / "1_Pooling" / "config.json", MEAN)
+    save_dense(folder / "2_Dense", outputs=5)
+    return folder
+
+
+def test_two_programs_serve_100_lengths(long_texts, backend):
+    if not isinstance(backend, SymbolicBackend):
+        pytest.skip("the backend compiles no symbols")
+    model = gptrs.load_model(long_texts, backend=backend.name)
+    texts = [" ".join(["cat"] * count) for count in range(1, 101)]
+    for text in texts:
+        gptrs.embed(model, [text])
+    gptrs.embed(model, texts, batch_size=7)
+    embedder = model.text_embedder()
+    assert isinstance(embedder, Bert)
+    assert embedder._encode.compiled <= 2
+
+
+def test_a_text_has_the_same_bits_alone_and_in_company(long_texts, backend):
+    model = gptrs.load_model(long_texts, backend=backend.name)
+    texts = random_texts(40, 100)
+    alone = np.concatenate([gptrs.embed(model, [text]) for text in texts])
+    for size in (3, 32):
+        together = gptrs.embed(model, texts, batch_size=size)
+        if backend.name == "numba":
+            assert together.tobytes() == alone.tobytes()
+        else:
+            np.testing.assert_allclose(together, alone, atol=2e-6)
+
+
+@pytest.mark.parametrize("length", [1, 8, 9, 100])
+def test_a_backend_names_the_sizes_that_it_wants(long_texts, length):
+    class Powers(RefBackend):
+        def padded_size(self, size: int) -> int:
+            return 1 << (size - 1).bit_length()
+
+    model = gptrs.load_model(long_texts, backend="ref")
+    expected = gptrs.embed(model, ["cat " * length] * 3)
+    shapes: list[tuple[int, ...]] = []
+    embedder = model.text_embedder()
+    encode = embedder.encode
+
+    def noted(tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        shapes.append(tokens.shape)
+        return encode(tokens, mask)
+
+    vars(embedder)["encode"] = noted
+    vars(model)["backend"] = Powers()
+    np.testing.assert_allclose(gptrs.embed(model, ["cat " * length] * 3), expected, atol=2e-6)
+    assert [size & (size - 1) for size in shapes[0]] == [0, 0]
 
 
 def test_progress_is_told(plain):

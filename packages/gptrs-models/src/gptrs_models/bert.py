@@ -184,8 +184,8 @@ class Bert(Module):
         body = params / "bert" if "bert.embeddings.word_embeddings.weight" in params else params
         self.embeddings = Embeddings(config, body / "embeddings")
         self.encoder = Encoder(config, body / "encoder")
-        self._encode = jit(self._last_state)
-        self._collect = jit(self._named_states)
+        self._encode = jit(self._last_state, dynamic={"tokens": ("B", "T"), "mask": ("B", "T")})
+        self._collect = jit(self._named_states, dynamic={"tokens": ("B", "T")})
 
     @property
     def context_length(self) -> int:

@@ -94,8 +94,8 @@ class TextEmbedder(Protocol):
 
         Each text begins in the first column and has a token at least; padding, any known token,
         follows it. Vectors of padding are finite and mean nothing. A row's vectors are those that
-        it has alone, to rounding. A program is compiled for each B and T. ContextLengthError if T
-        is too large.
+        it has alone, to rounding. Few programs serve all B and T (`jit(dynamic=...)`) on a backend
+        that takes symbols. ContextLengthError if T is too large.
         """
         ...
 

@@ -8,6 +8,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from gptrs.backend.protocol import Backend
+from gptrs.backend.symbolic import PaddingBackend, SymbolicBackend, padded_size
 from gptrs.capture.shape_buckets import bucket
 from gptrs.errors import UsageError
 from gptrs.quoting import listed, quoted
@@ -18,7 +20,9 @@ from gptrs.runtime.load import LoadedModel, require_known_tokens
 BATCH_SIZE: Final = 32
 """Texts that run together unless the caller says otherwise."""
 _SHORTEST: Final = 16
-"""Tokens that short texts are padded to."""
+"""Tokens that short texts are padded to where each length is a program."""
+_FEWEST: Final = 8
+"""Tokens that short texts are padded to elsewhere: kernels for fewer may round in another way."""
 
 _RECIPES: WeakKeyDictionary[LoadedModel, EmbeddingRecipe] = WeakKeyDictionary()
 
@@ -137,10 +141,15 @@ def _pooled(
     pooled: list[np.ndarray] = []
     for rows in _batches(order, batch_size):
         if progress is not None:
-            progress(sum(map(len, pooled)), len(tokens))
-        padded, mask = _padded([tokens[row] for row in rows], batch_size, embedder.context_length)
-        vectors = embedder.encode(padded, mask)[: len(rows)]
-        pooled.append(pooling(vectors, mask[: len(rows)], skipped))
+            progress(len(pooled), len(tokens))
+        texts = [tokens[row] for row in rows]
+        longest = max(map(len, texts))
+        sizes = _sizes(model.backend, len(texts), longest, batch_size, embedder.context_length)
+        vectors = embedder.encode(*_padded(texts, *sizes))
+        # Each by itself: sums over padding may round in another way.
+        for own, text in zip(vectors, texts, strict=False):
+            seen = np.ones((1, len(text)), bool)
+            pooled.append(pooling(own[np.newaxis, : len(text)], seen, skipped))
     if progress is not None:
         progress(len(tokens), len(tokens))
     found = np.concatenate(pooled)
@@ -154,12 +163,21 @@ def _batches(order: Sequence[int], size: int) -> Iterator[Sequence[int]]:
         yield order[start : start + size]
 
 
+def _sizes(
+    backend: Backend, rows: int, longest: int, most_rows: int, context: int
+) -> tuple[int, int]:
+    """Return the number of texts and of tokens to pad to: few ones, unless any will do."""
+    if isinstance(backend, SymbolicBackend):
+        return rows, min(max(longest, _FEWEST), context)
+    if isinstance(backend, PaddingBackend):
+        return padded_size(backend, rows), min(padded_size(backend, longest), context)
+    return bucket(rows, first=1, limit=most_rows), _padded_length(longest, context)
+
+
 def _padded(
-    rows: Sequence[Sequence[int]], most_rows: int, context: int
+    rows: Sequence[Sequence[int]], count: int, length: int
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens si64 and their mask i1, padded at the right and below to one of few sizes."""
-    count = bucket(len(rows), first=1, limit=most_rows)
-    length = _padded_length(max(map(len, rows)), context)
+    """Return tokens si64 [count, length] and their mask i1, padded at the right and below."""
     tokens = np.zeros((count, length), np.int64)
     mask = np.zeros((count, length), bool)
     # A row that is padding sees itself: one that saw nothing would be NaN.

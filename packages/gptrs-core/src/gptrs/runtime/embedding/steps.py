@@ -35,7 +35,9 @@ class Dense:
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
         """[N, D] -> [N, E]."""
-        product = x.astype(np.float64) @ self.weight.astype(np.float64).T
+        weight = self.weight.astype(np.float64)
+        # Row by row: BLAS may sum those of a matrix in another order.
+        product = np.stack([weight @ row for row in x.astype(np.float64)])
         if self.bias is not None:
             product = product + self.bias
         return ACTIVATIONS[self.activation](product).astype(np.float32)
