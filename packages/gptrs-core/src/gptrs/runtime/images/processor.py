@@ -69,7 +69,10 @@ class ImageProcessor:
         if self.crop is not None:
             pixels = center_crop(pixels, *self.crop)
         table = self._levels()
-        return np.stack([table[:, channel][pixels[..., channel]] for channel in range(3)])
+        values = np.empty((3, *pixels.shape[:2]), np.float32)
+        for channel in range(3):
+            np.take(table[:, channel], pixels[..., channel], out=values[channel], mode="clip")
+        return values
 
     @property
     def output_size(self) -> tuple[int, int] | None:
