@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gptrs_backend_numba.codegen.kernel_entry import Entry, encoded
+from gptrs_backend_numba.codegen.kernel_entry import Entry, encoded, read_entry
 from gptrs_backend_numba.codegen.kernel_inventory import versions_in
 from gptrs_backend_numba.codegen.kernel_store import open_store
 
@@ -172,7 +172,7 @@ def test_a_process_survives_a_cache_that_was_tampered_with(
         lambda whole: whole[:47] + pickle.dumps(Payload()),
         lambda whole: whole[:-100] + bytes([whole[-100] ^ 1]) + whole[-99:],
         lambda whole: whole[: len(whole) // 2],
-        lambda whole: encoded(Entry(version.name, b"whole, but made by nobody")),
+        lambda whole: encoded(entries[-1].name, Entry(version.name, b"whole, made by nobody")),
     ]
     for path, damaged in zip(entries, damages, strict=True):
         path.write_bytes(damaged(path.read_bytes()))
@@ -182,6 +182,29 @@ def test_a_process_survives_a_cache_that_was_tampered_with(
     assert "is compiled again" in said
     assert not (tmp_path / "payload was executed").exists()
     assert finish(start(root))[0] == 0, "the entries are whole again"
+
+
+def test_a_process_survives_kernels_that_changed_places(root: Path) -> None:
+    assert finish(start(root))[0] == 4
+    entries = sorted(path for path in (root / "numba").iterdir() if path.name != ".lock")
+    contents = [path.read_bytes() for path in entries]
+    for path, content in zip(entries, contents[1:] + contents[:1], strict=True):
+        path.write_bytes(content)
+    compiled, found, said = finish(start(root))
+    assert (compiled, found) == (4, ["42", "43", "44", "45"])
+    assert "is damaged, or the file of another kernel" in said
+
+
+def test_a_kernel_sealed_under_the_name_of_another_one_is_not_linked(root: Path) -> None:
+    """The seal is no signature: the name of the function is compared, too."""
+    assert finish(start(root))[0] == 4
+    entries = sorted(path for path in (root / "numba").iterdir() if path.name != ".lock")
+    read = [read_entry(path) for path in entries]
+    for path, entry in zip(entries, read[1:] + read[:1], strict=True):
+        path.write_bytes(encoded(path.name, entry))
+    compiled, found, said = finish(start(root))
+    assert (compiled, found) == (4, ["42", "43", "44", "45"])
+    assert "it is the code of another function" in said
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

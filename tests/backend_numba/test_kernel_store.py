@@ -114,9 +114,26 @@ def test_without_a_folder_nothing_is_kept() -> None:
 A, B, C = ("0" * 39 + digit for digit in "abc")
 
 
+def test_entries_that_changed_places_are_misses(root: Path) -> None:
+    store = open_store("made by a test")
+    for key in (A, B):
+        store.save(key, key.encode())
+    swap(root / "numba" / A, root / "numba" / B)
+    assert store.load(A) is None
+    assert store.load(B) is None
+    store.save(A, b"again")
+    assert store.load(A) == b"again"
+
+
+def swap(one: Path, other: Path) -> None:
+    aside = one.rename(one.with_name("aside"))
+    other.rename(one)
+    aside.rename(other)
+
+
 def test_every_flipped_bit_is_noticed(root: Path) -> None:
     store = open_store("made by a test")
-    whole = encoded(Entry("made by a test", b"code"))
+    whole = encoded(A, Entry("made by a test", b"code"))
     for position in range(8 * len(whole)):
         damaged = bytearray(whole)
         damaged[position // 8] ^= 1 << position % 8
@@ -176,7 +193,7 @@ def test_a_disk_that_is_full_is_tried_once(
 
 
 def test_entries_unused_for_longest_make_room(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    size = len(encoded(Entry("made by a test", bytes(1000))))
+    size = len(encoded(A, Entry("made by a test", bytes(1000))))
     monkeypatch.setenv("GPTRS_CACHE_BYTES", str(2 * size))
     store = open_store("made by a test")
     for age, key in ((200, A), (100, B)):

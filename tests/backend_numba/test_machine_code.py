@@ -76,14 +76,23 @@ def test_one_kernel_is_linked_once() -> None:
 
 
 def test_encoded_code_comes_back() -> None:
-    code = MachineCode("kernel_1", 12, b"\x7fELF\n \x00")
-    assert decode(code.encoded()) == code
+    code = MachineCode("_ZN8kernel_1E", 12, b"\x7fELF\n \x00 _ZN8kernel_1E")
+    assert decode(code.encoded(), "kernel_1") == code
+
+
+@pytest.mark.parametrize("name", ["_ZN8kernel_2E", "kernel"])
+def test_code_of_another_function_is_refused(name: str) -> None:
+    code = MachineCode(name, 12, b"\x7fELF _ZN8kernel_1E _ZN8kernel_2E")
+    with pytest.raises(ValueError, match="the code of another function"):
+        decode(code.encoded(), "kernel_1")
+    with pytest.raises(ValueError, match="the code of another function"):
+        decode(MachineCode("_ZN8kernel_1E", 12, b"\x7fELF").encoded(), "kernel_1")
 
 
 @pytest.mark.parametrize("body", [b"", b"kernel", b"kernel x\n", b" 3\n\x7fELF", b"\x80\x04."])
 def test_what_is_no_code_is_refused(body: bytes) -> None:
     with pytest.raises(ValueError, match="does not begin with the name"):
-        decode(body)
+        decode(body, "kernel")
 
 
 def test_what_is_no_object_file_is_refused() -> None:

@@ -65,7 +65,7 @@ def weights() -> Weights:
 
 def again(store: WeightStore, budget: int = 64 * LEAST) -> WeightStore:
     """The store as another process has it."""
-    return WeightStore(store.root, VERSION, budget)
+    return WeightStore(store.root, store.version, budget)
 
 
 def test_another_process_finds_the_bytes_mapped(store: WeightStore, weights: Weights) -> None:
@@ -264,6 +264,30 @@ def test_a_stop_leaves_no_part_of_a_file(store: WeightStore, weights: Weights) -
     with pytest.raises(weight_file.StoppedError):
         weight_file.write_weight(root_of(store) / "name", array, lambda: True)
     assert list(root_of(store).iterdir()) == []
+
+
+@pytest.mark.parametrize("what", ["weight", "form", "file", "version"])
+def test_forms_that_changed_places_are_not_used(
+    store: WeightStore, tmp_path: Path, what: str
+) -> None:
+    """Two forms that differ in one part of their full names, of the same size."""
+    weights = Weights()
+    other_weights = Weights() if what == "file" else weights
+    other_store = WeightStore(tmp_path, "f" * 16, 64 * LEAST) if what == "version" else store
+    forms = [
+        (store, weights.identity("w"), "panels"),
+        (
+            other_store,
+            other_weights.identity("v" if what == "weight" else "w"),
+            "plain" if what == "form" else "panels",
+        ),
+    ]
+    paths = [kept(*form, contents(seed)) for seed, form in enumerate(forms)]
+    aside = paths[0].rename(tmp_path / "aside")
+    paths[1].rename(paths[0])
+    aside.rename(paths[1])
+    for owner, identity, form in forms:
+        assert again(owner).find(identity, form, LEAST) is None
 
 
 def test_only_known_weights_are_prefetched(store: WeightStore, weights: Weights) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import pickle
 import subprocess
@@ -20,6 +19,7 @@ from gptrs.ir.printer import print_program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.symbolic_dim import symbol
 from gptrs.optimizer.split import Recipe, Split
+from gptrs.private_files import sealed
 
 SYMBOLIC = parse_program("""ptir.v0.5
 func @main(%x: f32[?0, 3], %w: bf16[3]) -> f32[?0, 3] {
@@ -104,7 +104,7 @@ def test_a_file_makes_no_other_objects(folder, tmp_path, split):
     OptimizedPrograms(folder).keep("key", split, None)
     (file,) = folder.iterdir()
     body = pickle.dumps(Harmful(tmp_path / "harm"))
-    file.write_bytes(hashlib.sha256(body).digest() + body)
+    file.write_bytes(sealed(file.name, body))
     assert OptimizedPrograms(folder).find("key", None) is None
     assert not (tmp_path / "harm").exists()
 
@@ -118,6 +118,17 @@ def test_damaged_files_count_as_absent(folder, split):
         assert OptimizedPrograms(folder).find("key", None) is None
     file.write_bytes(whole)
     assert OptimizedPrograms(folder).find("key", None) is not None
+
+
+def test_files_that_changed_places_count_as_absent(folder, split):
+    OptimizedPrograms(folder).keep("key", split, None)
+    OptimizedPrograms(folder).keep("other", Split(SYMBOLIC, (0, 1)), None)
+    one, other = sorted(folder.iterdir())
+    contents = one.read_bytes(), other.read_bytes()
+    one.write_bytes(contents[1])
+    other.write_bytes(contents[0])
+    assert OptimizedPrograms(folder).find("key", None) is None
+    assert OptimizedPrograms(folder).find("other", None) is None
 
 
 def test_files_that_others_may_write_are_not_read(folder, split):

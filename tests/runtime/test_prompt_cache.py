@@ -185,6 +185,16 @@ def test_another_model_or_tokenizer_is_refused(safetensors, directory, tmp_path,
         load(safetensors, other)
 
 
+def test_files_of_two_models_that_changed_places_are_refused(safetensors, directory, tmp_path):
+    folder = shutil.copytree(directory, tmp_path / "other")
+    _with_another_row_of_the_embedding(folder)
+    other = load_model(folder, backend="ref")
+    with pytest.raises(CheckpointError, match="made with another model"):
+        load(_saved(other, tmp_path, ".safetensors"), load_model(directory, backend="ref"))
+    with pytest.raises(CheckpointError, match="made with another model"):
+        load(safetensors, other)
+
+
 def test_other_overrides_in_force_are_refused(safetensors, model):
     with (
         gptrs.overrides({"gelu": "prefer=portable"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 import tempfile
@@ -14,6 +15,8 @@ import platformdirs
 
 OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """No link is followed, and a pipe in the place of a file does not block."""
+SEAL_BYTES = hashlib.sha256().digest_size
+"""Bytes that `sealed` puts before a content."""
 _PARTIAL = ".new-"
 """The beginning of the names of files that are being written."""
 _ABANDONED_S = 3600.0
@@ -67,6 +70,26 @@ def read_own(path: Path, most: int) -> bytes | None:
         data = file.read(most)
         os.utime(file.fileno())
         return data
+
+
+def sealed(name: str, content: bytes) -> bytes:
+    """Return `content` behind `SEAL_BYTES` that hold for it under this name only, for `unsealed`.
+
+    The name of an entry of a cache is its key: entries that have changed places are noticed.
+    """
+    return _seal(name, content) + content
+
+
+def unsealed(name: str, data: bytes) -> bytes | None:
+    """Return the content that was `sealed`, None if it is damaged or that of another name."""
+    content = data[SEAL_BYTES:]
+    return content if data[:SEAL_BYTES] == _seal(name, content) else None
+
+
+def _seal(name: str, content: bytes) -> bytes:
+    digest = hashlib.sha256(f"{len(name.encode())}:{name}\n".encode())
+    digest.update(content)
+    return digest.digest()
 
 
 @contextmanager

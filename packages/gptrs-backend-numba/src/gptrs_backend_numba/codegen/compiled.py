@@ -95,27 +95,28 @@ def _found(name: str, key: str, fastmath: tuple[str, ...], build: Build) -> Kern
 def _made(name: str, key: str, fastmath: tuple[str, ...], build: Build) -> Kernel:
     store = kernel_store()
     entry = hashlib.blake2b(f"{store.version}\n{key}".encode(), digest_size=20).hexdigest()
-    stored = _stored(store, entry)
+    function = unique_name(name, key)
+    stored = _stored(store, entry, function)
     if stored is not None:
         return stored
     with store.alone(entry):
-        stored = _stored(store, entry)  # another process may have compiled it meanwhile
+        stored = _stored(store, entry, function)  # another process may have compiled it meanwhile
         if stored is not None:
             return stored
         _announce(store)
         LISTENERS.kernel()
         compiler = import_module("gptrs_backend_numba.codegen.numba_compiler")
-        code = compiler.machine_code(build(unique_name(name, key)), fastmath)
+        code = compiler.machine_code(build(function), fastmath)
         store.save(entry, code.encoded())
     return _LINKER.link(code)
 
 
-def _stored(store: KernelStore, name: str) -> Kernel | None:
+def _stored(store: KernelStore, name: str, function: str) -> Kernel | None:
     body = store.load(name)
     if body is None:
         return None
     try:
-        return _LINKER.link(decode(body))
+        return _LINKER.link(decode(body, function))
     except (ValueError, RuntimeError) as error:  # whole, and yet not what we save
         store.discard(name, str(error))
         return None

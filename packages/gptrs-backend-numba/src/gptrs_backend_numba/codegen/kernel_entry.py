@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from gptrs.private_files import OPEN_FLAGS, read_own
+from gptrs.private_files import OPEN_FLAGS, SEAL_BYTES, read_own, sealed, unsealed
 
-_MAGIC = b"gptrs kernel 2\n"
-_DIGEST = hashlib.sha256().digest_size
+_MAGIC = b"gptrs kernel 3\n"
+_START = len(_MAGIC) + SEAL_BYTES
+"""Where the version begins."""
 _LONGEST_VERSION = 512
 _LARGEST = 64 << 20
 """Bytes of a file that is read at all; kernels take some 10 to 200 KiB."""
@@ -28,18 +28,19 @@ class Entry:
     body: bytes
 
 
-def encoded(entry: Entry) -> bytes:
-    """Return the content of the file: a checksum, the version, the code."""
-    content = entry.version.encode() + b"\n" + entry.body
-    return _MAGIC + hashlib.sha256(content).digest() + content
+def encoded(name: str, entry: Entry) -> bytes:
+    """Return the content of the file `name`: a seal, the version, the code."""
+    return _MAGIC + sealed(name, entry.version.encode() + b"\n" + entry.body)
 
 
-def decoded(data: bytes) -> Entry:
-    """Return the entry in the content of a file; raise DamagedEntryError unless it is whole."""
-    start = len(_MAGIC) + _DIGEST
-    content = data[start:]
-    if data[:start] != _MAGIC + hashlib.sha256(content).digest():
-        raise DamagedEntryError("it is damaged")
+def decoded(name: str, data: bytes) -> Entry:
+    """Return the entry in the file `name`.
+
+    DamagedEntryError unless it is whole, and was written under this name.
+    """
+    content = unsealed(name, data[len(_MAGIC) :]) if data.startswith(_MAGIC) else None
+    if content is None:
+        raise DamagedEntryError("it is damaged, or the file of another kernel")
     version, _, body = content.partition(b"\n")
     return Entry(version.decode(), body)
 
@@ -53,17 +54,17 @@ def read_entry(path: Path) -> Entry:
     data = read_own(path, _LARGEST)
     if data is None:
         raise DamagedEntryError("it is no kernel")
-    return decoded(data)
+    return decoded(path.name, data)
 
 
 def version_of(path: Path) -> str | None:
     """Return the version that an entry states, unchecked; None if it states none."""
     try:
         with os.fdopen(os.open(path, OPEN_FLAGS), "rb") as file:
-            head = file.read(len(_MAGIC) + _DIGEST + _LONGEST_VERSION)
+            head = file.read(_START + _LONGEST_VERSION)
     except OSError:
         return None
-    version, end, _ = head[len(_MAGIC) + _DIGEST :].partition(b"\n")
+    version, end, _ = head[_START:].partition(b"\n")
     if not head.startswith(_MAGIC) or not end:
         return None
     return version.decode(errors="replace")

@@ -74,7 +74,7 @@ class KernelStore:
             return
         try:
             with whole_file(self.folder / key) as descriptor:
-                write_all(descriptor, encoded(Entry(self.version, body)))
+                write_all(descriptor, encoded(key, Entry(self.version, body)))
             self._unseen -= len(body)
             if self._unseen <= 0:
                 free = keep_within(self.folder, NAMES, self.budget)

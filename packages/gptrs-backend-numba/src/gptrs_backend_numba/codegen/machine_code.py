@@ -30,12 +30,17 @@ class MachineCode:
         return f"{self.name} {self.arguments}\n".encode() + self.object_file
 
 
-def decode(body: bytes) -> MachineCode:
-    """Return the code in the bytes of `MachineCode.encoded`; raise ValueError for anything else."""
+def decode(body: bytes, function: str) -> MachineCode:
+    """Return the code of `function` in the bytes of `MachineCode.encoded`; else raise ValueError.
+
+    The name of the linked function is that of `function`, mangled.
+    """
     head = _HEAD.match(body)
     if head is None:
         raise ValueError("it does not begin with the name of a function")
     name, arguments = head.groups()
+    if function.encode() not in name or body.find(name, head.end()) < 0:
+        raise ValueError("it is the code of another function")
     return MachineCode(name.decode(), int(arguments), body[head.end() :])
 
 

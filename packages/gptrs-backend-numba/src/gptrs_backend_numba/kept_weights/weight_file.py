@@ -21,7 +21,7 @@ import numpy as np
 from gptrs.backend.mapped_pages import prefetch_pages
 from gptrs.private_files import OPEN_FLAGS, require_own, whole_file, write_all
 
-_MAGIC = b"gptrs weight 1\n\0"
+_MAGIC = b"gptrs weight 2\n\0"
 _BOOT = 16
 _DIGEST = 16
 TRAILER = len(_MAGIC) + _BOOT + _DIGEST
@@ -53,7 +53,7 @@ def map_weight(path: Path, nbytes: int) -> tuple[np.ndarray, bool]:
         if not stat.S_ISREG(status.st_mode) or status.st_size != nbytes + TRAILER:
             raise UnusableFileError("it has another size")
         on_disk = stat.S_IMODE(status.st_mode) == _ON_DISK
-        _check(os.pread(descriptor, TRAILER, nbytes), path.name, on_disk)
+        _check(os.pread(descriptor, TRAILER, nbytes), _full_name(path), on_disk)
         mapping = mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ)
         os.utime(descriptor)
     finally:
@@ -74,7 +74,7 @@ def write_weight(path: Path, array: np.ndarray, stopped: Callable[[], bool]) -> 
             if stopped():
                 raise StoppedError
             write_all(descriptor, data[start : start + _CHUNK])
-        write_all(descriptor, _trailer(path.name, _boot()))
+        write_all(descriptor, _trailer(_full_name(path), _boot()))
         if not any(_boot()):
             _bring_to_disk(descriptor)
 
@@ -102,6 +102,11 @@ def prefetch_file(path: Path) -> None:
 def _bring_to_disk(descriptor: int) -> None:
     os.fsync(descriptor)
     os.fchmod(descriptor, _ON_DISK)
+
+
+def _full_name(path: Path) -> str:
+    """Return the version, the file of weights, and the form: all that decides the content."""
+    return "/".join(path.parts[-3:])
 
 
 def _trailer(name: str, boot: bytes) -> bytes:

@@ -20,7 +20,15 @@ from gptrs.backend.weight_identity import WeightFile
 from gptrs.cache_files import keep_within
 from gptrs.checkpoint.param_source import FileSource, ParamSource
 from gptrs.errors import CheckpointError
-from gptrs.private_files import private_folder, read_own, whole_file, write_all
+from gptrs.private_files import (
+    SEAL_BYTES,
+    private_folder,
+    read_own,
+    sealed,
+    unsealed,
+    whole_file,
+    write_all,
+)
 from gptrs.quoting import quoted
 
 FOLDER: Final = "identities"
@@ -28,7 +36,6 @@ SIZE: Final = 32
 """Bytes of a digest."""
 _VERSION: Final = b"gptrs weights 1\n"
 """Changes with the way in which digests are made."""
-_CHECK: Final = 16
 _NAMES: Final = re.compile(r"[0-9a-f]{32}")
 _BUDGET: Final = 1 << 20
 """Bytes of all kept digests: some 16,000 models."""
@@ -112,23 +119,16 @@ def _path(name: str) -> Path | None:
 def _read(path: Path) -> bytes | None:
     """Return the digest in a file, None if it is missing, damaged, or that of other weights."""
     try:
-        data = read_own(path, SIZE + _CHECK)
+        data = read_own(path, SEAL_BYTES + SIZE)
     except OSError:
         return None
-    if data is None or data[SIZE:] != _check(path.name, data[:SIZE]):
-        return None
-    return data[:SIZE]
+    return None if data is None else unsealed(path.name, data)
 
 
 def _write(path: Path, digest: bytes) -> None:
     try:
         with whole_file(path) as descriptor:
-            write_all(descriptor, digest + _check(path.name, digest))
+            write_all(descriptor, sealed(path.name, digest))
         keep_within(path.parent, _NAMES, _BUDGET)
     except OSError:  # it is computed again next time
         return
-
-
-def _check(name: str, digest: bytes) -> bytes:
-    """Return what ends the file: a file under the name of another one is noticed by it."""
-    return hashlib.blake2b(_VERSION + name.encode() + digest, digest_size=_CHECK).digest()

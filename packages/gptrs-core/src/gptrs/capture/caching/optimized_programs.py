@@ -24,9 +24,12 @@ from gptrs.ir import dtypes
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.optimizer.split import Split
 from gptrs.private_files import (
+    SEAL_BYTES,
     private_folder,
     read_own,
     remove_abandoned,
+    sealed,
+    unsealed,
     whole_file,
     write_all,
 )
@@ -40,7 +43,6 @@ _LARGEST = 4 << 20
 """Bytes of a file. A larger one has large literals, which cost more to read than to fold anew."""
 _NAMES = re.compile(r"[^.]+\.[0-9a-f]{8}")
 """A key, and a digest of the sizes that are served."""
-_DIGEST = hashlib.sha256().digest_size
 _LOG = logging.getLogger("gptrs")
 
 
@@ -88,8 +90,8 @@ class OptimizedPrograms:
         name = f"{key}.{hashlib.blake2b(repr(made.guards).encode(), digest_size=4).hexdigest()}"
         try:
             with whole_file(self._folder / name) as descriptor:
-                write_all(descriptor, hashlib.sha256(body).digest() + body)
-            self.written += Entries(1, _DIGEST + len(body))
+                write_all(descriptor, sealed(name, body))
+            self.written += Entries(1, SEAL_BYTES + len(body))
             keep_within(self._folder, _NAMES, BUDGET)
         except OSError as error:
             _LOG.info("optimized programs cannot be kept in `%s`: %s", self._folder, error.strerror)
@@ -154,11 +156,11 @@ class _ProgramReader(pickle.Unpickler):
 def _read(path: Path) -> _Optimized | None:
     """Return the content of a file that only this user can have written, None if it has none."""
     try:
-        data = read_own(path, _LARGEST + _DIGEST) or b""
+        data = read_own(path, _LARGEST + SEAL_BYTES) or b""
     except OSError:
         return None
-    body = data[_DIGEST:]
-    if hashlib.sha256(body).digest() != data[:_DIGEST]:
+    body = unsealed(path.name, data)
+    if body is None:
         return None
     try:
         found = _ProgramReader(io.BytesIO(body)).load()
