@@ -23,11 +23,25 @@ def test_a_hub_id_in_place_of_a_folder(gptrs_process, hub, tmp_path):
     generated = gptrs_process("generate", "--model", "some/tiny", *options, environment=environment)
     assert generated.code == 0, generated.err
     assert generated.json["model"] == "some/tiny"
+    assert f"asking {hub.url} for the model `some/tiny`" in generated.err
     assert len(generated.json["token_ids"]) == 2
     offline = {**environment, "HF_HUB_OFFLINE": "1"}
     inspected = gptrs_process("inspect", "some/tiny@main", "--json", environment=offline)
     assert inspected.code == 0, inspected.err
     assert inspected.json["kind"] == "gpt2"
+    assert "asking" not in inspected.err
     missing = gptrs_process("inspect", "some/other", "--json", environment=environment)
     assert missing.code == 3
     assert "neither here nor" in missing.json["message"]
+
+
+def test_no_hub_is_asked_for_a_path_that_was_mistyped(gptrs, hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "some").mkdir()
+    result = gptrs("inspect", "some/tiny")
+    assert result.code == 3
+    assert result.err == (
+        "error: `some/tiny` does not exist in the folder `some`; for the model of this name on the"
+        " Hugging Face hub write `some/tiny@main`\n"
+    )
+    assert not hub.requests

@@ -21,10 +21,11 @@ def find_model(name: str | os.PathLike[str]) -> ModelSource:
     """Open the model at a path or, where nothing is there, of a hub id `ORG/NAME[@REVISION]`.
 
     Its settings are read. ModelError says why there is no such model, or which file is missing or
-    malformed.
+    malformed. No hub is asked for a name in a folder that exists, unless a revision is given.
     """
     wanted = None if os.path.lexists(name) else HubModel.parse(os.fspath(name))
     if wanted is not None:
+        _require_no_folder(wanted)
         source = HfDirectory.open(download(wanted))
         source.name = wanted.repository
         return source
@@ -33,6 +34,16 @@ def find_model(name: str | os.PathLike[str]) -> ModelSource:
     if os.path.isfile(name):
         raise _no_model(Path(name))
     return HfDirectory.open(name)
+
+
+def _require_no_folder(wanted: HubModel) -> None:
+    """ModelError for `models/gpt2` where there is a folder `models`: it is a path, mistyped."""
+    parent = wanted.repository.partition("/")[0]
+    if wanted.revision is None and os.path.isdir(parent):
+        raise ModelError(
+            f"{quoted(str(wanted))} does not exist in the folder {quoted(parent)}",
+            hint=f"for the model of this name on the Hugging Face hub write `{wanted}@main`",
+        )
 
 
 def _no_model(path: Path) -> ModelError:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import importlib
+import logging
 import re
 import sys
 from collections.abc import Callable, Generator, Sequence
@@ -41,6 +42,7 @@ SETTINGS = (
 _NAME = r"[A-Za-z0-9_][\w.-]*"
 _ID = re.compile(rf"({_NAME}/{_NAME})(?:@([\w.][\w./-]*))?", re.ASCII)
 _LONGEST_REASON = 300
+_LOG = logging.getLogger("gptrs")
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ def download(model: HubModel) -> Path:
     it may not be read, or there is neither a connection nor a copy.
     """
     library = _library(model)
+    _say_who_is_asked(library, model)
     with _problems(library, model), _quiet_unless_seen(library):
         fetch = cast("Callable[..., str]", library.snapshot_download)
 
@@ -90,6 +93,12 @@ def _named_files(folder: Path) -> list[str]:
     shards = () if (folder / WEIGHTS).exists() else shards_of(folder)
     modules = [f"{name}/{file}" for name in module_folders(folder) for file in (CONFIG, WEIGHTS)]
     return [*shards, *modules]
+
+
+def _say_who_is_asked(library: ModuleType, model: HubModel) -> None:
+    constants = importlib.import_module(f"{library.__name__}.constants")
+    if not constants.HF_HUB_OFFLINE:
+        _LOG.info("asking %s for the model `%s`", constants.ENDPOINT, model)
 
 
 def _library(model: HubModel) -> ModuleType:
