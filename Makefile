@@ -2,7 +2,9 @@
 PYTHON ?= python3
 PYTEST_FLAGS ?= -n 2 --dist worksteal
 QUICK := backends capture core functionals ir nn optimizer repository runtime \
-  models/test_causal_lm.py models/test_gpt2_batches.py models/test_llama_config.py
+  models/test_llama_config.py
+# Where it is set, each of the hundreds of processes that tests start compiles all modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 FUZZ_SECONDS ?= 60
 BENCH_FLAGS ?=
 FUZZ_PROGRAMS ?= 100000

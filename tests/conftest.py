@@ -1,6 +1,6 @@
 """One test body for every backend: the `backend` fixture and the `--backends` option.
 
-Products of many parameters are sampled: all but some of their cases are marked `slow`.
+Products of many parameters are sampled: all but some of their cases are marked `slow` or `long`.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import gc
 import itertools
 import zlib
 from collections import defaultdict
+from collections.abc import Iterator
 from functools import cache
 
 import pytest
@@ -41,23 +42,42 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark cases of a test `slow` where a backend has many: most of them compile alike kernels.
+    """Leave out cases of a test that has many, the same ones in every process.
 
-    Of more than `_ENOUGH` cases a quarter stays, at least `_ENOUGH`, the same in every process.
-    A test marked `whole` keeps all, since each of its cases is the only one of its subject.
+    On one backend most of them compile alike kernels: of more than `_ENOUGH` a quarter stays, at
+    least `_ENOUGH`, the others are marked `slow`. Of a test marked `many` all but some are marked
+    `long`. A test marked `whole` keeps all, since each of its cases is the only one of its subject.
     """
     cases: defaultdict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
+    many: defaultdict[str, list[pytest.Function]] = defaultdict(list)
     for item in items:
-        if isinstance(item, pytest.Function) and not item.get_closest_marker("whole"):
-            parameters = item.callspec.params if hasattr(item, "callspec") else {}
-            if "backend" in parameters:
-                test = item.nodeid.partition("[")[0]
-                cases[test, str(parameters["backend"])].append(item)
+        if not isinstance(item, pytest.Function):
+            continue
+        test = item.nodeid.partition("[")[0]
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if "backend" in parameters and not item.get_closest_marker("whole"):
+            cases[test, str(parameters["backend"])].append(item)
+        if item.get_closest_marker("many"):
+            many[test].append(item)
     for of_one_test in cases.values():
         if len(of_one_test) > _ENOUGH:
-            of_one_test.sort(key=lambda item: zlib.crc32(item.name.encode()))
-            for item in of_one_test[max(_ENOUGH, len(of_one_test) // 4) :]:
-                item.add_marker(pytest.mark.slow)
+            _mark_rest(of_one_test, max(_ENOUGH, len(of_one_test) // 4), pytest.mark.slow)
+    for of_one_test in many.values():
+        _mark_rest(of_one_test, max(_SOME, len(of_one_test) // 8), pytest.mark.long)
+
+
+def _mark_rest(items: list[pytest.Function], kept: int, mark: pytest.MarkDecorator) -> None:
+    items.sort(key=lambda item: zlib.crc32(item.name.encode()))
+    for item in items[kept:]:
+        item.add_marker(mark)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_packed_weights_on_disk() -> Iterator[None]:
+    """Keep the weights of tests out of the user's cache; tests of that cache say otherwise."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPTRS_WEIGHT_CACHE_BYTES", "0")
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -67,6 +87,7 @@ def backend(request: pytest.FixtureRequest) -> Backend:
 
 
 _ENOUGH = 20
+_SOME = 3
 _finished = itertools.count(1)
 
 

@@ -32,6 +32,7 @@ def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WeightSto
     """An empty store, and files that were just written count as old."""
     monkeypatch.setattr(weight_identity, "_SETTLED_NS", -1 << 62)
     monkeypatch.setenv("GPTRS_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("GPTRS_WEIGHT_CACHE_BYTES", str(1 << 30))
     weight_store.cache_clear()
     yield weight_store()
     weight_store().writer.end(1)

@@ -44,6 +44,7 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for name in [name for name in os.environ if name.startswith("GPTRS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("GPTRS_BACKEND", "ref")
+    monkeypatch.setenv("GPTRS_WEIGHT_CACHE_BYTES", "0")  # as `tests/conftest.py` does
     yield
     configure()
 

@@ -193,7 +193,11 @@ def test_lengths_that_cannot_be(gptrs, model_directory, lengths, code, text):
 @pytest.fixture
 def numba_cache(tmp_path: Path) -> dict[str, str]:
     pytest.importorskip("gptrs_backend_numba")
-    return {"GPTRS_BACKEND": "numba", "GPTRS_CACHE_DIR": str(tmp_path / "cache")}
+    return {
+        "GPTRS_BACKEND": "numba",
+        "GPTRS_CACHE_DIR": str(tmp_path / "cache"),
+        "GPTRS_WEIGHT_CACHE_BYTES": str(1 << 30),
+    }
 
 
 @pytest.mark.slow

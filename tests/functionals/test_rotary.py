@@ -73,6 +73,7 @@ def _theirs(settings: dict[str, object], length: int | None) -> tuple[np.ndarray
     return frequencies.numpy(), magnitude
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", SCALINGS)
 @pytest.mark.parametrize("length", [None, 1, LONGEST, LONGEST + 1, 1000])
 def test_frequencies_are_those_of_transformers(name, length):
@@ -103,6 +104,7 @@ def test_the_scalings_differ():
     assert len(found) == len(SCALINGS) - 1, "a given magnitude leaves the frequencies alone"
 
 
+@pytest.mark.long
 def test_the_model_of_transformers_gives_the_same_tables_and_turns():
     transformers = pytest.importorskip("transformers", reason="parity needs transformers")
     llama = pytest.importorskip("transformers.models.llama.modeling_llama")

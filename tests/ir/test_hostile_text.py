@@ -37,6 +37,7 @@ def cheap(seconds: float, megabytes: float = 0) -> Iterator[None]:
     assert peak <= megabytes * 2**20
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     "text",
     [
@@ -111,6 +112,7 @@ def test_splats_share_one_budget():
     assert caught.value.line > 3
 
 
+@pytest.mark.long
 def test_many_functions_take_linear_time():
     functions = "".join(f"func @f{index}{RETURNS_X}" for index in range(20_000))
     with cheap(12):
@@ -120,6 +122,7 @@ def test_many_functions_take_linear_time():
         assert len(print_program(program)) > 500_000
 
 
+@pytest.mark.long
 def test_many_functions_that_call_each_other_take_linear_time():
     """Each calls the one before it where that is allowed, 20 deep."""
     lines = []
@@ -136,6 +139,7 @@ def test_many_functions_that_call_each_other_take_linear_time():
         verify(parse_json(print_json(program)))
 
 
+@pytest.mark.long
 def test_many_parameters_and_results_take_linear_time():
     names = [f"%x{index}" for index in range(30_000)]
     params = ", ".join(f"{name}: i1[]" for name in names)

@@ -194,6 +194,7 @@ def test_every_kind_of_attribute_is_tried():
             assert repr(inner) in tried or type(inner).__name__ in words, f"{op.name}.{name}"
 
 
+@pytest.mark.long
 @given(st.data())
 @settings(deadline=None, max_examples=400)
 def test_attributes_round_trip_and_fit_their_schema(data):

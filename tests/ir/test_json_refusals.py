@@ -219,6 +219,7 @@ LARGE = 10_000_000
 HEAD = '{"version": "ptir.v0.5", "functions": '
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     "text",
     [
@@ -286,6 +287,7 @@ def test_the_deepest_nesting_that_the_verifier_allows_is_read():
         parse_json(json.dumps(nested(2 * MAX_NESTING)))
 
 
+@pytest.mark.long
 @given(st.sampled_from(TEXTS).flatmap(lambda text: damaged(program_of(text))))
 @settings(deadline=None, max_examples=500)
 def test_damaged_programs_are_read_or_refused(root):

@@ -243,6 +243,7 @@ def test_other_versions_are_refused_by_name(version):
     assert list(VERSIONS) == ["ptir.v0.5", "ptir.v0.4"]
 
 
+@pytest.mark.long
 @given(
     st.sampled_from([LOOPS, *(program_of(old, "ptir.v0.4") for old, _ in TABLE)]),
     st.integers(0, 1000),

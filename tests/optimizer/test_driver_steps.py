@@ -23,6 +23,7 @@ def steps_of(pass_: RewritePass, program: Program) -> tuple[int, Program]:
     return journal.steps, optimized
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(
     "ops",
     [
@@ -42,6 +43,7 @@ def test_a_chain_takes_steps_in_proportion_to_its_length(ops: list[Op]):
     assert again == len(optimized.main.body.instructions)
 
 
+@pytest.mark.long
 def test_nested_opposites_vanish_in_steps_in_proportion_to_their_number():
     # T1 R1 T2 R2 ... R2' T2' R1' T1': each pair meets only when the one inside it is gone.
     there = [Transpose((1, 0, 2)), Reshape((2, 3, 1))] * (LENGTH // 4)

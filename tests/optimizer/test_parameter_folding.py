@@ -193,6 +193,7 @@ def _folded(program: Program, every: int) -> Split:
     return fold_parameters(program, [number % every != 0 for number in range(count)])
 
 
+@pytest.mark.long
 def test_random_programs_keep_every_bit():
     derived = 0
     for seed in range(150):

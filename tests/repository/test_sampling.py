@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 import conftest
 
 MODULE = """
@@ -23,6 +25,10 @@ def test_whole(backend, x): pass
 
 @pytest.mark.parametrize("x", range(100))
 def test_without_a_backend(x): pass
+
+@pytest.mark.many
+@pytest.mark.parametrize("x", range(80))
+def test_of_alike_cases(x): pass
 """
 
 
@@ -34,16 +40,20 @@ def collected(folder: Path, *options: str) -> list[str]:
     return [line.rpartition("::")[2] for line in done.stdout.splitlines() if "::" in line]
 
 
+@pytest.mark.long
 def test_a_part_of_very_many_cases_is_kept_on_each_backend(tmp_path: Path):
     (tmp_path / "conftest.py").write_text(Path(conftest.__file__).read_text(encoding="utf-8"))
     (tmp_path / "test_it.py").write_text(MODULE.format(enough=conftest._ENOUGH))
     everything, kept = collected(tmp_path), collected(tmp_path, "-m", "not slow")
-    assert len(everything) == 2 * (200 + conftest._ENOUGH + 100) + 100
+    assert len(everything) == 2 * (200 + conftest._ENOUGH + 100) + 100 + 80
     assert set(kept) <= set(everything)
     counts = {"test_many": 2 * 50, "test_few": 2 * conftest._ENOUGH}
-    counts |= {"test_whole": 200, "test_without_a_backend": 100}
+    counts |= {"test_whole": 200, "test_without_a_backend": 100, "test_of_alike_cases": 80}
     for name, count in counts.items():
         assert sum(each.startswith(f"{name}[") for each in kept) == count
     numba = {each for each in kept if each.startswith("test_many[numba")}
     assert len(numba) == 50
     assert kept == collected(tmp_path, "-m", "not slow"), "the same in every process"
+    quick = collected(tmp_path, "-m", "not slow and not long")
+    assert set(kept) - set(quick) < {f"test_of_alike_cases[{x}]" for x in range(80)}
+    assert len(kept) - len(quick) == 70

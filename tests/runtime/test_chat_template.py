@@ -41,6 +41,7 @@ TEMPLATES = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("answer", [True, False])
 def test_a_conversation_is_rendered_as_transformers_does_it(tmp_path, name, answer):
@@ -138,6 +139,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("source", HOSTILE, ids=lambda source: source[:40])
 def test_hostile_templates_are_bounded(source):
     with pytest.raises(ChatTemplateError, match=HOSTILE[source]) as caught:

@@ -64,6 +64,7 @@ def test_it_is_replaced_after_a_problem_and_after_its_death():
     assert ECHO.render(MESSAGES) == "hello"
 
 
+@pytest.mark.long
 def test_a_template_that_computes_is_stopped_and_the_next_one_served(own_worker):
     for _ in range(2):
         with pytest.raises(WorkerError, match="takes too long"):

@@ -48,6 +48,7 @@ def test_greedy_texts_on_every_backend(on_backend):
     assert_as_alone(on_backend, PROMPTS, GenerationOptions(20, GREEDY, ignore_eos=True))
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("batch_size", [1, 2, 6, pytest.param(50, marks=pytest.mark.long)])
 def test_any_batch_size(model, batch_size):
     options = GenerationOptions(12, Sampling(seed=3, repetition_penalty=1.3), ignore_eos=True)
@@ -63,6 +64,7 @@ def test_texts_that_end_leave_the_others_alone(model, tmp_path):
     assert len(lengths) > 2, "the test needs texts that end at different times"
 
 
+@pytest.mark.long
 def test_the_context_of_each_text_can_be_filled(model):
     batches = Batches(
         model,
@@ -76,6 +78,7 @@ def test_the_context_of_each_text_can_be_filled(model):
         assert outcome(found[number]) == outcome(expected)
 
 
+@pytest.mark.long
 def test_contexts_may_shift_in_a_batch(model):
     options = GenerationOptions(90, GREEDY, ignore_eos=True, context_shift=True, keep=2)
     assert_as_alone(model, PROMPTS[:3], options)

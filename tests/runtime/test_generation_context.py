@@ -47,6 +47,7 @@ def test_a_shift_must_forget_something():
         ContextLimit(10, shift=True, keep=9)
 
 
+@pytest.mark.long
 def test_texts_go_on_beyond_the_context(model):
     # What is generated after each shift is what the shortened text alone gives.
     done = generated(model, [5, 9, 2], 100, context_shift=True, keep=3)
@@ -137,6 +138,7 @@ def test_options_that_make_no_sense_are_refused(options, message):
         GenerationOptions(**options)
 
 
+@pytest.mark.long
 def test_texts_keep_to_the_budget_of_the_cache(model):
     # A page takes 2 layers * 2 * 32 positions * 32 components * 4 bytes = 16 KiB.
     small = {"cache_budget": "48KiB"}

@@ -100,6 +100,7 @@ def _assert_equal(ours: ImageProcessor, theirs, sizes=SIZES) -> None:
         np.testing.assert_array_equal(found, np.asarray(expected, np.float32))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", CONVNEXT)
 def test_convnext_processors(name):
     transformers = pytest.importorskip("transformers")
@@ -107,6 +108,7 @@ def test_convnext_processors(name):
     _assert_equal(_of(settings), transformers.ConvNextImageProcessorPil.from_dict(settings))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", MOBILENET_V2)
 def test_mobilenet_v2_processors(name):
     transformers = pytest.importorskip("transformers")
@@ -115,6 +117,7 @@ def test_mobilenet_v2_processors(name):
     _assert_equal(_of(settings, "MobileNetV2ImageProcessor"), theirs)
 
 
+@pytest.mark.long
 def test_what_transformers_saves_is_read(tmp_path: Path):
     transformers = pytest.importorskip("transformers")
     theirs = transformers.ConvNextImageProcessorPil(size={"shortest_edge": 48}, crop_pct=0.8)
@@ -170,6 +173,7 @@ def test_the_size_of_what_comes_out(settings, expected):
         assert processor(_pixels(50, 70)).shape == (3, *expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [(1, 1), (5, 8), (6, 9), (9, 4), (12, 13)])
 def test_center_crop_equals_transformers(size):
     theirs = pytest.importorskip("transformers.image_transforms").center_crop

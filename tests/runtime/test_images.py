@@ -42,6 +42,7 @@ MODES = ["RGB", "L", "LA", "1", "P", "RGBA", "CMYK", "I;16", "YCbCr"]
 _FORMATS = {"CMYK": "tiff", "YCbCr": "tiff"}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_is_read_as_transformers_reads_it(tmp_path, mode):
     if mode == "I;16":
@@ -52,12 +53,14 @@ def test_every_mode_is_read_as_transformers_reads_it(tmp_path, mode):
     np.testing.assert_array_equal(read_image(path), _theirs(path))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("suffix", ["jpg", "webp", "gif", "bmp", "tiff", "ppm"])
 def test_every_format_is_read_as_transformers_reads_it(tmp_path, suffix):
     path = _saved(tmp_path / f"a.{suffix}", Image.fromarray(PIXELS))
     np.testing.assert_array_equal(read_image(path), _theirs(path))
 
 
+@pytest.mark.long
 def test_a_palette_with_transparency_is_read_as_transformers_reads_it(tmp_path):
     image = Image.fromarray(PIXELS).quantize(16)
     path = _saved(tmp_path / "a.png", image, transparency=bytes(range(0, 256, 16)))

@@ -51,6 +51,7 @@ def transformers():
     return pytest.importorskip("transformers", reason="parity needs transformers")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("penalty", [1.3, 0.7])
 def test_repetition_penalty_is_that_of_transformers(transformers, penalty):
     expected = theirs(transformers.RepetitionPenaltyLogitsProcessor(penalty), SAID)
@@ -58,6 +59,7 @@ def test_repetition_penalty_is_that_of_transformers(transformers, penalty):
     np.testing.assert_array_equal(ours, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 20])
 @pytest.mark.parametrize("said", [[], SAID], ids=str)
 def test_repeated_ngrams_are_those_of_transformers(transformers, size, said):
@@ -66,6 +68,7 @@ def test_repeated_ngrams_are_those_of_transformers(transformers, size, said):
     np.testing.assert_array_equal(ours, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("count", [3, 5, 6])
 def test_early_ends_are_those_of_transformers(transformers, count):
     make = transformers.MinNewTokensLengthLogitsProcessor
@@ -74,6 +77,7 @@ def test_early_ends_are_those_of_transformers(transformers, count):
     np.testing.assert_array_equal(ours, expected)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("said", [[], SAID], ids=str)
 def test_suppressed_tokens_are_those_of_transformers(transformers, said):
     make = transformers.SuppressTokensAtBeginLogitsProcessor

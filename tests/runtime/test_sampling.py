@@ -144,6 +144,7 @@ def test_bad_settings_of_the_model_name_its_file(bad):
         configured_sampling({"do_sample": True, **bad})
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "settings",
     [
@@ -191,6 +192,7 @@ _TRUNCATIONS = [
 ]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("settings", _TRUNCATIONS, ids=str)
 @pytest.mark.parametrize("size", [50, 3000])
 def test_the_tokens_that_may_be_drawn_are_those_of_transformers(settings, size):

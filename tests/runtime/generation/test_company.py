@@ -102,6 +102,7 @@ def test_every_kind_of_language_model_is_among_them():
             assert factory.__module__.rpartition(".")[2] in ("bert", "resnet", "mobilenet_v2")
 
 
+@pytest.mark.many
 @pytest.mark.whole
 @pytest.mark.parametrize("dtype", ["f32", "bf16"])
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -70,6 +70,7 @@ def steps_of(setup: GenerationSetup):
     return setup.lm.steps
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(200))
 def test_random_texts_that_come_and_go(seed):
     texts = Texts(seed)
@@ -101,6 +102,7 @@ def test_alone_is_what_the_model_gives_without_a_cache():
     assert found[0] == found[1]
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("loses_pages", [False, True])
 def test_a_step_that_was_interrupted_is_done_again(seed, loses_pages):
