@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import pytest
 
@@ -54,8 +56,7 @@ def test_hidden_states(tmp_path, backend_name, name):
         output = fresh_model(folder)(torch.from_numpy(tokens), output_hidden_states=True)
     model = gptrs.load_model(folder, backend=backend_name)
     assert "hidden_states" in model.capabilities
-    assert isinstance(model._module, CausalLMModule)
-    ours = model._module.hidden_states(tokens)
+    ours = model.hidden_states(tokens)
     assert list(ours) == ["embeddings", "layer.0", "layer.1"]
     for state, theirs in zip(ours.values(), output.hidden_states, strict=True):
         assert_close(state, theirs.numpy())
@@ -72,8 +73,8 @@ def test_weights_of_a_layer_that_only_the_config_ties_are_used(tmp_path, backend
 def test_every_weight_is_asked_for(llama_directory):
     """A name that is not read would be a part of the model that is left out."""
     model = gptrs.load_model(llama_directory, backend="ref")
-    assert isinstance(model._module, CausalLMModule)
-    names = {name for name, _ in model._module.named_tensors()}
+    module = cast("CausalLMModule", model.causal_lm())
+    names = {name for name, _ in module.named_tensors()}
     saved = fresh_model(llama_directory)
     expected = {name.removeprefix("model.") for name, _ in saved.named_parameters()}
     assert names == expected

@@ -85,6 +85,11 @@ class FileSource:
         firsts = {shard: name for name, shard in reversed(self._shard_of.items())}
         return tuple(self._file_of(firsts[shard]) for shard in self.files)
 
+    def require_unchanged(self) -> None:
+        """CheckpointError if an opened file was cut or written to, see `MappedTensors`."""
+        for file in tuple(self._opened.values()):
+            file.require_unchanged()
+
     def names(self) -> Sequence[str]:
         """Return the names of all tensors, in the order of the file or the index."""
         return tuple(self._shard_of)

@@ -36,6 +36,7 @@ from gptrs.runtime.images.processor import ImageProcessor
 from gptrs.runtime.images.settings import image_processor_of
 from gptrs.runtime.prompts import Prompt, checked_prompt
 from gptrs.runtime.tokenization.tokenizer import TextTokenizer
+from gptrs.runtime.watched_model import WatchedModel
 from gptrs.runtime.weight_streaming import weight_streamer
 
 
@@ -67,7 +68,8 @@ class LoadedModel:
         self.load_seconds = load_seconds
         module = guarded(module, self.kind)
         self.overrides = overrides
-        self._module = OverriddenModel(module, overrides) if overrides else module
+        module = OverriddenModel(module, overrides) if overrides else module
+        self._module = WatchedModel(module, source.weights)
         self.files = source
         self._image_processor: ImageProcessor | None = None
         self.weights: ParamSource = source.weights

@@ -24,6 +24,15 @@ _PART_BYTES = 2**24
 """Most bytes that are read at once, a multiple of the size of any element."""
 
 
+def changed_in_use(path: str, before: int, now: int) -> CheckpointError:
+    """Return the error for a file of weights that was written to while a model used it."""
+    sizes = f": it had {before} bytes when it was opened, now {now}" if now != before else ""
+    return CheckpointError(
+        f"{quoted(path, 200)} was changed while the model was in use{sizes}",
+        hint="load the model again; replace a file by renaming a new one, not by writing to it",
+    )
+
+
 class MappedTensors:
     """An open file of which `entries` says where its tensors lie; a scope closes it at its end.
 
@@ -42,6 +51,7 @@ class MappedTensors:
         """
         self.path = path
         self.size = size
+        self._written_ns = os.fstat(descriptor).st_mtime_ns
         self._entries = dict(entries)
         try:
             mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
@@ -140,6 +150,17 @@ class MappedTensors:
             else:
                 count = size // type.dtype.itemsize
             yield self._elements(name, np.frombuffer(data, np.uint8), type.with_shape((count,)))
+
+    def require_unchanged(self) -> None:
+        """CheckpointError if the file was cut, grown or written to since it was opened.
+
+        What was computed of its arrays is then wrong, or will be. A closed file is not looked at.
+        """
+        if self._mapping is None:
+            return
+        status = os.fstat(self._descriptor)
+        if (status.st_size, status.st_mtime_ns) != (self.size, self._written_ns):
+            raise changed_in_use(str(self.path), self.size, status.st_size)
 
     def close(self) -> None:
         """Refuse further reads; the memory is unmapped once no array uses it."""

@@ -1,0 +1,37 @@
+"""Refuses what a model computed once a file of its weights was cut or written to meanwhile."""
+
+from __future__ import annotations
+
+import functools
+
+from gptrs.checkpoint.param_source import FileSource
+
+_COMPUTING = frozenset({"step", "forward", "classify", "encode", "hidden_states"})
+"""The methods that return what was computed of weights."""
+
+
+class WatchedModel:
+    """A model whose methods raise CheckpointError if an open file of its weights has changed.
+
+    Weights are mapped files: what another process writes to them would silently be computed with.
+    Everything else is as the model has it. It costs microseconds a call.
+    """
+
+    def __init__(self, model: object, weights: FileSource) -> None:
+        self._model = model
+        self._weights = weights
+
+    def __getattr__(self, name: str) -> object:
+        """Return attribute `name` of the model; a method that computes looks at the files, too."""
+        found: object = getattr(self._model, name)
+        if name not in _COMPUTING or not callable(found):
+            return found
+
+        @functools.wraps(found)
+        def call(*args: object, **kwargs: object) -> object:
+            result = found(*args, **kwargs)
+            self._weights.require_unchanged()  # after it has read them
+            return result
+
+        self.__dict__[name] = call
+        return call

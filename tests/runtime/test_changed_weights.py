@@ -1,0 +1,55 @@
+"""A model whose file of weights is written to while it is in use gives an error, never a text."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs.errors import CheckpointError
+from runtime.tiny_gpt2 import save_tiny_gpt2
+
+
+def cut_in_page(path: Path) -> None:
+    os.truncate(path, path.stat().st_size - 1)  # reads of the last page give zeros, not a signal
+
+
+def grow(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"more")
+
+
+def write_into(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(-64, os.SEEK_END)
+        file.write(bytes(64))
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))  # the clock of a file system is coarse
+
+
+@pytest.mark.parametrize("change", [cut_in_page, grow, write_into])
+def test_the_next_step_is_refused(tmp_path, change: Callable[[Path], None]) -> None:
+    folder = save_tiny_gpt2(tmp_path / "model", n_positions=128)
+    (path,) = folder.glob("*.safetensors")
+    model = gptrs.load_model(folder)
+    stream = gptrs.stream(model, [1, 2, 3], max_tokens=100, ignore_eos=True)
+    next(iter(stream))
+    change(path)
+    with pytest.raises(CheckpointError, match=r"model\.safetensors` was changed while"):
+        list(stream)
+    with pytest.raises(CheckpointError, match="was changed while the model was in use"):
+        model.forward(np.array([[1, 2]]))
+
+
+def test_a_file_that_is_replaced_by_renaming_does_no_harm(tmp_path) -> None:
+    folder = save_tiny_gpt2(tmp_path / "model", n_positions=128)
+    (path,) = folder.glob("*.safetensors")
+    model = gptrs.load_model(folder)
+    before = model.forward(np.array([[1, 2]]))
+    new = tmp_path / "new"
+    new.write_bytes(b"another")
+    new.rename(path)
+    assert model.forward(np.array([[1, 2]])).tobytes() == before.tobytes()
