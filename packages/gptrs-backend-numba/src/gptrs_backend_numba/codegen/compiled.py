@@ -29,7 +29,7 @@ from gptrs_backend_numba.codegen.kernel import (
     unique_name,
 )
 from gptrs_backend_numba.codegen.kernel_store import KernelStore, open_store
-from gptrs_backend_numba.codegen.machine_code import Kernel, Linker, decode
+from gptrs_backend_numba.codegen.machine_code import Kernel, Linker, MachineCode, decode
 from gptrs_backend_numba.codegen.sources import SOURCES_DIGEST
 
 Build = Callable[[str], FunctionType]
@@ -90,6 +90,19 @@ def _found(name: str, key: str, fastmath: tuple[str, ...], build: Build) -> Kern
         if found is None:
             found = _KERNELS[key] = _made(name, key, fastmath, build)
         return found
+
+
+def link_stored(name: str, key: str, make: Callable[[], MachineCode]) -> Kernel:
+    """Return the function `name` that no kernel is the source of: stored, else from `make`."""
+    with _LOCK:
+        store = kernel_store()
+        entry = hashlib.blake2b(f"{store.version}\n{key}".encode(), digest_size=20).hexdigest()
+        stored = _stored(store, entry, name)
+        if stored is not None:
+            return stored
+        code = make()
+        store.save(entry, code.encoded())
+        return _LINKER.link(code)
 
 
 def _made(name: str, key: str, fastmath: tuple[str, ...], build: Build) -> Kernel:

@@ -9,6 +9,7 @@ from typing import cast
 import numpy as np
 
 from gptrs.backend.bound_inputs import BoundInputs
+from gptrs.backend.mapped_files import EVER, MAPPED_FILES
 from gptrs.backend.profiled import KernelRun
 from gptrs.backend.protocol import Buffer, InputRole
 from gptrs.errors import ExecutionError
@@ -50,6 +51,7 @@ class NumbaExecutable:
         self.schedule = schedule
         self._threads = threads
         self._fill = fill_byte()
+        self._files = MAPPED_FILES.table
         self._code = assemble(schedule.steps)
         types = [param.type for param in params]
         self._sizes = Sizes(types, schedule.sizes) if _is_symbolic(types) else None
@@ -110,6 +112,8 @@ class NumbaExecutable:
                 position = interpret()
             else:
                 position = self._interpret_filled(interpret, results, self._fill)
+            if self._files[EVER]:
+                MAPPED_FILES.require_whole([*arrays, *(() if bound is None else bound.buffers)])
             if position < 0:
                 raise ExecutionError(self._explanation(-1 - position))
             self._outputs.finish(results)

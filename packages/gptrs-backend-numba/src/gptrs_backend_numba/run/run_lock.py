@@ -8,7 +8,9 @@ from types import TracebackType
 
 import numpy as np
 
+from gptrs.backend.mapped_files import COUNT, MAPPED_FILES, NEW, RUNNING
 from gptrs.errors import ExecutionError
+from gptrs_backend_numba.codegen.read_faults import handle_read_faults
 from gptrs_backend_numba.memory import address_of, aligned
 
 
@@ -21,6 +23,7 @@ class RunLock:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._owner: int | None = None
+        self._files = MAPPED_FILES.table
         self._scratch = np.empty(0, np.uint8)
         self._scratch_address = address_of(self._scratch)
 
@@ -33,11 +36,15 @@ class RunLock:
                 hint='start workers by the "spawn" method, or fork before the first program',
             )
         self._owner = process
+        if MAPPED_FILES.table[COUNT]:
+            handle_read_faults()
 
     def __enter__(self) -> None:
         if self._owner != os.getpid():
             self.claim()
         self._lock.acquire()
+        self._files[NEW] = 0
+        self._files[RUNNING] = 1
 
     def __exit__(
         self,
@@ -45,6 +52,7 @@ class RunLock:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        self._files[RUNNING] = 0
         self._lock.release()
 
     def scratch(self, nbytes: int) -> int:

@@ -12,6 +12,7 @@ from typing import Self
 
 import numpy as np
 
+from gptrs.backend.mapped_files import MAPPED_FILES
 from gptrs.backend.weight_identity import WeightFile, WeightIdentity
 from gptrs.checkpoint.files.open_file import read_at
 from gptrs.checkpoint.formats.safetensors_header import DTYPES, TensorEntry, refused
@@ -37,8 +38,9 @@ class MappedTensors:
     """An open file of which `entries` says where its tensors lie; a scope closes it at its end.
 
     Arrays that `read` returned stay valid after `close` and keep the mapping alive. A file must not
-    shrink while arrays over it are in use: a tensor that was not read yet is then refused, but one
-    already handed out is memory that is gone. `stamp` is the file as it was when it was opened,
+    shrink while arrays over it are in use: a tensor that was not read yet is then refused, but to
+    read one already handed out ends the process by SIGBUS, except within runs of backends that
+    handle it, see `gptrs.backend.mapped_files`. `stamp` is the file as it was when it was opened,
     None if it had been changed just before.
     """
 
@@ -59,6 +61,7 @@ class MappedTensors:
         except (OSError, ValueError) as problem:
             raise CheckpointError(f"cannot map {quoted(str(path), 200)}: {problem}") from problem
         self._mapping: mmap.mmap | None = mapping
+        MAPPED_FILES.add(mapping, str(path))
         release = self._release = weakref.finalize(self, os.close, self._descriptor)
         self.stamp = WeightFile.of(str(path), self._descriptor, lambda: release.alive)
 

@@ -1,0 +1,87 @@
+"""The mapped files that programs read, and which of them were cut while one read them.
+
+To read a page that a mapped file no longer has ends the process by SIGBUS. A backend that compiles
+machine code installs a signal handler that reads and writes `MAPPED_FILES`: the pages become zeros,
+the handler counts, and the backend refuses the run when it ends.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import threading
+import weakref
+from collections.abc import Iterable
+from typing import cast
+
+import numpy as np
+
+from gptrs.errors import ModelError
+from gptrs.quoting import quoted
+
+RUNNING, NEW, EVER, COUNT, FIRST = range(5)
+"""Words of the table: whether a program runs, failed reads since it began and ever, the number of
+slots, and the first slot."""
+SLOT_WORDS = 3
+"""Words of a slot: the first address of a mapping, the one past its end, failed reads."""
+MOST_FILES = 4096
+
+
+class MappedFiles:
+    """A table of int64 words that a signal handler can read; its address never changes."""
+
+    def __init__(self) -> None:
+        words = (ctypes.c_int64 * (FIRST + SLOT_WORDS * MOST_FILES))()
+        self.address = ctypes.addressof(words)
+        """The address of the table."""
+        self.table = memoryview(words).cast("B").cast("q")
+        """The words of the table."""
+        self._paths: dict[int, str] = {}
+        self._lock = threading.Lock()
+
+    def add(self, mapping: mmap.mmap, path: str) -> None:
+        """Note where a mapping lies for as long as it exists; beyond `MOST_FILES` none is noted."""
+        memory = np.frombuffer(mapping, np.uint8)
+        start = memory.__array_interface__["data"][0]
+        with self._lock:
+            slot = next((n for n in range(MOST_FILES) if n not in self._paths), None)
+            if slot is None:
+                return
+            self._paths[slot] = path
+        at = FIRST + SLOT_WORDS * slot
+        self.table[at + 2] = 0
+        self.table[at + 1] = start + memory.nbytes
+        self.table[at] = start
+        self.table[COUNT] = max(self.table[COUNT], slot + 1)
+        weakref.finalize(mapping, self._remove, slot).atexit = False
+
+    def _remove(self, slot: int) -> None:
+        at = FIRST + SLOT_WORDS * slot
+        self.table[at] = self.table[at + 1] = self.table[at + 2] = 0
+        del self._paths[slot]
+
+    def require_whole(self, arrays: Iterable[object]) -> None:
+        """Raise ModelError if the program that runs read a page that is gone, or had `arrays` of
+        a file of which one is gone.
+        """
+        cut = [slot for slot in sorted(self._paths) if self.table[FIRST + SLOT_WORDS * slot + 2]]
+        if self.table[NEW]:
+            raise _cut([self._paths[slot] for slot in cut])
+        if cut:
+            places = [cast("np.ndarray", each).__array_interface__["data"][0] for each in arrays]
+            for slot in cut:
+                at = FIRST + SLOT_WORDS * slot
+                if any(self.table[at] <= place < self.table[at + 1] for place in places):
+                    raise _cut([self._paths[slot]])
+
+
+def _cut(paths: list[str]) -> ModelError:
+    which = quoted(paths[0], 200) if paths else "a file of weights"
+    return ModelError(
+        f"{which} became shorter, or cannot be read any more, while the model was in use",
+        hint="load the model again; replace a file by renaming a new one, not by writing to it",
+    )
+
+
+MAPPED_FILES = MappedFiles()
+"""The mapped files of this process."""

@@ -1,0 +1,119 @@
+"""A mapped file that is cut while kernels read it: an error of the run, no signal, no result."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.tiny_gpt2 import save_tiny_gpt2
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the handler is for Linux")
+
+READ = """
+import os, sys
+import numpy as np
+import gptrs
+from gptrs.backend.protocol import InputRole
+from gptrs.checkpoint.formats.safetensors import SafetensorsFile
+from gptrs.errors import ModelError
+from gptrs.ir import parse_program
+from gptrs_backend_numba.backend import create
+
+path = sys.argv[1]
+file = SafetensorsFile.open(path)
+weights, other = file.read("w"), np.ones((64, 8192), np.float32)
+program = parse_program(
+    '''ptir.v0.5
+    func @main(%x: f32[9, 64], %w: f32[64, 8192]) -> f32[9, 8192] {
+      %0 = dot_general %x, %w {contract_lhs = [1], contract_rhs = [0]} : f32[9, 8192]
+      return %0
+    }
+    '''
+)
+run = create(2).compile(program, [InputRole.ARGUMENT] * 2).run
+x = np.ones((9, 64), np.float32)
+assert float(run([x, other])[0].sum()) == 9 * 64 * 8192
+assert float(run([x, weights])[0].sum()) == 9 * 64 * 8192
+os.truncate(path, os.path.getsize(path) // 2)
+for _ in range(2):  # then what was replaced by zeros is refused
+    try:
+        run([x, weights])
+        print("a result")
+    except ModelError as error:
+        print(error)
+assert float(run([x, other])[0].sum()) == 9 * 64 * 8192  # other weights are none the worse for it
+del weights, file
+assert float(run([x, other])[0].sum()) == 9 * 64 * 8192
+"""
+
+OUTSIDE = """
+import os, sys
+import gptrs
+from gptrs.checkpoint.formats.safetensors import SafetensorsFile
+file = SafetensorsFile.open(sys.argv[1])
+weights = file.read("w")
+(gptrs.tensor([1.0]) * 2).numpy()  # the backend has installed its handler
+os.truncate(sys.argv[1], 4096)
+print(weights.sum())
+"""
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Path:
+    numpy = pytest.importorskip("safetensors.numpy")
+    ones = pytest.importorskip("numpy").ones((64, 8192), "float32")
+    path = tmp_path / "weights.safetensors"
+    numpy.save_file({"w": ones}, path)
+    return path
+
+
+def test_a_run_that_reads_what_is_gone_is_refused(weights: Path) -> None:
+    command = [sys.executable, "-c", READ, str(weights)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    assert all("weights.safetensors` became shorter" in line for line in lines), lines
+
+
+def test_what_reads_it_outside_of_a_run_gets_no_zeros(weights: Path) -> None:
+    command = [sys.executable, "-c", OUTSIDE, str(weights)]
+    done = subprocess.run(command, capture_output=True, timeout=120, check=False)
+    assert (done.returncode, done.stdout) == (-signal.SIGBUS, b"")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keeps", [0, 4096, 0.5, 0.97])
+def test_a_file_that_is_cut_while_generating(tmp_path: Path, keeps: float) -> None:
+    """Cut at 5 moments each: the exit code is 3 with a line, or the text is the right one."""
+    original = save_tiny_gpt2(tmp_path / "model", n_positions=1024, n_embd=256)
+    (name,) = [path.name for path in original.glob("*.safetensors")]
+    data = (original / name).read_bytes()
+    asked = [sys.executable, "-m", "gptrs_cli", "generate", "--model", str(original), "--greedy"]
+    asked += ["--ignore-eos", "--max-tokens", "600", "--prompt-ids", "1,2,3", "--backend", "numba"]
+    right = subprocess.run(asked, capture_output=True, check=True).stdout
+    dice = random.Random(int(keeps * 1000))
+    refused = 0
+    for _ in range(5):
+        with subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+            try:
+                process.wait(timeout=0.4 + 2 * dice.random())
+            except subprocess.TimeoutExpired:
+                os.truncate(original / name, int(keeps * len(data)) if keeps < 1 else int(keeps))
+            out, err = process.communicate(timeout=120)
+        (original / name).write_bytes(data)
+        if process.returncode == 0:
+            assert out == right
+        else:
+            refused += 1
+            assert process.returncode == 3, (signal.Signals(-process.returncode), err)
+            assert err.count(b"\n") == 1
+            assert b"Traceback" not in err
+            assert right.startswith(out.removesuffix(b"\n"))
+    assert refused, "it was cut too late, each time"
