@@ -56,7 +56,10 @@ class FakeLM:
         return FakeBuffers(self.cache_specs(), pages)
 
     def forward(self, tokens):
-        return np.stack([[_logits([row[: i + 1]]) for i in range(len(row))] for row in tokens])
+        windows = [group.window for group in cache_groups(self.cache_specs())]
+        return np.stack(
+            [[_logits(_seen(row[: end + 1], windows)) for end in range(len(row))] for row in tokens]
+        )
 
     def step(self, step, buffers):
         self.steps.append(step)
@@ -80,6 +83,11 @@ class FakeLM:
             first = 0 if group.window is None else max(0, length - group.window)
             seen.append(tokens[first:length])
         return _logits(seen)
+
+
+def _seen(tokens, windows):
+    """The tokens that the layers of each window see after `tokens`."""
+    return [tokens if window is None else tokens[-window:] for window in windows]
 
 
 def _logits(seen):

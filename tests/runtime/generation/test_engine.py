@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gptrs.errors import CacheBudgetError
+from gptrs.errors import CacheBudgetError, UsageError
 from gptrs.nn.ragged_step import PAGE_SIZE
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.sampling import Sampling
@@ -60,8 +60,11 @@ def run(engine, *texts):
 
 
 def idle(setup):
-    """Whether no text holds anything of the cache."""
-    return all(group.held == group.reserved == 0 for group in setup.cache.pool.groups)
+    """Whether no text holds anything of the cache, and each page is free or cached."""
+    return all(
+        group.held == group.reserved == 0 and group.cached + len(group._free) == group._used
+        for group in setup.cache.pool.groups
+    )
 
 
 def steps_of(setup: GenerationSetup):
@@ -226,3 +229,62 @@ def test_pages_are_found_by_later_engines_of_the_model():
         setup = GenerationSetup(model, GenerationOptions(2, ignore_eos=True))
         run(setup.new_engine(), setup.new_text(prompt))
     assert [len(step.tokens) for step in model.lm.steps] == [45, 1, 2, 1]
+
+
+def test_twenty_texts_wait_for_room_and_evict():
+    options = GenerationOptions(30, Sampling(seed=3), cache_budget=7_000, ignore_eos=True)
+    setup = GenerationSetup(FakeModel(), options)
+    group, engine = setup.cache.pool.groups[0], setup.new_engine()
+    texts = [setup.new_text([number, *range(1, 30 + number)]) for number in range(20)]
+    for text in texts:
+        engine.add(text)
+    most = cached = 0
+    while engine.busy:
+        engine.step()
+        most = max(most, len(engine.running))
+        cached = max(cached, group.cached)
+    assert 2 <= most <= 3, "6 pages: the others wait"
+    assert cached > 0
+    assert group.count == 6, "pages of texts that ended were taken again"
+    alone = GenerationSetup(FakeModel(), replace(options, cache_budget=None))
+    for text in texts:
+        run(alone.new_engine(), expected := alone.new_text(text.prompt))
+        assert text.tokens == expected.tokens
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_the_same_text_twice(together):
+    setup = GenerationSetup(FakeModel(), GenerationOptions(9, Sampling(seed=3), ignore_eos=True))
+    one, other = (setup.new_text([4, 5, 6] * 20) for _ in range(2))
+    engine = setup.new_engine()
+    if together:
+        run(engine, one, other)
+    else:
+        run(engine, one)
+        run(engine, other)
+    assert one.tokens == other.tokens
+    rows = sum(len(step.tokens) for step in steps_of(setup))
+    assert rows == (60 + 28 + 16 if together else 60 + 1 + 16), "what is whole or left is shared"
+    assert idle(setup)
+
+
+@pytest.mark.parametrize("windows", [(40,), (7,), (None, 33)])
+def test_contexts_with_windows_shift_as_without_a_cache(windows):
+    found = []
+    for use_cache in (True, False):
+        options = GenerationOptions(
+            120, Sampling(seed=3), context=70, context_shift=True, keep=5, ignore_eos=True
+        )
+        setup = GenerationSetup(FakeModel(windows), replace(options, use_cache=use_cache))
+        text = setup.new_text([1, 2, 3, 4] * 10)
+        run(setup.new_engine(), text)
+        found.append(text.tokens)
+    assert len(found[0]) == 120
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize(("prompt", "count"), [([], 3), ([1], 0)])
+def test_a_text_without_a_prompt_or_new_tokens_is_refused(prompt, count):
+    setup = GenerationSetup(FakeModel(), GenerationOptions())
+    with pytest.raises(UsageError, match=f"at least 1 each, got {len(prompt)} and {count}"):
+        setup.new_text(prompt, count)

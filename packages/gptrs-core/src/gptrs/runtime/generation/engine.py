@@ -41,7 +41,8 @@ class Engine:
     of prompts, in the order in which texts were added. At most `most_texts` run at once, as long as
     `cache` has room for them; the others wait. The outcome of a text does not depend on others.
 
-    No thread is involved: texts may be added and cancelled between steps.
+    No thread is started. While one runs a step, others may add texts, and run engines of the same
+    cache; they wait for each other, as does `cancel`.
     """
 
     def __init__(self, cache: TextCache, *, chunk: int, most_texts: int | None = None) -> None:
@@ -78,15 +79,18 @@ class Engine:
 
     def cancel(self, text: GeneratedText) -> None:
         """Take a text out, whether it has begun or not; nothing happens if it has ended."""
-        self._waiting = deque(work for work in self._waiting if work.text is not text)
-        for work in [work for work in self._running if work.text is text]:
-            self._end(work)
+        with self._cache.exclusive():
+            for work in [work for work in self._waiting if work.text is text]:
+                self._waiting.remove(work)
+            for work in [work for work in self._running if work.text is text]:
+                self._end(work)
 
     def close(self) -> None:
         """Cancel all texts."""
-        self._waiting.clear()
-        for work in list(self._running):
-            self._end(work)
+        with self._cache.exclusive():
+            self._waiting.clear()
+            for work in list(self._running):
+                self._end(work)
 
     def step(self) -> list[tuple[GeneratedText, str]]:
         """Run the model once; return the texts that grew, each with its new piece.
@@ -94,6 +98,12 @@ class Engine:
         CacheBudgetError if texts of other engines leave no room to begin. After any error, an
         interrupt included, the engine can go on: what was not finished is done again.
         """
+        with self._cache.exclusive():
+            self._advance()
+            grown, self._grown = self._grown, []
+        return grown
+
+    def _advance(self) -> None:
         self._settle()
         self._admit()
         rows = self._rows()
@@ -103,8 +113,6 @@ class Engine:
                 if is_read:
                     self._continue(work, scores)
             self._settle()
-        grown, self._grown = self._grown, []
-        return grown
 
     def _admit(self) -> None:
         """Begin waiting texts, in their order, as long as there is room."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 import numpy as np
 
@@ -18,6 +20,11 @@ class NoCache:
 
     def __init__(self, lm: CausalLM) -> None:
         self._lm = lm
+        self._lock = threading.RLock()
+
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Scope in which no other thread runs the texts of an engine."""
+        return self._lock
 
     def require(self, positions: int, step: int) -> None:
         """Any text has room."""

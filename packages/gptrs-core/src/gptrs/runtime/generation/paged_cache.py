@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
-from weakref import WeakKeyDictionary
+from contextlib import AbstractContextManager, contextmanager
+from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
 from gptrs.backend.protocol import Backend
+from gptrs.capture.fork_safe_lock import ForkSafeLock
 from gptrs.errors import CacheBudgetError
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
@@ -26,7 +29,8 @@ class PagedCache:
     """The pages of all texts of `lm`, which share what they have in common; a `TextCache`.
 
     `budget` is in bytes, None for the default of `group_layouts`. Texts are lost when an
-    interrupt leaves pages in an unknown state: `TextPages.lost`, admit them again.
+    interrupt leaves pages in an unknown state, as does a fork while another thread changes them:
+    `TextPages.lost`, admit them again. Threads wait for each other.
     """
 
     chunked = True
@@ -44,6 +48,12 @@ class PagedCache:
         self._lm = lm
         self._shapes = StepShapes(backend)
         self.pool = self._new_pool()
+        self._lock = threading.RLock()
+        _every_cache.add(self)
+
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Scope in which no other thread uses the cache."""
+        return self._lock
 
     def require(self, positions: int, step: int) -> None:
         """CacheBudgetError if such a text would not even fit alone."""
@@ -61,6 +71,10 @@ class PagedCache:
 
     def run(self, rows: Rows) -> np.ndarray:
         """Append tokens to texts; return the logits f32 [B, V] after the last one of each."""
+        with self._lock:
+            return self._run(rows)
+
+    def _run(self, rows: Rows) -> np.ndarray:
         with self._consistent():
             for text, tokens in rows:
                 self._copy(self.pool.extend(text, len(tokens)))
@@ -89,8 +103,8 @@ class PagedCache:
 
     def release(self, text: TextPages) -> None:
         """Give back the pages of a text; others find them until the room is needed."""
-        if not text.lost:
-            with self._consistent():
+        with self._consistent():
+            if not text.lost:
                 self.pool.release(text)
 
     @property
@@ -115,9 +129,10 @@ class PagedCache:
         Arrays are [n, K, S, D], of the pages that the next position sees; they come last.
         """
         found: list[list[np.ndarray]] = []
-        for number, table in enumerate(text.tables):
-            pages = [self.buffers.read(number, page) for page in table if page]
-            found.append([np.concatenate(parts) for parts in zip(*pages, strict=True)])
+        with self._lock:
+            for number, table in enumerate(text.tables):
+                pages = [self.buffers.read(number, page) for page in table if page]
+                found.append([np.concatenate(parts) for parts in zip(*pages, strict=True)])
         return found
 
     def add_pages(self, tokens: Sequence[int], groups: Sequence[Sequence[np.ndarray]]) -> None:
@@ -145,14 +160,23 @@ class PagedCache:
 
     @contextmanager
     def _consistent(self) -> Generator[None]:
-        """Begin anew if an interrupt falls between changes that belong together."""
-        try:
-            yield
-        except CacheBudgetError:  # raised before anything has changed
-            raise
-        except BaseException:
-            self._reset()
-            raise
+        """Keep other threads out; begin anew if an interrupt falls between changes."""
+        with self._lock:
+            try:
+                yield
+            except CacheBudgetError:  # raised before anything has changed
+                raise
+            except BaseException:
+                self._reset()
+                raise
+
+    def after_fork(self) -> None:
+        """Begin anew in a child if the fork fell into what another thread was changing."""
+        if self._lock.acquire(blocking=False):
+            self._lock.release()
+            return
+        self._lock = threading.RLock()
+        self._reset()
 
     def _reset(self) -> None:
         self.pool.abandon()
@@ -166,15 +190,26 @@ class PagedCache:
 
 
 _caches: WeakKeyDictionary[LoadedModel, tuple[object, PagedCache]] = WeakKeyDictionary()
+_caches_lock = ForkSafeLock()
+_every_cache: WeakSet[PagedCache] = WeakSet()
+
+
+def _after_fork() -> None:
+    for cache in list(_every_cache):
+        cache.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def paged_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCache:
     """Return the cache that all generations of `model` share while they ask for the same one."""
     asked = (dtype, budget)
-    known = _caches.get(model)
-    if known is None or known[0] != asked:
-        known = (asked, PagedCache(model.causal_lm(), model.backend, dtype, budget))
-        _caches[model] = known
+    with _caches_lock:
+        known = _caches.get(model)
+        if known is None or known[0] != asked:
+            known = (asked, PagedCache(model.causal_lm(), model.backend, dtype, budget))
+            _caches[model] = known
     return known[1]
 
 

@@ -76,9 +76,13 @@ class GenerationSetup:
     def token_budget(self, prompt: int, max_tokens: int | None) -> int:
         """Return how many tokens may follow `prompt` ones; ContextLengthError if they do not fit.
 
-        `max_tokens` None takes that of the options.
+        `max_tokens` None takes that of the options. UsageError if either is below 1.
         """
         asked = self.options.max_tokens if max_tokens is None else max_tokens
+        if prompt < 1 or (asked is not None and asked < 1):
+            raise UsageError(
+                f"a text has a prompt and new tokens, at least 1 each, got {prompt} and {asked}"
+            )
         room = self._limit.size - prompt
         if not self._limit.shift and (room < 1 or (asked is not None and asked > room)):
             more = f" and {asked} new ones" if asked is not None else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 import numpy as np
@@ -18,6 +19,10 @@ class TextCache(Protocol):
 
     chunked: bool
     """Whether a text may be read in several steps."""
+
+    def exclusive(self) -> AbstractContextManager[object]:
+        """Scope in which no other thread uses the cache; one may enter it again."""
+        ...
 
     def require(self, positions: int, step: int) -> None:
         """CacheBudgetError if such a text would not even fit alone; see `admit`."""
