@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -125,6 +126,35 @@ def test_ctrl_c_ends_an_answer_and_not_the_conversation(model):
         terminal.wait_for("\n> ")
         terminal.send(CTRL_D)
         assert terminal.end() == 0
+
+
+def test_commands_and_messages_of_several_lines(model, tmp_path):
+    file = tmp_path / "talk.json"
+    with Terminal(model, "--greedy", "--max-tokens", 3, "--ignore-eos") as terminal:
+
+        def said(line: str, answer: str) -> str:
+            terminal.wait_for("> ")
+            terminal.send(line.encode() + b"\r")
+            return terminal.wait_for(answer)
+
+        said("/help", "/load FILE")
+        said("/stats", "nothing was answered yet")
+        said("/system Be brief.", "a new conversation with this system message")
+        said("the \\\rcat", "\n")
+        said("/stats", "3 new tokens")
+        said('"""\rone\r\rtwo\r"""', "\n")
+        said(f"/save {file}", "wrote 5 messages")
+        said(f"/save {file}", "exists; choose another name")
+        said("/reset", "a new conversation")
+        said(f"/load {file}", "read 5 messages")
+        said("/load", "a file must be named")
+        said(f"/load {tmp_path}", "Is a directory")
+        said("/sytem x", "did you mean `system`?")
+        said("/exit", "/exit")
+        assert terminal.end() == 0
+    messages = json.loads(file.read_text())["messages"]
+    assert [each["role"] for each in messages] == ["system", *["user", "assistant"] * 2]
+    assert (messages[1]["content"], messages[3]["content"]) == ("the \ncat", "one\n\ntwo")
 
 
 def test_what_cannot_be_answered_is_said(model):
