@@ -10,15 +10,16 @@ from importlib import import_module
 from gptrs.backend.protocol import InputRole
 from gptrs.ir.program import Program, Value
 from gptrs.ir.size_guards import SizeGuards
-from gptrs.ir.specialize import specialize, symbols
+from gptrs.ir.specialize import specialize
 from gptrs.ir.symbolic_dim import symbol, symbols_of
 from gptrs_backend_numba import lowering
 from gptrs_backend_numba.kept_weights.weight_store import weight_store
+from gptrs_backend_numba.lowering.linear import rows_of_layers
 from gptrs_backend_numba.lowering.regions import lower_region
 from gptrs_backend_numba.memory import fill_byte
 from gptrs_backend_numba.passes.scratch_layout import place_scratch
 from gptrs_backend_numba.schedule import Builder, Context, Result, Schedule
-from gptrs_backend_numba.size_classes import SizesNeeded
+from gptrs_backend_numba.size_classes import SizesNeeded, ones
 from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 
 LOWERINGS = tuple(
@@ -55,6 +56,7 @@ def lower_symbolic(
     That has numbers in the place of symbols where a lowering needs them: those of the example,
     which become guards. The caller decides with `sizes`, which derives.
     """
+    program = _pinned(program, ones(rows_of_layers(program)), sizes)
     while True:
         program = _without_empty(program, sizes)
         try:
@@ -79,11 +81,14 @@ def _without_empty(program: Program, sizes: SizeGuards) -> Program:
 
 def _pinned(program: Program, numbers: Iterable[int], sizes: SizeGuards) -> Program:
     values = {number: sizes.example[number] for number in numbers}
+    if not values:
+        return program
     for number, size in values.items():
         sizes.at_least_zero(size - symbol(number))
         sizes.at_least_zero(symbol(number) - size)
-    others = {number: symbol(number) for number in symbols(program) if number not in values}
-    return specialize(program, others | values) if values else program
+    others = {number: symbol(number) for number in sizes.example if number not in values}
+    # The sizes are those of a program that was captured with them.
+    return specialize(program, others | values, check=False)
 
 
 def _input(index: int, param: Value) -> View:

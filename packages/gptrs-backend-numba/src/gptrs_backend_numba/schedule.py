@@ -208,11 +208,12 @@ class Builder:
     def may_overwrite(self, view: View) -> bool:
         """Whether no value needed later, and no caller, sees the whole storage behind `view`."""
         storage = view.storage
-        ours = storage in self._made or storage in self._owned
+        if storage not in self._made and storage not in self._owned:
+            return False
         needed = any(
             self._last_use.get(value, -1) > self.position for value in self._values.get(storage, ())
         )
-        return ours and not needed and view.fills_storage
+        return not needed and view.fills_storage
 
     def include(self, inner: Builder) -> None:
         """Append the steps of a region, and own the memory that it has made."""

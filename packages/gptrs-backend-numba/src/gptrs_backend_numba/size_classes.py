@@ -30,6 +30,12 @@ def is_one(size: int) -> bool:
     return size == 1
 
 
+def ones(sizes: Iterable[int]) -> frozenset[int]:
+    """Return the symbols for which `is_one` of one of the sizes would need numbers."""
+    found = [size for size in dict.fromkeys(sizes) if isinstance(size, SymbolicDim)]
+    return _of_program(symbols_of([size for size in found if not size > 1]))
+
+
 def is_equal(a: int, b: int) -> bool:
     """Return whether two sizes are equal, for all sizes that the schedule holds for."""
     if a == b:

@@ -8,11 +8,13 @@ f32 and rounded once.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
 from gptrs_backend_numba.lowering.custom_calls import custom_call
@@ -76,5 +78,17 @@ def linear(builder: Builder, unit: Unit) -> None:
     gemm(builder, x, weight, builder.define(unit.last.result), epilogue)
 
 
+def rows_of_layers(program: Program) -> Iterator[int]:
+    """Yield the numbers of rows of all linear layers: kernels for one row differ.
+
+    Who asks for them before anything is lowered need not lower it again.
+    """
+    for function in program.functions:
+        for step in function.body.walk():
+            if isinstance(step.op, CustomCall) and step.op.target in _TARGETS:
+                yield math.prod(step.operands[0].type.shape[:-1])
+
+
+_TARGETS = frozenset(map(linear_target, FLOATS))
 for _dtype in FLOATS:
     custom_call(linear_target(_dtype), when=_when)(linear)

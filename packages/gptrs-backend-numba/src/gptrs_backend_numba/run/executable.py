@@ -146,10 +146,9 @@ class NumbaExecutable:
         """Return the words with addresses of geometries; symbolic ones are left to `_sizes`."""
         words = self._code.words
         if self._sizes is not None:
-            for place, word in enumerate(words):
-                if isinstance(word, SymbolicDim):
-                    self._sizes.place(place, word)
-                    words[place] = 0
+            for place in [at for at, word in enumerate(words) if type(word) is SymbolicDim]:
+                self._sizes.place(place, words[place])
+                words[place] = 0
         filled = np.array(words, np.int64)
         for place, geometry in self._code.geometries:
             filled[place] = address_of(filled) + geometry * filled.itemsize

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gptrs.backend.memory_plan import NO_SIZES, program_peak_bytes
 from gptrs.backend.process_limits import memory_limit
@@ -37,10 +37,10 @@ class MemoryNeed:
     def __init__(self, program: Program, roles: Sequence[InputRole] = ()) -> None:
         self._program = program
         params = program.main.body.params
-        self._given = sum(param.type.nbytes for param in params)
+        self._given = _nbytes([param.type for param in params])
         named = zip(params, roles, strict=False)
-        self._donated = sum(param.type.nbytes for param, role in named if role is InputRole.DONATED)
-        self._all = sum(count * type_.nbytes for type_, count in _made(program).items())
+        self._donated = _nbytes([p.type for p, role in named if role is InputRole.DONATED])
+        self._all = _nbytes(_made(program))
         """Bytes of all values together: computed in no time, and nearly always there is room."""
 
     def require(self, sizes: Mapping[int, int] = NO_SIZES) -> None:
@@ -58,17 +58,26 @@ class MemoryNeed:
             )
 
 
-def _made(program: Program) -> Counter[TensorType]:
-    """Return the types of all values but the parameters of `@main`, with how many there are."""
-    found = Counter[TensorType]()
+def _made(program: Program) -> list[TensorType]:
+    """Return the types of all values but the parameters of `@main`.
+
+    Those of functions count once: however often they are called, one call runs at a time.
+    """
+    found: list[TensorType] = []
+    main = program.main.body
     pending = [function.body for function in program.functions]
     for region in pending:
-        found.update(value.type for value in region.params)
+        if region is not main:
+            found += [value.type for value in region.params]
         for made in region.instructions:
-            found.update(value.type for value in made.results)
+            found += [value.type for value in made.results]
             pending += made.regions
-    found.subtract(param.type for param in program.main.body.params)
     return found
+
+
+def _nbytes(types: Iterable[TensorType]) -> int:
+    # There are few types, and products of symbolic sizes take long.
+    return sum(count * type_.nbytes for type_, count in Counter(types).items())
 
 
 def _size(count: int) -> str:

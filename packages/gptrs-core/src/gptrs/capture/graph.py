@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
@@ -240,9 +241,12 @@ class GraphSlice:
         return builder.program(*(values[self._reference(output)] for output in self.outputs))
 
 
+_NO_NAME = re.compile("[^0-9A-Za-z]")
+
+
 def _input_name(leaf: Leaf, position: int) -> str:
     wish = f"p{position}_{leaf.name}" if isinstance(leaf, Parameter) else f"arg{position}"
-    return "".join(char if char.isalnum() and char.isascii() else "_" for char in wish)
+    return _NO_NAME.sub("_", wish)
 
 
 def role_of(leaf: Leaf) -> InputRole:

@@ -20,7 +20,8 @@ def symbols(program: Program) -> list[int]:
     for function in program.functions:
         for region in _regions(function.body):
             values = [*region.params, *(v for step in region.instructions for v in step.results)]
-            found.update(number for value in values for number in value.type.symbols)
+            for type_ in {value.type for value in values}:
+                found.update(type_.symbols)
             for step in region.instructions:
                 found.update(op_symbols(step.op))
     return sorted(found)
@@ -65,10 +66,10 @@ def symbol_places(params: Sequence[Value]) -> dict[int, tuple[int, int]]:
     return places
 
 
-def specialize(program: Program, sizes: Mapping[int, int]) -> Program:
+def specialize(program: Program, sizes: Mapping[int, int], *, check: bool = True) -> Program:
     """Return `program` with `sizes[n]` in the place of each `?n`, verified.
 
-    Itself if it has no symbols.
+    Itself if it has no symbols. Without `check` the caller knows that it is fine for these sizes.
 
     ProgramError for a symbol without a size, a size below 0, or a program that is malformed with
     these sizes.
@@ -90,6 +91,8 @@ def specialize(program: Program, sizes: Mapping[int, int]) -> Program:
         for function in program.functions
     ]
     special = Program(tuple(functions))
+    if not check:
+        return special
     try:
         verify(special)
     except ProgramError as error:
@@ -154,7 +157,7 @@ def _specialized(region: Region, sizes: Mapping[int, int]) -> Region:
 
     # What the region does not define stays as it is, for the verifier to name.
     def define(old: Sequence[Value]) -> tuple[Value, ...]:
-        new = tuple(Value(_sized(value.type, sizes), value.name) for value in old)
+        new = tuple([_sized_value_of(value, sizes) for value in old])
         values.update(zip(old, new, strict=True))
         return new
 
@@ -167,6 +170,10 @@ def _specialized(region: Region, sizes: Mapping[int, int]) -> Region:
         instructions.append(Instruction(op, operands, define(step.results), regions))
     results = tuple(values.get(value, value) for value in region.results)
     return Region(params, tuple(instructions), results)
+
+
+def _sized_value_of(value: Value, sizes: Mapping[int, int]) -> Value:
+    return value if value.type.is_static else Value(_sized(value.type, sizes), value.name)
 
 
 def _sized(type_: TensorType, sizes: Mapping[int, int]) -> TensorType:
