@@ -11,27 +11,32 @@ import pytest
 from fuzzing import file_judge
 from fuzzing.file_formats import FORMATS, FileFormat
 from fuzzing.file_judge import Watch, judge
+from fuzzing.input_formats import OTHER_FORMATS
 from fuzzing.judge import Flaw
 from gptrs.errors import CheckpointError
 from gptrs_conformance.program_generator.dice import Dice
 
+SLOW = {"chat-template": 50}
+"""As in the tool: each of these has a process that renders it."""
 TOOL = Path(file_judge.__file__).parents[1] / "fuzz_files.py"
-FILES = 2000
+FILES = {**dict.fromkeys(FORMATS, 2000), **dict.fromkeys(OTHER_FORMATS, 1000)}
+"""How many of each format; together those of `OTHER_FORMATS` take some 30 s."""
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FILES)
 def test_mutated_files(tmp_path: Path, name: str) -> None:
     """In a process of its own, so that a death by a signal is a failure of one test."""
-    command = [sys.executable, str(TOOL), name, "--count", str(FILES), "--seed", "20240",
+    total = FILES[name] // SLOW.get(name, 1)
+    command = [sys.executable, str(TOOL), name, "--count", str(FILES[name]), "--seed", "20240",
                "--out", str(tmp_path)]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, timeout=900)
     assert done.returncode == 0, done.stdout + done.stderr
     line = next(line for line in done.stdout.splitlines() if line.startswith(name))
     found = line.removeprefix(name).split(" in ")[0].strip(", ").split(", ")
     counts = {outcome: int(number) for number, outcome in map(str.split, found)}
-    assert sum(counts.values()) == FILES
-    assert counts["read"] > 50, "the mutations should leave some files sound"
-    assert counts["refused"] > 500
+    assert sum(counts.values()) == total
+    assert counts["read"] > total // 40, "the mutations should leave some files sound"
+    assert counts["refused"] > total // 4
 
 
 def _format(read) -> FileFormat:

@@ -45,13 +45,15 @@ class FileFormat:
     """`prepare` fills a folder and gives sound contents of the file `name` in it.
 
     `mutate` makes another content of one, and of another one; `read` reads all that there is to
-    read, and raises GptrsError where it cannot.
+    read, and raises GptrsError where it cannot. `may` has what no other format may do:
+    beginnings of events as `Watch` notes them.
     """
 
     name: str
     prepare: Callable[[Path, Backend], Sequence[bytes]]
     mutate: Callable[[Dice, bytes, bytes], bytes]
     read: Callable[[Path, Dice], None]
+    may: tuple[str, ...] = ()
 
 
 def _prepare_safetensors(folder: Path, backend: Backend) -> Sequence[bytes]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import stat
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
@@ -43,8 +43,15 @@ def installed(groups: Collection[str]) -> Iterator[Installed]:
 
     Of two distributions with one name the first on `sys.path` counts: it is the one imported.
     """
+    return installed_in(importlib.metadata.distributions(), groups)
+
+
+def installed_in(
+    distributions: Iterable[Distribution], groups: Collection[str]
+) -> Iterator[Installed]:
+    """Yield those of some distributions, as `installed` does."""
     seen: set[str] = set()
-    for distribution in importlib.metadata.distributions():
+    for distribution in distributions:
         found = _read(distribution, groups)
         if found is not None and canonical(found.distribution) not in seen:
             seen.add(canonical(found.distribution))
