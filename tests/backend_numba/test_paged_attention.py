@@ -10,7 +10,6 @@ import pytest
 import gptrs
 from gptrs import functionals as F
 from gptrs.backend.protocol import InputRole
-from gptrs.capture.compilation import compile_program
 from gptrs.errors import ExecutionError
 from gptrs.functionals.matching.patterns import capture
 from gptrs.ir import dtypes
@@ -23,7 +22,6 @@ from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.evaluation import evaluate
 from gptrs_backend_numba.kernels.attention.paged_geometry import BLOCK
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
-from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_conformance.uses.paged_attention import paged
 
 KINDS = {
@@ -244,8 +242,8 @@ def test_a_donated_pool_is_written_in_place(dtype: str, kv_heads: int) -> None:
     types = {"pool": f"{dtype}[9, {kv_heads}, 4, 6]", "new": f"f32[5, {kv_heads}, 6]"}
     given = {name: parse_type(text) for name, text in {**types, "slots": "si32[5]"}.items()}
     roles = [InputRole.DONATED, InputRole.ARGUMENT, InputRole.ARGUMENT]
-    executable = compile_program(capture(F.update_pages, given), backend(), roles)
-    assert isinstance(executable, NumbaExecutable)
+    program = Pipeline(fuse=backend().fuse, evaluate=evaluate).run(capture(F.update_pages, given))
+    executable = backend().compile(program, roles)
     (call,) = executable.schedule.calls
     (result,) = executable.schedule.results
     assert call.write == result.view
