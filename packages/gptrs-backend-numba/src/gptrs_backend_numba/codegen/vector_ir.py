@@ -113,6 +113,12 @@ class Emitter:
         """Return `x * y + z` of vectors, rounded once where the processor can; else twice."""
         return call_llvm(self.builder, f"llvm.{_PRODUCT}.v{WIDTH}f32", VECTOR, [x, y, z])
 
+    def one_of(self, wanted, choices):
+        """Yield each of the `choices`, integers, in a branch that is taken if `wanted` is it."""
+        for choice in choices:
+            with self.builder.if_then(self.builder.icmp_signed("==", wanted, number(choice))):
+                yield choice
+
     def prefetch(self, pointer, write=0, near=3):
         """Prefetch the cache line of an address, which need not exist; where `near` is 2, to L2.
 
@@ -157,6 +163,11 @@ class Emitter:
             phi.add_incoming(start, entry)
             phi.add_incoming(result, end)
         return left
+
+
+def bytes_of(dtype):
+    """Return the bytes of an element that `Emitter.floats` reads: of "f32", "bf16" or "f16"."""
+    return 4 if dtype == "f32" else 2
 
 
 def number(value):

@@ -12,7 +12,16 @@ from functools import cache
 from llvmlite import ir
 
 from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
-from gptrs_backend_numba.codegen.vector_ir import F32, I64, VECTOR, WIDTH, ZERO, Emitter, number
+from gptrs_backend_numba.codegen.vector_ir import (
+    F32,
+    I64,
+    VECTOR,
+    WIDTH,
+    ZERO,
+    Emitter,
+    bytes_of,
+    number,
+)
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, VECTORS, transposed_lanes
 
 SIDE = 4 * WIDTH
@@ -157,7 +166,7 @@ def page_dots(keys: int, head_dim: int, dtype: str):
     Arguments: the addresses of the query, f32, of the first key, of type "f32", "bf16" or "f16",
     and of the scores.
     """
-    size = 4 if dtype == "f32" else 2
+    size = bytes_of(dtype)
 
     @named_intrinsic(f"page_dots_{keys}_{head_dim}_{dtype}")
     def micro_kernel(typing_context, query, key, out):
@@ -201,7 +210,7 @@ def page_values(vectors: int, row: int, dtype: str):
     of a value; the address of the probabilities of the block, of the factor, of the sums. A value
     has `row` numbers.
     """
-    size = 4 if dtype == "f32" else 2
+    size = bytes_of(dtype)
 
     @named_intrinsic(f"page_values_{vectors}_{row}_{dtype}")
     def micro_kernel(typing_context, segments, count, before, probabilities, factor, out):

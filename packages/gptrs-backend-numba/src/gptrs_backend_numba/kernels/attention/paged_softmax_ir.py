@@ -9,11 +9,13 @@ from __future__ import annotations
 from llvmlite import ir
 
 from gptrs_backend_numba.codegen.deferred import intrinsic, types
-from gptrs_backend_numba.codegen.machine import call_llvm
 from gptrs_backend_numba.codegen.vector_ir import F32, VECTOR, WIDTH, Emitter, number
 from gptrs_backend_numba.kernels.attention.softmax_ir import (
     exponential,
-    larger_of,
+    exponentiate_panel,
+    exponentiate_row,
+    largest_of_panel,
+    largest_of_row,
     load_row,
     store_row,
     subtrahend,
@@ -37,33 +39,16 @@ def softmax_pages_panel(typing_context, scores, groups, maxima, totals, factors)
         emit = Emitter(builder)
         groups = arguments[1]
         scores, maxima, totals, factors = (emit.pointer(arguments[at]) for at in (0, 2, 3, 4))
-        before = load_row(emit, maxima)
-
-        def compare(k, state):
-            found = load_row(emit, state[0])
-            larger = [larger_of(emit, *pair) for pair in zip(found, state[1:], strict=True)]
-            return [emit.moved(state[0], 4 * PANEL), *larger]
-
-        rows = builder.mul(groups, number(WIDTH))
-        largest = emit.loop(rows, 1, [scores, *before], compare)[1:]
-        shift = [subtrahend(emit, value) for value in largest]
-        scale = [exponential(emit, builder.fsub(*pair)) for pair in zip(before, shift, strict=True)]
-
-        def exponentiate(k, state):
-            found = [
-                exponential(emit, builder.fsub(*pair))
-                for pair in zip(load_row(emit, state[0]), shift, strict=True)
-            ]
-            store_row(emit, found, state[0])
-            sums = [builder.fadd(*pair) for pair in zip(state[1:], found, strict=True)]
-            return [emit.moved(state[0], _GROUP), *sums]
+        before, rows = load_row(emit, maxima), builder.mul(groups, number(WIDTH))
+        largest, shift, scale = largest_of_panel(emit, scores, rows, before)
 
         def lane(k, state):
             scores, totals = state
             starts = [
                 builder.fmul(*pair) for pair in zip(load_row(emit, totals), scale, strict=True)
             ]
-            store_row(emit, emit.loop(groups, 1, [scores, *starts], exponentiate)[1:], totals)
+            sums = exponentiate_panel(emit, scores, groups, _GROUP, shift, starts)
+            store_row(emit, sums, totals)
             return [emit.moved(each, 4 * PANEL) for each in state]
 
         emit.loop(number(WIDTH), 1, [scores, totals], lane)
@@ -86,26 +71,11 @@ def softmax_pages_row(typing_context, scores, groups, maximum, totals, factor):
         count = builder.mul(arguments[1], number(WIDTH))
         scores, maximum, totals, factor = (emit.pointer(arguments[at]) for at in (0, 2, 3, 4))
         before = emit.splat(emit.load(maximum, F32, 4))
-
-        def compare(k, state):
-            found = emit.load(emit.moved(scores, (k, 4)), VECTOR, 4)
-            return [larger_of(emit, found, state[0])]
-
-        (lanes,) = emit.loop(count, WIDTH, [before], compare)
-        name = f"llvm.vector.reduce.fmax.v{WIDTH}f32"
-        largest = emit.splat(call_llvm(builder, name, VECTOR.element, [lanes]))
+        largest = largest_of_row(emit, scores, count, before)
         shift = subtrahend(emit, largest)
         scale = exponential(emit, builder.fsub(before, shift))
-
-        def exponentiate(k, state):
-            place = emit.moved(scores, (k, 4))
-            found = exponential(emit, builder.fsub(emit.load(place, VECTOR, 4), shift))
-            emit.store(found, place)
-            return [builder.fadd(state[0], found)]
-
         start = builder.fmul(emit.load(totals, VECTOR, 4), scale)
-        (sums,) = emit.loop(count, WIDTH, [start], exponentiate)
-        emit.store(sums, totals)
+        emit.store(exponentiate_row(emit, scores, count, shift, start), totals)
         for value, place in ((largest, maximum), (scale, factor)):
             emit.store(builder.extract_element(value, _FIRST), place)
         return context.get_dummy_value()

@@ -71,6 +71,66 @@ def store_row(emit, values, base):
         emit.store(value, emit.moved(base, _SIDE * v))
 
 
+def largest_of_panel(emit, scores, count, before):
+    """Return the largest of `before` and of `count` rows of scores of a panel, in each column.
+
+    And what is subtracted from scores, and the factors of what is summed already.
+    """
+    builder = emit.builder
+
+    def compare(k, state):
+        found = load_row(emit, state[0])
+        larger = [larger_of(emit, *pair) for pair in zip(found, state[1:], strict=True)]
+        return [emit.moved(state[0], 4 * PANEL), *larger]
+
+    largest = emit.loop(count, 1, [scores, *before], compare)[1:]
+    shift = [subtrahend(emit, value) for value in largest]
+    scale = [exponential(emit, builder.fsub(*pair)) for pair in zip(before, shift, strict=True)]
+    return largest, shift, scale
+
+
+def exponentiate_panel(emit, scores, count, step, shift, starts):
+    """Replace `count` rows, `step` bytes apart, by exponentials less `shift`; return their sums."""
+    builder = emit.builder
+
+    def exponentiate(k, state):
+        found = [
+            exponential(emit, builder.fsub(*pair))
+            for pair in zip(load_row(emit, state[0]), shift, strict=True)
+        ]
+        store_row(emit, found, state[0])
+        sums = [builder.fadd(*pair) for pair in zip(state[1:], found, strict=True)]
+        return [emit.moved(state[0], step), *sums]
+
+    return emit.loop(count, 1, [scores, *starts], exponentiate)[1:]
+
+
+def largest_of_row(emit, scores, count, start):
+    """Return the largest of `start` and of `count` scores, in all lanes."""
+
+    def compare(k, state):
+        found = emit.load(emit.moved(scores, (k, 4)), VECTOR, 4)
+        return [larger_of(emit, found, state[0])]
+
+    (lanes,) = emit.loop(count, WIDTH, [start], compare)
+    name = f"llvm.vector.reduce.fmax.v{WIDTH}f32"
+    return emit.splat(call_llvm(emit.builder, name, VECTOR.element, [lanes]))
+
+
+def exponentiate_row(emit, scores, count, shift, start):
+    """Replace `count` scores by exponentials less `shift`; return `start` plus those, by lanes."""
+    builder = emit.builder
+
+    def exponentiate(k, state):
+        place = emit.moved(scores, (k, 4))
+        found = exponential(emit, builder.fsub(emit.load(place, VECTOR, 4), shift))
+        emit.store(found, place)
+        return [builder.fadd(state[0], found)]
+
+    (sums,) = emit.loop(count, WIDTH, [start], exponentiate)
+    return sums
+
+
 @intrinsic
 def softmax_panel(typing_context, scores, count, maxima, totals, factors):
     """Compute exponentials of `count` rows of scores of a panel, less the largest scores so far.
@@ -83,28 +143,9 @@ def softmax_panel(typing_context, scores, count, maxima, totals, factors):
         emit = Emitter(builder)
         count = arguments[1]
         scores, maxima, totals, factors = (emit.pointer(arguments[place]) for place in (0, 2, 3, 4))
-        before = load_row(emit, maxima)
-
-        def compare(k, state):
-            found = load_row(emit, state[0])
-            larger = [larger_of(emit, *pair) for pair in zip(found, state[1:], strict=True)]
-            return [emit.moved(state[0], 4 * PANEL), *larger]
-
-        largest = emit.loop(count, 1, [scores, *before], compare)[1:]
-        shift = [subtrahend(emit, value) for value in largest]
-        scale = [exponential(emit, builder.fsub(*pair)) for pair in zip(before, shift, strict=True)]
-
-        def exponentiate(k, state):
-            exponentials = [
-                exponential(emit, builder.fsub(*pair))
-                for pair in zip(load_row(emit, state[0]), shift, strict=True)
-            ]
-            store_row(emit, exponentials, state[0])
-            sums = [builder.fadd(*pair) for pair in zip(state[1:], exponentials, strict=True)]
-            return [emit.moved(state[0], 4 * PANEL), *sums]
-
+        largest, shift, scale = largest_of_panel(emit, scores, count, load_row(emit, maxima))
         starts = [builder.fmul(*pair) for pair in zip(load_row(emit, totals), scale, strict=True)]
-        sums = emit.loop(count, 1, [scores, *starts], exponentiate)[1:]
+        sums = exponentiate_panel(emit, scores, count, 4 * PANEL, shift, starts)
         for values, base in ((largest, maxima), (sums, totals), (scale, factors)):
             store_row(emit, values, base)
         return context.get_dummy_value()
@@ -163,23 +204,8 @@ def softmax_row(typing_context, scores, count, total):
         scores, count, total = arguments
         emit = Emitter(builder)
         scores, total = emit.pointer(scores), emit.pointer(total)
-
-        def compare(k, state):
-            found = emit.load(emit.moved(scores, (k, 4)), VECTOR, 4)
-            return [larger_of(emit, found, state[0])]
-
-        (lanes,) = emit.loop(count, WIDTH, [splat(float("-inf"))], compare)
-        name = f"llvm.vector.reduce.fmax.v{WIDTH}f32"
-        largest = emit.splat(call_llvm(builder, name, VECTOR.element, [lanes]))
-        shift = subtrahend(emit, largest)
-
-        def exponentiate(k, state):
-            place = emit.moved(scores, (k, 4))
-            power = exponential(emit, builder.fsub(emit.load(place, VECTOR, 4), shift))
-            emit.store(power, place)
-            return [builder.fadd(state[0], power)]
-
-        (sums,) = emit.loop(count, WIDTH, [ZERO], exponentiate)
+        largest = largest_of_row(emit, scores, count, splat(float("-inf")))
+        sums = exponentiate_row(emit, scores, count, subtrahend(emit, largest), ZERO)
         emit.store(emit.total(sums), total)
         return context.get_dummy_value()
 

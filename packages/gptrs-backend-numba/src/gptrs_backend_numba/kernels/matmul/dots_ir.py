@@ -19,7 +19,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     WIDTH,
     ZERO,
     Emitter,
-    number,
+    bytes_of,
 )
 
 COLUMNS = 4
@@ -57,9 +57,8 @@ def dot_block(dtype: str):
         def generate(context, builder, signature, arguments):
             emit = Emitter(builder)
             wanted, *rest = arguments
-            for rows in range(1, MOST_ROWS + 1):
-                with builder.if_then(builder.icmp_signed("==", wanted, number(rows))):
-                    _emit_block(emit, rest, rows, dtype)
+            for rows in emit.one_of(wanted, range(1, MOST_ROWS + 1)):
+                _emit_block(emit, rest, rows, dtype)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 9), generate
@@ -74,7 +73,7 @@ def _emit_block(emit, arguments, rows, dtype):
     lines = [emit.moved(emit.pointer(x), (x_step, row)) for row in range(rows)]
     table = [emit.moved(emit.pointer(table), (step, column)) for column in range(columns)]
     body = _products(emit, lines, table, _prefetching(emit, prefetch, step, columns, dtype), dtype)
-    steps = steps_of(_size(dtype))
+    steps = steps_of(bytes_of(dtype))
     sums = emit.loop(count, steps, [ZERO] * (rows * columns), body)
     for at in range(0, len(sums), _LANES):
         row, column = divmod(at, columns)
@@ -82,13 +81,9 @@ def _emit_block(emit, arguments, rows, dtype):
         emit.store(_totals(emit, sums[at : at + _LANES]), place)
 
 
-def _size(dtype):
-    return 4 if dtype == "f32" else 2
-
-
 def _prefetching(emit, address, step, columns, dtype):
     """Return the function that prefetches rows of the table for the values of k from one on."""
-    size, first = _size(dtype), emit.pointer(address)
+    size, first = bytes_of(dtype), emit.pointer(address)
     length = steps_of(size) * size
 
     def prefetch(k):
@@ -106,7 +101,7 @@ def _prefetching(emit, address, step, columns, dtype):
 
 def _products(emit, lines, table, prefetch, dtype):
     """Return the body of the loop over k: a cache line of each row of the table."""
-    size = _size(dtype)
+    size = bytes_of(dtype)
 
     def body(k, sums):
         prefetch(k)

@@ -20,6 +20,7 @@ from gptrs_backend_numba.codegen.vector_ir import (
     WIDTH,
     ZERO,
     Emitter,
+    bytes_of,
     number,
 )
 
@@ -80,10 +81,9 @@ def tile_of_any_height(dtype: str):
         def generate(context, builder, signature, arguments):
             emit = Emitter(builder)
             wanted, *rest = arguments
-            for height in range(ROWS + 1):
-                with builder.if_then(builder.icmp_signed("==", wanted, number(height))):
-                    panels = 1 if height else PANELS_OF_ROW
-                    _emit_tile(emit, rest, max(1, height), dtype, panels, 1)
+            for height in emit.one_of(wanted, range(ROWS + 1)):
+                panels = 1 if height else PANELS_OF_ROW
+                _emit_tile(emit, rest, max(1, height), dtype, panels, 1)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 13), generate
@@ -151,7 +151,7 @@ def increased(emit, sums, address, starts):
 
 def _products(emit, rows, dtype, moves, steps, panels):
     """Return the body of the loop over k: `steps` values, each added to the next chain of sums."""
-    width = (4 if dtype == "f32" else 2) * WIDTH
+    width = bytes_of(dtype) * WIDTH
     prefetched, near = (width * VECTORS, 3) if rows <= _FEW else (1, 2)
 
     def body(k, state):
@@ -185,7 +185,7 @@ def dots(dtype: str):
     Arguments: the address of the vector, f32; of the first row, "f32", "bf16" or "f16", and the
     bytes from one row to the next; of the sums, f32; the count, a multiple of 2 * WIDTH.
     """
-    size = 4 if dtype == "f32" else 2
+    size = bytes_of(dtype)
 
     @named_intrinsic(f"dots_{dtype}")
     def micro_kernel(typing_context, x, rhs, step, out, count):
