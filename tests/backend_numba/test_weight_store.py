@@ -302,7 +302,7 @@ def test_a_moved_file_is_listed_where_it_is(store: WeightStore, weights: Weights
     weights.file = replace(weights.file, path="/moved/here")
     assert again(store).find(weights.identity("w"), "form", array.nbytes) is not None
     (listed,) = kept_in(root_of(store), VERSION)
-    assert listed.path == "/moved/here"
+    assert listed.name == "/moved/here"
 
 
 def test_listing_and_clearing_by_file(store: WeightStore, tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_listing_and_clearing_by_file(store: WeightStore, tmp_path: Path) -> Non
         kept(store, source.identity(name), "form", array)
     one, two = (Entries(n, n * (LEAST + TRAILER)) for n in (1, 2))
     listed = kept_in(root_of(store), VERSION)
-    assert [(each.path, each.current, each.entries) for each in listed] == [
+    assert [(each.name, each.current, each.entries) for each in listed] == [
         (str(model), True, one),
         ("/changed/since", False, two),
     ]

@@ -134,7 +134,7 @@ def threads_share(backend: Backend) -> None:
             try:
                 found = run_on(backend, executable, x, y)
                 require_equal(found, _mixed(x, y), f"thread {number}, run {turn}")
-            except Exception as error:  # whatever a thread meets is the finding
+            except BaseException as error:  # whatever a thread meets is the finding
                 problems.append(f"{type(error).__name__}: {error}")
                 return
 

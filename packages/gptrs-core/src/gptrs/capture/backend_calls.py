@@ -49,11 +49,18 @@ def compiled_symbolic(
 
 def to_device(backend: Backend, array: np.ndarray) -> Buffer:
     """Return `backend.to_device(array)`; BackendError if that fails or has another type."""
-    return moved(backend, "to_device", lambda: backend.to_device(array), TensorType.of(array))
+    try:
+        buffer = backend.to_device(array)
+    except BaseException as error:
+        _blame(backend, "to_device", error)
+    if not _alike(buffer, array):
+        dtype = array.dtype if array.dtype.isnative else array.dtype.newbyteorder()
+        _require_type(backend, "`to_device`", buffer, dtype, array.shape)
+    return buffer
 
 
 def moved(backend: Backend, what: str, move: Callable[[], Buffer], type: TensorType) -> Buffer:
-    """Do as `to_device` for another method of the backend, `what`, which `move` calls."""
+    """Return the buffer of `type` that `move` gives, a call of the method `what` of the backend."""
     try:
         buffer = move()
     except BaseException as error:
@@ -68,6 +75,8 @@ def to_host(backend: Backend, buffer: Buffer) -> np.ndarray:
         array = backend.to_host(buffer)
     except BaseException as error:
         _blame(backend, "to_host", error)
+    if _alike(array, buffer):
+        return array
     if not isinstance(cast("object", array), np.ndarray):
         _refuse(backend, f"`to_host` gave a `{type(array).__name__}`, not a NumPy array")
     _require_type(backend, "`to_host`", array, buffer.dtype, buffer.shape)
@@ -158,6 +167,16 @@ class CheckedExecutable:
                 if number is not None:
                     sizes[number] = size
         return sizes
+
+
+def _alike(one: Buffer, other: Buffer) -> bool:
+    """Whether both are NumPy arrays of one dtype and shape; every step asks several times."""
+    return (
+        type(one) is np.ndarray
+        and type(other) is np.ndarray
+        and one.dtype is other.dtype
+        and one.shape == other.shape
+    )
 
 
 def _require_type(
