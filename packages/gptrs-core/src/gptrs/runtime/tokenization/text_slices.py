@@ -46,7 +46,7 @@ _OTHERS: Final = frozenset(
         r"\s+",
     }
 )
-"""Those of the expressions of GPT-2, Llama 3, Qwen and Mistral that take no letter of a word."""
+"""Further alternatives of the usual expressions, which take no letter of such a word."""
 _LOCAL_NORMALIZERS: Final = frozenset(
     {"NFC", "NFD", "NFKC", "NFKD", "Lowercase", "StripAccents", "BertNormalizer", "Precompiled"}
 )

@@ -30,7 +30,7 @@ _MAX_DEPTH = 16
 _LONGEST_REASON = 200
 _PANIC = "PanicException"
 _LONGEST_WORD = 1000
-"""Characters; BERT's WordPiece has 100."""
+"""Characters; 100 is usual."""
 _MAP = "precompiled_charsmap"
 _MAPS = re.compile(rb"charsmap|\\u00[2-7]")
 """The key, or an escape that can spell it."""
