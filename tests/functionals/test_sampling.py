@@ -45,6 +45,7 @@ WARPERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", WARPERS)
 @pytest.mark.parametrize("seed", range(5))
 def test_filters_are_the_warpers_of_transformers(name, seed):
@@ -56,6 +57,7 @@ def test_filters_are_the_warpers_of_transformers(name, seed):
     np.testing.assert_array_equal(ours(gptrs.tensor(logits)).numpy(), theirs.numpy())
 
 
+@pytest.mark.long
 def test_repetition_penalty_is_that_of_transformers():
     process = pytest.importorskip("transformers.generation.logits_process")
     torch = pytest.importorskip("torch")

@@ -85,6 +85,7 @@ def test_hostile_texts_cost_little(text):
     assert 1 <= caught.value.column <= len(lines[caught.value.line - 1]) + 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "text",
     [HEAD + "[" * LARGE, TYPE + "?0+" * (LARGE // 3), HEAD + "-1" * (LARGE // 2), "(" * LARGE],

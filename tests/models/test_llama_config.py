@@ -34,6 +34,7 @@ SAME_NAMES = (
 )
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", KINDS)
 def test_defaults_are_those_of_transformers(kind):
     transformers = pytest.importorskip("transformers", reason="defaults are compared with it")

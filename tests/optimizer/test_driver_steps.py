@@ -23,7 +23,7 @@ def steps_of(pass_: RewritePass, program: Program) -> tuple[int, Program]:
     return journal.steps, optimized
 
 
-@pytest.mark.many
+@pytest.mark.long
 @pytest.mark.parametrize(
     "ops",
     [

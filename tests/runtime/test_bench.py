@@ -236,6 +236,7 @@ def test_made_up_tokens_are_known_and_the_same():
     np.testing.assert_array_equal(tokens, tokens_of(100, 7))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["ref", "numba"])
 def test_limits_are_measured_by_whoever_can(name):
     if name == "numba":

@@ -147,6 +147,7 @@ TOKENIZERS = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", TOKENIZERS)
 def test_slices_have_the_tokens_of_the_whole(name, monkeypatch):
     made = TOKENIZERS[name]()

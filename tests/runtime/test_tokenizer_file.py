@@ -128,6 +128,7 @@ def test_steps_that_make_texts_longer_and_longer_are_refused(part, steps, reason
         read_tokenizer(with_steps(part, *steps), "t.json")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("step", [replaced({"Regex": "a"}, "b" * 60), DOUBLING])
 def test_what_steps_make_of_a_text_is_bounded_before_it_is_made(step):
     """In the second case by trying them: only a text of `a` grows."""

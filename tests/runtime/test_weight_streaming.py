@@ -49,6 +49,7 @@ def steps(model: LoadedModel) -> list[bytes]:
     return [texts.append(piece).tobytes() for piece in pieces]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("budget", [LEAST, "60%", "90%"])
 def test_every_bit_is_the_same(folder, backend, budget):
     whole, streamed = load(folder, backend, "off"), load(folder, backend, budget)
