@@ -1,4 +1,4 @@
-"""What a faulty backend raises names it, and what it returns wrongly is never taken for a value."""
+"""Errors of a faulty backend name it, and what it returns wrongly is never taken for a value."""
 
 from __future__ import annotations
 
@@ -143,6 +143,24 @@ def test_what_is_meant_for_the_caller_is_left_alone(error):
     with pytest.raises(type(error)) as caught:
         gptrs.run_program(gptrs.ir.parse_program(TEXT), {"x": X}, Faulty(fail(error)))
     assert caught.value is error
+
+
+@pytest.mark.parametrize("member", ["refusal", "fuse"])
+def test_no_part_of_a_backend_ends_the_program(member):
+    error = SystemExit(0)
+
+    class Quitter(Faulty):
+        legalize = ()
+
+        @property
+        def fuse(self) -> Any:
+            return fail(error)() if member == "fuse" else ()
+
+        def refusal(self, *types: Any) -> Any:
+            return fail(error)() if member == "refusal" else None
+
+    with pytest.raises(BackendError, match="failed in `compile`: SystemExit: 0"):
+        gptrs.run_program(gptrs.ir.parse_program(TEXT), {"x": X}, Quitter())
 
 
 def test_what_is_no_executable_is_refused():

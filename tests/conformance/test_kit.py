@@ -13,6 +13,7 @@ from gptrs.backend.protocol import Backend
 from gptrs.errors import UnsupportedError, UsageError
 from gptrs.ir import OPS, dtypes
 from gptrs.ir.dtypes import DType
+from gptrs_backend_ref.backend import RefBackend
 from gptrs_conformance import kit
 from gptrs_conformance.check import Check, CheckFailure
 from gptrs_conformance.kit import LEVELS, checks_of, run_check, run_conformance
@@ -116,6 +117,44 @@ def test_report_and_progress(reference: Backend, monkeypatch: pytest.MonkeyPatch
     assert report.seconds > 0
     with pytest.raises(UsageError, match="PTIR has no op `tahn`"):
         run_conformance(reference, ops=["tahn"])
+
+
+FAULTS = {
+    "exits in compile": ({"compile": SystemExit(0)}, "raised SystemExit"),
+    "exits in refusal": ({"refusal": SystemExit(0)}, "raised SystemExit"),
+    "exits in run": (SystemExit(0), "raised SystemExit"),
+    "none": (None, "`run` gave a `NoneType`, expected a list"),
+    "too few": ([], "gave 0 results, expected 1"),
+    "shape": ([np.zeros(7, np.float32)], "the result is float32[7], expected `f32["),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_kit_survives_faulty_backends_and_reports_them(fault):
+    wrong, reason = FAULTS[fault]
+
+    class Executable:
+        def run(self, inputs):
+            if isinstance(wrong, BaseException):
+                raise wrong
+            return wrong
+
+    class Faulty(RefBackend):
+        def compile(self, program, roles):
+            return Executable()
+
+    def exit_with(error):
+        raise error
+
+    backend = Faulty()
+    if isinstance(wrong, dict):
+        for name, error in wrong.items():
+            setattr(backend, name, lambda *_, error=error: exit_with(error))
+    report = run_conformance(backend, "core", ops=["tanh"])
+    assert report.failed > 0
+    assert any(reason in failure for failure in map(str, report.failures)), report.failures
+    checks = {check.name: run_check(backend, check) for check in checks_of("core")}
+    assert {outcome.status for outcome in checks.values()} <= {"fail", "refused"}
 
 
 def test_rows_are_registered_once() -> None:

@@ -199,6 +199,16 @@ def test_an_implementation_of_two_packages_under_one_name_is_an_error(install):
         find_implementation("gelu", "fast")
 
 
+def test_an_implementation_does_not_end_the_program(install):
+    source = FUNCTIONAL.format(name="gelu.fast", module="one").replace(
+        "return x", "raise SystemExit(0)"
+    )
+    install("one-dist", {"gptrs.functionals": {"gelu.fast": "one:P"}}, {"one": source})
+    configure()
+    with pytest.raises(PluginError, match=r"`gelu.fast` \(from one-dist 1.0\) failed in its impl"):
+        find_implementation("gelu", "fast").function(1)
+
+
 def test_an_interrupt_at_import_names_the_plugin(install):
     install("dist", {BACKENDS: {"x": "slow:P"}}, {"slow": "raise KeyboardInterrupt"})
     with pytest.raises(KeyboardInterrupt) as caught:

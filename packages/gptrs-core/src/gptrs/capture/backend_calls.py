@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn, cast
 
 import numpy as np
@@ -45,6 +46,15 @@ def compiled_symbolic(
     except BaseException as error:
         _blame(backend, "compile_symbolic", error)
     return CheckedExecutable(made, backend, program)
+
+
+@contextmanager
+def without_exit(backend: Backend) -> Generator[None]:
+    """Scope in which SystemExit of a pass or an answer of `backend` becomes a BackendError."""
+    try:
+        yield
+    except SystemExit as error:
+        _blame(backend, "compile", error)
 
 
 def to_device(backend: Backend, array: np.ndarray) -> Buffer:

@@ -21,7 +21,7 @@ from gptrs.backend.specialized_programs import SpecializedPrograms
 from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.backend.weight_identity import identity_of_computed
 from gptrs.capture import late_binding
-from gptrs.capture.backend_calls import compiled, compiled_symbolic, to_host
+from gptrs.capture.backend_calls import compiled, compiled_symbolic, to_host, without_exit
 from gptrs.capture.caching.optimization_key import optimization_key
 from gptrs.capture.caching.optimized_programs import SMALLEST_KEPT, optimized_programs
 from gptrs.capture.events import pass_statistics, trace
@@ -210,12 +210,13 @@ def _compile(
     late_binding.load_trace_sinks()
     sinks = trace.sinks()
     if not sinks:
-        return _Compiler(backend, roles, request).compile(program)
+        with without_exit(backend):
+            return _Compiler(backend, roles, request).compile(program)
     start = trace.CompileStart(
         request.number, request.origin, program, roles, backend.name, request.reason
     )
     compiler = _Compiler(backend, roles, request, _teller(request.number, sinks))
-    with _told(sinks, start, lambda: compiler.optimized):
+    with _told(sinks, start, lambda: compiler.optimized), without_exit(backend):
         return compiler.compile(program)
 
 

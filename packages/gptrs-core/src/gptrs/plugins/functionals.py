@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
@@ -9,6 +10,7 @@ from gptrs.errors import PluginError
 from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import manager
 from gptrs.plugins.references import load_reference
+from gptrs.plugins.refusals import failure
 from gptrs.plugins.state import PluginRecord, described
 from gptrs.quoting import joined
 
@@ -42,7 +44,21 @@ class PluginImplementations:
         record = min(found, key=lambda record: not record.state.usable)
         plugin = plugins.find(FunctionalPlugin, record.name)
         declines = _declines(plugin)
-        return plugins.factory(FunctionalPlugin, plugin.name), declines
+        function = plugins.factory(FunctionalPlugin, plugin.name)
+        return _without_exit(function, record), declines and _without_exit(declines, record)
+
+
+def _without_exit(function: Function, record: PluginRecord) -> Function:
+    """Return `function`, of which SystemExit becomes a PluginError."""
+
+    @functools.wraps(function)
+    def call(*args: object, **kwargs: object) -> object:
+        try:
+            return function(*args, **kwargs)
+        except SystemExit as error:
+            raise failure(record, "its implementation", error) from error
+
+    return call
 
 
 def _require_one(records: Sequence[PluginRecord], functional: str, name: str) -> None:

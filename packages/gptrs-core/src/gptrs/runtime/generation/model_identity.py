@@ -1,4 +1,4 @@
-"""What tells a model from others: its settings, its overrides, and every byte of its weights."""
+"""The identity of a model: its settings, its overrides, and every byte of its weights."""
 
 from __future__ import annotations
 
