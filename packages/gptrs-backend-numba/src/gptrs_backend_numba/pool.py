@@ -51,6 +51,11 @@ class Pool:
                 # The interpreter frees compiled code when it ends; nobody may be in it by then.
                 atexit.register(self._stop, compiled(stop_kernel))
 
+    def forget_workers(self) -> None:
+        """Begin anew in a forked child, which has none of the threads; nothing runs meanwhile."""
+        self._state[:] = 0
+        self._workers = []
+
     def _stop(self, stop: Kernel) -> None:
         stop(self.address)
         for worker in self._workers:

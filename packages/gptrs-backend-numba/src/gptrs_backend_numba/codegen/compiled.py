@@ -41,7 +41,8 @@ _NAMESPACE = {
 }
 _KERNELS: dict[str, Kernel] = {}
 _LINKER = Linker()
-_LOCK = threading.Lock()
+COMPILING = threading.Lock()
+"""Held while kernels are compiled, found and linked."""
 
 
 def compiled(
@@ -85,7 +86,7 @@ def address_of_kernel(kernel: Kernel) -> int:
 
 def _found(name: str, key: str, fastmath: tuple[str, ...], build: Build) -> Kernel:
     key = f"{fastmath}\n{key}"
-    with _LOCK:
+    with COMPILING:
         found = _KERNELS.get(key)
         if found is None:
             found = _KERNELS[key] = _made(name, key, fastmath, build)
@@ -94,7 +95,7 @@ def _found(name: str, key: str, fastmath: tuple[str, ...], build: Build) -> Kern
 
 def link_stored(name: str, key: str, make: Callable[[], MachineCode]) -> Kernel:
     """Return the function `name` that no kernel is the source of: stored, else from `make`."""
-    with _LOCK:
+    with COMPILING:
         store = kernel_store()
         entry = hashlib.blake2b(f"{store.version}\n{key}".encode(), digest_size=20).hexdigest()
         stored = _stored(store, entry, name)

@@ -199,6 +199,7 @@ def weight_store() -> WeightStore:
         _LOG.warning("packed weights are not kept in `%s`: %s", error.filename, error.strerror)
         return WeightStore(None, version)
     atexit.register(store.writer.end, _EXIT_S)
+    os.register_at_fork(after_in_child=store.writer.begin_anew)
     return store
 
 

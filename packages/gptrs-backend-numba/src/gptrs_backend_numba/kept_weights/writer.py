@@ -38,6 +38,10 @@ class BackgroundWriter:
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
 
+    def begin_anew(self) -> None:
+        """Forget the thread and all jobs in a forked child: they are those of its parent."""
+        self.__init__()
+
     def add(self, job: Job, *, urgent: bool = True) -> None:
         """Have the thread do `job`; one that is not `urgent` is left when the process ends."""
         with self._changed:
