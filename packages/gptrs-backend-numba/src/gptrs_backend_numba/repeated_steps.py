@@ -20,7 +20,7 @@ from gptrs_backend_numba.views import MemorySpace, Storage, View
 
 
 class Inputs(Protocol):
-    """What is known of the inputs of a program, see `gptrs_backend_numba.schedule.Context`."""
+    """Inputs of a program, see `gptrs_backend_numba.schedule.Context`."""
 
     @property
     def parameters(self) -> frozenset[int]:

@@ -108,7 +108,7 @@ class Context:
     packings: dict[Packing, int] = field(default_factory=dict[Packing, int])
     """Packed copies that calls read, with their indices."""
     repeated: dict[Hashable, object] = field(default_factory=dict[Hashable, object])
-    """What the lowering of functions keeps for other calls of them."""
+    """Kept by the lowering of functions for other calls of them."""
 
 
 class Builder:

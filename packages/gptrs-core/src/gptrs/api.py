@@ -14,9 +14,9 @@ the module an entry point names stays light.
   `run_conformance` checks a
   backend and `op_support` lists what it takes, both by the package `gptrs-conformance`, whose
   pytest class is `gptrs_conformance.suite.ConformanceSuite`. What a backend may offer
-  besides: `BackendWithPasses`, with `Pass`, `RewritePass`, `FusionPass`, `find_calls`, `FoundCall`
-  and `pattern`; for rewrites `rewrite`, `Rewrite`, `Declined`, `Emitter`, `Match`, `calls`,
-  `Operand`, `Operands` and `Attribute`;
+  besides: `SharingBackend`; `BackendWithPasses`, with `Pass`, `RewritePass`, `FusionPass`,
+  `find_calls`, `FoundCall` and `pattern`; for rewrites `rewrite`, `Rewrite`, `Declined`,
+  `Emitter`, `Match`, `calls`, `Operand`, `Operands` and `Attribute`;
   `KernelCache` and `WeightCache`, with `CacheReport`, `CachePart` and `Entries`;
   `WeightKeeper`, with `WeightIdentity` and `WeightFile`;
   `SymbolicBackend`, with `SizeGuards`, `deciding`, `least`, `greatest` and `select`;

@@ -40,6 +40,7 @@ from gptrs.capture.events.trace import RunStart as RunStart
 from gptrs.capture.jitting.jit import jit as jit
 from gptrs.capture.jitting.pytree import register_pytree as register_pytree
 from gptrs.capture.optimization import BackendWithPasses as BackendWithPasses
+from gptrs.capture.optimization import SharingBackend as SharingBackend
 from gptrs.capture.tensor import Tensor as Tensor
 from gptrs.capture.tensor import tensor as tensor
 from gptrs.checkpoint.config_fields import ConfigFields as ConfigFields

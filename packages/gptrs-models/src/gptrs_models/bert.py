@@ -18,7 +18,7 @@ from gptrs.api import (
     jit,
     tensor,
 )
-from gptrs.nn import ACTIVATIONS, Embedding, Linear, merge_heads, split_heads
+from gptrs.nn import ACTIVATIONS, Embedding, Linear, captured_once, merge_heads, split_heads
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,7 @@ class Layer(Module):
         self.intermediate = Intermediate(config, params / "intermediate")
         self.output = Residual(config, params / "output", config.intermediate_size)
 
+    @captured_once
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[B, T, C] and the mask of visible keys, i1 [B, 1, 1, T] -> [B, T, C]."""
         x = self.attention(x, mask)
