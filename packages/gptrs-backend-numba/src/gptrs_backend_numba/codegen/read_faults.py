@@ -89,7 +89,7 @@ other:
 """The handler; with the signal 0 it takes the address of the table, and of the former action.
 
 Past the first page that is gone no page of the file is left, so that one fault replaces them all.
-What is not ours goes to the former action, when the instruction is repeated.
+Any other fault goes to the former action, when the instruction is repeated.
 """
 
 

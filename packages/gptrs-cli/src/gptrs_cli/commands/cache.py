@@ -36,7 +36,7 @@ _NO_BACKEND = "no backend that works here keeps compiled kernels"
 
 @dataclass(frozen=True)
 class _Kind:
-    """What a cache holds, in words, and how its parts are called in JSON; `field` of the whole."""
+    """The words for the parts of a cache, and their names in JSON; `field` of the whole."""
 
     field: str
     title: str

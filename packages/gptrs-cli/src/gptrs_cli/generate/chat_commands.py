@@ -1,4 +1,4 @@
-"""What a conversation on a terminal obeys besides messages: lines that begin with `/`."""
+"""Commands of a conversation on a terminal: lines that begin with `/`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept on disk, for `gptrs cache`: kernels, forms of weights, optimized programs."""
+"""Reports of the caches on disk for `gptrs cache`: kernels, packed weights, programs."""
 
 from __future__ import annotations
 

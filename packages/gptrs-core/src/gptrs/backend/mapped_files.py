@@ -61,8 +61,8 @@ class MappedFiles:
         del self._paths[slot]
 
     def require_whole(self, arrays: Iterable[object]) -> None:
-        """Raise ModelError if the program that runs read a page that is gone, or had `arrays` of
-        a file of which one is gone.
+        """Raise ModelError if the running program read a page that is gone, or has `arrays` of a
+        file that was cut.
         """
         cut = [slot for slot in sorted(self._paths) if self.table[FIRST + SLOT_WORDS * slot + 2]]
         if self.table[NEW]:

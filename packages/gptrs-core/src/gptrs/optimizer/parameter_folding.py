@@ -122,7 +122,7 @@ def _frontier(region: Region, foldable: set[Instruction], given: set[Value]) -> 
             sources[value] = below
             room = sum(param.type.nbytes for param in below) + GROWTH_ALLOWED
             worth[value] = value.type.nbytes <= room and not isinstance(made.op, _VIEWS)
-    # What is not worth it stays in the program, and so what it reads is read from there.
+    # Cheap values stay in the program, and so what they read is read from there.
     defined = definitions(region)
     wanted: dict[Value, None] = {}
     outside = [made for made in region.instructions if made not in foldable]

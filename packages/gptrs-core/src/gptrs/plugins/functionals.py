@@ -49,7 +49,7 @@ class PluginImplementations:
 
 
 def _without_exit(function: Function, record: PluginRecord) -> Function:
-    """Return `function`, of which SystemExit becomes a PluginError."""
+    """Return `function` with its SystemExit turned into a PluginError."""
 
     @functools.wraps(function)
     def call(*args: object, **kwargs: object) -> object:

@@ -19,7 +19,7 @@ def refusal(record: PluginRecord) -> PluginError:
 
 
 def contested(plugin: Plugin) -> PluginError:
-    """Return the error for a name that several distributions have, of which `plugin` is one."""
+    """Return the error for the name of `plugin`, which other distributions have, too."""
     record = plugin.record
     names = sorted([plugin.qualified, *(rival.qualified for rival in plugin.rivals)])
     listed = joined([f"`{name}`" for name in names], "and")
@@ -30,7 +30,7 @@ def contested(plugin: Plugin) -> PluginError:
 
 
 def failure(record: PluginRecord, what: str, error: BaseException) -> PluginError:
-    """Return the error for a plugin of which `what`, its factory or "`name`", raised `error`."""
+    """Return the error for a plugin whose `what`, its factory or "`name`", raised `error`."""
     return PluginError(
         f"{described(record)} failed in {what}: {one_line(error)}",
         hint=f"report it to the authors of `{record.distribution}`; --debug shows the traceback",

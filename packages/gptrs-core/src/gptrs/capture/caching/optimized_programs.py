@@ -64,7 +64,7 @@ class OptimizedPrograms:
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
         self.written = Entries()
-        """What this process has kept."""
+        """The files that this process has written."""
 
     def find(self, key: str, guards: SizeGuards | None) -> Split | None:
         """Return what was kept under `key` for the example sizes of `guards`, None for nothing.

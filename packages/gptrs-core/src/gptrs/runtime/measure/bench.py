@@ -153,7 +153,7 @@ class ModelBench:
         return [*self._first_rows(name, first), *measure.rows(seconds, self.limits)]
 
     def known_prefill(self, known: int, new: int) -> list[Row]:
-        """A prompt of which the cache has `known` tokens, beside the `new` ones alone.
+        """Measure a prompt with `known` tokens in the cache beside its `new` ones alone.
 
         Errors as those of `KnownPrefill`.
         """

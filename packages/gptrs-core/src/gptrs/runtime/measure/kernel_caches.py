@@ -1,4 +1,4 @@
-"""What is kept on disk: kernels, packed weights, programs; found, and filled for a model."""
+"""Caches on disk, found, and filled for a model: kernels, packed weights, programs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def program_cache() -> OptimizedPrograms:
 
 @dataclass(frozen=True)
 class Warmed:
-    """What was made in advance: how many kernels, and the files that this process has written."""
+    """Things made in advance: the number of kernels, and the files that this process wrote."""
 
     kernels: int
     weights: Entries
