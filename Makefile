@@ -9,6 +9,7 @@ FUZZ_SECONDS ?= 60
 BENCH_FLAGS ?=
 FUZZ_PROGRAMS ?= 100000
 FUZZ_FILES ?= 100000
+FUZZ_SIZES ?= 5000
 
 BIN := .venv/bin
 comma := ,
@@ -62,8 +63,9 @@ format: .venv/.installed-check ## rewrite the sources in the house format
 	@$(BIN)/ruff check --quiet --fix-only
 	@$(BIN)/ruff format --quiet
 
-fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, read FUZZ_FILES mutated files, parse for FUZZ_SECONDS
+fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, FUZZ_SIZES for all sizes, read FUZZ_FILES mutated files, parse for FUZZ_SECONDS
 	@PYTHONPATH=tests $(BIN)/python tools/fuzz_optimizer.py --programs $(FUZZ_PROGRAMS)
+	@$(BIN)/python tools/fuzz_sizes.py --programs $(FUZZ_SIZES)
 	@$(BIN)/python tools/fuzz_files.py --count $(FUZZ_FILES)
 	@$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
 
