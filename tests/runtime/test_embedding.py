@@ -255,9 +255,10 @@ def long_texts(tmp_path_factory) -> Path:
 
 
 def test_two_programs_serve_100_lengths(long_texts, backend):
+    name = backend.name
     if not isinstance(backend, SymbolicBackend):
         pytest.skip("the backend compiles no symbols")
-    model = gptrs.load_model(long_texts, backend=backend.name)
+    model = gptrs.load_model(long_texts, backend=name)
     texts = [" ".join(["cat"] * count) for count in range(1, 101)]
     for text in texts:
         gptrs.embed(model, [text])
