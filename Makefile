@@ -10,6 +10,7 @@ BENCH_FLAGS ?=
 FUZZ_PROGRAMS ?= 100000
 FUZZ_FILES ?= 100000
 FUZZ_SIZES ?= 5000
+FUZZ_FAULTS ?= 200
 
 BIN := .venv/bin
 comma := ,
@@ -24,7 +25,7 @@ INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/py
 BUILD := --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test check paths lint types format fuzz bench clean
+.PHONY: help demo quick test check paths lint types format fuzz floors lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -63,11 +64,18 @@ format: .venv/.installed-check ## rewrite the sources in the house format
 	@$(BIN)/ruff check --quiet --fix-only
 	@$(BIN)/ruff format --quiet
 
-fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, FUZZ_SIZES for all sizes, read FUZZ_FILES mutated files, parse for FUZZ_SECONDS
+fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, FUZZ_SIZES for all sizes, read FUZZ_FILES mutated files, parse for FUZZ_SECONDS, try FUZZ_FAULTS faults
 	@PYTHONPATH=tests $(BIN)/python tools/fuzz_optimizer.py --programs $(FUZZ_PROGRAMS)
 	@$(BIN)/python tools/fuzz_sizes.py --programs $(FUZZ_SIZES)
 	@$(BIN)/python tools/fuzz_files.py --count $(FUZZ_FILES)
 	@$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
+	@$(BIN)/python tools/fuzz_faults.py --count $(FUZZ_FAULTS)
+
+floors: ## try the lowest versions of all dependencies in a throw-away environment
+	@$(PYTHON) tools/floors.py
+
+lock: .venv/.installed-check ## write the versions of what development uses to requirements/dev.lock
+	@$(BIN)/python tools/lock.py
 
 bench: .venv/.installed-check ## measure gptrs beside torch, write benchmarks/results
 	@$(BIN)/python benchmarks/run.py $(BENCH_FLAGS)

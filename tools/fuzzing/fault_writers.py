@@ -1,0 +1,136 @@
+"""The writers of files that faults are tried on; run as a program it is the process that is killed.
+
+`fault_writers.py WRITER FOLDER LIMIT` writes two contents in turns, for ever or, with a LIMIT of
+bytes a file, once, and says when it begins.
+"""
+
+from __future__ import annotations
+
+import resource
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gptrs.capture.caching.optimized_programs import OptimizedPrograms
+from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
+from gptrs.errors import GptrsError
+from gptrs.ir.parser import parse_program
+from gptrs.ir.printer import print_program
+from gptrs.optimizer.split import Split
+from gptrs.private_files import whole_file, write_all
+from gptrs_backend_numba.codegen.kernel_entry import Entry, encoded, read_entry
+from gptrs_backend_numba.kept_weights.weight_file import map_weight, write_weight
+
+SIZE = 1 << 18
+DEADLY_LIMIT = 1 << 17
+_PROGRAM = "ptir.v0.5\nfunc @main(%x: f32[{n}]) -> f32[{n}] {{\n  return %x\n}}\n"
+
+
+@dataclass(frozen=True)
+class Writer:
+    """`write` makes content 0 or 1 in a folder; `read` says which is there, None for nothing.
+
+    `read` raises for anything else. `may_give_up`: a write that fails is no error.
+    """
+
+    write: Callable[[Path, int], None]
+    read: Callable[[Path], int | None]
+    may_give_up: bool = False
+
+
+def _arrays(number: int) -> dict[str, np.ndarray]:
+    return {"a": np.full(SIZE, number, np.uint8)}
+
+
+def _which(values: np.ndarray) -> int:
+    assert values.shape == (SIZE,)
+    assert values.min() == values.max(), "a torn file"
+    return int(values[0])
+
+
+def _archive(suffix: str) -> Writer:
+    def read(folder: Path) -> int | None:
+        path = folder / f"x{suffix}"
+        if not path.exists():
+            return None
+        archive = open_archive(path)
+        try:
+            return _which(np.array(archive.read("a")))
+        finally:
+            archive.close()
+
+    return Writer(lambda folder, n: write_archive(folder / f"x{suffix}", _arrays(n)), read)
+
+
+def _write_kernel(folder: Path, number: int) -> None:
+    entry = Entry("1", bytes([number]) * SIZE)
+    with whole_file(folder / "kernel") as descriptor:
+        write_all(descriptor, encoded("kernel", entry))
+
+
+def _read_kernel(folder: Path) -> int | None:
+    if not (folder / "kernel").exists():
+        return None
+    return _which(np.frombuffer(read_entry(folder / "kernel").body, np.uint8))
+
+
+def _write_weight(folder: Path, number: int) -> None:
+    write_weight(folder / "weight", _arrays(number)["a"], lambda: False)
+
+
+def _read_weight(folder: Path) -> int | None:
+    if not (folder / "weight").exists():
+        return None
+    return _which(map_weight(folder / "weight", SIZE)[0])
+
+
+def _write_program(folder: Path, number: int) -> None:
+    text = _PROGRAM.format(n=number + 1)
+    OptimizedPrograms(folder).keep("key", Split(parse_program(text), (0,)), None)
+
+
+def _read_program(folder: Path) -> int | None:
+    found = OptimizedPrograms(folder).find("key", None)
+    if found is None:
+        assert not list(folder.glob("key*")), "a torn file"
+        return None
+    return [print_program(parse_program(_PROGRAM.format(n=n + 1))) for n in (0, 1)].index(
+        print_program(found.program)
+    )
+
+
+WRITERS: Mapping[str, Writer] = {
+    "safetensors": _archive(".safetensors"),
+    "gptrsten": _archive(".gptrsten"),
+    "npz": _archive(".npz"),
+    "kernel": Writer(_write_kernel, _read_kernel),
+    "weight": Writer(_write_weight, _read_weight),
+    "program": Writer(_write_program, _read_program, may_give_up=True),
+}
+
+
+def main(name: str, folder: str, limit: int) -> int:
+    """Write for ever, or once within `limit`; 3 if that was an error."""
+    writer = WRITERS[name]
+    if limit:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    print("ready", flush=True)
+    if limit:
+        try:
+            writer.write(Path(folder), 1)
+        except (GptrsError, OSError):
+            return 3
+        return 0
+    number = 0
+    while True:
+        number = 1 - number
+        writer.write(Path(folder), number)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
