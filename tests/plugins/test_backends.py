@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -33,6 +35,11 @@ def leave(threads):
     raise SystemExit("bye")
 def misuse(threads):
     raise UsageError("2 threads at most")
+def lack(threads):
+    try:
+        raise {lack}
+    except Exception:
+        raise OSError("the library cannot be loaded, or something else is wrong")
 def wrong(threads):
     return object()
 def misnamed(threads):
@@ -46,10 +53,12 @@ NUMBER = 3
 def backends(install):
     """`backends(name, priority, factory)` installs a backend in a distribution of its own."""
 
-    def add(name: str, priority: int = 1, factory: str = "create") -> None:
+    def add(
+        name: str, priority: int = 1, factory: str = "create", lack: str = "MemoryError"
+    ) -> None:
         module = f"{name}_module"
         reference = factory if ":" in factory else f"{module}:{factory}"
-        source = MODULE.format(name=name, priority=priority, factory=reference)
+        source = MODULE.format(name=name, priority=priority, factory=reference, lack=lack)
         install(f"{name}-dist", {GROUP: {name: f"{module}:P"}}, {module: source})
 
     return add
@@ -233,3 +242,34 @@ def test_threads_that_ask_at_once_get_one_object(backends):
     assert len(one_module.MADE) == 1
     assert len(found) == 8
     assert set(map(id, found)) == {id(one_module.MADE[0])}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "MemoryError()",
+        "ImportError('libx.so: failed to map segment from shared object')",
+        "OSError(12, 'Cannot allocate memory')",
+    ],
+)
+def test_a_lack_of_memory_is_told_as_one(backends, error):
+    backends("low", 1)
+    backends("high", 9, "lack", error)
+    configure()
+    with pytest.raises(MemoryError, match="no memory is left to load the backend `high`"):
+        get_backend()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of address space are those of Linux")
+@pytest.mark.parametrize("mebibytes", [220, 260, 300])
+def test_a_process_with_little_memory_says_so(mebibytes):
+    script = f"""
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, ({mebibytes} << 20,) * 2)
+from gptrs_cli.__main__ import main
+sys.exit(main())
+"""
+    command = [sys.executable, "-c", script, "generate", "--max-tokens", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stderr == "error: out of memory; close other programs or use a smaller model\n"

@@ -22,6 +22,7 @@ from gptrs.plugins.descriptions import (
     PluginDescription,
 )
 from gptrs.plugins.discovery import Plugin
+from gptrs.plugins.memory_lack import memory_is_there
 from gptrs.plugins.references import resource_directory
 from gptrs.plugins.registry import PluginRegistry
 from gptrs.plugins.selection import Selection, is_own
@@ -122,13 +123,14 @@ class PluginManager(PluginRegistry):
         key = plugin.qualified, threads
         if key in self._backends:
             return self._backends[key]
-        factory = self.factory(BackendPlugin, name)
-        try:
-            backend = _checked_backend(factory(threads), plugin.record.name)
-        except (KeyboardInterrupt, UsageError):
-            raise  # the user's, not the plugin's
-        except BaseException as error:
-            raise self.broken(BackendPlugin, name, error) from error
+        with memory_is_there(f"the backend `{name}`"):
+            factory = self.factory(BackendPlugin, name)
+            try:
+                backend = _checked_backend(factory(threads), plugin.record.name)
+            except (KeyboardInterrupt, UsageError):
+                raise  # the user's, not the plugin's
+            except BaseException as error:
+                raise self.broken(BackendPlugin, name, error) from error
         self._backends[key] = backend
         return backend
 
