@@ -28,14 +28,14 @@ def backends(settings: Settings) -> None:
 
     `*` marks the one that is used unless another is named.
     """
-    usable = {plugin.name: plugin for plugin in manager().descriptions(BackendPlugin)}
-    best = min(usable.values(), key=lambda plugin: (-plugin.priority, plugin.name), default=None)
+    usable = manager().descriptions(BackendPlugin)
+    best = min(usable, key=lambda plugin: (-plugin.priority, plugin.name), default=None)
     default = _default_backend(best.name if best else None)
     records = manager().records(BackendPlugin)
     priority = {
-        record: usable[record.name].priority
+        record: manager().find(BackendPlugin, f"{record.distribution}:{record.name}").priority
         for record in records
-        if record.state.usable and record.name in usable
+        if record.state.usable
     }
     if settings.json:
         _print_json(
