@@ -6,6 +6,7 @@ import enum
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from gptrs.ir.dtypes import DType
 from gptrs.ir.shapes import Shape
@@ -88,7 +89,7 @@ class View:
     @property
     def size(self) -> int:
         """Number of elements."""
-        return math.prod(self.shape)
+        return _size(self.shape)
 
     @property
     def is_contiguous(self) -> bool:
@@ -158,6 +159,12 @@ class View:
         )
 
 
+@lru_cache(maxsize=4096)
+def _size(shape: Shape) -> int:
+    return math.prod(shape)
+
+
+@lru_cache(maxsize=4096)
 def dense_strides(shape: Shape) -> tuple[int, ...]:
     """Row-major strides, in elements."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))

@@ -27,8 +27,8 @@ class StorageAddress:
     ) -> None:
         self.address = -1
         self._words = words
-        symbolic = [use for use in uses if type(use[1]) is SymbolicDim]
-        self._uses = [use for use in uses if type(use[1]) is not SymbolicDim] if symbolic else uses
+        symbolic = [use for use in uses if isinstance(use[1], SymbolicDim)]
+        self._uses = [use for use in uses if not isinstance(use[1], SymbolicDim)]
         self._sizes = sizes if symbolic else None
         if sizes is not None and symbolic:
             self._base = sizes.new()

@@ -146,7 +146,7 @@ class NumbaExecutable:
         """Return the words with addresses of geometries; symbolic ones are left to `_sizes`."""
         words = self._code.words
         if self._sizes is not None:
-            for place in [at for at, word in enumerate(words) if type(word) is SymbolicDim]:
+            for place in [at for at, word in enumerate(words) if isinstance(word, SymbolicDim)]:
                 self._sizes.place(place, words[place])
                 words[place] = 0
         filled = np.array(words, np.int64)

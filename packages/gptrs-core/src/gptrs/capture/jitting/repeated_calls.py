@@ -31,11 +31,15 @@ class _Repeated:
     rest: Hashable
 
 
+_NEW = object()
+"""Stands for what is not known of a block yet."""
+
+
 class RepeatedCalls:
     """The blocks that one capture has met, by all that decides what they compute."""
 
     def __init__(self) -> None:
-        self._known: dict[Hashable, _Repeated | None] = {}
+        self._known: dict[Hashable, object] = {}
 
     def call(
         self, name: str, key: Hashable, tensors: Sequence[Tensor], block: Block
@@ -58,10 +62,10 @@ class RepeatedCalls:
                 sources.append(source)
         signature = tuple([(source.type, source.backend) for source in sources])
         full = key, tuple(places), signature
-        if full not in self._known:
-            self._known[full] = _captured(name, sources, places, block)
-        found = self._known[full]
-        if found is None:
+        found = self._known.get(full, _NEW)  # hashing a block takes long: once a call
+        if found is _NEW:
+            found = self._known[full] = _captured(name, sources, places, block)
+        if not isinstance(found, _Repeated):
             return None
         inputs = [Tensor(sources[place]) for place in found.used]
         op = Call(FunctionName(found.functions[-1].name))
