@@ -156,7 +156,7 @@ def test_no_part_of_a_backend_ends_the_program(member):
         def fuse(self) -> Any:
             return fail(error)() if member == "fuse" else ()
 
-        def refusal(self, *types: Any) -> Any:
+        def refusal(self, op: Any, operands: Any, results: Any) -> Any:
             return fail(error)() if member == "refusal" else None
 
     with pytest.raises(BackendError, match="failed in `compile`: SystemExit: 0"):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from gptrs.backend.protocol import Backend
+from gptrs.backend.protocol import Backend, InputRole
 from gptrs.errors import UnsupportedError, UsageError
-from gptrs.ir import OPS, dtypes
+from gptrs.ir import OPS, Program, dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_conformance import kit
@@ -140,7 +142,7 @@ def test_the_kit_survives_faulty_backends_and_reports_them(fault):
             return wrong
 
     class Faulty(RefBackend):
-        def compile(self, program, roles):
+        def compile(self, program: Program, roles: Sequence[InputRole]) -> Any:
             return Executable()
 
     def exit_with(error):
