@@ -9,6 +9,8 @@ from functools import cache
 import numpy as np
 import pytest
 
+import gptrs
+from gptrs import functionals as F
 from gptrs.backend.protocol import InputRole
 from gptrs.errors import UsageError
 from gptrs.ir import OPS, dtypes, parse_program
@@ -73,6 +75,21 @@ def test_sums_of_nothing_are_zero(pattern: str, monkeypatch: pytest.MonkeyPatch)
     inputs = [np.ones((16, 0, 33), np.float32), np.ones((70, 0), np.float32)]
     (found,) = results(parse_program(SUMS_OF_NOTHING), inputs)
     assert not any(found)
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_programs_for_all_sizes_sum_nothing_to_zero(
+    pattern: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(VARIABLE, pattern)
+    step = gptrs.jit(
+        lambda x, weight: F.linear(F.transpose(x, [0, 2, 1]), weight),
+        dynamic={"x": ("B", "N", None), "weight": (None, "N")},
+    )
+    with gptrs.use_backend(numba()):
+        for batch, n in ((16, 5), (16, 0), (3, 7), (2, 0)):
+            x, weight = np.ones((batch, n, 33), np.float32), np.ones((70, n), np.float32)
+            assert (step(gptrs.tensor(x), gptrs.tensor(weight)).numpy() == n).all()
 
 
 @pytest.mark.paths
