@@ -42,7 +42,10 @@ def test_a_sound_installation_passes(checks):
     states = {check["data"]["name"]: check["data"]["state"] for check in found["backend"]}
     assert states["ref"] == "loaded", "backends are started"
     assert found["bundled model"][0]["state"] == "ok"
-    assert found["environment"][0]["data"] == {"GPTRS_BACKEND": "ref"}
+    assert found["environment"][0]["data"] == {
+        "GPTRS_BACKEND": "ref",
+        "GPTRS_WEIGHT_CACHE_BYTES": "0",
+    }
     assert found["startup"][0]["data"] == {"seconds": 0.1, "heavy_modules": []}
 
 
