@@ -137,3 +137,17 @@ def test_made_up_indices_are_in_range(what):
     assert set(np.unique(inputs["i"])) == {0, 1}
     [result] = run_program(program, inputs, "ref")
     assert result.size
+
+
+def test_indices_of_functions_are_in_range():
+    program = parse_program("""ptir.v0.5
+func @rows(%a: f32[2, 3], %i: si32[50]) -> f32[50, 3] {
+  %0 = take %a, %i : f32[50, 3]
+  return %0
+}
+func @main(%a: f32[2, 3], %i: si32[50]) -> f32[50, 3] {
+  %0 = call %a, %i {function = @rows} : f32[50, 3]
+  return %0
+}
+""")
+    assert set(np.unique(random_inputs(program, 0)["i"])) == {0, 1}

@@ -16,6 +16,7 @@ from gptrs.ir.ops.elementwise import Cast
 from gptrs.ir.ops.indexing import Gather, ScatterReduce, SegmentReduce, Take
 from gptrs.ir.program import Instruction, Program, Value
 from gptrs.ir.tensor_type import TensorType
+from gptrs.optimizer.passes.inlining import Inlining
 from gptrs.quoting import quoted
 
 _SMALLEST, _BEYOND = 1, 8
@@ -107,7 +108,9 @@ def random_inputs(
     """
     if seed < 0:
         raise UsageError(f"a seed is an integer >= 0, got {seed}")
-    limits = _index_limits(program.main.body.instructions)
+    # Indices of a model are mostly read in the functions of its layers.
+    inlined = Inlining(lambda op, operands, results: True).apply(program)
+    limits = _index_limits(inlined.main.body.instructions)
     return {
         name: _random(param.type, _generator(seed, name), limits.get(param))
         for name, param in program.inputs.items()
