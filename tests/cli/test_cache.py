@@ -212,7 +212,8 @@ def test_what_was_warmed_is_not_compiled_again(gptrs_process, model_directory, n
     assert warmed.json["compiled"] > 0
     assert warmed.json["programs"] > 0
     report = run("cache", "info", "--backend", "numba", "--json").json["caches"][0]
-    assert report["entries"] == warmed.json["compiled"]
+    # On Linux the code that catches faults of mapped files is kept, too; it is no kernel.
+    assert report["entries"] - warmed.json["compiled"] in (0, 1)
     assert report["stale_entries"] == 0
     generated = run("generate", *model, "--prompt-ids", "1,2,3", "--max-tokens", 3, "--json")
     assert generated.json["token_ids"]
