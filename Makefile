@@ -13,11 +13,8 @@ FUZZ_SIZES ?= 5000
 FUZZ_FAULTS ?= 200
 
 BIN := .venv/bin
-comma := ,
 PROJECTS := pyproject.toml $(wildcard packages/*/pyproject.toml)
 EDITABLE := $(addprefix -e ./,$(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml)))
-# What the commands of the README need besides: conversations, pictures.
-EDITABLE := $(patsubst %/gptrs-core,'%/gptrs-core[chat$(comma)images]',$(EDITABLE))
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 # uv where it is on PATH, for speed; pip otherwise.
 INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/python,$(PIP) install)
@@ -89,7 +86,7 @@ clean: ## remove .venv, caches and build products
 .venv/.installed-runtime: $(PROJECTS) | .venv/bin/python
 	@echo 'installing gptrs into .venv (once) ...'
 	@$(INSTALL) 'hatchling>=1.27'
-	@$(INSTALL) $(BUILD) $(EDITABLE)
+	@$(INSTALL) $(BUILD) $(EDITABLE) .
 	@touch $@
 
 .venv/.installed-test: $(PROJECTS) | .venv/bin/python
