@@ -109,7 +109,7 @@ def test_a_model_that_is_not_as_it_should_be_exits_with_3(
         (["--top-k", "-1"], 2, "top-k must be at least 1"),
         (["--stop", ""], 2, "a stop string must not be empty"),
         (["--no-such-option"], 2, "no such option"),
-        (["stray"], 2, "see `gptrs generate --help`"),
+        (["a prompt", "stray"], 2, "see `gptrs generate --help`"),
         (["-p", "name"], 2, "expected `no:NAME`"),
     ],
 )
