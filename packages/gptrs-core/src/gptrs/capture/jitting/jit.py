@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -112,7 +113,7 @@ class Jitted(Generic[Parameters, Result]):
 
     def _new_step(self, call: JitCall, inputs: Sequence[Leaf]) -> tuple[CompiledStep, bool]:
         """Compile the step of a call that had none; True if another thread did so meanwhile."""
-        with self._lock:
+        with self._lock, _without_collector():
             step = self._find(call, inputs)
             if step is not None:
                 return step, True
@@ -191,6 +192,18 @@ class Jitted(Generic[Parameters, Result]):
                 if not type_.is_static
             ],
         )
+
+
+@contextmanager
+def _without_collector() -> Generator[None]:
+    """Pause the collector of cycles: a capture makes many objects, and hardly any are garbage."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 @contextmanager
