@@ -82,7 +82,7 @@ class _Cache:
 @app.command()
 @command_options("backend")
 def info(settings: Settings) -> None:
-    """Show the kernels, weights and programs on disk, and which are stale."""
+    """Show the kernels, weights and programs on disk; mark stale ones."""
     caches = _caches(settings.backend)
     reports = [(cache, cache.report()) for cache in caches]
     if settings.json:
