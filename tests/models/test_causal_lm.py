@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -88,8 +89,7 @@ def test_states_are_named_in_the_order_in_which_they_are_computed(folder):
         alone = model.hidden_states(tokens[:, 4:5])["embeddings"]
         np.testing.assert_array_equal(states["embeddings"][:, 4:5], alone)
     # The head, applied to the last state, gives the logits: it has been through the final norm.
-    lm = model.causal_lm()
-    assert isinstance(lm, CausalLMModule)
+    lm = cast("CausalLMModule", model.causal_lm())
     names = dict(lm.named_tensors())
     head = names.get("lm_head.weight", names.get("wte.weight"))
     assert head is not None
