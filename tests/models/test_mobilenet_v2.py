@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -58,8 +59,7 @@ def test_logits(directory, backend):
 def test_hidden_states(narrow, backend):
     model = gptrs.load_model(narrow, backend=backend.name)
     pixels = images(1, 27, 34)
-    classifier = model.image_classifier()
-    assert isinstance(classifier, ImageClassifierModule)
+    classifier = cast("ImageClassifierModule", model.image_classifier())
     states = classifier.hidden_states(pixels)
     assert list(states) == [f"layer.{n}" for n in range(16)]
     for ours, theirs in zip(states.values(), torch_states(narrow, pixels), strict=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
@@ -74,8 +75,7 @@ def test_logits(directory, backend):
 def test_hidden_states(plain, backend):
     model = gptrs.load_model(plain, backend=backend.name)
     pixels = images(1, 39, 50)
-    classifier = model.image_classifier()
-    assert isinstance(classifier, ImageClassifierModule)
+    classifier = cast("ImageClassifierModule", model.image_classifier())
     states = classifier.hidden_states(pixels)
     expected = torch_states(plain, pixels)
     assert list(states) == ["embeddings", *(f"layer.{n}" for n in range(len(expected) - 1))]
