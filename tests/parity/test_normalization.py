@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from backends.op_runner import run_op
-from gptrs.backend.protocol import Backend
-from gptrs.ir import dtypes
+from gptrs.backend.protocol import Backend, InputRole
+from gptrs.ir import dtypes, parse_program
 from gptrs.ir.ops.normalization import LayerNorm
 from parity.torch_arrays import assert_close, to_torch, torch
 
@@ -55,3 +55,17 @@ def test_values_that_are_not_finite(backend: Backend, bad: float) -> None:
 @pytest.mark.parametrize("value", [0.0, -0.0, 1e-30, 7.0, 1e18])
 def test_rows_that_do_not_vary(backend: Backend, value: float) -> None:
     check(backend, np.full((2, 8), value, np.float32), 1, 1e-5)
+
+
+@pytest.mark.parametrize("n", [3, 7, 100, 4097])
+def test_large_equal_elements_give_the_bias_on_numba(n: int) -> None:
+    numba = pytest.importorskip("gptrs_backend_numba.backend").create(1)
+    text = f"""ptir.v0.5
+    func @main(%x: f32[2, {n}], %w: f32[{n}], %b: f32[{n}]) -> f32[2, {n}] {{
+      %0 = layer_norm %x, %w, %b {{epsilon = 1e-5, axis = 1}} : f32[2, {n}]
+      return %0
+    }}
+    """
+    x, one = np.full((2, n), 1e18, np.float32), np.ones(n, np.float32)
+    (found,) = numba.compile(parse_program(text), [InputRole.ARGUMENT] * 3).run([x, one, 5 * one])
+    np.testing.assert_array_equal(found, np.full((2, n), 5, np.float32))

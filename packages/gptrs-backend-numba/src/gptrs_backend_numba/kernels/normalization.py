@@ -40,6 +40,10 @@ def layer_norm_task(
         mean = divide(sum_of(H, n), count)
         for i in range(n):
             H[i] = H[i] - mean
+        # The rounding error of the mean: without it, a line of equal elements is exactly 0.
+        rest = divide(sum_of(H, n), count)
+        for i in range(n):
+            H[i] = H[i] - rest
         scale = divide(ONE, square_root(divide(sum_of_squares(H, n), count) + EPSILON))
         if inner == 1:
             for i in range(n):
