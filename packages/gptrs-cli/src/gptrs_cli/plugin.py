@@ -26,6 +26,6 @@ VALIDATE = _command(
     "validate", "Compare a model with what transformers computes, at f32.", "validate"
 )
 BENCH = _command("bench", "Measure a model on a backend, and the machine itself.", "app")
-CACHE = _command("cache", "Show, fill or clear compiled kernels and packed weights.", "app")
+CACHE = _command("cache", "Show, fill or clear what is kept on disk.", "app")
 DOCTOR = _command("doctor", "Check the installation: machine, versions, plugins, caches.", "doctor")
 CONFORMANCE = _command("conformance", "Check a backend against the definition of PTIR.", "app")

@@ -27,7 +27,7 @@ from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import printable
 
 app = typer.Typer(
-    help="Show, fill or clear what is kept on disk: kernels, packed weights, programs.",
+    help="Show, fill or clear what is kept on disk.",
     add_completion=False,
     rich_markup_mode=None,
 )
