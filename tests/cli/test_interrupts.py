@@ -106,7 +106,7 @@ def storm():
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep({every})
 threading.Thread(target=storm).start()
-sys.argv = ["gptrs", "generate", "--max-tokens", "100000", "--ignore-eos"]
+sys.argv = ["gptrs", "generate", "--max-tokens", "100000", "--ignore-eos", "--context-shift"]
 from gptrs_cli.__main__ import main
 sys.exit(main())
 """
