@@ -1,5 +1,6 @@
 """The matrix product: tails, element types, layouts, batches, and threads."""
 
+import gc
 import threading
 
 import numpy as np
@@ -47,6 +48,7 @@ def test_a_large_table_is_read_in_place(dtype: str, m: int) -> None:
     random = np.random.default_rng(3)
     type_ = getattr(dtypes, dtype)
     x, w = numbers(random, (m, 53), type_), numbers(random, (16_391, 53), type_)
+    gc.collect()  # else panels of earlier tests may go meanwhile
     before = PACKED_WEIGHTS.nbytes
     require_close(product(x, w, dtype, 1, PARAMETER), x, w.T, dtype)
     assert before == PACKED_WEIGHTS.nbytes

@@ -95,6 +95,7 @@ def test_layers_read_panels_of_two_bytes(
     w = values((129, 75) if layout == "out_in" else (75, 129), NARROW[dtype])
     x = values((rows, 75), np.dtype(np.float32))
     parameter = weight(w, create(1), 1)
+    gc.collect()
     before = PACKED_WEIGHTS.nbytes
     step = gptrs.jit(lambda x: F.linear(x, parameter, layout=layout))
     found = step(gptrs.tensor(x)).numpy()
@@ -111,6 +112,7 @@ def test_layers_read_panels_of_two_bytes(
 def test_a_tied_embedding_lies_in_its_file_alone(dtype: str, rows: int, compiled: Compiled) -> None:
     table = values((16_400, 40), NARROW[dtype])
     parameter = weight(table, create(1), 2)
+    gc.collect()
     before = PACKED_WEIGHTS.nbytes
 
     def scores(ids: Tensor) -> Tensor:

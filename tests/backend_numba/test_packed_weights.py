@@ -20,6 +20,7 @@ def test_two_executables_share_one_packed_copy_that_dies_with_the_weight() -> No
     random = np.random.default_rng(7)
     w = numbers(random, (48, 80), dtypes.f32)
     gc.collect()  # models of other tests
+    gc.collect()
     before = PACKED_WEIGHTS.nbytes
     programs = [parse_program(dot(f"f32[{m}, 48]", "f32[48, 80]", f"f32[{m}, 80]", 0))
                 for m in (1, 9)]  # fmt: skip
