@@ -9,7 +9,7 @@ from typing import TypeAlias
 from gptrs.errors import PluginError
 from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import manager
-from gptrs.plugins.references import load_reference
+from gptrs.plugins.references import load_reference, require_callable
 from gptrs.plugins.refusals import failure
 from gptrs.plugins.state import PluginRecord, described
 from gptrs.quoting import joined
@@ -85,12 +85,8 @@ def _declines(plugin: FunctionalPlugin) -> Function | None:
     if plugin.declines is None:
         return None
     try:
-        found = load_reference(plugin.declines)
-        if not callable(found):
-            kind = type(found).__name__
-            raise PluginError(f"`{plugin.declines}` must be callable, it is a `{kind}`")
+        return require_callable(load_reference(plugin.declines), plugin.declines)
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit, too: a plugin must not end the program
         raise manager().broken(FunctionalPlugin, plugin.name, error) from error
-    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.resources
+from collections.abc import Callable
 from functools import reduce
 from pathlib import Path
 
@@ -18,6 +19,14 @@ def load_reference(reference: str) -> object:
     module, _, attribute = reference.partition(":")
     loaded: object = importlib.import_module(module)
     return reduce(getattr, attribute.split("."), loaded) if attribute else loaded
+
+
+def require_callable(found: object, reference: str) -> Callable[..., object]:
+    """Return what `reference` names; PluginError unless it is callable."""
+    if not callable(found):
+        kind = type(found).__name__
+        raise PluginError(f"`{reference}` must be callable, it is a `{kind}`")
+    return found
 
 
 def resource_directory(reference: str) -> Path:

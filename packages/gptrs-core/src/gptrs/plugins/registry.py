@@ -15,7 +15,7 @@ from gptrs.plugins.discovery import DISTRIBUTION, Plugin, discover, known_names
 from gptrs.plugins.foreign_code import foreign_import
 from gptrs.plugins.hookspecs import EXTENSION_POINTS
 from gptrs.plugins.reading import read
-from gptrs.plugins.references import load_reference
+from gptrs.plugins.references import load_reference, require_callable
 from gptrs.plugins.refusals import contested, no_such_plugin, refusal
 from gptrs.plugins.selection import Selection, canonical
 from gptrs.plugins.state import PluginRecord, PluginState, described
@@ -147,10 +147,8 @@ class PluginRegistry:
         plugin = cast("Plugin", self.plugin(point, name))
         try:
             with foreign_import(plugin.record):
-                factory = load_reference(description.factory)
-            if not callable(factory):
-                found = type(factory).__name__
-                raise PluginError(f"`{description.factory}` must be callable, it is a `{found}`")
+                found = load_reference(description.factory)
+            factory = require_callable(found, description.factory)
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # SystemExit, too: a plugin must not end the program

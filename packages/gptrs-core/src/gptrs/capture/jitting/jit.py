@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,6 +10,7 @@ from operator import attrgetter
 from types import MappingProxyType, MethodType
 from typing import Generic, ParamSpec, TypeVar, cast, overload
 
+from gptrs.backend.collector import collector_paused
 from gptrs.backend.protocol import Backend, InputRole
 from gptrs.capture import execute
 from gptrs.capture.backend_choice import chosen_backend
@@ -113,7 +113,8 @@ class Jitted(Generic[Parameters, Result]):
 
     def _new_step(self, call: JitCall, inputs: Sequence[Leaf]) -> tuple[CompiledStep, bool]:
         """Compile the step of a call that had none; True if another thread did so meanwhile."""
-        with self._lock, _without_collector():
+        # A capture makes many objects, and hardly any are garbage.
+        with self._lock, collector_paused():
             step = self._find(call, inputs)
             if step is not None:
                 return step, True
@@ -192,18 +193,6 @@ class Jitted(Generic[Parameters, Result]):
                 if not type_.is_static
             ],
         )
-
-
-@contextmanager
-def _without_collector() -> Generator[None]:
-    """Pause the collector of cycles: a capture makes many objects, and hardly any are garbage."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 @contextmanager
