@@ -5,7 +5,14 @@ Its names, listed in `__init__.pyi`, are imported on first use, so that `import 
 
 from __future__ import annotations
 
+import sys
+
 from gptrs.lazy_names import attach
+
+if sys.platform == "win32":
+    raise ImportError(
+        "gptrs runs on Linux and macOS; on Windows install it in the Linux subsystem (WSL 2)"
+    )
 
 __version__ = "0.1.0"
 

@@ -19,6 +19,7 @@ from gptrs.functionals.creation import zeros as zeros
 from gptrs.functionals.dispatch.override_scope import overrides as overrides
 from gptrs.plugins.manager import get_backend as get_backend
 from gptrs.runtime.embedding.embed import embed as embed
+from gptrs.runtime.generation.async_stream import astream as astream
 from gptrs.runtime.generation.chat_session import ChatSession as ChatSession
 from gptrs.runtime.generation.generate import Generation as Generation
 from gptrs.runtime.generation.generate import GenerationOptions as GenerationOptions
@@ -31,6 +32,8 @@ from gptrs.runtime.generation.sampling import Sampling as Sampling
 from gptrs.runtime.load import LoadedModel as LoadedModel
 from gptrs.runtime.load import load_model as load_model
 from gptrs.runtime.observe.dump import dumping as dumping
+from gptrs.runtime.observe.hooks import Hooks as Hooks
+from gptrs.runtime.observe.profile_files import profiling as profiling
 from gptrs.runtime.programs.run import run_program as run_program
 
 __version__: str

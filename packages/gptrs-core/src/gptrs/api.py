@@ -1,11 +1,11 @@
 """The names that plugins may import: everything else in gptrs may change without notice.
 
-A plugin states the `API_VERSION` that it was written for; within that version these names keep
-their meaning. The descriptions are here at once, all other names are imported on first use, so that
-the module an entry point names stays light.
+A plugin states the `API_VERSION` that it was written for, or a range; within a version these names
+keep their meaning, see docs/plugins/compatibility.md. The descriptions are here at once, all other
+names are imported on first use, so that the module an entry point names stays light.
 
 - Descriptions: `BackendPlugin`, `ModelPlugin`, `FunctionalPlugin`, `CommandPlugin`,
-  `DemoModelPlugin`, `TraceSinkPlugin`, `hookimpl`, `API_VERSION`.
+  `DemoModelPlugin`, `TraceSinkPlugin`, `hookimpl`, `API_VERSION`, `is_compatible`.
 - For backends: `Backend`, `Executable`, `Buffer`, `InputRole`, `OpTable`, `require_supported`,
   `dying_values`; what the process is granted: `requested_threads`, `granted_cpus`,
   `affinity_cpus`, `cpu_quota`, `memory_limit`; and the program they are given: `Program`,
@@ -18,7 +18,7 @@ the module an entry point names stays light.
   `find_calls`, `FoundCall` and `pattern`; for rewrites `rewrite`, `Rewrite`, `Declined`,
   `Emitter`, `Match`, `calls`, `Operand`, `Operands` and `Attribute`;
   `KernelCache` and `WeightCache`, with `CacheReport`, `CachePart` and `Entries`;
-  `WeightKeeper`, with `WeightIdentity` and `WeightFile`;
+  `WeightKeeper`, with `WeightIdentity` and `WeightFile`; `QuantizedWeightReader`;
   `SymbolicBackend`, with `SizeGuards`, `deciding`, `least`, `greatest` and `select`;
   `PaddingBackend`; `ProfiledExecutable`, with `KernelRun`; `BindingExecutable`, with `BoundInputs`;
   `MachineProbe`.

@@ -22,6 +22,7 @@ from gptrs.backend.protocol import Backend as Backend
 from gptrs.backend.protocol import Buffer as Buffer
 from gptrs.backend.protocol import Executable as Executable
 from gptrs.backend.protocol import InputRole as InputRole
+from gptrs.backend.quantized_weights import QuantizedWeightReader as QuantizedWeightReader
 from gptrs.backend.symbolic import PaddingBackend as PaddingBackend
 from gptrs.backend.symbolic import SymbolicBackend as SymbolicBackend
 from gptrs.backend.weight_cache import WeightCache as WeightCache
@@ -122,6 +123,7 @@ from gptrs.plugins.descriptions import DemoModelPlugin as DemoModelPlugin
 from gptrs.plugins.descriptions import FunctionalPlugin as FunctionalPlugin
 from gptrs.plugins.descriptions import ModelPlugin as ModelPlugin
 from gptrs.plugins.descriptions import TraceSinkPlugin as TraceSinkPlugin
+from gptrs.plugins.descriptions import is_compatible as is_compatible
 from gptrs.plugins.hookspecs import hookimpl as hookimpl
 from gptrs.runtime.conformance import op_support as op_support
 from gptrs.runtime.conformance import run_conformance as run_conformance

@@ -8,11 +8,11 @@ import re
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from gptrs.errors import ExecutionError
 from gptrs.private_files import remove_abandoned
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

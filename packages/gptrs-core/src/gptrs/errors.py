@@ -114,6 +114,13 @@ class BackendError(PluginError):
     code = "backend"
 
 
+class MissingLibraryError(GptrsError):
+    """An optional library that is needed is not installed."""
+
+    exit_code = 4
+    code = "missing_library"
+
+
 class UnsupportedError(GptrsError):
     """A backend does not support an op or dtype of a program; raised before anything runs."""
 

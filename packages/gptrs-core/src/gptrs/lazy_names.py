@@ -13,6 +13,8 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 
+from gptrs.spans import span
+
 
 def attach(
     module: str, file: str
@@ -32,11 +34,12 @@ def attach(
     def load(name: str) -> object:
         if name not in sources:
             raise AttributeError(f"`{module}` has no public name `{name}`")
-        source = import_module(sources[name])
-        if name in vars(source):
-            value: object = vars(source)[name]
-        else:
-            value = import_module(f"{sources[name]}.{name}")
+        with span("import", name):
+            source = import_module(sources[name])
+            if name in vars(source):
+                value: object = vars(source)[name]
+            else:
+                value = import_module(f"{sources[name]}.{name}")
         setattr(sys.modules[module], name, value)
         return value
 

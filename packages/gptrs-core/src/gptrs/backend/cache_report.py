@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from gptrs.cache_files import Entries
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,8 @@ class MappedFiles:
         self.table = memoryview(words).cast("B").cast("q")
         """The words of the table."""
         self._paths: dict[int, str] = {}
+        self._free: list[int] = []
+        """Slots below the count whose files are mapped no more."""
         self._lock = threading.Lock()
 
     def add(self, mapping: mmap.mmap, path: str) -> None:
@@ -44,21 +46,22 @@ class MappedFiles:
         memory = np.frombuffer(mapping, np.uint8)
         start = memory.__array_interface__["data"][0]
         with self._lock:
-            slot = next((n for n in range(MOST_FILES) if n not in self._paths), None)
-            if slot is None:
+            slot = self._free.pop() if self._free else self.table[COUNT]
+            if slot == MOST_FILES:
                 return
             self._paths[slot] = path
+            self.table[COUNT] = max(self.table[COUNT], slot + 1)
         at = FIRST + SLOT_WORDS * slot
         self.table[at + 2] = 0
         self.table[at + 1] = start + memory.nbytes
         self.table[at] = start
-        self.table[COUNT] = max(self.table[COUNT], slot + 1)
         weakref.finalize(mapping, self._remove, slot).atexit = False
 
     def _remove(self, slot: int) -> None:
         at = FIRST + SLOT_WORDS * slot
         self.table[at] = self.table[at + 1] = self.table[at + 2] = 0
         del self._paths[slot]
+        self._free.append(slot)
 
     def require_whole(self, arrays: Iterable[object]) -> None:
         """Raise ModelError if the running program read a page that is gone, or has `arrays` of a

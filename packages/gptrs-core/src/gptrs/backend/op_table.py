@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Generic, TypeVar
 
 from gptrs.backend.protocol import Backend
@@ -14,12 +14,13 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import symbols
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 Kernel = TypeVar("Kernel")
 Condition = Callable[[Op, Sequence[TensorType]], bool]
 
 
-@dataclass
+@dataclass()
 class OpTable(Generic[Kernel]):
     """Kernels by op class and element type, for the backend called `backend`."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from gptrs.backend.protocol import Buffer
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +20,12 @@ class KernelRun:
     seconds: float
     nbytes: int | None
     """Bytes of the tensors that it reads and writes, None if that is not known."""
+    operations: int | None = None
+    """Operations on elements, a multiply-add is two; None if that is not known."""
+    inputs: tuple[int, ...] = ()
+    """The inputs of the program that it reads or writes, by number, as far as that is known."""
+    started: float | None = None
+    """When it began, in seconds of `time.perf_counter`; None: it has just ended."""
 
 
 @runtime_checkable

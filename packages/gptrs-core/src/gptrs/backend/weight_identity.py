@@ -11,13 +11,14 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from gptrs.backend.protocol import Buffer
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 _SETTLED_NS = 2_000_000_000
 """Age from which a change of a file cannot go unnoticed: clocks of file systems are coarse."""

@@ -33,7 +33,7 @@ def compiled(backend: Backend, program: Program, roles: Sequence[InputRole]) -> 
     try:
         made = backend.compile(program, roles)
     except BaseException as error:
-        _blame(backend, "compile", error)
+        _blame(backend, "`compile`", error)
     return CheckedExecutable(made, backend, program)
 
 
@@ -44,8 +44,20 @@ def compiled_symbolic(
     try:
         made = cast("SymbolicBackend", backend).compile_symbolic(program, roles, guards)
     except BaseException as error:
-        _blame(backend, "compile_symbolic", error)
+        _blame(backend, "`compile_symbolic`", error)
     return CheckedExecutable(made, backend, program)
+
+
+@contextmanager
+def blamed(backend: Backend, what: str) -> Generator[None]:
+    """Scope in which only code of `backend` runs: what it raises is a BackendError that names it.
+
+    `what` says which code, as words after "failed in".
+    """
+    try:
+        yield
+    except BaseException as error:
+        _blame(backend, what, error)
 
 
 @contextmanager
@@ -54,7 +66,7 @@ def without_exit(backend: Backend) -> Generator[None]:
     try:
         yield
     except SystemExit as error:
-        _blame(backend, "compile", error)
+        _blame(backend, "`compile`", error)
 
 
 def to_device(backend: Backend, array: np.ndarray) -> Buffer:
@@ -62,7 +74,7 @@ def to_device(backend: Backend, array: np.ndarray) -> Buffer:
     try:
         buffer = backend.to_device(array)
     except BaseException as error:
-        _blame(backend, "to_device", error)
+        _blame(backend, "`to_device`", error)
     if not _alike(buffer, array):
         dtype = array.dtype if array.dtype.isnative else array.dtype.newbyteorder()
         _require_type(backend, "`to_device`", buffer, dtype, array.shape)
@@ -74,7 +86,7 @@ def moved(backend: Backend, what: str, move: Callable[[], Buffer], type: TensorT
     try:
         buffer = move()
     except BaseException as error:
-        _blame(backend, what, error)
+        _blame(backend, f"`{what}`", error)
     _require_type(backend, f"`{what}`", buffer, type.dtype.numpy, type.shape)
     return buffer
 
@@ -84,7 +96,7 @@ def to_host(backend: Backend, buffer: Buffer) -> np.ndarray:
     try:
         array = backend.to_host(buffer)
     except BaseException as error:
-        _blame(backend, "to_host", error)
+        _blame(backend, "`to_host`", error)
     if _alike(array, buffer):
         return array
     if not isinstance(cast("object", array), np.ndarray):
@@ -126,7 +138,7 @@ class CheckedExecutable:
         try:
             results = self._made.run(inputs)
         except BaseException as error:
-            _blame(self._backend, "run", error)
+            _blame(self._backend, "`run`", error)
         if self._due:
             self._check(results, inputs)
         return results
@@ -135,7 +147,7 @@ class CheckedExecutable:
         try:
             results = cast("BindingExecutable", self._made).run_bound(inputs, bound)
         except BaseException as error:
-            _blame(self._backend, "run_bound", error)
+            _blame(self._backend, "`run_bound`", error)
         if self._due:
             self._check(results, [*inputs, *bound.buffers])
         return results
@@ -146,7 +158,7 @@ class CheckedExecutable:
         try:
             results = cast("ProfiledExecutable", self._made).run_profiled(inputs, tell)
         except BaseException as error:
-            _blame(self._backend, "run_profiled", error)
+            _blame(self._backend, "`run_profiled`", error)
         if self._due:
             self._check(results, inputs)
         return results
@@ -214,5 +226,5 @@ def _blame(backend: Backend, what: str, error: BaseException) -> NoReturn:
     """
     if isinstance(error, _PASSED_ON):
         raise error
-    problem = f"{origin_of(backend)} failed in `{what}`: {one_line(error)}"
+    problem = f"{origin_of(backend)} failed in {what}: {one_line(error)}"
     raise BackendError(problem, hint=_HINT) from error

@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Callable, Collection, Generator, Hashable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, cast
 
@@ -34,6 +34,8 @@ from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.optimizer.rounds import pipeline_settings
 from gptrs.optimizer.split import Recipe, Split
+from gptrs.quick_dataclass import dataclass
+from gptrs.spans import span
 
 if TYPE_CHECKING:
     from gptrs.optimizer.stage import PassRun
@@ -113,6 +115,8 @@ class Prepared:
     """For each input: the position of a leaf of the captured graph, or a derived parameter."""
     memory: MemoryNeed | None = None
     """For sizes of its symbols, if it has any, other than those that it was compiled for."""
+    kept: tuple[str, tuple[int, ...]] | None = None
+    """The file of the optimized program, if it is on disk, and the guards of that."""
 
     def leaves(self, captured: Sequence[Leaf]) -> list[Leaf]:
         """Return the leaves that the executable takes, made of those of the captured graph."""
@@ -177,6 +181,20 @@ def prepare(
     return _compile(program, backend, tuple(roles), request)
 
 
+def prepare_optimized(
+    split: Split,
+    backend: Backend,
+    roles: Sequence[InputRole],
+    origin: str,
+    streaming: Streaming | None,
+    guards: SizeGuards | None,
+) -> Prepared:
+    """`prepare` for a program that an earlier process optimized; not traced."""
+    request = _CompileRequest(origin, "not cached", fold=True, streaming=streaming, guards=guards)
+    with without_exit(backend):
+        return _Compiler(backend, tuple(roles), request).finish(split)
+
+
 def compile_program(
     program: Program,
     backend: Backend,
@@ -216,7 +234,8 @@ def _compile(
         request.number, request.origin, program, roles, backend.name, request.reason
     )
     compiler = _Compiler(backend, roles, request, _teller(request.number, sinks))
-    with _told(sinks, start, lambda: compiler.optimized), without_exit(backend):
+    made = lambda: (compiler.optimized, compiler.found)  # noqa: E731
+    with _told(sinks, start, made), without_exit(backend):
         return compiler.compile(program)
 
 
@@ -224,9 +243,12 @@ def _compile(
 def _told(
     sinks: Sequence[trace.ExecutionTraceSink],
     start: trace.CompileStart,
-    optimized: Callable[[], Program | None],
+    made: Callable[[], tuple[Program | None, bool]],
 ) -> Generator[None]:
-    """Tell sinks that a program is compiled in this scope, and afterwards what it has become."""
+    """Tell sinks that a program is compiled in this scope, and afterwards what it has become.
+
+    `made` returns the optimized program, and whether it was on disk.
+    """
     for sink in sinks:
         sink.before_program(start)
     started, failure = time.perf_counter(), None
@@ -237,7 +259,8 @@ def _told(
         raise
     finally:
         seconds = time.perf_counter() - started
-        end = trace.CompileEnd(start.number, optimized(), seconds, failure)
+        optimized, found = made()
+        end = trace.CompileEnd(start.number, optimized, seconds, failure, found)
         for sink in sinks:
             sink.after_program(end)
 
@@ -261,7 +284,7 @@ def _teller(
     return tell
 
 
-@dataclass
+@dataclass()
 class _Compiler:
     backend: Backend
     roles: tuple[InputRole, ...]
@@ -269,6 +292,10 @@ class _Compiler:
     observe: Callable[[PassRun], None] | None = None
     optimized: Program | None = None
     """The program for the backend, once the passes are done."""
+    found: bool = False
+    """Whether an earlier process optimized it."""
+    kept: str | None = None
+    """The file of the optimized program."""
 
     def compile(self, program: Program) -> Prepared:
         guards = self.request.guards
@@ -278,6 +305,11 @@ class _Compiler:
         else:
             with deciding(guards):
                 split = self._optimized(program)
+        return self.finish(split)
+
+    def finish(self, split: Split) -> Prepared:
+        """Compile what has been optimized."""
+        guards = self.request.guards
         inputs = self._inputs(split)
         roles = [
             self.roles[source] if isinstance(source, int) else InputRole.PARAMETER
@@ -285,8 +317,10 @@ class _Compiler:
         ]
         need = MemoryNeed(split.program, roles)
         need.require(guards.example if guards else {})
-        executable = self._executable(split.program, roles)
-        return Prepared(self.request.number, executable, inputs, need if guards else None)
+        kept = None if self.kept is None else (self.kept, guards.guards if guards else ())
+        with span("compile", self.request.origin):
+            executable = self._executable(split.program, roles)
+        return Prepared(self.request.number, executable, inputs, need if guards else None, kept)
 
     def _inputs(self, split: Split) -> tuple[int | Derivation, ...]:
         shared: dict[int, Computation] = {}
@@ -303,23 +337,29 @@ class _Compiler:
         """Return what is made of `program`: found on disk, unless somebody watches the passes."""
         settings, fold = settings_for(self.backend), self.request.fold
         key = None
-        if self.observe is None and _size(program) >= SMALLEST_KEPT:
+        size = sum(len(function.body.instructions) for function in program.functions)
+        if self.observe is None and size >= SMALLEST_KEPT:
             shared = settings, self._share
             key = optimization_key(program, self.backend, self.roles, shared, fold=fold)
         if key is None:
             return self._optimized_anew(program)
         guards, store = self.request.guards, optimized_programs()
-        found = store.find(key, guards)
-        if found is None:
-            found = self._optimized_anew(program)
-            store.keep(key, found, guards)
-        self.optimized = found.program
-        return found
+        with span("find optimized program", self.request.origin):
+            found = store.find(key, guards)
+        self.found = found is not None
+        if found is not None:
+            self.kept, split = found
+        else:
+            split = self._optimized_anew(program)
+            self.kept = store.keep(key, split, guards)
+        self.optimized = split.program
+        return split
 
     def _optimized_anew(self, program: Program) -> Split:
         parameters = [role is InputRole.PARAMETER for role in self.roles]
         folded = parameters if self.request.fold else None
-        split = late_binding.optimize(program, self.backend, folded, self._share, self.observe)
+        with span("optimize", self.request.origin):
+            split = late_binding.optimize(program, self.backend, folded, self._share, self.observe)
         self.optimized = split.program
         return split
 
@@ -349,7 +389,7 @@ class _Compiler:
             self.backend.name,
             "new sizes",
         )
-        with _told(trace.sinks(), start, lambda: special):
+        with _told(trace.sinks(), start, lambda: (special, False)):
             return self._for_sizes(special, roles)
 
     def _for_sizes(self, program: Program, roles: Sequence[InputRole]) -> Executable:
@@ -357,8 +397,3 @@ class _Compiler:
             return compiled(self.backend, program, roles)
         compile_ = partial(compiled, self.backend)
         return streamed_executable(program, roles, compile_, self.request.streaming)
-
-
-def _size(program: Program) -> int:
-    """Return the instructions of all functions, those of regions left out."""
-    return sum(len(function.body.instructions) for function in program.functions)

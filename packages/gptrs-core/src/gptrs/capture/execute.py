@@ -39,6 +39,19 @@ program_cache = ProgramCache[Prepared]()
 """Executables of flushed graphs, shared by the whole process."""
 
 
+_reads = 0
+
+
+def values_read() -> int:
+    """Return how often this process has computed or read a value: what a capture must not do."""
+    return _reads
+
+
+def _note_read() -> None:
+    global _reads
+    _reads += 1
+
+
 def eager() -> bool:
     """Return whether each op runs as soon as it is applied: `GPTRS_EAGER=1`, and no capture."""
     (asked,) = _EAGER.values()
@@ -93,6 +106,7 @@ def materialize(outputs: Sequence[Captured]) -> None:
     Results belong to the backend of the leaves, or to that of the scope. Where neither names one,
     the default backend computes, and the results are host values, free to join any backend.
     """
+    _note_read()
     pending = [output for output in outputs if resolve(output) is output]
     if not pending:
         return
@@ -117,6 +131,7 @@ def materialize(outputs: Sequence[Captured]) -> None:
 
 def host_value(leaf: Leaf) -> np.ndarray:
     """Return the elements of a leaf as a NumPy array, which may share memory with it."""
+    _note_read()
     if isinstance(leaf, Stored):
         leaf.viewed = True
         if not leaf.consumed:

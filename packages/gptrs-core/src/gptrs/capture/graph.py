@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from gptrs.backend.protocol import Backend, Buffer, InputRole
@@ -17,6 +17,7 @@ from gptrs.ir.copying import copy_region
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 next_age = itertools.count().__next__
 """Returns the age of the next node: nodes are numbered in the order in which they are made."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
 from gptrs.backend.protocol import Backend
-from gptrs.capture.backend_calls import compiled, to_host
+from gptrs.capture.backend_calls import blamed, compiled, to_host
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
@@ -19,6 +18,7 @@ from gptrs.optimizer.passes.inlining import Inlining
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs.optimizer.split import Split
 from gptrs.optimizer.stage import PassRun
+from gptrs.quick_dataclass import dataclass
 
 
 @runtime_checkable
@@ -61,7 +61,7 @@ def optimize(
     """
     for_backend = _ForBackend(backend)
     pipeline = for_backend.pipeline(observe)
-    shares = share and isinstance(backend, SharingBackend) and backend.shares_functions
+    shares = share and for_backend.shares_functions
     inlined = Inlining(for_backend.knows, share=shares).apply(program)
     canonical = pipeline.before_folding(inlined)
     if parameters is None:
@@ -75,11 +75,18 @@ def optimize(
 class _ForBackend:
     backend: Backend
 
+    @property
+    def shares_functions(self) -> bool:
+        with blamed(self.backend, "`shares_functions`"):
+            return isinstance(self.backend, SharingBackend) and self.backend.shares_functions
+
     def pipeline(self, observe: Callable[[PassRun], None] | None) -> Pipeline:
-        own = self.backend if isinstance(self.backend, BackendWithPasses) else None
+        with blamed(self.backend, "`legalize` and `fuse`"):
+            own = self.backend if isinstance(self.backend, BackendWithPasses) else None
+            legalize, fuse = (tuple(own.legalize), tuple(own.fuse)) if own else ((), ())
         return Pipeline(
-            legalize=own.legalize if own else (),
-            fuse=own.fuse if own else (),
+            legalize=tuple(_BackendPass(self.backend, each) for each in legalize),
+            fuse=tuple(_BackendPass(self.backend, each) for each in fuse),
             evaluate=self._evaluate,
             observe=observe,
         )
@@ -87,8 +94,25 @@ class _ForBackend:
     def knows(
         self, op: CustomCall, operands: Sequence[TensorType], results: Sequence[TensorType]
     ) -> bool:
-        return self.backend.refusal(op, operands, results) is None
+        with blamed(self.backend, "`refusal`"):
+            return self.backend.refusal(op, operands, results) is None
 
     def _evaluate(self, program: Program) -> list[np.ndarray]:
         executable = compiled(self.backend, program, ())
         return [to_host(self.backend, result) for result in executable.run(())]
+
+
+@dataclass(frozen=True)
+class _BackendPass:
+    """A pass of a backend: what it raises names the backend."""
+
+    backend: Backend
+    made: Pass
+
+    @property
+    def name(self) -> str:
+        return self.made.name
+
+    def apply(self, program: Program) -> Program:
+        with blamed(self.backend, f"its pass `{self.name}`"):
+            return self.made.apply(program)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -16,6 +15,7 @@ from gptrs.backend.weight_identity import WeightIdentity, WeightKeeper
 from gptrs.capture.backend_calls import moved, to_device, to_host
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 PREFETCH = 2
 """Parts of a program ahead that weights are prefetched, unless a model says otherwise."""

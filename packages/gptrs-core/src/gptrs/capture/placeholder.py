@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gptrs.capture.graph import Argument, GraphSlice, Leaf, Source
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(eq=False, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, cast
 
 from gptrs.capture.graph import (
@@ -23,6 +23,7 @@ from gptrs.ir.builder import Builder
 from gptrs.ir.printer import print_region
 from gptrs.ir.program import Function, Region, Value
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 Body = Callable[..., Tensor | Sequence[Tensor]]
 """A function of tensors that returns one or several."""

@@ -21,6 +21,11 @@ class Fields:
         self._settings = settings
         self._where = where
 
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """Return all settings, null included."""
+        return self._settings
+
     def get(self, name: str, default: object = None) -> object:
         """Return the value of any type, `default` where it is missing."""
         value = self._settings.get(name)

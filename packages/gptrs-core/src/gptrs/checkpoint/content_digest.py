@@ -8,6 +8,7 @@ size, and the times of the last change of content and inode. No program can set 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,8 +17,9 @@ from typing import Final
 import numpy as np
 from blake3 import blake3
 
+from gptrs.backend.cache_report import CachePart, CacheReport
 from gptrs.backend.weight_identity import WeightFile
-from gptrs.cache_files import keep_within
+from gptrs.cache_files import Entries, Found, files_in, keep_within, remove
 from gptrs.checkpoint.param_source import FileSource, ParamSource
 from gptrs.errors import CheckpointError
 from gptrs.private_files import (
@@ -39,6 +41,9 @@ _VERSION: Final = b"gptrs weights 1\n"
 _NAMES: Final = re.compile(r"[0-9a-f]{32}")
 _BUDGET: Final = 1 << 20
 """Bytes of all kept digests: some 16,000 models."""
+_threads: Final = [blake3.AUTO]
+"""One in a forked child, which has none of the workers of its parent, and would wait for them."""
+os.register_at_fork(after_in_child=lambda: _threads.__setitem__(0, 1))
 
 
 def weights_digest(weights: ParamSource) -> bytes:
@@ -63,6 +68,25 @@ def weights_digest(weights: ParamSource) -> bytes:
     return made
 
 
+class KeptDigests:
+    """The digests on disk, as `gptrs cache` shows and clears them."""
+
+    def report(self) -> CacheReport:
+        """Return what is kept; changes nothing."""
+        folder = _folder()
+        held = (Entries(1, found.nbytes) for found in self._entries())
+        # Names are digests: they do not tell whose files were changed since.
+        return CacheReport(folder, _BUDGET, [CachePart("", True, sum(held, Entries()))])
+
+    def clear(self, *, stale_only: bool = False) -> Entries:
+        """Remove all digests, none if `stale_only`; ExecutionError if one cannot be removed."""
+        return Entries() if stale_only else remove(self._entries())
+
+    def _entries(self) -> list[Found]:
+        folder = _folder()
+        return [] if folder is None else list(files_in(folder, _NAMES))
+
+
 def _files(weights: ParamSource) -> Sequence[WeightFile] | None:
     """Return the files of the weights; None where one was changed a moment ago, or there is none.
 
@@ -85,7 +109,7 @@ def _require_unchanged(files: Sequence[WeightFile]) -> None:
 
 
 def _digest(weights: ParamSource) -> bytes:
-    digest = blake3(_VERSION, max_threads=blake3.AUTO)
+    digest = blake3(_VERSION, max_threads=_threads[0])
     for name in sorted(weights.names()):
         text = name.encode("utf-8", "surrogatepass")
         digest.update(len(text).to_bytes(8, "little") + text)
@@ -108,12 +132,17 @@ def _parts(weights: ParamSource, name: str) -> Iterator[np.ndarray]:
         yield weights.load(name)
 
 
-def _path(name: str) -> Path | None:
-    """Return where a digest is kept, None where the folder cannot be private."""
+def _folder() -> Path | None:
+    """Return where digests are kept, None where the folder cannot be private."""
     try:
-        return private_folder(FOLDER) / name
+        return private_folder(FOLDER)
     except OSError:
         return None
+
+
+def _path(name: str) -> Path | None:
+    folder = _folder()
+    return None if folder is None else folder / name
 
 
 def _read(path: Path) -> bytes | None:

@@ -18,6 +18,13 @@ from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.missing_tensor import suggest
 from gptrs.checkpoint.param_source import IdentifyingSource, ParamSource
 from gptrs.checkpoint.parameter_ids import base_param_id, new_namespace, param_key
+from gptrs.checkpoint.quantized_tensor import (
+    Part,
+    QuantizedSource,
+    QuantizedTensor,
+    dequantized,
+    reads_quantized,
+)
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
@@ -25,6 +32,8 @@ from gptrs.ir.ops.elementwise import Cast
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import quoted
 
+_PART = "#"
+"""Between the name of a quantized tensor and that of a part of it."""
 _MATRIX = 2
 """The rank of weights that a product reads once for each result: one element, one multiply."""
 
@@ -35,9 +44,10 @@ class Params:
     Floats are converted to `dtype`; None keeps the stored types. Matrices of bf16 or f16 keep
     their stored type, and the programs that read them convert: that is half the memory, and a
     backend may compute with them as they are. Everything else is converted when it is loaded, at
-    its first use by a program on `backend`. `namespace` separates the parameters of models that are
-    loaded side by side; None makes a new one. `origin` names the checkpoint in errors. With a
-    `streamer`, weights are in memory only as long as that holds them.
+    its first use by a program on `backend`. Quantized tensors are converted then, too, unless
+    `backend` reads them as they are: programs get their parts. `namespace` separates the parameters
+    of models that are loaded side by side; None makes a new one. `origin` names the checkpoint in
+    errors. With a `streamer`, weights are in memory only as long as that holds them.
     """
 
     def __init__(
@@ -62,6 +72,7 @@ class Params:
         self._prefix = ""
         # Shared by all scopes of a model, so that one name is one parameter.
         self._parameters: dict[str, Parameter] = {}
+        self._read_quantized = set[str]()
         self._lock = threading.Lock()
 
     def __truediv__(self, part: str | int) -> Params:
@@ -85,6 +96,11 @@ class Params:
         CheckpointError if the checkpoint lacks it, has it in another shape than `shape`, or, unless
         `floating` is false, stores anything but floats.
         """
+        quantized = self._quantized(self._prefix + name)
+        if quantized is not None:
+            self._require_shape(self._prefix + name, quantized.type, shape)
+            part_of = partial(self._part, self._prefix + name, quantized)
+            return dequantized(quantized, part_of, self._dtype or dtypes.f32)
         parameter = self._parameter(self._prefix + name)
         if floating and not parameter.type.dtype.is_float:
             raise CheckpointError(
@@ -92,23 +108,50 @@ class Params:
                 " the model needs floats",
                 hint="save the model in a floating-point type",
             )
-        if shape is not None and parameter.type.shape != tuple(shape):
-            needed = parameter.type.with_shape(tuple(shape))
-            raise CheckpointError(
-                f"tensor {quoted(parameter.name)} in {self._origin} is `{parameter.type}`,"
-                f" the model needs `{needed}`",
-                hint="config.json and the weights are not of one model",
-            )
+        self._require_shape(parameter.name, parameter.type, shape)
         weight = Tensor.of_parameter(parameter)
         wanted = self._wanted(parameter.type)
         return weight if wanted == parameter.type else primitives.cast(weight, wanted.dtype)
 
+    def _require_shape(self, name: str, type: TensorType, shape: Sequence[int] | None) -> None:
+        if shape is not None and type.shape != tuple(shape):
+            needed = type.with_shape(tuple(shape))
+            raise CheckpointError(
+                f"tensor {quoted(name)} in {self._origin} is `{type}`, the model needs `{needed}`",
+                hint="config.json and the weights are not of one model",
+            )
+
     def unused(self) -> list[str]:
         """Return the tensors of this scope that `tensor` never gave, in checkpoint order."""
         with self._lock:
-            used = frozenset(self._parameters)
+            used = frozenset((*self._parameters, *self._read_quantized))
         names = self._source.names()
         return [name for name in names if name.startswith(self._prefix) and name not in used]
+
+    def _quantized(self, name: str) -> QuantizedTensor | None:
+        """Return how a tensor is quantized if the backend computes with it as it is."""
+        if not isinstance(self._source, QuantizedSource) or name not in self._names:
+            return None
+        found = self._source.quantized(name)
+        return found if found is not None and reads_quantized(self.backend, found) else None
+
+    def _part(self, name: str, quantized: QuantizedTensor, part: Part) -> Tensor:
+        """Return a part of a quantized tensor as a parameter of its own, unloaded."""
+        source, key = self._source, f"{name}{_PART}{part}"
+        assert isinstance(source, QuantizedSource), "it said how the tensor is quantized"
+        with self._lock:
+            self._read_quantized.add(name)
+            if key not in self._parameters:
+                self._parameters[key] = Parameter(
+                    quantized.parts[part],
+                    param_key(self._namespace, base_param_id(key)),
+                    key,
+                    partial(source.load_part, name, part),
+                    self.backend,
+                    self._streamer,
+                    identity=source.identity_of_part(name, part),
+                )
+            return Tensor.of_parameter(self._parameters[key])
 
     def _parameter(self, name: str) -> Parameter:
         with self._lock:
@@ -127,8 +170,12 @@ class Params:
         type = stored if _stays_narrow(stored, wanted, self.backend) else wanted
         key = param_key(self._namespace, base_param_id(name))
         load = partial(_load, self._source, name, type.dtype)
-        zero_copy = stored == type and type.dtype.is_float
-        identity = self._identity(name, None if stored == type else type.dtype)
+        is_plain = not isinstance(self._source, QuantizedSource) or not self._source.quantized(name)
+        zero_copy = stored == type and type.dtype.is_float and is_plain
+        # Decoding again is quicker than reading several times the bytes from disk.
+        identity = (
+            self._identity(name, None if stored == type else type.dtype) if is_plain else None
+        )
         return Parameter(
             type, key, name, load, self.backend, self._streamer, (), zero_copy, identity
         )

@@ -22,6 +22,7 @@ from gptrs.functionals.operands import (
 )
 from gptrs.functionals.rotary_scaling import (
     DynamicScaling,
+    LongRopeScaling,
     RotaryScaling,
     unscaled_frequencies,
 )
@@ -39,12 +40,13 @@ def rotary_frequencies(
     """f32 [head_dim / 2]: the angle by which pair i rotates from a position to the next.
 
     `theta^(-2i / head_dim)` (Su et al. 2021), changed by `scaling`: `LinearScaling`,
-    `DynamicScaling`, `YarnScaling` or `Llama3Scaling`. `head_dim` counts the rotated components.
-    `length` is that of the text, which `DynamicScaling` depends on: with a number the result is a
-    constant, an integer tensor serves compiled steps. One that is not of rank 0 has a length for
-    each row, and with `DynamicScaling` the result is [*length.shape, head_dim / 2]. UsageError for
-    a head_dim that is odd or below 2, a theta that is not finite or at most 1, and another kind of
-    length.
+    `DynamicScaling`, `YarnScaling`, `Llama3Scaling` or `LongRopeScaling`. `head_dim` counts the
+    rotated components.
+    `length` is that of the text, which `DynamicScaling` and `LongRopeScaling` depend on: with a
+    number the result is a constant, an integer tensor serves compiled steps. One that is not of
+    rank 0 has a length for each row, and with these two the result is
+    [*length.shape, head_dim / 2]. UsageError for a head_dim that is odd or below 2, a theta that is
+    not finite or at most 1, and another kind of length.
     """
     _require_frequencies(head_dim, theta, length)
     if scaling is None:
@@ -53,6 +55,8 @@ def rotary_frequencies(
         return primitives.constant(scaling.frequencies(head_dim, theta, length), dtypes.f32)
     if isinstance(scaling, DynamicScaling):
         return _grown_frequencies(head_dim, theta, scaling, length)
+    if isinstance(scaling, LongRopeScaling):
+        return _chosen_frequencies(head_dim, theta, scaling, length)
     return primitives.constant(scaling.frequencies(head_dim, theta, None), dtypes.f32)
 
 
@@ -158,6 +162,22 @@ def _grown_frequencies(
     column = primitives.reshape(growth, (*rows, 1)) if rows else growth
     shrunk = primitives.pow(expand(column, shape), expand(primitives.constant(exponents), shape))
     return primitives.mul(expand(primitives.constant(unscaled), shape), shrunk)
+
+
+def _chosen_frequencies(
+    head_dim: int, theta: float, scaling: LongRopeScaling, length: Tensor
+) -> Tensor:
+    """Return the frequencies of `LongRopeScaling` for lengths known when the program runs."""
+    limit, rows = scaling.original_max_position, length.shape
+    short, long = (
+        primitives.constant(scaling.frequencies(head_dim, theta, text))
+        for text in (limit, limit + 1)
+    )
+    shape = (*rows, head_dim // 2)
+    column = primitives.reshape(length, (*rows, 1)) if rows else length
+    wide = expand(column, shape)
+    is_long = primitives.compare(wide, splat(limit, length.dtype, shape), "gt")
+    return primitives.select(is_long, expand(long, shape), expand(short, shape))
 
 
 def _beside_heads(table: Tensor, heads_axis: int) -> Tensor:

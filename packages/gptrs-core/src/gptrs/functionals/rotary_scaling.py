@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 
 import numpy as np
 
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 
 
 class RotaryScaling(ABC):
@@ -167,6 +167,52 @@ class Llama3Scaling(RotaryScaling):
         blended = (np.float32(1) - share) * plain / np.float32(self.factor) + share * plain
         longer = np.where(wave > self.original_max_position / low, divided, blended)
         return np.where(wave < self.original_max_position / high, plain, longer)
+
+
+@dataclass(frozen=True)
+class LongRopeScaling(RotaryScaling):
+    """LongRoPE (Ding et al. 2024): each frequency divided by a factor of its own.
+
+    Texts of more than `original_max_position` positions have the `long` factors, others the
+    `short` ones, head_dim / 2 each. `attention_factor` is
+    `sqrt(1 + ln(factor) / ln(original_max_position))` unless given, where `factor` is how much
+    longer than before texts may be.
+    """
+
+    long: tuple[float, ...]
+    short: tuple[float, ...]
+    factor: float
+    original_max_position: int
+    attention_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        _require_position("LongRopeScaling", "original_max_position", self.original_max_position)
+        if len(self.long) != len(self.short) or not all(
+            0 < value < math.inf for value in (*self.long, *self.short)
+        ):
+            raise UsageError(
+                "`LongRopeScaling` needs as many positive factors for long texts as for short"
+                f" ones, got {len(self.long)} and {len(self.short)}"
+            )
+
+    @property
+    def magnitude(self) -> float:
+        """`attention_factor`, or what stands for it."""
+        if self.attention_factor is not None:
+            return self.attention_factor
+        if self.factor <= 1:
+            return 1.0
+        return math.sqrt(1 + math.log(self.factor) / math.log(self.original_max_position))
+
+    def frequencies(self, head_dim: int, theta: float, length: int | None) -> np.ndarray:
+        """Return the frequencies of a text of `length`; None is a short one."""
+        factors = self.long if (length or 0) > self.original_max_position else self.short
+        if len(factors) != head_dim // 2:
+            raise UsageError(
+                f"`LongRopeScaling` needs {head_dim // 2} factors for {head_dim} rotated"
+                f" components, got {len(factors)}"
+            )
+        return np.float32(1) / (np.asarray(factors, np.float32) * _powers(head_dim, theta))
 
 
 def _powers(head_dim: int, theta: float) -> np.ndarray:

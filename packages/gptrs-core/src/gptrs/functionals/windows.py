@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 
 Extents = int | Sequence[int]
 """One integer for all spatial axes, or one for each."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from typing_extensions import override
 
@@ -11,6 +11,7 @@ from gptrs.ir.json_node import JsonNode
 from gptrs.ir.lexer import Token
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.value_tree import SyntaxNode
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from gptrs.errors import ProgramError
 from gptrs.ir.dtypes import DType
+from gptrs.quick_dataclass import dataclass
 
 DictionaryValue = bool | int | float | str | DType | tuple[int, ...]
 """What a name may stand for: the types of attributes that need no context to be read."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import typing
-from dataclasses import dataclass
 
 from typing_extensions import override
 
@@ -15,6 +14,7 @@ from gptrs.ir.lexer import IDENTIFIER
 from gptrs.ir.plain_attributes import INTEGER, ElementType, Flag, Float, Integers, Text
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.value_tree import SyntaxNames, SyntaxNode
+from gptrs.quick_dataclass import dataclass
 
 _TAGGED: dict[str, AttributeKind] = {"float": Float(), "dtype": ElementType()}
 """The kinds that JSON would mix up with others: a float with an integer, a dtype with a string."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Literal
 
 import ml_dtypes
 import numpy as np
 
 from gptrs.errors import ProgramError
+from gptrs.quick_dataclass import dataclass
 
 Kind = Literal["bool", "signed", "unsigned", "float", "complex"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 
 from gptrs.errors import ParseError, ProgramError
@@ -11,13 +11,14 @@ from gptrs.ir.lexer import Lexer
 from gptrs.ir.symbolic_dim import MAX_TEXT
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import read_symbolic, read_type
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped, quoted, shown_value
 
 MAX_STRING = 8192
 """Longest string that is neither a name nor a literal: a type of 32 symbolic dims fits."""
 
 
-@dataclass
+@dataclass()
 class Allowance:
     """Shared by all values of one text: the bytes left to unfold, and names of old versions."""
 

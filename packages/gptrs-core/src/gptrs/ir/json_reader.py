@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gptrs.errors import ProgramError
 from gptrs.ir.attribute_kind import AttributeKind
@@ -17,6 +17,7 @@ from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.versions import Version
 from gptrs.ir.written_op import WrittenOp
+from gptrs.quick_dataclass import dataclass
 
 MAX_NAME = 1024
 """Longest name of a function or value."""
@@ -24,7 +25,7 @@ MAX_NAME = 1024
 _REGION = ("params", "instructions", "results")
 
 
-@dataclass
+@dataclass()
 class _Scope:
     """The region being read: what its names stand for, and its instructions so far."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from gptrs.errors import ParseError
 from gptrs.ir.symbolic_dim import PATTERN
+from gptrs.quick_dataclass import dataclass
 
 TokenKind = Literal[
     "word", "number", "dim", "string", "value", "symbol", "end",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import NewType
 
 import numpy as np
@@ -10,6 +9,7 @@ import numpy as np
 from gptrs.errors import ProgramError
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

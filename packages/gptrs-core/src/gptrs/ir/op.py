@@ -7,7 +7,6 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
@@ -21,6 +20,7 @@ from gptrs.ir.attributes import (
 )
 from gptrs.ir.dtypes import DType, Kind
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 Inferred = TensorType | tuple[TensorType, ...]
 OpType = TypeVar("OpType", bound="type[Op]")
@@ -185,7 +185,7 @@ def op(name: str) -> Callable[[OpType], OpType]:
         # All ops are registered when a process starts, so what is slow is left out: methods that
         # `Op` has for ops without attributes, `inspect.signature`, hints of all but attributes.
         has_attributes = bool(inspect.get_annotations(cls))
-        decorated = dataclasses.dataclass(frozen=True, eq=False)(cls) if has_attributes else cls
+        decorated = dataclass(frozen=True, eq=False)(cls) if has_attributes else cls
         infer = decorated.infer.__code__
         decorated.name = name
         decorated.variadic = bool(infer.co_flags & inspect.CO_VARARGS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gptrs.errors import ParseError, ProgramError
 from gptrs.ir import dtypes
@@ -20,6 +20,7 @@ from gptrs.ir.value_tree import SyntaxCall, SyntaxNode, read_names, read_value
 from gptrs.ir.verifier import verify
 from gptrs.ir.versions import VERSIONS
 from gptrs.ir.written_op import WrittenOp
+from gptrs.quick_dataclass import dataclass
 
 MAX_SPLAT_BYTES = 2**28
 """Most bytes that the `splat` literals of one text may unfold to, so that a short text stays cheap.
@@ -37,7 +38,7 @@ def parse_program(text: str) -> Program:
     return _Reader(text).program()
 
 
-@dataclass
+@dataclass()
 class _Scope:
     """The region being read: what its names stand for, and its instructions so far."""
 

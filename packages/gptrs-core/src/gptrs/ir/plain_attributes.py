@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import typing
-from dataclasses import dataclass
 
 from typing_extensions import override
 
@@ -17,6 +16,7 @@ from gptrs.ir.symbolic_dim import JSON_PATTERN, MAX_TEXT, SymbolicDim
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import read_symbolic
 from gptrs.ir.value_tree import SyntaxNode, SyntaxSequence
+from gptrs.quick_dataclass import dataclass
 
 _INTEGER_LIMIT = 2**63
 _EXACT_INTEGERS = 2**53

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Literal
 
 from gptrs.errors import ProgramError
@@ -26,6 +25,7 @@ from gptrs.ir.symbolic_dim import (
     symbol,
     symbols_of,
 )
+from gptrs.quick_dataclass import dataclass
 
 FIRST_DERIVED = 500_000
 """The number of the first derived symbol: those of programs are below."""

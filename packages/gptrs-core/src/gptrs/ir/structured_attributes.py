@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import typing
-from dataclasses import dataclass
 
 from typing_extensions import override
 
@@ -15,6 +14,7 @@ from gptrs.ir.literal import Literal
 from gptrs.ir.literal_text import parse_literal, print_literal
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.value_tree import SyntaxNode, SyntaxSequence, SyntaxType
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

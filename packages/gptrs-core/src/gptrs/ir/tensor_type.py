@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.shapes import Shape
 from gptrs.ir.symbolic_dim import SymbolicDim, is_negative, symbols_of
+from gptrs.quick_dataclass import dataclass
 
 MAX_ELEMENTS = 2**48
 """Most elements a tensor may have: larger products are refused before anything is allocated."""

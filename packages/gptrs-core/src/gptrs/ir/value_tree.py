@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gptrs.errors import ParseError
 from gptrs.ir.lexer import Lexer, Token
 from gptrs.ir.tensor_type import TensorType
 from gptrs.ir.type_text import read_type_after
+from gptrs.quick_dataclass import dataclass
 
 MAX_DEPTH = 64
 """Deepest nesting of brackets: no type has that many axes, and recursion stays shallow."""

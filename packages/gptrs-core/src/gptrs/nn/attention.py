@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 from gptrs import functionals as F
 from gptrs.capture.tensor import Tensor
+from gptrs.nn.module import WATCHER
 from gptrs.nn.page_buffers import LayerPools
 from gptrs.nn.ragged_step import RaggedStep
 
@@ -39,6 +43,10 @@ class LayerCache:
         `scale` None stands for `D ** -0.5`; `softcap` is that of `F.attention`.
         """
         step, slots = self._step, self._step.slots[self._group]
+        watcher = WATCHER.get()
+        if watcher is not None and watcher.wants_attention:
+            seen = _Seen(step.positions, self._window, scale, softcap)
+            watcher.attention_of(attention_weights(query, key, seen))
         keys, values = self.pools
         keys, values = F.update_pages(keys, key, slots), F.update_pages(values, value, slots)
         self.pools = keys, values
@@ -53,6 +61,34 @@ class LayerCache:
             window=self._window,
             softcap=softcap,
         )
+
+
+class _Seen(NamedTuple):
+    positions: Tensor
+    window: int | None
+    scale: float | None
+    softcap: float | None
+
+
+def attention_weights(query: Tensor, key: Tensor, seen: _Seen) -> Tensor:
+    """Return the weights [H, N, N] of rows [N, H, D] to the rows [N, K, D] of the same step.
+
+    Of texts that begin in the step; a row of another text gets 0.
+    """
+    rows, n_heads, head_dim = query.shape
+    groups = n_heads // key.shape[1]
+    keys = F.repeat_interleave(F.swap_axes(key, 0, 1), groups, 0)  # (H, N, D)
+    scores = F.matmul(F.swap_axes(query, 0, 1), F.swap_axes(keys, 1, 2))  # (H, N, N)
+    scores = scores * (head_dim**-0.5 if seen.scale is None else seen.scale)
+    if seen.softcap is not None:
+        scores = F.tanh(scores / seen.softcap) * seen.softcap
+    to = F.arange(rows)  # (N,)
+    of = F.reshape(to, (rows, 1))
+    first = of - F.reshape(seen.positions, (rows, 1))  # the row in which its text begins
+    visible = F.logical_and(to <= of, to >= first)
+    if seen.window is not None:
+        visible = F.logical_and(visible, to > of - seen.window)
+    return F.softmax(F.where(visible, scores, -math.inf), axis=-1)
 
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:

@@ -15,7 +15,7 @@ from gptrs.capture.jitting.repeated_calls import repeated_calls
 from gptrs.capture.tensor import Tensor
 from gptrs.ir.dtypes import DType
 from gptrs.nn.attention import LayerCache
-from gptrs.nn.module import Module
+from gptrs.nn.module import WATCHER, Module
 
 Layer = TypeVar("Layer", bound=Module)
 Parameters = ParamSpec("Parameters")
@@ -45,7 +45,8 @@ def captured_once(
 
     @functools.wraps(call)
     def shared(self: Layer, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
-        calls = repeated_calls()
+        # Somebody who watches the modules in a block needs each call of them.
+        calls = None if WATCHER.get() else repeated_calls()
         given: list[Tensor] = []
         try:
             structure = None if calls is None else _split((self, args, kwargs), given)

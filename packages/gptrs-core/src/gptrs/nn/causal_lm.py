@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import cached_property
-from typing import Any, TypeVar
+from functools import cached_property, partial
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
@@ -13,13 +13,14 @@ from gptrs import functionals as F
 from gptrs.backend.protocol import Backend
 from gptrs.capture.backend_choice import use_backend
 from gptrs.capture.execute import eager
-from gptrs.capture.jitting.jit import Jitted, jit
+from gptrs.capture.jitting.jit import Jitted
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import ContextLengthError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.nn.attention import LayerCache
 from gptrs.nn.cache_spec import CacheSpec, cache_groups
+from gptrs.nn.closure import closure_of
 from gptrs.nn.module import Module
 from gptrs.nn.page_buffers import LayerPools, PageBuffers
 from gptrs.nn.ragged_step import RaggedStep, as_tensors, own_pages, ragged_step
@@ -38,6 +39,13 @@ class CausalLMModule(Module):
     """
 
     capabilities = frozenset({"causal_lm", "hidden_states"})
+    captures_on_disk: ClassVar[bool] = False
+    """Whether other processes may find what the steps of a model were captured as.
+
+    A class that says so promises that this follows from source code, the attributes of the model
+    and of its layers, and variables of the environment that begin with `GPTRS_`: nothing else that
+    is read, like files or other variables, may change what is computed.
+    """
 
     def __init__(self, context_length: int, vocab_size: int) -> None:
         self._context_length = context_length
@@ -129,7 +137,9 @@ class CausalLMModule(Module):
         groups = enumerate(cache_groups(self.cache_specs()))
         pages = {layer: f"P{number}" for number, group in groups for layer in group.layers}
         pools = [(pages[layer], None, None, None) for layer in sorted(pages)]
-        return jit(function, donate=["pools"], dynamic={"step": _AXES, "pools": pools})
+        describe = partial(closure_of, function) if self.captures_on_disk else None
+        dynamic = {"step": _AXES, "pools": pools}
+        return Jitted(function, donate=["pools"], dynamic=dynamic, describe=describe)
 
     @property
     def _backend(self) -> Backend | None:

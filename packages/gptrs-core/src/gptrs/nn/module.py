@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import cast
+import functools
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, Protocol, cast
 
 from gptrs.capture.tensor import Tensor
+
+
+class Watcher(Protocol):
+    """Stands in for the calls of modules: reads or replaces what goes in and comes out."""
+
+    def call(
+        self,
+        module: Module,
+        call: Callable[..., object],
+        args: tuple[object, ...],
+        kwargs: dict[str, object],
+    ) -> object:
+        """Return `call(module, *args, **kwargs)`, or something else."""
+        ...
+
+    @property
+    def wants_attention(self) -> bool:
+        """Whether it wants to know the weights of attention, which are computed for it only."""
+        ...
+
+    def attention_of(self, weights: Tensor) -> None:
+        """Take the weights of the attention that is being computed, [H, N, N]."""
+        ...
+
+
+WATCHER: ContextVar[Watcher | None] = ContextVar("gptrs_watcher", default=None)
+"""Whoever watches the calls of modules now, in this thread."""
 
 
 class Module:
@@ -13,6 +42,16 @@ class Module:
 
     Attribute names are those of the checkpoint, so that a path in Python is a name in the file.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__call__" in vars(cls):
+            cls.__call__ = _watched(cast("Callable[..., object]", vars(cls)["__call__"]))
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """Yield all modules below this one with their dotted names, each before those in it."""
+        for name, value in vars(self).items():
+            yield from _modules(f"{prefix}{name}", value)
 
     def named_tensors(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
         """Yield all weights below this module with their dotted names, in order of definition."""
@@ -28,3 +67,23 @@ def _walk(name: str, value: object) -> Iterator[tuple[str, Tensor]]:
     elif isinstance(value, list):
         for index, item in enumerate(cast("list[object]", value)):
             yield from _walk(f"{name}.{index}", item)
+
+
+def _modules(name: str, value: object) -> Iterator[tuple[str, Module]]:
+    if isinstance(value, Module):
+        yield name, value
+        yield from value.named_modules(f"{name}.")
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[object]", value)):
+            yield from _modules(f"{name}.{index}", item)
+
+
+def _watched(call: Callable[..., object]) -> Callable[..., object]:
+    @functools.wraps(call)
+    def watched(self: Module, *args: object, **kwargs: object) -> object:
+        watcher = WATCHER.get()
+        if watcher is None:  # nearly always; and modules are called while they are captured only
+            return call(self, *args, **kwargs)
+        return watcher.call(self, call, args, kwargs)
+
+    return watched

@@ -9,25 +9,47 @@ from gptrs.nn.module import Module
 
 
 class LayerNorm(Module):
-    """Layer normalization over the last axis, of size `width`, with weight and bias."""
+    """Layer normalization over the last axis, of size `width`, with weight and bias.
 
-    def __init__(self, params: Params, width: int, epsilon: float) -> None:
-        self.weight = params.tensor("weight", (width,))
-        self.bias = params.tensor("bias", (width,))
+    The checkpoint stores the weight less `weight_offset`. Without `weight` or `bias` it has none.
+    """
+
+    def __init__(
+        self,
+        params: Params,
+        width: int,
+        epsilon: float,
+        weight_offset: float = 0.0,
+        *,
+        weight: bool = True,
+        bias: bool = True,
+    ) -> None:
+        self.weight = params.tensor("weight", (width,)) if weight else None
+        self.bias = params.tensor("bias", (width,)) if bias else None
         self._epsilon = epsilon
+        self._weight_offset = weight_offset
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize the last axis of `x`."""
-        return F.layer_norm(x, self.weight, self.bias, self._epsilon)
+        weight = self.weight
+        if weight is not None and self._weight_offset:
+            weight = weight + self._weight_offset
+        return F.layer_norm(x, weight, self.bias, self._epsilon)
 
 
 class RMSNorm(Module):
-    """Root-mean-square normalization over the last axis, of size `width`, with a weight."""
+    """Root-mean-square normalization over the last axis, of size `width`, with a weight.
 
-    def __init__(self, params: Params, width: int, epsilon: float) -> None:
+    The checkpoint stores the weight less `weight_offset`, which is 1 in Gemma.
+    """
+
+    def __init__(
+        self, params: Params, width: int, epsilon: float, weight_offset: float = 0.0
+    ) -> None:
         self.weight = params.tensor("weight", (width,))
         self._epsilon = epsilon
+        self._weight_offset = weight_offset
 
     def __call__(self, x: Tensor) -> Tensor:
         """Normalize the last axis of `x`."""
-        return F.rms_norm(x, self.weight, self._epsilon)
+        return F.rms_norm(x, self.weight, self._epsilon, self._weight_offset)

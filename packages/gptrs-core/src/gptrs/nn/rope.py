@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gptrs import functionals as F
 from gptrs.capture.tensor import Tensor
 from gptrs.ir import dtypes
 from gptrs.nn.ragged_step import RaggedStep
 from gptrs.nn.rope_settings import RopeSettings
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)
 class Rope:
     """Rotates queries and keys by angles that grow with the position: `rope(query)`.
 
-    `cos` and `sin` are [N, D / 2]. `query_factor` [N, 1, 1], if there is one, is multiplied with
-    rotated queries.
+    `cos` and `sin` are [N, R / 2] for the first R of D components. `query_factor` [N, 1, 1], if
+    there is one, is multiplied with rotated queries. `interleaved` is that of `F.rotary`.
     """
 
     cos: Tensor
     sin: Tensor
     query_factor: Tensor | None
+    interleaved: bool = False
 
     @classmethod
-    def at(cls, settings: RopeSettings, head_dim: int, step: RaggedStep[Tensor]) -> Rope:
+    def at(
+        cls,
+        settings: RopeSettings,
+        head_dim: int,
+        step: RaggedStep[Tensor],
+        interleaved: bool = False,
+    ) -> Rope:
         """Return the rotation of the tokens of a step, for heads of `head_dim`.
 
         The frequencies of `DynamicScaling` are those of the length that a text has after the step.
@@ -34,14 +40,19 @@ class Rope:
         dynamic = isinstance(settings.scaling, F.DynamicScaling)
         lengths = _row_lengths(step) if dynamic else None
         cos, sin = F.rotary_tables(
-            step.positions, head_dim, settings.theta, settings.scaling, lengths
+            step.positions,
+            settings.rotary_dim(head_dim),
+            settings.theta,
+            settings.scaling,
+            lengths,
         )
         growth = _query_factor(settings, step.positions) if settings.query_growth else None
-        return cls(cos, sin, growth)
+        return cls(cos, sin, growth, interleaved)
 
     def __call__(self, x: Tensor) -> Tensor:
         """Rotate queries [N, H, D] or keys [N, K, D]."""
-        rotated = F.rotary(F.reshape(x, (1, *x.shape)), self.cos, self.sin, heads_axis=2)
+        rows = F.reshape(x, (1, *x.shape))
+        rotated = F.rotary(rows, self.cos, self.sin, self.interleaved, heads_axis=2)
         return F.reshape(rotated, x.shape)
 
 

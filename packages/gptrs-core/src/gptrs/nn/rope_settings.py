@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import cast
 
 from gptrs import functionals as F
-from gptrs.checkpoint.config_fields import ConfigFields
+from gptrs.checkpoint.config_fields import ConfigFields, is_number
 from gptrs.errors import ModelError, UsageError
+from gptrs.quick_dataclass import dataclass
 
 THETA = 10000.0
 """The base where config.json has none (Su et al. 2021)."""
@@ -20,7 +21,8 @@ class RopeSettings:
 
     `theta` and `scaling` are those of `functionals.rotary_tables`. `context` is how many positions
     the scaling is made for. With `query_growth` b, `llama_4_scaling_beta` of Ministral 3, the query
-    at position p is multiplied by `1 + b ln(1 + floor(p / query_period))`.
+    at position p is multiplied by `1 + b ln(1 + floor(p / query_period))`. `rotated` is the share
+    of the components of a head that rotate, `partial_rotary_factor`.
     """
 
     theta: float
@@ -28,6 +30,11 @@ class RopeSettings:
     context: int
     query_growth: float = 0.0
     query_period: int = 1
+    rotated: float = 1.0
+
+    def rotary_dim(self, head_dim: int) -> int:
+        """Return how many components of a head of `head_dim` rotate."""
+        return int(head_dim * self.rotated)
 
     @classmethod
     def from_settings(
@@ -36,18 +43,21 @@ class RopeSettings:
         kind: str,
         max_position: int,
         default: Mapping[str, object] | None = None,
+        *,
+        theta: float = THETA,
+        rotated: float | None = None,
     ) -> RopeSettings:
         """Read `rope_parameters`, or `rope_scaling` and `rope_theta`; ModelError if unsupported.
 
         As in transformers a `rope_scaling` that is not empty goes before `rope_parameters`, and a
         `rope_theta` within either goes before the one beside it. `max_position` is
         `max_position_embeddings`. `default` stands for `rope_parameters` that are missing;
-        `llama_4_scaling_beta` is supported where `default` has it.
+        `llama_4_scaling_beta` is supported where `default` has it. `theta` and `rotated` are used
+        where nothing is given; None for `rotated` is a kind that rotates whole heads.
         """
-        fields = _Rope(settings, kind, max_position, default or {})
-        theta = fields.number(
-            "rope_theta", ConfigFields(settings, kind).number("rope_theta", THETA)
-        )
+        fields = _Rope(settings, kind, max_position, default or {}, rotated)
+        beside = ConfigFields(settings, kind)
+        theta = fields.number("rope_theta", beside.number("rope_theta", theta))
         if theta <= 1:
             raise ModelError(f"`rope_theta` of a `{kind}` model must be above 1, got {theta}")
         word = fields.choice(fields.type_name, SCALINGS, "default")
@@ -57,7 +67,8 @@ class RopeSettings:
             raise ModelError(f"`{fields.source}` of a `{kind}` model: {error}") from error
         growth = fields.number("llama_4_scaling_beta", 0.0)
         period = fields.original_max_position if growth else 1
-        return cls(theta, scaling, _context(scaling, max_position), growth, period)
+        context = _context(scaling, max_position)
+        return cls(theta, scaling, context, growth, period, fields.rotated)
 
 
 class _Rope:
@@ -69,6 +80,7 @@ class _Rope:
         kind: str,
         max_position: int,
         default: Mapping[str, object],
+        rotated: float | None,
     ) -> None:
         self.source, given = _given(settings, kind, default)
         self.max_position = max_position
@@ -76,12 +88,34 @@ class _Rope:
         self._beside = ConfigFields(settings, kind)
         self._fields = ConfigFields({f"{self.source}.{key}": given[key] for key in given}, kind)
         self._given = given
-        self._beside.require("partial_rotary_factor", 1)
-        supported = {"partial_rotary_factor": 1, "full_attention": None, "sliding_attention": None}
+        self.rotated = 1.0 if rotated is None else self._rotated(rotated)
+        supported: dict[str, object] = {"full_attention": None, "sliding_attention": None}
+        if rotated is None:
+            self._beside.require("partial_rotary_factor", 1)
+            supported["partial_rotary_factor"] = 1
         if "llama_4_scaling_beta" not in default:
             supported["llama_4_scaling_beta"] = None
         for name, value in supported.items():
             self._fields.require(f"{self.source}.{name}", value)
+
+    def _rotated(self, default: float) -> float:
+        name = "partial_rotary_factor"
+        inside = self._given.get(name) is not None
+        fields = self._fields if inside else self._beside
+        place = f"{self.source}.{name}" if inside else name
+        share = fields.number(place, default)
+        if not 0 < share <= 1:
+            raise fields.error(place, "must be above 0 and at most 1")
+        return share
+
+    def factors(self, name: str) -> tuple[float, ...]:
+        """Return a list of positive numbers."""
+        found = self._given.get(name)
+        values = cast("list[object]", found) if isinstance(found, list) else []
+        numbers = [float(value) for value in values if is_number(value) and 0 < value < math.inf]
+        if not numbers or len(numbers) != len(values):
+            raise self._fields.error(f"{self.source}.{name}", "must be a list of positive numbers")
+        return tuple(numbers)
 
     @property
     def original_max_position(self) -> int:
@@ -148,18 +182,37 @@ def _llama3(rope: _Rope) -> F.RotaryScaling:
     )
 
 
+def _longrope(rope: _Rope) -> F.RotaryScaling:
+    original = rope.original_max_position
+    return F.LongRopeScaling(
+        rope.factors("long_factor"),
+        rope.factors("short_factor"),
+        rope.number("factor", rope.max_position / original),
+        original,
+        rope.optional("attention_factor"),
+    )
+
+
 SCALINGS: dict[str, Callable[[_Rope], F.RotaryScaling | None]] = {
     "default": lambda _: None,
     "linear": _linear,
     "dynamic": _dynamic,
     "yarn": _yarn,
     "llama3": _llama3,
+    "longrope": _longrope,
+    "su": _longrope,
 }
 """Readers of the scaling of each `rope_type`."""
 
 
 def _context(scaling: F.RotaryScaling | None, max_position: int) -> int:
-    """Where the scaling multiplies `max_position_embeddings`, or what YaRN started from."""
+    """Where the scaling multiplies `max_position_embeddings`, or what YaRN started from.
+
+    Longer texts have other factors in LongRoPE from their first token on, which a step that reads
+    a part of a text cannot know: there it is what the model was trained on before it was scaled.
+    """
+    if isinstance(scaling, F.LongRopeScaling):
+        return min(scaling.original_max_position, max_position)
     if isinstance(scaling, F.LinearScaling | F.DynamicScaling):
         return int(max_position * scaling.factor)
     if isinstance(scaling, F.YarnScaling):

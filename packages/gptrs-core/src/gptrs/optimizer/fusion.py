@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
 from gptrs.ir.op import Op
@@ -13,6 +12,7 @@ from gptrs.optimizer.evaluation import definitions
 from gptrs.optimizer.pass_base import change_regions
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs.optimizer.rewrite.template import Bound, Definer, Made
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 from gptrs.ir.program import Function, Instruction, Program, Region
 from gptrs.optimizer.rewrite.driver import rewrite_region
 from gptrs.optimizer.rewrite.rewrite import Rewrite
+from gptrs.quick_dataclass import dataclass
 
 
 class Pass(Protocol):

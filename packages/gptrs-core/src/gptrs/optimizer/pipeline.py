@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gptrs.errors import UsageError
 from gptrs.ir.program import Program
 from gptrs.optimizer.evaluation import Evaluator
@@ -33,6 +31,7 @@ from gptrs.optimizer.passes.transpose_folding import TRANSPOSE_FOLDING
 from gptrs.optimizer.passes.unit_dims import UNIT_DIMS
 from gptrs.optimizer.rounds import FIRST_ROUNDS, LAST_ROUNDS, rounds
 from gptrs.optimizer.stage import Observer, Stage
+from gptrs.quick_dataclass import dataclass
 
 FOLDINGS: tuple[RewritePass, ...] = (
     RESHAPE_FOLDING,

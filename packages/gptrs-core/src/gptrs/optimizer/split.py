@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gptrs.ir.program import Program
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from gptrs.errors import ProgramError
 from gptrs.ir import verify as verify_program
 from gptrs.ir.program import Program
 from gptrs.optimizer.pass_base import Pass
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

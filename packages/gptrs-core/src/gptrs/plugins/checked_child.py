@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import json
-import os
-import sys
+from collections.abc import Mapping
 from contextlib import suppress
+from typing import Any
 
 from gptrs.errors import GptrsError
+from gptrs.plugins.child_process import Tell
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.hookspecs import EXTENSION_POINTS
 from gptrs.plugins.manager import PluginManager, configure
 from gptrs.plugins.state import PluginRecord
 
 
-def main(writer: int) -> None:
-    """Answer what standard input asks, a line for each plugin on the descriptor `writer`."""
-    asked = json.load(sys.stdin)
+def check_all(asked: Mapping[str, Any], tell: Tell) -> None:
+    """Answer with an empty line first, then with one for each plugin."""
     plugins = configure(asked["disabled"])
     plugins.discover()
-    os.write(writer, b"ready\n")
+    tell({})
     for kind, name in asked["plugins"]:
-        record = _checked(plugins, kind, name)
-        fields = {
-            "state": record.state,
-            "reason": record.reason,
-            "hint": record.hint,
-            "api": record.api,
-            "summary": record.summary,
-        }
-        os.write(writer, json.dumps(fields).encode() + b"\n")
-    os._exit(0)  # without what plugins do at the exit of a process
+        tell(findings(_checked(plugins, kind, name)))
+
+
+def findings(record: PluginRecord) -> dict[str, object]:
+    """Return what is known of a plugin only after its import."""
+    return {
+        "state": record.state,
+        "reason": record.reason,
+        "hint": record.hint,
+        "api": record.api,
+        "summary": record.summary,
+    }
 
 
 def _checked(plugins: PluginManager, kind: str, name: str) -> PluginRecord:

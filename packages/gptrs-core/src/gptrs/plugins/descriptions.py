@@ -18,22 +18,39 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _DIRECTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:(?!(.*/)?\.\.(/|$))[^/\\][^\\]*")
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
+_RANGE = re.compile(r">= ?(\d{1,4})\.(\d{1,4}), ?< ?(\d{1,4})\.(\d{1,4})")
+_API = re.compile(rf"{_VERSION.pattern}|{_RANGE.pattern}")
+_API_FORM = 'a version such as "0.1" or a range such as ">=0.1,<0.3"'
 _RESERVED = ("", "portable", "benchmark")
 """Names that no implementation of a functional can have: words of policies."""
 
 
-def is_compatible(api: str) -> bool:
-    """Return whether a plugin written for API version `api` works with this `API_VERSION`.
+def is_compatible(api: str, version: str | None = None) -> bool:
+    """Return whether a plugin that states `api` works with an API `version`, by default this one.
 
-    The majors must be equal and the minor no newer than ours. While the major is 0 every minor
-    may break plugins, so that both must be equal.
+    ">=0.1,<0.3" is a range, whose first end belongs to it. "1.4" is the version that a plugin was
+    written for: the majors must be equal and its minor no newer. While the major is 0 every minor
+    may break plugins, so that both must be equal: "0.1" is ">=0.1,<0.2", "1.4" is ">=1.4,<2.0".
     """
-    wanted, ours = _VERSION.fullmatch(api), _VERSION.fullmatch(API_VERSION)
-    if wanted is None or ours is None or wanted[1] != ours[1]:
+    ends = _ends(api)
+    ours = _VERSION.fullmatch(version or API_VERSION)
+    if ends is None or ours is None:
         return False
-    if ours[1] == "0":
-        return int(wanted[2]) == int(ours[2])
-    return int(wanted[2]) <= int(ours[2])
+    first, beyond = ends
+    return first <= (int(ours[1]), int(ours[2])) < beyond
+
+
+def _ends(api: str) -> tuple[tuple[int, int], tuple[int, int]] | None:
+    """Return the first version that fits, and the first after it that does not."""
+    stated = _RANGE.fullmatch(api)
+    if stated is not None:
+        numbers = [int(number) for number in stated.groups()]
+        return (numbers[0], numbers[1]), (numbers[2], numbers[3])
+    written = _VERSION.fullmatch(api)
+    if written is None:
+        return None
+    major, minor = int(written[1]), int(written[2])
+    return (major, minor), ((0, minor + 1) if major == 0 else (major + 1, 0))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,8 +58,9 @@ class PluginDescription:
     """The fields of every plugin; PluginError for malformed ones when the description is made.
 
     `name` is what users type and equals the name of the entry point. `summary` is one line for
-    lists. `api` is the API version that the plugin was written for, spelled out: the constant
-    `API_VERSION` would always agree with the gptrs that happens to be installed.
+    lists. `api` is the API version that the plugin was written for, or a range of those that it
+    works with, spelled out: the constant `API_VERSION` would always agree with the gptrs that
+    happens to be installed. `is_compatible` has the rule.
     """
 
     name: str
@@ -51,7 +69,10 @@ class PluginDescription:
 
     def __post_init__(self) -> None:
         _require_match(self, "name", self.name, _NAME, "letters, digits, `.`, `_` and `-`")
-        _require_match(self, "api", self.api, _VERSION, 'a version such as "0.1"')
+        _require_match(self, "api", self.api, _API, _API_FORM)
+        first, beyond = _ends(self.api) or ((0, 0), (0, 0))
+        if first >= beyond:
+            raise _malformed(self, "api", "a range with a version in it", self.api)
         _require_match(self, "summary", self.summary, re.compile(r"[^\r\n]+"), "one line of text")
 
 

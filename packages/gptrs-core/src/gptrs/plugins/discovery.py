@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 
 from gptrs.errors import PluginError
@@ -17,6 +17,7 @@ from gptrs.plugins.entry_points import ENTRY_POINTS_FILE, Installed, installed
 from gptrs.plugins.hookspecs import EXTENSION_POINTS, ExtensionPoint
 from gptrs.plugins.selection import Selection, canonical, is_own
 from gptrs.plugins.state import PluginRecord, PluginState, label
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import joined, one_line
 
 DISTRIBUTION = "distribution"
@@ -101,7 +102,7 @@ def find_candidates() -> tuple[list[Candidate], list[Installed]]:
     return candidates, [each for each in found if each.error is not None]
 
 
-@dataclass
+@dataclass()
 class Plugin:
     """An installed plugin: its record, its description once read, and what broke it.
 

@@ -6,12 +6,12 @@ import importlib.metadata
 import os
 import stat
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
 from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
 
 from gptrs.errors import PluginError
 from gptrs.plugins.selection import canonical
+from gptrs.quick_dataclass import dataclass
 
 ENTRY_POINTS_FILE = "entry_points.txt"
 LARGEST_FILE = 1 << 20
@@ -36,6 +36,28 @@ class Installed:
     entry_points: tuple[EntryPoint, ...] = ()
     error: Exception | None = None
     stamp: str = ""
+
+
+@dataclass(frozen=True)
+class Metadata:
+    """Version and requirements of a distribution, empty where METADATA cannot be read."""
+
+    version: str
+    requires: tuple[str, ...]
+
+
+def metadata_of(distribution: str) -> Metadata | None:
+    """Return the metadata of a distribution, read with care; None if it is not installed."""
+    for found in Distribution.discover(name=distribution):
+        folder = _folder(found)
+        try:
+            if folder is None:
+                return Metadata(str(found.version), tuple(found.requires or ()))
+            headers = _headers(folder)
+        except Exception:  # in a zip file, and damaged
+            return Metadata("", ())
+        return Metadata(headers.get("version", [""])[0], tuple(headers.get("requires-dist", ())))
+    return None
 
 
 def installed(groups: Collection[str]) -> Iterator[Installed]:
@@ -111,14 +133,18 @@ def _identify(distribution: Distribution) -> tuple[str, str]:
             return str(distribution.metadata["Name"] or "unknown"), str(distribution.version)
         stem, _, version = folder.stem.partition("-")
         headers = _headers(folder)
-        return headers.get("name", stem), headers.get("version", version or "unknown")
+        [name, *_], [version, *_] = (
+            headers.get("name", [stem]),
+            headers.get("version", [version or "unknown"]),
+        )
+        return name, version
     except Exception:
         return "unknown", "unknown"
 
 
-def _headers(folder: Path) -> dict[str, str]:
+def _headers(folder: Path) -> dict[str, list[str]]:
     """Return the headers of METADATA by lower-case name, none if it cannot be read."""
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for name in _METADATA_FILES:
         try:
             data = _head(folder / name, _METADATA_BYTES) or b""
@@ -129,7 +155,7 @@ def _headers(folder: Path) -> dict[str, str]:
                 break  # the description follows
             key, _, value = line.partition(":")
             if value.strip():
-                found.setdefault(key.lower(), value.strip())
+                found.setdefault(key.lower(), []).append(value.strip())
     return found
 
 

@@ -11,6 +11,7 @@ from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import manager
 from gptrs.plugins.references import load_reference, require_callable
 from gptrs.plugins.refusals import failure
+from gptrs.plugins.selection import canonical
 from gptrs.plugins.state import PluginRecord, described
 from gptrs.quoting import joined
 
@@ -28,23 +29,26 @@ class PluginImplementations:
     def load(self, functional: str, name: str) -> tuple[Function, Function | None] | None:
         """Import the implementation called `name` and its `declines`, None if no plugin has it.
 
+        `DISTRIBUTION:NAME` is that of a distribution, where several have the name.
         PluginError with the real cause when the plugin is disabled, incompatible or broken, and
         when several plugins have it.
         """
+        distribution, _, own_name = name.rpartition(":")
         plugins = manager()
         known = dict(plugins.described(FunctionalPlugin))
         found = [
             record
             for record in plugins.records(FunctionalPlugin)
-            if _answers_to(record, known.get(record), functional, name)
+            if _answers_to(record, known.get(record), functional, own_name)
+            and canonical(distribution) in ("", canonical(record.distribution or ""))
         ]
         if not found:
             return None
         _require_one(found, functional, name)
         record = min(found, key=lambda record: not record.state.usable)
-        plugin = plugins.find(FunctionalPlugin, record.name)
-        declines = _declines(plugin)
-        function = plugins.factory(FunctionalPlugin, plugin.name)
+        qualified = f"{record.distribution}:{record.name}" if distribution else record.name
+        declines = _declines(plugins.find(FunctionalPlugin, qualified), qualified)
+        function = plugins.factory(FunctionalPlugin, qualified)
         return _without_exit(function, record), declines and _without_exit(declines, record)
 
 
@@ -68,7 +72,7 @@ def _require_one(records: Sequence[PluginRecord], functional: str, name: str) ->
         listed = joined([described(record) for record in usable], "and")
         raise PluginError(
             f"several plugins implement `{functional}` as `{name}`: {listed}",
-            hint=f"leave one out: `-p no:{usable[0].name}`",
+            hint=f"name one by its distribution, as `{usable[0].distribution}:{name}`",
         )
 
 
@@ -81,7 +85,7 @@ def _answers_to(
     return (plugin.functional, plugin.implementation) == (functional, name)
 
 
-def _declines(plugin: FunctionalPlugin) -> Function | None:
+def _declines(plugin: FunctionalPlugin, name: str) -> Function | None:
     if plugin.declines is None:
         return None
     try:
@@ -89,4 +93,4 @@ def _declines(plugin: FunctionalPlugin) -> Function | None:
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # SystemExit, too: a plugin must not end the program
-        raise manager().broken(FunctionalPlugin, plugin.name, error) from error
+        raise manager().broken(FunctionalPlugin, name, error) from error

@@ -21,7 +21,6 @@ The modules of the entry point are imported to list plugins, and so must be ligh
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 import pluggy
@@ -35,6 +34,7 @@ from gptrs.plugins.descriptions import (
     PluginDescription,
     TraceSinkPlugin,
 )
+from gptrs.quick_dataclass import dataclass
 
 PROJECT: Final = "gptrs"
 """The name under which pluggy keeps the hooks."""

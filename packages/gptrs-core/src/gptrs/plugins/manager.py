@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from gptrs.backend.process_limits import requested_threads
 from gptrs.errors import BackendError, ModelError, PluginError, UsageError
+from gptrs.install_hints import install_own
 from gptrs.plugins.descriptions import (
     BackendPlugin,
     DemoModelPlugin,
@@ -98,7 +99,7 @@ class PluginManager(PluginRegistry):
             if not names:
                 raise PluginError(
                     "no demo model is installed",
-                    hint="name a model directory, or `pip install gptrs`, which brings one",
+                    hint=f"name a model folder, or for one {install_own('gptrs-models')}",
                 )
             # One that cannot be used is looked up all the same, for the reason.
             name = next(usable, names[0])
@@ -148,7 +149,8 @@ class PluginManager(PluginRegistry):
         self._warn_of_skipped()
         raise BackendError(
             "no backend is available",
-            hint="`gptrs list plugins` says why; `pip install gptrs` brings those of gptrs itself",
+            hint="`gptrs list plugins` says why; for that of gptrs "
+            + install_own("gptrs-backend-numba"),
         )
 
     def _warn_of_skipped(self) -> None:

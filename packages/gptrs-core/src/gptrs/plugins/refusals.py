@@ -9,6 +9,9 @@ from gptrs.plugins.discovery import Plugin
 from gptrs.plugins.state import PluginRecord, described, label
 from gptrs.quoting import did_you_mean, joined, one_line, quoted
 
+_MOST_NAMES = 12
+"""In an error."""
+
 
 def refusal(record: PluginRecord) -> PluginError:
     """Return the error for a plugin that is not usable."""
@@ -42,9 +45,12 @@ def no_such_plugin(
 ) -> GptrsError:
     """Return the error for a name that no plugin has; `records` are those of the kind."""
     known = list(dict.fromkeys(record.name for record in records if record.state.usable))
-    listed = ", ".join(f"`{name}`" for name in known) or "none"
+    listed = f"available: {', '.join(f'`{name}`' for name in known) or 'none'}"
+    if len(known) > _MOST_NAMES:
+        listed = f"`gptrs list {kind}s` shows the {len(known)} that are installed"
+    # The kind of a model stands in its file: nobody mistyped it.
+    guess = "" if kind == "model" else did_you_mean(name, known)
     return error(
         f"there is no {label(kind)} {quoted(name)}",
-        hint=f"{did_you_mean(name, known)}available: {listed};"
-        " others come with the package that has them",
+        hint=f"{guess}{listed}; others come with the package that has them",
     )

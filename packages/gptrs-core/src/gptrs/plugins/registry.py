@@ -61,15 +61,19 @@ class PluginRegistry:
         return [r for r in records if point is None or r.kind == _KINDS[point]]
 
     def summaries(self, point: type[PluginDescription]) -> dict[str, str]:
-        """Return what is known of the plugins of a kind without importing them, by name.
+        """Return what is known of the plugins of a kind without importing those of others, by name.
 
         That is the summary if a process read the description before, else whose plugin it is.
         Disabled and duplicate ones are left out, and those known to be unusable.
         """
         plugins = [p for p in self._discovered() if p.record.kind == _KINDS[point]]
+        for plugin in plugins:  # our own descriptions are light
+            unread = plugin.unread
+            if unread is not None and unread.own and not unread.built_in and plugin.has_name:
+                self._read_one(plugin)
         usable = [plugin for plugin in plugins if plugin.has_name and plugin.record.state.usable]
-        unread = [plugin.unread for plugin in usable if plugin.unread is not None]
-        foreign = [candidate for candidate in unread if not candidate.built_in]
+        candidates = [plugin.unread for plugin in usable if plugin.unread is not None]
+        foreign = [candidate for candidate in candidates if not candidate.own]
         kept: dict[str, str] = _summaries().remembered(foreign) if foreign else {}
         return {
             record.name: record.summary
@@ -227,7 +231,7 @@ class PluginRegistry:
                 self._reading = False
             plugin.unread = None  # not after an interrupt: the next try starts over
             summary = plugin.record.summary
-            if summary and candidate.point.description is CommandPlugin and not candidate.built_in:
+            if summary and candidate.point.description is CommandPlugin and not candidate.own:
                 _summaries().remember(candidate, summary)
 
     def _warn_of_damage(self, plugins: list[Plugin]) -> None:

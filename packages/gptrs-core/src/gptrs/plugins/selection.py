@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+
+from gptrs.quick_dataclass import dataclass
 
 OWN = frozenset(
     f"gptrs-{name}"
-    for name in ("core", "cli", "models", "conformance", "backend-ref", "backend-numba")
+    for name in ("core", "cli", "models", "conformance", "new", "backend-ref", "backend-numba")
 )
 """The distributions of gptrs itself: no other one takes the names of their plugins."""
 

@@ -1,15 +1,18 @@
-"""The door to the conformance kit, a package of its own: `pip install gptrs-conformance`."""
+"""The door to the conformance kit, a package of its own, `gptrs-conformance`."""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, cast
 
 from gptrs.backend.protocol import Backend
 from gptrs.errors import UsageError
+from gptrs.install_hints import install_own
 
 if TYPE_CHECKING:
+    from gptrs_conformance.kit import Plan
     from gptrs_conformance.report import Report
 
 _KIT = "gptrs_conformance"
@@ -31,6 +34,37 @@ def run_conformance(
     return run(backend, level, ops=ops, progress=progress)
 
 
+def run_isolated(
+    opened: Callable[[], AbstractContextManager[Backend]],
+    plan: Plan,
+    *,
+    jobs: int = 1,
+    seconds: float | None = None,
+    progress: Callable[[int, int, str], None] | None = None,
+    keep: Callable[[Report], object] | None = None,
+) -> Report:
+    """Run a plan in other processes: a backend that ends one is a failure, no more.
+
+    See `gptrs_conformance.isolated.run_isolated`.
+    """
+    run = cast("Callable[..., Report]", _from_kit("isolated", "run_isolated"))
+    limit = {} if seconds is None else {"seconds": seconds}
+    return run(opened, plan, jobs=jobs, progress=progress, keep=keep, **limit)
+
+
+def conformance_plan(**choices: object) -> Plan:
+    """Return what of the kit is to be run; see `gptrs_conformance.kit.Plan`.
+
+    UsageError for what makes no sense, and where the kit is not installed.
+    """
+    return cast("Callable[..., Plan]", _from_kit("kit", "Plan"))(**choices)
+
+
+def scoreboard(reports: Sequence[Mapping[str, object]]) -> str:
+    """Return a page of HTML that compares backends; see `gptrs_conformance.scoreboard`."""
+    return cast("Callable[..., str]", _from_kit("scoreboard"))(reports)
+
+
 def op_support(backend: Backend) -> dict[str, dict[str, str]]:
     """Return which ops a backend says it runs: "all", "some" or "none", by op and element type.
 
@@ -49,5 +83,5 @@ def _from_kit(module: str, name: str | None = None) -> object:
             raise
         raise UsageError(
             "this needs the conformance kit, which is not installed",
-            hint="run `pip install gptrs-conformance`",
+            hint=install_own("gptrs-conformance"),
         ) from error

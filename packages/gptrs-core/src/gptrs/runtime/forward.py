@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 
 from gptrs.errors import ModelError
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import shown_value
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.model_inputs import Batch

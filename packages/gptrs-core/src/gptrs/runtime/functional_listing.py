@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from gptrs import functionals as functionals  # registers them
 from gptrs.errors import PluginError
@@ -12,6 +11,7 @@ from gptrs.functionals.dispatch.registry import PORTABLE, functional_names, impl
 from gptrs.plugins.descriptions import FunctionalPlugin
 from gptrs.plugins.manager import manager
 from gptrs.plugins.state import PluginRecord, PluginState
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.functional_overrides import model_choices
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import cast
@@ -13,11 +13,13 @@ import numpy as np
 from gptrs.backend.protocol import Backend
 from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.checkpoint.models.find_model import find_model
-from gptrs.checkpoint.models.model_source import CONFIG, MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
+from gptrs.checkpoint.models.model_source import CONFIG, TOKENIZER, ModelSource
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.checkpoint.params import Params
+from gptrs.checkpoint.stored_tensor import StoredTensor
 from gptrs.errors import ModelError, UsageError
 from gptrs.functionals.dispatch.active_overrides import Choice, entered
+from gptrs.nn.module import Module
 from gptrs.plugins.capabilities import (
     CausalLM,
     HiddenStates,
@@ -35,9 +37,10 @@ from gptrs.runtime.guarded_model import guarded, model_factory
 from gptrs.runtime.images.processor import ImageProcessor
 from gptrs.runtime.images.settings import image_processor_of
 from gptrs.runtime.prompts import Prompt, checked_prompt
-from gptrs.runtime.tokenization.tokenizer import TextTokenizer
+from gptrs.runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
 from gptrs.runtime.watched_model import WatchedModel
 from gptrs.runtime.weight_streaming import weight_streamer
+from gptrs.spans import span
 
 
 class LoadedModel:
@@ -101,6 +104,11 @@ class LoadedModel:
         shown = cast("HiddenStates", self._offering("hidden_states", "shows no hidden states"))
         return shown.hidden_states(self.checked_inputs(inputs))
 
+    def named_modules(self) -> dict[str, Module]:
+        """Return the modules of the model by dotted name, each before those in it; maybe none."""
+        walk = cast("object", getattr(self._module, "named_modules", None))
+        return dict(cast("Callable[[], Iterator[tuple[str, Module]]]", walk)()) if walk else {}
+
     def checked_inputs(self, inputs: np.ndarray) -> np.ndarray:
         """Return images as f32, tokens as si64; UsageError if the model does not take the array."""
         array = np.asarray(inputs)
@@ -156,13 +164,8 @@ class LoadedModel:
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer beside the weights; ModelError when there is none."""
         if self._tokenizer is None:
-            data = self.files.read_bytes(TOKENIZER, limit=MAX_TOKENIZER_BYTES)
-            if data is None:
-                raise ModelError(
-                    f"`{self.name}` has no tokenizer.json",
-                    hint="add the file, or give token ids instead of text (--prompt-ids)",
-                )
-            self._tokenizer = TextTokenizer(data, TOKENIZER)
+            with span("read tokenizer"):
+                self._tokenizer = tokenizer_of(self.files, self.name)
         return self._tokenizer
 
     @cached_property
@@ -180,6 +183,11 @@ class LoadedModel:
         """The token that begins a text, if the model has one."""
         tokens = self._token_setting("bos_token_id")
         return tokens[0] if tokens else None
+
+    def parameters(self) -> dict[str, StoredTensor]:
+        """Return the tensors of the checkpoint by name; nothing is read until `numpy()` is."""
+        source = self.weights
+        return {name: StoredTensor(name, source.type_of(name), source) for name in source.names()}
 
     def prompt_tokens(self, prompt: Prompt) -> list[int]:
         """Return the tokens of a prompt; an empty one becomes the token that begins a text.
@@ -256,15 +264,16 @@ def load_model(
     of FUNCTIONAL=POLICY, or an override in force says nothing else.
     """
     started = time.perf_counter()
-    plugins = manager()
-    source = find_model(model_path(path))
-    factory = model_factory(source.model_type)
-    engine = plugins.get_backend(backend, threads)
-    config_path = str(source.path / CONFIG)
-    streamer = weight_streamer(source.config, config_path, weight_budget, source.weights)
-    params = Params(source.weights, backend=engine, origin=str(source.path), streamer=streamer)
-    choices = model_choices(source.config, config_path)
-    with entered(choices):
-        module = factory(source.config, params)
+    with span("load model"):
+        plugins = manager()
+        source = find_model(model_path(path))
+        factory = model_factory(source.model_type)
+        engine = plugins.get_backend(backend, threads)
+        config_path = str(source.path / CONFIG)
+        streamer = weight_streamer(source.config, config_path, weight_budget, source.weights)
+        params = Params(source.weights, backend=engine, origin=str(source.path), streamer=streamer)
+        choices = model_choices(source.config, config_path)
+        with entered(choices):
+            module = factory(source.config, params)
     elapsed = time.perf_counter() - started
     return LoadedModel(source, module, engine, elapsed, choices, streamer)

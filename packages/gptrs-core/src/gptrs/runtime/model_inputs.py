@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from gptrs.checkpoint.formats.tensor_archive import TensorArchive, open_archive
 from gptrs.errors import UsageError
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs.runtime.images.decoding import read_image
 from gptrs.runtime.load import LoadedModel

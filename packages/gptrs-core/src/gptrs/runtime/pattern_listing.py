@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gptrs import functionals as functionals  # registers them
 from gptrs.functionals.matching.examples import pattern_names
 from gptrs.functionals.matching.patterns import Variant, pattern
 from gptrs.ir.printer import print_program
 from gptrs.ir.program import Function, Program
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ import math
 import time
 
 from gptrs.checkpoint.param_source import FileSource
+from gptrs.spans import span
 
 _COMPUTING = frozenset({"step", "forward", "classify", "encode", "hidden_states"})
 """The methods that return what was computed of weights."""
@@ -40,7 +41,8 @@ class WatchedModel:
             # To read what is gone ends the process, unless the backend handles the signal.
             if time.monotonic() - self._looked > _IDLE_S:
                 self._weights.require_unchanged()
-            result = found(*args, **kwargs)
+            with span("model", name):
+                result = found(*args, **kwargs)
             self._weights.require_unchanged()  # what it has read is what was opened
             self._looked = time.monotonic()
             return result

@@ -1,7 +1,8 @@
-"""Optimized programs on disk, kept for later processes.
+"""Optimized programs on disk, and captures that led to them, kept for later processes.
 
 Optimizing a program takes several times as long as capturing it. See `optimization_key` for what
-decides the result: all of that is in the name of a file, so that none is ever stale.
+decides the result, and `capture_key` for what decides a capture: all of that is in the name of a
+file, so that none is ever stale.
 """
 
 from __future__ import annotations
@@ -12,16 +13,17 @@ import logging
 import os
 import pickle
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
 from gptrs.backend.cache_report import CachePart, CacheReport
 from gptrs.cache_files import Entries, files_in, keep_within, remove
+from gptrs.capture.caching.source_identity import Names, Sources
 from gptrs.errors import GptrsError
 from gptrs.ir import dtypes
 from gptrs.ir.size_guards import SizeGuards
+from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.split import Split
 from gptrs.private_files import (
     SEAL_BYTES,
@@ -33,6 +35,7 @@ from gptrs.private_files import (
     whole_file,
     write_all,
 )
+from gptrs.quick_dataclass import dataclass
 
 FOLDER = "programs"
 BUDGET = 64 << 20
@@ -47,11 +50,30 @@ _LOG = logging.getLogger("gptrs")
 
 
 @dataclass(frozen=True, slots=True)
-class _Optimized:
+class Optimized:
     """A program with the sizes that it serves: each of `guards` must be >= 0."""
 
     split: Split
     guards: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeptCapture:
+    """The results of capturing a function, and the file of its optimized program."""
+
+    optimized: str
+    """The name of its file."""
+    guards: tuple[int, ...]
+    """The sizes that it serves, as in `Optimized`."""
+    bound: tuple[int, ...]
+    """The tensors that the function uses without taking them, by position in its `Closure`."""
+    outputs: object
+    """The nesting of its result, see `plain_structure`."""
+    output_types: tuple[TensorType, ...]
+    sources: Sources
+    """The files of other packages that were imported."""
+    names: Names
+    """Functions and classes of the modules that were imported."""
 
 
 class OptimizedPrograms:
@@ -66,28 +88,57 @@ class OptimizedPrograms:
         self.written = Entries()
         """The files that this process has written."""
 
-    def find(self, key: str, guards: SizeGuards | None) -> Split | None:
-        """Return what was kept under `key` for the example sizes of `guards`, None for nothing.
+    @property
+    def keeps(self) -> bool:
+        """Whether there is a folder."""
+        return self._folder is not None
 
-        What was decided then becomes a part of `guards`.
+    def find(self, key: str, guards: SizeGuards | None) -> tuple[str, Split] | None:
+        """Return what was kept under `key` for the example sizes of `guards`, and its file.
+
+        None for nothing. What was decided then becomes a part of `guards`.
         """
-        for path in self._files(key):
-            found = _read(path)
-            if found is None:
-                continue
-            if guards is None or guards.adopt(found.guards):
-                return found.split
+        for name in self._names(key):
+            found = self._read(name)
+            if isinstance(found, Optimized) and _serves(found.guards, guards):
+                return name, found.split
         return None
 
-    def keep(self, key: str, split: Split, guards: SizeGuards | None) -> None:
-        """Write what was made of a program; a disk that takes nothing is no error."""
+    def find_capture(
+        self, key: str, guards: SizeGuards | None, holds: Callable[[KeptCapture], bool]
+    ) -> tuple[KeptCapture, Split] | None:
+        """Return a capture that was kept under `key` and still `holds`, and what it became."""
+        for name in self._names(key):
+            kept = self._read(name)
+            if not isinstance(kept, KeptCapture) or not holds(kept):
+                continue
+            if _serves(kept.guards, guards):
+                found = self._read(kept.optimized)
+                if isinstance(found, Optimized):
+                    return kept, found.split
+        return None
+
+    def keep(self, key: str, split: Split, guards: SizeGuards | None) -> str | None:
+        """Write what was made of a program; return the name of the file.
+
+        None if there is none: a disk that takes nothing is no error.
+        """
+        decided = guards.guards if guards is not None else ()
+        return self._write(key, decided, Optimized(split, decided))
+
+    def keep_capture(self, key: str, kept: KeptCapture) -> None:
+        """Write what a capture gave."""
+        self._write(key, kept.guards, kept)
+
+    def _write(
+        self, key: str, guards: tuple[int, ...], content: Optimized | KeptCapture
+    ) -> str | None:
         if self._folder is None:
-            return
-        made = _Optimized(split, guards.guards if guards is not None else ())
-        body = pickle.dumps(made, protocol=5)
+            return None
+        body = pickle.dumps(content, protocol=5)
         if len(body) > _LARGEST:
-            return
-        name = f"{key}.{hashlib.blake2b(repr(made.guards).encode(), digest_size=4).hexdigest()}"
+            return None
+        name = f"{key}.{hashlib.blake2b(repr(guards).encode(), digest_size=4).hexdigest()}"
         try:
             with whole_file(self._folder / name) as descriptor:
                 write_all(descriptor, sealed(name, body))
@@ -96,6 +147,8 @@ class OptimizedPrograms:
         except OSError as error:
             _LOG.info("optimized programs cannot be kept in `%s`: %s", self._folder, error.strerror)
             self._folder = None
+            return None
+        return name
 
     def report(self) -> CacheReport:
         """Return what is kept; changes nothing."""
@@ -113,15 +166,20 @@ class OptimizedPrograms:
         remove_abandoned(self._folder)
         return removed
 
-    def _files(self, key: str) -> Iterator[Path]:
+    def _names(self, key: str) -> list[str]:
         if self._folder is None:
-            return
+            return []
         try:
-            names = sorted(name for name in os.listdir(self._folder) if name.startswith(key))
+            return sorted(name for name in os.listdir(self._folder) if name.startswith(key))
         except OSError:
-            return
-        for name in names:
-            yield self._folder / name
+            return []
+
+    def _read(self, name: str) -> object:
+        return None if self._folder is None else _read(self._folder / name)
+
+
+def _serves(decided: tuple[int, ...], guards: SizeGuards | None) -> bool:
+    return guards is None or guards.adopt(decided)
 
 
 @cache
@@ -153,7 +211,7 @@ class _ProgramReader(pickle.Unpickler):
         return found
 
 
-def _read(path: Path) -> _Optimized | None:
+def _read(path: Path) -> object:
     """Return the content of a file that only this user can have written, None if it has none."""
     try:
         data = read_own(path, _LARGEST + SEAL_BYTES) or b""
@@ -163,7 +221,6 @@ def _read(path: Path) -> _Optimized | None:
     if body is None:
         return None
     try:
-        found = _ProgramReader(io.BytesIO(body)).load()
+        return _ProgramReader(io.BytesIO(body)).load()
     except (pickle.UnpicklingError, AttributeError, TypeError, ValueError, GptrsError, EOFError):
         return None
-    return found if isinstance(found, _Optimized) else None

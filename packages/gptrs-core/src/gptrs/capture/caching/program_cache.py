@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from gptrs.capture.caching.miss_reasons import Reason
@@ -13,6 +12,7 @@ from gptrs.capture.caching.program_key import ProgramKey
 from gptrs.capture.caching.program_store import CacheStatistics, Entry, ProgramStore, measured
 from gptrs.capture.fork_safe_lock import ForkSafeLock
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from typing import Literal, get_args
 
 from gptrs.backend.protocol import Backend, InputRole
@@ -12,6 +11,7 @@ from gptrs.ir.attribute_kind import AttributeKind
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Region, Value
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 Aspect = Literal[
     "structure", "binding", "dtype", "shape", "attribute", "literal", "role", "backend"

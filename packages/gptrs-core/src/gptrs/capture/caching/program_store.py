@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Generic, TypeVar
 
 from gptrs.capture.caching.miss_reasons import REASONS, MissReasons, Reason
 from gptrs.capture.caching.program_key import ProgramKey
+from gptrs.quick_dataclass import dataclass
 
 T = TypeVar("T")
 

@@ -6,11 +6,11 @@ import atexit
 import os
 import sys
 import threading
-from dataclasses import dataclass
 
 from typing_extensions import override
 
 from gptrs.capture.events.trace import ExecutionTraceSink, PassEvent, install
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(slots=True)

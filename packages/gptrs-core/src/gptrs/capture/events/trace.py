@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 from gptrs.backend.profiled import KernelRun
 from gptrs.backend.protocol import InputRole
 from gptrs.ir.program import Program
+from gptrs.quick_dataclass import dataclass
 
 _numbers = itertools.count()
 
@@ -67,6 +67,8 @@ class CompileEnd:
     """The program given to the backend; None if an error came first."""
     seconds: float
     error: BaseException | None
+    found: bool = False
+    """Whether an earlier process optimized it, so that it was on disk."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -13,6 +12,7 @@ from gptrs.capture.jitting.pytree import Static, Structure, flatten, path_of, re
 from gptrs.capture.jitting.pytree_nodes import Refusal, Tree
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 
 Names = Sequence[int | str] | int | str
 """Arguments by position or by name; a single one needs no list."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
 
 from gptrs.backend.protocol import Backend
 from gptrs.capture import execute
@@ -15,6 +14,7 @@ from gptrs.capture.jitting.compiled_steps import StepKey, SymbolicKey
 from gptrs.capture.jitting.dynamic_axes import AxesTree, DynamicAxes
 from gptrs.capture.jitting.pytree import AS_GIVEN, Structure, count_tensors, flatten, rebuild
 from gptrs.capture.jitting.pytree_nodes import Refusal, Tree
+from gptrs.capture.jitting.recording import active_recording, recording_key, telling
 from gptrs.capture.jitting.repeated_calls import collecting_calls
 from gptrs.capture.jitting.size_needed import size_needed
 from gptrs.capture.late_binding import load_signature_contexts
@@ -25,6 +25,7 @@ from gptrs.errors import GptrsError, UsageError
 from gptrs.ir.program import Program
 from gptrs.ir.symbolic_dim import UnknownSizeError
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 _contexts: list[Callable[[], Hashable]] = []
 _open_captures: ContextVar[tuple[tuple[object, StepKey], ...]] = ContextVar(
@@ -41,6 +42,9 @@ def add_signature_context(value: Callable[[], Hashable]) -> None:
 def signature_context() -> tuple[Hashable, ...]:
     """Return the ambient state that changes what is captured now."""
     return tuple([value() for value in _contexts])
+
+
+add_signature_context(recording_key)
 
 
 @dataclass(eq=False, slots=True)
@@ -141,7 +145,11 @@ class CapturedFunction:
             for position, (type_, source) in enumerate(zip(types, inputs, strict=True))
         ]
         try:
-            returned = self._captured_call(call, [Tensor(argument) for argument in arguments])
+            tensors = [Tensor(argument) for argument in arguments]
+            with telling() as told:
+                returned = self._captured_call(call, tensors)
+            if active_recording() is not None:
+                returned = (returned, told)  # `Jitted` takes them apart again
             results: list[Tensor] = []
             outputs = self._result_structure(returned, results)
         except UnknownSizeError as error:

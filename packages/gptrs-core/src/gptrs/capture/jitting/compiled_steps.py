@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Generic, NamedTuple, TypeVar
 
 from gptrs.backend.protocol import Backend
@@ -14,6 +14,7 @@ from gptrs.capture.jitting.dynamic_axes import AxisPlan
 from gptrs.capture.jitting.pytree import Structure, show
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped
 
 MOST_SIGNATURES = 512

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import cast
 
 from gptrs.capture.jitting.call_signature import CallShape
@@ -13,6 +13,7 @@ from gptrs.capture.jitting.pytree_nodes import PytreeNode, Refusal, SequenceNode
 from gptrs.errors import UsageError
 from gptrs.ir.symbolic_dim import symbol
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 Axes = tuple[str | None, ...]
 """A name for each axis of a tensor, None for one whose size is part of the signature.

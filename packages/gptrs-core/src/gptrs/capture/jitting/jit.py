@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from types import MappingProxyType, MethodType
 from typing import Generic, ParamSpec, TypeVar, cast, overload
 
 from gptrs.backend.collector import collector_paused
-from gptrs.backend.protocol import Backend, InputRole
+from gptrs.backend.protocol import Backend
 from gptrs.capture import execute
 from gptrs.capture.backend_choice import chosen_backend
-from gptrs.capture.compilation import prepare
-from gptrs.capture.graph import Leaf, Source, common_backend, role_of
+from gptrs.capture.compilation import Prepared, prepare
+from gptrs.capture.graph import Leaf, Source, common_backend
 from gptrs.capture.jitting.call_signature import Names
-from gptrs.capture.jitting.captured_function import Capture, CapturedFunction, JitCall
+from gptrs.capture.jitting.captured_function import CapturedFunction, JitCall
+from gptrs.capture.jitting.closure import Describe
 from gptrs.capture.jitting.compiled_steps import (
     MANY_SIGNATURES,
     CompiledSteps,
@@ -25,14 +26,17 @@ from gptrs.capture.jitting.compiled_steps import (
     SymbolicKey,
 )
 from gptrs.capture.jitting.dynamic_axes import AxesTree
+from gptrs.capture.jitting.kept_captures import CaptureRecord, StepInterface, donating_roles
 from gptrs.capture.jitting.pytree import rebuilder
+from gptrs.capture.jitting.recording import active_recording
 from gptrs.capture.jitting.replay import CompiledStep, replay
 from gptrs.capture.parameter import Parameter
-from gptrs.capture.tensor import known_leaves
+from gptrs.capture.tensor import Tensor, known_leaves
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import counted
+from gptrs.spans import span
 
 _TYPE: Callable[[Source], TensorType] = attrgetter("type")
 NO_AXES: Mapping[str, AxesTree] = MappingProxyType({})
@@ -42,7 +46,12 @@ Result = TypeVar("Result")
 
 
 class Jitted(Generic[Parameters, Result]):
-    """A jitted function: call it like the function itself."""
+    """A jitted function: call it like the function itself.
+
+    With `describe`, captures are kept on disk, and found there by other processes. Who gives it
+    promises that what is captured follows from the closure that it returns, the arguments, source
+    code, and variables of the environment that begin with `GPTRS_`.
+    """
 
     def __init__(
         self,
@@ -51,6 +60,7 @@ class Jitted(Generic[Parameters, Result]):
         static: Names = (),
         signatures: int = MANY_SIGNATURES,
         dynamic: Mapping[str, AxesTree] = NO_AXES,
+        describe: Describe | None = None,
     ) -> None:
         functools.update_wrapper(self, function)
         self._name = str(getattr(function, "__name__", type(function).__name__))
@@ -59,6 +69,7 @@ class Jitted(Generic[Parameters, Result]):
         self._steps = CompiledSteps[CompiledStep](self._name, signatures)
         self._home: Backend | None = None
         """The backend of the tensors that the function brings along, once that is known."""
+        self._describe = describe
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -90,7 +101,7 @@ class Jitted(Generic[Parameters, Result]):
         call = self._function.flat_call(args, kwargs)
         sources = [tensor.source for tensor in call.tensors]
         symbolic = call.symbolic(call.key(tuple(map(_TYPE, sources)), None))
-        with _deciding(symbolic):
+        with _deciding(_guards(symbolic)):
             return self._function.capture(call, sources, symbolic).program()
 
     def __get__(self, instance: object, owner: type | None = None) -> object:
@@ -105,11 +116,16 @@ class Jitted(Generic[Parameters, Result]):
         inputs = known_leaves(call.tensors)
         if inputs is None:  # in the body of a loop or branch
             return cast("Result", self._function.run_inlined(call))
-        step = self._find(call, inputs)
-        if step is not None:
-            return cast("Result", replay(step, inputs, cached=True))
-        step, cached = self._new_step(call, inputs)
-        return cast("Result", replay(step, inputs, cached))
+        step, cached = self._find(call, inputs), True
+        if step is None:
+            step, cached = self._new_step(call, inputs)
+        result = replay(step, inputs, cached)
+        recording = active_recording()
+        if recording is None:
+            return cast("Result", result)
+        result, told = cast("tuple[Result, dict[str, Tensor]]", result)
+        recording.deliver(told)
+        return result
 
     def _new_step(self, call: JitCall, inputs: Sequence[Leaf]) -> tuple[CompiledStep, bool]:
         """Compile the step of a call that had none; True if another thread did so meanwhile."""
@@ -120,10 +136,9 @@ class Jitted(Generic[Parameters, Result]):
                 return step, True
             types = tuple(map(_TYPE, inputs))
             symbolic = call.symbolic(call.key(types, None))
-            with _deciding(symbolic) as guards:
-                capture = self._function.capture(call, inputs, symbolic)
-                program = capture.program()
-            step = self._compiled_step(call, inputs, capture, program, guards)
+            guards = _guards(symbolic)
+            interface, prepared, engine = self._prepared(call, inputs, symbolic, guards)
+            step = self._compiled_step(call, inputs, interface, prepared, engine)
             key = call.key(types, step.backend)
             if symbolic is None:
                 self._steps.keep(key, step)
@@ -147,33 +162,51 @@ class Jitted(Generic[Parameters, Result]):
             return None
         return self._steps.bind(key, symbolic, lambda step: step.at(symbolic.sizes, inputs))
 
-    def _compiled_step(
+    def _prepared(
         self,
         call: JitCall,
         inputs: Sequence[Leaf],
-        capture: Capture,
-        program: Program,
+        symbolic: SymbolicKey | None,
         guards: SizeGuards | None,
-    ) -> CompiledStep:
-        self._home = self._home or common_backend(capture.bound, self._name)
+    ) -> tuple[StepInterface, Prepared, Backend]:
+        """Compile a call on the backend that is returned, captured now or by another process."""
+        types = symbolic.key.types if symbolic else tuple(map(_TYPE, inputs))
+        record = None
+        if self._describe is not None:
+            with span("find capture", self._name):
+                record = CaptureRecord.of(self._name, self._describe, call, types, inputs)
+                found = record and record.find(call, types, guards)
+            if record and found:
+                return *found, record.backend
+        with span("capture", self._name), _deciding(guards):
+            capture = self._function.capture(call, inputs, symbolic)
+            program = capture.program()
         engine = common_backend([*inputs, *capture.bound], self._name) or chosen_backend()
-        donated = call.donated()
-        roles = [
-            InputRole.DONATED if position in donated else InputRole.ARGUMENT
-            for position in range(len(inputs))
-        ]
-        roles += [role_of(leaf) for leaf in capture.bound]
         prepared = prepare(
             program,
             engine,
-            roles,
+            donating_roles(call, capture.bound),
             origin=f"jit {self._name}",
             streaming=execute.streaming_of(capture.bound),
             guards=guards,
         )
+        interface = StepInterface.of(capture)
+        if record and prepared.kept:
+            record.keep(interface, engine, *prepared.kept)
+        return interface, prepared, engine
+
+    def _compiled_step(
+        self,
+        call: JitCall,
+        inputs: Sequence[Leaf],
+        interface: StepInterface,
+        prepared: Prepared,
+        engine: Backend,
+    ) -> CompiledStep:
+        self._home = self._home or common_backend(interface.bound, self._name)
         # The arguments come first and stay; of what is bound, some parameters may be folded.
-        bound = prepared.leaves([*inputs, *capture.bound])[len(inputs) :]
-        types = [argument.type for argument in capture.arguments]
+        bound = prepared.leaves([*inputs, *interface.bound])[len(inputs) :]
+        types = interface.types
         known = {type_: type_ for type_ in types}
         sources = {type_: position for position, type_ in enumerate(types)}
         return CompiledStep(
@@ -182,27 +215,27 @@ class Jitted(Generic[Parameters, Result]):
             engine,
             [leaf for leaf in bound if not isinstance(leaf, Parameter)],
             [leaf for leaf in bound if isinstance(leaf, Parameter)],
-            donated,
-            rebuilder(capture.outputs),
+            call.donated(),
+            rebuilder(interface.outputs),
             # The very types of the arguments where they are equal: the results of a step are mostly
             # arguments of the next one, and finding it compares types.
-            [known.get(type_, type_) for type_ in capture.output_types],
+            [known.get(type_, type_) for type_ in interface.output_types],
             [
                 (position, sources.get(type_))
-                for position, type_ in enumerate(capture.output_types)
+                for position, type_ in enumerate(interface.output_types)
                 if not type_.is_static
             ],
         )
 
 
-@contextmanager
-def _deciding(symbolic: SymbolicKey | None) -> Generator[SizeGuards | None]:
-    """Decide about the symbols of a call by its sizes; do nothing without symbols."""
-    if symbolic is None:
-        yield None
-        return
-    with deciding(SizeGuards(dict(enumerate(symbolic.sizes)))) as guards:
-        yield guards
+def _guards(symbolic: SymbolicKey | None) -> SizeGuards | None:
+    """Return guards for the sizes of a call, None without symbols."""
+    return SizeGuards(dict(enumerate(symbolic.sizes))) if symbolic else None
+
+
+def _deciding(guards: SizeGuards | None) -> AbstractContextManager[object]:
+    """Scope in which guards decide about symbols; nothing happens without them."""
+    return nullcontext() if guards is None else deciding(guards)
 
 
 @overload

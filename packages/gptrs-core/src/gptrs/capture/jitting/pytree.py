@@ -42,15 +42,12 @@ Equal structures and equal types of the tensors mean the same call."""
 LEAF = Tensor
 """The mark of a tensor in a structure."""
 
-_SORTED = DictNode(sorted_keys)
+TUPLE, LIST = SequenceNode(tuple, "()"), SequenceNode(list, "[]")
+SORTED = DictNode(sorted_keys)
 AS_GIVEN = DictNode(list)
 """Flatten dicts in their own order: a function decides the order of what it returns."""
 
-_BUILT_IN: dict[type, PytreeNode] = {
-    tuple: SequenceNode(tuple, "()"),
-    list: SequenceNode(list, "[]"),
-    dict: _SORTED,
-}
+_BUILT_IN: dict[type, PytreeNode] = {tuple: TUPLE, list: LIST, dict: SORTED}
 _STATIC_TYPES = (bool, int, float, str, bytes, enum.Enum, DType, type(None))
 
 _nodes: dict[type, PytreeNode] = dict(_BUILT_IN)
@@ -111,7 +108,7 @@ def register_pytree(
         _nodes[cls] = node
 
 
-def flatten(tree: Tree, leaves: list[Tensor], dicts: DictNode = _SORTED) -> Structure:
+def flatten(tree: Tree, leaves: list[Tensor], dicts: DictNode = SORTED) -> Structure:
     """Append the tensors of `tree` to `leaves` in order; return what remains.
 
     Refusal for what is no tree (see `flatten_named`).
@@ -205,10 +202,10 @@ def _rebuilder(structure: Structure, numbers: Iterator[int]) -> Rebuild:
     if isinstance(structure, Static):
         return lambda _, value=structure.value: value
     node, rest, *parts = cast("tuple[PytreeNode, Hashable, *tuple[Structure, ...]]", structure)
-    if node is _nodes[tuple] and len(parts) > 1 and all(part is LEAF for part in parts):
+    if node is TUPLE and len(parts) > 1 and all(part is LEAF for part in parts):
         return itemgetter(*[next(numbers) for _ in parts])
     builds = [_rebuilder(part, numbers) for part in parts]
-    if node is _nodes[list]:
+    if node is LIST:
         return lambda leaves: [build(leaves) for build in builds]
     return lambda leaves: node.unflatten(rest, [build(leaves) for build in builds])
 

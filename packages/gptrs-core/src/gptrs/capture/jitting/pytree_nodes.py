@@ -137,7 +137,7 @@ class FieldsNode(PytreeNode):
     """Instances of a dataclass or a named tuple, by their fields."""
 
     def __init__(self, kind: type[object], names: Sequence[str]) -> None:
-        self._kind = kind
+        self.kind = kind
         self._names = names
         make = getattr(kind, "_make", None) if tuple in kind.__mro__ else None
         self._make = cast("Callable[[list[Tree]], Tree] | None", make)
@@ -157,7 +157,7 @@ class FieldsNode(PytreeNode):
         """
         if self._make:
             return self._make(parts)
-        made = object.__new__(self._kind)
+        made = object.__new__(self.kind)
         for name, part in zip(self._names, parts, strict=True):
             object.__setattr__(made, name, part)
         return made
@@ -169,7 +169,7 @@ class FieldsNode(PytreeNode):
     @override
     def show(self, rest: Hashable, parts: Sequence[str]) -> str:
         pairs = zip(self._names, parts, strict=True)
-        return f"{self._kind.__name__}({', '.join(f'{name}={part}' for name, part in pairs)})"
+        return f"{self.kind.__name__}({', '.join(f'{name}={part}' for name, part in pairs)})"
 
 
 def fields_node(kind: type[object]) -> FieldsNode | None:

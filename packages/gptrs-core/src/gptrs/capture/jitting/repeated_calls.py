@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from functools import reduce
 
 from gptrs.capture.graph import Captured, Source, resolve
@@ -17,6 +16,7 @@ from gptrs.ir.attributes import FunctionName
 from gptrs.ir.op import Op
 from gptrs.ir.ops.control_flow import Call
 from gptrs.ir.program import Function
+from gptrs.quick_dataclass import dataclass
 
 Block = Callable[[Iterator[Tensor]], tuple[Sequence[Tensor], Hashable]]
 """Computes results of the tensors of a call; the second value is whatever else it returns."""

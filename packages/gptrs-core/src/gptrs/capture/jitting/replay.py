@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from gptrs.backend.bound_inputs import BoundInputs
 from gptrs.backend.protocol import Backend, Buffer
@@ -19,6 +19,8 @@ from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.ir.symbolic_dim import evaluated
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
+from gptrs.spans import span
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,8 @@ class CompiledStep:
     def weights(self) -> BoundInputs:
         """The buffers of the parameters, which are loaded once."""
         if not self._loaded:
-            buffers = [execute.input_of(leaf, self.backend) for leaf in self.parameters]
+            with span("read weights", self.function):
+                buffers = [execute.input_of(leaf, self.backend) for leaf in self.parameters]
             self._loaded[:] = [BoundInputs(buffers)]
         return self._loaded[0]
 

@@ -1,7 +1,7 @@
 """Primitives that map floats to integers of few bits and back.
 
-Scales are floats and zero points `si32`: of rank 0, one an index of `axis`, or one a group of
-`group_size` indices along it.
+Scales and biases are floats and zero points `si32`: of rank 0, one an index of `axis`, or one a
+group of `group_size` indices along it.
 """
 
 from __future__ import annotations
@@ -38,6 +38,19 @@ def dequantize(
     return apply(op, q, scale, zero_point)
 
 
+def dequantize_affine(
+    q: Tensor,
+    scale: Tensor,
+    bias: Tensor,
+    dtype: DType,
+    axis: int | None = None,
+    group_size: int | None = None,
+) -> Tensor:
+    """q * scale + bias in a float type."""
+    op = quantization.DequantizeAffine(dtype, _normal(q, axis, "`dequantize_affine`"), group_size)
+    return apply(op, q, scale, bias)
+
+
 def requantize(
     q: Tensor,
     scale_in: Tensor,
@@ -51,6 +64,12 @@ def requantize(
     """What q stands for under one scale and zero point, quantized with others."""
     op = quantization.Requantize(dtype, _normal(q, axis, "`requantize`"), group_size)
     return apply(op, q, scale_in, zero_point_in, scale_out, zero_point_out)
+
+
+def unpack_bits(packed: Tensor, bits: int, axis: int = -1) -> Tensor:
+    """The integers of `bits` bits in bytes along `axis`, as ui8."""
+    op = quantization.UnpackBits(bits, normalize_axis(axis, packed.rank, "`unpack_bits`"))
+    return apply(op, packed)
 
 
 def _normal(x: Tensor, axis: int | None, what: str) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 
 from gptrs.backend.protocol import InputRole
@@ -12,6 +11,7 @@ from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.ir.specialize import symbol_places
 from gptrs.optimizer.evaluation import CHEAP, Definitions
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

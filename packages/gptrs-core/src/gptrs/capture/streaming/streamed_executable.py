@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import cast
 
 from gptrs.backend.profiled import KernelRun, ProfiledExecutable
@@ -15,6 +15,7 @@ from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import symbol_places
 from gptrs.ir.symbolic_dim import evaluated
+from gptrs.quick_dataclass import dataclass
 
 Compile = Callable[[Program, Sequence[InputRole]], Executable]
 """How a part is compiled: for its sizes, or for all that some guards accept."""
@@ -102,7 +103,8 @@ class StreamedExecutable:
 
         def run(executable: Executable, buffers: Sequence[Buffer]) -> list[Buffer]:
             if isinstance(executable, ProfiledExecutable):
-                return executable.run_profiled(buffers, tell)
+                # Its inputs are not those of the program.
+                return executable.run_profiled(buffers, lambda run: tell(replace(run, inputs=())))
             return executable.run(buffers)
 
         return self._run(inputs, run)

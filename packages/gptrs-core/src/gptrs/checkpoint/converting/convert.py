@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Literal, cast
@@ -29,6 +29,7 @@ from gptrs.checkpoint.models.model_source import CONFIG
 from gptrs.errors import ModelError, UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
 Form = Literal["hf", "gptrschk", "tensors"]

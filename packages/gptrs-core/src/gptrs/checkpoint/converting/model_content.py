@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from gptrs.checkpoint.formats.tensor_archive import TensorArchive, open_archive
 from gptrs.checkpoint.models.find_model import find_model, is_checkpoint
 from gptrs.checkpoint.models.model_source import MAX_TOKENIZER_BYTES, ModelSource
 from gptrs.errors import ModelError
+from gptrs.quick_dataclass import dataclass
 
 CARRIED = (".json", ".jinja", ".txt", ".md", ".model")
 """Suffixes of the files that belong to a model beside its weights: settings, texts, tokenizers."""

@@ -24,7 +24,7 @@ from gptrs.errors import CheckpointError, GptrsError
 from gptrs.quoting import quoted
 
 _EXCHANGE = 2
-"""Linux's flag `RENAME_EXCHANGE`."""
+"""The flag `RENAME_EXCHANGE` of Linux, `RENAME_SWAP` of macOS."""
 
 
 @contextmanager
@@ -108,11 +108,12 @@ def exchange(folder: int, one: str, other: str) -> None:
     Two renames would leave an instant in which a killed writer leaves neither folder in place, and
     Python has no function for this system call.
     """
-    try:
-        renameat2 = ctypes.CDLL(None, use_errno=True).renameat2
-    except AttributeError:
-        raise OSError("the C library cannot exchange folders: remove the old one first") from None
-    if renameat2(folder, os.fsencode(one), folder, os.fsencode(other), _EXCHANGE) != 0:
+    library = ctypes.CDLL(None, use_errno=True)
+    # Of Linux and of macOS, with the same arguments and the same number for the flag.
+    rename = getattr(library, "renameat2", None) or getattr(library, "renameatx_np", None)
+    if rename is None:
+        raise OSError("the C library cannot exchange folders: remove the old one first")
+    if rename(folder, os.fsencode(one), folder, os.fsencode(other), _EXCHANGE) != 0:
         number = ctypes.get_errno()
         reason = f"{os.strerror(number)}, while the old folder was to be exchanged for the new one"
         raise OSError(number, reason)

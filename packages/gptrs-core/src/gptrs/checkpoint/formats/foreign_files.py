@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from gptrs.quick_dataclass import dataclass
 
 FIRST_BYTES: Final = 16
 """How much of a file tells what it is."""
@@ -29,7 +30,9 @@ _PICKLE: Final = ForeignFormat(
     " `save_pretrained(FOLDER)` of transformers, which writes safetensors",
 )
 _FOLDER: Final = "take the model as a folder with `config.json` and safetensors"
-_GGUF: Final = ForeignFormat("a GGUF file of llama.cpp", _FOLDER)
+_GGUF: Final = ForeignFormat(
+    "a GGUF file of llama.cpp", "as a model it is read: `gptrs generate --model FILE.gguf`"
+)
 _ONNX: Final = ForeignFormat("an ONNX model", _FOLDER)
 _HDF5: Final = ForeignFormat("an HDF5 file", _FOLDER)
 _TFLITE: Final = ForeignFormat("a TensorFlow Lite model", _FOLDER)

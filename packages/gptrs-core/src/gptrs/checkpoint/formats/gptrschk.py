@@ -13,7 +13,7 @@ import json
 import os
 import struct
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
 
@@ -23,6 +23,7 @@ from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor, write_data
 from gptrs.checkpoint.formats.safetensors_header import DAMAGED, TensorEntry
 from gptrs.checkpoint.formats.tensor_index import MAX_INDEX_BYTES, make_index, read_index
 from gptrs.errors import CheckpointError
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs.strict_json import parse_object
 

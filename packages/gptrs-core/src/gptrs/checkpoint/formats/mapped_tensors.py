@@ -136,11 +136,21 @@ class MappedTensors:
         They are read and not mapped, so that a file which shrinks meanwhile is a CheckpointError
         at any time. Errors are those of `read`.
         """
-        type = self.type_of(name)
+        type, start = self.type_of(name), 0
+        for raw in self.byte_parts(name, _PART_BYTES):
+            if type.dtype.bits == 4:
+                count = min(2 * raw.size, type.size - 2 * start)
+            else:
+                count = raw.size // type.dtype.itemsize
+            yield self._elements(name, raw, type.with_shape((count,)))
+            start += raw.size
+
+    def byte_parts(self, name: str, most: int) -> Iterator[np.ndarray]:
+        """Yield the bytes in order, `most` at a time; errors and manner are those of `parts`."""
         self._opened(name)
-        entry = self._entries[name]
-        for start in range(0, entry.nbytes, _PART_BYTES):
-            size = min(_PART_BYTES, entry.nbytes - start)
+        entry = self.entry(name)
+        for start in range(0, entry.nbytes, most):
+            size = min(most, entry.nbytes - start)
             try:
                 data = read_at(self._descriptor, size, entry.offset + start)
             except OSError as problem:
@@ -148,11 +158,7 @@ class MappedTensors:
             if len(data) != size:
                 self._require_same_size(name, os.fstat(self._descriptor).st_size)
                 raise refused(str(self.path), name, "the file became shorter while it was read")
-            if type.dtype.bits == 4:
-                count = min(2 * size, type.size - 2 * start)
-            else:
-                count = size // type.dtype.itemsize
-            yield self._elements(name, np.frombuffer(data, np.uint8), type.with_shape((count,)))
+            yield np.frombuffer(data, np.uint8)
 
     def require_unchanged(self) -> None:
         """CheckpointError if the file was cut, grown or written to since it was opened.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import BinaryIO, Self
 
 import numpy as np
@@ -12,6 +11,7 @@ from gptrs.checkpoint.formats.tensor_index import stored_bytes
 from gptrs.errors import CheckpointError
 from gptrs.ir.packed_int4 import pack_int4
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
 

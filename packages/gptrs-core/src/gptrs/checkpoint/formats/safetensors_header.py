@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import cast
 
 from gptrs.errors import CheckpointError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import MAX_ELEMENTS
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped, quoted, shown_value
 from gptrs.strict_json import parse_object
 

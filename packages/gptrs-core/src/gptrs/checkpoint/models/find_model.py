@@ -1,4 +1,4 @@
-"""Opening the model that a user names: a folder, a `GPTRSCHK` file, or a model of the hub."""
+"""Opening the model that a user names: a folder, a `GPTRSCHK` or GGUF file, or one of the hub."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 
 from gptrs.checkpoint.files.open_file import open_regular, read_at, resolved
-from gptrs.checkpoint.formats import gptrschk
+from gptrs.checkpoint.formats import gguf_header, gptrschk
 from gptrs.checkpoint.formats.foreign_files import foreign_format
 from gptrs.checkpoint.formats.tensor_archive import begins_archive, first_bytes
+from gptrs.checkpoint.models.gguf_model import GgufModel
 from gptrs.checkpoint.models.gptrschk_model import GptrschkModel
 from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.checkpoint.models.hub import HubModel, download
@@ -29,8 +30,11 @@ def find_model(name: str | os.PathLike[str]) -> ModelSource:
         source = HfDirectory.open(download(wanted))
         source.name = wanted.repository
         return source
-    if is_checkpoint(name):
+    magic = _magic(name)
+    if magic.startswith(gptrschk.MAGIC):
         return GptrschkModel.open(name)
+    if magic.startswith(gguf_header.MAGIC):
+        return GgufModel.open(name)
     if os.path.isfile(name):
         raise _no_model(Path(name))
     return HfDirectory.open(name)
@@ -65,14 +69,19 @@ def _no_model(path: Path) -> ModelError:
 
 
 def is_checkpoint(path: str | os.PathLike[str]) -> bool:
-    """Return whether there is a regular file that begins as a `GPTRSCHK` file does."""
+    """Return whether there is a regular file that begins as a `GPTRSCHK` or GGUF file does."""
+    return _magic(path).startswith((gptrschk.MAGIC, gguf_header.MAGIC))
+
+
+def _magic(path: str | os.PathLike[str]) -> bytes:
+    """Return how a file begins, nothing where there is no regular file."""
     try:
         descriptor = open_regular(resolved(path))
     except ModelError:
-        return False
+        return b""
     try:
-        return read_at(descriptor, len(gptrschk.MAGIC), 0) == gptrschk.MAGIC
+        return read_at(descriptor, len(gptrschk.MAGIC), 0)
     except OSError:
-        return False
+        return b""
     finally:
         os.close(descriptor)

@@ -25,6 +25,8 @@ from gptrs.checkpoint.models.model_source import (
     MAX_SETTINGS_BYTES,
     ModelSource,
 )
+from gptrs.checkpoint.models.quantization_config import KEY, scheme_of
+from gptrs.checkpoint.models.quantized_folder import QuantizedFolder
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.quoting import listed, quoted, shown_value
@@ -48,7 +50,11 @@ class HfDirectory(ModelSource):
         super().__init__(folder.path, folder.path.resolve().name)
         self._folder = folder
         config = read_whole(folder.require(CONFIG), MAX_SETTINGS_BYTES)
-        self.config = MappingProxyType(parse_object(config, str(self.path / CONFIG)))
+        settings = parse_object(config, str(self.path / CONFIG))
+        self._scheme = scheme_of(settings, str(self.path / CONFIG))
+        if self._scheme is not None:
+            settings.pop(KEY)  # the source of the weights deals with it, models do not
+        self.config = MappingProxyType(settings)
         self.generation_config = self.read_generation_config()
         self._single = folder.find(WEIGHTS)
         self._index = None if self._single else folder.find(INDEX)
@@ -97,6 +103,10 @@ class HfDirectory(ModelSource):
 
     @override
     def open_weights(self) -> FileSource:
+        stored = self._stored_tensors()
+        return stored if self._scheme is None else QuantizedFolder(stored, self._scheme)
+
+    def _stored_tensors(self) -> FileSource:
         if self._single is not None:
             return FileSource.of_file(self._single, shown_as=self.path / WEIGHTS)
         assert self._index is not None

@@ -13,7 +13,6 @@ import re
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Self, cast
@@ -22,7 +21,9 @@ from gptrs.checkpoint.models.hf_directory import INDEX, WEIGHTS, shards_of
 from gptrs.checkpoint.models.model_source import CONFIG, GENERATION_CONFIG, TOKENIZER
 from gptrs.checkpoint.models.module_folders import module_folders
 from gptrs.checkpoint.models.sentence_transformers import MODEL_CONFIG, MODULES, TRANSFORMER_CONFIG
-from gptrs.errors import GptrsError, ModelError
+from gptrs.errors import GptrsError, MissingLibraryError, ModelError
+from gptrs.install_hints import install_extra
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped, quoted
 
 SETTINGS = (
@@ -31,6 +32,7 @@ SETTINGS = (
     TOKENIZER,
     "tokenizer_config.json",
     "special_tokens_map.json",
+    "added_tokens.json",
     "chat_template.jinja",
     "preprocessor_config.json",
     "processor_config.json",
@@ -69,8 +71,8 @@ def download(model: HubModel) -> Path:
 
     Weights are fetched in safetensors format only: `model.safetensors`, else the shards that its
     index names. Of the folders that `modules.json` names, settings and weights are. ModelError says
-    why there is no such folder: the library is not installed, there is no such model or revision,
-    it may not be read, or there is neither a connection nor a copy.
+    why there is no such folder: there is no such model or revision, it may not be read, or there is
+    neither a connection nor a copy. MissingLibraryError where the library is not installed.
     """
     library = _library(model)
     _say_who_is_asked(library, model)
@@ -105,10 +107,10 @@ def _library(model: HubModel) -> ModuleType:
     try:
         return importlib.import_module("huggingface_hub")
     except ImportError as problem:
-        raise ModelError(
+        raise MissingLibraryError(
             f"{quoted(str(model))} does not exist here, and to get it from the Hugging Face hub"
             " the library `huggingface_hub` is needed",
-            hint="install it with `pip install 'gptrs-core[hub]'`, or name a model folder or file",
+            hint=f"{install_extra('gptrs-core', 'hub')}, or name a model folder or file",
         ) from problem
 
 

@@ -6,12 +6,12 @@ import enum
 from collections.abc import Callable, Generator, Hashable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
 from gptrs.capture.jitting.captured_function import add_signature_context
 from gptrs.functionals.dispatch.override_policy import Policy
+from gptrs.quick_dataclass import dataclass
 
 Arguments = tuple[object, ...]
 Keywords = Mapping[str, object]

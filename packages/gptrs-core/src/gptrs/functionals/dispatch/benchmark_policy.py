@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Hashable
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gptrs.capture.backend_choice import chosen_backend
 from gptrs.capture.graph import common_backend
@@ -21,11 +21,12 @@ from gptrs.functionals.dispatch.registry import (
     find_implementation,
     implementation_names,
 )
+from gptrs.quick_dataclass import dataclass
 
 _LOG = logging.getLogger("gptrs")
 
 
-@dataclass
+@dataclass()
 class _Decisions:
     """The fastest implementation by kind of call, least recently used first; for all threads."""
 

@@ -6,7 +6,6 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import Context
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -19,6 +18,7 @@ from gptrs.capture.tensor import Tensor, flush
 from gptrs.functionals.dispatch.active_overrides import ACTIVE, Arguments, Keywords, entered
 from gptrs.functionals.dispatch.agreement import disagreement
 from gptrs.functionals.dispatch.registry import Implementation, find_implementation
+from gptrs.quick_dataclass import dataclass
 
 RUNS = 5
 """Timed runs of an implementation, after one that is not timed; the fastest counts."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import did_you_mean, quoted
 
 BENCHMARK = "benchmark"
@@ -18,6 +18,8 @@ DEFAULT_ENTRIES = 64
 
 FORMS = "NAME, force=NAME, prefer=NAME, benchmark, benchmark(cache=N)"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_CHOSEN = re.compile(rf"({_NAME.pattern}:)?{_NAME.pattern}")
+"""A name, behind a distribution where several have it."""
 _BENCHMARK = re.compile(r"benchmark(\( *cache *= *([1-9][0-9]{0,5}) *\))?")
 _WORD = re.compile(r"[^=(]*")
 
@@ -61,6 +63,10 @@ def is_implementation_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None and name != BENCHMARK
 
 
+def _is_chosen(name: str) -> bool:
+    return _CHOSEN.fullmatch(name) is not None and name != BENCHMARK
+
+
 def parse_policy(functional: str, text: object) -> Policy:
     """Parse a policy for a functional; UsageError if `text` is none."""
     if not isinstance(text, str):
@@ -71,9 +77,9 @@ def parse_policy(functional: str, text: object) -> Policy:
         return Benchmark(int(timed[2]) if timed[2] else DEFAULT_ENTRIES)
     word, equals, name = stripped.partition("=")
     kinds = {"force": Force, "prefer": Prefer}
-    if equals and word in kinds and is_implementation_name(name):
+    if equals and word in kinds and _is_chosen(name):
         return kinds[word](name)
-    if is_implementation_name(stripped):
+    if _is_chosen(stripped):
         return Force(stripped)
     raise _no_policy(functional, text, stripped)
 

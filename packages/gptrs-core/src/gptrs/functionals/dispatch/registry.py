@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ParamSpec, TypeVar, cast
 
 from gptrs.capture.late_binding import plugin_implementations
@@ -13,6 +12,7 @@ from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.active_overrides import ACTIVE, Arguments, Keywords, suspended
 from gptrs.functionals.dispatch.override_policy import BENCHMARK, is_implementation_name
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import did_you_mean, quoted
 
 Parameters = ParamSpec("Parameters")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 from gptrs.ir.op import Op
 from gptrs.ir.program import Instruction, Program
 from gptrs.optimizer.rewrite.template import TemplateMatch
+from gptrs.quick_dataclass import dataclass
 
 Call = Mapping[str, object]
 Conversion = Callable[[object], object]

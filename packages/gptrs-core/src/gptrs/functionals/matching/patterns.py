@@ -16,7 +16,6 @@ import inspect
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
 
 from gptrs.capture import execute
 from gptrs.capture.graph import Argument, GraphSlice, Leaf
@@ -35,6 +34,7 @@ from gptrs.optimizer.evaluation import Evaluator
 from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs.optimizer.rewrite.template import Definer, Template, TemplateMatch
+from gptrs.quick_dataclass import dataclass
 
 Example = Mapping[str, object]
 """Arguments of an example call by parameter: a `TensorType` for a tensor."""

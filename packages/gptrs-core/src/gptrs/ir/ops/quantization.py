@@ -1,4 +1,9 @@
-"""Ops that map floats to integers of few bits and back, affinely and bit for bit."""
+"""Ops that map floats to integers of few bits and back, affinely and bit for bit.
+
+Quantized weights of all formats are these ops over parameters: codes (`unpack_bits` of their
+bytes), a scale for each group (itself the result of a `dequantize` where a format has two levels of
+them), and a zero point (`dequantize`) or a bias (`dequantize_affine`).
+"""
 
 from __future__ import annotations
 
@@ -30,25 +35,24 @@ class Quantization(Op):
             reason = f"needs an integer type of at most 32 bits in place of {dtype}"
             raise self.error(reason, *operands)
 
-    def require_parameters(
-        self, x: TensorType, scale: TensorType, zero_point: TensorType, *, tensor_wide: bool = False
-    ) -> None:
-        """ProgramError unless a scale and a zero point of these types fit `x`.
-
-        With `tensor_wide`, one of each for the whole tensor does in any case.
-        """
+    def require_parameters(self, x: TensorType, scale: TensorType, zero_point: TensorType) -> None:
+        """ProgramError unless a scale and a zero point of these types fit `x`."""
         self.require_float(scale.dtype, x, scale, zero_point)
         if zero_point.dtype is not dtypes.si32:
             raise self.error("needs a zero point of si32", x, scale, zero_point)
+        self.require_parameter_shapes(x, scale, zero_point, "a scale and a zero point")
+
+    def require_parameter_shapes(
+        self, x: TensorType, scale: TensorType, offset: TensorType, what: str
+    ) -> None:
+        """ProgramError unless each is for the whole tensor or of the shape that `x` asks for."""
         wanted = self.parameter_shape(x)
-        if tensor_wide and scale.shape == zero_point.shape == ():
-            return
-        if not scale.shape == zero_point.shape == wanted:
-            reason = f"needs a scale and a zero point of {list(wanted)}"
-            raise self.error(reason, x, scale, zero_point)
+        if scale.shape not in ((), wanted) or offset.shape not in ((), wanted):
+            shapes = f"{list(wanted)} or []" if wanted else "[]"
+            raise self.error(f"needs {what} of {shapes}", x, scale, offset)
 
     def parameter_shape(self, x: TensorType) -> Shape:
-        """The shape of the scale and of the zero point for `x`; ProgramError if none fits."""
+        """The shape of the parameters of all groups of `x`; ProgramError if there is none."""
         if self.axis is None:
             if self.group_size is not None:
                 raise self.error("needs an axis for its groups", x)
@@ -73,7 +77,8 @@ class Quantize(Quantization):
     point apply to an element: with no `axis` the only one (rank 0); with `axis` that at its index
     along it (vectors of `x.shape[axis]`); with `axis` and `group_size` that of its group (the shape
     of `x` with `axis` divided by `group_size`, which must divide it, and
-    index `i // group_size` along it).
+    index `i // group_size` along it). Either of them may be of rank 0 all the same, and is then
+    for the whole tensor.
 
     The division is done in f32, in f64 if `x` or `scale` is f64, and rounded to nearest even; so
     is the quotient to an integer. NaN counts as 0 there, as in `cast`. The sum is exact, as of
@@ -115,14 +120,36 @@ class Dequantize(Quantization):
         return q.with_dtype(self.dtype)
 
 
+@op("dequantize_affine")
+class DequantizeAffine(Quantization):
+    """`q * scale + bias` as the float type `dtype`.
+
+    `q` is an integer tensor of at most 32 bits, `scale` and `bias` are floats, each of any float
+    type; which of them apply to an element is as in `quantize`. All is computed in f32, in f64 if
+    `scale`, `bias` or `dtype` is f64: `q` is rounded to nearest even to that type, then the
+    product, then the sum, which is cast to `dtype` in the end.
+    """
+
+    dtype: DType
+    axis: int | None = None
+    group_size: int | None = None
+
+    def infer(self, q: TensorType, scale: TensorType, bias: TensorType) -> TensorType:
+        """`dtype` of the shape of `q`."""
+        self.require_quantized(q.dtype, q)
+        for dtype in (self.dtype, scale.dtype, bias.dtype):
+            self.require_float(dtype, q, scale, bias)
+        self.require_parameter_shapes(q, scale, bias, "a scale and a bias")
+        return q.with_dtype(self.dtype)
+
+
 @op("requantize")
 class Requantize(Quantization):
     """`quantize(dequantize(q, scale_in, zero_point_in), scale_out, zero_point_out)`.
 
     The value in between is f32, f64 if one of the scales is f64, and the steps are those of the
     two ops. `q` and `dtype` are integers of at most 32 bits. `axis` and `group_size` apply to both
-    pairs of scale and zero point; a pair of rank 0 may take the place of either and is then for the
-    whole tensor.
+    pairs of scale and zero point.
     """
 
     dtype: DType
@@ -140,9 +167,39 @@ class Requantize(Quantization):
         """`dtype` of the shape of `q`."""
         self.require_quantized(q.dtype, q)
         self.require_quantized(self.dtype, q)
-        self.require_parameters(q, scale_in, zero_point_in, tensor_wide=True)
-        self.require_parameters(q, scale_out, zero_point_out, tensor_wide=True)
+        self.require_parameters(q, scale_in, zero_point_in)
+        self.require_parameters(q, scale_out, zero_point_out)
         return q.with_dtype(self.dtype)
+
+
+@op("unpack_bits")
+class UnpackBits(Op):
+    """The unsigned integers of `bits` bits that the bytes of `packed` hold along `axis`, as `ui8`.
+
+    The bytes along the axis are one stream of bits, from the least significant bit of the first
+    byte to the most significant one of the last. Integer `i` is bits `i * bits` to
+    `(i + 1) * bits - 1` of it, its least significant bit first, whether these lie in one byte or
+    two: with 4 bits the low half of byte 0, its high half, the low half of byte 1, ... `bits` is
+    from 1 to 8, and the integers must fill the stream: `8 * size` is a multiple of it.
+    """
+
+    bits: int
+    axis: int
+
+    def infer(self, packed: TensorType) -> TensorType:
+        """`ui8`, with `axis` of `8 * size / bits`."""
+        if packed.dtype is not dtypes.ui8:
+            raise self.error("needs bytes, ui8", packed)
+        if not 1 <= self.bits <= 8:
+            raise self.error(f"cannot unpack integers of {self.bits} bits, only of 1 to 8", packed)
+        if not 0 <= self.axis < packed.rank:
+            raise self.error(f"has no axis {self.axis}", packed)
+        stream = 8 * packed.shape[self.axis]
+        if stream % self.bits != 0:
+            reason = f"cannot divide {stream} bits on axis {self.axis} into integers of {self.bits}"
+            raise self.error(reason, packed)
+        before, after = packed.shape[: self.axis], packed.shape[self.axis + 1 :]
+        return packed.with_shape((*before, stream // self.bits, *after))
 
 
 def computing_dtype(*floats: DType) -> DType:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Literal
 
 from gptrs.ir.dtypes import DType
@@ -12,6 +11,7 @@ from gptrs.ir.op import Op, op
 from gptrs.ir.ops.reduction import require_kindred
 from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gptrs.ir.attribute_kind import AttributeKind
 from gptrs.ir.program import Region
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 Attributes = dict[str, object]
 Types = Sequence[TensorType]

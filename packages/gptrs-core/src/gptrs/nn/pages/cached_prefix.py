@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gptrs.nn.pages.page_group import PageGroup
 from gptrs.nn.pages.prefix_index import Block, PrefixIndex
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

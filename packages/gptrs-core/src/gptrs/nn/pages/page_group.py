@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final
 
 from gptrs.capture.shape_buckets import bucket
 from gptrs.nn.pages.prefix_index import Block, PrefixIndex
+from gptrs.quick_dataclass import dataclass
 
 FIRST_PAGES: Final = 64
 """Pages that are made at first, page 0 included; then twice as many, and so on.

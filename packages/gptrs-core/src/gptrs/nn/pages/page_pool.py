@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import NamedTuple
 
 from gptrs.errors import CacheBudgetError
 from gptrs.nn.pages.cached_prefix import CachedPrefix, cached_prefix
 from gptrs.nn.pages.page_group import GroupLayout, PageGroup
 from gptrs.nn.pages.prefix_index import Block, PrefixIndex
+from gptrs.quick_dataclass import dataclass
 
 
 class PageCopy(NamedTuple):

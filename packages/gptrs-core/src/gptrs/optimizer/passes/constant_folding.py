@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +15,7 @@ from gptrs.ir.ops.layout import BroadcastTo
 from gptrs.ir.program import Instruction, Program, Region, Value
 from gptrs.optimizer.evaluation import CHEAP, Evaluator, cut, definitions, known_instructions
 from gptrs.optimizer.pass_base import change_regions
+from gptrs.quick_dataclass import dataclass
 
 MAX_BYTES = 65_536
 """The most that a value may take, so that a program does not outgrow what it computes."""

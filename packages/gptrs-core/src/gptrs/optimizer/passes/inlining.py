@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gptrs.ir.copying import splice, with_operands
 from gptrs.ir.ops.control_flow import Call
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Function, Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 Knows = Callable[[CustomCall, Sequence[TensorType], Sequence[TensorType]], bool]
 """Whether a backend has a kernel for a custom call of operands and results of these types."""

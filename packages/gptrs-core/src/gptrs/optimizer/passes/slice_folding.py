@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import accumulate
 
 from gptrs.ir.ops.layout import Concat, Pad, Reverse, Slice
@@ -12,6 +11,7 @@ from gptrs.ir.symbolic_dim import symbols_of
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.rewrite.pattern import Attribute, Match, Operand, calls
 from gptrs.optimizer.rewrite.rewrite import Declined, Emitter, rewrite
+from gptrs.quick_dataclass import dataclass
 
 slice_, inner_slice = calls(Slice), calls(Slice)
 pad, reverse = calls(Pad), calls(Reverse)

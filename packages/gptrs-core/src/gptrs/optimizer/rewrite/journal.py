@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
+
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

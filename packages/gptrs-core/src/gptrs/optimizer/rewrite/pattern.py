@@ -12,13 +12,14 @@ match `m`, `m[x]` is the value that was transposed, `m[p]` the permutation, and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Generic, TypeVar, cast, overload
 
 from gptrs.ir.op import Op
 from gptrs.ir.program import Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
+from gptrs.quick_dataclass import dataclass
 
 T = TypeVar("T")
 OpT = TypeVar("OpT", bound=Op)

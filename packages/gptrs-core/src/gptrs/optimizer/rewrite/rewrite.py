@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from gptrs.errors import ProgramError
 from gptrs.ir.op import Op
 from gptrs.ir.program import Value
 from gptrs.optimizer.rewrite.pattern import Match, OpPattern
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
+from gptrs.quick_dataclass import dataclass
 
 
 class Emitter:

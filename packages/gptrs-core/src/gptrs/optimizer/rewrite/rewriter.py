@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from gptrs.errors import ProgramError
 from gptrs.ir.op import Op
 from gptrs.ir.program import Instruction, Region, Value
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(eq=False, slots=True)

@@ -7,7 +7,6 @@ A parameter of the template that is only multiplied so stands for the transposed
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from gptrs.ir.op import Op
@@ -17,6 +16,7 @@ from gptrs.ir.printer import print_region
 from gptrs.ir.program import Instruction, Region, Value
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.evaluation import definitions
+from gptrs.quick_dataclass import dataclass
 
 Axes = tuple[int, ...]
 

@@ -67,6 +67,8 @@ def _limit_resources(cpu_seconds: int, memory_bytes: int) -> None:
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,
     }
+    if sys.platform == "darwin":  # which refuses a limit of the address space
+        del limits[resource.RLIMIT_AS]
     for kind, limit in limits.items():
         most = resource.getrlimit(kind)[1]
         resource.setrlimit(kind, (limit if most < 0 else min(limit, most), most))

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, Protocol, cast
 
-from gptrs.errors import GptrsError, ModelError
+from gptrs.errors import MissingLibraryError, ModelError
+from gptrs.install_hints import install_extra
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped, shown_value
 from gptrs.runtime.chat.messages import Message, as_templates_read, checked_messages
 from gptrs.runtime.chat.render_worker import WorkerError, worker
+from gptrs.runtime.tokenization.special_tokens import named_tokens
 
 _CONFIG: Final = "tokenizer_config.json"
 _FILE: Final = "chat_template.jinja"
-_SPECIAL: Final = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 
 _MAX_SOURCE_BYTES: Final = 1_000_000
 _MAX_CHARACTERS: Final = 10_000_000
@@ -46,7 +47,7 @@ class ChatTemplateError(ModelError):
     def __init__(self, problem: str, conversation: int | None = None) -> None:
         super().__init__(
             f"the chat template cannot be used: {problem}",
-            hint="generate without --chat, with a --prompt in the form that the model expects",
+            hint="continue a prompt in the form that the model expects, with `gptrs generate`",
         )
         self.conversation = conversation
 
@@ -101,12 +102,12 @@ def chat_template_of(files: ModelFiles, name: str) -> ChatTemplate:
     if source is None:
         raise ModelError(
             f"`{name}` has no chat template",
-            hint="generate without --chat; models that were tuned to chat have one in"
-            f" `{_FILE}` or `{_CONFIG}`",
+            hint="continue a prompt with `gptrs generate`, without --chat; models that were tuned"
+            f" to chat have a template in `{_FILE}` or `{_CONFIG}`",
         )
     if not isinstance(source, str):
         raise ModelError(f"`chat_template` in {_CONFIG} must be text, found {shown_value(source)}")
-    return ChatTemplate(source, _special_tokens(settings))
+    return ChatTemplate(source, named_tokens(files))
 
 
 def _default_of(stated: object) -> object:
@@ -119,17 +120,6 @@ def _default_of(stated: object) -> object:
             if named.get("name") == "default":
                 return named.get("template")
     raise ModelError(f"none of the chat templates in {_CONFIG} is called `default`")
-
-
-def _special_tokens(settings: Mapping[str, object]) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for name in (f"{word}_token" for word in _SPECIAL):
-        value = settings.get(name)
-        if isinstance(value, Mapping):
-            value = cast("Mapping[str, object]", value).get("content")
-        if isinstance(value, str):
-            found[name] = value
-    return found
 
 
 def _answer(request: dict[str, object], timeout: float) -> list[str]:
@@ -147,7 +137,7 @@ def _answer(request: dict[str, object], timeout: float) -> list[str]:
 
 def _require_jinja() -> None:
     if importlib.util.find_spec("jinja2") is None:
-        raise GptrsError(
+        raise MissingLibraryError(
             "chat templates need Jinja, which is not installed",
-            hint="run `pip install 'gptrs-core[chat]'`",
+            hint=install_extra("gptrs-core", "chat"),
         )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from gptrs.errors import ModelError
 from gptrs.functionals.dispatch.agreement import absolute_errors
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

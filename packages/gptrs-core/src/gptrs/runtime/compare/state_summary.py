@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -13,6 +12,7 @@ import numpy as np
 from gptrs.errors import ModelError, UsageError
 from gptrs.nn.paged_texts import PagedTexts
 from gptrs.plugins.capabilities import CausalLM
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.compare.agreement import Agreement, agreement, least_cosine, share, top_agreement
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.model_inputs import Batch

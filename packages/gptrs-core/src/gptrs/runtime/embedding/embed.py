@@ -14,7 +14,7 @@ from gptrs.capture.shape_buckets import bucket
 from gptrs.errors import UsageError
 from gptrs.quoting import listed, quoted
 from gptrs.runtime.embedding.recipe import EmbeddingRecipe, embedding_recipe
-from gptrs.runtime.embedding.steps import Normalize, VectorStep
+from gptrs.runtime.embedding.steps import Normalize, Truncate, VectorStep
 from gptrs.runtime.load import LoadedModel, require_known_tokens
 
 BATCH_SIZE: Final = 32
@@ -196,8 +196,13 @@ def _padded_length(length: int, context: int) -> int:
 
 
 def _steps(recipe: EmbeddingRecipe, normalize: bool | None) -> tuple[VectorStep, ...]:
+    """Return the steps after the pooling; vectors that were cut are made unit vectors again."""
     steps = recipe.steps
-    ends_normal = bool(steps) and isinstance(steps[-1], Normalize)
-    if normalize is None or normalize == ends_normal:
+    if normalize is None:
         return steps
-    return (*steps, Normalize()) if normalize else steps[:-1]
+    cut = tuple(step for step in steps[-1:] if isinstance(step, Truncate))
+    whole = steps[: len(steps) - len(cut)]
+    ends_normal = bool(whole) and isinstance(whole[-1], Normalize)
+    if normalize:
+        return steps if ends_normal and not cut else (*steps, Normalize())
+    return (*whole[:-1], *cut) if ends_normal else steps

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, cast
 
 import numpy as np
@@ -13,6 +12,7 @@ from gptrs.checkpoint.models.model_source import CONFIG, ModelSource
 from gptrs.checkpoint.models.module_folders import MOST_MODULES
 from gptrs.checkpoint.models.sentence_transformers import MODULES
 from gptrs.errors import ModelError
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs.runtime.embedding.pooling import MODES, Pooling
 from gptrs.runtime.embedding.steps import ACTIVATIONS, Dense, Normalize, VectorStep

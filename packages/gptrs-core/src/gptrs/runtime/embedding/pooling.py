@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+
+from gptrs.quick_dataclass import dataclass
 
 _SMALLEST_SUM: Final = 1e-9
 """The least divisor of a sum of weights."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.checkpoint.models.sentence_transformers import MODEL_CONFIG, MODULES, TRANSFORMER_CONFIG
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs.runtime.embedding.modules import pooling_and_steps
 from gptrs.runtime.embedding.pooling import Pooling
-from gptrs.runtime.embedding.steps import VectorStep
+from gptrs.runtime.embedding.steps import Truncate, VectorStep
 
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 
@@ -51,6 +52,9 @@ def embedding_recipe(files: ModelSource) -> EmbeddingRecipe:
     pooling, steps = _MEAN if modules is None else pooling_and_steps(files, modules)
     if modules is None:
         _logger.info("there is no %s: vectors of tokens are averaged, not normalized", MODULES)
+    fields = _fields(files, MODEL_CONFIG)
+    if fields.get("truncate_dim") is not None:
+        steps = (*steps, Truncate(fields.integer("truncate_dim")))
     return EmbeddingRecipe(pooling, steps, max_length, lower_case, prompts, default)
 
 

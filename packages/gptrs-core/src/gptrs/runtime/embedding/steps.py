@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+
+from gptrs.quick_dataclass import dataclass
 
 _SMALLEST_NORM: Final = 1e-12
 """The least divisor of a vector, as in torch's `normalize`."""
@@ -23,6 +24,20 @@ class Normalize:
         """[N, D] -> [N, D]."""
         length = np.sqrt(np.square(x, dtype=np.float64).sum(axis=-1, keepdims=True))
         return (x / np.maximum(length, _SMALLEST_NORM)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Truncate:
+    """Keeps the first `size` elements of each vector, of models that are trained for it.
+
+    Matryoshka embeddings (Kusupati et al. 2022).
+    """
+
+    size: int
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """[N, D] -> [N, min(D, size)]."""
+        return x[..., : self.size]
 
 
 @dataclass(frozen=True, eq=False)

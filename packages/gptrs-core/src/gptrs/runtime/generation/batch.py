@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Unpack
 
 from gptrs.errors import ModelError, UsageError
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.generated_text import GeneratedText
 from gptrs.runtime.generation.keyword_options import OptionFields, generation_options
 from gptrs.runtime.generation.options import Generation, GenerationOptions

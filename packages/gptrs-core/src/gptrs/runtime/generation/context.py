@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

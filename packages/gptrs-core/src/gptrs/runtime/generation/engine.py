@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
@@ -12,8 +12,10 @@ from gptrs.errors import CacheBudgetError
 from gptrs.nn.pages.page_pool import TextPages
 from gptrs.nn.pages.prefix_index import shared_tokens
 from gptrs.nn.ragged_step import PAGE_SIZE
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.generated_text import GeneratedText
 from gptrs.runtime.generation.text_cache import TextCache
+from gptrs.spans import span
 
 WhenRead = Callable[[TextPages], None]
 """Called with the pages of a text once its prompt has been read."""
@@ -99,7 +101,8 @@ class Engine:
         interrupt included, the engine can go on: what was not finished is done again.
         """
         with self._cache.exclusive():
-            self._advance()
+            with span("step"):
+                self._advance()
             grown, self._grown = self._grown, []
         return grown
 
@@ -174,7 +177,8 @@ class Engine:
         self._grow(work, logits)
 
     def _grow(self, work: _Work, logits: np.ndarray) -> None:
-        self._grown.append((work.text, work.text.append(logits)))
+        with span("choose token"):
+            self._grown.append((work.text, work.text.append(logits)))
 
     def _settle(self) -> None:
         """Let go of texts that ended, and bring back those whose pages are not as they should be.

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.sampling import Sampling
 
 LogitsProcessor = Callable[[np.ndarray, np.ndarray], np.ndarray]
@@ -22,14 +22,17 @@ class Suppression:
     """Tokens that must not come next, as generation_config.json names them.
 
     `suppress` never may, `begin_suppress` not as the first new token, tokens that end the text not
-    before `min_new_tokens` others, and none that would repeat a sequence of `no_repeat_ngram_size`
-    tokens, the prompt included; 0 for no such limit.
+    before `min_new_tokens` others - without that limit not before `min_length` with the prompt -
+    and none that would repeat a sequence of `no_repeat_ngram_size` tokens, the prompt included; 0
+    for no such limit. Of each of `bad_words` the last token never follows the others.
     """
 
     suppress: tuple[int, ...] = ()
     begin_suppress: tuple[int, ...] = ()
     min_new_tokens: int = 0
     no_repeat_ngram_size: int = 0
+    min_length: int = 0
+    bad_words: tuple[tuple[int, ...], ...] = ()
 
 
 def built_in_processors(
@@ -44,8 +47,12 @@ def built_in_processors(
         processors.append(OccurrencePenalty(presence, frequency, prompt_length))
     if suppression.no_repeat_ngram_size:
         processors.append(NoRepeatNgrams(suppression.no_repeat_ngram_size))
-    if suppression.min_new_tokens:
-        minimum = prompt_length + suppression.min_new_tokens
+    ends = tuple(ends)
+    if suppression.bad_words:
+        processors.append(SuppressSequences(suppression.bad_words, ends))
+    new = suppression.min_new_tokens
+    minimum = prompt_length + new if new else suppression.min_length
+    if minimum > prompt_length:
         processors.append(SuppressBefore(minimum, ends))
     if suppression.suppress:
         processors.append(SuppressTokens(suppression.suppress))
@@ -199,6 +206,25 @@ class SuppressTokens:
     def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
         """Set the logits of the suppressed tokens to -inf."""
         return _suppressed(logits, self._suppressed)
+
+
+class SuppressSequences:
+    """Suppresses the last token of each sequence after the others; those of `ends` alone never."""
+
+    def __init__(self, sequences: Iterable[tuple[int, ...]], ends: Iterable[int]) -> None:
+        alone = {(end,) for end in ends}
+        self._sequences = [sequence for sequence in sequences if sequence not in alone]
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Set the logits of tokens that would end a sequence to -inf."""
+        longest = max(map(len, self._sequences), default=1)
+        said = tuple(tokens[max(0, tokens.size - longest + 1) :].tolist())
+        last = [
+            sequence[-1]
+            for sequence in self._sequences
+            if sequence[:-1] == said[len(said) - len(sequence) + 1 :]
+        ]
+        return _suppressed(logits, last)
 
 
 class SuppressBefore:

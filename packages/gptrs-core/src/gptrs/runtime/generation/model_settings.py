@@ -15,6 +15,8 @@ from gptrs.runtime.generation.sampling import Sampling
 
 _logger = logging.getLogger("gptrs")
 
+DEFAULT_TOP_K: Final = 50
+"""How many tokens transformers samples among where generation_config.json does not say."""
 _FILE: Final = "generation_config.json"
 
 _WITHOUT_EFFECT: Final[Mapping[str, tuple[object, ...]]] = {
@@ -29,7 +31,6 @@ _WITHOUT_EFFECT: Final[Mapping[str, tuple[object, ...]]] = {
     "encoder_repetition_penalty": (1,),
     "encoder_no_repeat_ngram_size": (0,),
     "sequence_bias": (),
-    "bad_words_ids": (),
     "force_words_ids": (),
     "constraints": (),
     "forced_bos_token_id": (),
@@ -83,6 +84,8 @@ def configured_suppression(settings: Mapping[str, object]) -> Suppression:
         suppress=_tokens(settings, "suppress_tokens"),
         begin_suppress=_tokens(settings, "begin_suppress_tokens"),
         min_new_tokens=_integer(settings, "min_new_tokens") or 0,
+        min_length=_integer(settings, "min_length") or 0,
+        bad_words=_sequences(settings, "bad_words_ids"),
         no_repeat_ngram_size=_integer(settings, "no_repeat_ngram_size") or 0,
     )
 
@@ -139,13 +142,20 @@ def _sampling_of(settings: Mapping[str, object]) -> Sampling:
     try:
         return Sampling(
             temperature=_number(settings, "temperature", 1.0),
-            top_k=_integer(settings, "top_k") or None,
+            top_k=_top_k(settings),
             top_p=_number(settings, "top_p", 1.0),
             min_p=_number(settings, "min_p", 0.0) or None,
             repetition_penalty=_number(settings, "repetition_penalty", 1.0),
         )
     except UsageError as error:
         raise ModelError(f"{_FILE}: {error.message}") from error
+
+
+def _top_k(settings: Mapping[str, object]) -> int | None:
+    """Return how many tokens the model samples among; 0 in the file is all of them."""
+    if settings.get("top_k") is None:
+        return DEFAULT_TOP_K if settings.get("do_sample") else None
+    return _integer(settings, "top_k") or None
 
 
 def _number(settings: Mapping[str, object], name: str, default: float) -> float:
@@ -160,3 +170,15 @@ def _tokens(settings: Mapping[str, object], name: str) -> tuple[int, ...]:
     if not settings.get(name):
         return ()
     return Fields(settings, f"in {_FILE}").integers(name, (), minimum=0)
+
+
+def _sequences(settings: Mapping[str, object], name: str) -> tuple[tuple[int, ...], ...]:
+    """Return lists of tokens."""
+    value = settings.get(name)
+    found = cast("list[object]", value) if isinstance(value, list) else []
+    lists = [cast("list[object]", word) for word in found if isinstance(word, list)]
+    words = [_tokens({name: word}, name) for word in lists]
+    if value and (len(words) != len(found) or not found or not all(words)):
+        fields = Fields(settings, f"in {_FILE}")
+        raise fields.error(name, "must be a list of lists of tokens")
+    return tuple(words)

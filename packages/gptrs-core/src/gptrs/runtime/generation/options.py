@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.logits_processors import LogitsProcessor
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.token_scores import TokenScores

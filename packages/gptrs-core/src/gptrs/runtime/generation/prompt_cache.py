@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from gptrs.checkpoint.models.model_source import MAX_TOKENIZER_BYTES, TOKENIZER
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.ragged_step import PAGE_SIZE
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs.runtime.generation.model_identity import model_identity
 from gptrs.runtime.generation.paged_cache import PagedCache

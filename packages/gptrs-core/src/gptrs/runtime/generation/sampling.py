@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
 import numpy as np
 
 from gptrs.errors import ExecutionError, UsageError
+from gptrs.quick_dataclass import dataclass
 
 _SMALLEST_TEMPERATURE: Final = 1e-30
 """f32 has no smaller ones to divide by; all but the largest logits are lost long before."""

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from gptrs.checkpoint.files.open_file import read_whole
-from gptrs.errors import ModelError, UsageError
+from gptrs.errors import MissingLibraryError, ModelError
+from gptrs.install_hints import install_extra
 from gptrs.quoting import clipped, quoted
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ def read_image(path: str | os.PathLike[str]) -> np.ndarray:
     while it is decoded, a JPEG of up to MAX_DRAFT and a PNG, BMP or PPM of up to MAX_HALVED
     pixels; a WEBP has at most MAX_WEBP.
     Reading takes less than 300 MB of memory. ModelError for a file that is none of FORMATS, is
-    damaged or cut short, or is larger; UsageError where Pillow is not installed.
+    damaged or cut short, or is larger; MissingLibraryError where Pillow is not installed.
     """
     shown = quoted(os.fspath(path), 200)
     try:
@@ -84,13 +85,13 @@ def resized(pixels: np.ndarray, height: int, width: int, filter: int) -> np.ndar
 
 
 def pillow(module: str) -> ModuleType:
-    """Return a module of Pillow; UsageError where it is not installed."""
+    """Return a module of Pillow; MissingLibraryError where it is not installed."""
     try:
         return importlib.import_module(f"PIL.{module}")
     except ImportError as problem:
-        raise UsageError(
+        raise MissingLibraryError(
             "reading images needs Pillow, which is not installed",
-            hint="run `pip install 'gptrs-core[images]'`",
+            hint=install_extra("gptrs-core", "images"),
         ) from problem
 
 

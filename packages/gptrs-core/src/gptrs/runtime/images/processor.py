@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 
 from gptrs.errors import ModelError
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.images.decoding import MAX_PIXELS, resized
 
 SQUASHED_FROM = 384

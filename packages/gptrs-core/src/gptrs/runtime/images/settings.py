@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Protocol, cast
 
 from gptrs.errors import ModelError
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, shown_value
 from gptrs.runtime.images.fields import ImageFields
 from gptrs.runtime.images.processor import ImageProcessor

@@ -6,11 +6,12 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.generate import PREFILL_CHUNK
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.measure.bench_cases import (
@@ -187,15 +188,21 @@ class ModelBench:
         ]
 
     def forward(self, inputs: np.ndarray) -> list[Row]:
-        """One run on an array that the model takes, without peers; errors as its `forward`."""
+        """One run on an array that the model takes, and its rate, without peers.
+
+        Errors as those of `Forward` and of `LoadedModel.checked_inputs`.
+        """
         name = f"forward of {list(inputs.shape)}"
+        unit, units = ("tok/s", inputs.size) if inputs.ndim == 2 else ("images/s", len(inputs))
         ours = Forward(self.model, inputs)
         rows = Measure("load", self.threads).rows({OURS: self.model.load_seconds})
         self.step(name)
         first, works = first_run(ours)
         seconds = alternating({OURS: ours}, self.rounds)
         measure = Measure(name, self.threads, step=total_work(works))
-        return [*rows, *self._first_rows(name, first), *measure.rows(seconds, self.limits)]
+        rate = Measure(f"{name}, rate", self.threads, unit, units)
+        found = [*measure.rows(seconds, self.limits), *rate.rows(seconds)]
+        return [*rows, *self._first_rows(name, first), *found]
 
     @property
     def _context_length(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -167,18 +167,30 @@ class KnownPrefill:
 
 
 class Forward:
-    """Runs the model once on an array that it takes."""
+    """Runs the model once on an array that it takes: its logits, its vectors of tokens, its states.
+
+    ModelError for a model that has none of these.
+    """
 
     def __init__(self, model: LoadedModel, inputs: np.ndarray) -> None:
-        self._model = model
-        self._inputs = inputs
+        self._run = _run_of(model)
+        self._inputs = model.checked_inputs(inputs)
 
     def prepare(self) -> None:
         """Nothing to do."""
 
     def run(self) -> None:
-        """All logits, as an array of NumPy."""
-        self._model.forward(self._inputs)
+        """All that comes out, as arrays of NumPy."""
+        self._run(self._inputs)
+
+
+def _run_of(model: LoadedModel) -> Callable[[np.ndarray], object]:
+    if not model.capabilities.isdisjoint(("causal_lm", "image_classifier")):
+        return model.forward
+    if "text_embedder" in model.capabilities:
+        embedder = model.text_embedder()
+        return lambda tokens: embedder.encode(tokens, np.ones(tokens.shape, np.bool_))
+    return model.hidden_states
 
 
 def random_prompts(lengths: Sequence[int], vocab_size: int, seed: int = 0) -> Iterator[Tokens]:
@@ -189,12 +201,6 @@ def random_prompts(lengths: Sequence[int], vocab_size: int, seed: int = 0) -> It
     random = np.random.default_rng([seed, *lengths])
     for length in itertools.cycle(lengths):
         yield random.integers(0, vocab_size, length, np.int64).tolist()
-
-
-def tokens_of(length: int, vocab_size: int) -> np.ndarray:
-    """Made-up tokens si64 [1, length], the same each time."""
-    random = np.random.default_rng(0)
-    return random.integers(0, vocab_size, (1, length), np.int64)
 
 
 def require_room(context: int, wanted: int) -> None:

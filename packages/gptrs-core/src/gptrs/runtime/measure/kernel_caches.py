@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,9 +14,11 @@ from gptrs.backend.protocol import Backend
 from gptrs.backend.weight_cache import WeightCache
 from gptrs.cache_files import Entries as Entries
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms, optimized_programs
+from gptrs.checkpoint.content_digest import KeptDigests
 from gptrs.errors import BackendError, ContextLengthError, PluginError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import manager
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.stream import TextStream
@@ -55,6 +56,11 @@ def weight_caches(name: str | None = None) -> dict[str, WeightCache]:
 def program_cache() -> OptimizedPrograms:
     """The optimized programs of all backends."""
     return optimized_programs()
+
+
+def digest_cache() -> KeptDigests:
+    """Return the digests of all weights."""
+    return KeptDigests()
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
 from gptrs.backend.machine_probe import MachineProbe
 from gptrs.backend.protocol import Backend
+from gptrs.quick_dataclass import dataclass
 
 _READ_ELEMENTS = 32 << 20
 _MATRIX = 768

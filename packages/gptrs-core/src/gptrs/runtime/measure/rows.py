@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.measure.machine_limits import MachineLimits
 from gptrs.runtime.measure.step_work import WorkOfStep
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from typing_extensions import override
 
@@ -13,6 +12,7 @@ from gptrs.capture.events.trace import CompileStart, ExecutionTraceSink, RunStar
 from gptrs.ir.ops.indexing import Take
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import lone_symbol, specialize
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.measure.bench_cases import BenchCase
 from gptrs.runtime.programs.report import report_program
 

@@ -8,7 +8,6 @@ import secrets
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
@@ -27,6 +26,7 @@ from gptrs.capture.events.trace import (
 )
 from gptrs.capture.fork_safe_lock import ForkSafeLock
 from gptrs.errors import GptrsError, UsageError
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs.runtime.observe.dump_files import DumpFolder
 from gptrs.runtime.observe.dump_records import (

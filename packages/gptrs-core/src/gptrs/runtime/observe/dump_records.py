@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
 from typing import cast
 
@@ -16,12 +16,13 @@ from gptrs.ir import print_program
 from gptrs.ir.literal_text import MAX_LISTED
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.program import VERSION, Instruction, Program
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.programs.file import MAX_PROGRAM_BYTES
 
 _MAX_MESSAGE = 10_000
 
 
-@dataclass
+@dataclass()
 class RunTotals:
     """Count and seconds of the runs of a program."""
 
@@ -50,7 +51,7 @@ class RunTotals:
         }
 
 
-@dataclass
+@dataclass()
 class ProgramRecord:
     """A program of a dump: its number and folder there, and what happened to it so far."""
 

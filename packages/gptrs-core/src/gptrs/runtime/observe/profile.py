@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+import time
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
+from datetime import UTC, datetime
 
 from typing_extensions import override
 
@@ -14,11 +18,17 @@ from gptrs.capture.events.trace import (
     ExecutionTraceSink,
     KernelEvent,
     RunEnd,
+    RunStart,
     install,
     uninstall,
 )
 from gptrs.capture.fork_safe_lock import ForkSafeLock
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped
+from gptrs.runtime.observe.layer_names import layer_of
+from gptrs.runtime.observe.program_memory import ProgramMemory
+from gptrs.runtime.observe.timeline import Interval, Kind, Timeline
+from gptrs.spans import Span, spans_told
 
 MOST_ROWS = 40
 """Kernels in a table; a profile as JSON has them all."""
@@ -34,17 +44,30 @@ class KernelTotals:
     seconds: float = 0.0
     nbytes: int | None = 0
     """Bytes read and written; None if that is not known."""
+    operations: int | None = 0
+    """Operations on elements; None if that is not known."""
 
-    def add(self, calls: int, seconds: float, nbytes: int | None) -> None:
+    def add(self, other: KernelTotals) -> None:
         """Count these as well."""
-        self.calls += calls
-        self.seconds += seconds
-        self.nbytes = None if self.nbytes is None or nbytes is None else self.nbytes + nbytes
+        self.calls += other.calls
+        self.seconds += other.seconds
+        self.nbytes = _sum(self.nbytes, other.nbytes)
+        self.operations = _sum(self.operations, other.operations)
 
     @property
     def gb_per_s(self) -> float | None:
         """Gigabytes (10^9) read and written a second; None if that is not known."""
         return self.nbytes / self.seconds / 1e9 if self.nbytes and self.seconds else None
+
+    @property
+    def operations_per_byte(self) -> float | None:
+        """Operations for each byte read or written; None if that is not known."""
+        return self.operations / self.nbytes if self.operations and self.nbytes else None
+
+    @property
+    def gflop_per_s(self) -> float | None:
+        """Operations a second, 10^9; None if that is not known."""
+        return self.operations / self.seconds / 1e9 if self.operations and self.seconds else None
 
 
 Kernels = dict[tuple[str, str], KernelTotals]
@@ -58,10 +81,21 @@ class ProgramProfile:
     origin: str
     """The cause, as in trace events: "flush", "run_program", "jit NAME"."""
     backend: str
+    reason: str = ""
+    """Why it was compiled."""
     compile_seconds: float = 0.0
+    found: bool = False
+    """Whether an earlier process optimized it."""
     runs: int = 0
     seconds: float = 0.0
     kernels: Kernels = field(default_factory=Kernels)
+    layers: dict[str, KernelTotals] = field(default_factory=dict[str, KernelTotals])
+    """Totals by layer of the model, "" for kernels before the first one."""
+    memory: ProgramMemory = field(default_factory=ProgramMemory)
+    inputs: tuple[str, ...] = ()
+    """The names of the inputs of the optimized program."""
+    layer: str = ""
+    """That of the last kernel."""
 
     @property
     def share_of_kernels(self) -> float:
@@ -78,6 +112,24 @@ class Profile(ExecutionTraceSink):
     def __init__(self) -> None:
         self._programs: dict[int, ProgramProfile] = {}
         self._lock = ForkSafeLock()
+        self.timeline = Timeline()
+        self.spans: dict[str, KernelTotals] = {}
+        """Calls and seconds of each kind of work beside programs, by name."""
+        self.started = time.perf_counter()
+        self.date = datetime.now(UTC)
+        """When it began."""
+        self._ended: float | None = None
+        self._begun: dict[tuple[int, int], list[float]] = defaultdict(list)
+        """When compilations and runs began that have not ended, by thread and program."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it lasted, or has lasted so far."""
+        return (self._ended or time.perf_counter()) - self.started
+
+    def end(self) -> None:
+        """Stop the clock."""
+        self._ended = time.perf_counter()
 
     @property
     def programs(self) -> Mapping[int, ProgramProfile]:
@@ -88,20 +140,54 @@ class Profile(ExecutionTraceSink):
     @override
     def before_program(self, event: CompileStart) -> None:
         with self._lock:
-            self._programs[event.number] = ProgramProfile(event.origin, event.backend)
+            made = ProgramProfile(event.origin, event.backend, event.reason)
+            made.memory = ProgramMemory.of(event.program, event.roles)
+            self._programs[event.number] = made
+            self._begin(event.number)
 
     @override
     def after_program(self, event: CompileEnd) -> None:
         with self._lock:
-            self._program(event.number).compile_seconds += event.seconds
+            program = self._program(event.number)
+            program.compile_seconds += event.seconds
+            program.found = event.found
+            if event.optimized is not None:
+                params = event.optimized.main.body.params
+                program.inputs = tuple(param.name or "" for param in params)
+            self._end("compile", "compile program", program.origin, event.number)
+
+    @override
+    def before_run(self, event: RunStart) -> None:
+        with self._lock:
+            program = self._program(event.number)
+            program.layer = ""
+            program.memory.see(event.shapes)
+            self._begin(event.number)
 
     @override
     def after_kernel(self, event: KernelEvent) -> None:
         run = event.run
+        totals = KernelTotals(1, run.seconds, run.nbytes, run.operations)
         with self._lock:
-            kernels = self._program(event.number).kernels
-            totals = kernels.setdefault((run.kernel, run.operands), KernelTotals())
-            totals.add(1, run.seconds, run.nbytes)
+            program = self._program(event.number)
+            names = (program.inputs[at] for at in run.inputs if at < len(program.inputs))
+            program.layer = layer_of(names) or program.layer
+            program.kernels.setdefault((run.kernel, run.operands), KernelTotals()).add(totals)
+            program.layers.setdefault(program.layer, KernelTotals()).add(totals)
+            began = time.perf_counter() - run.seconds if run.started is None else run.started
+            thread = threading.get_ident()
+            self.timeline.add(
+                Interval(
+                    "kernel",
+                    run.kernel,
+                    run.operands,
+                    began,
+                    run.seconds,
+                    thread,
+                    event.number,
+                    program.layer,
+                )
+            )
 
     @override
     def after_run(self, event: RunEnd) -> None:
@@ -109,6 +195,25 @@ class Profile(ExecutionTraceSink):
             program = self._program(event.number)
             program.runs += 1
             program.seconds += event.seconds
+            self._end("run", "run program", program.origin, event.number)
+
+    def after_span(self, span: Span) -> None:
+        """Count work beside programs."""
+        with self._lock:
+            self.spans.setdefault(span.name, KernelTotals()).add(KernelTotals(1, span.seconds))
+            self.timeline.add(
+                Interval("span", span.name, span.detail, span.started, span.seconds, span.thread)
+            )
+
+    def _begin(self, number: int) -> None:
+        self._begun[threading.get_ident(), number].append(time.perf_counter())
+
+    def _end(self, kind: Kind, name: str, detail: str, number: int) -> None:
+        thread, now = threading.get_ident(), time.perf_counter()
+        begun = self._begun[thread, number]
+        if begun:
+            began = begun.pop()
+            self.timeline.add(Interval(kind, name, detail, began, now - began, thread, number))
 
     def _program(self, number: int) -> ProgramProfile:
         return self._programs.setdefault(number, ProgramProfile("compiled before", ""))
@@ -122,6 +227,8 @@ class Profile(ExecutionTraceSink):
                     "number": number,
                     "origin": program.origin,
                     "backend": program.backend,
+                    "reason": program.reason,
+                    "optimized_before": program.found,
                     "compile_s": program.compile_seconds,
                     "runs": program.runs,
                     "seconds": program.seconds,
@@ -129,7 +236,7 @@ class Profile(ExecutionTraceSink):
                 }
                 for number, program in programs.items()
             ],
-            "kernels": _kernel_fields(_merged(programs.values()), _seconds(programs.values())),
+            "kernels": _kernel_fields(merged(programs.values()), _seconds(programs.values())),
         }
 
     def table(self) -> str:
@@ -142,31 +249,36 @@ class Profile(ExecutionTraceSink):
                 f"{number:8}{program.runs:8}{1000 * program.seconds:11.2f}{share:>12}"
                 f"  {clipped(program.origin, 60)} on {program.backend or 'its backend'}"
             )
-        return "\n".join([*lines, *_kernel_lines(_merged(ran.values()), _seconds(ran.values()))])
+        return "\n".join([*lines, *_kernel_lines(merged(ran.values()), _seconds(ran.values()))])
 
 
 @contextmanager
-def profiling() -> Generator[Profile]:
-    """Scope in which all programs of the process are profiled; runs take longer meanwhile."""
-    profile = Profile()
+def recording(profile: Profile) -> Generator[None]:
+    """Scope in which `profile` hears of all programs of the process; runs take longer meanwhile."""
     install(profile)
     try:
-        yield profile
+        with spans_told(profile.after_span):
+            yield
     finally:
         uninstall(profile)
+        profile.end()
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return None if one is None or other is None else one + other
 
 
 def _seconds(programs: Iterable[ProgramProfile]) -> float:
     return sum(program.seconds for program in programs)
 
 
-def _merged(programs: Iterable[ProgramProfile]) -> Kernels:
-    merged: Kernels = {}
+def merged(programs: Iterable[ProgramProfile]) -> Kernels:
+    """Return the totals over several programs."""
+    sums: Kernels = {}
     for program in programs:
         for key, totals in program.kernels.items():
-            sums = merged.setdefault(key, KernelTotals())
-            sums.add(totals.calls, totals.seconds, totals.nbytes)
-    return merged
+            sums.setdefault(key, KernelTotals()).add(totals)
+    return sums
 
 
 def _costliest_first(kernels: Kernels) -> list[tuple[tuple[str, str], KernelTotals]]:
@@ -183,6 +295,8 @@ def _kernel_fields(kernels: Kernels, seconds: float) -> list[dict[str, object]]:
             "share": totals.seconds / seconds if seconds else None,
             "bytes": totals.nbytes,
             "gb_per_s": totals.gb_per_s,
+            "operations": totals.operations,
+            "gflop_per_s": totals.gflop_per_s,
         }
         for (kernel, operands), totals in _costliest_first(kernels)
     ]

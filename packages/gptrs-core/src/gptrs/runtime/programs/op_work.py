@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 from gptrs.ir.op import Op
@@ -26,6 +25,7 @@ from gptrs.ir.ops.layout import Reshape, Slice
 from gptrs.ir.ops.sorting import Sort, TopK
 from gptrs.ir.ops.window import ReduceWindow
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 
 Types = Sequence[TensorType]
 TRANSCENDENTAL = frozenset(

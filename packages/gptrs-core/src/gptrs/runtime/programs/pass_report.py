@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gptrs.ir.program import Program
 from gptrs.optimizer import recording
 from gptrs.optimizer.pass_base import RewritePass
 from gptrs.optimizer.pipeline import find_pass
 from gptrs.optimizer.stage import instruction_count
+from gptrs.quick_dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 
 from gptrs.backend.memory_plan import program_peak_bytes
 from gptrs.ir.ops.control_flow import Cond, Scan
 from gptrs.ir.ops.creation import Constant
 from gptrs.ir.program import Instruction, Program, Region
 from gptrs.ir.specialize import symbols
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.programs.op_work import Work, op_work
 
 
@@ -152,7 +153,7 @@ def _constant_bytes(program: Program) -> int:
     )
 
 
-@dataclass
+@dataclass()
 class _WorkCounter:
     """Adds up the work of regions by op; that of the functions they call is known already."""
 

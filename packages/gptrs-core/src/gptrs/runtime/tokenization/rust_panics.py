@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -20,7 +21,7 @@ def panics_unheard() -> Generator[None]:
     """
     with _lock:
         try:
-            kept, aside = os.dup(_STDERR), os.memfd_create("stderr")
+            kept, aside = os.dup(_STDERR), _new_file()
         except OSError:  # no standard error, or no descriptor left
             yield
             return
@@ -34,6 +35,14 @@ def panics_unheard() -> Generator[None]:
         finally:
             os.close(kept)
             os.close(aside)
+
+
+def _new_file() -> int:
+    """Return the descriptor of an empty file without a name, in memory where that is possible."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create("stderr")
+    with tempfile.TemporaryFile() as file:
+        return os.dup(file.fileno())
 
 
 def _pass_on(aside: int) -> None:

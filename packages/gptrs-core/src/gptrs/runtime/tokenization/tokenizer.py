@@ -4,31 +4,78 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from contextlib import nullcontext
 
-from tokenizers import Encoding
+from tokenizers import AddedToken, Encoding
 
-from gptrs.errors import UsageError
+from gptrs.checkpoint.models.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
+from gptrs.errors import ModelError, UsageError
+from gptrs.quoting import quoted
+from gptrs.runtime.tokenization.missing_tokens import add_missing, set_prefix_space
 from gptrs.runtime.tokenization.rust_panics import panics_unheard
+from gptrs.runtime.tokenization.special_tokens import added_tokens
 from gptrs.runtime.tokenization.text_slices import SLICE, is_sliceable, slices
-from gptrs.runtime.tokenization.tokenizer_file import (
-    read_tokenizer,
-    without_panics,
-)
+from gptrs.runtime.tokenization.tokenizer_file import read_tokenizer, without_panics
 from gptrs.runtime.tokenization.tokenizer_growth import MOST_BYTES, grown, made_bytes, steps_of
+from gptrs.spans import span
+
+_CONFIG = "tokenizer_config.json"
+_OLDER = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
+
+
+def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
+    """Return the tokenizer in the files of a model; ModelError when there is none.
+
+    Of the older files beside it, `tokenizer.model` or `vocab.json`, transformers makes one.
+    """
+    data = files.read_bytes(TOKENIZER, limit=MAX_TOKENIZER_BYTES)
+    if data is not None:
+        return TextTokenizer(data, TOKENIZER, added_tokens(files), _prefix_space(files))
+    older = next((file for file in _OLDER if files.has_file(file)), None)
+    if older is None:
+        hint = "add the file, or give token ids instead of text (--prompt-ids)"
+    else:
+        hint = (
+            f"make one of its {older} with transformers: `AutoTokenizer.from_pretrained(FOLDER)"
+            ".save_pretrained(FOLDER)`"
+        )
+    raise ModelError(f"{quoted(name)} has no {TOKENIZER}", hint=hint)
+
+
+def _prefix_space(files: ModelSource) -> bool | None:
+    """Return `add_prefix_space` of tokenizer_config.json, None where it does not say."""
+    found = (files.read_json(_CONFIG) or {}).get("add_prefix_space")
+    return found if isinstance(found, bool) else None
 
 
 class TextTokenizer:
-    """The tokenizer of a model, as its `tokenizer.json` defines it."""
+    """The tokenizer of a model, as its `tokenizer.json` and the files beside it define it."""
 
-    def __init__(self, data: bytes, name: str) -> None:
-        """Read the content `data` of a file `name`; ModelError says what is wrong with it."""
+    def __init__(
+        self,
+        data: bytes,
+        name: str,
+        added: Sequence[tuple[int | None, AddedToken]] = (),
+        prefix_space: bool | None = None,
+    ) -> None:
+        """Read the content `data` of a file `name`; ModelError says what is wrong with it.
+
+        `added` are more tokens and the numbers that they must have, None for any. `prefix_space`
+        says whether a space precedes the text, None leaves that to the file.
+        """
         self._name = name
         self._tokenizer = read_tokenizer(data, name)
+        with panics_unheard():
+            without_panics(lambda: add_missing(self._tokenizer, added, name), name)
+        set_prefix_space(self._tokenizer, prefix_space)
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         parts = self._tokenizer.normalizer, self._tokenizer.pre_tokenizer
         self._growth = grown(step for part in parts for step in steps_of(part))
         self._sliceable: bool | None = None
+        # Of all decoders only one that strips ends of tokens panics: at a token that is shorter.
+        steps = steps_of(self._tokenizer.decoder)
+        self._decode_panics = any(step.get("stop") for step in steps)
 
     def __repr__(self) -> str:
         return f"<TextTokenizer of {self._name}: {self._tokenizer.get_vocab_size()} tokens>"
@@ -40,7 +87,8 @@ class TextTokenizer:
         UsageError for text that has no UTF-8 form, as it holds unpaired surrogates; for one that is
         too long for the steps of this tokenizer, if it cannot be encoded in slices.
         """
-        return self._encoded(text, special).ids
+        with span("tokenize"):
+            return self._encoded(text, special).ids
 
     def encode_within(self, text: str, limit: int) -> list[int]:
         """Return the tokens of `text`, cut so that they fit `limit` with the special tokens.
@@ -60,9 +108,16 @@ class TextTokenizer:
     def decode(self, tokens: Sequence[int], *, special: bool = False) -> str:
         """Return the text of `tokens`, with `special` ones only if set; bad UTF-8 is U+FFFD."""
         decode = self._tokenizer.decode
-        return without_panics(
-            lambda: decode(list(tokens), skip_special_tokens=not special), self._name
-        )
+        with panics_unheard() if self._decode_panics else nullcontext():
+            return without_panics(
+                lambda: decode(list(tokens), skip_special_tokens=not special), self._name
+            )
+
+    def piece(self, token: int) -> str | None:
+        """Return the entry of the vocabulary for a token, such as `Ġthe`; None for an unknown."""
+        if token < 0:
+            return None
+        return without_panics(lambda: self._tokenizer.id_to_token(token), self._name)
 
     def _encoded(self, text: str, special: bool) -> Encoding:
         try:

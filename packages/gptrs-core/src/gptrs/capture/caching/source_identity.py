@@ -1,0 +1,194 @@
+"""The source code that this process runs, in digests: what other code made is not found by them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache
+from types import FunctionType, ModuleType
+from typing import cast
+
+from gptrs import quick_dataclass
+
+_SETTLED_NS = 2_000_000_000
+"""Clocks of file systems are coarse, and what a process imports first it may read before it."""
+_MOST_FILES = 4000
+"""Files of a package from which on looking at them all takes too long."""
+
+
+def _process_start() -> int:
+    """Return when this process began, in nanoseconds since the epoch; now where nothing tells."""
+    try:
+        with open("/proc/self/stat", encoding="ascii", errors="replace") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+        booted = time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+        return booted + ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return time.time_ns()
+
+
+BEGAN_NS = _process_start()
+"""When this process began: a file that is younger may not be the code that was imported."""
+
+
+def package_of(module: str) -> str:
+    """Return the top-level package of a module."""
+    return module.partition(".")[0]
+
+
+def packages_digest(packages: Iterable[str]) -> str | None:
+    """Return a digest of all source files of imported packages, by path, size and times.
+
+    None where that does not tell what code runs: for a package without source files, with one that
+    changed after this process began, or with thousands of them.
+    """
+    digests = [_package_digest(name) for name in sorted(set(packages))]
+    known = [digest for digest in digests if digest is not None]
+    return sys.version + " ".join(known) if len(known) == len(digests) else None
+
+
+@cache
+def _package_digest(name: str) -> str | None:
+    module = sys.modules.get(name)
+    digest, count = hashlib.blake2b(name.encode(), digest_size=16), 0
+    for path in () if module is None else _sources(module):
+        found, count = _file_digest(path), count + 1
+        if found is None or count > _MOST_FILES:
+            return None
+        digest.update(f"{path}\0{found}\0".encode())
+    return digest.hexdigest() if count else None
+
+
+def _sources(package: ModuleType) -> Iterator[str]:
+    folders = list(cast("Sequence[str]", getattr(package, "__path__", ())))
+    file = cast("str | None", getattr(package, "__file__", None))
+    if not folders and file is not None:
+        yield file
+    for folder in folders:
+        yield from _below(folder)
+
+
+def _below(folder: str) -> Iterator[str]:
+    """Yield the Python files of a folder and those below it, sorted."""
+    with os.scandir(folder) as found:
+        entries = sorted((entry.name, entry.is_dir(), entry.path) for entry in found)
+    for name, is_folder, path in entries:
+        if is_folder and name != "__pycache__":
+            yield from _below(path)
+        elif name.endswith(".py"):
+            yield path
+
+
+def _file_digest(path: str) -> str | None:
+    """Return what changes with every change of a file; None if it may have changed since import.
+
+    The time of the last change of the inode cannot be set: not even `touch -d` hides a change.
+    """
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    changed = max(found.st_mtime_ns, found.st_ctime_ns)
+    if changed > BEGAN_NS - _SETTLED_NS:
+        return None
+    return f"{found.st_ino} {found.st_size} {found.st_mtime_ns} {found.st_ctime_ns}"
+
+
+Sources = tuple[tuple[str, str], ...]
+"""Files with their digests."""
+
+
+def other_sources(packages: Iterable[str]) -> Sources | None:
+    """Return the files of all imported modules but those of `packages` and of Python itself.
+
+    None if one of them changed after this process began.
+    """
+    left_out = {*packages, *sys.stdlib_module_names}
+    paths = {
+        file
+        for name, module in list(sys.modules.items())
+        if package_of(name) not in left_out
+        and isinstance(file := getattr(module, "__dict__", {}).get("__file__"), str)
+    }
+    digests = [(path, _file_digest(path)) for path in sorted(paths)]
+    known = tuple([(path, digest) for path, digest in digests if digest is not None])
+    return known if len(known) == len(digests) else None
+
+
+def unchanged(sources: Sources) -> bool:
+    """Return whether these files are what they were."""
+    return all(_file_digest(path) == digest for path, digest in sources)
+
+
+_UNUSED = (
+    "gptrs.capture.caching", "gptrs.checkpoint", "gptrs.ir", "gptrs.plugins", "gptrs.runtime",
+)  # fmt: skip
+"""Modules that no capture calls, or that define what programs are; looking at them takes long."""
+Names = dict[str, str]
+"""A digest for each module: of its constants, and of where its functions and classes are from."""
+
+
+def foreign_names(packages: Iterable[str]) -> Names:
+    """Return which functions and classes the imported modules of `packages` have from elsewhere.
+
+    One that somebody put in the place of another one makes a difference, and so does another value
+    of a constant.
+    """
+    wanted = frozenset(packages)
+    return {
+        name: _foreign(vars(module))
+        for name, module in list(sys.modules.items())
+        if package_of(name) in wanted and not name.startswith(_UNUSED)
+    }
+
+
+def same_names(known: Names, packages: Iterable[str]) -> bool:
+    """Return whether the modules that are imported here and were there have the same names."""
+    return all(known.get(name, found) == found for name, found in foreign_names(packages).items())
+
+
+def _foreign(namespace: dict[str, object]) -> str:
+    """Return a digest of what is not the function or class of its name in the source."""
+    found: list[str] = []
+    own = namespace.get("__name__")
+    for name, value in namespace.items():
+        if type(value) is FunctionType:
+            if value.__globals__ is not namespace or value.__name__ != name:
+                found.append(f"{name} {_code_name(value)}")
+        elif type(value) in _VALUES:
+            if name.isupper():
+                found.append(f"{name} {value!r}")
+        elif isinstance(value, type):
+            if value.__module__ != own:
+                found.append(f"{name} {value.__module__}.{value.__qualname__}")
+                continue
+            for attribute, inner in vars(cast("type[object]", value)).items():
+                function = _function_in(inner) if type(inner) in _WRAPPERS else inner
+                if type(function) is FunctionType and _is_foreign(function, namespace):
+                    found.append(f"{name}.{attribute} {_code_name(function)}")
+    found.sort()
+    return hashlib.blake2b("\n".join(found).encode(), digest_size=8).hexdigest()
+
+
+def _is_foreign(function: FunctionType, namespace: dict[str, object]) -> bool:
+    """Whether a method is neither of its module nor one that a dataclass compiles when needed."""
+    return (
+        function.__globals__ is not namespace
+        and function.__code__.co_filename not in quick_dataclass.FILES
+    )
+
+
+_VALUES = (bool, int, float, str)
+_WRAPPERS = (classmethod, staticmethod, property)
+
+
+def _function_in(wrapped: object) -> object:
+    return wrapped.fget if isinstance(wrapped, property) else getattr(wrapped, "__func__", None)
+
+
+def _code_name(function: FunctionType) -> str:
+    """Return where the code of a function is from, whatever it calls itself."""
+    return f"{function.__globals__.get('__name__')}.{function.__code__.co_qualname}"

@@ -1,0 +1,183 @@
+"""Captures on disk: the step of a function that an earlier process captured, without calling it.
+
+A wrong step would be the worst outcome. So nothing is looked for, and nothing kept, unless all is
+known that decides a capture: the `Closure` of the function, the call, the code of all packages that
+are imported, settings, machine. The author of the closure promises that nothing else does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Sequence
+
+from gptrs.backend.protocol import Backend, InputRole
+from gptrs.capture import execute, late_binding
+from gptrs.capture.backend_choice import chosen_backend
+from gptrs.capture.caching.optimization_key import machine
+from gptrs.capture.caching.optimized_programs import KeptCapture, optimized_programs
+from gptrs.capture.caching.source_identity import (
+    foreign_names,
+    other_sources,
+    package_of,
+    packages_digest,
+    same_names,
+    unchanged,
+)
+from gptrs.capture.compilation import Prepared, prepare_optimized, settings_for
+from gptrs.capture.events import trace
+from gptrs.capture.graph import Leaf, common_backend, role_of
+from gptrs.capture.jitting.captured_function import Capture, JitCall
+from gptrs.capture.jitting.closure import Closure, Describe
+from gptrs.capture.jitting.plain_structure import NotPlainError, plain_structure, structure_of
+from gptrs.capture.jitting.pytree import Structure
+from gptrs.ir.size_guards import SizeGuards
+from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
+
+_VARIABLES = "GPTRS_"
+"""The beginning of the names of environment variables that may change a capture."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepInterface:
+    """The arguments, closed-over tensors and results of a step."""
+
+    types: Sequence[TensorType]
+    """Of the tensors of the arguments."""
+    bound: Sequence[Leaf]
+    """Closed-over tensors, the parameters last."""
+    outputs: Structure
+    output_types: Sequence[TensorType]
+
+    @classmethod
+    def of(cls, capture: Capture) -> StepInterface:
+        """Return that of a captured function."""
+        types = [argument.type for argument in capture.arguments]
+        return cls(types, capture.bound, capture.outputs, capture.output_types)
+
+
+def donating_roles(call: JitCall, bound: Sequence[Leaf]) -> list[InputRole]:
+    """Return the roles of the inputs of a step: the arguments, then the closed-over tensors."""
+    donated = call.donated()
+    roles = [
+        InputRole.DONATED if position in donated else InputRole.ARGUMENT
+        for position in range(len(call.tensors))
+    ]
+    return roles + [role_of(leaf) for leaf in bound]
+
+
+@dataclass(frozen=True, slots=True)
+class CaptureRecord:
+    """The place on disk of the capture of one call."""
+
+    key: str
+    closure: Closure
+    backend: Backend
+    packages: frozenset[str]
+    name: str
+    reads: int
+    """Values that were read in this process before the capture."""
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        describe: Describe,
+        call: JitCall,
+        types: Sequence[TensorType],
+        inputs: Sequence[Leaf],
+    ) -> CaptureRecord | None:
+        """Return the record of a call with tensors of these types.
+
+        None if something about it is unknown, if it is traced, and without a folder for it.
+        """
+        late_binding.load_trace_sinks()
+        if any(call.context) or trace.sinks() or not optimized_programs().keeps:
+            return None
+        closure = describe()
+        if closure is None:
+            return None
+        backend = common_backend([*inputs, *closure.leaves], name) or chosen_backend()
+        kind = type(backend)
+        packages = closure.packages | {"gptrs", package_of(kind.__module__)}
+        code = packages_digest(packages)
+        try:
+            arguments = list(map(plain_structure, call.structures))
+        except NotPlainError:
+            return None
+        if code is None or "<locals>" in kind.__qualname__:
+            return None
+        known = (
+            "capture",
+            name,
+            closure.text,
+            call.shape.labels,
+            arguments,
+            sorted(call.donated()),
+            list(map(str, types)),
+            [None if leaf.backend is None else leaf.backend.name for leaf in inputs],
+            (kind.__module__, kind.__qualname__, backend.name),
+            settings_for(backend),
+            execute.streaming_of(closure.leaves),
+            (code, sys.flags.optimize, machine()),
+            sorted((k, v) for k, v in os.environ.items() if k.startswith(_VARIABLES)),
+        )
+        key = hashlib.blake2b(repr(known).encode(), digest_size=20).hexdigest()
+        return cls(key, closure, backend, packages, name, execute.values_read())
+
+    def find(
+        self, call: JitCall, types: Sequence[TensorType], guards: SizeGuards | None
+    ) -> tuple[StepInterface, Prepared] | None:
+        """Return the step of a call, compiled from the kept program; None if there is none."""
+        found = optimized_programs().find_capture(self.key, guards, self._holds)
+        if found is None:
+            return None
+        kept, split = found
+        bound = [self.closure.leaves[position] for position in kept.bound]
+        interface = StepInterface(types, bound, structure_of(kept.outputs), kept.output_types)
+        prepared = prepare_optimized(
+            split,
+            self.backend,
+            donating_roles(call, bound),
+            origin=f"jit {self.name}",
+            streaming=execute.streaming_of(bound),
+            guards=guards,
+        )
+        return interface, prepared
+
+    def _holds(self, kept: KeptCapture) -> bool:
+        return unchanged(kept.sources) and same_names(kept.names, self.packages)
+
+    def keep(
+        self, interface: StepInterface, backend: Backend, optimized: str, decided: tuple[int, ...]
+    ) -> None:
+        """Keep what a capture gave, unless it used more than this record tells.
+
+        `optimized` is the name of the program that it became, `decided` the guards of that.
+        """
+        places = {leaf: position for position, leaf in enumerate(self.closure.leaves)}
+        sources = other_sources(self.packages)
+        if (
+            sources is None
+            or backend is not self.backend
+            or execute.values_read() != self.reads
+            or not all(leaf in places for leaf in interface.bound)
+        ):
+            return
+        try:
+            outputs = plain_structure(interface.outputs)
+            structure_of(outputs)
+        except NotPlainError:
+            return
+        kept = KeptCapture(
+            optimized,
+            decided,
+            tuple([places[leaf] for leaf in interface.bound]),
+            outputs,
+            tuple(interface.output_types),
+            sources,
+            foreign_names(self.packages),
+        )
+        optimized_programs().keep_capture(self.key, kept)

@@ -1,0 +1,237 @@
+"""Reading GGUF files of llama.cpp through a memory mapping, quantized tensors part by part."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from typing_extensions import override
+
+from gptrs.backend.weight_identity import WeightIdentity, file_digest
+from gptrs.checkpoint.files.open_file import open_regular, resolved
+from gptrs.checkpoint.formats.gguf_header import GgufHeader, GgufTensor, read_gguf_header
+from gptrs.checkpoint.formats.gguf_types import BlockFormat, Fields
+from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
+from gptrs.checkpoint.formats.packed_bits import packed_bits
+from gptrs.checkpoint.formats.safetensors_header import TensorEntry
+from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor
+from gptrs.errors import CheckpointError
+from gptrs.ir import dtypes
+from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import quoted
+
+_ELEMENTS = 2**24
+"""About how many elements of a quantized tensor are decoded at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How a model knows a tensor of the file: its `name`, and what llama.cpp changed about it.
+
+    With `heads`, the rows of each head are in the order of interleaved rotary embeddings, in which
+    the two halves of a head alternate. `transposed` matrices are the other way round in the model.
+    """
+
+    name: str
+    heads: int | None = None
+    transposed: bool = False
+
+
+class GgufFile(MappedTensors):
+    """An open GGUF file; its tensors have the names, shapes and rows that `places` gives them."""
+
+    def __init__(
+        self, path: Path, descriptor: int, header: GgufHeader, places: Mapping[str, Place]
+    ) -> None:
+        """Map the file behind `descriptor`, which stays the caller's.
+
+        `places` has all tensors of `header`. CheckpointError if the file cannot be mapped.
+        """
+        self._tensors = {places[each.name].name: each for each in header.tensors}
+        self._places = {place.name: place for place in places.values()}
+        entries = {name: self._entry(name, each) for name, each in self._tensors.items()}
+        super().__init__(path, descriptor, header.size, entries)
+
+    @classmethod
+    def open(
+        cls,
+        path: str | os.PathLike[str],
+        placed: Callable[[GgufHeader], Mapping[str, Place]],
+        *,
+        known: GgufHeader | None = None,
+    ) -> GgufFile:
+        """Map the file and check its whole header; CheckpointError says what is wrong with it.
+
+        `placed` gives the places of all tensors in a header. A `known` header that was read before
+        is not read again where the file is still the same.
+        """
+        with open_header(path, known) as (descriptor, header):
+            return cls(Path(path), descriptor, header, placed(header))
+
+    @override
+    def type_of(self, name: str) -> TensorType:
+        """Return dtype and shape, f32 where the tensor is quantized; CheckpointError if absent."""
+        entry = self.entry(name)
+        return TensorType(entry.dtype or dtypes.f32, entry.shape)
+
+    @override
+    def read(self, name: str) -> np.ndarray:
+        """Return the tensor: a view of the mapping, or a copy where it is stored otherwise."""
+        type_ = self.type_of(name)
+        if type_.size and (self.quantized(name) is not None or self._is_moved(name)):
+            array = np.concatenate(list(self._stored_rows(name)))
+            array = _transposed(array) if self._places[name].transposed else array
+            array = np.ascontiguousarray(array).reshape(type_.shape)
+            array.flags.writeable = False
+            return array
+        return super().read(name)
+
+    @override
+    def parts(self, name: str) -> Iterator[np.ndarray]:
+        """Yield the elements in order, as flat arrays; errors are those of `read`."""
+        if self.quantized(name) is None and not self._is_moved(name):
+            yield from super().parts(name)
+        elif self._places[name].transposed:
+            yield self.read(name).reshape(-1)
+        else:
+            yield from (rows.reshape(-1) for rows in self._stored_rows(name))
+
+    @override
+    def identity_of(self, name: str) -> WeightIdentity | None:
+        """Return what tells the tensor, as `read` gives it, from all others; None if too new."""
+        found = super().identity_of(name)
+        return found if found is None else found.computed(f"read as {self._places[name]}")
+
+    def quantized(self, name: str) -> QuantizedTensor | None:
+        """Return how a tensor is quantized, None if it is not."""
+        self.entry(name)
+        tensor, place = self._tensors[name], self._places[name]
+        form = tensor.type.format
+        if form is None:
+            return None
+        blocks = tensor.shape[-1] // tensor.type.block
+        outer = tensor.shape[:-1]
+        types: dict[Part, TensorType] = {
+            part: TensorType(dtype, (*outer, blocks * count))
+            for part, (dtype, count) in form.parts.items()
+        }
+        codes = dtypes.si8 if form.signed else dtypes.ui8
+        packed = TensorType(codes, (*outer, tensor.shape[-1] * form.bits // 8))
+        return QuantizedTensor(
+            tensor.type.name,
+            tensor.shape,
+            {"codes": packed, **types},
+            form.bits,
+            form.group_size,
+            form.zero_point,
+            form.super_group,
+            form.table,
+            place.transposed,
+        )
+
+    def read_part(self, name: str, part: Part) -> np.ndarray:
+        """Return a part of a quantized tensor, cut out of its blocks; CheckpointError as `read`."""
+        quantized, form = self.quantized(name), self._tensors[name].type.format
+        assert quantized is not None, f"{name} is not quantized"
+        assert form is not None, f"{name} is not quantized"
+        type_ = quantized.parts[part]
+        rows = type_.size // max(1, type_.shape[-1])
+        result = np.empty((rows, type_.shape[-1]), type_.dtype.numpy)
+        start = 0
+        for blocks in self._blocks(name):
+            found = _part_of(blocks, part, form)
+            result[start : start + len(found)] = found
+            start += len(found)
+        ordered = self._in_order(name, result).reshape(type_.shape)
+        ordered.flags.writeable = False
+        return ordered
+
+    def identity_of_part(self, name: str, part: Part) -> WeightIdentity | None:
+        """Return what tells the part from all other arrays; None if the file is too new."""
+        found = self.identity_of(name)
+        return found if found is None else found.computed(part)
+
+    def _entry(self, name: str, tensor: GgufTensor) -> TensorEntry:
+        shape = tensor.shape
+        if self._places[name].transposed:
+            shape = (*shape[:-2], shape[-1], shape[-2])
+        type_ = tensor.type
+        return TensorEntry(name, type_.name, type_.dtype, shape, tensor.offset, tensor.nbytes)
+
+    def _is_moved(self, name: str) -> bool:
+        return self._places[name].heads is not None or self._places[name].transposed
+
+    def _blocks(self, name: str) -> Iterator[np.ndarray]:
+        """Yield the blocks of some rows at a time, ui8 [rows, blocks, bytes], as stored."""
+        tensor = self._tensors[name]
+        if not math.prod(tensor.shape):
+            return
+        row = (tensor.shape[-1] // tensor.type.block, tensor.type.block_bytes)
+        rows = max(1, _ELEMENTS // tensor.shape[-1])
+        for raw in self.byte_parts(name, rows * math.prod(row)):
+            yield raw.reshape(-1, *row)
+
+    def _stored_rows(self, name: str) -> Iterator[np.ndarray]:
+        """Yield the values of rows, in the order of the model."""
+        quantized, tensor = self.quantized(name), self._tensors[name]
+        if self._places[name].heads is not None:
+            whole = [self._values(blocks, quantized, tensor) for blocks in self._blocks(name)]
+            yield self._in_order(name, np.concatenate(whole))
+            return
+        for blocks in self._blocks(name):
+            yield self._values(blocks, quantized, tensor)
+
+    def _values(
+        self, blocks: np.ndarray, quantized: QuantizedTensor | None, tensor: GgufTensor
+    ) -> np.ndarray:
+        form = tensor.type.format
+        if quantized is None or form is None:
+            dtype = tensor.type.dtype
+            assert dtype is not None, "a type is plain or has a format"
+            return np.ascontiguousarray(blocks).view(dtype.numpy).reshape(len(blocks), -1)
+        fields: Fields = {
+            part: _part_of(blocks, part, form, packed=False) for part in quantized.parts
+        }
+        return quantized.values(fields)
+
+    def _in_order(self, name: str, rows: np.ndarray) -> np.ndarray:
+        """Return the rows of each head with the first half first, as rotary embeddings have it."""
+        heads = self._places[name].heads
+        if heads is None:
+            return rows
+        half = self._tensors[name].shape[0] // heads // 2
+        return rows.reshape(heads, half, 2, -1).swapaxes(1, 2).reshape(rows.shape)
+
+
+@contextmanager
+def open_header(
+    path: str | os.PathLike[str], known: GgufHeader | None = None
+) -> Generator[tuple[int, GgufHeader]]:
+    """Scope of a descriptor of a GGUF file, and its header; CheckpointError if it is not sound."""
+    descriptor = open_regular(resolved(path, CheckpointError), CheckpointError)
+    try:
+        same = known is not None and known.digest == file_digest(os.fstat(descriptor))
+        yield descriptor, known if known and same else read_gguf_header(descriptor, str(path))
+    except OSError as problem:
+        raise CheckpointError(f"cannot read {quoted(str(path), 200)}: {problem}") from problem
+    finally:
+        os.close(descriptor)
+
+
+def _part_of(
+    blocks: np.ndarray, part: Part, form: BlockFormat, *, packed: bool = True
+) -> np.ndarray:
+    """Return a part of rows of blocks [rows, blocks, bytes], as [rows, ..]."""
+    found = form.decode(blocks.reshape(-1, blocks.shape[-1]))[part]
+    if part == "codes" and packed:
+        found = packed_bits(found, form.bits)
+    return found.reshape(len(blocks), -1)
+
+
+def _transposed(array: np.ndarray) -> np.ndarray:
+    return array.swapaxes(-1, -2)

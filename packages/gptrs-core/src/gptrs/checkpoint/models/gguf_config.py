@@ -1,0 +1,202 @@
+"""From the metadata of a GGUF file to the config and the names that the kinds of models know.
+
+Kinds are architectures of llama.cpp. `mistral` models are of the architecture `llama` there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from gptrs.checkpoint.config_fields import Fields
+from gptrs.checkpoint.formats.gguf import Place
+from gptrs.checkpoint.formats.gguf_header import GgufHeader, GgufTensor
+from gptrs.errors import ModelError
+from gptrs.quoting import listed, quoted
+
+_LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
+_LLAMA = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "attn_q_norm": "self_attn.q_norm",
+    "attn_k_norm": "self_attn.k_norm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+_GPT2 = {
+    "token_embd": "transformer.wte",
+    "position_embd": "transformer.wpe",
+    "output_norm": "transformer.ln_f",
+    "output": "lm_head",
+    "attn_norm": "ln_1",
+    "attn_qkv": "attn.c_attn",
+    "attn_output": "attn.c_proj",
+    "ffn_norm": "ln_2",
+    "ffn_up": "mlp.c_fc",
+    "ffn_down": "mlp.c_proj",
+}
+_GPT2_TRANSPOSED = ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
+_LAYERS_OF = {"gpt2": "transformer.h"}
+_ROPE_FACTORS = "rope_freqs.weight"
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_LLAMA3_POSITIONS = 8192
+
+
+class GgufSettings:
+    """The config of the model in a GGUF file, and the place of each of its tensors.
+
+    `rope_factors` reads the tensor `rope_freqs.weight`, if there is one. ModelError for an
+    architecture or a setting that no kind of model supports.
+    """
+
+    def __init__(
+        self,
+        header: GgufHeader,
+        path: Path,
+        tensors: Mapping[str, GgufTensor],
+        rope_factors: Callable[[], np.ndarray],
+    ) -> None:
+        metadata = header.metadata
+        self._where = f"in {quoted(str(path), 200)}"
+        general = Fields(metadata, self._where)
+        architecture = general.text("general.architecture")
+        if architecture is None or architecture not in _READERS:
+            found = "nothing" if architecture is None else quoted(architecture)
+            raise ModelError(
+                f"`general.architecture` {self._where} is {found}, which gptrs does not read",
+                hint=f"the architectures that are read: {listed(_READERS, 99)}",
+            )
+        self.architecture: str = architecture
+        start = f"{architecture}."
+        own = {key.removeprefix(start): metadata[key] for key in metadata if key.startswith(start)}
+        self._fields = Fields(own, f"of `{architecture}` {self._where}")
+        self._tensors = tensors
+        self._rope_factors = rope_factors
+        self._fields.require("expert_count", 0)
+        self.config = {"model_type": architecture, **_READERS[architecture](self)}
+
+    def place(self, tensor: GgufTensor) -> Place:
+        """Return what the model calls a tensor; its own name where the model has none for it."""
+        layer = _LAYER.fullmatch(tensor.name)
+        stem, dot, suffix = (layer[2] if layer else tensor.name).rpartition(".")
+        names = _GPT2 if self.architecture == "gpt2" else _LLAMA
+        if not dot or stem not in names or suffix not in ("weight", "bias"):
+            return Place(tensor.name)
+        layers = _LAYERS_OF.get(self.architecture, "model.layers")
+        name = f"{layers}.{layer[1]}.{names[stem]}" if layer else names[stem]
+        is_matrix = len(tensor.shape) == 2
+        turned = self.architecture == "gpt2" and stem in _GPT2_TRANSPOSED and is_matrix
+        return Place(f"{name}.{suffix}", self._heads(stem, tensor), turned)
+
+    def _heads(self, stem: str, tensor: GgufTensor) -> int | None:
+        """Return the heads whose rows llama.cpp has put in another order, None for no such."""
+        if self.architecture != "llama" or stem not in ("attn_q", "attn_k") or not tensor.shape:
+            return None
+        heads = self._fields.integer("attention.head_count")
+        if stem == "attn_k":
+            heads = self._fields.integer("attention.head_count_kv", heads)
+        if tensor.shape[0] % (2 * heads):
+            problem = f"has {tensor.shape[0]} rows, which {heads} heads cannot share"
+            raise ModelError(f"tensor {quoted(tensor.name)} {self._where} {problem}")
+        return heads
+
+    def _vocab_size(self) -> int:
+        table = self._tensors.get("token_embd.weight")
+        if table is None or len(table.shape) != 2:
+            raise ModelError(f"there is no matrix `token_embd.weight` {self._where}")
+        return table.shape[0]
+
+    def gpt2(self) -> dict[str, object]:
+        """Return the config of a `gpt2` model."""
+        fields = self._fields
+        width = fields.integer("embedding_length")
+        return {
+            "vocab_size": self._vocab_size(),
+            "n_positions": fields.integer("context_length"),
+            "n_embd": width,
+            "n_layer": fields.integer("block_count"),
+            "n_head": fields.integer("attention.head_count"),
+            "n_inner": fields.integer("feed_forward_length", 4 * width),
+            "layer_norm_epsilon": fields.number("attention.layer_norm_epsilon"),
+            "tie_word_embeddings": "output.weight" not in self._tensors,
+        }
+
+    def llama(self) -> dict[str, object]:
+        """Return the config of a `llama`, `qwen2` or `qwen3` model."""
+        fields = self._fields
+        width, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
+        head_dim = fields.integer("attention.key_length", max(1, width // heads))
+        fields.require("attention.value_length", head_dim)
+        fields.require("rope.dimension_count", head_dim)
+        config: dict[str, object] = {
+            "vocab_size": self._vocab_size(),
+            "hidden_size": width,
+            "intermediate_size": fields.integer("feed_forward_length"),
+            "num_hidden_layers": fields.integer("block_count"),
+            "num_attention_heads": heads,
+            "num_key_value_heads": fields.integer("attention.head_count_kv", heads),
+            "head_dim": head_dim,
+            "max_position_embeddings": fields.integer("context_length"),
+            "rms_norm_eps": fields.number("attention.layer_norm_rms_epsilon"),
+            "rope_parameters": self._rope(head_dim),
+            "tie_word_embeddings": "output.weight" not in self._tensors,
+        }
+        if self.architecture == "llama":
+            config["attention_bias"] = "blk.0.attn_q.bias" in self._tensors
+            config["mlp_bias"] = "blk.0.ffn_up.bias" in self._tensors
+        return config
+
+    def _rope(self, head_dim: int) -> dict[str, object]:
+        fields = self._fields
+        theta = fields.number("rope.freq_base", 10000.0)
+        kind = fields.choice("rope.scaling.type", ("none", "linear", "yarn"), "none")
+        rope: dict[str, object] = {"rope_type": "default", "rope_theta": theta}
+        if _ROPE_FACTORS in self._tensors:
+            rope |= {"rope_type": "llama3", **self._llama3(theta, head_dim)}
+        elif kind != "none":
+            rope |= {"rope_type": kind, "factor": fields.number("rope.scaling.factor")}
+        if kind == "yarn":
+            context = fields.integer("context_length")
+            original = fields.integer("rope.scaling.original_context_length", context)
+            rope["original_max_position_embeddings"] = original
+            fields.require("rope.scaling.attn_factor", 1.0)
+        return rope
+
+    def _llama3(self, theta: float, head_dim: int) -> dict[str, object]:
+        """Return the scaling that the divisors of the frequencies come from.
+
+        Files have these divisors only. ModelError if they are not those of Llama 3.
+        """
+        found = np.asarray(self._rope_factors(), np.float64).reshape(-1)
+        factor = float(found.max(initial=1.0))
+        turns = theta ** (np.arange(0, head_dim, 2) / head_dim) * 2 * np.pi  # wavelengths
+        low, high = (_LLAMA3_POSITIONS / each for each in _LLAMA3.values())
+        smooth = np.clip((_LLAMA3_POSITIONS / turns - 1) / 3, 0, 1)
+        between = 1 / ((1 - smooth) / factor + smooth)
+        wanted = np.where(turns < high, 1.0, np.where(turns > low, factor, between))
+        if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=1e-4):
+            raise ModelError(
+                f"{quoted(_ROPE_FACTORS)} {self._where} is not the scaling of Llama 3, the only"
+                " one of its kind that is read"
+            )
+        positions = {"original_max_position_embeddings": _LLAMA3_POSITIONS}
+        return {"factor": factor, **_LLAMA3, **positions}
+
+
+_READERS: Mapping[str, Callable[[GgufSettings], dict[str, object]]] = {
+    "llama": GgufSettings.llama,
+    "qwen2": GgufSettings.llama,
+    "qwen3": GgufSettings.llama,
+    "gpt2": GgufSettings.gpt2,
+}

@@ -1,0 +1,266 @@
+"""The tokenizer in the metadata of a GGUF file, as the `tokenizer.json` that means the same.
+
+Two kinds are read: BPE of bytes (`gpt2`), whose pre-tokenizer `tokenizer.ggml.pre` names, and the
+BPE of SentencePiece (`llama`), which merges by the scores of tokens.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+import numpy as np
+
+from gptrs.checkpoint.config_fields import Fields
+from gptrs.checkpoint.formats.gguf_header import MetadataValue
+from gptrs.errors import ModelError
+from gptrs.quoting import listed, quoted
+
+Part = dict[str, object]
+
+MAX_TOKENS = 2**20
+"""Most tokens of a vocabulary, four times the largest one in use."""
+LONGEST_MERGED = 64
+"""Most characters of a token that SentencePiece merges; by default it makes them of 16."""
+
+_UNKNOWN, _CONTROL, _USER_DEFINED = 2, 3, 4
+"""Numbers in `tokenizer.ggml.token_type`."""
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+_CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_END = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_UPPER, _LOWER = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+
+
+def _split(pattern: str) -> list[Part]:
+    regex = {"Regex": pattern}
+    split: Part = {"type": "Split", "pattern": regex, "behavior": "Isolated", "invert": False}
+    return [split, _byte_level(use_regex=False)]
+
+
+def _byte_level(use_regex: bool) -> Part:
+    options = {"add_prefix_space": False, "trim_offsets": True, "use_regex": use_regex}
+    return {"type": "ByteLevel", **options}
+
+
+_GPT2: list[Part] = [_byte_level(use_regex=True)]
+_DIGITS: list[Part] = [{"type": "Digits", "individual_digits": True}, *_GPT2]
+_LLAMA3 = _split(rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{{1,3}}|{_END}")
+_QWEN2 = _split(rf"{_CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}|{_END}")
+_TEKKEN = _split(
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+PRE_TOKENIZERS: Mapping[str, list[Part]] = {
+    "gpt-2": _GPT2, "gpt2": _GPT2, "smollm": _DIGITS, "starcoder": _DIGITS, "refact": _DIGITS,
+    "llama-bpe": _LLAMA3, "llama3": _LLAMA3, "llama-v3": _LLAMA3,
+    "qwen2": _QWEN2, "deepseek-r1-qwen": _QWEN2, "tekken": _TEKKEN,
+}  # fmt: skip
+"""How a text is cut before its parts are merged, by `tokenizer.ggml.pre` (llama-vocab.cpp)."""
+_BEGINNING = ("llama-bpe", "llama3", "llama-v3", "tekken")
+"""The kinds that begin a text with a token unless the file says otherwise; they also take a part
+that is a token as it is, without merging."""
+
+
+class GgufTokenizer:
+    """The tokenizer that `metadata` describes; ModelError where it is of a kind that is not read.
+
+    `where` names the file in errors.
+    """
+
+    def __init__(self, metadata: Mapping[str, MetadataValue], where: str) -> None:
+        self._metadata = metadata
+        self._fields = Fields(metadata, where)
+        self._where = where
+
+    @property
+    def is_there(self) -> bool:
+        """Whether the file has a tokenizer."""
+        return "tokenizer.ggml.tokens" in self._metadata
+
+    def token(self, which: str) -> int | None:
+        """Return the special token `tokenizer.ggml.{which}_token_id`, None if there is none."""
+        key = f"tokenizer.ggml.{which}_token_id"
+        return self._fields.integer(key, minimum=0) if key in self._metadata else None
+
+    def tokenizer_json(self) -> bytes:
+        """Return the content of a `tokenizer.json` for the library `tokenizers`."""
+        kind = self._fields.choice("tokenizer.ggml.model", ("gpt2", "llama"), "")
+        parts = self._byte_bpe() if kind == "gpt2" else self._sentencepiece()
+        whole = {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": self._added_tokens(),
+            "post_processor": self._post_processor(kind),
+            **parts,
+        }
+        return json.dumps(whole, ensure_ascii=False).encode("utf-8")
+
+    def tokenizer_config(self) -> Part:
+        """Return the content of a `tokenizer_config.json`: chat template and special tokens."""
+        config: Part = {}
+        template = self._fields.text("tokenizer.chat_template")
+        if template is not None:
+            config["chat_template"] = template
+        for which in ("bos", "eos"):
+            number = self.token(which)
+            if number is not None and self.is_there:
+                config[f"{which}_token"] = self._text_of(number)
+        return config
+
+    def generation_config(self) -> Part:
+        """Return the content of a `generation_config.json`: the tokens that begin and end texts."""
+        ends = [self.token(which) for which in ("eos", "eot", "eom")]
+        known = list(dict.fromkeys(each for each in ends if each is not None))
+        begin = self.token("bos")
+        config: Part = {"eos_token_id": known} if known else {}
+        return config if begin is None else {**config, "bos_token_id": begin}
+
+    def _byte_bpe(self) -> Part:
+        pre = self._fields.choice("tokenizer.ggml.pre", tuple(PRE_TOKENIZERS), "")
+        merges = [_halves(each) for each in self._strings("tokenizer.ggml.merges")]
+        normalizer = {"type": "NFC"} if PRE_TOKENIZERS[pre] is _QWEN2 else None
+        model = {
+            "type": "BPE",
+            "vocab": self._vocabulary(),
+            "merges": merges,
+            "ignore_merges": pre in _BEGINNING,
+        }
+        return {
+            "normalizer": normalizer,
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": PRE_TOKENIZERS[pre]},
+            "decoder": _byte_level(use_regex=True),
+            "model": model,
+        }
+
+    def _sentencepiece(self) -> Part:
+        vocabulary = self._vocabulary()
+        unknown = self.token("unknown")
+        prefixed = self._fields.boolean("tokenizer.ggml.add_space_prefix", True)
+        steps: list[Part] = [{"type": "Prepend", "prepend": _SPACE}] if prefixed else []
+        steps.append({"type": "Replace", "pattern": {"String": " "}, "content": _SPACE})
+        decoders: list[Part] = [
+            {"type": "Replace", "pattern": {"String": _SPACE}, "content": " "},
+            {"type": "ByteFallback"},
+            {"type": "Fuse"},
+        ]
+        if prefixed:
+            decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
+        model = {
+            "type": "BPE",
+            "unk_token": self._text_of(0 if unknown is None else unknown),
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "vocab": vocabulary,
+            "merges": _merges_of(vocabulary, self._scores(len(vocabulary))),
+        }
+        return {
+            "normalizer": {"type": "Sequence", "normalizers": steps},
+            "pre_tokenizer": None,
+            "decoder": {"type": "Sequence", "decoders": decoders},
+            "model": model,
+        }
+
+    def _strings(self, key: str) -> Sequence[str]:
+        found = self._metadata.get(key)
+        if not isinstance(found, list):
+            raise ModelError(f"{quoted(key)} {self._where} must be an array of strings")
+        return found
+
+    def _vocabulary(self) -> dict[str, int]:
+        tokens = self._strings("tokenizer.ggml.tokens")
+        if len(tokens) > MAX_TOKENS:
+            raise ModelError(
+                f"the vocabulary {self._where} has {len(tokens)} tokens, the limit is {MAX_TOKENS}"
+            )
+        vocabulary = {token: number for number, token in enumerate(tokens)}
+        if len(vocabulary) < len(tokens):
+            twice = [token for number, token in enumerate(tokens) if vocabulary[token] != number]
+            raise ModelError(f"the vocabulary {self._where} has {listed(twice)} several times")
+        return vocabulary
+
+    def _text_of(self, number: int) -> str:
+        tokens = self._strings("tokenizer.ggml.tokens")
+        if number >= len(tokens):
+            raise ModelError(f"there is no token {number} {self._where}, only {len(tokens)}")
+        return tokens[number]
+
+    def _scores(self, count: int) -> np.ndarray:
+        return self._numbers("tokenizer.ggml.scores", count)
+
+    def _numbers(self, key: str, count: int) -> np.ndarray:
+        found = self._metadata.get(key)
+        if not isinstance(found, np.ndarray) or len(found) != count:
+            raise ModelError(f"{quoted(key)} {self._where} must be {count} numbers")
+        return found
+
+    def _added_tokens(self) -> list[Part]:
+        """Return the tokens that are found in a text before it is cut."""
+        tokens = self._strings("tokenizer.ggml.tokens")
+        if "tokenizer.ggml.token_type" not in self._metadata:
+            return []
+        types = self._numbers("tokenizer.ggml.token_type", len(tokens))
+        options = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+        return [
+            {"id": number, "content": tokens[number], "special": special, **options}
+            for number in _places_of(types, (_UNKNOWN, _CONTROL, _USER_DEFINED))
+            for special in (bool(types[number] != _USER_DEFINED),)
+        ]
+
+    def _post_processor(self, kind: str) -> Part | None:
+        """Return what puts special tokens around a text."""
+        pre = self._metadata.get("tokenizer.ggml.pre")
+        begins = kind == "llama" or pre in _BEGINNING
+        before = self._fields.boolean("tokenizer.ggml.add_bos_token", begins)
+        after = self._fields.boolean("tokenizer.ggml.add_eos_token", False)
+        around = {
+            which: self.token(which)
+            for which, wanted in (("bos", before), ("eos", after))
+            if wanted and self.token(which) is not None
+        }
+        if not around:
+            return None
+        texts = {which: self._text_of(cast("int", number)) for which, number in around.items()}
+        first, last = (
+            [{"SpecialToken": {"id": texts[which], "type_id": 0}}] if which in texts else []
+            for which in ("bos", "eos")
+        )
+        sequences = [[{"Sequence": {"id": name, "type_id": 0}}] for name in ("A", "B")]
+        known = {
+            text: {"id": text, "ids": [around[which]], "tokens": [text]}
+            for which, text in texts.items()
+        }
+        return {
+            "type": "TemplateProcessing",
+            "single": [*first, *sequences[0], *last],
+            "pair": [*first, *sequences[0], *sequences[1], *last],
+            "special_tokens": known,
+        }
+
+
+def _places_of(array: np.ndarray, values: Sequence[int]) -> list[int]:
+    return [int(place) for place in np.flatnonzero(np.isin(array, values))]
+
+
+def _halves(merge: str) -> list[str]:
+    """Return the two tokens of a merge; the first one may begin with a space."""
+    cut = merge.find(" ", 1)
+    return [merge[:cut], merge[cut + 1 :]]
+
+
+def _merges_of(vocabulary: Mapping[str, int], scores: np.ndarray) -> list[list[str]]:
+    """Return the merges that make each token of two others, those of the best token first.
+
+    This is how transformers reads SentencePiece files (`generate_merges`).
+    """
+    merges: list[tuple[float, list[str]]] = []
+    for token, number in vocabulary.items():
+        if len(token) > LONGEST_MERGED:
+            continue
+        cuts = [(token[:place], token[place:]) for place in range(1, len(token))]
+        known = [cut for cut in cuts if cut[0] in vocabulary and cut[1] in vocabulary]
+        known.sort(key=lambda cut: (vocabulary[cut[0]], vocabulary[cut[1]]))
+        merges += [(float(scores[number]), list(cut)) for cut in known]
+    merges.sort(key=lambda merge: -merge[0])
+    return [merge for _, merge in merges]

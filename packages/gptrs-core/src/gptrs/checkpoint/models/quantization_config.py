@@ -1,0 +1,109 @@
+"""The `quantization_config` of a model folder: which scheme its weights are stored in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from gptrs.checkpoint.config_fields import Fields
+from gptrs.errors import ModelError
+from gptrs.quoting import listed, quoted, shown_value
+
+Layout = Literal["packed", "int8", "gptq", "awq"]
+"""How the codes lie: of compressed-tensors in int32 or in int8, of GPTQ, of AWQ (gemm)."""
+
+KEY = "quantization_config"
+_METHODS = ("compressed-tensors", "gptq", "awq")
+_FORMATS: Mapping[str, Layout] = {"pack-quantized": "packed", "int-quantized": "int8"}
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizationScheme:
+    """How the quantized weights of a folder are stored, all of them alike.
+
+    `group_size` None stands for one scale a row. `zero_offset` is what is added to stored zero
+    points: 1 in the first version of GPTQ's files.
+    """
+
+    method: str
+    layout: Layout
+    bits: int
+    group_size: int | None
+    symmetric: bool = False
+    zero_offset: int = 0
+
+
+def scheme_of(config: Mapping[str, object], file: str) -> QuantizationScheme | None:
+    """Return the scheme in a config.json, None where its weights are not quantized.
+
+    ModelError names what is not supported; `file` is the path of the config in errors.
+    """
+    found = config.get(KEY)
+    if found is None:
+        return None
+    if not isinstance(found, Mapping):
+        raise ModelError(f"`{KEY}` in {quoted(file, 200)} must be an object")
+    settings = cast("Mapping[str, object]", found)
+    method = settings.get("quant_method")
+    if method not in _METHODS:
+        raise ModelError(
+            f"`{KEY}` in {quoted(file, 200)} has the `quant_method` {shown_value(method)},"
+            " which gptrs does not read",
+            hint=f"those that are read: {listed(_METHODS)}; or take the model unquantized,"
+            " or as a GGUF file",
+        )
+    fields = Fields(settings, f"of `{KEY}` in {quoted(file, 200)}")
+    if method == "gptq":
+        return _gptq(fields)
+    return _awq(fields) if method == "awq" else _compressed(fields, settings)
+
+
+def _gptq(fields: Fields) -> QuantizationScheme:
+    fields.require("bits", 4, 8)
+    version = fields.choice("checkpoint_format", ("gptq", "gptq_v2"), "gptq")
+    return QuantizationScheme(
+        "gptq",
+        "gptq",
+        fields.integer("bits"),
+        _group_size(fields),
+        zero_offset=1 if version == "gptq" else 0,
+    )
+
+
+def _awq(fields: Fields) -> QuantizationScheme:
+    fields.require("bits", 4)
+    fields.require("zero_point", True)
+    fields.require("version", "gemm", "GEMM")
+    return QuantizationScheme("awq", "awq", 4, _group_size(fields))
+
+
+def _group_size(fields: Fields) -> int | None:
+    size = fields.integer("group_size", minimum=-1)
+    if size == 0:
+        raise fields.error("group_size", "must be -1 or at least 1")
+    return None if size == -1 else size
+
+
+def _compressed(fields: Fields, settings: Mapping[str, object]) -> QuantizationScheme:
+    groups = settings.get("config_groups")
+    entries = (
+        list(cast("Mapping[str, object]", groups).values()) if isinstance(groups, dict) else []
+    )
+    if len(entries) != 1 or not isinstance(entries[0], dict):
+        raise fields.error("config_groups", "must have one group, which is all that is supported")
+    group = cast("Mapping[str, object]", entries[0])
+    weights = group.get("weights")
+    if not isinstance(weights, dict):
+        raise fields.error("config_groups", "must say how `weights` are quantized")
+    layout = _FORMATS[fields.choice("format", tuple(_FORMATS), "")]
+    own = Fields(cast("Mapping[str, object]", weights), "of `weights` in `config_groups`")
+    own.require("type", "int")
+    own.require("num_bits", *((8,) if layout == "int8" else (4, 8)))
+    strategy = own.choice("strategy", ("group", "channel"), "")
+    size = own.integer("group_size") if strategy == "group" else None
+    symmetric = own.boolean("symmetric", True)
+    if layout == "int8" and not symmetric:
+        raise own.error("symmetric", "must be true for `int-quantized`")
+    bits = own.integer("num_bits")
+    return QuantizationScheme("compressed-tensors", layout, bits, size, symmetric)

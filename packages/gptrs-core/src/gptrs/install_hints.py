@@ -1,0 +1,105 @@
+"""Commands that install what is missing, as they work here: in a clone, with wheels, or an index.
+
+pip records where a distribution came from if that was no index (PEP 610); the record of gptrs-core
+tells where its siblings are. Libraries of others are named themselves, since every index has them.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, cast
+from urllib.parse import unquote, urlsplit
+
+_ALL: Final = "gptrs"
+"""The distribution that brings all the others."""
+_FROM_WHEELS: Final = "with `--find-links FOLDER` if gptrs came from wheels in a folder"
+_OPTIONAL: Final = re.compile(
+    r"(?P<name>[\w.-]+)(\[(?P<extras>[^]]*)\])?(?P<bound>[^;]*);.*extra\s*==\s*['\"](?P<of>[\w-]+)"
+)
+
+
+def install_own(distribution: str) -> str:
+    """Return how to install a distribution of gptrs: "run `COMMAND`", with what else it takes."""
+    place = _origin("gptrs-core")
+    if place is None:
+        return f"run `{_pip_install()} {distribution}`, {_FROM_WHEELS}"
+    if place.suffix == ".whl":
+        return f"run `{_pip_install()} --find-links {_shown(place.parent)} {distribution}`"
+    root = place.parents[1]
+    if distribution == _ALL:
+        return f"run `{_pip_install()} {_shown(root / 'packages')}/* {_shown(root)}`"
+    return f"run `{_pip_install()} {_shown(root / 'packages' / distribution)}`"
+
+
+def install_extra(distribution: str, extra: str) -> str:
+    """Return how to install the libraries of an extra of an installed distribution of gptrs."""
+    needed = [shlex.quote(text) for text in _libraries(distribution, extra)]
+    if not needed:  # no metadata, as where a folder of sources is on the path
+        return install_own(shlex.quote(f"{distribution}[{extra}]"))
+    return install_libraries(needed)
+
+
+def install_libraries(requirements: Iterable[str]) -> str:
+    """Return how to install libraries that are not of gptrs."""
+    return f"run `{_pip_install()} {' '.join(requirements)}`"
+
+
+def _pip_install() -> str:
+    """Return how pip installs for this Python; a bare `pip` on PATH may be that of another one."""
+    if importlib.util.find_spec("pip") is None and shutil.which("uv"):
+        return f"uv pip install --python {_shown(Path(sys.executable))}"
+    found = shutil.which("pip")
+    if found and Path(found).parent == Path(sys.executable).parent:
+        return "pip install"
+    return f"{_shown(Path(sys.executable))} -m pip install"
+
+
+def _shown(path: Path) -> str:
+    """Return a path as a word of a shell, relative where it is below the current folder."""
+    try:
+        path = path.relative_to(Path.cwd())
+    except (OSError, ValueError):  # the folder is gone, or the path is elsewhere
+        return shlex.quote(str(path))
+    return shlex.quote(f"{os.curdir}{os.sep}{path}" if path.parts else os.curdir)
+
+
+def _origin(distribution: str) -> Path | None:
+    """Return the wheel or the folder of a clone that the distribution came from, if it is there."""
+    try:
+        record = importlib.metadata.distribution(distribution).read_text("direct_url.json")
+    except importlib.metadata.PackageNotFoundError:
+        return None
+    if record is None:
+        return None
+    url = urlsplit(cast("dict[str, str]", json.loads(record))["url"])
+    place = Path(unquote(url.path))
+    is_clone = place.parent.name == "packages" and (place / "pyproject.toml").is_file()
+    is_wheel = place.suffix == ".whl" and place.is_file()
+    return place if url.scheme == "file" and (is_clone or is_wheel) else None
+
+
+def _libraries(distribution: str, extra: str) -> list[str]:
+    """Return the requirements of an extra, those of the extras of ours that it names included."""
+    try:
+        texts = importlib.metadata.requires(distribution) or []
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    found: list[str] = []
+    for match in filter(None, map(_OPTIONAL.match, texts)):
+        if match["of"] != extra:
+            continue
+        if match["name"].startswith("gptrs"):
+            for name in (match["extras"] or "").split(","):
+                found += _libraries(match["name"], name)
+        else:
+            found.append(match["name"] + match["bound"].strip())
+    return found

@@ -1,0 +1,171 @@
+"""Closures of the methods of a module, in words that mean the same in all processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import sys
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import reduce
+from types import BuiltinFunctionType, FunctionType
+from typing import cast
+
+from gptrs.capture.caching.source_identity import package_of
+from gptrs.capture.graph import Captured, Leaf, Stored
+from gptrs.capture.jitting.closure import Closure
+from gptrs.capture.jitting.jit import Jitted
+from gptrs.capture.parameter import Parameter
+from gptrs.capture.tensor import Tensor
+from gptrs.ir.dtypes import DType
+from gptrs.ir.ops.elementwise import Cast
+from gptrs.nn.module import Module
+
+_PLAIN = (bool, int, float, str, bytes, type(None))
+
+
+def closure_of(method: Callable[..., object]) -> Closure | None:
+    """Return the closure of a bound method of a module; None if a part of it has no identity.
+
+    Attributes may be plain values, enum members, element types, tensors that are weights or values
+    in memory, modules, dataclasses, lists, tuples and dicts, and functions and classes that are
+    found in their modules or close over nothing.
+    """
+    owner = cast("object", getattr(method, "__self__", None))
+    if not isinstance(owner, Module):
+        return None
+    description = _Description(owner)
+    try:
+        description.function(cast("FunctionType", getattr(method, "__func__", None)))
+        description.add(owner)
+    except (_UnknownError, RecursionError):
+        return None
+    return Closure(
+        "\n".join(description.parts), frozenset(description.packages), tuple(description.leaves)
+    )
+
+
+class _UnknownError(ValueError):
+    """A value that nothing identifies in another process."""
+
+
+class _Description:
+    def __init__(self, owner: Module) -> None:
+        self.parts: list[str] = []
+        self.packages: set[str] = set()
+        self.leaves: dict[Leaf, int] = {}
+        self._owner = owner
+        self._names: dict[object, str] = {}
+
+    def add(self, value: object) -> None:
+        """Describe a value and all of its parts."""
+        kind = type(value)
+        if kind in _PLAIN:
+            self.parts.append(repr(value))
+        elif kind is Tensor:
+            self._tensor(cast("Tensor", value))
+        elif isinstance(value, DType):
+            self.parts.append(f"dtype {value}")
+        elif isinstance(value, enum.Enum):
+            self.parts.append(f"{self._name(kind)} {value.name}")
+        elif isinstance(value, FunctionType):
+            self.function(value)
+        elif isinstance(value, BuiltinFunctionType | type):
+            self.parts.append(self._name(cast("Hashable", value)))
+        elif isinstance(value, Jitted):
+            self._compiled(cast("Jitted[..., object]", value))
+        else:
+            self._container(value)
+
+    def _container(self, value: object) -> None:
+        parts = _parts(value)
+        self.parts.append(f"{self._name(type(value))} {len(parts)}")
+        for name, part in parts.items():
+            self.add(name)
+            self.add(part)
+
+    def _compiled(self, value: Jitted[..., object]) -> None:
+        """Describe a compiled method of the owner: it holds nothing but what it was made of."""
+        method = cast("object", getattr(value, "__wrapped__", None))
+        if getattr(method, "__self__", None) is not self._owner:
+            raise _UnknownError
+        self.parts.append("jit")
+        self.function(cast("FunctionType", getattr(method, "__func__", None)))
+
+    def _tensor(self, tensor: Tensor) -> None:
+        source, casts = tensor.source, list[str]()
+        while isinstance(source, Captured):
+            op = source.node.op
+            if type(op) is not Cast or source.node.abstract:
+                raise _UnknownError
+            casts.append(str(source.type.dtype))
+            (below,) = source.node.operands
+            source = Tensor(below).source
+        place = self.leaves.setdefault(source, len(self.leaves))
+        if isinstance(source, Parameter):
+            what = f"weight {source.name!r} {source.streamer is not None}"
+        elif isinstance(source, Stored) and not source.consumed:
+            what = "value"
+        else:
+            raise _UnknownError
+        home = None if source.backend is None else source.backend.name
+        self.parts.append(f"{place} {what} {source.type} {home} {casts}")
+
+    def function(self, value: FunctionType) -> None:
+        """Describe a function that is found under its name, or closes over nothing."""
+        self.packages.add(package_of(value.__module__))
+        name = f"{value.__module__}.{value.__qualname__}"
+        if _found(value) is not value:
+            module = sys.modules.get(value.__module__)
+            code = value.__code__
+            if value.__closure__ or getattr(module, "__file__", None) != code.co_filename:
+                raise _UnknownError
+            defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+            if any(type(default) not in _PLAIN for default in defaults):
+                raise _UnknownError
+            name += f" {code.co_firstlineno} {code.co_code.hex()} {code.co_consts!r} {defaults}"
+        self.parts.append(name)
+
+    def _name(self, value: Hashable) -> str:
+        """Return the full name of a class or of a function of C; each must be found under it."""
+        known = self._names.get(value)
+        if known is None:
+            known = self._names[value] = f"{_module_of(value)}.{getattr(value, '__qualname__', '')}"
+            if _found(value) is not value:
+                raise _UnknownError
+            for kind in value.__mro__ if isinstance(value, type) else ():
+                if kind.__module__ != "builtins":
+                    self.packages.add(package_of(kind.__module__))
+        return known
+
+
+def _module_of(value: object) -> str:
+    return str(getattr(value, "__module__", None))
+
+
+def _found(value: object) -> object:
+    """Return what a module has under the full name of a function or class, None for nothing."""
+    names = str(getattr(value, "__qualname__", "")).split(".")
+    module = cast("object", sys.modules.get(_module_of(value)))
+    return reduce(lambda found, name: cast("object", getattr(found, name, None)), names, module)
+
+
+def _parts(value: object) -> Mapping[Hashable, object]:
+    """Return the parts of a container by name or position; raise _UnknownError for others."""
+    kind = type(value)
+    if kind is dict:
+        return cast("dict[Hashable, object]", value)
+    if kind in (tuple, list) or (isinstance(value, tuple) and hasattr(kind, "_make")):
+        return dict(enumerate(cast("tuple[object, ...]", value)))
+    if isinstance(value, Module) and not any("__slots__" in vars(base) for base in kind.__mro__):
+        return cast("dict[Hashable, object]", vars(value))
+    if dataclasses.is_dataclass(kind):
+        return _fields(cast("object", value), dataclasses.fields(kind))
+    raise _UnknownError
+
+
+def _fields(
+    value: object, fields: Sequence[dataclasses.Field[object]]
+) -> Mapping[Hashable, object]:
+    """Return the fields of a dataclass, and other attributes that somebody gave it."""
+    found = {field.name: cast("object", getattr(value, field.name)) for field in fields}
+    return {**found, **cast("dict[str, object]", getattr(value, "__dict__", {}))}

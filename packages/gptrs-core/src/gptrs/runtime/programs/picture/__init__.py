@@ -1,0 +1,1 @@
+"""Pictures of programs: a layered layout of their boxes and arrows, as SVG or for Graphviz."""

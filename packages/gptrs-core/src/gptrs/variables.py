@@ -1,0 +1,19 @@
+"""The environment variables of gptrs, so that a misspelled one can be told."""
+
+from __future__ import annotations
+
+from typing import Final
+
+VARIABLES: Final = frozenset(
+    (
+        *("GPTRS_BACKEND", "GPTRS_NUM_THREADS", "GPTRS_EAGER", "GPTRS_OVERRIDES"),
+        *("GPTRS_TRACE_SINKS", "GPTRS_CHECK_RESULTS", "GPTRS_CACHE_DIR", "GPTRS_CACHE_BYTES"),
+        *("GPTRS_PROGRAM_CACHE_BYTES", "GPTRS_WEIGHT_CACHE_BYTES", "GPTRS_WEIGHT_BUDGET"),
+        *("GPTRS_CACHE_BUDGET", "GPTRS_CACHE_DTYPE", "GPTRS_CHAT_HISTORY", "GPTRS_PLUGINS"),
+        *("GPTRS_DISABLE_PLUGINS", "GPTRS_PLUGIN_STRICT", "GPTRS_OPT_PRE_ITERS"),
+        *("GPTRS_OPT_POST_ITERS", "GPTRS_PASS_STATS", "GPTRS_MAX_TOKENS"),
+        *("GPTRS_TEMPERATURE", "GPTRS_TOP_K", "GPTRS_TOP_P", "GPTRS_MIN_P", "GPTRS_SEED"),
+        *("GPTRS_REPETITION_PENALTY", "GPTRS_PRESENCE_PENALTY", "GPTRS_FREQUENCY_PENALTY"),
+    )
+)
+"""The variables that core and the command line read; those of a plugin begin with its name."""
