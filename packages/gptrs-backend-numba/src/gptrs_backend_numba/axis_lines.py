@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from gptrs.ir.size_guards import greatest
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.views import View, merged_axes
 
 _ELEMENTS_A_TASK = 16_384

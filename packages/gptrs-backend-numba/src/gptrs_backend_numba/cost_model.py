@@ -8,9 +8,9 @@ has the measurements. On other processors only their ratios matter: they decide,
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 
 VARIABLE = "GPTRS_NUMBA_CONV"
 ALGORITHMS = ("auto", "direct", "amx", "winograd", "winograd2", "winograd4", "gemm")

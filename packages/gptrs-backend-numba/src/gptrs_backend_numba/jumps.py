@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.views import Counter, View
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from gptrs.ir.shapes import Shape
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.views import View
 
 

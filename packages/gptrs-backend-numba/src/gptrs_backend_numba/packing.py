@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import Protocol
 
 import numpy as np
 
 from gptrs.backend.mapped_pages import release_pages
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.kept_weights.identities import identity_of
 from gptrs_backend_numba.kept_weights.weight_store import weight_store
@@ -99,6 +100,11 @@ class PackedWeights:
         forget = weakref.ref(array, lambda _: self._found.pop(key, None))
         self._found[key] = (forget, made)
         return made
+
+    def made_of(self, arrays: Iterable[object]) -> list[np.ndarray]:
+        """Return the copies that were made of any of these arrays."""
+        wanted = {id(array) for array in arrays}
+        return [made for (of, _), (_, made) in list(self._found.items()) if of in wanted]
 
     @property
     def nbytes(self) -> int:

@@ -8,12 +8,13 @@ packed copies of its weights.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
 import numpy as np
 
 from gptrs.ir.shapes import Shape
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.packing import Packing
 from gptrs_backend_numba.schedule import Explain, KernelCall, Read
 from gptrs_backend_numba.views import MemorySpace, Storage, View

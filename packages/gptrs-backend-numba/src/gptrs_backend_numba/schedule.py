@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Protocol
 
 import numpy as np
@@ -14,6 +14,7 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.program import Instruction, Region, Value
 from gptrs.ir.shapes import Shape
 from gptrs.ir.size_guards import DerivedSize, select
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled_source
 from gptrs_backend_numba.codegen.machine_code import Kernel
 from gptrs_backend_numba.jumps import Control

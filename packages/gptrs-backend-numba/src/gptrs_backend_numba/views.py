@@ -5,12 +5,13 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from gptrs.ir.dtypes import DType
 from gptrs.ir.shapes import Shape
 from gptrs.ir.symbolic_dim import exact_quotient
+from gptrs.quick_dataclass import dataclass
 
 
 class MemorySpace(enum.Enum):

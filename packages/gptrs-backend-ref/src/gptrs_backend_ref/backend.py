@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -15,6 +14,7 @@ from gptrs.errors import ExecutionError, ProgramError, UsageError
 from gptrs.ir.op import Op
 from gptrs.ir.program import Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_ref.kernels import TABLE
 from gptrs_backend_ref.table import Kernel
 
@@ -116,6 +116,10 @@ class RefBackend:
     ) -> str | None:
         """Return why there is no kernel for `op` on these types, None if there is one."""
         return self._table.refusal(op, operands, results)
+
+    def reads_quantized(self, codes: TensorType, bits: int, group_size: int) -> bool:
+        """Return True: all quantized weights are computed of their parts, in each run."""
+        return True
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> RefExecutable:
         """Find the kernel of each instruction; the roles of the inputs change nothing here.

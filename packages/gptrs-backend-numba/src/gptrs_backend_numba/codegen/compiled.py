@@ -15,6 +15,7 @@ from types import FunctionType
 
 import llvmlite
 
+from gptrs.spans import span
 from gptrs_backend_numba.codegen import (
     complex_numbers,
     conversion,
@@ -119,8 +120,9 @@ def _made(name: str, key: str, fastmath: tuple[str, ...], build: Build) -> Kerne
             return stored
         _announce(store)
         LISTENERS.kernel()
-        compiler = import_module("gptrs_backend_numba.codegen.numba_compiler")
-        code = compiler.machine_code(build(function), fastmath)
+        with span("compile kernel", name):
+            compiler = import_module("gptrs_backend_numba.codegen.numba_compiler")
+            code = compiler.machine_code(build(function), fastmath)
         store.save(entry, code.encoded())
     return _LINKER.link(code)
 
@@ -130,7 +132,8 @@ def _stored(store: KernelStore, name: str, function: str) -> Kernel | None:
     if body is None:
         return None
     try:
-        return _LINKER.link(decode(body, function))
+        with span("load kernel", function):
+            return _LINKER.link(decode(body, function))
     except (ValueError, RuntimeError) as error:  # whole, and yet not what we save
         store.discard(name, str(error))
         return None

@@ -13,6 +13,9 @@ _I32, _I64 = ir.IntType(32), ir.IntType(64)
 _LINUX = platform.machine() if platform.system() == "Linux" else ""
 """The kind of machine under Linux, whose calls have these numbers."""
 _FUTEX = {"x86_64": 202, "aarch64": 98}.get(_LINUX)
+FUTEX_WAIT, FUTEX_WAKE = 128, 129
+_NAP_US = 200
+"""How long an idle worker sleeps where it cannot be woken: under 1 % of a processor is lost."""
 
 
 def _pointer(builder, address):
@@ -88,11 +91,16 @@ def give_way(typing_context):
 
 @intrinsic
 def futex(typing_context, address, operation, value):
-    """Sleep while the 32 bits at `address` are `value`, or wake `value` sleepers (Linux)."""
+    """Sleep while the 32 bits at `address` are `value`, or wake `value` sleepers.
+
+    Systems other than Linux have no such call: a waiter sleeps for a moment, then looks again.
+    """
 
     def generate(context, builder, signature, arguments):
         if _FUTEX is None:
-            call_llvm(builder, "sched_yield", _I32, [])
+            waits = builder.icmp_signed("==", arguments[1], ir.Constant(_I64, FUTEX_WAIT))
+            with builder.if_then(waits):
+                call_llvm(builder, "usleep", _I32, [ir.Constant(_I32, _NAP_US)])
             return context.get_dummy_value()
         zero = ir.Constant(_I64, 0)
         numbers = [ir.Constant(_I64, _FUTEX), *arguments, zero, zero, zero]

@@ -19,6 +19,8 @@ from llvmlite import ir
 from gptrs_backend_numba.codegen.deferred import intrinsic, register_jitable, types
 from gptrs_backend_numba.codegen.kernel import kernel
 from gptrs_backend_numba.codegen.system import (
+    FUTEX_WAIT,
+    FUTEX_WAKE,
     atomic_add,
     atomic_load,
     atomic_store,
@@ -40,7 +42,6 @@ _SPINS = 2000
 """Times an idle worker looks for work before it sleeps, some 20 to 60 microseconds."""
 
 _I32, _I64 = ir.IntType(32), ir.IntType(64)
-_FUTEX_WAIT, _FUTEX_WAKE = 128, 129
 
 
 @intrinsic
@@ -106,7 +107,7 @@ def wake_sleepers(state):
     """Wake the workers that sleep, and keep those from sleeping who are about to."""
     atomic_add(state + _WAKE, 1)
     if atomic_load(state + _SLEEPERS) > 0:
-        futex(state + _WAKE, _FUTEX_WAKE, 0x7FFFFFFF)
+        futex(state + _WAKE, FUTEX_WAKE, 0x7FFFFFFF)
 
 
 @register_jitable
@@ -140,7 +141,7 @@ def sleep(state, worker):
     atomic_add(state + _SLEEPERS, 1)
     wake = atomic_load(state + _WAKE)
     if not (has_task(state, worker) or stopped(state)):
-        futex(state + _WAKE, _FUTEX_WAIT, wake & 0xFFFFFFFF)
+        futex(state + _WAKE, FUTEX_WAIT, wake & 0xFFFFFFFF)
     atomic_add(state + _SLEEPERS, -1)
 
 

@@ -127,6 +127,10 @@ class Emitter:
         hints = [ir.Constant(I32, hint) for hint in (write, near, 1)]  # 1: as data
         call_llvm(self.builder, "llvm.prefetch.p0", ir.VoidType(), [pointer, *hints])
 
+    def keep_order(self):
+        """Let LLVM move no load or store from before this point behind it, or the reverse."""
+        self.builder.asm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", [], True)
+
     def total(self, value):
         """Return the sum of the lanes, added in pairs: halves first, so the order never varies."""
         b = self.builder

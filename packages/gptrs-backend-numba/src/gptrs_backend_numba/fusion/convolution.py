@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from gptrs.ir import dtypes
 from gptrs.ir.dictionary import Dictionary
@@ -24,6 +24,7 @@ from gptrs.ir.program import Region, Value
 from gptrs.ir.shapes import Shape
 from gptrs.optimizer.pass_base import RegionPass
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.convolution_targets import CONV2D, DEPTHWISE
 from gptrs_backend_numba.cost_model import FEW_POSITIONS, forced_algorithm
 from gptrs_backend_numba.fusion.convolution_chain import chained_convolutions

@@ -7,12 +7,11 @@ after it are taken together with it: what is between them stays in the cache.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gptrs.ir.dictionary import Dictionary, DictionaryValue
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.program import Region, Value
 from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.convolution_targets import CHAIN, CONV2D, DEPTHWISE
 
 _LARGE = 1 << 17

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 
 from gptrs.capture.tensor import Tensor
 from gptrs.functionals.matching.patterns import FunctionalPattern
@@ -13,6 +12,7 @@ from gptrs.ir.program import Program, Region, Value
 from gptrs.ir.type_text import parse_type
 from gptrs.optimizer.fusion import FoundCall, FusionPass, ProgramPattern, Replacement
 from gptrs.optimizer.rewrite.template import Definer
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.evaluation import evaluate
 
 Users = Mapping[Value, frozenset[tuple[Value, ...]]]

@@ -7,7 +7,6 @@ read the one call that a program seems to have, and to capture that.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 
 from gptrs.capture.tensor import Tensor
 from gptrs.functionals.matching.patterns import CapturedCalls
@@ -17,6 +16,7 @@ from gptrs.ir.program import Value
 from gptrs.ir.size_guards import adopt
 from gptrs.optimizer.fusion import FoundCall
 from gptrs.optimizer.rewrite.template import Bound, Definer, Made
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.evaluation import evaluate
 
 

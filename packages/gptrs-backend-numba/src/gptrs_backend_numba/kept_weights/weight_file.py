@@ -1,7 +1,9 @@
 """The file of one form of a weight: its bytes, then a trailer; it is mapped read-only.
 
 The bytes come first, so that large pages of the file are large pages of memory. A file that was not
-brought to the disk yet may be damaged by a loss of power; it counts until the system restarts.
+brought to the disk yet may be damaged by a loss of power; it counts until the system restarts. The
+trailer has a digest of the bytes: they are read and compared before the file is first used after
+the system was started, or after anything changed it; see `checked_files`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ import hashlib
 import mmap
 import os
 import stat
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -17,19 +20,26 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
+from blake3 import blake3
 
+from gptrs.backend.mapped_files import MAPPED_FILES
 from gptrs.backend.mapped_pages import prefetch_pages
 from gptrs.private_files import OPEN_FLAGS, require_own, whole_file, write_all
+from gptrs_backend_numba.kept_weights.checked_files import is_checked, note_checked
 
-_MAGIC = b"gptrs weight 2\n\0"
+_MAGIC = b"gptrs weight 3\n\0"
 _BOOT = 16
 _DIGEST = 16
-TRAILER = len(_MAGIC) + _BOOT + _DIGEST
-"""Bytes after those of the weight."""
+TRAILER = len(_MAGIC) + _BOOT + 2 * _DIGEST
+"""Bytes after those of the weight: start of the system, digest of the bytes, seal of all that."""
+USED_S = 60.0
+"""A file that was marked as used so many seconds ago is not marked again."""
 _CHUNK = 1 << 23
 """Bytes of one write: Linux makes large pages of them, and a stop is noticed soon."""
 _ON_DISK = 0o400
 """The mode of a file that no loss of power can damage any more."""
+_TICK_S = 0.1
+"""Two changes of a file within a tick of the clock of the system may have the same time."""
 
 
 class UnusableFileError(Exception):
@@ -53,13 +63,36 @@ def map_weight(path: Path, nbytes: int) -> tuple[np.ndarray, bool]:
         if not stat.S_ISREG(status.st_mode) or status.st_size != nbytes + TRAILER:
             raise UnusableFileError("it has another size")
         on_disk = stat.S_IMODE(status.st_mode) == _ON_DISK
-        _check(os.pread(descriptor, TRAILER, nbytes), _full_name(path), on_disk)
+        digest = _check(os.pread(descriptor, TRAILER, nbytes), _full_name(path), on_disk)
+        _check_bytes(descriptor, path, status, digest)
         mapping = mmap.mmap(descriptor, status.st_size, access=mmap.ACCESS_READ)
-        os.utime(descriptor)
     finally:
         os.close(descriptor)
+    MAPPED_FILES.add(mapping, str(path))
     _prefer_large_pages(mapping)
     return np.frombuffer(mapping, np.uint8, nbytes), on_disk
+
+
+def _check_bytes(descriptor: int, path: Path, status: os.stat_result, digest: bytes) -> None:
+    """Mark a file as used; UnusableFileError if it was not checked, and has another digest."""
+    fresh = not is_checked(path, status, _boot())
+    if fresh and _digest_of(descriptor, status.st_size - TRAILER) != digest:
+        raise UnusableFileError("it is damaged")
+    if time.time() - status.st_mtime > USED_S:
+        if os.fstat(descriptor).st_ctime_ns != status.st_ctime_ns:
+            return  # it was changed meanwhile: the next process reads it again
+        os.utime(descriptor)
+        note_checked(path, os.fstat(descriptor), _boot())
+    elif fresh and time.time() - status.st_ctime > _TICK_S:
+        note_checked(path, status, _boot())
+
+
+def _digest_of(descriptor: int, nbytes: int) -> bytes:
+    """Return the digest of the first bytes: read, as a mapped page may be gone."""
+    digest = blake3()
+    for start in range(0, nbytes, _CHUNK):
+        digest.update(os.pread(descriptor, min(_CHUNK, nbytes - start), start))
+    return digest.digest(length=_DIGEST)
 
 
 def write_weight(path: Path, array: np.ndarray, stopped: Callable[[], bool]) -> None:
@@ -69,21 +102,28 @@ def write_weight(path: Path, array: np.ndarray, stopped: Callable[[], bool]) -> 
     file is brought to the disk first.
     """
     data = memoryview(cast("bytearray", array.reshape(-1).view(np.uint8)))
+    digest = blake3()
     with whole_file(path) as descriptor:
         for start in range(0, data.nbytes, _CHUNK):
             if stopped():
                 raise StoppedError
             write_all(descriptor, data[start : start + _CHUNK])
-        write_all(descriptor, _trailer(_full_name(path), _boot()))
+            digest.update(data[start : start + _CHUNK])
+        content = digest.digest(length=_DIGEST)
+        write_all(descriptor, _trailer(_full_name(path), _boot(), content))
         if not any(_boot()):
             _bring_to_disk(descriptor)
+    note_checked(path, os.stat(path, follow_symlinks=False), _boot())
 
 
 def bring_to_disk(path: Path) -> None:
     """Have a file survive a loss of power; OSError if it is gone or the disk fails."""
     descriptor = os.open(path, OPEN_FLAGS)
     try:
+        checked = is_checked(path, os.fstat(descriptor), _boot())
         _bring_to_disk(descriptor)
+        if checked:
+            note_checked(path, os.fstat(descriptor), _boot())
     finally:
         os.close(descriptor)
 
@@ -109,19 +149,20 @@ def _full_name(path: Path) -> str:
     return "/".join(path.parts[-3:])
 
 
-def _trailer(name: str, boot: bytes) -> bytes:
-    """Return what ends the file `name`, written since the system was started as `boot`."""
-    head = _MAGIC + boot
+def _trailer(name: str, boot: bytes, digest: bytes) -> bytes:
+    """Return what ends the file `name` of a digest, written since the system started as `boot`."""
+    head = _MAGIC + boot + digest
     return head + hashlib.blake2b(head + name.encode(), digest_size=_DIGEST).digest()
 
 
-def _check(trailer: bytes, name: str, on_disk: bool) -> None:
-    """Raise UnusableFileError unless this ends a whole file `name`."""
-    boot = trailer[len(_MAGIC) : len(_MAGIC) + _BOOT]
-    if trailer != _trailer(name, boot):
+def _check(trailer: bytes, name: str, on_disk: bool) -> bytes:
+    """Return the digest of the bytes; UnusableFileError unless this ends a file `name`."""
+    boot, digest = trailer[len(_MAGIC) :][:_BOOT], trailer[len(_MAGIC) + _BOOT :][:_DIGEST]
+    if trailer != _trailer(name, boot, digest):
         raise UnusableFileError("it is damaged")
     if not on_disk and boot != _boot():
         raise UnusableFileError("it was not on the disk yet when the system stopped")
+    return digest
 
 
 @cache

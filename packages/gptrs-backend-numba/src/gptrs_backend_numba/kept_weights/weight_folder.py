@@ -14,6 +14,7 @@ from gptrs.backend.cache_report import CachePart
 from gptrs.backend.weight_identity import file_digest
 from gptrs.cache_files import Entries, Found, files_in, make_room, remove
 from gptrs.private_files import remove_abandoned
+from gptrs_backend_numba.kept_weights.checked_files import CHECKED
 
 LABEL = "path"
 """The file that says where the file of weights was."""
@@ -97,8 +98,9 @@ def _remove_empty(root: Path) -> None:
     for folder in _folders(root):
         with suppress(OSError):
             remove_abandoned(folder)
-            if [path.name for path in folder.iterdir()] == [LABEL]:
-                (folder / LABEL).unlink()
+            if {path.name for path in folder.iterdir()} <= {LABEL, CHECKED}:
+                for name in (LABEL, CHECKED):
+                    (folder / name).unlink(missing_ok=True)
             folder.rmdir()
     for folder in root.iterdir():
         with suppress(OSError):  # it is not empty

@@ -20,8 +20,10 @@ from gptrs.cache_files import Entries
 from gptrs.private_files import make_private, private_folder
 from gptrs_backend_numba.codegen.compiled import kernel_store
 from gptrs_backend_numba.codegen.kernel_inventory import bytes_setting
+from gptrs_backend_numba.codegen.read_faults import handle_read_faults
 from gptrs_backend_numba.kept_weights.weight_file import (
     TRAILER,
+    USED_S,
     StoppedError,
     UnusableFileError,
     bring_to_disk,
@@ -56,7 +58,7 @@ class WeightStore:
         """False without a folder or a budget, and once saving has failed."""
         self.written = Entries()
         self.writer = BackgroundWriter()
-        self._started = time.time()
+        self._started = time.time() - USED_S
         self._free = 0
         self._warned: set[str] = set()
         self._labelled: set[Path] = set()
@@ -89,6 +91,7 @@ class WeightStore:
         except (OSError, ValueError) as error:
             self._warn("refused", f"packed weight `{path}` is not used: {error}")
             return None
+        handle_read_faults()  # the file may be cut while programs read it
         self._label(path.parent, identity)
         if not on_disk:
             self.writer.add(partial(_last, path), urgent=False)

@@ -1,4 +1,4 @@
-"""The source text of `quantize`, `dequantize` and `requantize` for elementwise kernels."""
+"""The source text of the quantization ops for elementwise kernels."""
 
 from __future__ import annotations
 
@@ -28,6 +28,21 @@ def dequantized(q: str, scale: Register, zero_point: str, compute: DType) -> str
     """Return the source of `(q - zero_point) * scale` in `compute`."""
     difference = f"wrap_sub(convert({q}, np.int64), convert({zero_point}, np.int64))"
     return f"convert({difference}, {register(compute)}) * {_as(scale, compute)}"
+
+
+def scaled(q: str, scale: Register, compute: DType) -> str:
+    """Return the source of `q * scale` in `compute`."""
+    return f"convert(convert({q}, np.int64), {register(compute)}) * {_as(scale, compute)}"
+
+
+def unpacked(low: str, high: str | None, shift: int, bits: int) -> str:
+    """Return the source of the `bits` bits from bit `shift` of a byte, and of the next one, on."""
+    stream = f"convert({low}, np.int64)"
+    if high is not None:
+        above = f"shift_left(convert({high}, np.int64), np.int64(8))"
+        stream = f"bit_or({stream}, {above})"
+    moved = f"shift_right_logical({stream}, np.int64({shift}))"
+    return cast(f"bit_and({moved}, np.int64({(1 << bits) - 1}))", dtypes.si64, dtypes.ui8)
 
 
 def _as(value: Register, dtype: DType) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import cast
 
 from gptrs.ir import dtypes
@@ -17,6 +17,7 @@ from gptrs.ir.dictionary import Dictionary
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.convolution_targets import CHAIN, DEPTHWISE
 from gptrs_backend_numba.lowering import amx_convolution
 from gptrs_backend_numba.lowering.convolution import arranged, call_fits, depthwise, direct

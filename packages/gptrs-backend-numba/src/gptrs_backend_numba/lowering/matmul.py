@@ -53,9 +53,9 @@ from gptrs_backend_numba.views import MemorySpace, Storage, View, dense_strides
 FLOATS: tuple[DType, ...] = (dtypes.f32, dtypes.bf16, dtypes.f16)
 """Element types of operands; sums are f32."""
 
-_BLOCK_LENGTH = 768 if WIDTH == 16 else 384
+_BLOCK_LENGTH = 768
 """Values of k in a block: its part of a panel stays in the L2 cache while all rows pass by. Of 384
-to 1536 with AVX-512, 768 is best; 1536 loses 6 % at k = 3072."""
+to 1536 with AVX-512, 768 is best; 1536 loses 6 % at k = 3072. With AVX2 384 loses 3 %."""
 _LEFT_BYTES = 7 << 17 if WIDTH == 16 else 7 << 15
 """Most bytes of the left side in a task, for a block of k: they stay in the L2 cache meanwhile."""
 _FEW_ALONG_N, _FEW_ALONG_K = 24, 8

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from gptrs.ir import dtypes
 from gptrs.ir.size_guards import greatest, least
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.kernels.matmul.epilogue import finish
 from gptrs_backend_numba.kernels.matmul.gemm import run_gemm

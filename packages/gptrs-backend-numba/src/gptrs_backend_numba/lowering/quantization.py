@@ -1,7 +1,8 @@
-"""Quantization ops are elementwise kernels: strides of 0 repeat scales and zero points."""
+"""Quantization ops are elementwise kernels: strides of 0 repeat scales, zero points and biases."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
@@ -36,6 +37,35 @@ def dequantize(builder: Builder, unit: Unit) -> None:
     _emit(builder, unit, registers.cast(f"({product})", compute, op.dtype))
 
 
+@TABLE.register(ops.DequantizeAffine, dtypes=ops.QUANTIZED)
+def dequantize_affine(builder: Builder, unit: Unit) -> None:
+    """Add one elementwise kernel."""
+    op = cast("ops.DequantizeAffine", unit.last.op)
+    scale, bias = (value.type.dtype for value in unit.last.operands[1:])
+    compute = ops.computing_dtype(scale, bias, op.dtype)
+    product = kernels.scaled("x0", ("x1", scale), compute)
+    total = f"({product}) + {registers.cast('x2', bias, compute)}"
+    _emit(builder, unit, registers.cast(f"({total})", compute, op.dtype))
+
+
+@TABLE.register(ops.UnpackBits, dtypes=(dtypes.ui8,))
+def unpack_bits(builder: Builder, unit: Unit) -> None:
+    """Add one elementwise kernel for each place that an integer can have in the bytes."""
+    op = cast("ops.UnpackBits", unit.last.op)
+    packed, out = builder.view(unit.last.operands[0]), builder.define(unit.last.result)
+    period = 8 // math.gcd(8, op.bits)  # so many integers fill whole bytes
+    count = out.shape[op.axis] // period
+    for place in range(period):
+        byte, shift = divmod(place * op.bits, 8)
+        spans = (byte, byte + 1) if shift + op.bits > 8 else (byte,)
+        bytes_ = [_every(packed, op.axis, at, period * op.bits // 8, count) for at in spans]
+        names = [f"x{number}" for number in range(len(bytes_))]
+        text = kernels.unpacked(names[0], names[1] if names[1:] else None, shift, op.bits)
+        operands = tuple((name, dtypes.ui8) for name in names)
+        step = Operation(op, operands, ("y0", dtypes.ui8), text=text)
+        builder.elementwise(bytes_, _every(out, op.axis, place, period, count), [step])
+
+
 @TABLE.register(ops.Requantize, dtypes=ops.QUANTIZED)
 def requantize(builder: Builder, unit: Unit) -> None:
     """Add one elementwise kernel."""
@@ -49,7 +79,7 @@ def requantize(builder: Builder, unit: Unit) -> None:
 
 def _emit(builder: Builder, unit: Unit, text: str) -> None:
     """Add the kernel that computes `text` from the operands x0, x1, ..."""
-    op = cast("ops.Quantize | ops.Dequantize | ops.Requantize", unit.last.op)
+    op = cast("ops.Quantization", unit.last.op)
     first, *others = (builder.view(value) for value in unit.last.operands)
     x = _in_groups(first, op)
     views = [x, *(_spread(view, x.shape, op) for view in others)]
@@ -57,6 +87,14 @@ def _emit(builder: Builder, unit: Unit, text: str) -> None:
     operands = tuple((f"x{place}", view.dtype) for place, view in enumerate(views))
     step = Operation(op, operands, ("y0", out.dtype), text=text)
     builder.elementwise(views, _in_groups(out, op), [step])
+
+
+def _every(view: View, axis: int, start: int, step: int, count: int) -> View:
+    """Return `count` indices of `axis`: `start` and every `step`-th from there."""
+    rank = len(view.shape)
+    starts = tuple(start if each == axis else 0 for each in range(rank))
+    steps = tuple(step if each == axis else 1 for each in range(rank))
+    return view.sliced(starts, _replaced(view.shape, axis, (count,)), steps)
 
 
 def _in_groups(view: View, op: ops.Quantization) -> View:

@@ -7,11 +7,12 @@ Gray: Fast Algorithms for Convolutional Neural Networks (2016).
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from gptrs.ir import dtypes
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.kernel import SpecializedKernel
 from gptrs_backend_numba.cost_model import Convolution, winograd_side

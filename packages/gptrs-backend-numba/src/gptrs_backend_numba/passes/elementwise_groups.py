@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
 
 from gptrs.ir.ops import elementwise as ops
 from gptrs.ir.program import Instruction, Region, Value
+from gptrs.quick_dataclass import dataclass
 
 ELEMENTWISE = (
     ops.Unary, ops.Binary, ops.IsFinite, ops.Compare, ops.Select, ops.Clamp, ops.Cast

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from gptrs.ir.size_guards import active_guards, greatest
 from gptrs.ir.symbolic_dim import symbols_of
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.jumps import Jump, Label, Next
 from gptrs_backend_numba.schedule import ScheduleStep
 from gptrs_backend_numba.views import MemorySpace, Storage

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import address_of_kernel
 from gptrs_backend_numba.jumps import Begin, Jump, Label, Next

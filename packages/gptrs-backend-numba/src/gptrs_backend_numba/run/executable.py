@@ -20,7 +20,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs_backend_numba.codegen import interpreter
 from gptrs_backend_numba.codegen.compiled import compiled
 from gptrs_backend_numba.memory import address_of, fill_byte, kernel_memory_filled
-from gptrs_backend_numba.packing import Arrangement
+from gptrs_backend_numba.packing import PACKED_WEIGHTS, Arrangement
 from gptrs_backend_numba.pool import POOL
 from gptrs_backend_numba.run.assembly import assemble
 from gptrs_backend_numba.run.bound_arrays import StorageAddress
@@ -73,7 +73,8 @@ class NumbaExecutable:
         self._outputs = OutputBinding(schedule.results, outputs, types, self._sizes)
         self._interpret = compiled(interpreter.run_schedule)
         self._calls_at_once = _CALLS_AT_ONCE
-        self._profiler: Profiler | None = None
+        self._profiled: tuple[int, Profiler] | None = None
+        """What profiles a run, and how often the sizes had changed when it was made."""
         for index, array in enumerate(schedule.constants):
             self._location(MemorySpace.CONSTANT, index).move(address_of(array))
 
@@ -89,12 +90,20 @@ class NumbaExecutable:
         self, inputs: Sequence[Buffer], tell: Callable[[KernelRun], None]
     ) -> list[Buffer]:
         """See `gptrs.backend.profiled.ProfiledExecutable`."""
-        if self._profiler is None or self._sizes is not None:
-            self._profiler = Profiler(
-                self._interpret, self._code, self._words, self._start, self._shape
+        return self._run(inputs, None, lambda: self._profile().run(tell))
+
+    def _profile(self) -> Profiler:
+        """Return what profiles a run with the sizes of this one."""
+        sizes = 0 if self._sizes is None else self._sizes.changes
+        if self._profiled is None or self._profiled[0] != sizes:
+            inputs = [packing.input for packing in self.schedule.packings]
+            self._profiled = (
+                sizes,
+                Profiler(
+                    self._interpret, self._code, self._words, self._start, self._shape, inputs
+                ),
             )
-        profiler = self._profiler
-        return self._run(inputs, None, lambda: profiler.run(tell))
+        return self._profiled[1]
 
     def _run(
         self, inputs: Sequence[Buffer], bound: BoundInputs | None, interpret: Callable[[], int]
@@ -113,7 +122,8 @@ class NumbaExecutable:
             else:
                 position = self._interpret_filled(interpret, results, self._fill)
             if self._files[EVER]:
-                MAPPED_FILES.require_whole([*arrays, *(() if bound is None else bound.buffers)])
+                read = [*arrays, *(() if bound is None else bound.buffers)]
+                MAPPED_FILES.require_whole([*read, *PACKED_WEIGHTS.made_of(read)])
             if position < 0:
                 raise ExecutionError(self._explanation(-1 - position))
             self._outputs.finish(results)

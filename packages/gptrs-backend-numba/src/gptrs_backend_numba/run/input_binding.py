@@ -5,7 +5,6 @@ from __future__ import annotations
 import weakref
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -14,6 +13,8 @@ from gptrs.backend.bound_inputs import BoundInputs
 from gptrs.backend.protocol import Buffer, InputRole
 from gptrs.errors import UsageError
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
+from gptrs.spans import span
 from gptrs_backend_numba.memory import address_of, aligned
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Arrangement
 from gptrs_backend_numba.run.bound_arrays import BoundArrays, StorageAddress
@@ -134,7 +135,8 @@ class InputBinding:
         self._inputs[index].location.move(address_of(usable))
         streamed = self._inputs[index].role is InputRole.STREAMED
         for location, layout in self._inputs[index].packings:
-            packed = PACKED_WEIGHTS.packed(array, usable, layout, self._threads, streamed)
+            with span("pack weights"):
+                packed = PACKED_WEIGHTS.packed(array, usable, layout, self._threads, streamed)
             location.move(address_of(packed))
         if usable is array and self._recurring[index]:
             self._remembered.remember(index, array)

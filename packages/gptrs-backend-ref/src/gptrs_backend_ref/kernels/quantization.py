@@ -35,6 +35,26 @@ def dequantize(
     return convert(_dequantized(q, convert(scales, compute), zero_points, compute), op.dtype)
 
 
+@TABLE.register(ops.DequantizeAffine, dtypes=ops.QUANTIZED)
+def dequantize_affine(
+    op: ops.DequantizeAffine, q: np.ndarray, scale: np.ndarray, bias: np.ndarray
+) -> np.ndarray:
+    """Multiply by the scale, add the bias, round to the result type."""
+    floats = (dtypes.from_numpy(array.dtype) for array in (scale, bias))
+    compute = ops.computing_dtype(*floats, op.dtype)
+    scales, biases = (convert(_spread(op, array, q), compute) for array in (scale, bias))
+    return convert(_dequantized(q, scales, np.int64(0), compute) + biases, op.dtype)
+
+
+@TABLE.register(ops.UnpackBits, dtypes=(dtypes.ui8,))
+def unpack_bits(op: ops.UnpackBits, packed: np.ndarray) -> np.ndarray:
+    """Write out the bits, and put each `op.bits` of them together."""
+    stream = np.unpackbits(np.moveaxis(packed, op.axis, -1), axis=-1, bitorder="little")
+    integers = stream.reshape(*stream.shape[:-1], stream.shape[-1] // op.bits, op.bits)
+    values = np.packbits(integers, axis=-1, bitorder="little")[..., 0]
+    return np.moveaxis(values, -1, op.axis)
+
+
 @TABLE.register(ops.Requantize, dtypes=ops.QUANTIZED)
 def requantize(
     op: ops.Requantize,
@@ -68,7 +88,7 @@ def _quantized(
 
 
 def _dequantized(
-    q: np.ndarray, scale: np.ndarray, zero_point: np.ndarray, compute: DType
+    q: np.ndarray, scale: np.ndarray, zero_point: np.ndarray | np.int64, compute: DType
 ) -> np.ndarray:
     difference = widen(q).astype(np.int64) - zero_point
     return difference.astype(compute.numpy) * scale

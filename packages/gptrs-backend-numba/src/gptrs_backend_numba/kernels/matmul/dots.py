@@ -17,6 +17,7 @@ from gptrs_backend_numba.codegen.machine import fma, keep_alive, pointer
 from gptrs_backend_numba.kernels.matmul.dots_ir import (
     COLUMNS,
     COLUMNS_OF_ONE,
+    LINE,
     dot_block,
     steps_of,
 )
@@ -36,16 +37,39 @@ _ROW = PANEL + COLUMNS_OF_ONE
 
 
 @kernel_part
-def add_rest(x, table, step, sums, height, columns, begin, k, *, MEMORY, load):
+def add_rest(x, x_step, table, step, sums, height, columns, begin, k, *, MEMORY, load):
     """Add the products from `begin` on to the sums of `height` rows and some columns."""
     for i in range(height):
-        X, C = pointer(x + 4 * i * k, np.float32), pointer(sums + 4 * _ROW * i, np.float32)
+        X, C = pointer(x + i * x_step, np.float32), pointer(sums + 4 * _ROW * i, np.float32)
         for j in range(columns):
             Y = pointer(table + j * step, MEMORY)
             total = C[j]
             for p in range(begin, k):
                 total = fma(X[p], load(Y[p]), total)
             C[j] = total
+
+
+@kernel_part
+def copy_rows(source, rows, k, target, step):
+    """Copy contiguous rows of `k` f32 to rows that begin `step` bytes apart."""
+    X = pointer(source, np.float32)
+    for i in range(rows):
+        Y = pointer(target + i * step, np.float32)
+        for p in range(k):
+            Y[p] = X[i * k + p]
+
+
+@kernel_part
+def prefetch_steps(tiles, step, columns, k, size, steps):
+    """Return the bytes between the lines that a tile prefetches at a time, and those to move on.
+
+    A lone tile prefetches whole lines, of short rows of the table one after another; of several
+    tiles each takes a share, so that they do not wait for memory.
+    """
+    apart, moved = (step, np.int64(LINE)) if size == 4 else (np.int64(LINE), LINE * columns)
+    if tiles > 1:
+        apart, moved = np.int64(0), (columns * step * steps) // (tiles * k) + 1
+    return apart, moved
 
 
 @kernel
@@ -62,26 +86,35 @@ def dots_task(lhs, rhs, out, geometry, task, *, SIZE, STEPS, dot_block, add_rest
     first_row = first_tile * whole + min(first_tile, taller)
     rows = last_tile * whole + min(last_tile, taller) - first_row
     columns, even = COLUMNS if m > 1 else COLUMNS_OF_ONE, k - k % STEPS
-    held = np.empty(rows * _ROW, np.float32)
+    left, left_step = lhs + 4 * first_row * k, 4 * k
+    copied = k + LINE // 4 if m > 1 else np.int64(0)
+    held = np.empty(rows * (_ROW + copied) + LINE, np.float32)
     sums = np.int64(held.ctypes.data) + 4 * COLUMNS_OF_ONE
+    if m > 1:
+        # The copy lies half a cache line beside the table: AMD's L1 cache loads two vectors at a
+        # time from different halves of lines only, 1.3 times as fast.
+        left_step = (4 * k + LINE - 1) // LINE * LINE
+        copy = (sums + 4 * _ROW * rows + LINE - 1) // LINE * LINE + (rhs + LINE // 2) % LINE
+        copy_rows(left, rows, k, copy, left_step)
+        left = copy
+    apart, moved = prefetch_steps(last_tile - first_tile, step, columns, k, SIZE, STEPS)
     for panel in range(first_panel, last_panel):
         width = min(PANEL, n - panel * PANEL)
         for j in range(0, width, columns):
             # The last columns of all are computed again rather than any beyond the end.
             at = min(j, n - columns - panel * PANEL)
             source = rhs + (panel * PANEL + at) * step
-            L, place = lhs + 4 * first_row * k, sums + 4 * at
+            # Rows of the table 8 ahead are better than 16, by 6 % for one row of f32.
+            L, place, prefetch = left, sums + 4 * at, source + COLUMNS_OF_ONE * step
             for tile in range(first_tile, last_tile):
                 height = whole + (1 if tile < taller else 0)
-                # Each tile prefetches its share of the columns that come soon: 8 ahead are better
-                # than 16, by 6 % for one row of f32.
-                mine = tile - first_tile == j * (last_tile - first_tile) // PANEL
-                prefetch = source + COLUMNS_OF_ONE * step if mine else source
-                dot_block(height, L, 4 * k, source, step, prefetch, place, 4 * _ROW, even)
+                dot_block(height, L, left_step, source, step, prefetch, apart, moved,
+                          place, 4 * _ROW, even)  # fmt: skip
                 if even < k:
-                    add_rest(L, source, step, place, height, columns, even, k)
-                L += 4 * height * k
+                    add_rest(L, left_step, source, step, place, height, columns, even, k)
+                L += height * left_step
                 place += 4 * height * _ROW
+                prefetch += even // STEPS * moved
         call_compiled(G[FINISH], sums, _ROW, out, first_row, panel * PANEL, rows, width,
                       geometry, 0)  # fmt: skip
     keep_alive(held)

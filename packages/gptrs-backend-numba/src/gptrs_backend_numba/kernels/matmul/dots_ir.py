@@ -28,14 +28,15 @@ COLUMNS_OF_ONE = 8
 """The same for one row: with 4 its sums would wait for themselves, 1.15 times as long."""
 MOST_ROWS = 6 if FEATURES & {"avx512f", "neon"} else 3
 """Rows of the largest block: its sums fill three quarters of the 32 or 16 registers."""
-_LINE = 64
+LINE = 64
+"""Bytes of a cache line."""
 _LANES = 4
 """Floats in 128 bits, within which vectors are shuffled fastest."""
 
 
 def steps_of(size: int) -> int:
     """Return the values of k in a step of `dot_block` on elements of `size` bytes: a cache line."""
-    return max(_LINE // size, WIDTH)
+    return max(LINE // size, WIDTH)
 
 
 @cache
@@ -45,14 +46,15 @@ def dot_block(dtype: str):
     One row meets `COLUMNS_OF_ONE` rows of the table.
 
     Arguments: the number of rows; the address of the first, f32, and the bytes from one to the
-    next; the same of the table, "f32", "bf16" or "f16"; the address of the rows of the table to
-    prefetch; that of the sums, f32, and the bytes from one row of them to the next; the count, a
+    next; the same of the table, "f32", "bf16" or "f16"; the address to prefetch, the bytes from
+    there to another one for each row of the table, and those to move on with each cache line of k;
+    the address of the sums, f32, and the bytes from one row of them to the next; the count, a
     multiple of `steps_of`.
     """
 
     @named_intrinsic(f"dot_block_{dtype}")
     def micro_kernel(
-        typing_context, rows, x, x_step, table, step, prefetch, sums, sums_step, count
+        typing_context, rows, x, x_step, table, step, prefetch, apart, moved, sums, sums_step, count
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
             emit = Emitter(builder)
@@ -61,50 +63,35 @@ def dot_block(dtype: str):
                 _emit_block(emit, rest, rows, dtype)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 9), generate
+        return types.void(*[types.int64] * 11), generate
 
     return micro_kernel
 
 
 def _emit_block(emit, arguments, rows, dtype):
     """Emit the code of a block of so many rows."""
-    x, x_step, table, step, prefetch, out, out_step, count = arguments
+    x, x_step, table, step, prefetch, apart, moved, out, out_step, count = arguments
     columns = COLUMNS if rows > 1 else COLUMNS_OF_ONE
     lines = [emit.moved(emit.pointer(x), (x_step, row)) for row in range(rows)]
     table = [emit.moved(emit.pointer(table), (step, column)) for column in range(columns)]
-    body = _products(emit, lines, table, _prefetching(emit, prefetch, step, columns, dtype), dtype)
-    steps = steps_of(bytes_of(dtype))
-    sums = emit.loop(count, steps, [ZERO] * (rows * columns), body)
+    body = _products(emit, lines, table, (apart, moved), dtype)
+    steps, start = steps_of(bytes_of(dtype)), emit.pointer(prefetch)
+    sums = emit.loop(count, steps, [start, *[ZERO] * (rows * columns)], body)[1:]
     for at in range(0, len(sums), _LANES):
         row, column = divmod(at, columns)
         place = emit.moved(emit.pointer(out), (out_step, row), 4 * column)
         emit.store(_totals(emit, sums[at : at + _LANES]), place)
 
 
-def _prefetching(emit, address, step, columns, dtype):
-    """Return the function that prefetches rows of the table for the values of k from one on."""
-    size, first = bytes_of(dtype), emit.pointer(address)
-    length = steps_of(size) * size
-
-    def prefetch(k):
-        if dtype == "f32":
-            places = [emit.moved(first, (step, column), (k, size)) for column in range(columns)]
-        else:  # these rows are short: one after another is faster
-            base = emit.moved(first, (k, size * columns))
-            places = [emit.moved(base, length * column) for column in range(columns)]
-        for place in places:
-            for line in range(0, length, _LINE):
-                emit.prefetch(emit.moved(place, line), near=2)
-
-    return prefetch
-
-
-def _products(emit, lines, table, prefetch, dtype):
+def _products(emit, lines, table, prefetch_steps, dtype):
     """Return the body of the loop over k: a cache line of each row of the table."""
     size = bytes_of(dtype)
+    apart, moved = prefetch_steps
 
-    def body(k, sums):
-        prefetch(k)
+    def body(k, state):
+        prefetch, *sums = state
+        for column in range(len(table)):
+            emit.prefetch(emit.moved(prefetch, (apart, column)), near=2)
         for first in range(0, steps_of(size), WIDTH):
             left = [emit.load(emit.moved(line, (k, 4), 4 * first), VECTOR, 4) for line in lines]
             for j, row in enumerate(table):
@@ -112,7 +99,10 @@ def _products(emit, lines, table, prefetch, dtype):
                 for i, value in enumerate(left):
                     at = i * len(table) + j
                     sums[at] = emit.multiply_add(value, right, sums[at])
-        return sums
+            if dtype == "bf16" and MOST_ROWS == 3:
+                # One of the 16 registers is left for what is widened: LLVM would take more.
+                emit.keep_order()
+        return [emit.moved(prefetch, (moved, 1)), *sums]
 
     return body
 
