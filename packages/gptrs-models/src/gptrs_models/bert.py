@@ -1,74 +1,24 @@
-"""BERT (Devlin et al. 2019) as transformers saves it: config, layers, model."""
+"""BERT (Devlin et al. 2019) and encoders like it, as transformers saves them: blocks and model."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
 from gptrs import functionals as F
-from gptrs.api import (
-    ConfigFields,
-    ContextLengthError,
-    ModelError,
-    Module,
-    Params,
-    Tensor,
-    jit,
-    tensor,
-)
+from gptrs.api import ContextLengthError, Module, Params, Tensor, jit, tensor
 from gptrs.nn import ACTIVATIONS, Embedding, Linear, captured_once, merge_heads, split_heads
-
-
-@dataclass(frozen=True)
-class BertConfig:
-    """The settings that shape the computation, under their names in config.json."""
-
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-    intermediate_size: int
-    hidden_act: str
-    max_position_embeddings: int
-    type_vocab_size: int
-    layer_norm_eps: float
-
-    @classmethod
-    def from_settings(cls, settings: Mapping[str, object]) -> BertConfig:
-        """Read config.json with transformers' defaults; ModelError names what is unsupported."""
-        fields = ConfigFields(settings, "bert")
-        fields.require("position_embedding_type", "absolute")
-        fields.require("is_decoder", False)
-        fields.require("add_cross_attention", False)
-        fields.require("quantization_config", None)
-        width = fields.integer("hidden_size", 768)
-        heads = fields.integer("num_attention_heads", 12)
-        if width % heads:
-            raise ModelError(
-                f"`hidden_size` ({width}) of a bert model is no multiple of"
-                f" `num_attention_heads` ({heads})"
-            )
-        return cls(
-            vocab_size=fields.integer("vocab_size", 30522),
-            hidden_size=width,
-            num_hidden_layers=fields.integer("num_hidden_layers", 12),
-            num_attention_heads=heads,
-            intermediate_size=fields.integer("intermediate_size", 3072),
-            hidden_act=fields.choice("hidden_act", ACTIVATIONS, "gelu"),
-            max_position_embeddings=fields.integer("max_position_embeddings", 512),
-            type_vocab_size=fields.integer("type_vocab_size", 2),
-            layer_norm_eps=fields.number("layer_norm_eps", 1e-12),
-        )
+from gptrs_models.bert_config import BertConfig
+from gptrs_models.bert_kinds import read_config
 
 
 class Norm(Module):
     """Layer normalization, whose weights older checkpoints call `gamma` and `beta`."""
 
-    def __init__(self, config: BertConfig, params: Params) -> None:
+    def __init__(self, config: BertConfig, params: Params, width: int) -> None:
         names = ("gamma", "beta") if "gamma" in params else ("weight", "bias")
-        self.weight, self.bias = (params.tensor(name, (config.hidden_size,)) for name in names)
+        self.weight, self.bias = (params.tensor(name, (width,)) for name in names)
         self._epsilon = config.layer_norm_eps
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -80,35 +30,41 @@ class Embeddings(Module):
     """Sum of token, position and first token-type embeddings, normalized."""
 
     def __init__(self, config: BertConfig, params: Params) -> None:
-        width = config.hidden_size
+        width = config.embedding_size
         self.word_embeddings = Embedding(params / "word_embeddings", config.vocab_size, width)
         self.position_embeddings = Embedding(
             params / "position_embeddings", config.max_position_embeddings, width
         )
-        self.token_type_embeddings = Embedding(
-            params / "token_type_embeddings", config.type_vocab_size, width
+        self.token_type_embeddings = (
+            Embedding(params / "token_type_embeddings", config.type_vocab_size, width)
+            if config.type_vocab_size
+            else None
         )
-        self.LayerNorm = Norm(config, params / "LayerNorm")
+        self.LayerNorm = Norm(config, params / "LayerNorm", width)
+        self._first_position = config.first_position
 
     def __call__(self, tokens: Tensor) -> Tensor:
-        """Int [B, T] -> [B, T, C]."""
-        first_type = F.slice_axis(self.token_type_embeddings.weight, 0, 0, 1)  # (1, C)
-        places = F.slice_axis(self.position_embeddings.weight, 0, 0, tokens.shape[1])  # (T, C)
-        return self.LayerNorm(self.word_embeddings(tokens) + first_type + places)
+        """Int [B, T] -> [B, T, E]."""
+        positions = self.position_embeddings.weight
+        first, length = self._first_position, tokens.shape[1]
+        x = self.word_embeddings(tokens)
+        if self.token_type_embeddings is not None:
+            x = x + F.slice_axis(self.token_type_embeddings.weight, 0, 0, 1)  # (1, E)
+        return self.LayerNorm(x + F.slice_axis(positions, 0, first, length))  # (T, E)
 
 
 class SelfAttention(Module):
     """Self-attention of each token to all tokens of its text."""
 
-    def __init__(self, config: BertConfig, params: Params) -> None:
-        width = config.hidden_size
-        self.query = Linear(params / "query", width, width)
-        self.key = Linear(params / "key", width, width)
-        self.value = Linear(params / "value", width, width)
+    def __init__(self, config: BertConfig, layer: Params) -> None:
+        width, names = config.hidden_size, config.names
+        self.query = Linear(layer / names.query, width, width)
+        self.key = Linear(layer / names.key, width, width)
+        self.value = Linear(layer / names.value, width, width)
         self.n_heads = config.num_attention_heads
 
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """[B, T, C] and the mask of visible keys, i1 [B, 1, 1, T] -> [B, T, C]."""
+        """[B, T, C] and a mask of `F.attention`, [B, 1, 1, T] or [B, H, T, T] -> [B, T, C]."""
         query, key, value = (
             F.swap_axes(split_heads(layer(x), self.n_heads), 1, 2)
             for layer in (self.query, self.key, self.value)
@@ -120,9 +76,9 @@ class SelfAttention(Module):
 class Residual(Module):
     """An affine layer with a residual connection, then layer normalization."""
 
-    def __init__(self, config: BertConfig, params: Params, inputs: int) -> None:
-        self.dense = Linear(params / "dense", inputs, config.hidden_size)
-        self.LayerNorm = Norm(config, params / "LayerNorm")
+    def __init__(self, config: BertConfig, dense: Params, norm: Params, inputs: int) -> None:
+        self.dense = Linear(dense, inputs, config.hidden_size)
+        self.LayerNorm = Norm(config, norm, config.hidden_size)
 
     def __call__(self, x: Tensor, before: Tensor) -> Tensor:
         """[B, T, inputs] and [B, T, C] -> [B, T, C]."""
@@ -132,12 +88,13 @@ class Residual(Module):
 class Attention(Module):
     """Self-attention and its projection."""
 
-    def __init__(self, config: BertConfig, params: Params) -> None:
-        self.self = SelfAttention(config, params / "self")
-        self.output = Residual(config, params / "output", config.hidden_size)
+    def __init__(self, config: BertConfig, layer: Params) -> None:
+        names, width = config.names, config.hidden_size
+        self.self = SelfAttention(config, layer)
+        self.output = Residual(config, layer / names.output, layer / names.attention_norm, width)
 
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """[B, T, C] and the mask of visible keys, i1 [B, 1, 1, T] -> [B, T, C]."""
+        """[B, T, C] and a mask of `F.attention` -> [B, T, C]."""
         return self.output(self.self(x, mask), x)
 
 
@@ -145,7 +102,7 @@ class Intermediate(Module):
     """An affine layer with the configured activation."""
 
     def __init__(self, config: BertConfig, params: Params) -> None:
-        self.dense = Linear(params / "dense", config.hidden_size, config.intermediate_size)
+        self.dense = Linear(params, config.hidden_size, config.intermediate_size)
         self._activation = ACTIVATIONS[config.hidden_act]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -157,22 +114,62 @@ class Layer(Module):
     """Attention and two affine layers, each with a residual connection and a norm after it."""
 
     def __init__(self, config: BertConfig, params: Params) -> None:
-        self.attention = Attention(config, params / "attention")
-        self.intermediate = Intermediate(config, params / "intermediate")
-        self.output = Residual(config, params / "output", config.intermediate_size)
+        names, inner = config.names, config.intermediate_size
+        self.attention = Attention(config, params)
+        self.intermediate = Intermediate(config, params / names.up)
+        self.output = Residual(config, params / names.down, params / names.norm, inner)
 
     @captured_once
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """[B, T, C] and the mask of visible keys, i1 [B, 1, 1, T] -> [B, T, C]."""
+        """[B, T, C] and a mask of `F.attention` -> [B, T, C]."""
         x = self.attention(x, mask)
         return self.output(self.intermediate(x), x)
 
 
-class Encoder(Module):
-    """The layers, one after another."""
+class RelativeBias(Module):
+    """A bias of scores for each head by the distance of query and key (T5, MPNet).
+
+    Distances fall into `buckets`: half of them for keys after the query, and of each half the
+    first half for one distance each, the rest for ever more, up to 128 (Raffel et al. 2020).
+    """
 
     def __init__(self, config: BertConfig, params: Params) -> None:
-        self.layer = [Layer(config, params / "layer" / i) for i in range(config.num_hidden_layers)]
+        self.embedding = Embedding(params, config.relative_buckets, config.num_attention_heads)
+        self._most = config.context_length - 1
+        self._table = _buckets(config.relative_buckets, self._most)
+
+    def __call__(self, length: int) -> Tensor:
+        """Return the bias of a text of T tokens, [1, H, T, T]."""
+        places = F.arange(length)
+        distance = F.reshape(places, (1, length)) - F.reshape(places, (length, 1))
+        bucket = F.take(tensor(self._table), distance + self._most)  # (T, T)
+        by_head = F.transpose(self.embedding(bucket), (2, 0, 1))  # (H, T, T)
+        return F.reshape(by_head, (1, *by_head.shape))
+
+
+def _buckets(count: int, most: int) -> np.ndarray:
+    """Return the bucket of each distance from -most to most, si64 [2 * most + 1]."""
+    distance = np.arange(-most, most + 1)
+    half, far = count // 2, np.abs(distance)
+    exact = half // 2
+    with np.errstate(divide="ignore"):
+        growth = np.log(far.astype(np.float32) / np.float32(exact)) / np.log(128 / exact)
+    large = exact + np.where(far < exact, 0, growth * (half - exact)).astype(np.int64)
+    return np.where(distance > 0, half, 0) + np.where(far < exact, far, np.minimum(large, half - 1))
+
+
+class Encoder(Module):
+    """The layers, one after another; `layer` has each only once where several are one."""
+
+    def __init__(self, config: BertConfig, params: Params) -> None:
+        stored = config.stored_layers
+        self.layer = [Layer(config, params / name) for name in dict.fromkeys(stored)]
+        self._order = [[*dict.fromkeys(stored)].index(name) for name in stored]
+
+    @property
+    def layers(self) -> list[Layer]:
+        """Return the layers in the order of computation."""
+        return [self.layer[number] for number in self._order]
 
 
 class Bert(Module):
@@ -181,17 +178,28 @@ class Bert(Module):
     capabilities = frozenset({"text_embedder", "hidden_states"})
 
     def __init__(self, config: BertConfig, params: Params) -> None:
-        self.config = config
-        body = params / "bert" if "bert.embeddings.word_embeddings.weight" in params else params
+        self.config, names, width = config, config.names, config.hidden_size
+        whole = f"{names.body}.embeddings.word_embeddings.weight" in params
+        body = params / names.body if whole else params
         self.embeddings = Embeddings(config, body / "embeddings")
-        self.encoder = Encoder(config, body / "encoder")
+        self.projection = (
+            Linear(body / names.projection, config.embedding_size, width)
+            if names.projection is not None
+            else None
+        )
+        self.encoder = Encoder(config, body)
+        self.relative_bias = (
+            RelativeBias(config, body / "encoder.relative_attention_bias")
+            if config.relative_buckets
+            else None
+        )
         self._encode = jit(self._last_state, dynamic={"tokens": ("B", "T"), "mask": ("B", "T")})
         self._collect = jit(self._named_states, dynamic={"tokens": ("B", "T")})
 
     @property
     def context_length(self) -> int:
         """Return the largest number of tokens of a text."""
-        return self.config.max_position_embeddings
+        return self.config.context_length
 
     @property
     def vocab_size(self) -> int:
@@ -224,12 +232,20 @@ class Bert(Module):
 
     def _states(self, tokens: Tensor, mask: Tensor | None) -> list[Tensor]:
         """Return the embeddings and the state after each layer; i1 [B, T] masks padding."""
-        batch, length = tokens.shape
-        seen = None if mask is None else F.reshape(mask, (batch, 1, 1, length))
-        states = [self.embeddings(tokens)]
-        for layer in self.encoder.layer:
+        seen = self._mask(tokens.shape[1], mask)
+        x = self.embeddings(tokens)
+        states = [x if self.projection is None else self.projection(x)]
+        for layer in self.encoder.layers:
             states.append(layer(states[-1], seen))
         return states
+
+    def _mask(self, length: int, mask: Tensor | None) -> Tensor | None:
+        """Return the mask of attention for i1 [B, T], which is true at tokens."""
+        seen = None if mask is None else F.reshape(mask, (mask.shape[0], 1, 1, length))
+        if self.relative_bias is None:
+            return seen
+        bias = self.relative_bias(length)
+        return bias if seen is None else F.where(seen, bias, float("-inf"))
 
     def _require_context(self, tokens: np.ndarray) -> None:
         if tokens.shape[1] > self.context_length:
@@ -240,4 +256,4 @@ class Bert(Module):
 
 def load(settings: Mapping[str, object], params: Params) -> Bert:
     """Build the model from config.json and its weights; ModelError if either is unsupported."""
-    return Bert(BertConfig.from_settings(settings), params)
+    return Bert(read_config(settings), params)

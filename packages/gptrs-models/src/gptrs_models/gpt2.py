@@ -121,6 +121,8 @@ class Block(Module):
 class GPT2(CausalLMModule):
     """The language model."""
 
+    captures_on_disk = True
+
     def __init__(self, config: GPT2Config, params: Params) -> None:
         super().__init__(config.n_positions, config.vocab_size)
         self.config = config
@@ -129,9 +131,11 @@ class GPT2(CausalLMModule):
         self.wpe = Embedding(body / "wpe", config.n_positions, config.n_embd)
         self.h = [Block(config, body / "h" / i, i) for i in range(config.n_layer)]
         self.ln_f = LayerNorm(body / "ln_f", config.n_embd, config.layer_norm_epsilon)
+        # A checkpoint may have weights of its own for a layer that the config calls tied.
+        tied = config.tie_word_embeddings and "lm_head.weight" not in params
         self.lm_head = (
             None
-            if config.tie_word_embeddings
+            if tied
             else Linear(params / "lm_head", config.n_embd, config.vocab_size, bias=False)
         )
 

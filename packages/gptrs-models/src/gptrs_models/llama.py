@@ -1,6 +1,6 @@
 """Llama and its relatives as transformers saves them: blocks and model; see `llama_config`.
 
-Llama 2 and 3, SmolLM, Mistral, Ministral, Ministral 3, Qwen2 and Qwen3 differ in switches only.
+Some thirty kinds of decoders differ in switches and names only; `llama_kinds` lists them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from typing_extensions import override
 
+from gptrs import functionals as F
 from gptrs.api import Module, Params, Tensor
 from gptrs.nn import (
     ACTIVATIONS,
@@ -16,6 +17,7 @@ from gptrs.nn import (
     CausalLMModule,
     Embedding,
     LayerCache,
+    LayerNorm,
     Linear,
     RaggedStep,
     RMSNorm,
@@ -25,90 +27,209 @@ from gptrs.nn import (
     split_heads,
 )
 from gptrs_models.llama_config import LlamaConfig
+from gptrs_models.llama_kinds import read_config
+
+
+class HeadwiseNorm(Module):
+    """Layer normalization of each head with weights of its own, [.., H, D]."""
+
+    def __init__(self, params: Params, n_heads: int, head_dim: int, epsilon: float) -> None:
+        self.weight = params.tensor("weight", (n_heads, head_dim))
+        self._epsilon = epsilon
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Normalize the last axis of `x`."""
+        return F.layer_norm(x, epsilon=self._epsilon) * self.weight
+
+
+def make_norm(kind: str, params: Params, width: int, epsilon: float) -> RMSNorm | LayerNorm:
+    """Return a norm of vectors [.., width], of a kind that `llama_config.Norm` names."""
+    offset = 1.0 if kind.endswith("_offset") else 0.0
+    if kind.startswith("rms"):
+        return RMSNorm(params, width, epsilon, offset)
+    weight, bias = kind != "layer_plain", kind in ("layer", "layer_offset")
+    return LayerNorm(params, width, epsilon, offset, weight=weight, bias=bias)
 
 
 class Attention(Module):
     """Causal self-attention in which several query heads may share a head of keys and values."""
 
     def __init__(self, config: LlamaConfig, params: Params) -> None:
+        names, dim, self.head_dim = config.names, config.hidden_size, config.head_dim
         self.n_heads, self.n_kv_heads = config.num_attention_heads, config.num_key_value_heads
-        dim, head_dim = config.hidden_size, config.head_dim
-        q_dim, kv_dim = self.n_heads * head_dim, self.n_kv_heads * head_dim
-        self.q_proj = Linear(params / "q_proj", dim, q_dim, config.qkv_bias)
-        self.k_proj = Linear(params / "k_proj", dim, kv_dim, config.qkv_bias)
-        self.v_proj = Linear(params / "v_proj", dim, kv_dim, config.qkv_bias)
-        self.o_proj = Linear(params / "o_proj", q_dim, dim, config.output_bias)
-        self.q_norm, self.k_norm = (
-            RMSNorm(params / name, head_dim, config.rms_norm_eps) if config.qk_norm else None
-            for name in ("q_norm", "k_norm")
-        )
-        self.scale = head_dim**-0.5
+        self.q_dim, self.kv_dim = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
+        self.joined, self.groups = names.qkv is not None, config.qkv_groups
+        if names.qkv is not None:
+            total = self.q_dim + 2 * self.kv_dim
+            self.qkv_proj = Linear(params / names.qkv, dim, total, config.qkv_bias)
+        else:
+            self.q_proj = Linear(params / names.query, dim, self.q_dim, config.qkv_bias)
+            self.k_proj = Linear(params / names.key, dim, self.kv_dim, config.qkv_bias)
+            self.v_proj = Linear(params / names.value, dim, self.kv_dim, config.qkv_bias)
+        self.o_proj = Linear(params / names.output, self.q_dim, dim, config.output_bias)
+        self.q_norm = _head_norm(config, params / names.query_norm, self.n_heads)
+        self.k_norm = _head_norm(config, params / names.key_norm, self.n_kv_heads)
+        self.norm_over_width = config.head_norm == "width"
+        self.norm_after_rope, self.clip = config.head_norm_after_rope, config.qkv_clip
+        self.scale = config.attention_scale or self.head_dim**-0.5
+        self.softcap = config.softcap
 
-    def __call__(self, x: Tensor, rope: Rope, cache: LayerCache) -> Tensor:
+    def __call__(self, x: Tensor, rope: Rope | None, cache: LayerCache) -> Tensor:
         """[N, C] -> [N, C]."""
-        query = split_heads(self.q_proj(x), self.n_heads)  # (N, H, D)
-        key = split_heads(self.k_proj(x), self.n_kv_heads)  # (N, K, D)
-        value = split_heads(self.v_proj(x), self.n_kv_heads)  # (N, K, D)
-        if self.q_norm is not None and self.k_norm is not None:
-            query, key = self.q_norm(query), self.k_norm(key)
-        query, key = rope(query), rope(key)
-        if rope.query_factor is not None:
-            query = query * rope.query_factor
-        return self.o_proj(merge_heads(cache.attend(query, key, value, scale=self.scale)))
+        query, key, value = self._project(x)  # (N, H, D), (N, K, D) twice
+        if not self.norm_after_rope:
+            query, key = self._normalize(query, key)
+        if rope is not None:
+            query, key = rope(query), rope(key)
+            if rope.query_factor is not None:
+                query = query * rope.query_factor
+        if self.norm_after_rope:
+            query, key = self._normalize(query, key)
+        mixed = cache.attend(query, key, value, scale=self.scale, softcap=self.softcap)
+        return self.o_proj(merge_heads(mixed))
+
+    def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries [N, H, D], keys and values [N, K, D]."""
+        if not self.joined:
+            parts = [self.q_proj(x), self.k_proj(x), self.v_proj(x)]
+        elif self.groups:
+            q_dim = self.q_dim // self.n_kv_heads
+            groups = split_heads(self.qkv_proj(x), self.n_kv_heads)  # (N, K, (H / K + 2) * D)
+            pieces = F.split(groups, [q_dim, self.head_dim, self.head_dim])
+            parts = [merge_heads(piece) for piece in pieces]
+        else:
+            parts = [*F.split(self.qkv_proj(x), [self.q_dim, self.kv_dim, self.kv_dim])]
+        if self.clip is not None:
+            parts = [F.clamp(part, -self.clip, self.clip) for part in parts]
+        query, key, value = parts
+        return (
+            split_heads(query, self.n_heads),
+            split_heads(key, self.n_kv_heads),
+            split_heads(value, self.n_kv_heads),
+        )
+
+    def _normalize(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+        if self.q_norm is None or self.k_norm is None:
+            return query, key
+        if not self.norm_over_width:
+            return self.q_norm(query), self.k_norm(key)
+        query, key = self.q_norm(merge_heads(query)), self.k_norm(merge_heads(key))
+        return split_heads(query, self.n_heads), split_heads(key, self.n_kv_heads)
+
+
+def _head_norm(
+    config: LlamaConfig, params: Params, n_heads: int
+) -> RMSNorm | LayerNorm | HeadwiseNorm | None:
+    """Return the norm of `n_heads` heads of queries or keys, if the kind has one."""
+    if config.head_norm is None:
+        return None
+    if config.head_norm == "each":
+        return HeadwiseNorm(params, n_heads, config.head_dim, config.rms_norm_eps)
+    if config.head_norm == "width":
+        return make_norm("rms", params, n_heads * config.head_dim, config.rms_norm_eps)
+    return make_norm(config.head_norm, params, config.head_dim, config.rms_norm_eps)
 
 
 class MLP(Module):
-    """`down(activation(gate(x)) * up(x))` (Shazeer 2020)."""
+    """`down(activation(gate(x)) * up(x))` (Shazeer 2020); without a gate `down(activation(up(x)))`.
+
+    The gate and `up` of some kinds are the halves of one matrix.
+    """
 
     def __init__(self, config: LlamaConfig, params: Params) -> None:
         dim, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-        self.gate_proj = Linear(params / "gate_proj", dim, inner, bias)
-        self.up_proj = Linear(params / "up_proj", dim, inner, bias)
-        self.down_proj = Linear(params / "down_proj", inner, dim, bias)
+        names = config.names
+        self.joined, self.gated = names.gate_up is not None, names.gate is not None
+        if names.gate_up is not None:
+            self.gate_up_proj = Linear(params / names.gate_up, dim, 2 * inner, bias)
+        else:
+            if names.gate is not None:
+                self.gate_proj = Linear(params / names.gate, dim, inner, bias)
+            self.up_proj = Linear(params / names.up, dim, inner, bias)
+        self.down_proj = Linear(params / names.down, inner, dim, bias)
         self.activation = ACTIVATIONS[config.hidden_act]
 
     def __call__(self, x: Tensor) -> Tensor:
         """[N, C] -> [N, C]."""
-        return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+        if self.joined:
+            gate, up = F.split(self.gate_up_proj(x), 2)
+            return self.down_proj(self.activation(gate) * up)
+        if self.gated:
+            return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
+        return self.down_proj(self.activation(self.up_proj(x)))
 
 
 class Block(Module):
-    """Attention and MLP, each behind a norm and added to the residual stream."""
+    """Attention and MLP, each between the norms that the kind has, added to the residual stream.
+
+    `input_layernorm` and `post_attention_layernorm` are the norms before them, as in Llama.
+    """
 
     def __init__(self, config: LlamaConfig, params: Params) -> None:
-        dim, epsilon = config.hidden_size, config.rms_norm_eps
-        self.input_layernorm = RMSNorm(params / "input_layernorm", dim, epsilon)
-        self.self_attn = Attention(config, params / "self_attn")
-        self.post_attention_layernorm = RMSNorm(params / "post_attention_layernorm", dim, epsilon)
-        self.mlp = MLP(config, params / "mlp")
+        names = config.names
+
+        def norm(name: str | None) -> RMSNorm | LayerNorm | None:
+            if name is None:
+                return None
+            return make_norm(config.norm, params / name, config.hidden_size, config.rms_norm_eps)
+
+        self.parallel, self.residual_scale = config.parallel, config.residual_scale
+        self.shares_norm = names.mlp_in == names.attention_in
+        self.input_layernorm = norm(names.attention_in)
+        self.self_attn = Attention(config, params / names.attention)
+        self.attention_out = norm(names.attention_out)
+        self.post_attention_layernorm = None if self.shares_norm else norm(names.mlp_in)
+        self.mlp = MLP(config, params if names.mlp is None else params / names.mlp)
+        self.mlp_out = norm(names.mlp_out)
 
     @captured_once
-    def __call__(self, x: Tensor, rope: Rope, cache: LayerCache) -> Tensor:
+    def __call__(self, x: Tensor, rope: Rope | None, cache: LayerCache) -> Tensor:
         """[N, C] -> [N, C]."""
-        x = x + self.self_attn(self.input_layernorm(x), rope, cache)
-        return x + self.mlp(self.post_attention_layernorm(x))
+        before = _through(self.input_layernorm, x)
+        attended = _through(self.attention_out, self.self_attn(before, rope, cache))
+        if self.parallel:
+            inputs = before if self.shares_norm else _through(self.post_attention_layernorm, x)
+            return x + attended + self.mlp(inputs)
+        x = self._add(x, attended)
+        change = self.mlp(_through(self.post_attention_layernorm, x))
+        return self._add(x, _through(self.mlp_out, change))
+
+    def _add(self, x: Tensor, change: Tensor) -> Tensor:
+        return x + (change if self.residual_scale == 1 else change * self.residual_scale)
+
+
+def _through(norm: RMSNorm | LayerNorm | None, x: Tensor) -> Tensor:
+    return x if norm is None else norm(x)
 
 
 class Llama(CausalLMModule):
     """The language model.
 
     With dynamic rotary scaling, and beyond `max_position_embeddings`, the logits depend on how a
-    text was cut into steps, as in transformers.
+    text was cut into steps, as in transformers. Attributes have the names of Llama's weights
+    whatever the checkpoint calls them.
     """
+
+    captures_on_disk = True
 
     def __init__(self, config: LlamaConfig, params: Params) -> None:
         super().__init__(config.context_length, config.vocab_size)
-        self.config = config
-        body = params / "model" if "model.embed_tokens.weight" in params else params
-        self.embed_tokens = Embedding(body / "embed_tokens", config.vocab_size, config.hidden_size)
-        self.layers = [Block(config, body / "layers" / i) for i in range(config.num_hidden_layers)]
-        self.norm = RMSNorm(body / "norm", config.hidden_size, config.rms_norm_eps)
+        self.config, names, width = config, config.names, config.hidden_size
+        whole = f"{names.body}.{names.embed}.weight" in params
+        body = params / names.body if whole else params
+        self.embed_tokens = Embedding(body / names.embed, config.vocab_size, width)
+        if names.positions is not None:
+            rows = config.context_length + config.position_offset
+            self.embed_positions = Embedding(body / names.positions, rows, width)
+        layers = body / names.layers
+        self.layers = [Block(config, layers / i) for i in range(config.num_hidden_layers)]
+        self.norm = make_norm(config.norm, body / names.norm, width, config.rms_norm_eps)
         # A checkpoint may have weights of its own for a layer that the config calls tied.
-        tied = config.tie_word_embeddings and "lm_head.weight" not in params
+        tied = config.tie_word_embeddings and f"{names.head}.weight" not in params
         self.lm_head = (
             None
             if tied
-            else Linear(params / "lm_head", config.hidden_size, config.vocab_size, bias=False)
+            else Linear(params / names.head, width, config.vocab_size, bias=config.head_bias)
         )
 
     @override
@@ -121,12 +242,32 @@ class Llama(CausalLMModule):
 
     @override
     def states(self, step: RaggedStep[Tensor], caches: Sequence[LayerCache]) -> Iterator[Tensor]:
-        rope = Rope.at(self.config.rope, self.config.head_dim, step)
+        ropes = self._ropes(step)
         x = self.embed_tokens(step.tokens)  # (N, C)
+        if self.config.names.positions is not None:
+            x = x + self.embed_positions(step.positions + self.config.position_offset)
+        if self.config.embedding_scale != 1:
+            x = x * self.config.embedding_scale
         yield x
-        for block, cache in zip(self.layers, caches, strict=True):
+        for block, rope, cache in zip(self.layers, ropes, caches, strict=True):
             x = block(x, rope, cache)
             yield x
+
+    def _ropes(self, step: RaggedStep[Tensor]) -> list[Rope | None]:
+        """Return the rotation of each layer; None for one without."""
+        config = self.config
+        rotated = [i for i in range(config.num_hidden_layers) if i not in config.unrotated_layers]
+        settings = {i: config.rope for i in rotated}
+        if config.sliding_rope is not None:
+            settings |= {i: config.sliding_rope for i in rotated if i in config.sliding_layers}
+        ropes = {
+            each: Rope.at(each, config.head_dim, step, config.interleaved)
+            for each in dict.fromkeys(settings.values())
+        }
+        return [
+            ropes[settings[layer]] if layer in settings else None
+            for layer in range(config.num_hidden_layers)
+        ]
 
     @override
     def final_norm(self, x: Tensor) -> Tensor:
@@ -134,9 +275,15 @@ class Llama(CausalLMModule):
 
     @override
     def logits(self, x: Tensor) -> Tensor:
-        return self.embed_tokens.unembed(x) if self.lm_head is None else self.lm_head(x)
+        config = self.config
+        logits = self.embed_tokens.unembed(x) if self.lm_head is None else self.lm_head(x)
+        if config.logit_scale != 1:
+            logits = logits * config.logit_scale
+        if config.logit_softcap is not None:
+            logits = F.tanh(logits / config.logit_softcap) * config.logit_softcap
+        return logits
 
 
 def load(settings: Mapping[str, object], params: Params) -> Llama:
     """Build the model from config.json and its weights; ModelError if either is unsupported."""
-    return Llama(LlamaConfig.from_settings(settings), params)
+    return Llama(read_config(settings), params)

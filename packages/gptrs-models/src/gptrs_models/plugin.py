@@ -44,6 +44,174 @@ QWEN3 = ModelPlugin(
     factory="gptrs_models.llama:load",
     api="0.1",
 )
+GEMMA = ModelPlugin(
+    name="gemma",
+    summary="Gemma",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+GEMMA2 = ModelPlugin(
+    name="gemma2",
+    summary="Gemma 2",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+GEMMA3 = ModelPlugin(
+    name="gemma3_text",
+    summary="the text models of Gemma 3",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+PHI = ModelPlugin(
+    name="phi",
+    summary="Phi 1 to 2",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+PHI3 = ModelPlugin(
+    name="phi3",
+    summary="Phi 3 and 4, with LongRoPE",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+SMOLLM3 = ModelPlugin(
+    name="smollm3",
+    summary="SmolLM3",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+OLMO = ModelPlugin(
+    name="olmo",
+    summary="OLMo",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+OLMO2 = ModelPlugin(
+    name="olmo2",
+    summary="OLMo 2",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+OLMO3 = ModelPlugin(
+    name="olmo3",
+    summary="OLMo 3",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+GRANITE = ModelPlugin(
+    name="granite",
+    summary="Granite, dense",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+STARCODER2 = ModelPlugin(
+    name="starcoder2",
+    summary="StarCoder2",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+STABLELM = ModelPlugin(
+    name="stablelm",
+    summary="StableLM",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+COHERE = ModelPlugin(
+    name="cohere",
+    summary="Command R",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+COHERE2 = ModelPlugin(
+    name="cohere2",
+    summary="Command R7B and Command A",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+EXAONE4 = ModelPlugin(
+    name="exaone4",
+    summary="EXAONE 4",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+GLM = ModelPlugin(
+    name="glm",
+    summary="GLM-4, dense",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+GLM4 = ModelPlugin(
+    name="glm4",
+    summary="GLM-4-0414",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+SEED_OSS = ModelPlugin(
+    name="seed_oss",
+    summary="Seed-OSS",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+ARCEE = ModelPlugin(
+    name="arcee",
+    summary="AFM",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+HELIUM = ModelPlugin(
+    name="helium",
+    summary="Helium",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+ERNIE4_5 = ModelPlugin(
+    name="ernie4_5",
+    summary="ERNIE 4.5, dense",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+NEMOTRON = ModelPlugin(
+    name="nemotron",
+    summary="Nemotron 3 and 4, Minitron",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+HUNYUAN = ModelPlugin(
+    name="hunyuan_v1_dense",
+    summary="Hunyuan, dense",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+INTERNLM3 = ModelPlugin(
+    name="internlm3",
+    summary="InternLM3",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+GPT_NEOX = ModelPlugin(
+    name="gpt_neox",
+    summary="GPT-NeoX and Pythia",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+GPTJ = ModelPlugin(
+    name="gptj",
+    summary="GPT-J",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+FALCON = ModelPlugin(
+    name="falcon",
+    summary="Falcon without ALiBi",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+OPT = ModelPlugin(
+    name="opt",
+    summary="OPT",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
 RESNET = ModelPlugin(
     name="resnet",
     summary="ResNet image classifiers, as transformers and torchvision save them",
@@ -59,6 +227,48 @@ MOBILENET_V2 = ModelPlugin(
 BERT = ModelPlugin(
     name="bert",
     summary="BERT encoders, for sentence embeddings",
+    factory="gptrs_models.bert:load",
+    api="0.1",
+)
+ROBERTA = ModelPlugin(
+    name="roberta",
+    summary="RoBERTa encoders, for sentence embeddings",
+    factory="gptrs_models.bert:load",
+    api="0.1",
+)
+XLM_ROBERTA = ModelPlugin(
+    name="xlm-roberta",
+    summary="XLM-RoBERTa encoders, such as E5 and BGE-M3",
+    factory="gptrs_models.bert:load",
+    api="0.1",
+)
+CAMEMBERT = ModelPlugin(
+    name="camembert",
+    summary="CamemBERT encoders, for sentence embeddings",
+    factory="gptrs_models.bert:load",
+    api="0.1",
+)
+DISTILBERT = ModelPlugin(
+    name="distilbert",
+    summary="DistilBERT encoders, for sentence embeddings",
+    factory="gptrs_models.bert:load",
+    api="0.1",
+)
+MPNET = ModelPlugin(
+    name="mpnet",
+    summary="MPNet encoders, for sentence embeddings",
+    factory="gptrs_models.bert:load",
+    api="0.1",
+)
+ELECTRA = ModelPlugin(
+    name="electra",
+    summary="ELECTRA encoders, for sentence embeddings",
+    factory="gptrs_models.bert:load",
+    api="0.1",
+)
+ALBERT = ModelPlugin(
+    name="albert",
+    summary="ALBERT encoders, for sentence embeddings",
     factory="gptrs_models.bert:load",
     api="0.1",
 )

@@ -1,0 +1,52 @@
+"""The config of an encoder of the BERT family: sizes, switches, and the names of its weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Names:
+    """Names of modules in a checkpoint: of the body, and of the parts of a layer below it."""
+
+    body: str
+    projection: str | None = None
+    query: str = "attention.self.query"
+    key: str = "attention.self.key"
+    value: str = "attention.self.value"
+    output: str = "attention.output.dense"
+    attention_norm: str = "attention.output.LayerNorm"
+    up: str = "intermediate.dense"
+    down: str = "output.dense"
+    norm: str = "output.LayerNorm"
+
+
+@dataclass(frozen=True)
+class BertConfig:
+    """The settings that shape the computation, under their names in config.json where it has one.
+
+    `first_position` is the row of the position embeddings for the first token. `type_vocab_size` 0
+    is a kind without token types. `stored_layers` is the name of each layer below the body, one
+    after another; the same name twice is one layer that is computed twice (ALBERT).
+    `relative_buckets` is how many distances of tokens a bias of the scores tells apart, 0 for no
+    such bias.
+    """
+
+    names: Names
+    vocab_size: int
+    hidden_size: int
+    embedding_size: int
+    num_attention_heads: int
+    intermediate_size: int
+    hidden_act: str
+    max_position_embeddings: int
+    type_vocab_size: int
+    layer_norm_eps: float
+    stored_layers: tuple[str, ...]
+    first_position: int = 0
+    relative_buckets: int = 0
+
+    @property
+    def context_length(self) -> int:
+        """Return the largest number of tokens of a text."""
+        return self.max_position_embeddings - self.first_position

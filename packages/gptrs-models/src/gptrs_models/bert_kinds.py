@@ -1,0 +1,172 @@
+"""The kinds of the BERT family by `model_type`, and how their settings are read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from gptrs.api import ConfigFields, ModelError
+from gptrs.nn import ACTIVATIONS
+from gptrs_models.bert_config import BertConfig, Names
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind: the names of its weights, defaults of transformers, and what it does otherwise.
+
+    `own_names` has the name of each setting that is not BERT's.
+    """
+
+    names: Names
+    vocab_size: int = 30522
+    hidden_size: int = 768
+    layers: int = 12
+    heads: int = 12
+    intermediate_size: int = 3072
+    activation: str = "gelu"
+    type_vocab_size: int = 2
+    own_names: Mapping[str, str] = field(default_factory=dict[str, str])
+    switches: Callable[[ConfigFields, BertConfig], BertConfig] = lambda _, config: config
+
+
+def read_config(settings: Mapping[str, object]) -> BertConfig:
+    """Read config.json with transformers' defaults; ModelError names what is unsupported."""
+    name = str(settings.get("model_type"))
+    kind, fields = KINDS[name], ConfigFields(settings, name)
+
+    def own(setting: str) -> str:
+        return kind.own_names.get(setting, setting)
+
+    fields.require("position_embedding_type", "absolute")
+    fields.require("is_decoder", False)
+    fields.require("add_cross_attention", False)
+    fields.require("quantization_config", None)
+    width = fields.integer(own("hidden_size"), kind.hidden_size)
+    heads = fields.integer(own("num_attention_heads"), kind.heads)
+    if width % heads:
+        raise ModelError(
+            f"`{own('hidden_size')}` ({width}) of a {name} model is no multiple of"
+            f" `{own('num_attention_heads')}` ({heads})"
+        )
+    layers = fields.integer(own("num_hidden_layers"), kind.layers)
+    config = BertConfig(
+        names=kind.names,
+        vocab_size=fields.integer("vocab_size", kind.vocab_size),
+        hidden_size=width,
+        embedding_size=width,
+        num_attention_heads=heads,
+        intermediate_size=fields.integer(own("intermediate_size"), kind.intermediate_size),
+        hidden_act=fields.choice(own("hidden_act"), ACTIVATIONS, kind.activation),
+        max_position_embeddings=fields.integer("max_position_embeddings", 512),
+        type_vocab_size=fields.integer("type_vocab_size", 2) if kind.type_vocab_size else 0,
+        layer_norm_eps=fields.number("layer_norm_eps", 1e-12),
+        stored_layers=tuple(f"encoder.layer.{number}" for number in range(layers)),
+    )
+    return kind.switches(fields, config)
+
+
+def _roberta(fields: ConfigFields, config: BertConfig) -> BertConfig:
+    """Count positions from the token of padding on, whose row is for padding itself."""
+    first = fields.integer("pad_token_id", 1, minimum=0) + 1
+    if first >= config.max_position_embeddings:
+        raise fields.error("max_position_embeddings", f"must be above {first}")
+    return replace(config, first_position=first)
+
+
+def _distilbert(_: ConfigFields, config: BertConfig) -> BertConfig:
+    layers = tuple(f"transformer.layer.{i}" for i in range(len(config.stored_layers)))
+    return replace(config, stored_layers=layers, layer_norm_eps=1e-12)
+
+
+def _mpnet(fields: ConfigFields, config: BertConfig) -> BertConfig:
+    # transformers has tables of other sizes, but reads them as of 32.
+    fields.require("relative_attention_num_buckets", 32)
+    return replace(_roberta(fields, config), relative_buckets=32)
+
+
+def _electra(fields: ConfigFields, config: BertConfig) -> BertConfig:
+    size = fields.integer("embedding_size", 128)
+    project = "embeddings_project" if size != config.hidden_size else None
+    return replace(config, embedding_size=size, names=replace(config.names, projection=project))
+
+
+def _albert(fields: ConfigFields, config: BertConfig) -> BertConfig:
+    layers = len(config.stored_layers)
+    groups = fields.integer("num_hidden_groups", 1)
+    inner = fields.integer("inner_group_num", 1)
+    if layers % groups:
+        raise fields.error("num_hidden_groups", f"must divide the {layers} layers")
+    stored = (
+        f"encoder.albert_layer_groups.{layer * groups // layers}.albert_layers.{number}"
+        for layer in range(layers)
+        for number in range(inner)
+    )
+    size = fields.integer("embedding_size", 128)
+    return replace(config, embedding_size=size, stored_layers=tuple(stored))
+
+
+DISTILBERT = Names(
+    body="distilbert",
+    query="attention.q_lin",
+    key="attention.k_lin",
+    value="attention.v_lin",
+    output="attention.out_lin",
+    attention_norm="sa_layer_norm",
+    up="ffn.lin1",
+    down="ffn.lin2",
+    norm="output_layer_norm",
+)
+MPNET = Names(
+    body="mpnet",
+    query="attention.attn.q",
+    key="attention.attn.k",
+    value="attention.attn.v",
+    output="attention.attn.o",
+    attention_norm="attention.LayerNorm",
+)
+ALBERT = Names(
+    body="albert",
+    projection="encoder.embedding_hidden_mapping_in",
+    query="attention.query",
+    key="attention.key",
+    value="attention.value",
+    output="attention.dense",
+    attention_norm="attention.LayerNorm",
+    up="ffn",
+    down="ffn_output",
+    norm="full_layer_layer_norm",
+)
+
+KINDS: dict[str, Kind] = {
+    "bert": Kind(Names("bert")),
+    "roberta": Kind(Names("roberta"), vocab_size=50265, switches=_roberta),
+    "xlm-roberta": Kind(Names("roberta"), switches=_roberta),
+    "camembert": Kind(Names("roberta"), switches=_roberta),
+    "distilbert": Kind(
+        DISTILBERT,
+        layers=6,
+        type_vocab_size=0,
+        own_names={
+            "hidden_size": "dim",
+            "num_attention_heads": "n_heads",
+            "num_hidden_layers": "n_layers",
+            "intermediate_size": "hidden_dim",
+            "hidden_act": "activation",
+        },
+        switches=_distilbert,
+    ),
+    "mpnet": Kind(MPNET, vocab_size=30527, type_vocab_size=0, switches=_mpnet),
+    "electra": Kind(
+        Names("electra"), hidden_size=256, heads=4, intermediate_size=1024, switches=_electra
+    ),
+    "albert": Kind(
+        ALBERT,
+        vocab_size=30000,
+        hidden_size=4096,
+        heads=64,
+        intermediate_size=16384,
+        activation="gelu_new",
+        switches=_albert,
+    ),
+}
+"""The kinds by their `model_type`."""

@@ -1,0 +1,244 @@
+"""The kinds of the Llama family by `model_type`: their defaults and switches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from gptrs.api import ConfigFields
+from gptrs_models import llama_switches as switches
+from gptrs_models.llama_config import LlamaConfig
+from gptrs_models.llama_settings import KindDefaults, read_shared
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind: defaults for what config.json lacks, and what it switches."""
+
+    defaults: KindDefaults
+    switches: Callable[[ConfigFields, LlamaConfig], LlamaConfig] = switches.biased
+
+
+def read_config(settings: Mapping[str, object]) -> LlamaConfig:
+    """Read config.json with transformers' defaults; ModelError names what is unsupported.
+
+    `pretraining_tp` plays no part: it splits the same sums. Dropouts are for training.
+    """
+    name = str(settings.get("model_type"))
+    kind = KINDS[name]
+    fields = ConfigFields(settings, name)
+    return kind.switches(fields, read_shared(fields, name, kind.defaults))
+
+
+MINISTRAL3_ROPE: dict[str, object] = {
+    "rope_type": "yarn",
+    "rope_theta": 1000000.0,
+    "factor": 16.0,
+    "original_max_position_embeddings": 16384,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "llama_4_scaling_beta": 0.1,
+}
+"""Defaults of transformers for a `ministral3` model without rope settings."""
+
+LAYER_EPSILON = {"rms_norm_eps": "layer_norm_eps"}
+GEMMA_NAMES = {"hidden_act": "hidden_activation"}
+GPTJ_NAMES = {
+    "hidden_size": "n_embd",
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "n_positions",
+    "hidden_act": "activation_function",
+    "rms_norm_eps": "layer_norm_epsilon",
+}
+
+NEOX_NAMES = {
+    **LAYER_EPSILON,
+    "rope_theta": "rotary_emb_base",
+    "partial_rotary_factor": "rotary_pct",
+}
+
+KINDS: dict[str, Kind] = {
+    "llama": Kind(KindDefaults(32000, 11008, 32, None, 2048)),
+    "mistral": Kind(
+        KindDefaults(32000, 14336, 32, 8, 131072, sliding_window=4096), switches.plain
+    ),
+    "ministral": Kind(
+        KindDefaults(32000, 14336, 32, 8, 131072, sliding_window=4096), switches.plain
+    ),
+    "ministral3": Kind(
+        KindDefaults(
+            131072, 14336, 34, 8, 262144, epsilon=1e-5, head_dim=128, rope=MINISTRAL3_ROPE
+        ),
+        switches.plain,
+    ),
+    "qwen2": Kind(
+        KindDefaults(151936, 22016, 32, 32, 32768, sliding_window=4096), switches.qwen2
+    ),
+    "qwen3": Kind(
+        KindDefaults(151936, 22016, 32, 32, 32768, head_dim=128, sliding_window=4096),
+        switches.qwen3,
+    ),
+    "gemma": Kind(
+        KindDefaults(
+            256000, 24576, 28, 16, 8192, head_dim=256, hidden_size=3072, heads=16,
+            activation="gelu_pytorch_tanh", tied=True,
+        ),
+        switches.gemma,
+    ),
+    "gemma2": Kind(
+        KindDefaults(
+            256000, 9216, 26, 4, 8192, head_dim=256, sliding_window=4096, hidden_size=2304,
+            heads=8, activation="gelu_pytorch_tanh", tied=True, pattern=2, own_names=GEMMA_NAMES,
+        ),
+        switches.gemma2,
+    ),
+    "gemma3_text": Kind(
+        KindDefaults(
+            262208, 9216, 26, 4, 131072, head_dim=256, sliding_window=4096, hidden_size=2304,
+            heads=8, theta=1e6, activation="gelu_pytorch_tanh", tied=True, pattern=6,
+            sliding_theta=1e4, own_names=GEMMA_NAMES,
+        ),
+        switches.gemma3,
+    ),
+    "phi": Kind(
+        KindDefaults(
+            51200, 8192, 24, None, 2048, epsilon=1e-5, hidden_size=2048, rotated=0.5,
+            activation="gelu_new", own_names=LAYER_EPSILON,
+        ),
+        switches.phi,
+    ),
+    "phi3": Kind(
+        KindDefaults(32064, 8192, 32, None, 4096, epsilon=1e-5, hidden_size=3072, rotated=1.0),
+        switches.phi3,
+    ),
+    "smollm3": Kind(
+        KindDefaults(
+            128256, 11008, 36, 4, 32768, hidden_size=2048, heads=16, theta=2e6, tied=True
+        ),
+        switches.smollm3,
+    ),
+    "olmo": Kind(KindDefaults(50304, 11008, 32, None, 2048), switches.olmo),
+    "olmo2": Kind(KindDefaults(50304, 11008, 32, None, 2048, epsilon=1e-5), switches.olmo2),
+    "olmo3": Kind(
+        KindDefaults(
+            50304, 11008, 32, None, 2048, epsilon=1e-5, sliding_window=4096, theta=5e5,
+            pattern=4, sliding_theta=5e5,
+        ),
+        switches.olmo2,
+    ),
+    "granite": Kind(KindDefaults(32000, 11008, 32, None, 2048), switches.granite),
+    "starcoder2": Kind(
+        KindDefaults(
+            49152, 12288, 30, 2, 4096, epsilon=1e-5, hidden_size=3072, heads=24,
+            activation="gelu_pytorch_tanh", tied=True, own_names={"rms_norm_eps": "norm_epsilon"},
+        ),
+        switches.starcoder2,
+    ),
+    "stablelm": Kind(
+        KindDefaults(
+            50304, 6912, 32, 32, 4096, epsilon=1e-5, hidden_size=2560, rotated=0.25,
+            own_names=LAYER_EPSILON,
+        ),
+        switches.stablelm,
+    ),
+    "cohere": Kind(
+        KindDefaults(
+            256000, 22528, 40, None, 8192, epsilon=1e-5, hidden_size=8192, heads=64, theta=5e5,
+            tied=True, own_names=LAYER_EPSILON,
+        ),
+        switches.cohere,
+    ),
+    "cohere2": Kind(
+        KindDefaults(
+            256000, 22528, 40, None, 8192, epsilon=1e-5, sliding_window=4096, hidden_size=8192,
+            heads=64, tied=True, pattern=4, own_names=LAYER_EPSILON,
+        ),
+        switches.cohere2,
+    ),
+    "exaone4": Kind(
+        KindDefaults(
+            102400, 16384, 32, 32, 2048, epsilon=1e-5, sliding_window=4096, pattern=4
+        ),
+        switches.exaone4,
+    ),
+    "glm": Kind(
+        KindDefaults(
+            151552, 13696, 40, 2, 131072, epsilon=0.00000015625, head_dim=128, rotated=0.5
+        ),
+        switches.glm,
+    ),
+    "glm4": Kind(
+        KindDefaults(
+            151552, 13696, 40, 2, 131072, epsilon=0.00000015625, head_dim=128, rotated=0.5
+        ),
+        switches.glm4,
+    ),
+    "seed_oss": Kind(
+        KindDefaults(155136, 27648, 64, 8, 524288, head_dim=128, heads=80), switches.seed_oss
+    ),
+    "internlm3": Kind(
+        KindDefaults(128512, 10240, 48, 2, 32768, head_dim=128), switches.internlm3
+    ),
+    "arcee": Kind(
+        KindDefaults(
+            32000, 18432, 32, None, 4096, epsilon=1e-5, hidden_size=2560, activation="relu2"
+        ),
+        switches.arcee,
+    ),
+    "helium": Kind(
+        KindDefaults(
+            48000, 7040, 24, 20, 4096, epsilon=1e-8, head_dim=128, hidden_size=2560, heads=20,
+            theta=1e5,
+        ),
+        switches.helium,
+    ),
+    "ernie4_5": Kind(
+        KindDefaults(
+            103424, 3072, 18, 2, 131072, epsilon=1e-5, head_dim=128, hidden_size=1024, heads=16,
+            theta=5e5, tied=True,
+        ),
+        switches.ernie,
+    ),
+    "nemotron": Kind(
+        KindDefaults(
+            256000, 24576, 32, None, 4096, epsilon=1e-5, head_dim=128, hidden_size=6144, heads=48,
+            rotated=0.5, activation="relu2", own_names={"rms_norm_eps": "norm_eps"},
+        ),
+        switches.nemotron,
+    ),
+    "hunyuan_v1_dense": Kind(
+        KindDefaults(290943, 11008, 32, None, 2048, epsilon=1e-5), switches.hunyuan
+    ),
+    "gpt_neox": Kind(
+        KindDefaults(
+            50432, 24576, 44, None, 2048, epsilon=1e-5, hidden_size=6144, heads=64, rotated=0.25,
+            activation="gelu", own_names=NEOX_NAMES,
+        ),
+        switches.gpt_neox,
+    ),
+    "gptj": Kind(
+        KindDefaults(
+            50400, 16384, 28, None, 2048, epsilon=1e-5, heads=16, activation="gelu_new",
+            own_names=GPTJ_NAMES,
+        ),
+        switches.gptj,
+    ),
+    "falcon": Kind(
+        KindDefaults(
+            65024, 18176, 32, None, 2048, epsilon=1e-5, hidden_size=4544, heads=71,
+            activation="gelu", tied=True,
+            own_names={"rms_norm_eps": "layer_norm_epsilon", "hidden_act": "activation"},
+        ),
+        switches.falcon,
+    ),
+    "opt": Kind(
+        KindDefaults(
+            50272, 3072, 12, None, 2048, epsilon=1e-5, hidden_size=768, heads=12,
+            activation="relu", tied=True,
+            own_names={"hidden_act": "activation_function", "intermediate_size": "ffn_dim"},
+        ),
+        switches.opt,
+    ),
+}  # fmt: skip
+"""The kinds by their `model_type`."""
