@@ -7,25 +7,96 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import groupby
 
 from gptrs.backend.protocol import Backend
 from gptrs.errors import GptrsError, UnsupportedError, UsageError
 from gptrs.ir.op import OPS
+from gptrs.ir.tensor_type import TensorType
 from gptrs_conformance import cases as cases  # registers the rows
 from gptrs_conformance.check import Check, CheckFailure, Level
 from gptrs_conformance.checks import ALL_CHECKS
+from gptrs_conformance.model_needs import Need, needs_of
 from gptrs_conformance.op_case import cases as cases_of
 from gptrs_conformance.op_case import legal_dtypes
 from gptrs_conformance.op_runner import Outcome, run_case
-from gptrs_conformance.report import Report
+from gptrs_conformance.report import CaseName, Report
 
 LEVELS: tuple[Level, ...] = ("smoke", "core", "full")
 """From the quickest to the most thorough; each has all that the one before it has."""
+LARGEST_NEED = 1 << 25
+"""Elements of operands and results; of what is larger in a model only the claim is checked."""
 
 Progress = Callable[[int, int, str], None]
 """Called with the number of steps done, of all steps, and the name of the next one."""
+NamedCase = tuple[CaseName, Callable[[Backend], Outcome]]
+
+
+@dataclass(frozen=True)
+class Step:
+    """Some cases that belong together: those of an op on an element type, or one check.
+
+    `subject` is the name of the op or the check.
+    """
+
+    subject: str
+    cases: Callable[[], Iterable[NamedCase]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A part of the kit to run, the same in every process.
+
+    `ops` limits it to these ops, without checks; `model` takes the ops of this model's programs, on
+    the types and shapes that they have there, instead of a level. `sample` takes at most so many
+    of all cases and checks, as many of each op and type, drawn by `seed`; `shard` (i, n) is the
+    i-th of n parts, from 1. UsageError for what makes no sense.
+    """
+
+    level: Level = "core"
+    ops: Sequence[str] = ()
+    model: str | None = None
+    sample: int | None = None
+    seed: int = 0
+    shard: tuple[int, int] = (1, 1)
+    claimed: bool = True
+    """Whether only what the backend claims is judged: what it refuses is no failure."""
+
+    def __post_init__(self) -> None:
+        for name in self.ops:
+            if name not in OPS:
+                listed = ", ".join(sorted(OPS))
+                raise UsageError(f"PTIR has no op `{name}`", hint=f"it has {listed}")
+        index, count = self.shard
+        if not 1 <= index <= count:
+            raise UsageError(
+                f"there is no shard {index} of {count}", hint="the first of four is 1/4"
+            )
+        if self.sample is not None and self.sample < 1:
+            raise UsageError(f"a sample has at least one case, got {self.sample}")
+
+    def steps(self) -> list[Step]:
+        """Return what is run, in order. Raises as `load_model` does for the model."""
+        steps = _needed(self.model, self.ops) if self.model else self._of_level()
+        if self.sample is not None:
+            steps = _drawn(steps, self.sample, self.seed)
+        index, count = self.shard
+        return steps[index - 1 :: count]
+
+    def _of_level(self) -> list[Step]:
+        """Return the ops on each type, and the checks."""
+        of_ops = [
+            Step(name, partial(_cases_in, name, dtype.name, self.level))
+            for name in sorted(set(self.ops) or OPS)
+            for dtype in legal_dtypes(OPS[name])
+        ]
+        checks = [] if self.ops else checks_of(self.level)
+        return [*of_ops, *(Step(check.name, partial(_check_alone, check)) for check in checks)]
 
 
 def run_conformance(
@@ -41,26 +112,37 @@ def run_conformance(
     runtime contract; `full` also the functionals, tiny models and generated programs. `ops` limits
     the run to these ops and leaves the checks out. UsageError for an op that PTIR does not have.
     """
-    for name in ops:
-        if name not in OPS:
-            raise UsageError(f"PTIR has no op `{name}`", hint=f"it has {', '.join(sorted(OPS))}")
-    names = sorted(set(ops) or OPS)
-    checks = [] if ops else checks_of(level)
-    report = Report(backend.name, level)
+    return run_plan(backend, Plan(level=level, ops=ops), progress)
+
+
+def run_plan(backend: Backend, plan: Plan, progress: Progress | None = None) -> Report:
+    """Run what `plan` says on `backend`, in this process."""
+    steps = plan.steps()
+    report = new_report(plan, backend.name)
     start = time.perf_counter()
-    total = len(names) + len(checks)
-    for done, name in enumerate(names):
+    for done, step in enumerate(steps):
         if progress:
-            progress(done, total, name)
-        _run_op(backend, name, level, report)
-    for done, check in enumerate(checks, start=len(names)):
-        if progress:
-            progress(done, total, check.name)
-        report.add_check(check.name, run_check(backend, check))
+            progress(done, len(steps), step.subject)
+        for case, run in step.cases():
+            report.add(case, run(backend))
     if progress:
-        progress(total, total, "")
+        progress(len(steps), len(steps), "")
     report.seconds = time.perf_counter() - start
+    report.complete = True
     return report
+
+
+def new_report(plan: Plan, backend: str = "") -> Report:
+    """Return an empty report of what `plan` says."""
+    return Report(
+        backend,
+        plan.level,
+        model=plan.model,
+        claimed=plan.claimed,
+        sample=plan.sample,
+        seed=plan.seed,
+        shard=plan.shard,
+    )
 
 
 def checks_of(level: Level) -> list[Check]:
@@ -85,8 +167,54 @@ def run_check(backend: Backend, check: Check) -> Outcome:
     return Outcome("pass")
 
 
-def _run_op(backend: Backend, name: str, level: Level, report: Report) -> None:
-    op_class = OPS[name]
-    for dtype in legal_dtypes(op_class):
-        for case in cases_of(op_class, dtype, level):
-            report.add_case(name, dtype.name, case.label, run_case(backend, case))
+def _cases_in(op: str, type_name: str, level: Level) -> Iterator[NamedCase]:
+    (dtype,) = [dtype for dtype in legal_dtypes(OPS[op]) if dtype.name == type_name]
+    for case in cases_of(OPS[op], dtype, level):
+        yield CaseName(op, type_name, case.label), partial(run_case, case=case)
+
+
+def _check_alone(check: Check) -> Iterator[NamedCase]:
+    yield CaseName(check.name), partial(run_check, check=check)
+
+
+def _needed(model: str, ops: Sequence[str]) -> list[Step]:
+    """Return the ops that the programs of `model` need, each on a type."""
+    wanted = [need for need in needs_of(model) if not ops or need.op.name in ops]
+    wanted.sort(key=lambda need: (need.op.name, need.key_type))
+    return [
+        Step(name, partial(_needs_in, list(needs)))
+        for (name, _), needs in groupby(wanted, key=lambda need: (need.op.name, need.key_type))
+    ]
+
+
+def _needs_in(needs: Sequence[Need]) -> Iterator[NamedCase]:
+    for need in needs:
+        name = CaseName(need.op.name, need.key_type, need.label)
+        yield name, partial(_run_need, need=need)
+
+
+def _run_need(backend: Backend, need: Need) -> Outcome:
+    if need.elements <= LARGEST_NEED:
+        return run_case(backend, need.case())
+    operands: list[TensorType] = need.operands
+    refused = backend.refusal(need.op, operands, need.results)
+    return Outcome("pass") if refused is None else Outcome("refused", refused)
+
+
+def _drawn(steps: Sequence[Step], count: int, seed: int) -> list[Step]:
+    """Return at most `count` cases of `steps`: as many of each step, and of some one more."""
+    generator = random.Random(seed)
+    each, more = divmod(count, len(steps)) if steps else (0, 0)
+    lucky = set(generator.sample(range(len(steps)), more))
+    quotas = [each + (at in lucky) for at in range(len(steps))]
+    return [
+        Step(step.subject, partial(_some_of, step, quota, generator.getrandbits(32)))
+        for step, quota in zip(steps, quotas, strict=True)
+        if quota
+    ]
+
+
+def _some_of(step: Step, count: int, seed: int) -> list[NamedCase]:
+    found = list(step.cases())
+    chosen = random.Random(seed).sample(range(len(found)), min(count, len(found)))
+    return [found[at] for at in sorted(chosen)]

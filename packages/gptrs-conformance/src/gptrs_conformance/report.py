@@ -2,12 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Literal, NamedTuple
 
+from gptrs.ir.dtypes import ALL
 from gptrs_conformance.check import Level
 from gptrs_conformance.op_runner import Outcome, Status
 
 JsonValue = None | bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"]
+
+
+Verdict = Literal["pass", "fail", "refused", "interrupted"]
+
+
+class CaseName(NamedTuple):
+    """A case of an op on an element type, or a check, which has a name only."""
+
+    name: str
+    dtype: str = ""
+    case: str = ""
 
 
 @dataclass(frozen=True)
@@ -26,10 +40,20 @@ class Failure:
 
 @dataclass
 class Report:
-    """The results of `run_conformance`; counts are of cases and checks."""
+    """The results of a run of the kit; counts are of cases and checks.
+
+    `model`, `claimed`, `sample`, `seed` and `shard` are those of its `Plan`. It is `complete` when
+    nothing ended the run early.
+    """
 
     backend: str
     level: Level
+    model: str | None = None
+    claimed: bool = True
+    sample: int | None = None
+    seed: int = 0
+    shard: tuple[int, int] = (1, 1)
+    complete: bool = False
     passed: int = 0
     failed: int = 0
     refused: int = 0
@@ -39,20 +63,26 @@ class Report:
     checks: dict[str, Status] = field(default_factory=dict[str, "Status"])
     failures: list[Failure] = field(default_factory=list[Failure])
 
-    def add_case(self, op: str, dtype: str, label: str, outcome: Outcome) -> None:
-        """Count a case of an op."""
+    def add(self, case: CaseName, outcome: Outcome) -> None:
+        """Count a case or check."""
         self._count(outcome)
-        types = self.coverage.setdefault(op, {})
-        types[dtype] = _combined(types.get(dtype, "refused"), outcome.status)
+        if case.dtype:
+            types = self.coverage.setdefault(case.name, {})
+            types[case.dtype] = combined(types.get(case.dtype, "refused"), outcome.status)
+        else:
+            self.checks[case.name] = outcome.status
         if outcome.status == "fail":
-            self.failures.append(Failure(op, dtype, label, outcome.reason))
+            self.failures.append(Failure(*case, outcome.reason))
 
-    def add_check(self, name: str, outcome: Outcome) -> None:
-        """Count a check."""
-        self._count(outcome)
-        self.checks[name] = outcome.status
-        if outcome.status == "fail":
-            self.failures.append(Failure(name, "", "", outcome.reason))
+    @property
+    def verdict(self) -> Verdict:
+        """`fail` where a case failed, `refused` where nothing passed or too much was refused."""
+        if self.failed:
+            return "fail"
+        if not self.complete:
+            return "interrupted"
+        ran = self.passed or not self.refused
+        return "pass" if ran and (self.claimed or not self.refused) else "refused"
 
     def share_covered(self) -> float:
         """Return the part of all pairs of op and element type that passed, from 0 to 1."""
@@ -68,17 +98,16 @@ class Report:
             "failed": self.failed,
             "refused": self.refused,
             "seconds": round(self.seconds, 3),
-            "coverage": {op: dict(types) for op, types in self.coverage.items()},
+            "coverage": {op: _in_order(types) for op, types in sorted(self.coverage.items())},
             "checks": dict(self.checks),
-            "failures": [
-                {
-                    "name": failure.name,
-                    "dtype": failure.dtype,
-                    "case": failure.case,
-                    "reason": failure.reason,
-                }
-                for failure in self.failures
-            ],
+            "failures": [asdict(failure) for failure in self.failures],
+            "verdict": self.verdict,
+            "complete": self.complete,
+            "claimed": self.claimed,
+            "model": self.model,
+            "sample": self.sample,
+            "seed": self.seed,
+            "shard": list(self.shard),
         }
 
     def _count(self, outcome: Outcome) -> None:
@@ -90,7 +119,13 @@ class Report:
             self.refused += 1
 
 
-def _combined(before: Status, after: Status) -> Status:
+def _in_order(types: Mapping[str, Status]) -> dict[str, JsonValue]:
+    """Return the element types in the order of PTIR."""
+    return {dtype.name: types[dtype.name] for dtype in ALL if dtype.name in types}
+
+
+def combined(before: Status, after: Status) -> Status:
+    """Return what two cases of an op on a type come to."""
     if "fail" in (before, after):
         return "fail"
     return "pass" if "pass" in (before, after) else "refused"

@@ -18,13 +18,15 @@ from gptrs.backend.protocol import Backend
 from gptrs.ir.op import OPS
 from gptrs.plugins.manager import manager
 from gptrs_conformance.check import Level
-from gptrs_conformance.kit import checks_of, run_check
+from gptrs_conformance.kit import Plan, checks_of, run_check
 from gptrs_conformance.op_case import cases, legal_dtypes
 from gptrs_conformance.op_runner import Outcome, run_case
 
 
 class ConformanceSuite:
     """One test for each op and one for each check, on the backend called `backend_name`.
+
+    With a `model`, a path or `demo` for the bundled one, a test more: that it has what that needs.
 
     An op that the backend refuses is skipped with the reason, after checking that it is refused
     before it runs. `known_failures` maps `op dtype` (`"tanh f16"`) or the name of a check to the
@@ -33,6 +35,7 @@ class ConformanceSuite:
 
     backend_name: ClassVar[str]
     level: ClassVar[Level] = "full"
+    model: ClassVar[str | None] = None
     known_failures: ClassVar[Mapping[str, str]] = {}
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -77,6 +80,19 @@ class ConformanceSuite:
             pytest.fail("\n".join(failures), pytrace=False)
         if outcome.status == "refused":
             pytest.skip(outcome.reason)
+
+    def test_needs(self, conformance_backend: Backend) -> None:
+        """Every op of the programs of `model`, on its types and shapes; a refusal is a failure."""
+        if self.model is None:
+            pytest.skip("no `model` is named")
+        wrong: list[str] = []
+        for step in Plan(model=self.model).steps():
+            for name, run in step.cases():
+                outcome = run(conformance_backend)
+                if outcome.status != "pass":
+                    wrong.append(f"{name.name} {name.case}: {outcome.status}, {outcome.reason}")
+        if wrong:
+            pytest.fail("\n".join(wrong), pytrace=False)
 
     def _judged(self, name: str, outcomes: list[tuple[str, Outcome]]) -> list[str]:
         """Return what is wrong with these outcomes, the known failures considered."""

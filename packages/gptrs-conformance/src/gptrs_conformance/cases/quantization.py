@@ -14,9 +14,11 @@ from gptrs.ir.op import Op
 from gptrs.ir.ops.quantization import (
     QUANTIZED,
     Dequantize,
+    DequantizeAffine,
     Quantization,
     Quantize,
     Requantize,
+    UnpackBits,
 )
 from gptrs_conformance.numerics import decode, integer_range, rounded_exactly
 from gptrs_conformance.op_case import OpCase, rows
@@ -195,6 +197,93 @@ def _dequantize_case(
 ) -> OpCase:
     compute = computing(dtypes.from_numpy(inputs[1].dtype), op.dtype)
     return OpCase(op, inputs, (expected_dequantize(op, *inputs, compute),), label=label)
+
+
+def expected_affine(
+    op: DequantizeAffine, q: np.ndarray, scale: np.ndarray, bias: np.ndarray
+) -> np.ndarray:
+    """Return what `dequantize_affine` must give before it is rounded to its type, as f64."""
+    compute = computing(*(dtypes.from_numpy(array.dtype) for array in (scale, bias)), op.dtype)
+    scales, biases = (spread(op, decode(array), q.shape) for array in (scale, bias))
+    whole = q.astype(np.int64)
+    result = np.zeros(q.shape, np.float64)
+    for index in np.ndindex(*q.shape):
+        scaled = product(int(whole[index]), float(scales[index]), compute)
+        result[index] = total(scaled, float(biases[index]), compute)
+    return result
+
+
+def total(scaled: float, bias: float, compute: DType) -> float:
+    """`scaled + bias`, rounded to `compute`."""
+    exact = math.isfinite(scaled) and math.isfinite(bias) and scaled + bias != 0
+    if compute is dtypes.f64 or not exact:
+        return scaled + bias
+    return rounded_exactly(Fraction(scaled) + Fraction(bias), compute)
+
+
+@rows(DequantizeAffine, dtypes=QUANTIZED)
+def dequantize_affine(
+    op_class: type[Op], dtype: DType, rng: np.random.Generator
+) -> Iterator[OpCase]:
+    """Every layout and result type, a scale or bias for the whole tensor, and sums that round."""
+    del op_class
+    for number, (label, shape, axis, group_size) in enumerate(LAYOUTS):
+        op = DequantizeAffine(dtypes.FLOATS[number % len(dtypes.FLOATS)], axis, group_size)
+        q = sample(dtype, shape, seed=number)
+        types = (dtypes.FLOATS[(number + 1) % 5], dtypes.FLOATS[(number + 3) % 5])
+        wide = DequantizeAffine(op.dtype)
+        (scale, _), (bias, _) = (
+            parameters(wide if number % 4 == place else op, shape, each, rng)
+            for place, each in enumerate(types, 1)
+        )
+        yield _affine_case(op, (q, scale, bias), label)
+    edges = integers(edge_integers(dtype), dtype)
+    for result, scale, bias in (
+        (dtypes.f32, 0.1, 1.0e9),
+        (dtypes.f32, -1.0 / 3, 1.0 / 3),
+        (dtypes.f64, 1e-300, 1.0),
+        (dtypes.bf16, 2.0**-20, -0.0),
+    ):
+        wide = dtypes.f64 if result is dtypes.f64 else dtypes.f32
+        pair = (as_float(np.array(scale), wide), as_float(np.array(bias), wide))
+        label = f"edge values as {result}, bias {bias}"
+        yield _affine_case(DequantizeAffine(result), (edges, *pair), label)
+    q = integers([1, 1, 1, 1, 0, 0, 0, 0], dtype).reshape(2, 4)
+    scale = as_float(np.array([0.0, -0.0, np.inf, np.nan]), dtypes.f32)
+    bias = as_float(np.array([-0.0, np.inf, -np.inf, 1.0]), dtypes.f32)
+    yield _affine_case(DequantizeAffine(dtypes.f32, axis=1), (q, scale, bias), "edge parameters")
+
+
+def _affine_case(
+    op: DequantizeAffine, inputs: tuple[np.ndarray, np.ndarray, np.ndarray], label: str
+) -> OpCase:
+    return OpCase(op, inputs, (expected_affine(op, *inputs),), label=label)
+
+
+@rows(UnpackBits, dtypes=(dtypes.ui8,))
+def unpack_bits(op_class: type[Op], dtype: DType, rng: np.random.Generator) -> Iterator[OpCase]:
+    """Every width along the last, the first and a middle axis, and no bytes at all."""
+    del op_class, dtype
+    for bits in range(1, 9):
+        for shape, axis in (((2, 2 * bits), 1), ((bits, 3), 0), ((2, 3 * bits, 1), 1), ((0,), 0)):
+            packed = rng.integers(0, 256, shape, np.uint8)
+            op = UnpackBits(bits, axis)
+            yield OpCase(op, (packed,), (expected_integers(op, packed),), label=f"{bits} {shape}")
+    odd = rng.integers(0, 256, (3, 5), np.uint8)
+    for op in (UnpackBits(4, 1), UnpackBits(2, 1), UnpackBits(5, 1), UnpackBits(6, 0)):
+        yield OpCase(op, (odd,), (expected_integers(op, odd),), label=f"odd bytes, {op.bits} bits")
+
+
+def expected_integers(op: UnpackBits, packed: np.ndarray) -> np.ndarray:
+    """The result of `unpack_bits`: each line of bytes as one long number, cut into digits."""
+    lines = np.moveaxis(packed, op.axis, -1)
+    count = 8 * lines.shape[-1] // op.bits
+    result = np.zeros((*lines.shape[:-1], count), np.int64)
+    for index in np.ndindex(*lines.shape[:-1]):
+        stream = int.from_bytes(lines[index].tobytes(), "little")
+        for place in range(count):
+            result[(*index, place)] = stream >> place * op.bits & (1 << op.bits) - 1
+    return np.moveaxis(result, -1, op.axis)
 
 
 @rows(Requantize, dtypes=QUANTIZED)

@@ -26,17 +26,21 @@ def _granularity(draft: Draft, shape: Shape) -> tuple[int | None, int | None]:
 
 
 def _parameters(draft: Draft, shape: Shape) -> tuple[Value, Value]:
-    """Return a scale of any float type and a zero point."""
+    """Return a scale of any float type and a zero point, one of them at times tensor-wide."""
+    scale, zero_point = (() if draft.dice.chance(0.1) else shape for _ in range(2))
+    type_ = TensorType(dtypes.si32, zero_point)
+    return _scale(draft, scale), draft.constant(type_, draft.dice.pick(STYLES))
+
+
+def _scale(draft: Draft, shape: Shape) -> Value:
     floats = [dtype for dtype in dtypes.FLOATS if dtype in draft.rules.dtypes]
     if not floats:
         raise StepDeclined
     dtype = dtypes.f32 if dtypes.f32 in floats and draft.dice.chance(0.5) else None
     type_ = TensorType(dtype or draft.dice.pick(floats), shape)
     if draft.dice.chance(0.7):
-        scale = draft.constant(type_, draft.dice.pick(STYLES))
-    else:
-        scale = draft.like(type_, exact=True)
-    return scale, draft.constant(TensorType(dtypes.si32, shape), draft.dice.pick(STYLES))
+        return draft.constant(type_, draft.dice.pick(STYLES))
+    return draft.like(type_, exact=True)
 
 
 def _target(draft: Draft, choices: tuple[DType, ...]) -> DType:
@@ -60,6 +64,27 @@ def dequantizations(draft: Draft, op: type[Op], dtype: DType) -> None:
     target = _target(draft, dtypes.FLOATS)
     dequantize = ops.Dequantize(target, *_granularity(draft, x.type.shape))
     draft.emit(dequantize, x, *_parameters(draft, dequantize.parameter_shape(x.type)))
+
+
+@emits(ops.DequantizeAffine, dtypes=ops.QUANTIZED, weight=2)
+def affine_dequantizations(draft: Draft, op: type[Op], dtype: DType) -> None:
+    """To any float type, with a scale and a bias that are exact."""
+    x = draft.operand(dtype)
+    target = _target(draft, dtypes.FLOATS)
+    dequantize = ops.DequantizeAffine(target, *_granularity(draft, x.type.shape))
+    shape = dequantize.parameter_shape(x.type)
+    draft.emit(dequantize, x, _scale(draft, shape), _scale(draft, shape))
+
+
+@emits(ops.UnpackBits, dtypes=(dtypes.ui8,))
+def unpacked_bits(draft: Draft, op: type[Op], dtype: DType) -> None:
+    """Along any axis whose bits a width divides: 8, and those that 8 divides, always do."""
+    x = draft.operand(dtype)
+    if not x.type.rank:
+        raise StepDeclined
+    axis = draft.dice.below(x.type.rank)
+    widths = [bits for bits in range(1, 9) if 8 * x.type.shape[axis] % bits == 0]
+    draft.emit(ops.UnpackBits(draft.dice.pick(widths), axis), x)
 
 
 @emits(ops.Requantize, dtypes=ops.QUANTIZED)
