@@ -11,18 +11,22 @@ from typer.core import TyperCommand, TyperGroup
 from typing_extensions import override
 
 from gptrs.errors import GptrsError, PluginError
+from gptrs.install_hints import install_own
 from gptrs.plugins.descriptions import CommandPlugin
 from gptrs.plugins.manager import PluginManager, manager
 from gptrs.plugins.refusals import failure
 from gptrs.plugins.selection import Selection, is_own
+from gptrs_cli.help_pages import show_in_groups
 from gptrs_cli.options.plain_values import take_plain_values
 from gptrs_cli.terminal.failures import is_usual_end
 
-HELP_ORDER = (
-    *("generate", "forward", "trace", "embed", "run"),
-    *("list", "inspect", "convert", "validate"),
-    *("bench", "cache", "doctor", "conformance"),
-)
+HELP_GROUPS = {
+    "Run models": ("generate", "chat", "forward", "trace", "embed", "tokenize"),
+    "Models and programs": ("models", "list", "inspect", "convert", "run"),
+    "Measure and check": ("bench", "perplexity", "validate", "cache", "doctor"),
+    "Write plugins": ("conformance", "plugins"),
+}
+HELP_ORDER = tuple(name for names in HELP_GROUPS.values() for name in names)
 """The built-in commands as the help lists them: what runs models first."""
 
 
@@ -35,9 +39,11 @@ class CommandGroup(TyperGroup):
 
     @override
     def list_commands(self, ctx: Any) -> list[str]:
-        own = _own()
-        ordered = [name for name in HELP_ORDER if name in own]
-        return [*ordered, *(name for name in _foreign() if name not in own)]
+        return [name for names in commands_by_group().values() for name in names]
+
+    def grouped(self) -> dict[str, list[str]]:
+        """Return the names of commands by the titles above them in the help."""
+        return commands_by_group()
 
     @override
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
@@ -53,6 +59,16 @@ class CommandGroup(TyperGroup):
             return LazyCommand(cmd_name, summary, functools.partial(_load, manager(), cmd_name))
         self.commands = dict.fromkeys(self.list_commands(ctx))  # typer suggests a name of these
         return None
+
+
+def commands_by_group() -> dict[str, list[str]]:
+    """Return the names of commands by their group in the help, those of plugins at the end."""
+    own, foreign = _own(), _foreign()
+    groups = {
+        title: [name for name in names if name in own] for title, names in HELP_GROUPS.items()
+    }
+    groups["Commands of plugins"] = [name for name in foreign if name not in own]
+    return {title: names for title, names in groups.items() if names}
 
 
 class LazyCommand(TyperCommand):
@@ -80,7 +96,7 @@ def built_in() -> PluginManager:
         reason = next((r.reason for r in plugins.records() if r.distribution == "gptrs-cli"), None)
         raise PluginError(
             f"the entry points of `gptrs-cli` cannot be read: {reason or 'there are none'}",
-            hint="reinstall it: `pip install --force-reinstall gptrs-cli`",
+            hint=f"reinstall it: {install_own('gptrs-cli')}",
         )
     return plugins
 
@@ -91,7 +107,7 @@ def command_of(factory: Callable[..., object], name: str) -> Any:
         app = typer.Typer(rich_markup_mode=None, add_completion=False)
         app.command(name)(factory)
         factory = app
-    return take_plain_values(typer.main.get_command(factory))
+    return show_in_groups(take_plain_values(typer.main.get_command(factory)))
 
 
 def _load(plugins: PluginManager, name: str) -> Any:

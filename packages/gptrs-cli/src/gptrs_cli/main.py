@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gptrs import __version__
-from gptrs_cli.command_group import CommandGroup, command_of
+from gptrs_cli.command_group import CommandGroup, command_of, commands_by_group
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.terminal.failures import report
@@ -27,6 +27,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+_BEGINNING = """\
+gptrs {version}: run models and programs on the backends that are installed.
+
+  gptrs generate "def read"               continue a text with the bundled model
+  gptrs generate --model FOLDER "Once"    the same with a model of yours
+  gptrs chat ORG/NAME                     talk with a model of the Hugging Face hub
+  gptrs models list                       the models on this disk
+"""
+
 
 def _show_version(value: bool) -> None:
     if value:
@@ -35,7 +44,7 @@ def _show_version(value: bool) -> None:
 
 
 @app.callback(invoke_without_command=True)
-@command_options(*MODEL)
+@command_options(*MODEL, explained=True)
 def root(
     context: typer.Context,
     settings: Settings,
@@ -44,9 +53,12 @@ def root(
         typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True),
     ] = False,
 ) -> None:
-    """Show the help when no command is named."""
+    """Show how to begin when no command is named."""
     if context.invoked_subcommand is None:
-        print(context.get_help())
+        print(_BEGINNING.format(version=__version__))
+        for title, names in commands_by_group().items():
+            print(f"{title + ':':<21}{' '.join(names)}")
+        print("\n`gptrs --help` explains them, `gptrs COMMAND --help` one of them.")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
+import sys
 from collections.abc import Generator
 from contextlib import contextmanager
-from pathlib import Path
 
-from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import UsageError
 from gptrs.plugins.trace_sinks import listening
 from gptrs.runtime.functional_overrides import command_line_overrides
 from gptrs.runtime.observe.dump import ProgramDump, dumping
-from gptrs.runtime.observe.profile import Profile, profiling
+from gptrs.runtime.observe.profile import Profile, recording
+from gptrs.runtime.observe.profile_document import profile_document
+from gptrs.runtime.observe.profile_files import make_folder, write_profile
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import OutputFileError
 from gptrs_cli.terminal.stderr import note
@@ -26,21 +26,22 @@ def observed(settings: Settings) -> Generator[Profile | None]:
     otherwise the profile is shown, or written, in the end.
     """
     if settings.profile_out is not None:
-        _make_folder(settings.profile_out)
+        make_folder(settings.profile_out, OutputFileError)
     with _dumped(settings), command_line_overrides(settings.overrides):
         if not settings.profile and settings.profile_out is None:
             yield None
             return
-        with profiling() as profile:
-            try:
+        profile = Profile()
+        try:
+            with recording(profile):
                 yield profile
-            finally:
-                _deliver(profile, settings)
+        finally:
+            _deliver(profile, settings)
 
 
 def profile_fields(profile: Profile | None) -> dict[str, object]:
     """What a result as JSON says of the profile: nothing if there is none."""
-    return {} if profile is None else {"profile": profile.as_json()}
+    return {} if profile is None else {"profile": profile_document(profile)}
 
 
 @contextmanager
@@ -68,16 +69,6 @@ def _summary(dump: ProgramDump) -> str:
     return f"{dump.programs} {noun} dumped to {dump.path}"
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputFileError(
-            f"cannot make the folder `{folder}` for the profile: {error.strerror}",
-            hint="name another one with --profile-out",
-        ) from error
-
-
 def _deliver(profile: Profile, settings: Settings) -> None:
     if not profile.programs:
         return
@@ -85,9 +76,7 @@ def _deliver(profile: Profile, settings: Settings) -> None:
         if not settings.json:
             note(profile.table())
         return
-    contents = {"profile.json": json.dumps(profile.as_json()), "profile.txt": profile.table()}
-    for name, text in contents.items():
-        with atomic_file(settings.profile_out / name, OutputFileError) as file:
-            file.write(f"{text}\n".encode())
+    title = " ".join(["gptrs", *sys.argv[1:]])
+    write_profile(profile, settings.profile_out, title, settings.threads, OutputFileError)
     if not settings.json:
-        note(f"profile written to {settings.profile_out}")
+        note(f"profile written to {settings.profile_out}; open report.html in it")

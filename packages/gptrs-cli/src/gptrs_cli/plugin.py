@@ -11,13 +11,17 @@ def _command(name: str, summary: str, function: str) -> CommandPlugin:
 
 
 GENERATE = _command("generate", "Continue a prompt.", "generate")
+CHAT = _command("chat", "Talk with a model, line by line.", "chat")
 FORWARD = _command(
     "forward", "Run a model once and print the five best classes or tokens.", "forward"
 )
 TRACE = _command("trace", "Run a model once and print statistics of its hidden states.", "trace")
 EMBED = _command("embed", "Give each text a vector.", "embed")
+TOKENIZE = _command("tokenize", "Print the tokens of a text, or the text of tokens.", "tokenize")
+PERPLEXITY = _command("perplexity", "Measure how well a model predicts a text.", "perplexity")
 RUN = _command("run", "Run a program and print its results, large ones abbreviated.", "run")
 LIST = _command("list", "List backends, models, functionals, ops, patterns or plugins.", "app")
+MODELS = _command("models", "List, fetch and remove the models on this disk.", "app")
 INSPECT = _command("inspect", "Show what is in a checkpoint, or verify a program.", "inspect")
 CONVERT = _command(
     "convert", "Write a model in another format or type, whole or not at all.", "convert"
@@ -29,3 +33,4 @@ BENCH = _command("bench", "Measure a model on a backend, and the machine itself.
 CACHE = _command("cache", "Show, fill or clear what is kept on disk.", "app")
 DOCTOR = _command("doctor", "Check the installation: machine, versions, plugins, caches.", "doctor")
 CONFORMANCE = _command("conformance", "Check a backend against the definition of PTIR.", "app")
+PLUGINS = _command("plugins", "Check a plugin as its author would.", "app")

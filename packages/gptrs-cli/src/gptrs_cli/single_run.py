@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
 import numpy as np
 
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.model_inputs import Batch, InputChoice, batch_of
 from gptrs_cli.loading import loaded_model

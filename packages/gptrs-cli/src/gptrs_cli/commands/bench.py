@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 from collections.abc import Callable
@@ -12,16 +11,21 @@ from typing import Annotated
 import typer
 
 from gptrs import __version__
+from gptrs.errors import ModelError
+from gptrs.quoting import quoted
+from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.measure.bench import ModelBench
-from gptrs.runtime.measure.bench_cases import require_room, tokens_of
+from gptrs.runtime.measure.bench_cases import require_room
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
 from gptrs.runtime.measure.rows import Row
+from gptrs.runtime.model_inputs import InputChoice, batch_of
 from gptrs_cli.doctor import machine
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers
 from gptrs_cli.options.model import ModelOption
 from gptrs_cli.options.settings import LOAD, Settings
+from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note
 from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.terminal.waiting import Waiting
@@ -79,6 +83,7 @@ def generate(
     together = [] if texts is None else parse_integers(texts, "--texts", "numbers of texts")
 
     def rows(bench: ModelBench) -> list[Row]:
+        _require_generation(bench.model)
         found = bench.generation(lengths, context_length, new_tokens)
         for number in together:
             found += bench.decode(context_length, new_tokens, number)
@@ -94,19 +99,35 @@ def forward(
     *,
     model: ModelOption = None,
     tokens: Annotated[
-        int, typer.Option("--tokens", metavar="N", min=1, help="Run on so many tokens.")
+        int,
+        typer.Option("--tokens", metavar="N", min=1, help="Run on texts of so many tokens."),
     ] = 128,
+    batch: Annotated[
+        int, typer.Option("--batch", metavar="N", min=1, help="Run on N texts or images at once.")
+    ] = 1,
     rounds: _RoundsOption = 5,
     settings: Settings,
 ) -> None:
-    """Measure one run of a model."""
+    """Measure one run of a model of any kind.
+
+    Texts go through language models and embedders, images through classifiers; they are made up.
+    """
 
     def rows(bench: ModelBench) -> list[Row]:
-        lm = bench.model.causal_lm()
-        require_room(lm.context_length, tokens)
-        return bench.forward(tokens_of(tokens, lm.vocab_size))
+        if "image_classifier" not in bench.model.capabilities:
+            require_room(bench.model.token_reader().context_length, tokens)
+        choice = InputChoice(count=batch, length=tokens)
+        return bench.forward(batch_of(bench.model, choice).array)
 
     _measure(model, rounds, settings, rows)
+
+
+def _require_generation(model: LoadedModel) -> None:
+    """ModelError, before any measurement, for a model that generates no text."""
+    if "causal_lm" not in model.capabilities:
+        raise ModelError(
+            f"{quoted(model.name)} generates no text", hint="`gptrs bench forward` measures it"
+        )
 
 
 def machine_fields(limits: MachineLimits) -> dict[str, object]:
@@ -146,7 +167,7 @@ def _measure(
     if settings.json:
         fields = {"model": model.name, "backend": model.backend.name}
         listed = [row.as_json() for row in rows]
-        print(json.dumps({"machine": machine_fields(limits), **fields, "rows": listed}, indent=2))
+        print_result("bench", {"machine": machine_fields(limits), **fields, "rows": listed})
         return
     columns = ["work", "figure", "GB/s", "GFLOP/s", "of limit", "beside"]
     print_table(columns, [_cells(row) for row in rows])

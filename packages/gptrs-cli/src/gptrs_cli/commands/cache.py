@@ -1,18 +1,18 @@
-"""`gptrs cache`: the kernels, packed weights and optimized programs that are kept on disk."""
+"""`gptrs cache`: kernels, packed weights, optimized programs and digests that are kept on disk."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Annotated, Protocol
 
 import typer
 
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.measure.kernel_caches import (
     CacheReport,
     Entries,
+    digest_cache,
     kernel_caches,
     program_cache,
     weight_caches,
@@ -23,6 +23,7 @@ from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers
 from gptrs_cli.options.model import ModelOption
 from gptrs_cli.options.settings import LOAD, Settings
+from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import printable
 
@@ -51,6 +52,7 @@ _KERNELS = _Kind(
 )
 _WEIGHTS = _Kind("weights", "packed weights", "weight", "weights are packed", "files", "path")
 _PROGRAMS = _Kind("programs", "optimized programs", "program", "programs are optimized")
+_DIGESTS = _Kind("digests", "digests of weights", "digest", "weights are read for their digest")
 
 
 class _Reporting(Protocol):
@@ -87,7 +89,7 @@ def info(settings: Settings) -> None:
     reports = [(cache, cache.report()) for cache in caches]
     if settings.json:
         listed = [(cache, _as_json(cache.kind, report)) for cache, report in reports]
-        print(json.dumps(_by_kind(listed), indent=2))
+        print_result("cache.info", _by_kind(listed))
         return
     for cache, report in reports:
         _print_report(cache, report)
@@ -124,7 +126,7 @@ def warm(
         fields = {"model": loaded.name, "backend": loaded.backend.name, "compiled": made.kernels}
         fields |= {"weights": made.weights.count, "weight_bytes": made.weights.nbytes}
         fields |= {"programs": made.programs.count, "program_bytes": made.programs.nbytes}
-        print(json.dumps({**fields, "seconds": seconds}))
+        print_result("cache.warm", {**fields, "seconds": seconds})
         return
     done = [
         f"{_counted(made.kernels, 'kernel')} compiled" if made.kernels else "nothing to compile"
@@ -148,10 +150,13 @@ def clear(
     programs: Annotated[
         bool, typer.Option("--programs", help="Only optimized programs, of all backends.")
     ] = False,
+    digests: Annotated[
+        bool, typer.Option("--digests", help="Only digests of weights, for prompt caches.")
+    ] = False,
     settings: Settings,
 ) -> None:
-    """Remove compiled kernels, packed weights and optimized programs."""
-    asked = {_KERNELS: kernels, _WEIGHTS: weights, _PROGRAMS: programs}
+    """Remove compiled kernels, packed weights, optimized programs and digests of weights."""
+    asked = {_KERNELS: kernels, _WEIGHTS: weights, _PROGRAMS: programs, _DIGESTS: digests}
     caches = _caches(settings.backend)
     chosen = [cache for cache in caches if asked[cache.kind] or not any(asked.values())]
     removed = [(cache, cache.clear(stale_only=stale)) for cache in chosen]
@@ -160,7 +165,7 @@ def clear(
             (cache, {"removed": entries.count, "bytes": entries.nbytes})
             for cache, entries in removed
         ]
-        print(json.dumps(_by_kind(listed)))
+        print_result("cache.clear", _by_kind(listed))
         return
     for cache, entries in removed:
         print(f"{cache.title}: {entries.count} removed, {_size(entries.nbytes)}")
@@ -168,7 +173,7 @@ def clear(
 
 
 def _caches(backend: str | None) -> list[_Cache]:
-    """Return the caches of a backend, else of all that work, and that of programs."""
+    """Return the caches of a backend, else of all that work, and those of programs and digests."""
     kernels = [
         _Cache(_KERNELS, name, cache.cache_report, cache.clear_cache)
         for name, cache in kernel_caches(backend).items()
@@ -177,8 +182,12 @@ def _caches(backend: str | None) -> list[_Cache]:
         _Cache(_WEIGHTS, name, cache.weight_report, cache.clear_weights)
         for name, cache in weight_caches(backend).items()
     ]
-    programs = program_cache()
-    return [*kernels, *weights, _Cache(_PROGRAMS, "", programs.report, programs.clear)]
+    programs, digests = program_cache(), digest_cache()
+    shared = [
+        _Cache(_PROGRAMS, "", programs.report, programs.clear),
+        _Cache(_DIGESTS, "", digests.report, digests.clear),
+    ]
+    return [*kernels, *weights, *shared]
 
 
 def _note_no_backend(caches: Sequence[_Cache]) -> None:
@@ -191,7 +200,7 @@ def _by_kind(
 ) -> dict[str, list[dict[str, object]]]:
     """Return a list for each kind, empty where nothing was asked for."""
     found: dict[str, list[dict[str, object]]] = {
-        kind.field: [] for kind in (_KERNELS, _WEIGHTS, _PROGRAMS)
+        kind.field: [] for kind in (_KERNELS, _WEIGHTS, _PROGRAMS, _DIGESTS)
     }
     for cache, fields in listed:
         found[cache.kind.field].append({**cache.json_name, **fields})

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gptrs.api import dtypes, run_conformance
+from gptrs.api import Backend, granted_cpus, requested_threads
+from gptrs.errors import GptrsError, UsageError
+from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import manager
+from gptrs.runtime.conformance import conformance_plan, run_isolated, scoreboard
+from gptrs_cli.conformance.options import KitOptions, LevelChoice
+from gptrs_cli.conformance.printed import print_report, summary
+from gptrs_cli.conformance.report_files import keep_report, read_reports
 from gptrs_cli.observation import observed
+from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import OBSERVED, Settings
+from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
-from gptrs_cli.terminal.stderr import printable
-from gptrs_cli.terminal.tables import print_table
+from gptrs_cli.terminal.stderr import complain, note
 
 if TYPE_CHECKING:
     from gptrs_conformance.report import Report
+
+_INTERRUPTED = 130
 
 app = typer.Typer(
     help="Check a backend against the definition of PTIR.",
@@ -28,85 +38,108 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def _group() -> None:  # pyright: ignore[reportUnusedFunction]
-    """Make `run` a command of a group, although it is the only one."""
-
-
-class LevelChoice(StrEnum):
-    """How much of the kit runs."""
-
-    smoke = "smoke"
-    core = "core"
-    full = "full"
-
-
 @app.command("run")
 @command_options("backend", "threads", *OBSERVED)
-def run(
-    *,
-    level: Annotated[
-        LevelChoice,
-        typer.Option(
-            "--level",
-            help="smoke: a case of each op and type; core: all cases, whole graphs, the runtime"
-            " contract; full: functionals, tiny models and generated programs too.",
-        ),
-    ] = LevelChoice.core,
-    op: Annotated[
-        list[str] | None,
-        typer.Option("--op", metavar="NAME", help="Run this op alone; can be repeated."),
-    ] = None,
-    settings: Settings,
-) -> None:
+def run(*, options: KitOptions, settings: Settings) -> None:
     """Run the conformance kit on a backend.
 
-    What it claims must pass, the rest it must refuse. Exits with 1 when anything failed.
+    What it claims must pass, the rest it must refuse before anything runs. Exits with 1 when
+    anything failed, when nothing passed, and with --all when anything was refused.
     """
-    engine = manager().get_backend(settings.backend, threads=settings.threads)
-    with observed(settings), progress_bar(f"conformance of `{engine.name}`") as step:
-        report = run_conformance(engine, level.value, ops=op or (), progress=step)
+    if options.jobs > 1 and settings.dump_dir is not None:
+        raise UsageError("`--dump-dir` takes one process", hint="leave out `--jobs`")
+    plan = options.plan()
+    opened = _opened(settings.backend, _threads(settings.threads, options.jobs), settings)
+    named = f" of `{settings.backend}`" if settings.backend else ""
+    with progress_bar(f"conformance{named}") as step:
+        report = run_isolated(
+            opened,
+            plan,
+            jobs=options.jobs,
+            seconds=options.case_seconds,
+            progress=step,
+            keep=partial(keep_report, options.out) if options.out else None,
+        )
     if settings.json:
-        print(json.dumps(report.as_json(), indent=2))
+        print_result("conformance", report.as_json())
     else:
-        _print_report(report)
-    if report.failed:
+        print_report(report)
+    _exit_with(report)
+
+
+@app.command("report")
+@command_options("threads")
+def report(
+    *,
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="Reports that `run --out` kept, and their parts."),
+    ] = None,
+    html: Annotated[Path, option("--html", "Write the scoreboard to this file.", metavar="FILE")],
+    level: Annotated[
+        LevelChoice, option("--level", "Without files: run this level on every backend.")
+    ] = LevelChoice.smoke,
+    jobs: Annotated[
+        int, option("--jobs", "Run in N processes at a time.", metavar="N", min=1, max=256)
+    ] = 1,
+    settings: Settings,
+) -> None:
+    """Write a scoreboard of backends: one HTML file, without scripts.
+
+    Without files the kit runs on every backend that is installed.
+    """
+    reports = read_reports(files) if files else list(_of_installed(level, jobs, settings))
+    if not reports:
+        raise UsageError("no backend can be used", hint="`gptrs list plugins` says why")
+    page = scoreboard(reports)
+    try:
+        html.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"`{html}` cannot be written: {error.strerror}") from error
+    if settings.json:
+        print_result("conformance.report", {"html": str(html), "reports": reports})
+    else:
+        print(html)
+
+
+def _of_installed(level: LevelChoice, jobs: int, settings: Settings) -> Generator[dict[str, Any]]:
+    """Yield a report of each backend; one that cannot be made is left out with a warning."""
+    plan = conformance_plan(level=level.value)
+    for description in manager().descriptions(BackendPlugin):
+        opened = _opened(description.name, _threads(settings.threads, jobs), settings)
+        try:
+            with progress_bar(f"conformance of `{description.name}`") as step:
+                found = run_isolated(opened, plan, jobs=jobs, progress=step)
+        except GptrsError as error:
+            complain("warning", f"left out: {error.message}")
+            continue
+        note(summary(found))
+        yield found.as_json()
+        if not found.complete:
+            raise typer.Exit(_INTERRUPTED)
+
+
+def _opened(
+    name: str | None, threads: int | None, settings: Settings
+) -> Callable[[], AbstractContextManager[Backend]]:
+    @contextmanager
+    def opened() -> Generator[Backend]:
+        with observed(settings):
+            yield manager().get_backend(name, threads=threads)
+
+    return opened
+
+
+def _threads(threads: int | None, jobs: int) -> int | None:
+    """Return the threads of each process: they share the processors."""
+    threads = requested_threads(threads)
+    if threads is not None or jobs == 1:
+        return threads
+    return max(1, granted_cpus() // jobs)
+
+
+def _exit_with(report: Report) -> None:
+    if not report.complete:
+        raise typer.Exit(_INTERRUPTED)
+    if report.verdict != "pass":
         raise typer.Exit(1)
-
-
-def _print_report(report: Report) -> None:
-    rows = [[name, *_by_status(types)] for name, types in report.coverage.items()]
-    print_table(["op", "pass", "fail", "refused"], rows)
-    if report.checks:
-        print()
-        print_table(["check", "result"], [[name, found] for name, found in report.checks.items()])
-    if report.failures:
-        print(f"\n{len(report.failures)} failures:")
-        for failure in report.failures:
-            print(printable(f"  {failure}"))
-    print(
-        f"\nbackend `{report.backend}`, level {report.level}: {report.passed} passed,"
-        f" {report.failed} failed, {report.refused} refused in {report.seconds:.1f} s;"
-        f" {report.share_covered():.1%} of all ops on all their types"
-    )
-
-
-def _by_status(types: Mapping[str, str]) -> list[str]:
-    """The element types that passed, failed and were refused."""
-    columns: list[str] = []
-    for status in ("pass", "fail", "refused"):
-        names = [dtype for dtype, found in types.items() if found == status]
-        whole = len(names) == len(types) and len(names) > 1
-        columns.append("all" if whole else " ".join(_grouped(names)))
-    return columns
-
-
-def _grouped(names: list[str]) -> list[str]:
-    """`names` with one word for all integers and one for all floats, where all are there."""
-    words: list[str] = []
-    for word, members in (("integers", dtypes.INTEGERS), ("floats", dtypes.FLOATS)):
-        group = [dtype.name for dtype in members]
-        if set(group) <= set(names):
-            names = [name for name in names if name not in group]
-            words.append(word)
-    return [*words, *names]

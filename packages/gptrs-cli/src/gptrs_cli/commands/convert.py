@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import time
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -14,10 +12,12 @@ import typer
 from gptrs.checkpoint.converting.convert import Converted
 from gptrs.checkpoint.converting.convert import convert as convert_checkpoint
 from gptrs.checkpoint.converting.shards import parse_size
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.bundled_models import model_path
 from gptrs_cli.inspect.checkpoint import byte_size, count
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import note, printable
 
@@ -97,7 +97,7 @@ def convert(
     written = _converted(source, destination, options)
     if settings.json:
         seconds = round(time.perf_counter() - started, 3)
-        print(json.dumps(_fields(source, destination, written) | {"seconds": seconds}, indent=2))
+        print_result("convert", _fields(source, destination, written) | {"seconds": seconds})
         return
     print(printable(_sentence(destination, written, options.dtype)))
     if written.left_out:

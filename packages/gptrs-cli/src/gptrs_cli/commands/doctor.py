@@ -3,49 +3,43 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
+from collections.abc import Iterator
 
 import typer
 
 from gptrs.plugins.manager import manager
-from gptrs_cli.doctor.health import Check, run_checks
+from gptrs_cli.doctor.health import run_checks
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
-from gptrs_cli.terminal.stderr import has_colors, printable
-
-_BROKEN = 4
-_MARKS = {"ok": ("✓", "+", "green"), "note": ("!", "!", "yellow"), "broken": ("✗", "x", "red")}
-"""For each state: the mark, the same in ASCII, its colour."""
+from gptrs_cli.terminal.check_lines import BROKEN_CODE, Check, print_check, shortened
+from gptrs_cli.terminal.json_result import print_result
 
 
 @command_options()
 def doctor(settings: Settings) -> None:
     """Check the installation: machine, versions, plugins, caches.
 
-    Start-up time is measured, too. Exits with 4 when something is broken.
+    Start-up time and speed are measured, too. Exits with 4 when something is broken.
     """
     checks: list[Check] = []
-    for check in run_checks(manager()):
-        checks.append(check)
+
+    def noted() -> Iterator[Check]:
+        for check in run_checks(manager()):
+            checks.append(check)
+            yield check
+
+    for check in noted() if settings.json else shortened(noted()):
         if not settings.json:
-            _print_check(check)
+            print_check(check)
     broken = [check for check in checks if check.state == "broken"]
     if settings.json:
         fields = [dataclasses.asdict(check) for check in checks]
-        print(json.dumps({"ok": not broken, "checks": fields}, indent=2))
+        print_result("doctor", {"ok": not broken, "checks": fields})
     elif broken:
         print(f"\n{len(broken)} of {len(checks)} checks found something broken.")
+    elif any(check.state == "note" for check in checks):
+        print("\nNothing is broken; a line with `!` says what could be better.")
     else:
         print("\nEverything that gptrs needs is there.")
     if broken:
-        raise typer.Exit(_BROKEN)
-
-
-def _print_check(check: Check) -> None:
-    mark, ascii_mark, color = _MARKS[check.state]
-    mark = mark if "utf" in (sys.stdout.encoding or "").lower() else ascii_mark
-    mark = typer.style(mark, fg=color) if has_colors(sys.stdout) else mark
-    print(f"{mark} {check.name:<14} {printable(check.detail)}", flush=True)
-    if check.hint:
-        print(f"  {'':<14} {printable(check.hint)}", flush=True)
+        raise typer.Exit(BROKEN_CODE)

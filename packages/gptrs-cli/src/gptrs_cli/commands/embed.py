@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,6 +13,7 @@ import typer
 
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.embedding.embed import Progress, cosine_similarities
 from gptrs.runtime.embedding.embed import embed as embed_texts
 from gptrs.runtime.load import LoadedModel
@@ -25,6 +24,7 @@ from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.options.texts import TextOptions
+from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import compiling_kernel, progress_bar
 from gptrs_cli.terminal.stderr import Step, note_below
 from gptrs_cli.terminal.tables import print_table
@@ -111,7 +111,7 @@ def embed(
             write_archive(out, {"embeddings": result.vectors})
         if settings.json:
             fields = _as_json(loaded, given, result, with_vectors=out is None)
-            print(json.dumps(fields | profile_fields(profile)))
+            print_result("embed", fields | profile_fields(profile))
             return
         _print(given, result)
         written = f", written to {out}" if out is not None else ""

@@ -18,6 +18,7 @@ from gptrs_cli.options.inputs import InputOptions
 from gptrs_cli.options.model import ModelOption
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.single_run import SingleRun, run_once
+from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note_below, printable
 from gptrs_cli.terminal.tables import print_table
 
@@ -47,7 +48,7 @@ def forward(
         done = run_once(model, choice, settings, run_forward, written)
         result = done.result
         if settings.json:
-            print(json.dumps(_as_json(done) | profile_fields(profile)))
+            print_result("forward", _as_json(done) | profile_fields(profile))
             return
         _print(done)
         to_file = f", written to {out}" if out is not None else ""

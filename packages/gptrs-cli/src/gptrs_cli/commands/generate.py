@@ -35,8 +35,8 @@ def generate(
 ) -> None:
     """Continue a prompt.
 
-    The text streams to standard output, figures follow on standard error. Sampling options replace
-    single fields of what the model's generation_config.json asks for.
+    Text goes to standard output, figures to standard error. Options replace single fields of the
+    model's generation_config.json.
     """
     request = GenerateRequest(model, prompt, batch, limits, sampling, output, memory)
     request.check(context, as_json=settings.json)

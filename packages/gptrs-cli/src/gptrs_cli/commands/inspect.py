@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from gptrs_cli.inspect.checkpoint import print_report, read_report
 from gptrs_cli.inspect.program import ProgramOptions, inspect_program
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.json_result import print_result
 
 
 @command_options()
@@ -42,12 +42,12 @@ def inspect(
         return
     if options != ProgramOptions():
         raise UsageError(
-            "`--print`, `--svg`, `--dot`, `--symbol` and `--why` are for programs,"
+            "`--print`, `--svg`, `--dot`, `--times`, `--symbol` and `--why` are for programs,"
             f" `{path}` is none",
             hint="a program begins with its version, `ptir.v0.5`, or with `{` in JSON",
         )
     report = read_report(path)
     if settings.json:
-        print(json.dumps(report.as_json(), indent=2))
+        print_result("inspect.checkpoint", report.as_json())
     else:
         print_report(report)

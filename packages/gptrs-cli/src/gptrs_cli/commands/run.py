@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ import typer
 from gptrs.api import Program, run_program
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.plugins.manager import get_backend
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.programs.file import read_program
 from gptrs.runtime.programs.inputs import InputFiles, random_inputs, require_complete
 from gptrs.runtime.programs.report import result_types
@@ -24,6 +24,7 @@ from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import PROGRAM, Settings
+from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.stderr import note, note_below, printable
 from gptrs_cli.terminal.waiting import Waiting
@@ -102,7 +103,7 @@ def run(
         types = result_types(loaded)
         if settings.json:
             fields = _as_json(types, results, backend.name, seconds)
-            print(json.dumps(fields | profile_fields(profile)))
+            print_result("run", fields | profile_fields(profile))
             return
         _print(types, results)
         noun = "result" if len(results) == 1 else "results"

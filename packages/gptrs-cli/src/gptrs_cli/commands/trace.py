@@ -1,20 +1,23 @@
-"""`gptrs trace`: run a model once and show what it computes on the way, layer by layer."""
+"""`gptrs trace`: run a model once, show what it computes, compare it with another run."""
 
 from __future__ import annotations
 
-import json
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import typer
 
-from gptrs.runtime.compare.state_summary import StateSummary, summarize
+from gptrs.checkpoint.files.atomic_write import atomic_file
+from gptrs.runtime.compare.error_picture import error_picture
+from gptrs.runtime.compare.trace_comparison import TraceComparison, compare_traces
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.model_inputs import Batch
-from gptrs.runtime.programs.value_text import json_values
+from gptrs.runtime.observe.hooks import module_names
+from gptrs.runtime.observe.traced_values import hidden_states_of, logit_lens, traced_values
+from gptrs_cli.loading import loaded_model
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -22,19 +25,12 @@ from gptrs_cli.options.inputs import InputOptions
 from gptrs_cli.options.model import ModelOption
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.single_run import SingleRun, run_once
-from gptrs_cli.terminal.stderr import note_below
-from gptrs_cli.terminal.tables import print_table
-
-_COLUMNS = ("state", "mean", "std", "min", "max", "non-finite", "norm", "type")
-
-
-@dataclass(frozen=True)
-class _Traced:
-    states: Mapping[str, np.ndarray]
-    seconds: float
-
-    def summaries(self) -> Sequence[StateSummary]:
-        return [summarize(name, state) for name, state in self.states.items()]
+from gptrs_cli.terminal.failures import OutputFileError
+from gptrs_cli.terminal.json_result import print_result
+from gptrs_cli.terminal.stderr import note, note_below, printable
+from gptrs_cli.trace.options import AgainstOptions, ReadOptions
+from gptrs_cli.trace.reference import ReferenceValues, reference_values
+from gptrs_cli.trace.report import Traced, print_traced
 
 
 @command_options(*MODEL)
@@ -42,11 +38,13 @@ def trace(
     *,
     model: ModelOption = None,
     inputs: InputOptions,
+    read: ReadOptions,
+    comparison: AgainstOptions,
     out: Annotated[
         Path | None,
         option(
             "--out",
-            "Write each state under its name as .npz, .safetensors or .gptrsten.",
+            "Write each value under its name as .safetensors, .npz or .gptrsten.",
             metavar="FILE",
         ),
     ] = None,
@@ -55,57 +53,80 @@ def trace(
     """Run a model once and print statistics of its hidden states.
 
     They come in the order of computation. The names are those of transformers' `hidden_states`:
-    embeddings, layer.0, layer.1, and so on.
+    embeddings, layer.0, layer.1, and so on. Modules are read under their own names.
     """
+    comparison.check()
+    if read.names:
+        _print_names(model, settings)
+        return
     choice = inputs.choice()
+    against = None if comparison.against is None else reference_values(comparison.against)
+
+    def run(loaded: LoadedModel, batch: Batch) -> Traced:
+        return _traced(loaded, batch, read, (against, comparison))
+
     with observed(settings) as profile:
         written = None if out is None else (out, _arrays)
-        done = run_once(model, choice, settings, _traced, written)
-        traced = done.result
+        done = run_once(model, choice, settings, run, written)
+        found = done.result.comparison
+        if found is not None and comparison.svg is not None:
+            with atomic_file(comparison.svg, OutputFileError) as file:
+                file.write(error_picture(found).encode())
+            note(f"wrote {comparison.svg}")
         if settings.json:
-            print(json.dumps(_as_json(done) | profile_fields(profile)))
-            return
-        print_table(_COLUMNS, [_cells(summary) for summary in traced.summaries()])
-        to_file = f", written to {out}" if out is not None else ""
-        note_below(
-            f"{len(traced.states)} states of {', '.join(done.batch.origins)} in"
-            f" {traced.seconds:.3f} s, backend {done.model.backend.name}, loaded in"
-            f" {done.model.load_seconds:.2f} s{to_file}"
-        )
+            print_result("trace", _as_json(done) | profile_fields(profile))
+        else:
+            print_traced(done.result)
+            note_below(_summary(done, out))
+    if found is not None and found.first_mismatch is not None:
+        raise typer.Exit(1)
 
 
-def _arrays(traced: _Traced) -> Mapping[str, np.ndarray]:
-    return traced.states
-
-
-def _traced(model: LoadedModel, batch: Batch) -> _Traced:
+def _traced(
+    model: LoadedModel,
+    batch: Batch,
+    read: ReadOptions,
+    comparison: tuple[ReferenceValues | None, AgainstOptions],
+) -> Traced:
     started = time.perf_counter()
-    states = model.hidden_states(batch.array)
-    return _Traced(states, time.perf_counter() - started)
+    inputs = model.checked_inputs(batch.array)
+    values = traced_values(model, inputs, read.request)
+    states = hidden_states_of(values)
+    lens = {} if read.lens is None else logit_lens(model, states, read.lens)
+    seconds = time.perf_counter() - started
+    against, options = comparison
+    found: TraceComparison | None = None
+    if against is not None:
+        found = compare_traces(values, against(model, inputs, values), options.tolerance)
+        found = found.up_to_mismatch() if options.stop else found
+    return Traced(values, seconds, lens, found)
 
 
-def _cells(summary: StateSummary) -> list[str]:
-    numbers = (summary.mean, summary.std, summary.min, summary.max)
-    return [
-        summary.name,
-        *(f"{number:.4g}" for number in numbers),
-        f"{summary.non_finite:.2%}" if summary.non_finite else "0",
-        f"{summary.norm:.4g}",
-        summary.type,
-    ]
+def _arrays(traced: Traced) -> Mapping[str, np.ndarray]:
+    return traced.values
 
 
-def _as_json(done: SingleRun[_Traced]) -> dict[str, object]:
+def _print_names(model: Path | None, settings: Settings) -> None:
+    names = module_names(loaded_model(model, settings))
+    if settings.json:
+        print_result("trace.modules", {"modules": names})
+    else:
+        print("\n".join(map(printable, names)))
+
+
+def _summary(done: SingleRun[Traced], out: Path | None) -> str:
     traced = done.result
+    to_file = f", written to {out}" if out is not None else ""
+    return (
+        f"{len(traced.values)} states of {', '.join(done.batch.origins)} in"
+        f" {traced.seconds:.3f} s, backend {done.model.backend.name}, loaded in"
+        f" {done.model.load_seconds:.2f} s{to_file}"
+    )
+
+
+def _as_json(done: SingleRun[Traced]) -> dict[str, object]:
     return {
         **done.json_fields(),
-        "states": [_summary_as_json(summary) for summary in traced.summaries()],
-        "timings": {"load_s": done.model.load_seconds, "trace_s": traced.seconds},
-    }
-
-
-def _summary_as_json(summary: StateSummary) -> dict[str, object]:
-    return {
-        key: json_values(np.array(value)) if isinstance(value, float) else value
-        for key, value in asdict(summary).items()
+        **done.result.json_fields(),
+        "timings": {"load_s": done.model.load_seconds, "trace_s": done.result.seconds},
     }

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
-import json
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated
 
 import typer
 
-from gptrs.checkpoint.models.hf_directory import HfDirectory
-from gptrs.errors import ModelError, UsageError
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.compare.validation import MADE_UP_TOKENS, ValidationOptions
 from gptrs.runtime.compare.validation import validate as validate_model
-from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.model_inputs import batch_of
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.observation import observed, profile_fields
@@ -22,12 +17,11 @@ from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import InputOptions
 from gptrs_cli.options.model import ModelOption, model_shown
 from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.waiting import Waiting
+from gptrs_cli.validate.reference import require_folder, torch_reference
 from gptrs_cli.validate.report import Outcome, outcome_fields, print_outcome
-
-if TYPE_CHECKING:
-    from gptrs_cli.validate.torch_reference import TorchReference
 
 
 @dataclass(frozen=True)
@@ -76,10 +70,10 @@ def validate(
     options = ValidationOptions(checks.tolerance, checks.max_tokens, checks.per_layer)
     with observed(settings) as profile:
         with Waiting("importing torch and transformers") as waiting:
-            reference_class = _torch_reference()
+            reference_class = torch_reference("gptrs validate")
             waiting.now(f"loading {model_shown(model)}")
             loaded = loaded_model(model, settings)
-            _require_folder(loaded)
+            require_folder(loaded)
             batch = batch_of(loaded, choice)
             waiting.now(f"loading {model_shown(model)} with transformers")
             reference = reference_class(loaded)
@@ -90,27 +84,8 @@ def validate(
         seconds = time.perf_counter() - started
         outcome = Outcome(loaded, reference.versions, batch.origins, found, seconds)
         if settings.json:
-            print(json.dumps(outcome_fields(outcome) | profile_fields(profile)))
+            print_result("validate", outcome_fields(outcome) | profile_fields(profile))
         else:
             print_outcome(outcome)
     if not found.agrees:
         raise typer.Exit(1)
-
-
-def _torch_reference() -> type[TorchReference]:
-    try:
-        module = importlib.import_module("gptrs_cli.validate.torch_reference")
-    except ImportError as missing:
-        raise UsageError(
-            f"`gptrs validate` needs torch and transformers: {missing}",
-            hint="pip install 'gptrs-cli[torch]'",
-        ) from missing
-    return cast("type[TorchReference]", module.TorchReference)
-
-
-def _require_folder(model: LoadedModel) -> None:
-    if not isinstance(model.files, HfDirectory):
-        raise ModelError(
-            f"`{model.name}` is a file that transformers does not read",
-            hint="compare the folder it was made of, or make one with `gptrs convert`",
-        )

@@ -2,40 +2,30 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
 
 import platformdirs
 
+from gptrs.api import granted_cpus
 from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.errors import GptrsError
+from gptrs.install_hints import install_libraries
 from gptrs.plugins.child_checks import check_plugins
+from gptrs.plugins.entry_points import metadata_of
 from gptrs.plugins.manager import PluginManager
 from gptrs.plugins.state import PluginRecord, PluginState
-from gptrs_cli.doctor import machine
+from gptrs_cli.doctor import environment, machine
 from gptrs_cli.doctor.startup import measure_startup
+from gptrs_cli.terminal.check_lines import Check
 
 _STARTUP_GOAL_S = 0.25
 _GIB = 1 << 30
-
-
-@dataclass(frozen=True)
-class Check:
-    """One line of the report; `data` holds the same facts for machines."""
-
-    name: str
-    state: Literal["ok", "note", "broken"]
-    detail: str
-    hint: str | None = None
-    data: Mapping[str, object] = field(default_factory=dict[str, object])
 
 
 def run_checks(plugins: PluginManager) -> Iterator[Check]:
@@ -45,8 +35,12 @@ def run_checks(plugins: PluginManager) -> Iterator[Check]:
     yield from _distributions(plugins.installed())
     yield from _plugin_checks(plugins)
     yield _demo_model(plugins)
+    yield from environment.model_kinds(plugins)
+    yield from environment.optional_libraries()
     yield _cache_directory()
-    yield _environment()
+    yield from environment.variables(os.environ, plugins)
+    yield environment.threads()
+    yield environment.speed(plugins)
     yield _startup(plugins.installed())
 
 
@@ -80,25 +74,22 @@ def _distributions(records: list[PluginRecord]) -> Iterator[Check]:
 
 
 def _versions(title: str, distributions: set[str]) -> Check:
-    versions = {name: _version(name) for name in sorted(distributions)}
-    missing = [name for name, version in versions.items() if version is None]
-    detail = ", ".join(f"{name} {version or 'is missing'}" for name, version in versions.items())
-    hint = f"`pip install {' '.join(missing)}`" if missing else None
-    return Check(title, "broken" if missing else "ok", detail, hint, versions)
-
-
-def _version(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    found = {name: metadata_of(name) for name in sorted(distributions)}
+    missing = [name for name, metadata in found.items() if metadata is None]
+    versions = {name: metadata and (metadata.version or None) for name, metadata in found.items()}
+    unread = [name for name, version in versions.items() if name not in missing and not version]
+    shown = {name: version or "is missing" for name, version in versions.items()}
+    shown |= dict.fromkeys(unread, "has metadata that cannot be read")
+    detail = ", ".join(f"{name} {words}" for name, words in shown.items())
+    hint = install_libraries(missing) if missing else None
+    if unread and not missing:
+        hint = f"reinstall {' and '.join(f'`{name}`' for name in unread)}"
+    return Check(title, "broken" if missing or unread else "ok", detail, hint, versions)
 
 
 def _requirements(distribution: str) -> list[str]:
-    try:
-        found = importlib.metadata.requires(distribution) or []
-    except importlib.metadata.PackageNotFoundError:
-        return []
+    metadata = metadata_of(distribution)
+    found = metadata.requires if metadata else ()
     # Requirements with a marker (";") are for extras or other systems.
     return [re.split(r"[^\w.-]", text, maxsplit=1)[0] for text in found if ";" not in text]
 
@@ -140,12 +131,6 @@ def _cache_directory() -> Check:
     return Check("cache", "ok", f"{folder} is writable", data=data)
 
 
-def _environment() -> Check:
-    found = {name: value for name, value in sorted(os.environ.items()) if name[:6] == "GPTRS_"}
-    detail = ", ".join(f"{name}={value}" for name, value in found.items())
-    return Check("environment", "ok", detail or "no GPTRS_* variable is set", data=found)
-
-
 def _startup(records: list[PluginRecord]) -> Check:
     try:
         startup = measure_startup(records)
@@ -155,6 +140,7 @@ def _startup(records: list[PluginRecord]) -> Check:
     detail = f"`gptrs --help` takes {startup.seconds:.2f} s and imports"
     detail += f" {modules}" if modules else " no heavy module"
     data = {"seconds": startup.seconds, "heavy_modules": list(startup.heavy_modules)}
-    slow = startup.seconds > _STARTUP_GOAL_S
-    hint = f"the goal is {_STARTUP_GOAL_S} s; is the machine busy?" if slow else None
+    busy = os.getloadavg()[0] > granted_cpus()
+    slow = startup.seconds > _STARTUP_GOAL_S and not busy
+    hint = f"the goal is {_STARTUP_GOAL_S} s, and the machine is not busy" if slow else None
     return Check("startup", "note" if modules or slow else "ok", detail, hint, data)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 
 from gptrs.plugins.state import PluginRecord
+from gptrs.quick_dataclass import dataclass
 
 _PROBE = """
 import sys

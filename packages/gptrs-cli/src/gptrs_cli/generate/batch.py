@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from gptrs.runtime.generation.chat_session import conversation
 from gptrs.runtime.load import LoadedModel
 from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.page import result_fields
-from gptrs_cli.generate.prompt_lines import PromptLine, read_prompt_lines
+from gptrs_cli.generate.prompt_lines import PromptLine, prompt_parts
 from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.generate.result_lines import ResultLines
 from gptrs_cli.loading import loaded_model
@@ -21,60 +22,68 @@ from gptrs_cli.options.model import model_shown
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import INTERRUPTED
 from gptrs_cli.terminal.progress import progress_bar
-from gptrs_cli.terminal.stderr import note
+from gptrs_cli.terminal.stderr import Step, note
 from gptrs_cli.terminal.waiting import Waiting
 
 
 def run_prompts(request: GenerateRequest, path: Path, settings: Settings) -> int:
     """Generate for each prompt of the file that has no result yet; return the exit code.
 
-    All prompts are checked before anything is generated.
+    The prompts of a part are checked before anything is generated for it, and of the first part
+    before the model is loaded.
     """
-    lines = read_prompt_lines(path)
+    parts = prompt_parts(path)
+    first = next(parts)
     with Waiting(f"loading {model_shown(request.model)}"):
         model = loaded_model(request.model, settings)
     with ResultLines(request.batch.out, model.name) as results:
-        todo = [line for line in lines if line.id not in results.done]
+        run = _Run(request, model, results)
+        interrupted = False
+        with progress_bar("prompts") as step:
+            try:
+                for part in itertools.chain([first], parts):
+                    run.write(part, step)
+            except KeyboardInterrupt:
+                interrupted = True
+    return run.said(interrupted)
+
+
+class _Run:
+    """The generation of all parts, and how far it has come."""
+
+    def __init__(self, request: GenerateRequest, model: LoadedModel, results: ResultLines) -> None:
+        self._request, self._model, self._results = request, model, results
+        self._options = generation_options(request, model)
         size = request.batch.batch_size
-        size = DEFAULT_BATCH_SIZE if size is None else size
-        batches = Batches(
-            model, _tasks(request, model, todo), generation_options(request, model), size
-        )
-        known = len(lines) - len(todo)
-        done = _write_results(batches, todo, results, model, known)
-    return _said(known + done, len(lines), known)
+        self._size = DEFAULT_BATCH_SIZE if size is None else size
+        self._read = self._known = self._done = 0
 
+    def write(self, lines: Sequence[PromptLine], step: Step | None) -> None:
+        """Write the result of each line as it comes."""
+        todo = [line for line in lines if line.id not in self._results.done]
+        self._read += len(lines)
+        self._known += len(lines) - len(todo)
+        tasks = _tasks(self._request, self._model, todo)
+        for number, result in Batches(self._model, tasks, self._options, self._size):
+            fields = {"id": todo[number].id, **result_fields(result)}
+            fields["prompt_token_ids"] = result.prompt_token_ids
+            self._results.write({**fields, "model": self._model.name})
+            self._done += 1
+            if step is not None:
+                step(self._known + self._done, self._read, "")
 
-def _write_results(
-    batches: Batches,
-    lines: Sequence[PromptLine],
-    results: ResultLines,
-    model: LoadedModel,
-    known: int,
-) -> int:
-    """Write each result as it comes; return their number, fewer than all on an interrupt."""
-    done = 0
-    with progress_bar("prompts") as step:
-        try:
-            for number, result in batches:
-                fields = {"id": lines[number].id, **result_fields(result)}
-                fields["prompt_token_ids"] = result.prompt_token_ids
-                results.write({**fields, "model": model.name})
-                done += 1
-                if step is not None:
-                    step(known + done, known + len(lines), "")
-        except KeyboardInterrupt:
-            pass
-    return done
-
-
-def _said(done: int, total: int, known: int) -> int:
-    before = f", {known} of them before" if known else ""
-    if done < total:
-        note(f"interrupted: {done} of {total} prompts are done{before}; the same command goes on")
-        return INTERRUPTED
-    note(f"{total} prompts are done{before}")
-    return 0
+    def said(self, interrupted: bool) -> int:
+        """Say how many prompts are done of those that were read; return the exit code."""
+        done = self._known + self._done
+        before = f", {self._known} of them before" if self._known else ""
+        if interrupted:
+            note(
+                f"interrupted: {done} of {self._read} prompts are done{before}; the same command"
+                " goes on"
+            )
+            return INTERRUPTED
+        note(f"{self._read} prompts are done{before}")
+        return 0
 
 
 def _tasks(request: GenerateRequest, model: LoadedModel, lines: Sequence[PromptLine]) -> list[Task]:

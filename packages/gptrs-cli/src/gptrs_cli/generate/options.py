@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
+from gptrs.quick_dataclass import dataclass
+from gptrs_cli.help_pages import FURTHER
 from gptrs_cli.options.declare import option
+
+_PENALTIES = f"{FURTHER}Penalties"
 
 
 @dataclass(frozen=True)
 class PromptOptions:
     """The prompt: text, tokens or a file, perhaps as a message of a conversation."""
+
+    title: ClassVar[str] = "The prompt"
 
     text: Annotated[
         str | None,
@@ -23,9 +29,7 @@ class PromptOptions:
             show_default=False,
         ),
     ] = None
-    prompt: Annotated[str | None, option("--prompt", "The text to continue.", metavar="TEXT")] = (
-        None
-    )
+    prompt: Annotated[str | None, option("--prompt", "The same.", metavar="TEXT")] = None
     prompt_ids: Annotated[
         str | None, option("--prompt-ids", "The tokens to continue.", metavar="1,2,3")
     ] = None
@@ -41,8 +45,7 @@ class PromptOptions:
         bool,
         option(
             "--chat",
-            "Send the prompt as a message, by the model's chat template; on a terminal, without a"
-            " prompt, hold a conversation.",
+            "Send the prompt as a message, by the model's chat template.",
         ),
     ] = False
     system: Annotated[
@@ -64,6 +67,9 @@ class PromptOptions:
 @dataclass(frozen=True)
 class BatchOptions:
     """A file of prompts, where the results go, and how many prompts run at once."""
+
+    title: ClassVar[str] = "Many prompts"
+    further: ClassVar[bool] = True
 
     prompts: Annotated[
         Path | None,
@@ -92,6 +98,8 @@ class BatchOptions:
 class LimitOptions:
     """The limits at which a text ends."""
 
+    title: ClassVar[str] = "Where a text ends"
+
     max_tokens: Annotated[
         int | None,
         option(
@@ -113,6 +121,8 @@ class LimitOptions:
 @dataclass(frozen=True)
 class SamplingOptions:
     """The choice of each token; None where the model decides."""
+
+    title: ClassVar[str] = "How tokens are chosen"
 
     greedy: Annotated[bool, option("--greedy", "Always take the most likely token.")] = False
     temperature: Annotated[
@@ -143,7 +153,7 @@ class SamplingOptions:
         float | None,
         option(
             "--min-p",
-            "Sample among those at least P times as likely as the likeliest.",
+            "Sample among those P times as likely as the best.",
             metavar="P",
             variable="GPTRS_MIN_P",
         ),
@@ -159,6 +169,7 @@ class SamplingOptions:
             "Above 1, tokens that occurred, in the prompt too, become less likely.",
             metavar="X",
             variable="GPTRS_REPETITION_PENALTY",
+            panel=_PENALTIES,
         ),
     ] = None
     presence_penalty: Annotated[
@@ -168,6 +179,7 @@ class SamplingOptions:
             "Subtract X from the logits of tokens that were generated before.",
             metavar="X",
             variable="GPTRS_PRESENCE_PENALTY",
+            panel=_PENALTIES,
             show_default=False,
         ),
     ] = 0.0
@@ -178,6 +190,7 @@ class SamplingOptions:
             "Subtract X from the logit of a token each time that it was generated.",
             metavar="X",
             variable="GPTRS_FREQUENCY_PENALTY",
+            panel=_PENALTIES,
             show_default=False,
         ),
     ] = 0.0
@@ -187,11 +200,13 @@ class SamplingOptions:
 class OutputOptions:
     """The number of texts, and what is shown of them."""
 
+    title: ClassVar[str] = "What is shown"
+
     num_return: Annotated[
         int,
         option(
             "--num-return",
-            "Generate N texts from the prompt, which is read once.",
+            "Generate N texts from one prompt.",
             metavar="N",
             show_default=False,
         ),
@@ -200,17 +215,19 @@ class OutputOptions:
         int | None,
         option(
             "--logprobs",
-            "In JSON results: the log-probability of each token, and of the N likeliest ones,"
-            " by the model's own logits, before penalties and temperature.",
+            "With --json: log-probabilities of each token and of the N likeliest, by the model's"
+            " own logits.",
             metavar="N",
         ),
     ] = None
+    stream: Annotated[
+        bool, option("--stream", "With --json: print each piece as a line of JSON.")
+    ] = False
     special: Annotated[
         bool,
         option(
-            "--special/--skip-special-tokens",
-            "Show special tokens such as those that end a text; they are left out otherwise.",
-            show_default=False,
+            "--special",
+            "Show special tokens, such as those that end a text.",
         ),
     ] = False
     echo: Annotated[bool, option("--echo", "Print the prompt before its text.")] = False
@@ -219,6 +236,9 @@ class OutputOptions:
 @dataclass(frozen=True)
 class ContextOptions:
     """The memory of a generation: the key/value cache and the cache of prompts."""
+
+    title: ClassVar[str] = "Context and cache"
+    further: ClassVar[bool] = True
 
     context_size: Annotated[
         int | None,

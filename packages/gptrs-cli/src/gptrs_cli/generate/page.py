@@ -6,10 +6,15 @@ import sys
 
 import typer
 
+from gptrs.quoting import counted
 from gptrs.runtime.generation.generate import Generation, TextStream
 from gptrs.runtime.load import LoadedModel
+from gptrs.spans import span
 from gptrs_cli.terminal.stderr import has_colors, is_terminal, printable
 from gptrs_cli.terminal.waiting import Waiting
+
+_FEWEST_FOR_RATE = 32
+"""Prompt tokens; reading fewer takes as long as one token, and compiling them longer."""
 
 
 class Page:
@@ -25,10 +30,11 @@ class Page:
     def write(self, text: str, *, dim: bool = False) -> None:
         """Show more text; `dim` applies where the output has colors."""
         if text:
-            shown = printable(text) if self.is_terminal else text
-            dim = dim and has_colors(sys.stdout)
-            sys.stdout.write(typer.style(shown, dim=True) if dim else shown)
-            sys.stdout.flush()
+            with span("write text"):
+                shown = printable(text) if self.is_terminal else text
+                dim = dim and has_colors(sys.stdout)
+                sys.stdout.write(typer.style(shown, dim=True) if dim else shown)
+                sys.stdout.flush()
             self._last = text[-1]
 
     def end_line(self) -> None:
@@ -90,11 +96,13 @@ def as_numbers(tokens: tuple[int, ...]) -> str:
 def figures(result: Generation, model: LoadedModel) -> str:
     """Return the counts of prompt and new tokens, and their speed, in one line."""
     timings = result.timings
-    parts = [f"prompt {len(result.prompt_token_ids)} tokens"]
+    prompt = len(result.prompt_token_ids)
+    parts = [f"prompt {counted(prompt, 'token')}"]
     if timings.prompt_tokens_per_s is not None and timings.first_token_s is not None:
-        parts[0] += f" at {timings.prompt_tokens_per_s:.0f} tok/s"
+        if prompt >= _FEWEST_FOR_RATE:
+            parts[0] += f" at {timings.prompt_tokens_per_s:.0f} tok/s"
         parts.append(f"first token {timings.first_token_s * 1000:.0f} ms")
-    decoded = f"{len(result.token_ids)} new tokens"
+    decoded = f"{counted(len(result.token_ids), 'new token')}"
     if timings.decode_tokens_per_s is not None:
         decoded += f" at {timings.decode_tokens_per_s:.0f} tok/s"
     parts += [decoded, f"backend {model.backend.name}", f"loaded in {timings.load_s:.2f} s"]

@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import stat
-import sys
-from dataclasses import dataclass
-
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 from gptrs_cli.generate.options import PromptOptions
 from gptrs_cli.options.inputs import parse_integers
-from gptrs_cli.terminal.failures import InputFileError
+from gptrs_cli.options.text_input import is_piped, piped_text, read_text
 
 DEMO_PROMPT = "def read_file(path):\n"
-LARGEST_PROMPT = 256 << 20
-"""Bytes: a file without an end, such as a device, must not fill the memory."""
-_STDIN = "-"
 
 
 @dataclass(frozen=True)
@@ -41,8 +34,8 @@ def read_prompt(options: PromptOptions, *, has_default: bool) -> Prompt:
     if options.prompt_ids is not None:
         return Prompt(parse_integers(options.prompt_ids, "--prompt-ids"))
     if options.prompt_file is not None:
-        return Prompt(_read_text(options.prompt_file))
-    if _is_piped() and (piped := _read_text(_STDIN).removesuffix("\n").removesuffix("\r")):
+        return Prompt(read_text(options.prompt_file, "the prompt"))
+    if is_piped() and (piped := piped_text("the prompt")):
         return Prompt(piped)
     if has_default:
         return Prompt(DEMO_PROMPT, is_default=True)
@@ -51,32 +44,3 @@ def read_prompt(options: PromptOptions, *, has_default: bool) -> Prompt:
         hint='give it as an argument, `gptrs generate "Once upon a time"`, pipe it in,'
         " or name --prompt-file or --prompt-ids",
     )
-
-
-def _is_piped() -> bool:
-    """Return whether standard input is a pipe, a file or a socket, so that it ends."""
-    try:
-        mode = os.fstat(sys.stdin.fileno()).st_mode
-    except (AttributeError, OSError, ValueError):  # none at all, closed, or replaced
-        return False
-    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
-
-
-def _read_text(file: str) -> str:
-    shown = "standard input" if file == _STDIN else f"`{file}`"
-    try:
-        if file == _STDIN:
-            data = sys.stdin.buffer.read(LARGEST_PROMPT + 1)
-        else:
-            with open(file, "rb") as source:
-                data = source.read(LARGEST_PROMPT + 1)
-        if len(data) > LARGEST_PROMPT:
-            raise InputFileError(f"the prompt from {shown} has more than {LARGEST_PROMPT} bytes")
-        return data.decode("utf-8")
-    except OSError as error:
-        raise InputFileError(f"cannot read the prompt from {shown}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise InputFileError(
-            f"the prompt from {shown} is not UTF-8: byte {error.start}",
-            hint="convert the file to UTF-8",
-        ) from error

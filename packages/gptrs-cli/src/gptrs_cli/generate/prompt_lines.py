@@ -1,4 +1,4 @@
-"""Prompts in a file: an object on each line, checked before anything is generated."""
+"""Prompts in a file: an object on each line, read and checked a part at a time."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import itertools
 import stat
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted, shown_value
 from gptrs.runtime.chat.messages import Message, checked_messages
 from gptrs.strict_json import parse_object
@@ -18,6 +18,10 @@ from gptrs_cli.terminal.failures import InputFileError
 
 LONGEST_LINE: Final = 16 << 20
 """Bytes, some four million tokens."""
+PART_BYTES: Final = 64 << 20
+"""Bytes of prompts that are held and checked together, so that a pipe may go on without an end."""
+_TOKEN_BYTES: Final = 36
+"""Bytes of an integer and of its place in a list."""
 _STDIN: Final = "-"
 _KEYS: Final = ("prompt", "prompt_ids", "messages")
 
@@ -39,32 +43,53 @@ class PromptLine:
     max_tokens: int | None
 
 
-def read_prompt_lines(path: Path) -> list[PromptLine]:
-    """Return the prompts in a file, pipe or, for `-`, standard input of JSON lines.
+def prompt_parts(path: Path) -> Iterator[list[PromptLine]]:
+    """Yield the prompts in a file, pipe or, for `-`, standard input of JSON lines.
 
-    Other keys are ignored. InputFileError for a file that cannot be read or has no prompts, and,
-    with the number of the line, for a malformed line, one of more than LONGEST_LINE bytes, or an id
-    that occurs twice.
+    A part has some PART_BYTES of them, so that most files are one. Other keys are ignored.
+    InputFileError for a file that cannot be read or has no prompts, and, with the number of the
+    line, for a malformed line, one of more than LONGEST_LINE bytes, or an id that occurs twice.
     """
     shown = "standard input" if str(path) == _STDIN else quoted(str(path), 200)
+    seen: dict[Id, int] = {}
     try:
         with _opened(path, shown) as file:
-            lines = list(_lines(file, shown))
+            for part in _parts(_lines(file, shown)):
+                for number, line in part:
+                    _require_new(line, number, seen, shown)
+                yield [line for _, line in part]
     except OSError as error:
         raise InputFileError(f"cannot read the prompts from {shown}: {error.strerror}") from error
-    if not lines:
+    if not seen:
         raise InputFileError(
             f"{shown} has no prompts", hint='a line is an object such as {"prompt": "Once"}'
         )
-    seen: dict[Id, str] = {}
-    for line in lines:
-        if line.id in seen:
-            raise InputFileError(
-                f"{line.where}: the id {shown_value(line.id)} is that of {seen[line.id]}, too",
-                hint="give each prompt an `id` of its own, or none of them",
-            )
-        seen[line.id] = line.where
-    return lines
+
+
+def _parts(
+    lines: Iterator[tuple[int, int, PromptLine]],
+) -> Iterator[list[tuple[int, PromptLine]]]:
+    """Yield the numbered lines in parts of some PART_BYTES."""
+    part: list[tuple[int, PromptLine]] = []
+    held = 0
+    for number, size, line in lines:
+        part.append((number, line))
+        held += size
+        if held > PART_BYTES:
+            yield part
+            part, held = [], 0
+    if part:
+        yield part
+
+
+def _require_new(line: PromptLine, number: int, seen: dict[Id, int], shown: str) -> None:
+    if line.id in seen:
+        raise InputFileError(
+            f"{line.where}: the id {shown_value(line.id)} is that of line {seen[line.id]} of"
+            f" {shown}, too",
+            hint="give each prompt an `id` of its own, or none of them",
+        )
+    seen[line.id] = number
 
 
 def _opened(path: Path, shown: str) -> BinaryIO:
@@ -79,7 +104,8 @@ def _opened(path: Path, shown: str) -> BinaryIO:
     return path.open("rb")
 
 
-def _lines(file: BinaryIO, shown: str) -> Iterator[PromptLine]:
+def _lines(file: BinaryIO, shown: str) -> Iterator[tuple[int, int, PromptLine]]:
+    """Yield the number of each prompt's line, the bytes that it takes, and the prompt."""
     for number in itertools.count(1):
         line = file.readline(LONGEST_LINE + 1)
         where = f"line {number} of {shown}"
@@ -91,7 +117,8 @@ def _lines(file: BinaryIO, shown: str) -> Iterator[PromptLine]:
             )
         if line.strip():
             record = parse_object(line, where, InputFileError, hint="one object a line")
-            yield _prompt_line(record, number, where)
+            prompt = _prompt_line(record, number, where)
+            yield number, len(line) + _TOKEN_BYTES * len(prompt.tokens or ()), prompt
 
 
 def _prompt_line(record: dict[str, object], number: int, where: str) -> PromptLine:

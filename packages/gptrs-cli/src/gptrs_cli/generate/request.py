@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import typer
 
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 from gptrs_cli.generate.options import (
     BatchOptions,
     ContextOptions,
@@ -44,6 +44,8 @@ class GenerateRequest:
         count = self.output.num_return
         if count < 1:
             _refuse(f"`--num-return` must be at least 1, got {count}", "leave it out for 1")
+        if self.output.stream and (not as_json or count > 1):
+            _refuse("`--stream` prints JSON of one text as it comes", "add --json, for one text")
         if self.batch.prompts is None:
             only = {"--out": self.batch.out, "--batch-size": self.batch.batch_size}
             _refuse_given(only, "needs `--prompts`")
@@ -53,6 +55,7 @@ class GenerateRequest:
         one_prompt = {
             **self.prompt.given,
             "--echo": self.output.echo or None,
+            "--stream": self.output.stream or None,
             "--num-return": count if count > 1 else None,
             "--prompt-cache": self.context.prompt_cache,
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import stat
 import sys
@@ -17,6 +16,7 @@ from gptrs.quoting import quoted, shown_value
 from gptrs.strict_json import parse_object
 from gptrs_cli.generate.prompt_lines import Id
 from gptrs_cli.terminal.failures import OutputFileError
+from gptrs_cli.terminal.json_result import as_line
 
 
 class ResultLines:
@@ -63,7 +63,7 @@ class ResultLines:
 
     def write(self, record: dict[str, object]) -> None:
         """Append a record as a line; OutputFileError if the file takes no more."""
-        line = json.dumps(record) + "\n"
+        line = as_line("generate.line", record)
         if self._file is None:
             sys.stdout.write(line)
             sys.stdout.flush()

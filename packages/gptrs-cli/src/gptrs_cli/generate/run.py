@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-import sys
 
 from gptrs.quoting import quoted
 from gptrs.runtime.generation.batch import Several
@@ -13,7 +11,6 @@ from gptrs.runtime.generation.generate import Generation, TextStream, stream
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.observe.profile import Profile
 from gptrs_cli.generate.batch import run_prompts
-from gptrs_cli.generate.chat_loop import converse
 from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.page import Page, figures, result_fields, shown_text, write_stream
 from gptrs_cli.generate.prompt import DEMO_PROMPT, Prompt, read_prompt
@@ -23,8 +20,9 @@ from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.model import model_shown
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.failures import INTERRUPTED
+from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import compilation_shown
-from gptrs_cli.terminal.stderr import is_terminal, note
+from gptrs_cli.terminal.stderr import note
 from gptrs_cli.terminal.waiting import Waiting
 
 
@@ -40,8 +38,6 @@ def run(request: GenerateRequest, settings: Settings) -> int:
 def _run(request: GenerateRequest, settings: Settings, profile: Profile | None) -> int:
     if request.batch.prompts is not None:
         return run_prompts(request, request.batch.prompts, settings)
-    if _is_conversation(request, settings):
-        return converse(request, settings)
     prompt = read_prompt(
         request.prompt, has_default=request.model is None and not request.prompt.chat
     )
@@ -56,11 +52,6 @@ def _run(request: GenerateRequest, settings: Settings, profile: Profile | None) 
             else:
                 interrupted = work.print_several() if several else work.print_text()
     return INTERRUPTED if interrupted else 0
-
-
-def _is_conversation(request: GenerateRequest, settings: Settings) -> bool:
-    asks = request.prompt.chat and not request.prompt.given and request.output.num_return == 1
-    return asks and not settings.json and is_terminal(sys.stdin)
 
 
 class _Work:
@@ -124,7 +115,7 @@ class _Work:
         }
         if several:
             fields["generations"] = [result_fields(result) for result in results]
-        print(json.dumps(fields | profile_fields(profile)), flush=True)
+        print_result("generate", fields | profile_fields(profile))
         return interrupted
 
     def _finished(self) -> tuple[bool, list[Generation]]:
@@ -133,8 +124,10 @@ class _Work:
         try:
             if self._several is not None:
                 self._several.run()
-            for _ in self._stream or ():
-                pass
+            shown = 0
+            for piece in self._stream or ():
+                if self._request.output.stream:
+                    shown = self._print_event(piece, shown)
         except KeyboardInterrupt:
             interrupted = True
         self._waiting.stop()
@@ -142,6 +135,14 @@ class _Work:
             return interrupted, self._several.generations
         assert self._stream is not None
         return interrupted, [self._stream.generation]
+
+    def _print_event(self, piece: str, shown: int) -> int:
+        """Print what came after `shown` tokens; return the number of tokens by now."""
+        assert self._stream is not None
+        tokens = self._stream.generation.token_ids
+        fields = {"event": "text", "text": piece, "token_ids": tokens[shown:]}
+        print_result("generate.event", fields)
+        return len(tokens)
 
     def _name_default(self, page: Page) -> None:
         """Say on standard error what is continued, where the text alone goes to a pipe."""

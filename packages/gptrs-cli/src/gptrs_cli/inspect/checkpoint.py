@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, field
 from pathlib import Path
 
 from gptrs.checkpoint.formats.tensor_archive import is_other_archive, open_archive, require_archive
@@ -15,7 +16,9 @@ from gptrs.checkpoint.parameter_ids import base_param_id
 from gptrs.errors import GptrsError
 from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.bundled_models import model_path
+from gptrs_cli.inspect.model_facts import model_facts, natural_order
 from gptrs_cli.terminal.stderr import printable
 from gptrs_cli.terminal.tables import print_table
 
@@ -52,7 +55,8 @@ class CheckpointReport:
     """A checkpoint as its headers describe it.
 
     `kind` is None for a file of tensors, `support` says which plugin loads the kind, `files` maps
-    the name of each weights file to its bytes, `load` is None for a file of tensors.
+    the name of each weights file to its bytes, `load` is None for a file of tensors. `model` holds
+    what its settings say.
     """
 
     path: Path
@@ -61,6 +65,7 @@ class CheckpointReport:
     files: dict[str, int]
     tensors: tuple[TensorReport, ...]
     load: LoadReport | None = None
+    model: Mapping[str, object] = field(default_factory=dict[str, object])
 
     @property
     def parameters(self) -> int:
@@ -86,6 +91,7 @@ class CheckpointReport:
             "checkpoint": str(self.path),
             "kind": self.kind,
             "support": self.support,
+            "model": dict(self.model),
             "files": [{"name": name, "bytes": size} for name, size in self.files.items()],
             "load": asdict(self.load) if self.load else None,
             "tensors": [_json_names(asdict(tensor)) for tensor in self.tensors],
@@ -93,6 +99,7 @@ class CheckpointReport:
                 "tensors": len(self.tensors),
                 "parameters": self.parameters,
                 "bytes": self.nbytes,
+                "bits_per_weight": bits_per_weight(self),
                 "parameters_by_dtype": dict(self._by_dtype().most_common()),
             },
         }
@@ -128,7 +135,10 @@ def print_report(report: CheckpointReport) -> None:
         "parameters": f"{count(report.parameters)} in {len(report.tensors)} tensors",
         "size": f"{byte_size(report.nbytes)} of tensors in {len(report.files)} file(s)",
         "dtypes": f"{mix} of the parameters" if mix else "none",
+        "precision": f"{bits_per_weight(report):.2f} bits per weight",
     }
+    if report.model:
+        facts["model"] = ", ".join(f"{name} {value}" for name, value in report.model.items())
     if report.load:
         read, mapped = byte_size(report.load.read_bytes), byte_size(report.load.mapped_bytes)
         facts["a load"] = f"reads {read}, maps {mapped}, which are read as they are first used"
@@ -137,11 +147,14 @@ def print_report(report: CheckpointReport) -> None:
     print()
     print_table(["file", "size"], [[name, byte_size(size)] for name, size in report.files.items()])
     print()
-    rows = [
-        [tensor.name, tensor.type, byte_size(tensor.nbytes), tensor.id] for tensor in report.tensors
-    ]
-    print_table(["tensor", "type", "size", "id"], rows)
+    rows = [[tensor.name, tensor.type, byte_size(tensor.nbytes)] for tensor in report.tensors]
+    print_table(["tensor", "type", "size"], rows)
     print("\nThis is what the headers declare; no values were read.")
+
+
+def bits_per_weight(report: CheckpointReport) -> float:
+    """Return the bits of all tensors for each parameter, scales included; 0 without any."""
+    return 8 * report.nbytes / report.parameters if report.parameters else 0.0
 
 
 def count(number: int) -> str:
@@ -166,16 +179,18 @@ def _model_report(source: ModelSource) -> CheckpointReport:
     read = source.settings_bytes + sum(file.header_bytes for file in files)
     load = LoadReport(read, sum(file.size for file in files))
     tensors, sizes = _tensors(weights), _files(weights)
-    return CheckpointReport(source.path, kind, _support(kind), sizes, tensors, load)
+    model = model_facts(source)
+    return CheckpointReport(source.path, kind, _support(kind), sizes, tensors, load, model)
 
 
 def _files(source: FileSource) -> dict[str, int]:
-    return {file.path.name: file.size for file in source.open_files()}
+    sizes = {file.path.name: file.size for file in source.open_files()}
+    return dict(sorted(sizes.items(), key=lambda item: natural_order(item[0])))
 
 
 def _tensors(source: FileSource) -> tuple[TensorReport, ...]:
     tensors: list[TensorReport] = []
-    for name in source.names():
+    for name in sorted(source.names(), key=natural_order):
         file, entry = source.locate(name)
         tensors.append(
             TensorReport(

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from gptrs.runtime.programs.pass_report import PassReport
+from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import printable
 from gptrs_cli.terminal.tables import print_table
 
@@ -12,7 +11,7 @@ from gptrs_cli.terminal.tables import print_table
 def print_pass(report: PassReport, *, as_json: bool) -> None:
     """Print the report, as JSON or for people."""
     if as_json:
-        print(json.dumps(report.as_json(), indent=2))
+        print_result("inspect.pass", report.as_json())
         return
     print(f"pass        {report.name}")
     print(f"program     {report.before} instructions before it, {report.after} after it")

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
-from gptrs.api import print_json, print_program
+from gptrs.api import Program, print_json, print_program
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.programs.diagram import Diagram, diagrams_of
 from gptrs.runtime.programs.file import read_program
+from gptrs.runtime.programs.kernel_times import read_times
 from gptrs.runtime.programs.pass_report import explain_pass
+from gptrs.runtime.programs.picture.dot import to_dot
+from gptrs.runtime.programs.picture.svg import MAX_DRAWN, to_svg
 from gptrs.runtime.programs.report import NamedType, ProgramReport, ProgramWork, report_program
 from gptrs.runtime.programs.sizes import parse_sizes, with_sizes
 from gptrs_cli.inspect.checkpoint import byte_size, count
 from gptrs_cli.inspect.passes import print_pass
-from gptrs_cli.inspect.picture.dot import to_dot
-from gptrs_cli.inspect.picture.svg import to_svg
+from gptrs_cli.options.completion import pass_names
 from gptrs_cli.options.declare import option
 from gptrs_cli.terminal.failures import OutputFileError
+from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note, printable
 from gptrs_cli.terminal.tables import print_table
-
-MAX_DRAWN = 1000
-"""Most boxes in an SVG picture; a larger one is unreadable."""
 
 
 class ProgramForm(StrEnum):
@@ -52,6 +52,14 @@ class ProgramOptions:
         Path | None,
         option("--dot", "Write the same picture in the DOT language of Graphviz.", metavar="FILE"),
     ] = None
+    times: Annotated[
+        Path | None,
+        option(
+            "--times",
+            "Color the picture by the times in this profile.json of a run of the program.",
+            metavar="FILE",
+        ),
+    ] = None
     symbols: Annotated[
         list[str],
         option(
@@ -67,6 +75,7 @@ class ProgramOptions:
             "Apply a pass of the optimizer and print which of its rewrites apply, and why others"
             " decline, instead; `--why canonicalization` has the most.",
             metavar="PASS",
+            names=pass_names,
         ),
     ] = None
 
@@ -76,6 +85,8 @@ class ProgramOptions:
             raise UsageError(
                 "`--print` and `--why` exclude each other", hint="leave out one of them"
             )
+        if self.times is not None and self.svg is None and self.dot is None:
+            raise UsageError("`--times` colors a picture", hint="add `--svg FILE`")
         if self.form is not None and as_json:
             raise UsageError(
                 "`--json` and `--print` exclude each other",
@@ -90,7 +101,7 @@ def inspect_program(path: Path, options: ProgramOptions, *, as_json: bool) -> No
     if sizes:
         program = with_sizes(program, sizes)
     if options.svg is not None or options.dot is not None:
-        _draw(diagrams_of(program), options)
+        _draw(_diagrams(program, options.times), options)
     if options.why is not None:
         print_pass(explain_pass(program, options.why), as_json=as_json)
     elif options.form is ProgramForm.TEXT:
@@ -99,9 +110,18 @@ def inspect_program(path: Path, options: ProgramOptions, *, as_json: bool) -> No
         print(print_json(program, indent=2))
     elif as_json:
         report = report_program(program)
-        print(json.dumps({"program": name, **report.as_json()}, indent=2))
+        print_result("inspect.program", {"program": name, **report.as_json()})
     else:
         _print_report(name, report_program(program))
+
+
+def _diagrams(program: Program, profile: Path | None) -> list[Diagram]:
+    if profile is None:
+        return diagrams_of(program)
+    times = read_times(profile, program)
+    if times.elsewhere >= 0.005:
+        note(f"{times.elsewhere:.0%} of the time was in kernels that the picture does not show")
+    return diagrams_of(program, times.shares)
 
 
 def _draw(diagrams: Sequence[Diagram], options: ProgramOptions) -> None:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import typer
 
+from gptrs_cli.options.completion import completes
+
 
 def option(
-    name: str, help: str, *, metavar: str | None = None, variable: str | None = None, **more: Any
+    name: str,
+    help: str,
+    *,
+    metavar: str | None = None,
+    variable: str | None = None,
+    names: Callable[[], Iterable[str]] | None = None,
+    panel: str | None = None,
+    **more: Any,
 ) -> Any:
     """Return the declaration of an option for `Annotated`; `more` is passed to `typer.Option`.
 
-    The environment variable `variable` sets it, too, which the end of the help says.
+    The environment variable `variable` sets it, too, which the end of the help says. The shell
+    completes its value to one of `names`; the help lists it under `panel`.
     """
     if variable is not None:
         more |= {"envvar": variable, "show_envvar": False}
         help = f"{help}  [env: {variable}]"
-    return typer.Option(name, metavar=metavar, help=help, **more)
+    if names is not None:
+        more["autocompletion"] = completes(names)
+    return typer.Option(name, metavar=metavar, help=help, rich_help_panel=panel, **more)

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from gptrs.quick_dataclass import dataclass
+from gptrs_cli.help_pages import FURTHER, SHARED, help_all
 from gptrs_cli.options.settings import ALWAYS, Settings, settings_of
 
 
-def command_options(*shared: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def command_options(
+    *shared: str, explained: bool = False
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Decorate the function of a command so that its groups of options become options.
 
     A group is a parameter whose type is a dataclass with fields `Annotated[type, option(...)]`.
     `Settings` is the group of the options that commands share: the command takes those named in
-    `shared` and those in `ALWAYS`, which it accepts before its name as well as after it.
+    `shared` and those in `ALWAYS`, which it accepts before its name as well as after it. The help
+    explains them if `explained`, else it names them only. A group may have a `title` in the help;
+    one that is `further` is shown by `--help-all` alone.
     """
 
     def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -29,10 +35,13 @@ def command_options(*shared: str) -> Callable[[Callable[..., None]], Callable[..
             kind: object = parameter.annotation
             if isinstance(kind, type) and dataclasses.is_dataclass(kind):
                 taken = (*shared, *ALWAYS) if kind is Settings else None
-                groups.append(_Group(parameter.name, kind, taken))
+                groups.append(_Group(parameter.name, kind, taken, explained))
                 plain.extend(groups[-1].parameters())
             else:
                 plain.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+        if any(group.is_further for group in groups):
+            plain.append(_HELP_ALL)
 
         # typer passes its context under one name only.
         own = next((p for p in plain if p.annotation is typer.Context), None)
@@ -45,6 +54,7 @@ def command_options(*shared: str) -> Callable[[Callable[..., None]], Callable[..
             context: typer.Context = values[context_parameter.name]
             if own is None:
                 del values[context_parameter.name]
+            values.pop(_HELP_ALL.name, None)
             # First all of them: a group may have the name of an option in it.
             made = {group.name: group.made(context, values) for group in groups}
             function(**values, **made)
@@ -57,6 +67,19 @@ def command_options(*shared: str) -> Callable[[Callable[..., None]], Callable[..
     return decorate
 
 
+_HELP_ALL = inspect.Parameter(
+    "_help_all",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[
+        bool,
+        typer.Option(
+            "--help-all", help="Show all options and exit.", callback=help_all, is_eager=True
+        ),
+    ],
+)
+
+
 @dataclass(frozen=True)
 class _Group:
     """A parameter `name` of a command, made of the options for the fields of `kind`.
@@ -67,6 +90,12 @@ class _Group:
     name: str
     kind: type[Any]
     taken: tuple[str, ...] | None
+    explained: bool
+
+    @property
+    def is_further(self) -> bool:
+        """Whether `--help-all` alone shows the options."""
+        return getattr(self.kind, "further", False)
 
     def parameters(self) -> list[inspect.Parameter]:
         """Return a parameter for each option, in the order of the fields."""
@@ -76,10 +105,22 @@ class _Group:
                 field.name,
                 inspect.Parameter.KEYWORD_ONLY,
                 default=None if field.default is dataclasses.MISSING else field.default,
-                annotation=hints[field.name],
+                annotation=self._placed(hints[field.name]),
             )
             for field in self._fields()
         ]
+
+    def _placed(self, annotation: Any) -> Any:
+        """Return an annotation whose declaration says where the help shows the option."""
+        kind, declared = get_args(annotation)
+        declared = copy.copy(declared)
+        if self.kind is Settings:
+            panel = declared.rich_help_panel if self.explained else SHARED
+        else:
+            panel = getattr(self.kind, "title", None)
+            panel = f"{FURTHER}{panel}" if self.is_further else declared.rich_help_panel or panel
+        declared.rich_help_panel = panel
+        return Annotated[kind, declared]
 
     def made(self, context: typer.Context, values: dict[str, Any]) -> object:
         """Take the values of the options out of `values` and return the group."""

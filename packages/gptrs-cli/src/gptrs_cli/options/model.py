@@ -5,15 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from gptrs_cli.options.completion import model_names
 from gptrs_cli.options.declare import option
 
 ModelOption = Annotated[
     Path | None,
     option(
         "--model",
-        "A directory as transformers saves it, a .gptrschk file, or ORG/NAME[@REVISION] of the"
-        " Hugging Face hub, or `demo`, the bundled model, which is taken without it.",
+        "A folder, a file (.gptrschk, .gguf), or ORG/NAME[@REVISION] of the Hugging Face hub."
+        "  [default: demo]",
         metavar="MODEL",
+        names=model_names,
     ),
 ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +11,16 @@ from typing import Annotated, Any
 import typer
 
 from gptrs.plugins.manager import configure
+from gptrs.quick_dataclass import dataclass
+from gptrs_cli.options.completion import (
+    backend_names,
+    excluded_names,
+    functional_policies,
+    trace_sink_names,
+)
 from gptrs_cli.options.declare import option
+
+_RUN = "For all commands that run programs"
 
 
 class DumpModeChoice(StrEnum):
@@ -39,7 +48,7 @@ def _exclude_plugins(context: typer.Context, value: list[str] | None) -> list[st
     return None  # `disabled` has them
 
 
-@dataclass
+@dataclass()
 class Settings:
     """The values of the shared options.
 
@@ -51,50 +60,57 @@ class Settings:
         str | None,
         option(
             "--backend",
-            "Run on this backend; `gptrs list backends` shows them; DISTRIBUTION:NAME where"
-            " several have the name.  [env: GPTRS_BACKEND]",
+            "Run on this backend.  [env: GPTRS_BACKEND]",
             metavar="NAME",
+            panel=_RUN,
+            names=backend_names,
         ),
     ] = None
     threads: Annotated[
         int | None,
         option(
             "--threads",
-            "Use N threads; the backend decides without it.  [env: GPTRS_NUM_THREADS]",
+            "Use N threads.  [env: GPTRS_NUM_THREADS]",
             metavar="N",
+            panel=_RUN,
         ),
     ] = None
     overrides: Annotated[
         list[str],
         option(
             "--override",
-            "Compute a functional another way: gelu=NAME, gelu=prefer=NAME, gelu=benchmark; can be"
-            " repeated. `gptrs list functionals` shows the names.  [env: GPTRS_OVERRIDES]",
+            "Compute one of `gptrs list functionals` another way: gelu=NAME, gelu=prefer=NAME,"
+            " gelu=benchmark; can be repeated.  [env: GPTRS_OVERRIDES]",
             metavar="FUNCTIONAL=POLICY",
+            panel=_RUN,
+            names=functional_policies,
         ),
     ] = field(default_factory=list[str])
     weight_budget: Annotated[
         str | None,
         option(
             "--weight-budget",
-            "Keep at most this much of the weights in memory and read the others again in each"
-            " step: 2GB, 512MiB, 50%, off.  [env: GPTRS_WEIGHT_BUDGET]",
+            "Keep at most this much of the weights in memory: 2GB, 512MiB, 50%, off."
+            "  [env: GPTRS_WEIGHT_BUDGET]",
             metavar="SIZE",
+            panel=_RUN,
         ),
     ] = None
     dump_dir: Annotated[
         Path | None,
         option(
             "--dump-dir",
-            "Write each program, as captured and optimized, and its runs to this folder.",
+            "Write programs and their runs to this folder.",
             metavar="DIR",
+            panel=_RUN,
         ),
     ] = None
     dump_mode: Annotated[
         DumpModeChoice | None,
         option(
             "--dump-mode",
-            "all: each run as well; compile: programs and what the optimizer did.  [default: all]",
+            "compile: without runs.  [default: all]",
+            panel=_RUN,
         ),
     ] = None
     trace_sinks: Annotated[
@@ -104,20 +120,25 @@ class Settings:
             "Let this plugin listen to the programs that run; can be repeated."
             "  [env: GPTRS_TRACE_SINKS]",
             metavar="NAME",
+            panel=_RUN,
+            names=trace_sink_names,
         ),
     ] = field(default_factory=list[str])
     profile: Annotated[
         bool,
         option(
-            "--profile", "Time each kernel, which makes runs slower, and show where the time goes."
+            "--profile",
+            "Time each kernel, which makes runs slower.",
+            panel=_RUN,
         ),
     ] = False
     profile_out: Annotated[
         Path | None,
         option(
             "--profile-out",
-            "Write the profile to this folder instead: profile.json and profile.txt.",
+            "Write the profile to this folder instead, with report.html.",
             metavar="DIR",
+            panel=_RUN,
         ),
     ] = None
     json: Annotated[bool, option("--json", "Print the result, or the error, as JSON.")] = False
@@ -129,6 +150,7 @@ class Settings:
             "Do without a plugin, by its name, KIND:NAME, DISTRIBUTION:NAME or distribution; can be"
             " repeated.",
             metavar="no:NAME",
+            names=excluded_names,
             callback=_exclude_plugins,
             is_eager=True,  # before --help, which lists the commands of plugins
         ),

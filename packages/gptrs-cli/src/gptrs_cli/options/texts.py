@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
 from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted, shown_value
 from gptrs.strict_json import parse_object
 from gptrs_cli.terminal.failures import InputFileError

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import traceback
-from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import typer
 
 from gptrs.errors import GptrsError
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import clipped
+from gptrs_cli.terminal.json_result import as_line
 from gptrs_cli.terminal.stderr import complain, note
 
 USAGE = 2
@@ -62,7 +63,7 @@ def report(error: BaseException, *, as_json: bool, debug: bool) -> int:
         traceback.print_exception(error)
     fields = {"code": failure.code, "message": failure.message, "hint": failure.hint}
     # If standard output itself failed, even JSON users get a line on standard error.
-    if _written(f"{json.dumps(fields)}\n" if as_json else "") and as_json:
+    if _written(as_line("error", fields) if as_json else "") and as_json:
         return failure.exit_code
     if isinstance(error, KeyboardInterrupt):
         note(failure.message)
@@ -97,9 +98,22 @@ def _failure(error: BaseException) -> Failure:
 def _usage_failure(error: typer.BadParameter) -> Failure:
     """Return the failure of a usage error of typer, its sentence turned into a clause."""
     message = " ".join(error.format_message().split()).rstrip(".")
+    parameter = getattr(error, "param", None)
+    if parameter is not None and _of_environment(error.ctx, parameter):
+        message = message.replace(f"'{parameter.opts[0]}'", _assignment(parameter.envvar))
     command = error.ctx.command_path if error.ctx else "gptrs"
     clause = message[:1].lower() + message[1:]
     return Failure(USAGE, "usage", clause, f"see `{command} --help`")
+
+
+def _of_environment(context: Any, parameter: Any) -> bool:
+    """Return whether the value of an option comes from its environment variable."""
+    source = context.get_parameter_source(parameter.name) if context else None
+    return source is not None and source.name == "ENVIRONMENT"
+
+
+def _assignment(variable: str) -> str:
+    return f"the variable `{variable}={clipped(os.environ.get(variable, ''))}`"
 
 
 def _written(text: str) -> bool:

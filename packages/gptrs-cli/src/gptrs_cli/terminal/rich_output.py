@@ -20,10 +20,13 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from gptrs.quoting import clipped
 from gptrs_cli.terminal.stderr import Step, has_colors
 
 _NARROWEST = 24
 """Least width of the last column of a table; with less, its cells go below their rows."""
+_BESIDE_NAME = 50
+"""Width of the bar, the counts and the time beside the name of what is being done."""
 _STYLES = {
     "available": "green",
     "loaded": "green",
@@ -96,7 +99,10 @@ def bar(label: str) -> Generator[Step]:
 
         def step(done: int, total: int, name: str) -> None:
             description = f"{label}, {name}" if name else label
-            progress.update(task, completed=done, total=total, description=description)
+            room = max(len(label), console.width - _BESIDE_NAME)
+            progress.update(
+                task, completed=done, total=total, description=clipped(description, room)
+            )
 
         yield step
 

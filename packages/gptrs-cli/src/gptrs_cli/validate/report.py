@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
+from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.compare.agreement import Agreement
 from gptrs.runtime.compare.validation import Validation
 from gptrs.runtime.load import LoadedModel

@@ -5,9 +5,9 @@ The one module of the packages that imports torch and transformers.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 
 import numpy as np
 import torch
@@ -67,6 +67,27 @@ class TorchReference:
         """What the model computes on the way, in that order."""
         return [_array(s) for s in self._run(inputs, output_hidden_states=True).hidden_states]
 
+    def modules(self, inputs: np.ndarray, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """The inputs and outputs of modules, as `NAME.input` and `NAME.output`.
+
+        A module of ours is the one of the same name, or the only one whose name ends with it;
+        others are left out.
+        """
+        known = dict(self._model.named_modules())
+        found: dict[str, np.ndarray] = {}
+        handles: list[Any] = []
+        for name in names:
+            theirs = [each for each in known if each == name or each.endswith(f".{name}")]
+            if name in known or len(theirs) == 1:
+                module = known[name if name in known else theirs[0]]
+                handles.append(module.register_forward_hook(_reading(name, found)))
+        try:
+            self._run(inputs)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return found
+
     def greedy(self, prompt: np.ndarray, count: int) -> np.ndarray:
         """The logits [N, V] before each of `count` tokens that follow a prompt [T] greedily."""
         rows: list[np.ndarray] = []
@@ -105,6 +126,17 @@ class TorchReference:
                 f" {quoted(str(self._folder), 200)}, such as {quoted(names[0])}",
                 hint="compare a folder that transformers saved",
             )
+
+
+def _reading(name: str, found: dict[str, np.ndarray]) -> Callable[..., None]:
+    def read(_: object, given: tuple[Any, ...], result: Any) -> None:
+        first: Any = cast("tuple[Any, ...]", result)[0] if isinstance(result, tuple) else result
+        told: dict[str, Any] = {"input": given[0] if given else None, "output": first}
+        for suffix, value in told.items():
+            if isinstance(value, torch.Tensor) and value.is_floating_point():
+                found.setdefault(f"{name}.{suffix}", _array(value).copy())
+
+    return read
 
 
 def _array(values: torch.Tensor) -> np.ndarray:

@@ -32,7 +32,7 @@ LISTS = (
 
 
 class ListGroup(TyperGroup):
-    """The lists, of which one at a time is imported."""
+    """The lists; one at a time is imported."""
 
     @override
     def list_commands(self, ctx: Any) -> list[str]:

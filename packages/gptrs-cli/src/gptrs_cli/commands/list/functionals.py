@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +20,7 @@ from gptrs_cli.commands.list.unusable import explain_unusable
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.tables import print_table
 
 
@@ -41,7 +41,8 @@ def functionals(
     with command_line_overrides(settings.overrides):
         listed = list_functionals(config, str(model))
     if settings.json:
-        print(json.dumps([_as_json(functional) for functional in listed], indent=2))
+        fields = [_as_json(functional) for functional in listed]
+        print_result("list.functionals", {"functionals": fields})
     else:
         _print(listed)
 

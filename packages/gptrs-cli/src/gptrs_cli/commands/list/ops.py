@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-
 from gptrs.api import op_support
 from gptrs.plugins.manager import get_backend
 from gptrs_cli.commands.list.op_matrix import LEGEND, print_op_matrix
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.waiting import Waiting
 
 
@@ -23,7 +22,7 @@ def ops(settings: Settings) -> None:
     with Waiting(f"asking {engine.name}"):
         support = op_support(engine)
     if settings.json:
-        print(json.dumps({"backend": engine.name, "ops": support}, indent=2))
+        print_result("list.ops", {"backend": engine.name, "ops": support})
         return
     print_op_matrix(support)
     states = [state for types in support.values() for state in types.values()]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 
 from gptrs.runtime.pattern_listing import ListedPattern, ListedVariant, list_patterns
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.tables import print_table
 
 
@@ -20,7 +20,7 @@ def patterns(settings: Settings) -> None:
     """
     listed = list_patterns()
     if settings.json:
-        print(json.dumps([dataclasses.asdict(each) for each in listed], indent=2))
+        print_result("list.patterns", {"patterns": [dataclasses.asdict(each) for each in listed]})
     else:
         _print(listed)
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from gptrs.errors import GptrsError
+from gptrs.install_hints import install_own
 from gptrs.plugins.child_checks import check_plugins
 from gptrs.plugins.descriptions import BackendPlugin, DemoModelPlugin, ModelPlugin
 from gptrs.plugins.manager import manager
@@ -18,6 +18,7 @@ from gptrs.plugins.state import PluginRecord
 from gptrs_cli.commands.list.unusable import explain_unusable
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note
 from gptrs_cli.terminal.tables import print_table
 
@@ -38,14 +39,15 @@ def backends(settings: Settings) -> None:
         if record.state.usable
     }
     if settings.json:
-        _print_json(
+        fields = [
             {
                 **_fields(record),
                 "priority": priority.get(record),
                 "default": record == default,
             }
             for record in records
-        )
+        ]
+        print_result("list.backends", {"backends": fields})
         return
     rows = [
         [
@@ -58,7 +60,7 @@ def backends(settings: Settings) -> None:
         for record in records
     ]
     columns = ["name", "default", "state", "priority", "distribution", "version", "summary"]
-    _print(columns, rows, records, "no backend is installed; `pip install gptrs` brings them")
+    _print(columns, rows, records, "no backend is installed")
 
 
 def _default_backend(best: str | None) -> PluginRecord | None:
@@ -78,7 +80,7 @@ def models(settings: Settings) -> None:
     """List the kinds of models, and the models of packages."""
     records = [*manager().records(ModelPlugin), *manager().records(DemoModelPlugin)]
     if settings.json:
-        _print_json(map(_fields, records))
+        print_result("list.models", {"models": [_fields(record) for record in records]})
         return
     kinds = {"model": "kind of model", "demo_model": "bundled model"}
     rows = [
@@ -86,7 +88,7 @@ def models(settings: Settings) -> None:
         for record in records
     ]
     columns = ["name", "what", "state", "distribution", "version", "summary"]
-    _print(columns, rows, records, "no model is installed; `pip install gptrs` brings some")
+    _print(columns, rows, records, "no model is installed")
 
 
 @command_options()
@@ -107,14 +109,14 @@ def plugins(
         check_plugins(manager())
     records = manager().installed() if check else manager().records()
     if settings.json:
-        _print_json(map(_fields, records))
+        print_result("list.plugins", {"plugins": [_fields(record) for record in records]})
         return
     rows = [
         [record.kind, record.name, record.state, record.api or "", *_source_and_summary(record)]
         for record in records
     ]
     columns = ["kind", "name", "state", "api", "distribution", "version", "summary"]
-    _print(columns, rows, records, "no plugin is installed; `pip install gptrs` brings some")
+    _print(columns, rows, records, "no plugin is installed")
 
 
 def _source_and_summary(record: PluginRecord) -> list[str]:
@@ -128,14 +130,10 @@ def _print(
     none: str,
 ) -> None:
     if not rows:
-        note(none)
+        note(f"{none}; for those of gptrs {install_own('gptrs')}")
         return
     print_table(columns, rows)
     explain_unusable(records)
-
-
-def _print_json(rows: Any) -> None:
-    print(json.dumps(list(rows), indent=2))
 
 
 def _fields(record: PluginRecord) -> dict[str, object]:

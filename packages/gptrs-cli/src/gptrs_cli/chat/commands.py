@@ -24,9 +24,11 @@ _HELP = """\
 /reset        forget the conversation, but for the system message
 /save FILE    write the conversation to a new JSON file
 /load FILE    go on with the conversation of such a file
-/stats        show counts and speed of the last answer
+/stats        show counts and speed of the last answer; `/stats on` after each, `/stats off`
 /exit         end, as Ctrl-D does
 A line that ends in \\ goes on in the next. Lines between two of three quotation marks are one."""
+COMMANDS = tuple(line.split()[0].removeprefix("/") for line in _HELP.splitlines()[:-1])
+"""The names of all commands."""
 
 
 def is_command(text: str) -> bool:
@@ -36,10 +38,14 @@ def is_command(text: str) -> bool:
 
 
 class ChatCommands:
-    """The commands of one conversation; `last` is the last answer."""
+    """The commands of one conversation; `last` is the last answer.
 
-    def __init__(self, session: ChatSession, model: LoadedModel) -> None:
+    `stats` says whether its figures follow each answer.
+    """
+
+    def __init__(self, session: ChatSession, model: LoadedModel, *, stats: bool) -> None:
         self.last: Generation | None = None
+        self.stats = stats
         self._session = session
         self._model = model
         self._commands: dict[str, Callable[[str], None]] = {
@@ -47,7 +53,7 @@ class ChatCommands:
             "system": self._system,
             "reset": self._reset,
             "save": self._save,
-            "load": self._load,
+            "load": self.load,
             "stats": self._stats,
         }
 
@@ -90,7 +96,8 @@ class ChatCommands:
             file.write(text.encode())
         note(f"wrote {counted(len(self._session.messages), 'message')} to `{path}`")
 
-    def _load(self, name: str) -> None:
+    def load(self, name: str) -> None:
+        """Go on with the conversation in a file; raise what is wrong with it."""
         path = _named(name)
         try:
             data = path.read_bytes()
@@ -101,7 +108,12 @@ class ChatCommands:
         self._session.messages = checked_messages(record.get("messages"))
         note(f"read {counted(len(self._session.messages), 'message')}")
 
-    def _stats(self, _: str) -> None:
+    def _stats(self, setting: str) -> None:
+        if setting in ("on", "off"):
+            self.stats = setting == "on"
+            return
+        if setting:
+            raise UsageError(f"`/stats` is on or off, got {quoted(setting)}")
         note("nothing was answered yet" if self.last is None else figures(self.last, self._model))
 
 

@@ -1,0 +1,1 @@
+"""The work of `gptrs chat`: a conversation with a model on a terminal."""

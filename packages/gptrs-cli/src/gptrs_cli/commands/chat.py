@@ -1,0 +1,92 @@
+"""`gptrs chat`: a conversation with a model."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
+from gptrs_cli.generate.options import (
+    BatchOptions,
+    ContextOptions,
+    LimitOptions,
+    OutputOptions,
+    PromptOptions,
+    SamplingOptions,
+)
+from gptrs_cli.generate.request import GenerateRequest
+from gptrs_cli.options.declare import option
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.model import ModelOption
+from gptrs_cli.options.settings import MODEL, Settings
+
+
+@dataclass(frozen=True)
+class ConversationOptions:
+    """How the conversation begins, and what follows an answer."""
+
+    system: Annotated[
+        str | None, option("--system", "Begin with this system message.", metavar="TEXT")
+    ] = None
+    load: Annotated[
+        Path | None,
+        option("--load", "Go on with the conversation that /save wrote.", metavar="FILE"),
+    ] = None
+    stats: Annotated[
+        bool, option("--stats", "Show counts and speed after each answer, as /stats on does.")
+    ] = False
+
+
+@command_options(*MODEL)
+def chat(
+    *,
+    context: typer.Context,
+    named: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="MODEL",
+            help="A model with a chat template: a folder, a .gptrschk file, or ORG/NAME[@REVISION]"
+            " of the Hugging Face hub; `gptrs models list` shows those on this disk.",
+            show_default=False,
+        ),
+    ] = None,
+    model: ModelOption = None,
+    conversation: ConversationOptions,
+    limits: LimitOptions,
+    sampling: SamplingOptions,
+    memory: ContextOptions,
+    settings: Settings,
+) -> None:
+    """Talk with a model, line by line.
+
+    /help lists the commands of a conversation; Ctrl-C ends an answer, Ctrl-D the conversation. In
+    a pipe, each line is answered. GPTRS_CHAT_HISTORY names the file that remembers what you type,
+    or is `off`.
+    """
+    if settings.json:
+        raise UsageError(
+            "a conversation has no JSON form", hint="use `gptrs generate --chat --json`"
+        )
+    path = _one_model(named, model)
+    prompt = PromptOptions(chat=True, system=conversation.system)
+    output = OutputOptions()
+    request = GenerateRequest(path, prompt, BatchOptions(), limits, sampling, output, memory)
+    request.check(context, as_json=False)
+    # Late: neither the help nor a usage error needs what runs models.
+    loop = importlib.import_module("gptrs_cli.chat.loop")
+    start = loop.ChatStart(conversation.load, conversation.stats)
+    observed = importlib.import_module("gptrs_cli.observation").observed
+    with observed(settings):
+        exit_code = loop.converse(request, start, settings)
+    if exit_code:
+        raise typer.Exit(exit_code)
+
+
+def _one_model(named: Path | None, model: Path | None) -> Path | None:
+    if named is not None and model is not None:
+        raise UsageError("`MODEL` and `--model` exclude each other", hint="give one")
+    return named or model

@@ -1,0 +1,1 @@
+"""`gptrs conformance`: its options, its output, the reports on disk."""

@@ -1,0 +1,102 @@
+"""The help of a command: its options in groups, and a pointer to those that all commands share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+_ALL = "gptrs_cli.help.all"
+"""Key in the context: show the further options, too."""
+_LONGEST_SUMMARY = 200
+FURTHER = "further: "
+"""Begins the panel of options that `--help-all` alone shows."""
+SHARED = "shared"
+"""The panel of options that `gptrs --help` explains."""
+
+
+def show_in_groups(command: Any) -> Any:
+    """Let the help of `command`, and of its own commands, show options in groups; return it."""
+    command.format_options = functools.partial(_write_options, command)
+    if isinstance(command, TyperGroup):
+        for below in command.commands.values():
+            show_in_groups(below)
+    return command
+
+
+def help_all(context: typer.Context, value: bool) -> None:
+    """Print the help with the further options, and end; the callback of `--help-all`."""
+    if value:
+        context.meta[_ALL] = True
+        print(context.get_help())
+        raise typer.Exit
+
+
+def _write_options(command: Any, context: Any, formatter: Any) -> None:
+    if isinstance(command, TyperGroup):
+        for title, names in _groups_of(command, context).items():
+            with formatter.section(title):
+                formatter.write_dl([(name, _summary(command, context, name)) for name in names])
+    arguments, groups = _grouped(command, context)
+    if arguments:
+        with formatter.section("Arguments"):
+            formatter.write_dl(arguments)
+    shared = groups.pop(SHARED, [])
+    further = {name: groups.pop(name) for name in list(groups) if name.startswith(FURTHER)}
+    for title, records in groups.items():
+        with formatter.section(title):
+            formatter.write_dl(records)
+    show_all = context.meta.get(_ALL, False)
+    for title, records in further.items():
+        if show_all:
+            with formatter.section(title.removeprefix(FURTHER)):
+                formatter.write_dl(records)
+    if further and not show_all:
+        named = _named([record for records in further.values() for record in records])
+        _write_note(formatter, "Further options, explained by --help-all", named)
+    if shared:
+        _write_note(formatter, "Shared options, explained by `gptrs --help`", _named(shared))
+
+
+def _groups_of(command: Any, context: Any) -> dict[str, list[str]]:
+    """Return the commands of a group by the titles above them."""
+    grouped: Callable[[], dict[str, list[str]]] | None = getattr(command, "grouped", None)
+    return grouped() if grouped else {"Commands": command.list_commands(context)}
+
+
+def _summary(group: Any, context: Any, name: str) -> str:
+    return group.get_command(context, name).get_short_help_str(_LONGEST_SUMMARY)
+
+
+Records = list[tuple[str, str]]
+
+
+def _grouped(command: Any, context: Any) -> tuple[Records, dict[str, Records]]:
+    """Return the arguments, and the options by their panel; `Options` comes last."""
+    arguments: Records = []
+    groups: dict[str, Records] = {}
+    for parameter in command.get_params(context):
+        record = parameter.get_help_record(context)
+        if record is None:
+            continue
+        if parameter.param_type_name == "argument":
+            arguments.append(record)
+        else:
+            panel = getattr(parameter, "rich_help_panel", None) or "Options"
+            groups.setdefault(panel, []).append(record)
+    if "Options" in groups:
+        groups["Options"] = groups.pop("Options")
+    return arguments, groups
+
+
+def _named(records: Records) -> str:
+    return " ".join(record[0].split()[0].rstrip(",").partition("/")[0] for record in records)
+
+
+def _write_note(formatter: Any, title: str, text: str) -> None:
+    write: Callable[[str], None] = formatter.write_text
+    with formatter.section(title):
+        write(text)

@@ -1,0 +1,48 @@
+"""A model in a few words, as its settings say, and names in the order in which people count."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Final
+
+from gptrs.checkpoint.models.model_source import TOKENIZER, ModelSource
+
+_SETTINGS: Final = {
+    "layers": ("num_hidden_layers", "n_layer"),
+    "width": ("hidden_size", "n_embd"),
+    "heads": ("num_attention_heads", "n_head"),
+    "kv heads": ("num_key_value_heads",),
+    "context": ("max_position_embeddings", "n_positions"),
+    "vocabulary": ("vocab_size",),
+    "classes": ("num_labels",),
+}
+"""Keys of config.json, by what they are called here."""
+_TEMPLATE: Final = "chat_template.jinja"
+_TOKENIZER_CONFIG: Final = "tokenizer_config.json"
+
+
+def model_facts(source: ModelSource) -> Mapping[str, object]:
+    """Return sizes of the model, and whether it has tokenizer and chat template."""
+    facts: dict[str, object] = {}
+    for name, keys in _SETTINGS.items():
+        values = (source.config.get(key) for key in keys)
+        number = next((value for value in values if isinstance(value, int)), None)
+        if number is not None:
+            facts[name] = number
+    if "vocabulary" in facts:
+        facts["tokenizer"] = _shown(source.has_file(TOKENIZER))
+        settings = source.read_json(_TOKENIZER_CONFIG) or {}
+        has_template = source.has_file(_TEMPLATE) or bool(settings.get("chat_template"))
+        facts["chat template"] = _shown(has_template)
+    return facts
+
+
+def natural_order(name: str) -> list[tuple[int, int, str]]:
+    """Return a key that sorts `layer.2` before `layer.10`."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(1, int(part), "") if part.isdigit() else (0, 0, part) for part in parts]
+
+
+def _shown(value: bool) -> str:
+    return "yes" if value else "no"

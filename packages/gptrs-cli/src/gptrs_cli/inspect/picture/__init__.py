@@ -1,1 +1,0 @@
-"""Pictures of programs: a layered layout of their boxes and arrows, as SVG or for Graphviz."""

@@ -1,0 +1,328 @@
+"""Results of commands about what is installed, about files and programs; and errors."""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+Support = Literal["all", "some", "none"]
+
+
+class Error(TypedDict):
+    """Failure of any command; the exit code says the same more coarsely."""
+
+    code: str
+    message: str
+    hint: str | None
+
+
+class PluginRecord(TypedDict):
+    """A plugin that is installed."""
+
+    name: str
+    kind: str
+    distribution: str | None
+    version: str | None
+    api: str | None
+    state: str
+    reason: str | None
+    hint: str | None
+    entry_point: str
+    summary: str | None
+
+
+class BackendRecord(PluginRecord):
+    """A backend that is installed."""
+
+    priority: int | None
+    default: bool
+
+
+class ListBackends(TypedDict):
+    """`gptrs list backends`."""
+
+    backends: list[BackendRecord]
+
+
+class ListModels(TypedDict):
+    """`gptrs list models`: kinds of models, and bundled models."""
+
+    models: list[PluginRecord]
+
+
+class ListPlugins(TypedDict):
+    """`gptrs list plugins`."""
+
+    plugins: list[PluginRecord]
+
+
+class Implementation(TypedDict):
+    """An implementation of a functional, perhaps of a plugin."""
+
+    name: str
+    state: str
+    plugin: str | None
+    distribution: str | None
+    version: str | None
+    reason: str | None
+    hint: str | None
+
+
+class Functional(TypedDict):
+    """A functional, and which of its implementations is `active`."""
+
+    name: str
+    active: str
+    because: str
+    implementations: list[Implementation]
+
+
+class ListFunctionals(TypedDict):
+    """`gptrs list functionals`."""
+
+    functionals: list[Functional]
+
+
+class ListOps(TypedDict):
+    """`gptrs list ops`: for each op and element type whether the backend takes it."""
+
+    backend: str
+    ops: dict[str, dict[str, Support]]
+
+
+class ListPatterns(TypedDict):
+    """`gptrs list patterns`."""
+
+    patterns: list[dict[str, object]]
+
+
+class DiskModel(TypedDict):
+    """A model on this disk; `problem` says why it does not run, null if it does."""
+
+    name: str
+    source: Literal["bundled", "hub", "folder"]
+    kind: str | None
+    bytes: int
+    path: str
+    problem: str | None
+
+
+class ModelsList(TypedDict):
+    """`gptrs models list`."""
+
+    models: list[DiskModel]
+
+
+class ModelsPull(TypedDict):
+    """`gptrs models pull`."""
+
+    model: str
+    kind: str
+    path: str
+    bytes: int
+
+
+class ModelsPath(TypedDict):
+    """`gptrs models path`."""
+
+    model: str
+    path: str
+
+
+class ModelsRemove(TypedDict):
+    """`gptrs models remove`: the commits that went, and the bytes that are free now."""
+
+    model: str
+    revisions: list[str]
+    bytes: int
+
+
+class Check(TypedDict):
+    """A check: what was looked at, what was found, what to do."""
+
+    name: str
+    state: Literal["ok", "note", "broken"]
+    detail: str
+    hint: str | None
+    data: dict[str, object]
+
+
+class Doctor(TypedDict):
+    """`gptrs doctor`; `ok` unless something is broken."""
+
+    ok: bool
+    checks: list[Check]
+
+
+class CheckedPlugin(TypedDict):
+    """A plugin, and what was tried with it."""
+
+    name: str
+    kind: str
+    distribution: str | None
+    version: str | None
+    ok: bool
+    checks: list[Check]
+
+
+class PluginsCheck(TypedDict):
+    """`gptrs plugins check`."""
+
+    ok: bool
+    plugins: list[CheckedPlugin]
+
+
+class ConformanceFailure(TypedDict):
+    """A case or check that failed; `dtype` is empty for a check."""
+
+    name: str
+    dtype: str
+    case: str
+    reason: str
+
+
+class Conformance(TypedDict):
+    """`gptrs conformance run`."""
+
+    backend: str
+    level: str
+    passed: int
+    failed: int
+    refused: int
+    seconds: float
+    coverage: dict[str, dict[str, Literal["pass", "fail", "refused"]]]
+    checks: dict[str, str]
+    failures: list[ConformanceFailure]
+    verdict: str
+    complete: bool
+    claimed: bool
+    model: str | None
+    sample: int | None
+    seed: int
+    shard: list[int]
+
+
+class ConformanceReport(TypedDict):
+    """`gptrs conformance report`: the page that was written, and what is in it."""
+
+    html: str
+    reports: list[dict[str, object]]
+
+
+class CachePart(TypedDict):
+    """Entries of one version, or of one file of weights."""
+
+    version: NotRequired[str]
+    path: NotRequired[str]
+    current: bool
+    entries: int
+    bytes: int
+
+
+class CacheReport(TypedDict):
+    """Content of a cache."""
+
+    backend: NotRequired[str]
+    folder: str | None
+    entries: int
+    bytes: int
+    budget_bytes: int
+    stale_entries: int
+    stale_bytes: int
+    versions: NotRequired[list[CachePart]]
+    files: NotRequired[list[CachePart]]
+
+
+class CacheInfo(TypedDict):
+    """`gptrs cache info`: compiled kernels, packed weights, optimized programs, digests."""
+
+    caches: list[CacheReport]
+    weights: list[CacheReport]
+    programs: list[CacheReport]
+    digests: list[CacheReport]
+
+
+class CacheWarm(TypedDict):
+    """`gptrs cache warm`."""
+
+    model: str
+    backend: str
+    compiled: int
+    weights: int
+    weight_bytes: int
+    programs: int
+    program_bytes: int
+    seconds: float
+
+
+class Cleared(TypedDict):
+    """Entries that were removed from a cache."""
+
+    backend: NotRequired[str]
+    removed: int
+    bytes: int
+
+
+class CacheClear(TypedDict):
+    """`gptrs cache clear`."""
+
+    caches: list[Cleared]
+    weights: list[Cleared]
+    programs: list[Cleared]
+    digests: list[Cleared]
+
+
+class Convert(TypedDict):
+    """`gptrs convert`."""
+
+    source: str
+    destination: str
+    format: str
+    kind: str | None
+    files: list[str]
+    tensors: int
+    parameters: int
+    bytes: int
+    rounded: int
+    left_out: list[str]
+    seconds: float
+
+
+class InspectCheckpoint(TypedDict):
+    """`gptrs inspect` of a model or a file of tensors."""
+
+    checkpoint: str
+    kind: str | None
+    support: str
+    model: dict[str, object]
+    """Its settings: layers, heads, context, vocabulary and the like."""
+    files: list[dict[str, object]]
+    load: dict[str, int] | None
+    tensors: list[dict[str, object]]
+    totals: dict[str, object]
+
+
+class InspectProgram(TypedDict):
+    """`gptrs inspect` of a program; `work` is null where it depends on symbols."""
+
+    program: str
+    instructions: int
+    inputs: list[dict[str, str]]
+    results: list[dict[str, str]]
+    symbols: list[str]
+    functions: dict[str, int]
+    unused: list[str]
+    work: dict[str, object] | None
+
+
+InspectPass = TypedDict(
+    "InspectPass",
+    {
+        "pass": str,
+        "instructions": dict[str, int],
+        "fired": dict[str, int],
+        "declined": list[dict[str, object]],
+    },
+)
+InspectPass.__doc__ = "`gptrs inspect --why PASS`."

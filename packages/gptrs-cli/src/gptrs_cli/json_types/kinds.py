@@ -1,0 +1,44 @@
+"""All kinds of results by the name in their `schema`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from gptrs_cli.json_types import installation, running
+
+KINDS: Final[dict[str, type]] = {
+    "error": installation.Error,
+    "generate": running.Generate,
+    "generate.event": running.GenerateEvent,
+    "generate.line": running.GenerateLine,
+    "forward": running.Forward,
+    "trace": running.Trace,
+    "trace.modules": running.TraceModules,
+    "embed": running.Embed,
+    "tokenize": running.Tokenize,
+    "perplexity": running.Perplexity,
+    "run": running.Run,
+    "validate": running.Validate,
+    "bench": running.Bench,
+    "models.list": installation.ModelsList,
+    "models.pull": installation.ModelsPull,
+    "models.path": installation.ModelsPath,
+    "models.remove": installation.ModelsRemove,
+    "list.backends": installation.ListBackends,
+    "list.models": installation.ListModels,
+    "list.plugins": installation.ListPlugins,
+    "list.functionals": installation.ListFunctionals,
+    "list.ops": installation.ListOps,
+    "list.patterns": installation.ListPatterns,
+    "inspect.checkpoint": installation.InspectCheckpoint,
+    "inspect.program": installation.InspectProgram,
+    "inspect.pass": installation.InspectPass,
+    "convert": installation.Convert,
+    "cache.info": installation.CacheInfo,
+    "cache.warm": installation.CacheWarm,
+    "cache.clear": installation.CacheClear,
+    "doctor": installation.Doctor,
+    "plugins.check": installation.PluginsCheck,
+    "conformance": installation.Conformance,
+    "conformance.report": installation.ConformanceReport,
+}

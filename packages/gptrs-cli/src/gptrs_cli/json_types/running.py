@@ -1,0 +1,313 @@
+"""Results of commands that run models and programs."""
+
+from __future__ import annotations
+
+from typing import Literal, NotRequired
+
+from typing_extensions import TypedDict
+
+Number = float | Literal["nan", "inf", "-inf"]
+Reason = Literal["eos", "stop", "length", "interrupted"]
+
+
+class TopToken(TypedDict):
+    """A likely token."""
+
+    token_id: int
+    logprob: Number
+
+
+class TokenLogprob(TypedDict):
+    """The natural logarithm of a token's probability, and those of the likeliest ones."""
+
+    token_id: int
+    logprob: Number
+    top: list[TopToken]
+
+
+class GeneratedText(TypedDict):
+    """A text that was generated."""
+
+    text: str
+    token_ids: list[int]
+    finish_reason: Reason
+    logprobs: NotRequired[list[TokenLogprob]]
+    """With `--logprobs`: one of each token."""
+
+
+class GenerationTimings(TypedDict):
+    """Seconds and rates of a generation, null where there was nothing to measure."""
+
+    load_s: float
+    first_token_s: float | None
+    prompt_tokens_per_s: float | None
+    decode_tokens_per_s: float | None
+
+
+class Generate(GeneratedText):
+    """`gptrs generate`; with `--stream`, the last line."""
+
+    prompt: str | None
+    """The text that was continued, as rendered by a chat template; null for tokens."""
+    prompt_token_ids: list[int]
+    timings: GenerationTimings
+    model: str
+    backend: str
+    generations: NotRequired[list[GeneratedText]]
+    """With `--num-return`: all texts; the first is that of the other keys."""
+    profile: NotRequired[dict[str, object]]
+    """With `--profile`: see `docs/profiles.md`."""
+
+
+class GenerateEvent(TypedDict):
+    """`gptrs generate --stream`: each line but the last one."""
+
+    event: Literal["text"]
+    text: str
+    """Follows the texts of earlier lines: whole characters, perhaps none."""
+    token_ids: list[int]
+    """The tokens since the line before."""
+
+
+class GenerateLine(GeneratedText):
+    """`gptrs generate --prompts`: the result of each prompt, printed or in the file of `--out`."""
+
+    id: str | int
+    prompt_token_ids: list[int]
+    model: str
+
+
+class RunTimings(TypedDict):
+    """Seconds of loading, and of the work itself."""
+
+    load_s: float
+    forward_s: NotRequired[float]
+    trace_s: NotRequired[float]
+    embed_s: NotRequired[float]
+    validate_s: NotRequired[float]
+    perplexity_s: NotRequired[float]
+
+
+class ModelRun(TypedDict):
+    """A run of a model."""
+
+    model: str
+    kind: str
+    backend: str
+    inputs: list[str]
+    """The origin of each row: a file, `tokens`, `prompt` or `random input SEED`."""
+    timings: RunTimings
+    profile: NotRequired[dict[str, object]]
+
+
+class Score(TypedDict):
+    """A class or token."""
+
+    index: int
+    name: str
+    logit: Number
+    probability: Number
+
+
+class Forward(ModelRun):
+    """`gptrs forward`."""
+
+    shape: list[int]
+    """That of the logits: [B, T, V] or [B, classes]."""
+    dtype: Literal["f32"]
+    top5: list[list[Score]]
+    """For each row the best, of tokens those after the last position."""
+
+
+class State(TypedDict):
+    """Statistics of a hidden state, or of what a module has."""
+
+    name: str
+    type: str
+    mean: Number
+    std: Number
+    min: Number
+    max: Number
+    non_finite: Number
+    """The share of elements that are NaN or infinite."""
+    norm: Number
+
+
+class LensToken(TypedDict):
+    """A next token that a hidden state predicts."""
+
+    token: int
+    probability: Number
+    text: str | None
+
+
+class ComparedValue(TypedDict):
+    """A value beside that of the reference; errors are shares of the range of the reference."""
+
+    name: str
+    type: str
+    max_error: Number
+    mean_error: Number
+    agrees: bool
+
+
+class TraceComparison(TypedDict):
+    """With `--against`: how far the values are from those of another run."""
+
+    tolerance: Number
+    agrees: bool
+    first_mismatch: str | None
+    without_counterpart: list[str]
+    values: list[ComparedValue]
+    """In the order of computation; with `--stop-on-first-mismatch` up to that."""
+
+
+class Trace(ModelRun):
+    """`gptrs trace`."""
+
+    states: list[State]
+    logit_lens: NotRequired[dict[str, list[LensToken]]]
+    """With `--logit-lens`: the likeliest next tokens by each hidden state."""
+    comparison: NotRequired[TraceComparison]
+
+
+class TraceModules(TypedDict):
+    """`gptrs trace --modules`."""
+
+    modules: list[str]
+
+
+class Embed(TypedDict):
+    """`gptrs embed`."""
+
+    model: str
+    kind: str
+    backend: str
+    texts: list[str]
+    shape: list[int]
+    dtype: Literal["f32"]
+    embeddings: NotRequired[list[list[Number]]]
+    """A vector for each text; not with `--out`."""
+    similarity: NotRequired[list[list[Number]]]
+    timings: RunTimings
+    profile: NotRequired[dict[str, object]]
+
+
+class TokenPiece(TypedDict):
+    """A token: its entry of the vocabulary, and its text alone."""
+
+    id: int
+    piece: str
+    text: str
+
+
+class Tokenize(TypedDict):
+    """`gptrs tokenize`."""
+
+    text: str
+    tokens: list[TokenPiece]
+
+
+class Perplexity(TypedDict):
+    """`gptrs perplexity`."""
+
+    perplexity: float | None
+    """exp(nll); null where that is too large."""
+    standard_error: float | None
+    """Of the perplexity, to first order."""
+    nll: float
+    """The mean of -log p of the scored tokens, in nats."""
+    bits_per_byte: float
+    tokens: int
+    scored: int
+    windows: int
+    window: int
+    stride: int
+    model: str
+    backend: str
+    timings: RunTimings
+    profile: NotRequired[dict[str, object]]
+
+
+class ProgramResult(TypedDict):
+    """A result of a program."""
+
+    name: str
+    dtype: str
+    shape: list[int]
+    values: NotRequired[object]
+    """A nested list, of at most 64 elements; a complex number is the list of its parts."""
+
+
+class Run(TypedDict):
+    """`gptrs run`."""
+
+    backend: str
+    results: list[ProgramResult]
+    seconds: float
+    profile: NotRequired[dict[str, object]]
+
+
+class Agreement(TypedDict):
+    """How far an array is from that of the reference."""
+
+    name: str
+    type: str
+    max_error: Number
+    mean_error: Number
+    range: Number
+    relative_max_error: Number
+    relative_mean_error: Number
+    agrees: bool
+
+
+class GreedyAgreement(TypedDict):
+    """Tokens that were chosen greedily: the first `equal` of `tokens` are the same."""
+
+    tokens: int
+    equal: int
+    gap: Number
+    agrees: bool
+
+
+class Validate(ModelRun):
+    """`gptrs validate`."""
+
+    reference: dict[str, str]
+    """The versions of the libraries."""
+    tolerance: float
+    agrees: bool
+    output: Agreement
+    images: Agreement | None
+    top1: Number | None
+    top5: Number | None
+    cosine: Number | None
+    greedy: GreedyAgreement | None
+    layers: list[Agreement]
+    first_layer: str | None
+    """The first state beyond the tolerance."""
+
+
+class BenchRow(TypedDict):
+    """A figure: `ours`, in `unit`, of some `work`."""
+
+    work: str
+    threads: int | None
+    ours: float
+    unit: str
+    peer: float | None
+    peer_name: str | None
+    ratio: float | None
+    share_of_limit: float | None
+    """Of what the machine can read or compute, whichever is closer."""
+    gb_per_s: float | None
+    gflop_per_s: float | None
+
+
+class Bench(TypedDict):
+    """`gptrs bench`."""
+
+    machine: dict[str, object]
+    model: str
+    backend: str
+    rows: list[BenchRow]

@@ -1,0 +1,66 @@
+"""Names that the shell completes: each list is read when the user asks for it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+from gptrs.errors import GptrsError
+from gptrs.plugins.descriptions import BackendPlugin, DemoModelPlugin, TraceSinkPlugin
+from gptrs.plugins.manager import manager
+
+Completion = Callable[[str], list[str]]
+_POLICIES: Final = ("benchmark", "force=", "prefer=")
+
+
+def backend_names() -> Iterator[str]:
+    """Yield the names of backends."""
+    return (record.name for record in manager().records(BackendPlugin))
+
+
+def trace_sink_names() -> Iterator[str]:
+    """Yield the names of trace sinks."""
+    return (record.name for record in manager().records(TraceSinkPlugin))
+
+
+def excluded_names() -> Iterator[str]:
+    """Yield `no:NAME` for each plugin."""
+    return (f"no:{record.name}" for record in manager().records())
+
+
+def model_names() -> Iterator[str]:
+    """Yield bundled models and those in the cache of the hub; paths are the shell's own."""
+    yield from (record.name for record in manager().records(DemoModelPlugin))
+    cache = os.environ.get("HF_HUB_CACHE")
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    for folder in (Path(cache) if cache else home / "hub").glob("models--*--*"):
+        yield folder.name.removeprefix("models--").replace("--", "/", 1)
+
+
+def functional_policies() -> Iterator[str]:
+    """Yield FUNCTIONAL=POLICY for each functional, with the names of its implementations."""
+    importlib.import_module("gptrs.functionals")
+    registry = importlib.import_module("gptrs.functionals.dispatch.registry")
+    for functional, names in registry.implementations().items():
+        yield from (f"{functional}={name}" for name in (*names, *_POLICIES))
+
+
+def pass_names() -> Iterable[str]:
+    """Return the names of the passes of the optimizer."""
+    pipeline = importlib.import_module("gptrs.optimizer.pipeline")
+    return [each.name for each in pipeline.known_passes()]
+
+
+def completes(names: Callable[[], Iterable[str]]) -> Completion:
+    """Return what completes a word to those of `names` that begin with it; none after an error."""
+
+    def complete(incomplete: str) -> list[str]:
+        try:
+            return sorted({name for name in names() if name.startswith(incomplete)})
+        except (GptrsError, OSError):
+            return []
+
+    return complete

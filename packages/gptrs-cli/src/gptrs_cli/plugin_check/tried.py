@@ -1,0 +1,153 @@
+"""The child process of `gptrs plugins check`: uses a plugin step by step, and says what it cost.
+
+It imports little of gptrs before the plugin does: what is imported already costs a plugin nothing.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import resource
+import sys
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any, cast
+
+import typer
+
+import gptrs
+from gptrs import api
+from gptrs.errors import PluginError
+from gptrs.plugins.checked_child import findings
+from gptrs.plugins.child_process import Tell
+from gptrs.plugins.descriptions import (
+    BackendPlugin,
+    CommandPlugin,
+    DemoModelPlugin,
+    FunctionalPlugin,
+    ModelPlugin,
+    PluginDescription,
+    TraceSinkPlugin,
+)
+from gptrs.plugins.hookspecs import EXTENSION_POINTS
+from gptrs.plugins.manager import PluginManager, configure
+from gptrs_cli.command_group import command_of
+
+_PEAK_UNIT = 1 if sys.platform == "darwin" else 1024
+"""Bytes in a unit of `ru_maxrss`."""
+_MOST_FAILURES = 5
+_OURS = frozenset({"platformdirs"})
+"""Packages that gptrs imports for a plugin."""
+
+
+def try_plugin(asked: Mapping[str, Any], tell: Tell) -> None:
+    """Tell {} first, then a line for each step, until one fails: import, start, conformance.
+
+    Each has what is known of the plugin by then, and its cost. The last step is that of a backend,
+    and tells the op before it is tried.
+    """
+    plugins = configure(asked["disabled"])
+    plugins.discover()
+    point = next(p.description for p in EXTENSION_POINTS if p.kind == asked["kind"])
+    tell({})
+    name = asked["name"]
+    _step(plugins, point, name, tell, lambda: plugins.find(point, name))
+    made = _step(plugins, point, name, tell, lambda: _STARTS[point](plugins, name))
+    if point is BackendPlugin and asked["conformance"]:
+        backend = cast("api.Backend", made)
+        tell(_conformance(backend, lambda done, total, op: tell({"next": op})))
+
+
+def _step(
+    plugins: PluginManager,
+    point: type[PluginDescription],
+    name: str,
+    tell: Tell,
+    act: Callable[[], object],
+) -> object:
+    """Act, and tell the state of the plugin and what it cost; None if it is not usable."""
+    cost: dict[str, object] = {}
+    made: object = None
+    with _measured(cost):
+        try:
+            made = act()
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # SystemExit, too
+            broken = error if isinstance(error, PluginError) else plugins.broken(point, name, error)
+            cost["error"], cost["hint"] = broken.message, broken.hint
+    tell({"cost": cost, "record": findings(plugins.record(point, name))})
+    if "error" in cost:
+        raise SystemExit(0)
+    return made
+
+
+def _start_functional(plugins: PluginManager, name: str) -> None:
+    plugin = plugins.find(FunctionalPlugin, name)
+    with gptrs.overrides({plugin.functional: plugin.implementation}):
+        return
+
+
+def _start_command(plugins: PluginManager, name: str) -> None:
+    command = command_of(plugins.factory(CommandPlugin, name), name)
+    command.get_help(typer.Context(command, info_name=name))
+
+
+def _start_trace_sink(plugins: PluginManager, name: str) -> None:
+    made = plugins.factory(TraceSinkPlugin, name)()
+    if not isinstance(made, api.ExecutionTraceSink):
+        kind = type(made).__name__
+        raise TypeError(f"its factory made a `{kind}`, an `ExecutionTraceSink` is needed")
+
+
+_STARTS: dict[type[PluginDescription], Callable[[PluginManager, str], object]] = {
+    BackendPlugin: PluginManager.get_backend,
+    ModelPlugin: PluginManager.model_factory,
+    FunctionalPlugin: _start_functional,
+    CommandPlugin: _start_command,
+    TraceSinkPlugin: _start_trace_sink,
+    DemoModelPlugin: PluginManager.demo_model_path,
+}
+
+
+def _conformance(
+    backend: api.Backend, progress: Callable[[int, int, str], None]
+) -> dict[str, object]:
+    try:
+        report = api.run_conformance(backend, "smoke", progress=progress)
+    except api.UsageError as error:  # the kit is not installed
+        return {"error": error.message, "hint": error.hint}
+    return {
+        "passed": report.passed,
+        "failed": report.failed,
+        "refused": report.refused,
+        "share": report.share_covered(),
+        "failures": [str(failure) for failure in report.failures[:_MOST_FAILURES]],
+    }
+
+
+@contextmanager
+def _measured(cost: dict[str, object]) -> Generator[None]:
+    """Scope whose time, imports and memory `cost` then has."""
+    modules, peak = set(sys.modules), _peak_bytes()
+    started, busy = time.perf_counter(), time.process_time()
+    try:
+        yield
+    finally:
+        cost["seconds"] = time.perf_counter() - started
+        cost["cpu_seconds"] = time.process_time() - busy
+        new = set(sys.modules) - modules
+        cost["modules"] = len(new)
+        cost["packages"] = _foreign(new)
+        cost["bytes"] = _peak_bytes() - peak
+
+
+def _foreign(modules: set[str]) -> list[str]:
+    """Return the packages of other distributions among `modules`."""
+    known = importlib.metadata.packages_distributions()
+    tops = {name.partition(".")[0] for name in modules} - _OURS
+    return sorted(top for top in tops if top in known and not top.startswith("gptrs"))
+
+
+def _peak_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _PEAK_UNIT
