@@ -1,0 +1,1 @@
+"""`gptrs new`: packages with plugins, made from templates."""

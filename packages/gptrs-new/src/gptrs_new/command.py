@@ -1,0 +1,66 @@
+"""`gptrs new KIND NAME`: a package with a plugin that works, ready to be changed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gptrs.api import UsageError
+from gptrs.plugins.manager import manager
+from gptrs_new.kinds import Kind, Names
+from gptrs_new.package import write_package
+
+_TRY = {
+    Kind.BACKEND: 'gptrs generate "def read" --backend {name}',
+    Kind.MODEL: "gptrs list models",
+    Kind.FUNCTIONAL: 'gptrs generate "def read" --override silu={name}',
+    Kind.COMMAND: "gptrs {name} --help",
+    Kind.TRACE_SINK: 'gptrs generate "def read" --trace-sink {name}',
+}
+
+
+def new(
+    kind: Annotated[Kind, typer.Argument(metavar="KIND", help=f"{', '.join(Kind)}.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name that users will type.")],
+    into: Annotated[
+        Path, typer.Option("--into", metavar="DIR", help="Make the package in this folder.")
+    ] = Path(),
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was made as JSON.")] = False,
+) -> None:
+    """Make a package with a plugin of your own.
+
+    It has metadata, tests, a CI file, and code that works and can be changed.
+    """
+    names = Names(kind, name)
+    _require_free(names)
+    files = write_package(names, into)
+    folder = into / names.distribution
+    steps = [
+        f"cd {folder}",
+        'python -m pip install -e ".[test]"',
+        "pytest",
+        f"gptrs plugins check {names.plugin}",
+        _TRY[kind].format(name=name),
+    ]
+    if as_json:
+        listed = [str(path.relative_to(folder)) for path in files]
+        made = {"distribution": names.distribution, "module": names.module, "folder": str(folder)}
+        print(json.dumps({**made, "files": listed, "next": steps}, indent=2))
+        return
+    for path in files:
+        print(path)
+    print("\nTo go on:", *(f"  {step}" for step in steps), sep="\n", file=sys.stderr)
+
+
+def _require_free(names: Names) -> None:
+    """UsageError where an installed plugin has the name, which would make it a contested one."""
+    for record in manager().installed():
+        if (record.kind, record.name) == (names.kind.extension_point, names.plugin):
+            raise UsageError(
+                f"`{record.distribution}` has a {names.kind} called `{names.plugin}`",
+                hint="take another name",
+            )

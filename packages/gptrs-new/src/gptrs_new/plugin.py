@@ -1,0 +1,10 @@
+"""The description of the command; what renders templates is imported when it runs."""
+
+from gptrs.api import CommandPlugin
+
+PLUGIN = CommandPlugin(
+    name="new",
+    summary="Make a package with a plugin of your own.",
+    factory="gptrs_new.command:new",
+    api="0.1",
+)
