@@ -52,6 +52,49 @@ del weights, file
 assert float(run([x, other])[0].sum()) == 9 * 64 * 8192
 """
 
+PACKED = """
+import os, sys
+from pathlib import Path
+import numpy as np
+from gptrs.backend.protocol import InputRole
+from gptrs.backend.weight_identity import WeightFile, WeightIdentity
+from gptrs.errors import ModelError
+from gptrs.ir import parse_program
+from gptrs_backend_numba.backend import create
+from gptrs_backend_numba.kept_weights.identities import weight_array
+from gptrs_backend_numba.kept_weights.weight_folder import kept_files
+from gptrs_backend_numba.kept_weights.weight_store import weight_store
+
+program = parse_program(
+    '''ptir.v0.5
+    func @main(%x: f32[9, 256], %w: f32[256, 1024]) -> f32[9, 1024] {
+      %0 = dot_general %x, %w {contract_lhs = [1], contract_rhs = [0]} : f32[9, 1024]
+      return %0
+    }
+    '''
+)
+identity = WeightIdentity.of(b"w", WeightFile(bytes(16), "/made/up", lambda: True))
+type = program.main.body.params[1].type
+ones = lambda: np.ones((256, 1024), np.float32)
+made, found = (weight_array(identity, type, ones, mapped=True) for _ in range(2))
+run = create(2).compile(program, [InputRole.ARGUMENT, InputRole.PARAMETER]).run
+x = np.ones((9, 256), np.float32)
+right = 9 * 256 * 1024
+assert float(run([x, made])[0].sum()) == right
+weight_store().writer.finish()
+assert float(run([x, found])[0].sum()) == right  # of the packed weight on disk
+(kept,) = kept_files(weight_store().root)
+kept.path.chmod(0o600)
+os.truncate(kept.path, 1 << 19)
+for _ in range(2):  # then what was replaced by zeros is refused
+    try:
+        run([x, found])
+        print("a result")
+    except ModelError as error:
+        print(error)
+assert float(run([x, made])[0].sum()) == right  # the copy in memory is none the worse for it
+"""
+
 OUTSIDE = """
 import os, sys
 import gptrs
@@ -80,6 +123,21 @@ def test_a_run_that_reads_what_is_gone_is_refused(weights: Path) -> None:
     lines = done.stdout.splitlines()
     assert len(lines) == 2
     assert all("weights.safetensors` became shorter" in line for line in lines), lines
+
+
+def test_a_run_that_reads_a_packed_weight_that_is_gone_is_refused(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PACKED],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "GPTRS_CACHE_DIR": str(tmp_path), "GPTRS_WEIGHT_CACHE_BYTES": "9000000"},
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2
+    assert all("` became shorter" in line for line in lines), lines
 
 
 def test_what_reads_it_outside_of_a_run_gets_no_zeros(weights: Path) -> None:

@@ -45,7 +45,7 @@ def test_tiles_keep_their_sums_in_registers(dtype: str) -> None:
 @pytest.mark.skipif("fma" not in FEATURES, reason="needs an x86-64 host with FMA")
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_blocks_of_a_table_keep_their_sums_in_registers(dtype: str) -> None:
-    text = assembly(dot_block(dtype), f"{MOST_ROWS}, a, 3072, b, 3072, b, c, 64, k")
-    # Of 16 registers 12 are sums: LLVM, ordering the unrolled widening for Haswell, runs short.
-    spills = 0.3 if WIDTH == 8 and dtype != "f32" else 0
+    text = assembly(dot_block(dtype), f"{MOST_ROWS}, a, 3072, b, 3072, b, 0, 23, c, 64, k")
+    # Of 16 registers 12 are sums: LLVM, ordering the widening of f16 for Haswell, runs short.
+    spills = 0.25 if WIDTH == 8 and dtype == "f16" else 0
     require_sums_in_registers(text, MOST_ROWS * COLUMNS, spills)

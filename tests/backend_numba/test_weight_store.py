@@ -14,7 +14,8 @@ import pytest
 
 from gptrs.backend.weight_identity import WeightFile, WeightIdentity, file_digest
 from gptrs.cache_files import Entries
-from gptrs_backend_numba.kept_weights import weight_file
+from gptrs_backend_numba.kept_weights import checked_files, weight_file
+from gptrs_backend_numba.kept_weights.checked_files import CHECKED
 from gptrs_backend_numba.kept_weights.weight_file import TRAILER, bring_to_disk
 from gptrs_backend_numba.kept_weights.weight_folder import LABEL, clear, kept_files, kept_in
 from gptrs_backend_numba.kept_weights.weight_store import LEAST, WeightStore
@@ -114,7 +115,7 @@ def test_a_file_that_changed_meanwhile_gives_no_form(store: WeightStore, weights
     assert list(kept_files(root_of(store))) == []
 
 
-@pytest.mark.parametrize("damage", ["short", "long", "trailer", "renamed", "empty"])
+@pytest.mark.parametrize("damage", ["short", "long", "trailer", "renamed", "empty", "bit"])
 def test_a_damaged_file_is_made_again(
     store: WeightStore, weights: Weights, damage: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,12 +128,52 @@ def test_a_damaged_file_is_made_again(
         with path.open("r+b") as file:
             size = array.nbytes + TRAILER
             file.truncate({"short": size - 1, "long": size + 1, "empty": 0}.get(damage, size))
+            if damage == "bit":
+                file.seek(LEAST // 3)
+                file.write(bytes([array[LEAST // 3] ^ 4]))
             if damage == "trailer":
                 file.seek(-1, os.SEEK_END)
                 file.write(b"\0\0")
     assert again(store).find(identity, "form", array.nbytes) is None
     assert "is made again" in caplog.text
     assert kept(again(store), identity, "form", array).exists(), "it was in the way otherwise"
+
+
+@pytest.mark.parametrize("boot", ["this", "next"])
+def test_a_file_is_read_whole_once_in_a_run_of_the_system(
+    store: WeightStore, weights: Weights, monkeypatch: pytest.MonkeyPatch, boot: str
+) -> None:
+    array, identity = contents(1), weights.identity("w")
+    path = kept(store, identity, "form", array)
+    bring_to_disk(path)
+    os.utime(path, (1000, 1000))  # which changes it: it is read, and marked as used
+    read: list[int] = []
+    original = weight_file._digest_of
+    monkeypatch.setattr(
+        weight_file, "_digest_of", lambda fd, n: [read.append(n), original(fd, n)][1]
+    )
+    assert again(store).find(identity, "form", array.nbytes) is not None
+    assert read == [LEAST]
+    if boot == "next":
+        monkeypatch.setattr(weight_file, "_boot", lambda: b"another start...")
+    assert again(store).find(identity, "form", array.nbytes) is not None
+    assert read == ([LEAST] if boot == "this" else [LEAST] * 2)
+
+
+def test_marks_that_are_torn_or_too_many_cost_only_time(
+    store: WeightStore, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    array, identity = contents(1), weights.identity("w")
+    path = kept(store, identity, "form", array)
+    marks = path.with_name(CHECKED)
+    for damage in (b"torn", bytes(16) * 3, b""):
+        marks.write_bytes(damage)
+        assert again(store).find(identity, "form", array.nbytes) is not None
+    monkeypatch.setattr(checked_files, "_MOST_BYTES", 48)
+    for number in range(5):
+        kept(store, weights.identity(str(number)), "form", contents(number))
+    assert 0 < marks.stat().st_size <= 48
+    assert marks.stat().st_mode & 0o777 == 0o600
 
 
 def test_what_others_may_write_is_not_used(

@@ -145,22 +145,42 @@ def test_what_is_meant_for_the_caller_is_left_alone(error):
     assert caught.value is error
 
 
-@pytest.mark.parametrize("member", ["refusal", "fuse"])
-def test_no_part_of_a_backend_ends_the_program(member):
-    error = SystemExit(0)
+PARTS = {
+    "refusal": "`compile`",  # which asks it
+    "fuse": "`legalize` and `fuse`",
+    "shares_functions": "`shares_functions`",
+    "pass": "its pass `wobbly`",
+}
 
-    class Quitter(Faulty):
+
+@pytest.mark.parametrize("error", [TypeError("no such thing"), SystemExit(0)], ids=repr)
+@pytest.mark.parametrize("member", PARTS)
+def test_what_parts_of_a_backend_raise_names_it(member, error):
+    class Wobbly:
+        name = "wobbly"
+
+        def apply(self, program: Program) -> Program:
+            return program if member != "pass" else fail(error)()
+
+    class Broken(Faulty):
         legalize = ()
 
         @property
         def fuse(self) -> Any:
-            return fail(error)() if member == "fuse" else ()
+            return fail(error)() if member == "fuse" else (Wobbly(),)
+
+        @property
+        def shares_functions(self) -> bool:
+            return fail(error)() if member == "shares_functions" else False
 
         def refusal(self, op: Any, operands: Any, results: Any) -> Any:
             return fail(error)() if member == "refusal" else None
 
-    with pytest.raises(BackendError, match="failed in `compile`: SystemExit: 0"):
-        gptrs.run_program(gptrs.ir.parse_program(TEXT), {"x": X}, Quitter())
+    who = WHO.replace("Faulty", "test_what_parts_of_a_backend_raise_names_it.<locals>.Broken")
+    with gptrs.use_backend(Broken()), pytest.raises(BackendError) as caught:
+        gptrs.jit(F.softmax)(gptrs.tensor(X))
+    assert caught.value.message.startswith(f"{who} failed in {PARTS[member]}: ")
+    assert caught.value.__cause__ is error
 
 
 def test_what_is_no_executable_is_refused():

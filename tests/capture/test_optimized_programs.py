@@ -51,8 +51,10 @@ def many_rows(example: int) -> SizeGuards:
 
 def test_what_was_kept_is_found(folder, split):
     OptimizedPrograms(folder).keep("key", split, None)
-    found = OptimizedPrograms(folder).find("key", None)
-    assert found is not None
+    kept = OptimizedPrograms(folder).find("key", None)
+    assert kept is not None
+    name, found = kept
+    assert name.startswith("key.")
     assert print_program(found.program) == print_program(SYMBOLIC)
     first, recipe = found.inputs
     assert first == 0
@@ -70,11 +72,13 @@ def test_each_class_of_sizes_has_its_own(folder, split):
     store.keep("key", few, many_rows(3))
     assert len(list(folder.iterdir())) == 2
     guards = SizeGuards({0: 700})
-    found = store.find("key", guards)
+    kept = store.find("key", guards)
+    assert kept is not None
+    _, found = kept
     assert isinstance(found.inputs[1], Recipe)
     assert [str(guard) for guard in guards.guards] == ["?0-17"]
     guards = SizeGuards({0: 16})
-    assert store.find("key", guards).inputs == (0, 1)
+    assert store.find("key", guards)[1].inputs == (0, 1)
     assert not guards.accept({0: 17})
 
 

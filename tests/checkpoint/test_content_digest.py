@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import time
 from pathlib import Path
 
@@ -156,3 +157,15 @@ def test_without_a_private_folder_digests_are_made_each_time(path, kept):
     kept.parent.mkdir()
     kept.write_text("a file in its place")
     assert digest(path) == digest(path)
+
+
+def test_a_forked_child_digests_without_the_workers_of_its_parent(tmp_path, monkeypatch):
+    path = tmp_path / "large.safetensors"
+    save_file({"w": np.ones(1 << 20, np.float32)}, path)
+    monkeypatch.setattr(content_digest, "_path", lambda name: None)  # nothing is kept
+    expected = digest(path)  # starts workers
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os._exit(0 if digest(path) == expected else 1)
+    assert os.waitpid(child, 0)[1] == 0

@@ -23,8 +23,8 @@ def _torch_zip() -> bytes:
 
 
 FILES = {
-    "model.gguf": (b"GGUF\x03" + bytes(40), "is a GGUF file"),
-    "renamed.bin": (b"GGUF\x03" + bytes(40), "is a GGUF file"),
+    "model.gguf": (b"GGUF\x03\0\0\0" + b"\xff" * 40, "is a GGUF file"),
+    "renamed.bin": (b"GGUF\x03\0\0\0" + b"\xff" * 40, "is a GGUF file"),
     "model.onnx": (b"\x08\x07\x12\x04" + bytes(40), "is an ONNX model"),
     "model.h5": (b"\x89HDF\r\n\x1a\n" + bytes(40), "is an HDF5 file"),
     "model": (b"\x1c\0\0\0TFL3" + bytes(40), "is a TensorFlow Lite model"),
@@ -39,7 +39,9 @@ def test_a_foreign_file_is_called_what_it_is(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes(content)
     with pytest.raises(CheckpointError, match=message):
         open_archive(tmp_path / name)
-    with pytest.raises(ModelError, match=message):
+    if "GGUF" in message:
+        message = "cannot read .* it declares"  # it is a model, and damaged
+    with pytest.raises((ModelError, CheckpointError), match=message):
         find_model(tmp_path / name)
 
 

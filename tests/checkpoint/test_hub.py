@@ -14,7 +14,7 @@ import pytest
 from checkpoint.model_folders import require_the_model, sharded, single, write_json
 from gptrs.checkpoint.models.find_model import find_model
 from gptrs.checkpoint.models.hub import HubModel
-from gptrs.errors import ModelError
+from gptrs.errors import MissingLibraryError, ModelError
 
 pytest.importorskip("huggingface_hub")
 
@@ -155,9 +155,9 @@ def test_the_library_is_needed_for_hub_ids_alone(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     monkeypatch.setattr(builtins, "__import__", without)
     require_the_model(find_model(single(tmp_path / "m")))
-    message = _refusal("org/tiny")
-    assert "`org/tiny` does not exist here" in message
-    assert "`pip install 'gptrs-core[hub]'`" in message
+    with pytest.raises(MissingLibraryError, match="`org/tiny` does not exist here") as caught:
+        find_model("org/tiny")
+    assert "pip install 'huggingface-hub>=" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cli.json_records import checked
 from gptrs.plugins.manager import configure
 from gptrs_cli.main import main
 from runtime.tiny_gpt2 import save_tiny_gpt2
@@ -28,7 +29,11 @@ class Outcome:
 
     @property
     def json(self) -> Any:
-        return json.loads(self.out)
+        return checked(json.loads(self.out))
+
+    @property
+    def json_lines(self) -> list[Any]:
+        return [checked(json.loads(line)) for line in self.out.splitlines()]
 
 
 Run = Callable[..., Outcome]

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from runtime.tiny_bert import save_tiny_bert
+from runtime.tiny_resnet import save_tiny_resnet
+
 CONTRACT = {"work", "threads", "ours", "peer", "peer_name", "ratio", "unit", "share_of_limit"}
 
 
@@ -35,6 +38,26 @@ def test_forward_as_a_table(gptrs, quick):
     assert "forward of [1, 6]" in result.out
     assert "tiny on ref" in result.err
     assert "GB/s" in result.err
+
+
+@pytest.mark.parametrize(
+    ("save", "options", "work", "unit"),
+    [
+        (save_tiny_bert, ("--tokens", 5, "--batch", 2), "forward of [2, 5]", "tok/s"),
+        (save_tiny_resnet, ("--batch", 2), "forward of [2, 3, 32, 32]", "images/s"),
+    ],
+)
+def test_models_of_every_kind(gptrs, tmp_path, save, options, work, unit):
+    model = ("--model", save(tmp_path / "model"), "--rounds", 1)
+    rows = {
+        row["work"]: row
+        for row in gptrs("bench", "forward", *model, *options, "--json").json["rows"]
+    }
+    assert rows[work]["ours"] > 0
+    assert rows[f"{work}, rate"]["unit"] == unit
+    refused = gptrs("bench", "generate", *model)
+    assert refused.code == 3
+    assert "generates no text; `gptrs bench forward` measures it" in refused.err
 
 
 @pytest.mark.parametrize(

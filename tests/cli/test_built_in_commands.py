@@ -13,7 +13,7 @@ import typer
 import gptrs_cli.commands
 from gptrs.plugins.descriptions import CommandPlugin
 from gptrs.plugins.manager import configure, manager
-from gptrs_cli.command_group import HELP_ORDER, built_in, command_of
+from gptrs_cli.command_group import HELP_GROUPS, HELP_ORDER, built_in, command_of
 from gptrs_cli.options.settings import Settings
 
 OWN = tuple(importlib.metadata.entry_points(group="gptrs.commands"))
@@ -21,10 +21,11 @@ MOST_PARAMETERS = 12
 
 
 def listed(help_text: str) -> list[str]:
-    """The commands in a help."""
-    _, _, commands = help_text.partition("\nCommands:\n")
-    commands = commands.partition("\n\n")[0]
-    return [line.split()[0] for line in commands.splitlines() if line[:3].strip()]
+    """The commands in a help, group by group."""
+    titles = (*HELP_GROUPS, "Commands of plugins")
+    groups = [help_text.partition(f"\n{title}:\n")[2].partition("\n\n")[0] for title in titles]
+    lines = [line for group in groups for line in group.splitlines()]
+    return [line.split()[0] for line in lines if line[:3].strip()]
 
 
 def test_each_command_is_an_entry_point_and_has_a_module_of_its_name():
@@ -66,7 +67,7 @@ def test_the_shared_options_are_those_of_the_root():
     [
         {"GPTRS_PLUGINS": "ref"},
         {"GPTRS_PLUGINS": "backend:ref", "GPTRS_PLUGIN_STRICT": "1"},
-        {"GPTRS_DISABLE_PLUGINS": "gptrs-cli,list,command:generate"},
+        {"GPTRS_DISABLE_PLUGINS": "gptrs-cli,list,command:generate,new"},
     ],
 )
 def test_no_selection_removes_them(gptrs, monkeypatch, environment, model_directory):
@@ -77,7 +78,7 @@ def test_no_selection_removes_them(gptrs, monkeypatch, environment, model_direct
     commands = {record.name: record for record in manager().records(CommandPlugin)}
     assert all(commands[name].state.usable for name in HELP_ORDER)
     result = gptrs("list", "backends", "--json")
-    assert (result.code, result.json[-1]["name"]) == (0, "ref")
+    assert (result.code, result.json["backends"][-1]["name"]) == (0, "ref")
 
 
 def test_a_name_that_excludes_only_a_built_in_command_is_a_warning(gptrs):

@@ -14,6 +14,7 @@ from cli.test_terminal import on_a_terminal
 from gptrs.backend.cache_report import CachePart, CacheReport
 from gptrs.cache_files import Entries
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms
+from gptrs.checkpoint import content_digest
 from gptrs.plugins.manager import manager
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
@@ -69,6 +70,17 @@ def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True)
+def digests(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Return a folder of two digests, and a file that is none."""
+    monkeypatch.setenv("GPTRS_CACHE_DIR", str(tmp_path / "own"))
+    folder = tmp_path / "own" / content_digest.FOLDER
+    folder.mkdir(mode=0o700, parents=True)
+    for name, size in (("a" * 32, 64), ("b" * 32, 64), ("notes", 7)):
+        (folder / name).write_bytes(bytes(size))
+    return folder
+
+
 @pytest.fixture
 def keeping(monkeypatch: pytest.MonkeyPatch) -> KeepingBackend:
     """Stands for the only backend that keeps kernels."""
@@ -108,6 +120,17 @@ def test_clear_programs(gptrs, keeping, programs):
     assert gptrs("cache", "clear", "--stale", "--json").json["programs"][0]["removed"] == 0
     assert "optimized programs: 2 removed, 3.0 MiB" in gptrs("cache", "clear", "--programs").out
     assert [path.name for path in programs.iterdir()] == ["notes"]
+    assert keeping.cleared == [True], "kernels were not asked for"
+
+
+def test_digests_are_shown_and_cleared(gptrs, keeping, digests):
+    shown = gptrs("cache", "info").out
+    assert f"digests of weights\n  folder   {digests}\n  held     2, 0.0 MiB of at most" in shown
+    (found,) = gptrs("cache", "info", "--json").json["digests"]
+    assert (found["entries"], found["bytes"], found["stale_entries"]) == (2, 128, 0)
+    assert gptrs("cache", "clear", "--stale", "--json").json["digests"][0]["removed"] == 0
+    assert "digests of weights: 2 removed" in gptrs("cache", "clear", "--digests").out
+    assert [path.name for path in digests.iterdir()] == ["notes"]
     assert keeping.cleared == [True], "kernels were not asked for"
 
 

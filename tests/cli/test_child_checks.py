@@ -85,5 +85,5 @@ def test_doctor_and_the_list_say_it(strangers, gptrs, monkeypatch):
     assert checks["ref"]["state"] == "ok"
     excluded = [word for name in ("late", "hangs", "closes") for word in ("-p", f"no:{name}")]
     listed = gptrs("list", "plugins", "--check", "--json", *excluded)
-    states = {record["name"]: record["state"] for record in listed.json}
+    states = {record["name"]: record["state"] for record in listed.json["plugins"]}
     assert (listed.code, states["crashes"], states["sound"]) == (0, "broken", "loaded")

@@ -55,7 +55,7 @@ def test_our_backend_computes_and_the_contest_is_told(shadowed, tmp_path):
 
 def test_lists_and_the_doctor_agree_with_what_is_used(shadowed):
     def listed(**environment: str):
-        records = shadowed("list", "backends", "--json", **environment).json
+        records = shadowed("list", "backends", "--json", **environment).json["backends"]
         return {
             record["distribution"]: (record["state"], record["default"], record["priority"])
             for record in records

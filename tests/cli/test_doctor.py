@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 
 import pytest
 
-from gptrs_cli.doctor import health
+from gptrs.plugins.entry_points import Metadata
+from gptrs.variables import VARIABLES
+from gptrs_cli.doctor import environment, health
 from gptrs_cli.doctor.startup import Startup
 
 
@@ -53,22 +57,68 @@ def test_text_has_a_mark_for_each_check(gptrs, quick_startup):
     result = gptrs("doctor")
     assert result.code == 0
     lines = result.out.splitlines()
-    assert lines[-1] == "Everything that gptrs needs is there."
+    assert lines[-1].startswith(
+        ("Everything that gptrs needs", "Nothing is broken; a line with `!`")
+    )
     assert all(line[0] in "✓! " for line in lines[:-2])
 
 
+def test_optional_libraries_and_what_they_are_for(checks, monkeypatch):
+    find_spec = environment.importlib.util.find_spec
+    monkeypatch.setattr(
+        environment.importlib.util,
+        "find_spec",
+        lambda name: None if name == "PIL" else find_spec(name),
+    )
+    _, found = checks()
+    by_module = {check["data"]["module"]: check for check in found["optional"]}
+    assert by_module["PIL"]["detail"] == "PIL is not installed, for images"
+    assert by_module["PIL"]["state"] == "note"
+    assert "pillow" in by_module["PIL"]["hint"]
+    assert by_module["jinja2"]["state"] == "ok"
+
+
+def test_unknown_variables_are_notes_with_the_nearest_name(checks, monkeypatch):
+    monkeypatch.setenv("GPTRS_BAKEND", "x")
+    _, found = checks()
+    (note,) = found["environment"][1:]
+    assert (note["state"], note["hint"]) == ("note", "did you mean `GPTRS_BACKEND`?")
+
+
+def test_every_variable_that_is_read_is_known():
+    read = set()
+    for folder in Path(__file__).parents[2].glob("packages/gptrs-c[ol][ri]*/src"):
+        for file in folder.rglob("*.py"):
+            read |= set(re.findall(r'"(GPTRS_[A-Z_]*[A-Z])"', file.read_text(encoding="utf-8")))
+    assert read - {"GPTRS_"} <= VARIABLES
+    assert len(read) > 25
+
+
+def test_threads_speed_and_missing_kinds_are_told(checks, monkeypatch):
+    monkeypatch.setenv("GPTRS_NUM_THREADS", "1")
+    _, found = checks("-p", "no:gptrs-models")
+    assert found["threads"][0]["detail"] == "1: GPTRS_NUM_THREADS"
+    assert found["speed"][0]["data"]["read_gb_per_s"] > 0
+    assert found["models"][0]["state"] == "note"
+
+
 def test_a_missing_library_is_broken(checks, monkeypatch):
-    version = health.importlib.metadata.version
-
-    def without_numpy(name: str) -> str:
-        if name == "numpy":
-            raise health.importlib.metadata.PackageNotFoundError(name)
-        return version(name)
-
-    monkeypatch.setattr(health.importlib.metadata, "version", without_numpy)
+    found_one = health.metadata_of
+    monkeypatch.setattr(health, "metadata_of", lambda n: None if n == "numpy" else found_one(n))
     code, found = checks()
     assert code == 4
-    assert found["libraries"][0]["hint"] == "`pip install numpy`"
+    assert found["libraries"][0]["hint"].endswith("pip install numpy`")
+
+
+def test_metadata_that_cannot_be_read_is_broken(checks, monkeypatch):
+    found_one = health.metadata_of
+    monkeypatch.setattr(
+        health, "metadata_of", lambda n: Metadata("", ()) if n == "numpy" else found_one(n)
+    )
+    code, found = checks()
+    assert code == 4
+    assert "numpy has metadata that cannot be read" in found["libraries"][0]["detail"]
+    assert found["libraries"][0]["hint"] == "reinstall `numpy`"
 
 
 def test_a_cache_that_cannot_be_written_is_a_note(checks, monkeypatch, tmp_path):
@@ -98,6 +148,7 @@ def test_without_a_bundled_model_there_is_a_note(checks):
 )
 def test_a_slow_start_is_a_note(checks, monkeypatch, startup, state, words):
     monkeypatch.setattr(health, "measure_startup", lambda _: startup)
+    monkeypatch.setattr(health.os, "getloadavg", lambda: (0.0, 0.0, 0.0))
     code, found = checks()
     assert code == 0
     assert found["startup"][0]["state"] == state

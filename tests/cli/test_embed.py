@@ -54,7 +54,7 @@ def test_json_is_the_contract(gptrs, bert, vectors, backend):
     assert result.code == 0
     fields = result.json
     assert fields.keys() == {
-        *("model", "kind", "backend", "texts", "shape", "dtype", "embeddings", "timings")
+        *("schema", "model", "kind", "backend", "texts", "shape", "dtype", "embeddings", "timings")
     }
     assert (fields["model"], fields["kind"]) == ("tiny", "bert")
     assert fields["backend"] == backend.name

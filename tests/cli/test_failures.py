@@ -66,7 +66,7 @@ def is_one_error_line(text: str) -> bool:
         (integer_weight, ["`transformer.wte.weight`", "si32[", "needs floats"]),
         (drop_tensor, ["`transformer.ln_f.weight`"]),
         (shard_outside, ["../outside.safetensors", "never opened"]),
-        (unknown_kind, ["there is no model kind `hopfield`; available: `", "`gpt2`"]),
+        (unknown_kind, ["there is no model kind `hopfield`; `gptrs list models` shows"]),
         (no_json, ["config.json", "JSON"]),
         (lambda folder: (folder / "config.json").unlink(), ["has no `config.json`"]),
         (lambda folder: (folder / WEIGHTS).unlink(), ["neither `model.safetensors`"]),
@@ -152,7 +152,7 @@ def test_a_command_line_that_makes_no_sense_exits_with_2(gptrs, arguments, words
 def test_an_error_as_json_goes_to_stdout(gptrs, arguments, code, word):
     result = gptrs(*arguments)
     assert (result.code, result.err) == (code, "")
-    assert result.json.keys() == {"code", "message", "hint"}
+    assert result.json.keys() == {"schema", "code", "message", "hint"}
     assert result.json["code"] == word
     assert result.json["message"]
 
@@ -203,3 +203,11 @@ def test_names_from_a_file_cannot_steer_the_terminal(gptrs, tmp_path):
     assert result.code == 0
     assert "\x1b" not in result.out
     assert r"\x1b[2Jx" in result.out
+
+
+def test_a_wrong_variable_is_blamed_and_not_the_option(gptrs, monkeypatch):
+    monkeypatch.setenv("GPTRS_TEMPERATURE", "hot")
+    result = gptrs("generate", "a")
+    assert result.code == 2
+    assert "the variable `GPTRS_TEMPERATURE=hot`" in result.err
+    assert "--temperature" not in result.err

@@ -136,6 +136,18 @@ def test_the_conformance_kit_reports_a_backend_that_exits(faulty):
     assert "raised SystemExit" in result.out
 
 
+def test_the_conformance_kit_goes_on_after_a_backend_that_ends_the_process(tmp_path, faulty):
+    work = (tmp_path / "faulty_work.py").read_text()
+    (tmp_path / "faulty_work.py").write_text(
+        work.replace("def compile(self, program, roles):\n        raise SystemExit(0)",
+                     "def compile(self, program, roles):\n        import os; os._exit(0)")
+    )  # fmt: skip
+    result = faulty("conformance", "run", "--backend", "quitter", "--op", "tanh", "--op", "neg")
+    assert result.code == 1, result.err
+    assert "2 failures:\n  neg si4 (" in result.out
+    assert "): it ended the process with exit code 0; the cases of `tanh` after" in result.out
+
+
 def test_an_interrupt_at_import_names_the_plugin(tmp_path, faulty):
     (tmp_path / "faulty_plugin.py").write_text("raise KeyboardInterrupt")
     result = faulty("list", "plugins")

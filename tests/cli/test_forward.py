@@ -60,7 +60,7 @@ def test_json_is_the_contract(gptrs, resnet, cat, logits, backend):
     assert result.code == 0
     fields = result.json
     assert fields.keys() == {
-        *("model", "kind", "backend", "inputs", "shape", "dtype", "top5", "timings")
+        *("schema", "model", "kind", "backend", "inputs", "shape", "dtype", "top5", "timings")
     }
     assert (fields["model"], fields["kind"]) == ("resnet", "resnet")
     assert fields["backend"] == backend.name

@@ -12,8 +12,9 @@ import threading
 
 import pytest
 
-from gptrs_cli.generate import prompt
+from gptrs_cli.generate import prompt_lines
 from gptrs_cli.generate.prompt_lines import LONGEST_LINE
+from gptrs_cli.options import text_input
 from runtime.tiny_chat import save_tiny_chat
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
@@ -57,7 +58,7 @@ def test_each_prompt_gives_the_text_that_it_gives_alone(run, prompts):
         asked += ["--prompt-ids", str(line["prompt_ids"])[1:-1]] if "prompt_ids" in line else []
         alone = run(*asked, "--max-tokens", line.get("max_tokens", 6), "--json").json
         keys = {"id", "text", "token_ids", "finish_reason", "prompt_token_ids", "model"}
-        assert found[name].keys() == keys
+        assert found[name].keys() == keys | {"schema"}
         for key in keys - {"id"}:
             assert found[name][key] == alone[key]
 
@@ -268,8 +269,55 @@ def test_a_line_is_bounded_and_a_device_refused(run, tmp_path):
     assert "cannot read the prompts from `/dev/zero`: it is a device or socket" in result.err
 
 
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Some ten prompts make a part."""
+    monkeypatch.setattr(prompt_lines, "PART_BYTES", 300)
+
+
+def test_prompts_of_several_parts_are_those_of_one(run, tmp_path, small_parts, capsys):
+    file, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    lines = [json.dumps({"prompt_ids": [number, 3]}) for number in range(1, 26)]
+    file.write_text("\n".join(lines))
+    result = run("--prompts", file, "--out", out)
+    assert (result.code, result.err) == (0, "25 prompts are done\n")
+    found = records(out.read_text())
+    assert list(found) == sorted(found, key=int) == list(range(1, 26))
+    assert found[17]["token_ids"] == run("--prompt-ids", "17,3", "--json").json["token_ids"]
+    assert run("--prompts", file, "--out", out).err == "25 prompts are done, 25 of them before\n"
+
+
+def test_a_pipe_without_an_end_is_read_as_it_is_done(run, tmp_path, small_parts):
+    """What came before a line that is malformed stays, and a later run goes on there."""
+    pipe, out = tmp_path / "pipe", tmp_path / "out.jsonl"
+    os.mkfifo(pipe)
+
+    def write(*lines: str) -> None:
+        with pipe.open("w") as file:
+            file.write("".join(lines))
+
+    good = [json.dumps({"prompt_ids": [number, 3], "id": f"n{number}"}) for number in range(1, 21)]
+    good = [f"{line}\n" for line in good]
+    for bad, said in (
+        ("{]\n", "line 21 of"),
+        (good[4], "line 21 of.*the id .'n5'.*is that of line 5 of"),
+    ):
+        writer = threading.Thread(target=write, args=(*good, bad))
+        writer.start()
+        result = run("--prompts", pipe, "--out", out)
+        writer.join()
+        assert result.code == 3
+        assert re.search(said, result.err)
+        assert 0 < len(records(out.read_text())) < 20
+    writer = threading.Thread(target=write, args=good)
+    writer.start()
+    assert "20 prompts are done" in run("--prompts", pipe, "--out", out).err
+    writer.join()
+    assert len(records(out.read_text())) == 20
+
+
 def test_a_prompt_without_an_end_is_refused(run, monkeypatch):
-    monkeypatch.setattr(prompt, "LARGEST_PROMPT", 1000)
+    monkeypatch.setattr(text_input, "LARGEST_TEXT", 1000)
     result = run("--prompt-file", "/dev/zero")
     assert result.code == 3
     assert "the prompt from `/dev/zero` has more than 1000 bytes" in result.err

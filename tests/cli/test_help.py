@@ -4,9 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-RUN_A_MODEL = (
-    *(("generate",), ("forward",), ("trace",), ("embed",), ("validate",)),
-    *(("bench", "generate"), ("bench", "forward"), ("cache", "warm")),
+from gptrs_cli.command_group import HELP_ORDER
+from gptrs_cli.commands.list import LISTS
+
+MOST_LINES, MOST_LINES_OF_ALL = 59, 70
+GROUPS = ("list", "bench", "cache", "conformance", "models", "plugins")
+COMMANDS = (
+    *((name,) for name in HELP_ORDER),
+    *(("list", each.name) for each in LISTS),
+    *(("bench", name) for name in ("generate", "forward")),
+    *(("cache", name) for name in ("info", "warm", "clear")),
+    *(("models", name) for name in ("list", "pull", "path", "remove")),
+    ("conformance", "run"),
+    ("plugins", "check"),
 )
 
 
@@ -15,18 +25,69 @@ def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
 
 
-@pytest.mark.parametrize("group", ["", "list", "bench", "cache", "conformance"])
+@pytest.mark.parametrize("group", GROUPS)
 def test_what_a_command_does_is_said_whole(gptrs, group):
-    result = gptrs(*group.split(), "--help")
-    _, _, commands = result.out.partition("\nCommands:\n")
+    _, _, commands = gptrs(group, "--help").out.partition("\nCommands:\n")
     assert commands
     assert not [line for line in commands.splitlines() if line.endswith("...")]
 
 
-@pytest.mark.parametrize("command", [(), *RUN_A_MODEL], ids=" ".join)
-def test_all_that_run_a_model_take_a_budget_for_its_weights(gptrs, command):
+@pytest.mark.parametrize("command", [(), *COMMANDS], ids=" ".join)
+def test_the_help_of_each_command_fits(gptrs, command):
     result = gptrs(*command, "--help")
     assert result.code == 0
-    assert "--weight-budget SIZE" in result.out
-    assert "Keep at most this much of the weights in" in " ".join(result.out.split())
-    assert max(map(len, result.out.splitlines())) <= 80
+    lines = result.out.splitlines()
+    assert len(lines) <= (MOST_LINES if command else MOST_LINES_OF_ALL)
+    assert max(map(len, lines)) <= 80
+
+
+def test_shared_options_are_explained_once(gptrs):
+    explained = "Keep at most this much of the weights"
+    assert explained in " ".join(gptrs("--help").out.split())
+    for command in ("generate", "forward", "trace", "embed", "validate", "bench generate"):
+        shown = " ".join(gptrs(*command.split(), "--help").out.split())
+        assert explained not in shown
+        pointer = shown.partition("Shared options, explained by `gptrs --help`: ")[2]
+        assert "--weight-budget" in pointer
+        assert "--json" in pointer
+
+
+def test_further_options_are_explained_where_all_are_asked_for(gptrs):
+    brief, whole = gptrs("generate", "--help").out, gptrs("generate", "--help-all").out
+    assert "--context-shift" in brief.partition("explained by --help-all:")[2]
+    explanation = "When the context is full"
+    assert explanation not in brief
+    assert explanation in whole
+    assert "Penalties:\n  --repetition-penalty X" in whole
+    assert set(brief.split()) - set(whole.split()) <= {"--help-all:", "Further", "explained"}
+
+
+def test_the_bare_command_says_how_to_begin(gptrs):
+    result = gptrs()
+    assert result.code == 0
+    assert len(result.out.splitlines()) < 20
+    for word in ('gptrs generate "def read"', "gptrs --help", *HELP_ORDER):
+        assert word in result.out
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("gptrs generate --backend re", {"ref"}),
+        ("gptrs generate --model de", {"demo"}),
+        ("gptrs run --override gel", {"gelu=portable", "gelu=benchmark"}),
+        ("gptrs -p no:num", {"no:numba"}),
+        ("gptrs inspect x --why canon", {"canonicalization"}),
+        ("gptrs tok", {"tokenize"}),
+    ],
+)
+def test_names_are_completed(gptrs_process, typed, expected):
+    words = typed.split()
+    asked = {
+        "_GPTRS_COMPLETE": "complete_bash",
+        "COMP_WORDS": typed,
+        "COMP_CWORD": f"{len(words) - 1}",
+    }
+    found = gptrs_process(environment=asked).out.split()
+    assert expected <= set(found)
+    assert all(name.startswith(words[-1]) for name in found)

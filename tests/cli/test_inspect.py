@@ -9,6 +9,7 @@ import pytest
 from blake3 import blake3
 from safetensors.numpy import load_file, save_file
 
+from fuzzing import tiny_gguf
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs_cli.inspect.checkpoint import byte_size, count
 
@@ -30,6 +31,7 @@ def test_json_describes_every_tensor(gptrs, model_directory):
         "tensors": len(tensors),
         "parameters": sum(array.size for array in tensors.values()),
         "bytes": sum(array.nbytes for array in tensors.values()),
+        "bits_per_weight": 32.0,
         "parameters_by_dtype": {"f32": sum(array.size for array in tensors.values())},
     }
     size = (model_directory / "model.safetensors").stat().st_size
@@ -42,6 +44,16 @@ def test_the_table_shows_types_as_programs_write_them(gptrs, model_directory):
     assert "transformer.wte.weight" in result.out
     assert "f32[300, 32]" in result.out
     assert "no values were read" in result.out
+
+
+def test_a_gguf_file(gptrs, tmp_path):
+    (tmp_path / "tiny.gguf").write_bytes(tiny_gguf.llama(("Q4_0",)))
+    report = gptrs("inspect", tmp_path / "tiny.gguf", "--json").json
+    (table,) = [each for each in report["tensors"] if each["name"] == "model.embed_tokens.weight"]
+    assert (table["dtype"], table["shape"], table["bytes"]) == ("Q4_0", [40, 32], 40 * 18)
+    shown = gptrs("inspect", tmp_path / "tiny.gguf").out
+    assert "Q4_0[40, 32]" in shown
+    assert "4.78 bits per weight" in shown
 
 
 def test_a_single_file_with_a_mix_of_dtypes(gptrs, tmp_path):

@@ -15,7 +15,7 @@ def by_name(records: list[dict]) -> dict[str, dict]:
 
 
 def test_plugins_as_json_are_the_contract(gptrs):
-    records = gptrs("list", "plugins", "--json").json
+    records = gptrs("list", "plugins", "--json").json["plugins"]
     assert all(record.keys() == RECORD for record in records)
     found = {(r["kind"], r["name"], r["distribution"], r["state"]) for r in records}
     assert ("backend", "ref", "gptrs-backend-ref", "available") in found
@@ -26,19 +26,21 @@ def test_plugins_as_json_are_the_contract(gptrs):
 
 def test_backends_as_json_name_the_default(gptrs, monkeypatch):
     monkeypatch.delenv("GPTRS_BACKEND")
-    backends = gptrs("list", "backends", "--json").json
+    backends = gptrs("list", "backends", "--json").json["backends"]
     assert all(record.keys() == RECORD | {"priority", "default"} for record in backends)
     default = [record for record in backends if record["default"]]
     assert [record["priority"] for record in default] == [max(r["priority"] for r in backends)]
 
 
 def test_the_environment_changes_the_default(gptrs):
-    default = [r["name"] for r in gptrs("list", "backends", "--json").json if r["default"]]
+    default = [
+        r["name"] for r in gptrs("list", "backends", "--json").json["backends"] if r["default"]
+    ]
     assert default == ["ref"]
 
 
 def test_models_are_kinds_and_bundled_models(gptrs):
-    kinds = {(r["kind"], r["name"]) for r in gptrs("list", "models", "--json").json}
+    kinds = {(r["kind"], r["name"]) for r in gptrs("list", "models", "--json").json["models"]}
     assert {("model", "gpt2"), ("demo_model", "demo")} <= kinds
 
 
@@ -48,7 +50,7 @@ def test_a_table_has_aligned_columns(gptrs, what):
     assert (result.code, result.err) == (0, "")
     header, *rows = result.out.splitlines()
     assert header == header.upper()
-    assert len(rows) == len(gptrs("list", what, "--json").json)
+    assert len(rows) == len(gptrs("list", what, "--json").json[what])
     state = header.index("STATE")
     assert all(row[state:].startswith("available ") for row in rows)
 
@@ -57,13 +59,15 @@ def test_a_disabled_plugin_is_listed_with_the_reason(gptrs):
     result = gptrs("-p", "no:ref", "list", "backends")
     assert "disabled" in result.out
     assert "backend `ref` is disabled: disabled as `ref`; leave out `-p no:ref`" in result.out
-    records = by_name(gptrs("list", "backends", "--json", "-p", "no:ref").json)
+    records = by_name(gptrs("list", "backends", "--json", "-p", "no:ref").json["backends"])
     assert records["ref"]["state"] == "disabled"
     assert records["ref"]["default"] is False
 
 
 def test_several_plugins_can_be_disabled_at_once(gptrs):
-    records = gptrs("-p", "no:gptrs-models", "list", "plugins", "-p", "no:ref", "--json").json
+    records = gptrs("-p", "no:gptrs-models", "list", "plugins", "-p", "no:ref", "--json").json[
+        "plugins"
+    ]
     disabled = {record["name"] for record in records if record["state"] == "disabled"}
     assert {"ref", "gpt2", "demo"} <= disabled
 

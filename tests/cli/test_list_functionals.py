@@ -20,7 +20,7 @@ def _implementation():
 
 def listed(outcome) -> dict[str, dict]:
     assert outcome.code == 0, outcome.err
-    return {row["name"]: row for row in outcome.json}
+    return {row["name"]: row for row in outcome.json["functionals"]}
 
 
 def test_json_is_the_contract(gptrs):

@@ -15,7 +15,7 @@ def test_each_way_of_calling_has_a_line(gptrs):
 
 
 def test_as_json_every_form_has_an_example_that_is_a_program(gptrs):
-    listed = gptrs("list", "patterns", "--json").json
+    listed = gptrs("list", "patterns", "--json").json["patterns"]
     by_name = {each["name"]: each["variants"] for each in listed}
     assert {"attention", "conv2d", "gelu", "layer_norm", "linear_activation"} <= by_name.keys()
     for variants in by_name.values():

@@ -65,7 +65,7 @@ def stranger(tmp_path, gptrs_process):
 
 
 def summaries(help_text: str) -> dict[str, str]:
-    _, _, commands = help_text.partition("\nCommands:\n")
+    _, _, commands = help_text.partition("\nCommands of plugins:\n")
     lines = [line.split(maxsplit=1) for line in commands.partition("\n\n")[0].splitlines()]
     return {name: summary for name, summary in lines}
 
@@ -74,7 +74,7 @@ def test_commands_are_part_of_the_help(stranger):
     result = stranger("--help")
     assert (result.code, result.err) == (0, "")
     assert summaries(result.out)["greet"] == "From stranger 1.0."
-    assert "Check the installation" in summaries(result.out)["doctor"]
+    assert "Check the installation" in result.out
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["list", "backends"]])
@@ -143,7 +143,9 @@ def test_a_broken_command_says_why_and_exits_with_4(stranger, command, words):
 
 
 def test_a_broken_command_stops_no_other(stranger):
-    records = {record["name"]: record for record in stranger("list", "plugins", "--json").json}
+    records = {
+        record["name"]: record for record in stranger("list", "plugins", "--json").json["plugins"]
+    }
     assert records["crash"]["state"] == "broken"
     assert "it crashed" in records["crash"]["reason"]
     table = stranger("list", "plugins")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -46,13 +47,36 @@ def test_run_has_it_too(gptrs, program):
     assert (found["origin"], found["backend"], found["runs"]) == ("run_program", "ref", 1)
 
 
-def test_a_folder_gets_both_forms(gptrs, program, tmp_path):
+def test_a_folder_gets_a_page_and_files_for_other_programs(gptrs, program, tmp_path):
     folder = tmp_path / "new" / "profile"
     result = gptrs("run", program, "--random-seed", 1, "--profile-out", folder)
     assert f"profile written to {folder}" in result.err
-    assert json.loads((folder / "profile.json").read_text())["programs"][0]["runs"] == 1
+    found = json.loads((folder / "profile.json").read_text())
+    assert (found["format"], found["version"]) == ("gptrs-profile", 1)
+    assert found["programs"][0]["runs"] == 1
     assert "run_program on ref" in (folder / "profile.txt").read_text()
-    assert len(list(folder.iterdir())) == 2
+    assert "run_program" in (folder / "report.html").read_text()
+    assert {each.name for each in folder.iterdir()} == {
+        "profile.json",
+        "profile.speedscope.json",
+        "profile.txt",
+        "report.html",
+        "trace.json",
+    }
+
+
+def test_nearly_all_time_of_a_command_is_attributed(gptrs, model_directory, tmp_path):
+    """Twice, as a busy machine can stop the process anywhere."""
+    shares, found = list[float](), dict[str, Any]()
+    for turn in range(2):
+        asked = ("--prompt-ids", "1,2", "--max-tokens", 8, "--profile-out", tmp_path / str(turn))
+        gptrs("generate", "--model", model_directory, *asked)
+        found = json.loads((tmp_path / str(turn) / "profile.json").read_text())
+        shares.append(found["attribution"]["attributed"])
+    assert max(shares) >= 0.95, found["attribution"]
+    names = {part["name"] for part in found["attribution"]["parts"]}
+    assert {"load model", "programs", "step", "choose token", "not attributed"} <= names
+    assert found["verdict"]["tokens"] == 8
 
 
 def test_a_folder_that_cannot_be_made_is_said_before_anything_runs(gptrs, program, tmp_path):

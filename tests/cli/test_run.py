@@ -50,7 +50,7 @@ def test_results_are_printed_with_name_type_and_values(gptrs, program, inputs):
 
 def test_json_has_what_scripts_rely_on(gptrs, program, inputs):
     fields = gptrs("run", program, "--input", inputs, "--json").json
-    assert fields.keys() == {"backend", "results", "seconds"}
+    assert fields.keys() == {"schema", "backend", "results", "seconds"}
     assert fields["backend"] == "ref"
     assert 0 < fields["seconds"] < 60
     assert fields["results"] == [
@@ -141,7 +141,7 @@ def test_each_failure_is_one_line_and_an_exit_code(
     assert result.err.count("\n") == 1
     assert sorted(os.listdir()) == before
     fields = gptrs("run", "p.ptir", *arguments, "--json").json
-    assert fields.keys() == {"code", "message", "hint"}
+    assert fields.keys() == {"schema", "code", "message", "hint"}
 
 
 @pytest.mark.parametrize(

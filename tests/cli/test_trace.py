@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +61,7 @@ def test_json_holds_the_same(gptrs, model_directory):
     result = gptrs("trace", "--model", model_directory, "--prompt", "the cat", "--json")
     assert (result.code, result.err) == (0, "")
     fields = result.json
-    assert fields.keys() == {"model", "kind", "backend", "inputs", "states", "timings"}
+    assert fields.keys() == {"schema", "model", "kind", "backend", "inputs", "states", "timings"}
     assert fields["inputs"] == ["prompt"]
     last = fields["states"][-1]
     assert last.keys() == {"name", "type", "mean", "std", "min", "max", "non_finite", "norm"}
@@ -132,3 +133,90 @@ def test_wrong_options_are_refused(gptrs, model_directory, options, code, messag
     assert result.code == code
     assert message in result.err
     assert result.out == ""
+
+
+def test_names_of_modules_are_listed(gptrs, model_directory):
+    result = gptrs("trace", "--model", model_directory, "--modules")
+    assert result.out.splitlines()[:3] == ["wte", "wpe", "h.0"]
+    assert gptrs("trace", "--model", model_directory, "--modules", "--json").json["modules"][2] == (
+        "h.0"
+    )
+
+
+def test_modules_and_attention_are_written(gptrs, model_directory, tmp_path):
+    out = tmp_path / "values.safetensors"
+    asked = ("--module", "h.*.mlp", "--attention", "--tokens", "5,9,2", "--out", out)
+    result = gptrs("trace", "--model", model_directory, *asked)
+    assert result.code == 0
+    assert "h.1.mlp.output" in result.out
+    archive = open_archive(out)
+    assert archive.read("h.0.mlp.input").shape == (1, 3, 32)
+    assert archive.read("h.0.attn.attention").shape[-2:] == (3, 3)
+    archive.close()
+
+
+def test_the_lens_shows_tokens_by_state(gptrs, model_directory):
+    asked = ("trace", "--model", model_directory, "--tokens", "5,9,2", "--logit-lens", 2)
+    assert "TOKEN 1" in gptrs(*asked).out
+    lens = gptrs(*asked, "--json").json["logit_lens"]
+    assert [len(tokens) for tokens in lens.values()] == [2, 2, 2]
+    assert set(lens["layer.0"][0]) == {"token", "probability", "text"}
+
+
+@pytest.fixture
+def kept(gptrs, model_directory, tmp_path) -> Path:
+    """The values of one run, and a file in which one of them is not as it was."""
+    out = tmp_path / "kept.npz"
+    asked = ("--module", "h.*", "--tokens", "5,9,2", "--out", out)
+    gptrs("trace", "--model", model_directory, *asked)
+    values = dict(np.load(out))
+    values["h.0.mlp.output"] = values["h.0.mlp.output"] + 0.5
+    np.savez(tmp_path / "wrong.npz", **values)
+    return out
+
+
+def test_a_run_agrees_with_itself(gptrs, model_directory, kept, backend):
+    asked = ("--module", "h.*", "--tokens", "5,9,2", "--against", kept, "--backend", backend.name)
+    result = gptrs("trace", "--model", model_directory, *asked)
+    assert result.code == 0, result.out
+    assert "agree to 0.0001 of their range" in result.out
+
+
+def test_the_first_mismatch_is_named_and_drawn(gptrs, model_directory, kept, tmp_path):
+    wrong, svg = kept.with_name("wrong.npz"), tmp_path / "errors.svg"
+    asked = ("trace", "--model", model_directory, "--module", "h.*", "--tokens", "5,9,2")
+    result = gptrs(*asked, "--against", wrong, "--svg", svg)
+    assert result.code == 1
+    assert "the first that differs by more than 0.0001: h.0.mlp.output" in result.out
+    root = ET.fromstring(svg.read_text())
+    bars = [each for each in root.iter() if each.get("class") in ("good", "bad")]
+    assert [bar.get("class") for bar in bars].count("bad") == 1
+    stopped = gptrs(*asked, "--against", wrong, "--stop-on-first-mismatch", "--json")
+    assert stopped.code == 1
+    found = stopped.json["comparison"]
+    assert found["first_mismatch"] == found["values"][-1]["name"] == "h.0.mlp.output"
+    assert found["agrees"] is False
+
+
+def test_a_comparison_needs_something_to_compare(gptrs, model_directory, tmp_path):
+    asked = ("trace", "--model", model_directory, "--tokens", "5,9,2")
+    assert gptrs(*asked, "--svg", tmp_path / "x.svg").code == 2
+    np.savez(tmp_path / "other.npz", x=np.ones(3, np.float32))
+    result = gptrs(*asked, "--against", tmp_path / "other.npz")
+    assert result.code == 2
+    assert "nothing to compare" in result.err
+    assert gptrs(*asked, "--against", tmp_path / "missing.npz").code == 3
+    unknown = gptrs(*asked, "--module", "h.0.mpl")
+    assert unknown.code == 2
+    assert "near it: `h.0.mlp`" in unknown.err
+
+
+def test_torch_computes_the_same_modules(gptrs, model_directory):
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    asked = ("--module", "h.0.*", "--tokens", "5,9,2", "--against", "torch", "--json")
+    result = gptrs("trace", "--model", model_directory, *asked)
+    assert result.code == 0, result.err
+    names = [value["name"] for value in result.json["comparison"]["values"]]
+    assert "h.0.mlp.output" in names
+    assert "layer.1" in names

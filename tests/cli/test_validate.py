@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from collections.abc import Iterator
@@ -23,6 +24,7 @@ from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_resnet import PREPROCESSOR, save_tiny_resnet
 
 FIELDS = {
+    "schema",
     *("model", "kind", "backend", "reference", "inputs", "tolerance", "agrees", "output"),
     *("images", "top1", "top5", "cosine", "greedy", "layers", "first_layer", "timings"),
 }
@@ -43,9 +45,26 @@ def test_without_torch_the_error_says_what_to_install(gptrs, model_directory, mo
     monkeypatch.delitem(sys.modules, "gptrs_cli.validate.torch_reference", raising=False)
     monkeypatch.setitem(sys.modules, "torch", None)
     result = gptrs("validate", "--model", model_directory)
-    assert result.code == 2
+    assert result.code == 4
     assert "`gptrs validate` needs torch and transformers" in result.err
-    assert result.err.endswith("pip install 'gptrs-cli[torch]'\n")
+    assert "pip install 'pillow>=" in result.err
+    assert "'torch>=" in result.err
+
+
+def test_where_pillow_alone_is_missing_that_is_said(gptrs, model_directory, monkeypatch):
+    monkeypatch.setattr(importlib, "import_module", _no_pillow)
+    result = gptrs("validate", "--model", model_directory)
+    assert result.code == 4
+    assert "Pillow alone is missing" in result.err
+
+
+_import_module = importlib.import_module
+
+
+def _no_pillow(name: str, package: str | None = None):
+    if name != "gptrs_cli.validate.torch_reference":
+        return _import_module(name, package)
+    raise ModuleNotFoundError(f"No module named 'PIL' ({name})", name="PIL")
 
 
 @contextmanager

@@ -51,11 +51,11 @@ def test_the_calls_of_the_api_name_the_package_that_is_missing():
     assert run.returncode == 0, run.stderr
     lines = run.stdout.splitlines()
     assert len(lines) == 2
-    assert all("run `pip install gptrs-conformance`" in line for line in lines)
+    assert all("gptrs-conformance`" in line for line in lines)
 
 
 def test_the_command_names_the_package_that_is_missing():
     run = python(COMMAND)
     assert run.returncode == 2
-    assert "pip install gptrs-conformance" in run.stderr
+    assert "gptrs-conformance`" in run.stderr
     assert "Traceback" not in run.stderr

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +15,14 @@ import numpy as np
 import pytest
 
 from gptrs.backend.protocol import Backend, InputRole
-from gptrs.errors import UnsupportedError, UsageError
+from gptrs.errors import BackendError, PluginError, UnsupportedError, UsageError
 from gptrs.ir import OPS, Program, dtypes
 from gptrs.ir.dtypes import DType
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_conformance import kit
 from gptrs_conformance.check import Check, CheckFailure
-from gptrs_conformance.kit import LEVELS, checks_of, run_check, run_conformance
+from gptrs_conformance.isolated import run_isolated
+from gptrs_conformance.kit import LEVELS, Plan, checks_of, run_check, run_conformance
 from gptrs_conformance.op_case import ROWS, cases, rows
 from gptrs_conformance.tolerance import EXACT, Tolerance
 
@@ -113,7 +117,7 @@ def test_report_and_progress(reference: Backend, monkeypatch: pytest.MonkeyPatch
     report = run_conformance(
         reference, "core", progress=lambda done, total, name: steps.append((done, total, name))
     )
-    assert steps == [(0, 3, "add"), (1, 3, "neg"), (2, 3, "ok"), (3, 3, "")]
+    assert (steps[0], steps[-2:]) == ((0, 37, "add"), [(36, 37, "ok"), (37, 37, "")])
     assert report.checks == {"ok": "pass"}
     assert report.share_covered() == 1
     assert report.seconds > 0
@@ -157,6 +161,52 @@ def test_the_kit_survives_faulty_backends_and_reports_them(fault):
     assert any(reason in failure for failure in map(str, report.failures)), report.failures
     checks = {check.name: run_check(backend, check) for check in checks_of("core")}
     assert {outcome.status for outcome in checks.values()} <= {"fail", "refused"}
+
+
+ENDINGS = {
+    "exits": (lambda: os._exit(0), "it ended the process with exit code 0"),
+    "crashes": (lambda: os.kill(os.getpid(), signal.SIGKILL), "it was ended by SIGKILL"),
+}
+
+
+@pytest.mark.parametrize("ending", ENDINGS)
+def test_a_backend_that_ends_its_process_is_a_failure_of_the_case(ending) -> None:
+    end, said = ENDINGS[ending]
+
+    class Ending(RefBackend):
+        def compile(self, program: Program, roles: Sequence[InputRole]) -> Any:
+            if any(step.op.name in ("exp", "tanh") for step in program.main.body.walk()):
+                end()
+            return super().compile(program, roles)
+
+    steps: list[tuple[int, int, str]] = []
+    report = run_isolated(
+        lambda: nullcontext(Ending()),
+        Plan(ops=["exp", "neg", "tanh"]),
+        progress=lambda done, total, name: steps.append((done, total, name)),
+    )
+    assert [failure.name for failure in report.failures] == ["exp", "tanh"]
+    assert all(failure.dtype and failure.case for failure in report.failures)
+    assert all(failure.reason.startswith(said) for failure in report.failures)
+    assert "; the cases of `exp` after it were not run" in report.failures[0].reason
+    assert set(report.coverage["neg"].values()) == {"pass"}
+    assert report.backend == "ref"
+    total = len(Plan(ops=["exp", "neg", "tanh"]).steps())
+    assert (steps[0], steps[-1]) == ((0, total, "exp"), (total, total, ""))
+    assert [name for _, _, name in steps].count("neg") == 18
+
+
+def test_a_backend_that_cannot_be_made_in_a_child_is_an_error() -> None:
+    def ends() -> AbstractContextManager[Backend]:
+        os._exit(3)
+
+    def raises() -> AbstractContextManager[Backend]:
+        raise PluginError("it is broken", hint="mend it")
+
+    with pytest.raises(BackendError, match="making the backend ended the process with exit code 3"):
+        run_isolated(ends, Plan(level="smoke"))
+    with pytest.raises(PluginError, match="it is broken; mend it"):
+        run_isolated(raises, Plan(level="smoke"))
 
 
 def test_rows_are_registered_once() -> None:

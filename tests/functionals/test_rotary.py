@@ -20,6 +20,7 @@ def _on_backend(backend):
         yield
 
 
+LONG, SHORT = (tuple(1 + i * step for i in range(DEPTH // 2)) for step in (0.5, 0.01))
 SCALINGS: dict[str, tuple[RotaryScaling, dict[str, object]]] = {
     "linear": (F.LinearScaling(4.0), {"rope_type": "linear", "factor": 4.0}),
     "dynamic": (F.DynamicScaling(2.0, LONGEST), {"rope_type": "dynamic", "factor": 2.0}),
@@ -52,6 +53,10 @@ SCALINGS: dict[str, tuple[RotaryScaling, dict[str, object]]] = {
             "high_freq_factor": 4.0,
         },
     ),
+    "longrope": (
+        F.LongRopeScaling(LONG, SHORT, 8.0, 16),
+        {"rope_type": "longrope", "long_factor": [*LONG], "short_factor": [*SHORT]},
+    ),
 }
 
 
@@ -59,7 +64,7 @@ def _theirs(settings: dict[str, object], length: int | None) -> tuple[np.ndarray
     transformers = pytest.importorskip("transformers", reason="parity needs transformers")
     rope = pytest.importorskip("transformers.modeling_rope_utils")
     parameters = {"rope_theta": THETA, **settings}
-    if settings["rope_type"] in ("yarn", "llama3"):
+    if settings["rope_type"] in ("yarn", "llama3", "longrope"):
         parameters["original_max_position_embeddings"] = 16
     config = transformers.LlamaConfig(
         hidden_size=2 * DEPTH,
@@ -85,9 +90,9 @@ def test_frequencies_are_those_of_transformers(name, length):
 
 
 @pytest.mark.parametrize("length", [1, LONGEST, LONGEST + 1, 1000])
-@pytest.mark.parametrize("name", ["dynamic", "llama3"])
+@pytest.mark.parametrize("name", ["dynamic", "llama3", "longrope"])
 def test_a_length_that_is_a_tensor(name, length):
-    """One compiled step serves all lengths; only the dynamic scaling depends on them."""
+    """One compiled step serves all lengths; two of the scalings depend on them."""
     scaling, _ = SCALINGS[name]
     step = gptrs.jit(lambda n: F.rotary_frequencies(DEPTH, THETA, scaling, n))
     found = step(gptrs.tensor(np.int64(length))).numpy()
@@ -254,6 +259,15 @@ REFUSALS = [
     (
         lambda: F.YarnScaling(2.0, 8, beta_fast=1, beta_slow=2),
         "`YarnScaling` needs 0 < beta_slow <= beta_fast, got 2 and 1",
+    ),
+    (
+        lambda: F.LongRopeScaling((1.0, 2.0), (1.0,), 2.0, 8),
+        "`LongRopeScaling` needs as many positive factors for long texts as for short ones,"
+        " got 2 and 1",
+    ),
+    (
+        lambda: F.rotary_frequencies(6, scaling=F.LongRopeScaling((1.0,), (1.0,), 2.0, 8)),
+        "`LongRopeScaling` needs 3 factors for 6 rotated components, got 1",
     ),
     (
         lambda: F.Llama3Scaling(2.0, 4.0, 4.0, 8),

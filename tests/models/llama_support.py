@@ -29,6 +29,13 @@ YARN = {
     "original_max_position_embeddings": 32,
 }
 MINISTRAL3 = {**YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10000.0,
+    "long_factor": [1.0, 2.5, 4.0, 7.0],
+    "short_factor": [1.0, 1.1, 1.2, 1.5],
+    "original_max_position_embeddings": 64,
+}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {
@@ -123,7 +130,11 @@ def save_llama(folder: Path, kind: str = "Llama", **settings: object) -> Path:
         "eos_token_id": None,
         "pad_token_id": None,
     }
-    config = getattr(transformers, f"{kind}Config")(**{**defaults, **settings})
+    made = getattr(transformers, f"{kind}Config")
+    if hasattr(made, "attribute_map"):  # GPT-J has other names: a setting is given once
+        own = {name for name in made.attribute_map if made.attribute_map[name] in settings}
+        defaults = {name: value for name, value in defaults.items() if name not in own}
+    config = made(**{**defaults, **settings})
     torch.manual_seed(7)
     model = getattr(transformers, str(saved_as))(config)
     # transformers starts biases at 0 and norms at 1: that would hide mistakes

@@ -42,6 +42,15 @@ def test_logits(gpt2_directory, backend_name):
         _assert_close(model.forward(tokens), torch_logits(gpt2_directory, tokens))
 
 
+def test_a_head_of_its_own_in_a_file_that_ties_it_is_used(tmp_path, backend_name):
+    folder = save_gpt2(tmp_path / "untied", tie_word_embeddings=False)
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"tie_word_embeddings": false,', ""))
+    tokens = _tokens(1, 12)
+    model = gptrs.load_model(folder, backend=backend_name)
+    _assert_close(model.forward(tokens), torch_logits(folder, tokens))
+
+
 def test_greedy_tokens(gpt2_directory, backend_name):
     model = gptrs.load_model(gpt2_directory, backend=backend_name)
     prompt = _tokens(1, 9)[0].tolist()

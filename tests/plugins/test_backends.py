@@ -197,7 +197,7 @@ def test_a_disabled_backend_is_skipped_without_a_word(backends, caplog):
 
 def test_without_any_backend_the_error_says_what_to_install(install):
     configure()
-    with pytest.raises(BackendError, match=r"no backend is available; .*pip install gptrs"):
+    with pytest.raises(BackendError, match=r"no backend is available; .*gptrs-backend-numba`"):
         get_backend()
     with pytest.raises(PluginError, match="there is no backend `x`; available: none"):
         get_backend("x")

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gptrs.api import BackendPlugin, DemoModelPlugin, ModelPlugin, PluginError
+import gptrs
+from gptrs.api import BackendPlugin, DemoModelPlugin, ModelPlugin, PluginError, UsageError
 from gptrs.functionals.dispatch.registry import find_implementation
 from gptrs.plugins.functionals import PluginImplementations
 from gptrs.plugins.manager import configure, origin_of
@@ -202,6 +203,12 @@ def test_an_implementation_of_two_packages_under_one_name_is_an_error(install):
     configure()
     with pytest.raises(PluginError, match=r"`gelu.fast` is that of several packages: `one-dist"):
         find_implementation("gelu", "fast")
+    chosen = find_implementation("gelu", "two-dist:fast")
+    assert (chosen.name, chosen.function.__module__) == ("two-dist:fast", "two")
+    with gptrs.overrides({"gelu": "prefer=one_dist:fast"}):
+        assert gptrs.functionals.gelu(gptrs.tensor([3.0])).item() == 3.0
+    with pytest.raises(UsageError, match="functional `gelu` has no implementation `x-dist:fast`"):
+        find_implementation("gelu", "x-dist:fast")
 
 
 def test_an_implementation_does_not_end_the_program(install):

@@ -33,6 +33,12 @@ GOOD: dict[str, Any] = {"name": "x", "summary": "a plugin", "api": "0.1", "facto
         ("1.10", "1.4", True),
         ("1.4", "0.4", False),
         ("2.0", "1.9", False),
+        ("0.2", ">=0.1,<0.3", True),
+        ("0.1", ">=0.1,<0.3", True),
+        ("0.3", ">= 0.1, < 0.3", False),
+        ("1.0", ">=0.1,<2.0", True),
+        ("0.10", ">=0.9,<0.11", True),
+        ("0.1", ">=0.2,<0.3", False),
     ],
 )
 def test_api_versions_that_fit(ours: str, theirs: str, fits: bool, monkeypatch: pytest.MonkeyPatch):
@@ -64,6 +70,8 @@ def test_well_formed(cls: Any, fields: dict[str, Any]):
         (ModelPlugin, {"name": 3}, r"`ModelPlugin.name` .*, got 3"),
         (ModelPlugin, {"summary": "two\nlines"}, r"`ModelPlugin.summary` must be one line"),
         (ModelPlugin, {"api": "1"}, r"`ModelPlugin.api` must be a version"),
+        (ModelPlugin, {"api": ">=0.1"}, r"got \'>=0.1\'"),
+        (ModelPlugin, {"api": ">=0.3,<0.3"}, r"must be a range with a version in it"),
         (ModelPlugin, {"api": 0.1}, r"`ModelPlugin.api` must be a version"),
         (ModelPlugin, {"factory": "a.b"}, r'`ModelPlugin.factory` must be "module:callable"'),
         (ModelPlugin, {"factory": "a-b:c"}, r"`ModelPlugin.factory`"),

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from gptrs.plugins.entry_points import LARGEST_FILE, MOST_ENTRIES
+from gptrs.plugins.entry_points import LARGEST_FILE, MOST_ENTRIES, Metadata, metadata_of
 from gptrs.plugins.manager import configure
 
 GOOD = """
@@ -94,9 +94,20 @@ def test_damaged_metadata_leaves_the_name_of_the_folder(install, tmp_path, kind)
         os.mkfifo(metadata)
     elif kind == "bytes":
         metadata.write_bytes(b"Metadata\xff")
+    assert metadata_of("bad-dist") == Metadata("", ())
     (record,) = configure().records()
     assert (record.distribution, record.version) == ("bad_dist", "1.0")
     assert record.state == "available"
+
+
+def test_metadata_has_the_version_and_all_requirements(install, tmp_path):
+    install("good-dist", {})
+    metadata = tmp_path / "good_dist-1.0.dist-info" / "METADATA"
+    metadata.write_text(
+        "Name: good-dist\nVersion: 1.0\nRequires-Dist: a>=1\nRequires-Dist: b\n\nx: y"
+    )
+    assert metadata_of("good-dist") == Metadata("1.0", ("a>=1", "b"))
+    assert metadata_of("no-such-dist") is None
 
 
 def test_a_file_may_be_a_link(install, tmp_path):

@@ -14,7 +14,6 @@ from gptrs.runtime.measure.bench_cases import (
     KnownPrefill,
     Prefill,
     random_prompts,
-    tokens_of,
 )
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
 from gptrs.runtime.measure.rows import Measure
@@ -154,12 +153,14 @@ class SlowPeer:
 
 
 def test_forward_stands_alone(model):
-    rows = ModelBench(model, 1, rounds=1).forward(tokens_of(4, 10))
-    assert [(row.work, row.peer_name) for row in rows] == [
-        ("load", None),
-        ("compile and first forward of [1, 4]", None),
-        ("forward of [1, 4]", None),
+    rows = ModelBench(model, 1, rounds=1).forward(np.array([[1, 2, 3, 4]]))
+    assert [(row.work, row.peer_name, row.unit) for row in rows] == [
+        ("load", None, "s"),
+        ("compile and first forward of [1, 4]", None, "s"),
+        ("forward of [1, 4]", None, "s"),
+        ("forward of [1, 4], rate", None, "tok/s"),
     ]
+    assert rows[3].ours == pytest.approx(4 / rows[2].ours)
 
 
 def test_peers_stand_beside_us(model):
@@ -227,13 +228,6 @@ def test_prompts_differ_and_are_the_same_each_time(model):
     assert found[0] != found[2]
     assert found == [next(again) for _ in range(4)]
     assert next(random_prompts([5, 2], 50, seed=1)) != found[0]
-
-
-def test_made_up_tokens_are_known_and_the_same():
-    tokens = tokens_of(100, 7)
-    assert tokens.shape == (1, 100)
-    assert set(np.unique(tokens)) == set(range(7))
-    np.testing.assert_array_equal(tokens, tokens_of(100, 7))
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gptrs.errors import GptrsError
+from gptrs.errors import MissingLibraryError
 from gptrs.runtime.chat import template
 from gptrs.runtime.chat.render_worker import RenderWorker, WorkerError, worker
 from gptrs.runtime.chat.template import ChatTemplate, ChatTemplateError
@@ -137,5 +137,5 @@ print(worker._process.pid, flush=True)
 
 def test_without_jinja_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(template.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(GptrsError, match="chat templates need Jinja"):
+    with pytest.raises(MissingLibraryError, match="chat templates need Jinja"):
         ECHO.render(MESSAGES)

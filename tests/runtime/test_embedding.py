@@ -81,6 +81,22 @@ def test_normalization_can_be_asked_for_and_left_out(plain, tmp_path):
         np.testing.assert_allclose(gptrs.embed(model, TEXTS, normalize=choice), expected, atol=1e-6)
 
 
+def test_vectors_are_as_short_as_the_files_say(plain, tmp_path):
+    whole = gptrs.embed(gptrs.load_model(plain, backend="ref"), TEXTS)
+    folder = save_sentence_bert(tmp_path / "m", MEAN)
+    write_json(folder / "config_sentence_transformers.json", {"truncate_dim": 5})
+    model = gptrs.load_model(folder, backend="ref")
+    np.testing.assert_array_equal(gptrs.embed(model, TEXTS), whole[:, :5])
+    asked = gptrs.embed(model, TEXTS, normalize=True)
+    np.testing.assert_allclose(asked, unit(whole[:, :5]), atol=1e-6)
+    folder = save_sentence_bert(tmp_path / "n", MEAN, module("Normalize", "2_Normalize"))
+    write_json(folder / "config_sentence_transformers.json", {"truncate_dim": 5})
+    model = gptrs.load_model(folder, backend="ref")
+    for choice, expected in ((None, unit(whole)), (True, asked), (False, whole)):
+        found = gptrs.embed(model, TEXTS, normalize=choice)
+        np.testing.assert_allclose(found, expected[:, :5], atol=1e-6)
+
+
 @pytest.mark.parametrize(
     ("config", "modes"),
     [

@@ -104,6 +104,7 @@ def test_a_list_that_is_no_strict_json(folder, text):
         ),
         ("config_sentence_transformers.json", {"prompts": {"a": "b" * 10_001}}, "at most 10000 ch"),
         ("config_sentence_transformers.json", {"default_prompt_name": 1}, "must be a string"),
+        ("config_sentence_transformers.json", {"truncate_dim": 0}, "integer >= 1"),
         ("config_sentence_transformers.json", {"model_type": "SparseEncoder"}, "`model_type` in"),
     ],
 )

@@ -41,14 +41,34 @@ def test_a_prompt_beyond_the_length_that_the_model_asks_for():
         configured_max_tokens({"max_length": 3}, prompt_length=3)
 
 
+@pytest.mark.parametrize(
+    ("settings", "top_k"),
+    [
+        ({"do_sample": True, "temperature": 0.6}, 50),
+        ({"do_sample": True, "top_k": None}, 50),
+        ({"do_sample": True, "top_k": 7}, 7),
+        ({"do_sample": True, "top_k": 0}, None),
+        ({"do_sample": False}, None),
+        ({}, None),
+    ],
+)
+def test_a_model_that_samples_does_so_among_as_many_tokens_as_in_transformers(settings, top_k):
+    assert configured_sampling(settings, temperature=0.5).top_k == top_k
+    assert configured_sampling(settings, temperature=0.5, top_k=0).top_k is None
+
+
 def test_suppressed_tokens_are_read():
     settings = {
         "suppress_tokens": [1, 2],
         "begin_suppress_tokens": [3],
         "min_new_tokens": 4,
         "no_repeat_ngram_size": 2,
+        "min_length": 9,
+        "bad_words_ids": [[1], [2, 3]],
     }
-    assert configured_suppression(settings) == Suppression((1, 2), (3,), 4, 2)
+    words = ((1,), (2, 3))
+    expected = Suppression((1, 2), (3,), 4, 2, min_length=9, bad_words=words)
+    assert configured_suppression(settings) == expected
     assert configured_suppression({"suppress_tokens": None}) == Suppression()
 
 
@@ -69,6 +89,9 @@ def test_stop_strings_are_read(settings, stops):
         (configured_suppression, {"suppress_tokens": 5}),
         (configured_suppression, {"begin_suppress_tokens": ["a"]}),
         (configured_suppression, {"min_new_tokens": 1.5}),
+        (configured_suppression, {"bad_words_ids": [1, [2]]}),
+        (configured_suppression, {"bad_words_ids": [[]]}),
+        (configured_suppression, {"bad_words_ids": "a"}),
         (configured_suppression, {"no_repeat_ngram_size": -2}),
         (configured_sampling, {"do_sample": True, "top_k": 2.5}),
         (configured_sampling, {"min_p": 3}),

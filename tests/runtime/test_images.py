@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gptrs.errors import ModelError, UsageError
+from gptrs.errors import MissingLibraryError, ModelError
 from gptrs.runtime.images import decoding as images
 from gptrs.runtime.images.decoding import read_image
 
@@ -24,6 +24,16 @@ PIXELS = np.random.default_rng(4).integers(0, 256, (23, 31, 3), np.uint8)
 def _saved(path: Path, image, **options: object) -> Path:
     image.save(path, **options)
     return path
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether Pillow itself reads it: old ones do not."""
+    try:
+        with Image.open(path) as image:
+            image.load()
+    except OSError:
+        return False
+    return True
 
 
 def _theirs(path: Path) -> np.ndarray:
@@ -50,6 +60,8 @@ def test_every_mode_is_read_as_transformers_reads_it(tmp_path, mode):
     else:
         image = Image.fromarray(PIXELS).convert(mode)
     path = _saved(tmp_path / f"a.{_FORMATS.get(mode, 'png')}", image)
+    if mode == "YCbCr" and not _is_whole(path):
+        pytest.skip("this Pillow cannot read the YCbCr TIFF that it writes")
     np.testing.assert_array_equal(read_image(path), _theirs(path))
 
 
@@ -183,7 +195,7 @@ def test_paths_that_are_no_files_are_refused(tmp_path):
 def test_without_pillow_the_error_says_what_to_install(tmp_path, monkeypatch):
     path = _saved(tmp_path / "a.png", Image.fromarray(PIXELS))
     monkeypatch.setitem(sys.modules, "PIL.Image", None)
-    with pytest.raises(UsageError, match=r"needs Pillow.*pip install 'gptrs-core\[images\]'"):
+    with pytest.raises(MissingLibraryError, match=r"needs Pillow.*pip install .pillow>="):
         read_image(path)
 
 

@@ -120,3 +120,11 @@ def test_whether_there_is_a_tokenizer_is_decided_once(tmp_path, there):
 def test_an_unknown_backend_is_refused(directory):
     with pytest.raises(PluginError, match="there is no backend `abacus`"):
         load_model(directory, backend="abacus")
+
+
+def test_the_kind_in_a_file_is_no_misspelling_of_another_one(tmp_path):
+    folder = save_tiny_gpt2(tmp_path / "tiny", model_type="gpt3")
+    with pytest.raises(ModelError) as caught:
+        load_model(folder, "ref")
+    assert "there is no model kind `gpt3`" in str(caught.value)
+    assert "did you mean" not in str(caught.value)

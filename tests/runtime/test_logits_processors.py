@@ -78,6 +78,27 @@ def test_early_ends_are_those_of_transformers(transformers, count):
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("more", [2, 3, 5, 6])
+def test_ends_before_a_whole_length_are_those_of_transformers(transformers, more):
+    length = len(PROMPT) + more
+    expected = theirs(transformers.MinLengthLogitsProcessor(length, list(ENDS)), SAID)
+    ours = applied(Sampling(), Suppression(min_length=length), SAID)
+    np.testing.assert_array_equal(ours, expected)
+    both = applied(Sampling(), Suppression(min_length=length, min_new_tokens=1), SAID)
+    np.testing.assert_array_equal(both, applied(Sampling(), Suppression(min_new_tokens=1), SAID))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("said", [[], SAID, [7], [2] * 3], ids=str)
+def test_bad_words_are_those_of_transformers(transformers, said):
+    words = [[8], [7, 1, 4], [7, 1, 6], [3, 9, 11], [9, 12], [7, 13], [2, 2, 14], [5], [5, 5]]
+    words += [[0] * 20, [3, 7, 3, 9, 15]]
+    processor = transformers.NoBadWordsLogitsProcessor(words, eos_token_id=5)
+    ours = applied(Sampling(), Suppression(bad_words=tuple(map(tuple, words))), said)
+    np.testing.assert_array_equal(ours, theirs(processor, said))
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("said", [[], SAID], ids=str)
 def test_suppressed_tokens_are_those_of_transformers(transformers, said):
     make = transformers.SuppressTokensAtBeginLogitsProcessor

@@ -12,7 +12,8 @@ from gptrs.backend.profiled import KernelRun
 from gptrs.capture.events.trace import CompileEnd, CompileStart, KernelEvent, RunEnd
 from gptrs.errors import ExecutionError
 from gptrs.ir import parse_program
-from gptrs.runtime.observe.profile import MOST_ROWS, Profile, profiling
+from gptrs.runtime.observe.profile import MOST_ROWS, Profile
+from gptrs.runtime.observe.profile_files import profiling
 
 PROGRAM = """
 ptir.v0.5
@@ -68,6 +69,8 @@ def test_kernels_are_summed_by_program_and_over_all():
         "share": 0.5,
         "bytes": None,
         "gb_per_s": None,
+        "operations": None,
+        "gflop_per_s": None,
     }
     assert (light["calls"], light["seconds"], light["bytes"]) == (3, 1.0, 1_500_000_000)
     assert light["gb_per_s"] == 1.5

@@ -211,3 +211,14 @@ def test_a_template_that_repeats_the_text_is_refused(nested):
     assert TextTokenizer(tokenizer(1), "t.json").encode_within("a", 1) == [0]
     with pytest.raises(ModelError, match="a post-processor that repeats the text 50 times"):
         TextTokenizer(tokenizer(50), "t.json")
+
+
+def test_a_panic_while_decoding_is_one_error_and_prints_nothing(capfd):
+    model = {"type": "WordLevel", "vocab": {"": 0, "a": 1}, "unk_token": "a"}
+    decoder = {"type": "Strip", "content": "x", "start": 0, "stop": 1}
+    data = json.dumps({"model": model, "decoder": decoder}).encode()
+    tokenizer = TextTokenizer(data, "t.json")
+    assert tokenizer.decode([1]) == "a"
+    with pytest.raises(ModelError, match=r"`t\.json`.*index out of bounds"):
+        tokenizer.decode([0])
+    assert capfd.readouterr().err == ""

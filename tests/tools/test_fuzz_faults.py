@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -9,11 +11,12 @@ from pathlib import Path
 import pytest
 
 import fuzz_faults
+import soak
 from fuzzing import fault_writers
-from fuzzing.fault_writers import Writer
+from fuzzing.cache_damage import damage
 
 TOOL = Path(fuzz_faults.__file__)
-COUNTS = {"kill": 5, "full-disk": 5, "swapped": 1, "threads": 10, "fork": 20}
+COUNTS = {"kill": 20, "full-disk": 20, "damaged": 1, "threads": 4, "fork": 10}
 
 
 @pytest.mark.slow
@@ -31,15 +34,39 @@ def test_every_fault_has_a_short_run():
 
 
 def test_a_flaw_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
-    def torn(folder: Path, number: int) -> None:
-        (folder / "x").write_bytes(bytes([number]) * 10 + b"?")
-
-    def read(folder: Path) -> int | None:
+    def wrong(dice: random.Random, folder: Path) -> str:
         raise AssertionError("a torn file")
 
-    monkeypatch.setattr(fuzz_faults, "WRITERS", {"npz": Writer(torn, read)})
-    assert fuzz_faults.main(["full-disk", "--count", "1", "--seed", "1"]) == 1
-    assert "full-disk    1 flaw" in capsys.readouterr().out
+    monkeypatch.setattr(fuzz_faults, "FAULTS", {"kill": wrong})
+    assert fuzz_faults.main(["kill", "--count", "2", "--seed", "1"]) == 1
+    out = capsys.readouterr().out
+    assert "AssertionError: a torn file" in out
+    assert "kill         2 flaw" in out
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_damage_changes_a_cache(tmp_path: Path, seed: int):
+    for name in ("a/x", "a/y", "b/z"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(name.encode() * 100)
+    assert damage(random.Random(seed), tmp_path) != "nothing"
+
+
+def test_a_soak_tells_what_grows(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    kept: list[bytes] = []
+    turns = {
+        "load": lambda dice: lambda: kept.append(os.urandom(1 << 20)),
+        "generate": lambda dice: list,
+    }
+    monkeypatch.setattr(soak, "KINDS", turns)
+    assert soak.main(["--load", "40", "--generate", "40"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines if "turns" in line] == [
+        "load      40 turns, grew",
+        "generate  40 turns, flat",
+    ]
 
 
 @pytest.mark.parametrize("name", fault_writers.WRITERS)

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.ops import quantization
-from gptrs.ir.ops.quantization import Dequantize, Quantize, Requantize
+from gptrs.ir.ops.quantization import (
+    Dequantize,
+    DequantizeAffine,
+    Quantize,
+    Requantize,
+    UnpackBits,
+)
 from gptrs.ir.packed_int4 import pack_int4, unpack_int4
 
 GOOD = [
@@ -22,6 +28,14 @@ GOOD = [
     (Dequantize(dtypes.f32), "si8[2, 3] f32[] si32[]", "f32[2, 3]"),
     (Dequantize(dtypes.bf16, axis=0), "ui32[2, 3] f64[2] si32[2]", "bf16[2, 3]"),
     (Dequantize(dtypes.f16, 1, 3), "ui4[2, 3] f16[2, 1] si32[2, 1]", "f16[2, 3]"),
+    (Dequantize(dtypes.f32, 1, 3), "ui8[2, 3] f16[2, 1] si32[]", "f32[2, 3]"),
+    (Dequantize(dtypes.f32, axis=0), "ui8[2, 3] f16[] si32[2]", "f32[2, 3]"),
+    (DequantizeAffine(dtypes.f32), "si8[2, 3] f32[] f16[]", "f32[2, 3]"),
+    (DequantizeAffine(dtypes.f16, 1, 3), "ui4[2, 6] f16[2, 2] bf16[2, 2]", "f16[2, 6]"),
+    (DequantizeAffine(dtypes.f64, axis=1), "ui8[2, 3] f16[3] f32[]", "f64[2, 3]"),
+    (UnpackBits(4, 1), "ui8[2, 3]", "ui8[2, 6]"),
+    (UnpackBits(5, 0), "ui8[5, 3]", "ui8[8, 3]"),
+    (UnpackBits(8, 0), "ui8[0]", "ui8[0]"),
     (Requantize(dtypes.ui8), "si32[5] f32[] si32[] f32[] si32[]", "ui8[5]"),
     (Requantize(dtypes.si8, axis=0), "si32[5] f32[5] si32[5] f32[] si32[]", "si8[5]"),
     (Requantize(dtypes.si8, axis=0), "si32[5] f32[] si32[] f32[5] si32[5]", "si8[5]"),
@@ -61,18 +75,13 @@ BAD = [
     ),
     (
         Quantize(dtypes.si8, axis=1),
-        "f32[2, 3] f32[3] si32[]",
-        "`quantize` of f32[2, 3], f32[3], si32[] needs a scale and a zero point of [3]",
-    ),
-    (
-        Quantize(dtypes.si8, axis=1),
-        "f32[2, 3] f32[] si32[]",
-        "`quantize` of f32[2, 3], f32[], si32[] needs a scale and a zero point of [3]",
+        "f32[2, 3] f32[2] si32[]",
+        "`quantize` of f32[2, 3], f32[2], si32[] needs a scale and a zero point of [3] or []",
     ),
     (
         Quantize(dtypes.si8, 1, 3),
         "f32[2, 6] f32[2] si32[2]",
-        "`quantize` of f32[2, 6], f32[2], si32[2] needs a scale and a zero point of [2, 2]",
+        "`quantize` of f32[2, 6], f32[2], si32[2] needs a scale and a zero point of [2, 2] or []",
     ),
     (
         Quantize(dtypes.si8, axis=2),
@@ -115,6 +124,38 @@ BAD = [
         "`dequantize` of ui64[2] needs an integer type of at most 32 bits in place of ui64",
     ),
     (
+        DequantizeAffine(dtypes.f32),
+        "si8[2] f32[] si32[]",
+        "`dequantize_affine` of si8[2], f32[], si32[] needs a float type in place of si32",
+    ),
+    (
+        DequantizeAffine(dtypes.f32, 0, 2),
+        "si8[4] f32[2] f32[4]",
+        "`dequantize_affine` of si8[4], f32[2], f32[4] needs a scale and a bias of [2] or []",
+    ),
+    (
+        DequantizeAffine(dtypes.f32),
+        "f32[2] f32[] f32[]",
+        "`dequantize_affine` of f32[2] needs an integer type of at most 32 bits in place of f32",
+    ),
+    (UnpackBits(4, 0), "si8[2]", "`unpack_bits` of si8[2] needs bytes, ui8"),
+    (
+        UnpackBits(9, 0),
+        "ui8[9]",
+        "`unpack_bits` of ui8[9] cannot unpack integers of 9 bits, only of 1 to 8",
+    ),
+    (
+        UnpackBits(0, 0),
+        "ui8[9]",
+        "`unpack_bits` of ui8[9] cannot unpack integers of 0 bits, only of 1 to 8",
+    ),
+    (UnpackBits(4, 1), "ui8[2]", "`unpack_bits` of ui8[2] has no axis 1"),
+    (
+        UnpackBits(3, 0),
+        "ui8[4]",
+        "`unpack_bits` of ui8[4] cannot divide 32 bits on axis 0 into integers of 3",
+    ),
+    (
         Requantize(dtypes.si64),
         "si8[2] f32[] si32[] f32[] si32[]",
         "`requantize` of si8[2] needs an integer type of at most 32 bits in place of si64",
@@ -126,8 +167,8 @@ BAD = [
     ),
     (
         Requantize(dtypes.si8, axis=0),
-        "si8[2] f32[] si32[] f32[2] si32[]",
-        "`requantize` of si8[2], f32[2], si32[] needs a scale and a zero point of [2]",
+        "si8[2] f32[] si32[] f32[3] si32[]",
+        "`requantize` of si8[2], f32[3], si32[] needs a scale and a zero point of [2] or []",
     ),
     (
         Requantize(dtypes.si8, axis=3),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from typing import cast
 
 import numpy as np
 import pytest
 
 from gptrs.ir import dtypes
+from gptrs.nn import CausalLMModule
+from gptrs.nn.closure import closure_of
 from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs.runtime.generation.engine import Engine
@@ -16,6 +19,7 @@ from gptrs.runtime.generation.paged_cache import PagedCache
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.setup import GenerationSetup
 from gptrs.runtime.load import load_model
+from gptrs_models.llama_kinds import KINDS, read_config
 from runtime.generation.tiny_lms import VARIANTS, VOCABULARY, save_tiny_lm
 
 GROUPS = 1
@@ -102,7 +106,34 @@ def test_every_kind_of_language_model_is_among_them():
     for record in manager().records(ModelPlugin):
         if record.distribution == "gptrs-models" and record.name not in kinds:
             factory = manager().model_factory(record.name)
-            assert factory.__module__.rpartition(".")[2] in ("bert", "resnet", "mobilenet_v2")
+            module = factory.__module__.rpartition(".")[2]
+            assert module in ("llama", "bert", "resnet", "mobilenet_v2")
+
+
+def test_everything_that_relatives_of_llama_do_otherwise_in_attention_is_among_them():
+    variants = [{"model_type": kind, **settings} for kind, settings in VARIANTS.values()]
+    found = [_switches(settings) for settings in variants if settings["model_type"] in KINDS]
+    for kind in KINDS:
+        assert _switches({"model_type": kind}) <= set().union(*found), kind
+
+
+def _switches(settings):
+    """What is done otherwise than in Llama where rows of a step meet or know their place."""
+    config = read_config(settings)
+    names = config.names
+    done = {
+        "window": config.sliding_window,
+        "two rotary embeddings": config.sliding_rope,
+        "layers without rotary embedding": config.unrotated_layers,
+        "part of a head": config.rope.rotated < 1,
+        "interleaved": config.interleaved,
+        "positions": names.positions,
+        "joined": names.qkv and not config.qkv_groups,
+        "groups": config.qkv_groups,
+        "norm over all heads": config.head_norm == "width",
+        "limit of scores": config.softcap,
+    }
+    return {name for name, switched in done.items() if switched}
 
 
 @pytest.mark.many
@@ -114,3 +145,10 @@ def test_a_text_among_others_is_the_text_alone(tmp_path, backend, variant, dtype
     company = Company(folder, backend.name, f"{variant} {dtype}")
     for _ in range(GROUPS):
         company.require_same()
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_later_process_can_find_the_steps_of_every_kind(tmp_path, variant):
+    model = load_model(save_tiny_lm(tmp_path / "m", variant, dtypes.f32), backend="ref")
+    module = cast("CausalLMModule", model.causal_lm())
+    assert closure_of(module.states) is not None

@@ -26,6 +26,12 @@ _YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
          "original_max_position_embeddings": 32}  # fmt: skip
 _LLAMA3 = {**_YARN, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _GROWING = {**_YARN, "mscale": 1.0, "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+_LONGROPE = {
+    "rope_type": "longrope",
+    "long_factor": [1.0, 2.0, 3.0, 4.0, 5.0],
+    "short_factor": [1.0, 1.1, 1.2, 1.3, 1.4],
+    "original_max_position_embeddings": CONTEXT,
+}
 _LINEAR = {"rope_type": "linear", "rope_theta": 1e3, "factor": 2.5}
 # Within `max_position_embeddings` it does not scale.
 _DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
@@ -48,6 +54,14 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
         "max_window_layers": 1}),
     "qwen3": ("qwen3", {**_LLAMA, "head_dim": 6, "attention_bias": True,
         "tie_word_embeddings": True}),
+    "gemma3_text": ("gemma3_text", {**_LLAMA, "sliding_window": 12, "sliding_window_pattern": 2,
+        "attn_logit_softcapping": 20.0, "final_logit_softcapping": 30.0}),
+    "cohere2": ("cohere2", {**_LLAMA, "sliding_window": 20, "sliding_window_pattern": 2,
+        "attention_bias": True}),
+    "phi3 of longrope": ("phi3", {**_LLAMA, "rope_parameters": _LONGROPE}),
+    "gpt_neox": ("gpt_neox", {**_LLAMA, "head_dim": 12, "rotary_pct": 0.5}),
+    "opt": ("opt", {**_LLAMA, "ffn_dim": 56}),
+    "olmo2": ("olmo2", _LLAMA),
 }  # fmt: skip
 """The kind and the settings of each: what a kind has that others lack is in some of them."""
 

@@ -1,4 +1,4 @@
-"""`gptrs generate --chat` on a terminal: messages, answers, Ctrl-C, Ctrl-D."""
+"""`gptrs chat`: messages, answers, commands, Ctrl-C, Ctrl-D, and lines of a pipe."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ CTRL_C, CTRL_D = b"\x03", b"\x04"
 class Terminal:
     """A conversation with `gptrs` on a terminal of its own."""
 
-    def __init__(self, model: Path, *options: object) -> None:
+    def __init__(self, model: Path, *options: object, **environment: str) -> None:
         self._ours, theirs = pty.openpty()
-        arguments = [sys.executable, "-m", "gptrs_cli", "generate", "--model", model, "--chat"]
+        arguments = [sys.executable, "-m", "gptrs_cli", "chat", model]
         self.process = subprocess.Popen(
             [str(argument) for argument in (*arguments, *options)],
             stdin=theirs,
@@ -32,7 +32,14 @@ class Terminal:
             stderr=theirs,
             start_new_session=True,
             preexec_fn=_controlled,
-            env={**os.environ, "TERM": "xterm", "NO_COLOR": "1", "INPUTRC": os.devnull},
+            env={
+                **os.environ,
+                "TERM": "xterm",
+                "NO_COLOR": "1",
+                "INPUTRC": os.devnull,
+                "GPTRS_CHAT_HISTORY": "off",
+                **environment,
+            },
         )
         os.close(theirs)
         self.received = b""
@@ -149,6 +156,10 @@ def test_commands_and_messages_of_several_lines(model, tmp_path):
         said(f"/load {file}", "read 5 messages")
         said("/load", "a file must be named")
         said(f"/load {tmp_path}", "Is a directory")
+        said("/stats on", "\r\n")
+        said("the", "3 new tokens")
+        said("/stats of", "`/stats` is on or off")
+        said("/stats off", "\r\n")
         said("/sytem x", "did you mean `system`?")
         said("/exit", "/exit")
         assert terminal.end() == 0
@@ -167,13 +178,57 @@ def test_what_cannot_be_answered_is_said(model):
         assert terminal.end() == 0
 
 
-def test_without_a_terminal_there_must_be_a_prompt(gptrs_process, model):
-    result = gptrs_process("generate", "--model", model, "--chat")
-    assert result.code == 2
-    assert "there is no prompt" in result.err
+def test_lines_are_remembered_from_one_conversation_to_the_next(model, tmp_path):
+    file = tmp_path / "state" / "history"
+    options = ("--greedy", "--max-tokens", 2, "--ignore-eos")
+    for typed in (b"the cat\r", b"\x1b[A!\r"):  # the arrow up fetches the line before
+        with Terminal(model, *options, GPTRS_CHAT_HISTORY=str(file)) as terminal:
+            terminal.wait_for("> ")
+            terminal.send(typed)
+            terminal.wait_for("\n> ")
+            terminal.send(CTRL_D)
+            assert terminal.end() == 0
+    assert file.read_text().splitlines() == ["the cat", "the cat!"]
+    assert file.stat().st_mode & 0o077 == 0
 
 
-def test_the_demo_model_does_not_chat(gptrs):
-    result = gptrs("generate", "--chat", "--prompt", "hello")
-    assert result.code == 3
-    assert "no chat template" in result.err
+def test_a_conversation_goes_on_from_a_file(model, tmp_path):
+    file = tmp_path / "talk.json"
+    file.write_text(json.dumps({"messages": [{"role": "system", "content": "Be brief."}]}))
+    with Terminal(model, "--max-tokens", 2, "--load", file, "--stats") as terminal:
+        terminal.wait_for("read 1 message")
+        terminal.wait_for("> ")
+        terminal.send(b"the cat\r")
+        terminal.wait_for("new token")
+        terminal.send(b"/save " + bytes(tmp_path / "more.json") + b"\r")
+        terminal.wait_for("wrote 3 messages")
+        terminal.send(CTRL_D)
+        assert terminal.end() == 0
+
+
+def test_each_line_of_a_pipe_is_answered(gptrs_process, model):
+    asked = ("chat", "--model", model, "--greedy", "--max-tokens", 3, "--ignore-eos")
+    result = gptrs_process(*asked, "--stats", stdin=b"the cat\nthe dog\n")
+    assert result.code == 0
+    assert len(result.out.splitlines()) >= 2
+    assert "> " not in result.out
+    assert result.err.count("3 new tokens") == 2
+    refused = gptrs_process(*asked, stdin=b"the cat " * 9000)
+    assert refused.code == 2
+    assert "do not fit into the context" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("generate", "--chat"), 2, "there is no prompt"),
+        (("chat", "--json"), 2, "use `gptrs generate --chat --json`"),
+        (("chat", "demo", "--model", "demo"), 2, "`MODEL` and `--model` exclude each other"),
+        (("chat", "--load", "missing.json"), 3, "`demo` has no chat template"),
+        (("generate", "--chat", "--prompt", "hello"), 3, "has no chat template"),
+    ],
+)
+def test_what_is_no_conversation_is_refused(gptrs, arguments, code, text):
+    result = gptrs(*arguments)
+    assert result.code == code
+    assert text in result.err + result.out

@@ -16,10 +16,10 @@ from gptrs.ir.ops.elementwise import Add, Neg
 from gptrs.ir.program import Program
 from gptrs.ir.tensor_type import TensorType
 from gptrs.runtime.programs.diagram import Diagram, DiagramNode, Edge, diagrams_of
-from gptrs_cli.inspect.picture.dot import to_dot
-from gptrs_cli.inspect.picture.layers import layers_of
-from gptrs_cli.inspect.picture.layout import CHARACTER, Box, Placed, place
-from gptrs_cli.inspect.picture.svg import to_svg
+from gptrs.runtime.programs.picture.dot import to_dot
+from gptrs.runtime.programs.picture.layers import layers_of
+from gptrs.runtime.programs.picture.layout import CHARACTER, Box, Placed, place
+from gptrs.runtime.programs.picture.svg import to_svg
 
 NESTED = """
 ptir.v0.5

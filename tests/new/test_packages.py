@@ -1,0 +1,101 @@
+"""`gptrs new` as an author uses it: each kind is made, installed, and passes its own tests."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from filelock import FileLock
+
+from gptrs.api import API_VERSION
+from gptrs_new.kinds import Kind, Names
+from gptrs_new.package import rendered
+
+pytestmark = pytest.mark.long
+NAME = "acme-x2"
+FILES_TO_TOUCH = 3
+
+
+@pytest.fixture(scope="session")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a package of each kind, all of them installed into its folder `installed`."""
+    root = tmp_path_factory.getbasetemp()
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        root = root.parent  # what the workers have in common
+    folder, done = root / "made", root / "made.done"
+    with FileLock(root / "made.lock"):
+        if not done.exists():
+            for kind in Kind:
+                command = [sys.executable, "-m", "gptrs_cli", "new", kind, NAME]
+                subprocess.run([*command, "--into", str(folder)], check=True, timeout=60)
+            pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install"]
+            offline = ["--no-index", "--no-deps", "--no-build-isolation"]
+            sources = [str(path) for path in folder.iterdir()]
+            target = ["--target", str(folder / "installed")]
+            subprocess.run([*pip, *offline, *target, *sources], check=True, timeout=300)
+            done.touch()
+    return folder
+
+
+def environment(made: Path) -> dict[str, str]:
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("GPTRS_")}
+    cache = {"GPTRS_CACHE_DIR": str(made / "cache"), "GPTRS_BACKEND": "ref"}
+    return {**plain, **cache, "PYTHONPATH": str(made / "installed")}
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_its_own_tests_pass(made: Path, kind: Kind) -> None:
+    options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "-W", "error"]
+    folder = made / Names(kind, NAME).distribution
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", *options],
+        cwd=folder, env=environment(made), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout
+    assert " passed" in run.stdout
+
+
+@pytest.mark.parametrize("kind", [Kind.BACKEND, Kind.FUNCTIONAL])
+def test_the_check_of_plugins_finds_nothing_wrong(made: Path, kind: Kind) -> None:
+    names = Names(kind, NAME)
+    command = [sys.executable, "-m", "gptrs_cli", "plugins", "check", names.distribution]
+    run = subprocess.run(
+        [*command, "--no-conformance"],
+        env=environment(made), capture_output=True, text=True, timeout=120,
+    )  # fmt: skip
+    assert (run.returncode, run.stderr) == (0, "")
+    states = [line[0] for line in run.stdout.splitlines()[1:]]
+    assert set(states) == {"✓"}, run.stdout
+
+
+def test_the_backend_passes_the_core_of_the_kit(made: Path) -> None:
+    command = [sys.executable, "-m", "gptrs_cli", "conformance", "run", "--backend", NAME]
+    run = subprocess.run(
+        [*command, "--level", "core", "--sample", "1200"],
+        env=environment(made), capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout
+    assert " 0 failed, " in run.stdout
+
+
+@pytest.mark.skipif(shutil.which("ruff") is None, reason="needs ruff")
+def test_the_code_is_formatted(made: Path) -> None:
+    for words in (["format", "--check"], ["check", "--select", "E,F,B,UP"]):
+        run = subprocess.run(
+            ["ruff", *words, "--isolated", "--no-cache", "--line-length", "100", "."],
+            cwd=made, capture_output=True, text=True, timeout=60,
+        )  # fmt: skip
+        assert run.returncode == 0, run.stdout
+
+
+def test_a_backend_is_three_files_to_change() -> None:
+    files = rendered(Names(Kind.BACKEND, NAME))
+    readme = files["README.md"]
+    named = [path for path in files if f"| `{path}` |" in readme]
+    assert len(named) == FILES_TO_TOUCH
+    assert files["src/gptrs_backend_acme_x2/plugin.py"].count(f'api="{API_VERSION}"') == 1
+    assert {".gitignore", ".github/workflows/ci.yml", "README.md", "pyproject.toml"} <= set(files)

@@ -1,0 +1,173 @@
+"""`gptrs.Hooks`: modules are read and replaced by name, compiled once, and nothing else changes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typing_extensions import override
+
+import gptrs
+from gptrs import functionals as F
+from gptrs.capture.events.trace import CompileStart, ExecutionTraceSink, tracing
+from gptrs.errors import ModelError, UsageError
+from gptrs.runtime.observe.hooks import Hooks, module_names
+from gptrs.runtime.observe.traced_values import TraceRequest, logit_lens, traced_values
+from runtime.tiny_bert import save_tiny_bert
+from runtime.tiny_resnet import save_tiny_resnet
+
+TOKENS = np.array([[5, 9, 2, 7], [1, 2, 3, 4]])
+
+
+class _Compilations(ExecutionTraceSink):
+    def __init__(self) -> None:
+        self.origins: list[str] = []
+
+    @override
+    def before_program(self, event: CompileStart) -> None:
+        self.origins.append(event.origin)
+
+
+def test_modules_have_the_names_of_the_tree(model):
+    names = module_names(model)
+    assert names[:4] == ["wte", "wpe", "h.0", "h.0.ln_1"]
+    assert "h.1.mlp.c_fc" in names
+
+
+def test_what_is_read_is_what_the_model_computes(model):
+    plain, states = model.forward(TOKENS), model.hidden_states(TOKENS)
+    hooks = Hooks(model, ["h.*", "h.0.mlp.c_*"])
+    with hooks:
+        logits = model.forward(TOKENS)
+    np.testing.assert_allclose(logits, plain, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        hooks["h.0"].reshape(states["layer.0"].shape), states["layer.0"], rtol=1e-4, atol=1e-5
+    )
+    np.testing.assert_allclose(hooks.inputs["h.1"], hooks.outputs["h.0"], rtol=1e-5, atol=1e-6)
+    assert hooks["h.0.mlp.c_fc"].shape[0] == TOKENS.size
+
+
+def test_it_is_compiled_once_and_values_are_those_of_the_last_call(model):
+    hooks, compilations = Hooks(model, ["h.0"]), _Compilations()
+    with hooks:
+        model.forward(TOKENS)
+        first = hooks["h.0"]
+        with tracing(compilations):
+            model.forward(TOKENS[:, ::-1].copy())
+    second = hooks["h.0"]
+    assert compilations.origins == []
+    assert not np.array_equal(first, second)
+    with tracing(compilations), hooks:
+        model.forward(TOKENS)
+    assert compilations.origins == []
+    np.testing.assert_array_equal(hooks["h.0"], first)
+
+
+def test_without_hooks_nothing_is_compiled_anew(model):
+    model.forward(TOKENS)
+    with Hooks(model, ["h.1"]):
+        model.forward(TOKENS)
+    compilations = _Compilations()
+    with tracing(compilations):
+        model.forward(TOKENS)
+    assert compilations.origins == []
+
+
+def test_a_function_replaces_the_output(model):
+    hooks = Hooks(model, ["h.1.mlp"], replace={"h.1.mlp": lambda x: x * 0.0})
+    with hooks:
+        changed = model.forward(TOKENS)
+    assert np.abs(changed - model.forward(TOKENS)).max() > 1e-4
+    assert not hooks["h.1.mlp"].any()
+
+
+def test_an_array_replaces_the_first_rows_and_can_be_exchanged(model):
+    """Activation patching: what layer 0 made of other tokens, put in its place."""
+    source = Hooks(model, ["h.0"])
+    with source:
+        wanted = model.forward(TOKENS[::-1].copy())
+    patched = Hooks(model, replace={"h.0": np.zeros_like(source["h.0"])})
+    with patched:
+        zeros = model.forward(TOKENS)
+    patched.put("h.0", source["h.0"])
+    compilations = _Compilations()
+    with tracing(compilations), patched:
+        found = model.forward(TOKENS)
+    assert compilations.origins == []
+    assert np.abs(zeros - wanted).max() > 1e-4
+    np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_fewer_rows_leave_the_others(model):
+    hooks = Hooks(model, ["h.0"], replace={"h.0": np.zeros((2, 32), np.float32)})
+    with hooks:
+        model.forward(TOKENS)
+    rows = hooks["h.0"]
+    assert not rows[:2].any()
+    assert rows[2:].any()
+
+
+@pytest.mark.parametrize(
+    ("read", "replace", "message"),
+    [
+        (["h.9"], {}, "no module is called `h.9`"),
+        ([], {"nothing": lambda x: x}, "no module is called `nothing`"),
+        ([], {"h.0": np.zeros((2, 5), np.float32)}, "the output of `h.0` is"),
+        ([], {"h.0": lambda x: F.sum(x)}, "the output of `h.0` is"),
+    ],
+)
+def test_what_cannot_be_is_refused(model, read, replace, message):
+    with pytest.raises(UsageError, match=message), Hooks(model, read, replace):
+        model.forward(TOKENS)
+
+
+def test_an_array_of_another_type_is_refused(model):
+    hooks = Hooks(model, replace={"h.0": np.zeros((2, 32), np.float32)})
+    with pytest.raises(UsageError, match="is replaced by"):
+        hooks.put("h.0", np.zeros((3, 32), np.float32))
+    with pytest.raises(UsageError, match="no array replaces"):
+        hooks.put("h.1", np.zeros((3, 32), np.float32))
+
+
+def test_attention_is_causal_within_each_text_and_sums_to_one(model):
+    values = traced_values(model, TOKENS, TraceRequest(attention=True))
+    weights = values["h.0.attn.attention"]
+    assert weights.shape == (2, 4, 4, 4)
+    np.testing.assert_allclose(weights.sum(axis=-1), 1.0, rtol=1e-5)
+    assert not np.triu(weights, 1).any()
+    alone = traced_values(model, TOKENS[1:], TraceRequest(attention=True))["h.0.attn.attention"]
+    np.testing.assert_allclose(weights[1:], alone, rtol=1e-4, atol=1e-6)
+
+
+def test_the_last_state_of_a_logit_lens_predicts_what_the_model_does(model):
+    lens = logit_lens(model, model.hidden_states(TOKENS), 3)
+    assert list(lens) == ["embeddings", "layer.0", "layer.1"]
+    best = model.forward(TOKENS)[0, -1].argmax()
+    assert lens["layer.1"][0].token == best
+    chances = [token.probability for token in lens["layer.0"]]
+    assert chances == sorted(chances, reverse=True)
+
+
+def test_embedders_and_classifiers_are_read_too(tmp_path: Path):
+    bert = gptrs.load_model(save_tiny_bert(tmp_path / "bert"), backend="ref")
+    values = traced_values(bert, TOKENS, TraceRequest(["encoder.layer.0.intermediate"]))
+    assert values["encoder.layer.0.intermediate.output"].shape[:2] == TOKENS.shape
+    with pytest.raises(ModelError, match="shows no weights of attention"):
+        traced_values(bert, TOKENS, TraceRequest(attention=True))
+    resnet = gptrs.load_model(save_tiny_resnet(tmp_path / "resnet"), backend="ref")
+    names = module_names(resnet)
+    convolution = next(name for name in names if name.endswith("convolution"))
+    image = np.ones((1, 3, 32, 32), np.float32)
+    values = traced_values(resnet, image, TraceRequest([convolution]))
+    assert values[f"{convolution}.output"].ndim == 4
+
+
+def test_a_backend_that_compiles_gives_the_same(model, directory):
+    pytest.importorskip("gptrs_backend_numba")
+    fast = gptrs.load_model(directory, backend="numba")
+    request = TraceRequest(["h.0"])
+    ours, other = (traced_values(each, TOKENS, request) for each in (fast, model))
+    assert list(ours) == list(other)
+    for name, value in other.items():
+        np.testing.assert_allclose(ours[name], value, rtol=1e-3, atol=1e-4)

@@ -1,0 +1,107 @@
+"""Tokens that stand beside tokenizer.json are read as transformers reads them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+
+from gptrs.checkpoint.models.find_model import find_model
+from gptrs.checkpoint.models.model_source import ModelSource
+from gptrs.errors import ModelError
+from gptrs.runtime.chat.template import chat_template_of
+from gptrs.runtime.tokenization.tokenizer import tokenizer_of
+
+CHAT = (
+    "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+    "{{ image_token }}"
+)
+TEXT = "a<new>b <img> c<end>"
+
+
+def save(folder: Path, beside: dict[str, Any]) -> ModelSource:
+    """Save a tokenizer of bytes with an end token, and files beside it."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({piece: i for i, piece in enumerate([*alphabet, "<end>"])}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens([AddedToken("<end>", special=True)])
+    folder.mkdir()
+    made.save(str(folder / "tokenizer.json"))
+    (folder / "config.json").write_text('{"model_type": "gpt2"}')
+    (folder / "model.safetensors").write_bytes(b"\2\0\0\0\0\0\0\0{}")
+    for name, content in beside.items():
+        (folder / name).write_text(json.dumps(content))
+    return find_model(folder)
+
+
+DECODER = {"257": {"content": "<new>", "special": False, "normalized": True}}
+CASES: dict[str, dict[str, Any]] = {
+    "nothing": {},
+    "added_tokens_decoder": {"tokenizer_config.json": {"added_tokens_decoder": DECODER}},
+    "flags": {
+        "tokenizer_config.json": {
+            "added_tokens_decoder": {
+                "257": {"content": "<new>", "lstrip": True, "rstrip": True, "special": True}
+            }
+        }
+    },
+    "added_tokens": {"added_tokens.json": {"<img>": 258, "<new>": 257}},
+    "additional": {"tokenizer_config.json": {"additional_special_tokens": ["<new>", "<img>"]}},
+    "extra by name": {"tokenizer_config.json": {"extra_special_tokens": {"image_token": "<img>"}}},
+    "the map": {"special_tokens_map.json": {"bos_token": "<new>", "eos_token": "<end>"}},
+    "the map over the config": {
+        "tokenizer_config.json": {"bos_token": "<img>", "eos_token": "<end>"},
+        "special_tokens_map.json": {"bos_token": {"content": "<new>", "lstrip": False}},
+    },
+    "a prefix space": {"tokenizer_config.json": {"add_prefix_space": True}},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_tokens_are_those_of_transformers(tmp_path, name):
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+    beside = {key: dict(value) for key, value in CASES[name].items()}
+    made = "GPT2Tokenizer" if name == "a prefix space" else "PreTrainedTokenizerFast"
+    beside.setdefault("tokenizer_config.json", {})["tokenizer_class"] = made
+    folder = tmp_path / "m"
+    files = save(folder, beside)
+    theirs = getattr(transformers, made).from_pretrained(folder)
+    assert tokenizer_of(files, "m").encode(TEXT) == theirs(TEXT)["input_ids"]
+
+
+def test_a_template_has_the_tokens_of_the_map_and_named_ones(tmp_path):
+    config = {"chat_template": CHAT, "extra_special_tokens": {"image_token": "<img>"}}
+    tokens = {"bos_token": "<s>", "eos_token": {"content": "</s>"}}
+    files = save(
+        tmp_path / "m", {"tokenizer_config.json": config, "special_tokens_map.json": tokens}
+    )
+    template = chat_template_of(files, "m")
+    assert template.render([{"role": "user", "content": "hi"}]) == "<s>hi</s><img>"
+
+
+REFUSALS: list[tuple[dict[str, Any], str]] = [
+    (
+        {"tokenizer_config.json": {"added_tokens_decoder": {"300": {"content": "<new>"}}}},
+        "'<new>'` is number 300 of the model, but with `tokenizer.json` it would be 257",
+    ),
+    (
+        {"tokenizer_config.json": {"added_tokens_decoder": {"x": {"content": "<new>"}}}},
+        "`added_tokens_decoder.x` in `tokenizer_config.json` must give tokens by number",
+    ),
+    (
+        {"tokenizer_config.json": {"added_tokens_decoder": [1]}},
+        "`added_tokens_decoder` in `tokenizer_config.json` must give tokens by number",
+    ),
+    ({"added_tokens.json": {"<new>": "1"}}, "`<new>` in `added_tokens.json` must have a number"),
+]
+
+
+@pytest.mark.parametrize(("beside", "message"), REFUSALS)
+def test_what_does_not_fit_is_refused(tmp_path, beside, message):
+    files = save(tmp_path / "m", beside)
+    with pytest.raises(ModelError, match=message):
+        tokenizer_of(files, "m")
