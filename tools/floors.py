@@ -23,9 +23,10 @@ SMOKE = (
     "tests/checkpoint/test_safetensors.py",
     "tests/cli/test_help.py",
     "tests/cli/test_list.py",
-    "tests/backend_numba/test_gemm.py",
+    "tests/backend_numba/test_gemm.py::test_batches",
 )
 """Tests that use each dependency, and need no other test tool than pytest."""
+_QUICK = ("-m", "not slow and not long and not many", "-p", "no:cacheprovider")
 _AS_WARNINGS = ("-o", "filterwarnings=default")
 _TOOLS = ("pytest>=8.3", "hatchling>=1.27", "filelock>=3.13", "hypothesis>=6.100")
 
@@ -45,7 +46,7 @@ def main() -> int:
             [*pip, "install", "--no-build-isolation", "--no-deps", *editable],
             [python, "-m", "pip", "--disable-pip-version-check", "check"],
             # Old versions warn of newer ones of their own dependencies.
-            [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", *_AS_WARNINGS, *SMOKE],
+            [python, "-m", "pytest", "-q", *_QUICK, *_AS_WARNINGS, *SMOKE],
         )
         for step in steps:
             code = subprocess.run(step, cwd=ROOT, check=False).returncode

@@ -1,46 +1,50 @@
-"""Try faults that no file has: kill writers, fill disks, swap cache files, race threads, fork."""
+"""Try faults that no file has: kill writers, fill disks, damage caches, race threads, fork."""
 
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import os
 import random
-import subprocess
+import shutil
 import sys
 import tempfile
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from functools import cache
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import numpy as np
 
 import gptrs
-from fuzzing import fault_writers
-from fuzzing.fault_writers import DEADLY_LIMIT, WRITERS
+from fuzzing.cache_damage import damage
+from fuzzing.fault_programs import compute
+from fuzzing.fault_writers import DEADLY_LIMIT, WRITERS, write_for_ever, write_within
 from gptrs import functionals as F
 
+BACKENDS = ("ref", "numba")
 TIMEOUT_S = 120
-_COMPUTE = """
-import os, sys, numpy as np, gptrs
-from gptrs import functionals as F
-x = gptrs.tensor(np.linspace(-3, 3, 60, dtype=np.float32).reshape(6, 10))
-functions = (F.softmax, F.tanh)
-results = [gptrs.jit(f)(x) for f in functions]
-sys.stdout.buffer.write(b"".join(r.numpy().tobytes() for r in results))
-"""
+LINES = 10
+"""Lines on the way of a long run."""
+_WRITERS = multiprocessing.get_context("fork")
+_COMPUTING = multiprocessing.get_context("forkserver")
+"""Children of a process that has imported all and computed nothing: none starts an interpreter."""
+_COMPUTING.set_forkserver_preload(["__main__", "fuzzing.fault_programs"])
 
 
 def kill(dice: random.Random, folder: Path) -> str:
     """Kill a writer at any moment: what it wrote is there or not, never a part of it."""
     name = dice.choice(list(WRITERS))
-    command = [sys.executable, fault_writers.__file__, name, str(folder), "0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(dice.random() * 0.1)
-        process.kill()
+    started = _WRITERS.Event()
+    process = _WRITERS.Process(target=write_for_ever, args=(name, folder, started), daemon=True)
+    process.start()
+    assert started.wait(TIMEOUT_S)
+    time.sleep(dice.random() * dice.choice([0.003, 0.03]))
+    process.kill()
+    process.join()
     found = WRITERS[name].read(folder)
     WRITERS[name].write(folder, 1)  # another writer goes on
     assert WRITERS[name].read(folder) == 1
@@ -54,52 +58,70 @@ def full_disk(dice: random.Random, folder: Path) -> str:
     before = dice.choice([None, 0])
     if before is not None:
         writer.write(folder, before)
-    limit = str(dice.randrange(1, 200 if writer.may_give_up else DEADLY_LIMIT))
-    command = [sys.executable, fault_writers.__file__, name, str(folder), limit]
-    done = subprocess.run(command, stdout=subprocess.DEVNULL, timeout=TIMEOUT_S, check=False)
-    assert done.returncode == (0 if writer.may_give_up else 3), f"{name}: {done.returncode}"
+    limit = dice.randrange(1, 200 if writer.may_give_up else DEADLY_LIMIT)
+    process = _WRITERS.Process(target=write_within, args=(name, folder, limit), daemon=True)
+    process.start()
+    code = _ended(process)
+    assert code == (0 if writer.may_give_up else 3), f"{name}: {code}"
     assert writer.read(folder) == before, f"{name}: what was there is not"
-    return "reported" if done.returncode else "given up"
+    return "reported" if code else "given up"
 
 
-def swapped(dice: random.Random, folder: Path) -> str:
-    """Exchange files of the cache: the results stay the same bits."""
-    environment = {**os.environ, "GPTRS_CACHE_DIR": str(folder), "GPTRS_BACKEND": "numba"}
-
-    def compute() -> bytes:
-        done = subprocess.run(
-            [sys.executable, "-c", _COMPUTE],
-            env=environment,
-            capture_output=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr[-500:]
-        return done.stdout
-
-    expected = compute()
-    for parent in {path.parent for path in folder.rglob("*") if path.is_file()}:
-        files = sorted(path for path in parent.iterdir() if path.is_file() and path.stat().st_size)
-        contents = [path.read_bytes() for path in files]
-        dice.shuffle(contents)
-        for path, content in zip(files, contents, strict=True):
-            path.write_bytes(content)
-    assert compute() == expected
+def damaged(dice: random.Random, folder: Path) -> str:
+    """Damage files of the cache, or exchange them: the results stay the same bits."""
+    sound, expected = _sound_cache()
+    shutil.copytree(sound, folder / "cache")
+    what = damage(dice, folder / "cache")
+    assert _computed(folder / "cache", folder / "found") == expected, f"damaged: {what}"
     return "the same bits"
+
+
+@cache
+def _sound_cache() -> tuple[Path, bytes]:
+    """Return a folder with kernels, weights and programs, and the bits that they compute."""
+    folder = Path(_scratch().name)
+    expected = _computed(folder / "cache", folder / "expected")
+    assert any(path.is_file() for path in (folder / "cache").rglob("*"))
+    assert _computed(folder / "cache", folder / "found") == expected
+    return folder / "cache", expected
+
+
+@cache
+def _scratch() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="gptrs-sound-")
+
+
+def _computed(cache_folder: Path, results: Path) -> bytes:
+    process = _COMPUTING.Process(target=compute, args=(cache_folder, results), daemon=True)
+    process.start()
+    code = _ended(process)
+    assert code == 0, f"computing ended with {code}"
+    return results.read_bytes()
+
+
+def _ended(process: BaseProcess) -> int | None:
+    """Return the exit code of a child; None if it hangs."""
+    process.join(TIMEOUT_S)
+    code = process.exitcode
+    process.kill()
+    return code
 
 
 def threads(dice: random.Random, folder: Path) -> str:
     """Run functions from many threads at once: each result has the bits that it has alone."""
+    backend = gptrs.get_backend(dice.choice(BACKENDS))
     values = np.random.default_rng(dice.randrange(1000)).standard_normal((dice.randrange(1, 9), 16))
     x = gptrs.tensor(values.astype(np.float32))
     made = [gptrs.jit(f) for f in (F.softmax, F.gelu, lambda x: F.tanh(x) * 2 + x)]
-    expected = [f(x).numpy().tobytes() for f in made]
+    with gptrs.use_backend(backend):
+        expected = [f(x).numpy().tobytes() for f in made]
     found: list[bool] = []
 
     def work() -> None:
         fresh = [gptrs.jit(f) for f in (F.softmax, F.gelu)]
-        for f, bits in zip([*made, *fresh], [*expected, *expected], strict=False):
-            found.append(f(x).numpy().tobytes() == bits)
+        with gptrs.use_backend(backend):
+            for f, bits in zip([*made, *fresh], [*expected, *expected], strict=False):
+                found.append(f(x).numpy().tobytes() == bits)
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
@@ -111,21 +133,38 @@ def threads(dice: random.Random, folder: Path) -> str:
             thread.join(TIMEOUT_S)
     finally:
         sys.setswitchinterval(before)
-    assert found == [True] * 8 * 5
-    return "the same bits"
+    assert found == [True] * 8 * 5, f"{backend.name}: {found}"
+    return f"the same bits on {backend.name}"
 
 
 def fork(dice: random.Random, folder: Path) -> str:
-    """Fork a process that has computed, also from a thread: the child computes the same bits."""
+    """Fork a process that computes, here or in a thread: the child computes the same bits."""
+    backend = gptrs.get_backend(dice.choice(BACKENDS))
     x = gptrs.tensor(np.arange(12, dtype=np.float32).reshape(3, 4))
     function = gptrs.jit(dice.choice([F.softmax, F.gelu]))
-    expected = function(x).numpy().tobytes()
+    stopped = threading.Event()
+
+    def compute() -> bytes:
+        with gptrs.use_backend(backend):
+            return function(x).numpy().tobytes()
+
+    def go_on() -> None:
+        while not stopped.is_set():
+            compute()
+
+    expected = compute()
+    busy = threading.Thread(target=go_on)
+    if dice.random() < 0.5:
+        busy.start()
     child = os.fork()
     if child == 0:
         try:
-            os._exit(0 if function(x).numpy().tobytes() == expected else 1)
+            os._exit(0 if compute() == expected else 1)
         finally:
             os._exit(2)
+    stopped.set()
+    if busy.ident is not None:
+        busy.join(TIMEOUT_S)
     deadline = time.monotonic() + TIMEOUT_S
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
@@ -133,16 +172,16 @@ def fork(dice: random.Random, folder: Path) -> str:
             break
         if time.monotonic() > deadline:
             os.kill(child, 9)
-            raise AssertionError("the child hangs")
+            raise AssertionError(f"{backend.name}: the child hangs")
         time.sleep(0.002)
-    assert status == 0
-    return "the same bits"
+    assert status == 0, f"{backend.name}: {status}"
+    return f"the same bits on {backend.name}"
 
 
 FAULTS: Mapping[str, Callable[[random.Random, Path], str]] = {
     "kill": kill,
     "full-disk": full_disk,
-    "swapped": swapped,
+    "damaged": damaged,
     "threads": threads,
     "fork": fork,
 }
@@ -152,12 +191,11 @@ def main(arguments: list[str] | None = None) -> int:
     """Try faults as `arguments` say, a summary line for each; 1 if one was not survived."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("faults", nargs="*", metavar="FAULT", help=f"of {' '.join(FAULTS)}")
-    parser.add_argument("--count", type=int, default=100, help="how often each; swapped a tenth")
+    parser.add_argument("--count", type=int, default=100, help="how often each")
     parser.add_argument("--seed", type=int, help="makes a run repeatable; default: the time")
     options = parser.parse_args(arguments)
     seed = time.time_ns() % 2**32 if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
-    os.environ["GPTRS_BACKEND"] = "ref"  # for threads and forks, which numba's pool has tests of
     return int(any([_tried(name, seed, options.count) for name in options.faults or FAULTS]))
 
 
@@ -165,7 +203,7 @@ def _tried(name: str, seed: int, count: int) -> int:
     """Return how many were not survived, after a line on all."""
     outcomes: dict[str, int] = {}
     started = time.monotonic()
-    for number in range(max(1, count // 10) if name == "swapped" else count):
+    for number in range(count):
         with tempfile.TemporaryDirectory(prefix="gptrs-fault-") as folder:
             try:
                 outcome = FAULTS[name](random.Random(f"{seed} {name} {number}"), Path(folder))
@@ -173,6 +211,8 @@ def _tried(name: str, seed: int, count: int) -> int:
                 outcome = "flaw"
                 print(f"{name} {number}: {traceback.format_exc()}", flush=True)
         outcomes[outcome] = outcomes.get(outcome, 0) + 1
+        if count >= 100 and (number + 1) % (count // LINES) == 0:
+            print(f"{name:12} {number + 1}: {outcomes}", flush=True)
     found = ", ".join(f"{n} {outcome}" for outcome, n in sorted(outcomes.items()))
     print(f"{name:12} {found}, in {time.monotonic() - started:.0f} s", flush=True)
     return outcomes.get("flaw", 0)

@@ -13,9 +13,10 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 LOCK = ROOT / "requirements" / "dev.lock"
+_DEVELOPMENT = ("test", "docs", "check", "dist")
 _HEAD = """\
 # Versions with which the tests of this commit pass; written by `make lock`, not by hand.
-# To have the same: .venv/bin/python -m pip install --constraint requirements/dev.lock -e '.[check]'
+# To have the same: pip install --constraint requirements/dev.lock -r requirements/check.txt
 """
 
 
@@ -27,13 +28,16 @@ def main() -> int:
 
 
 def asked() -> list[Requirement]:
-    """Return what the projects of this repository ask for, with the extras of `make check`."""
+    """Return what the projects of this repository and their development ask for."""
     found: list[str] = []
     for path in [ROOT / "pyproject.toml", *ROOT.glob("packages/*/pyproject.toml")]:
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
         optional = project.get("optional-dependencies", {})
         found += project.get("dependencies", [])
-        found += [text for name, extra in optional.items() if name != "bench" for text in extra]
+        found += [text for extra in optional.values() for text in extra]
+    for name in _DEVELOPMENT:
+        lines = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8").splitlines()
+        found += [line for line in lines if line and not line.startswith(("#", "-r "))]
     return [Requirement(text) for text in found]
 
 

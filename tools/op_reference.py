@@ -112,7 +112,7 @@ def _key(op: type[Op]) -> str:
 
 
 _MIXED = {"take", "gather", "dynamic_slice", "scatter_reduce", "segment_reduce", "quantize",
-          "dequantize", "requantize", "dynamic_update_slice"}  # fmt: skip
+          "dequantize", "dequantize_affine", "requantize", "dynamic_update_slice"}  # fmt: skip
 """Ops with operands of several element types."""
 
 

@@ -1,22 +1,21 @@
-"""The writers of files that faults are tried on; run as a program it is the process that is killed.
-
-`fault_writers.py WRITER FOLDER LIMIT` writes two contents in turns, for ever or, with a LIMIT of
-bytes a file, once, and says when it begins.
-"""
+"""The writers of files that faults are tried on, and the work of the processes that are killed."""
 
 from __future__ import annotations
 
+import json
 import resource
 import signal
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from multiprocessing.synchronize import Event
 from pathlib import Path
 
 import numpy as np
 
 from gptrs.capture.caching.optimized_programs import OptimizedPrograms
+from gptrs.checkpoint.converting.convert import convert
 from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
+from gptrs.checkpoint.models.find_model import find_model
 from gptrs.errors import GptrsError
 from gptrs.ir.parser import parse_program
 from gptrs.ir.printer import print_program
@@ -24,6 +23,7 @@ from gptrs.optimizer.split import Split
 from gptrs.private_files import whole_file, write_all
 from gptrs_backend_numba.codegen.kernel_entry import Entry, encoded, read_entry
 from gptrs_backend_numba.kept_weights.weight_file import map_weight, write_weight
+from gptrs_cli.generate.result_lines import ResultLines
 
 SIZE = 1 << 18
 DEADLY_LIMIT = 1 << 17
@@ -99,8 +99,36 @@ def _read_program(folder: Path) -> int | None:
         assert not list(folder.glob("key*")), "a torn file"
         return None
     return [print_program(parse_program(_PROGRAM.format(n=n + 1))) for n in (0, 1)].index(
-        print_program(found.program)
+        print_program(found[1].program)
     )
+
+
+def _write_checkpoint(folder: Path, number: int) -> None:
+    model = folder / f"model{number}"
+    if not (model / "model.safetensors").exists():
+        model.mkdir(exist_ok=True)
+        (model / "config.json").write_text('{"model_type": "tiny"}')
+        write_archive(model / "model.safetensors", _arrays(number))
+    convert(model, folder / "x.gptrschk", force=True)
+
+
+def _read_checkpoint(folder: Path) -> int | None:
+    if not (folder / "x.gptrschk").exists():
+        return None
+    return _which(np.array(find_model(folder / "x.gptrschk").weights.load("a")))
+
+
+def _write_result(folder: Path, number: int) -> None:
+    with ResultLines(folder / "results", "model") as lines:
+        lines.write({"id": number, "text": str(number) * SIZE, "model": "model"})
+
+
+def _read_result(folder: Path) -> int | None:
+    with ResultLines(folder / "results", "model"):  # a run that goes on
+        found = (folder / "results").read_bytes().splitlines()
+    if not found:
+        return None
+    return _which(np.frombuffer(json.loads(found[-1])["text"].encode(), np.uint8) - ord("0"))
 
 
 WRITERS: Mapping[str, Writer] = {
@@ -109,28 +137,26 @@ WRITERS: Mapping[str, Writer] = {
     "npz": _archive(".npz"),
     "kernel": Writer(_write_kernel, _read_kernel),
     "weight": Writer(_write_weight, _read_weight),
+    "checkpoint": Writer(_write_checkpoint, _read_checkpoint),
+    "results": Writer(_write_result, _read_result),
     "program": Writer(_write_program, _read_program, may_give_up=True),
 }
 
 
-def main(name: str, folder: str, limit: int) -> int:
-    """Write for ever, or once within `limit`; 3 if that was an error."""
-    writer = WRITERS[name]
-    if limit:
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    print("ready", flush=True)
-    if limit:
-        try:
-            writer.write(Path(folder), 1)
-        except (GptrsError, OSError):
-            return 3
-        return 0
+def write_for_ever(name: str, folder: Path, started: Event) -> None:
+    """Write two contents in turns, and say when that begins."""
     number = 0
+    started.set()
     while True:
         number = 1 - number
-        writer.write(Path(folder), number)
+        WRITERS[name].write(folder, number)
 
 
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+def write_within(name: str, folder: Path, limit: int) -> None:
+    """Write content 1 to a disk that takes `limit` bytes of a file; exits with 3 on an error."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    try:
+        WRITERS[name].write(folder, 1)
+    except (GptrsError, OSError):
+        raise SystemExit(3) from None

@@ -6,18 +6,21 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import ml_dtypes
 import numpy as np
 from safetensors.numpy import save
 
-from fuzzing import byte_mutations, tiny_models
+from fuzzing import byte_mutations, tiny_gguf, tiny_models
 from fuzzing.tiny_tokenizers import tokenizer_files
 from gptrs.backend.protocol import Backend
 from gptrs.checkpoint.converting.convert import convert
 from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
 from gptrs.checkpoint.models.find_model import find_model
-from gptrs.checkpoint.models.model_source import ModelSource
+from gptrs.checkpoint.models.gguf_model import GgufSource
+from gptrs.checkpoint.models.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
+from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.paged_texts import PagedTexts
 from gptrs.runtime.load import LoadedModel, load_model
 from gptrs.runtime.tokenization.tokenizer import TextTokenizer
@@ -32,7 +35,8 @@ WORDS = (
     b"0", b"-1", b"1e999", b"NaN", b"18446744073709551615", b"null", b"true", b"[", b"]", b"{",
     b"}", b",", b":", b'"', b"\\", b"\\ud800", b"BOOL", b"F64", b"I8", b"shape", b"dtype", b"\0",
     b"__metadata__", b"[[[[[[[[", b"4294967296", b"2.0", b" ", b"GPTRSCHK", b"GPTRSTEN", b"kind",
-    b"files", b"runtime", b"../", b"/etc/passwd",
+    b"files", b"runtime", b"../", b"/etc/passwd", b"GGUF", b"\x08\0\0\0", b"\x09\0\0\0",
+    b"\xff\xff\xff\xff\xff\xff\xff\xff", b"tokenizer.ggml.tokens", b"split.count",
 )  # fmt: skip
 SECRET = "secret.safetensors"
 """A sound file beside the folder, which nothing may open."""
@@ -160,6 +164,25 @@ def _prepare_gptrsten(folder: Path, backend: Backend) -> Sequence[bytes]:
     return contents
 
 
+def _prepare_gguf(folder: Path, backend: Backend) -> Sequence[bytes]:
+    return [tiny_gguf.llama(tokenizer=kind) for kind in ("gpt2", "llama")]
+
+
+def _read_gguf(path: Path, dice: Dice) -> None:
+    source = find_model(path)
+    for name in source.file_names():
+        data = source.read_bytes(name, limit=MAX_TOKENIZER_BYTES)
+        if name == TOKENIZER and data is not None and dice.chance(0.3):
+            tokenizer = TextTokenizer(data, name)
+            tokenizer.decode(tokenizer.encode("the  cat\n12"))
+    weights = cast("GgufSource", source.weights)
+    _read_weights(source, path, dice)
+    for name in weights.names():
+        quantized = weights.quantized(name)
+        for part, found in quantized.parts.items() if quantized else ():
+            assert TensorType.of(weights.load_part(name, part)) == found
+
+
 def _mutate_bytes(dice: Dice, data: bytes, other: bytes) -> bytes:
     return byte_mutations.mutated(dice, data, other, WORDS)
 
@@ -237,6 +260,7 @@ FORMATS: Mapping[str, FileFormat] = {
     "gptrschk": FileFormat(
         "model.gptrschk", _prepare_gptrschk, _mutate_gptrschk, _read_checkpoint
     ),
+    "gguf": FileFormat("model.gguf", _prepare_gguf, _mutate_bytes, _read_gguf),
     "gptrsten": FileFormat("x.gptrsten", _prepare_gptrsten, _mutate_bytes, _read_archive),
     "config": FileFormat(
         "config.json", _prepare_config, byte_mutations.mutated_json, _read_config

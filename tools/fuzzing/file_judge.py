@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Literal
@@ -21,7 +22,7 @@ _FORBIDDEN = frozenset({"pickle.find_class", "socket.connect", "subprocess.Popen
 
 _OF_THE_SYSTEM = ("/proc/", "/sys/fs/cgroup/")
 """Where it is asked how much memory there is."""
-_CODE = (".py", ".pyc")
+_CODE = re.compile(r".*\.py(c(\.\d+)?)?")
 """Modules that are imported only where something is wrong, and the lines of a traceback."""
 
 
@@ -52,7 +53,8 @@ class Watch:
             self.seen.append(f"{event} {arguments!r:.200}")
         elif event == "open" and isinstance(arguments[0], str | bytes):
             path = os.path.realpath(os.fsdecode(arguments[0]))
-            if not path.startswith((self._inside, *_OF_THE_SYSTEM)) and not path.endswith(_CODE):
+            allowed = path.startswith((self._inside, *_OF_THE_SYSTEM)) or _CODE.fullmatch(path)
+            if not allowed:
                 self.seen.append(f"open {path!r}")
 
 

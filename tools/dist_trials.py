@@ -1,0 +1,176 @@
+"""Clean environments with some of our wheels, and what must work there or say what is missing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+SCRIPTS = Path(__file__).with_name("dist_smoke")
+_TIMEOUT_S = 600
+
+
+class TrialError(Exception):
+    """An error for what does not work out of the built distributions."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command that must end with `code` and say `said`, on standard output or error.
+
+    Words that end in `.py` are scripts of `dist_smoke`; others are run from the environment.
+    """
+
+    words: tuple[str, ...]
+    code: int = 0
+    said: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What is installed, and what is then tried; `lacks` must not come along."""
+
+    name: str
+    requirements: tuple[str, ...]
+    steps: tuple[Step, ...]
+    lacks: tuple[str, ...] = ()
+
+
+def gptrs(command: str, code: int = 0, *said: str) -> Step:
+    """Return a step that runs the command line."""
+    return Step(("gptrs", *command.split()), code, said)
+
+
+def script(name: str, *arguments: str) -> Step:
+    """Return a step that runs a script, which fails where something is not as it should be."""
+    return Step((f"{name}.py", *arguments))
+
+
+_GENERATE = "generate --prompt-ids 1,2,3 --max-tokens 4 --greedy --json"
+TRIALS = (
+    Trial("core alone", ("gptrs-core",), (script("core_alone"),), ("gptrs-cli", "numba", "scipy")),
+    Trial(
+        "the reference backend alone",
+        ("gptrs-backend-ref",),
+        (script("runs_a_program", "ref"),),
+        ("gptrs-backend-numba", "gptrs-cli", "numba"),
+    ),
+    Trial(
+        "the numba backend alone",
+        ("gptrs-backend-numba",),
+        (script("runs_a_program", "numba"),),
+        ("gptrs-backend-ref", "gptrs-cli", "scipy"),
+    ),
+    Trial(
+        "the command line alone",
+        ("gptrs-cli",),
+        (
+            gptrs("--help", 0, "generate"),
+            gptrs("list backends", 0, "no backend is installed", "pip install"),
+            gptrs("list models", 0, "no model is installed", "pip install"),
+            gptrs("generate --max-tokens 1", 4, "no demo model", "gptrs-models`"),
+            gptrs("conformance run", 2, "gptrs-conformance`"),
+        ),
+        ("gptrs-models", "numba", "scipy", "torch"),
+    ),
+    Trial("models alone", ("gptrs-models",), (script("models_alone"),), ("gptrs-cli", "scipy")),
+    Trial(
+        "the conformance kit and a backend",
+        ("gptrs-conformance", "gptrs-backend-ref"),
+        (script("conforms", "ref"),),
+        ("gptrs-cli", "pytest"),
+    ),
+    Trial(
+        "the command line, the reference backend and models",
+        ("gptrs-cli", "gptrs-backend-ref", "gptrs-models"),
+        (
+            gptrs(_GENERATE, 0, '"token_ids"'),
+            gptrs("conformance run --backend ref", 2, "gptrs-conformance`"),
+            gptrs("validate --model demo", 2, "torch>="),
+        ),
+        ("gptrs-backend-numba", "gptrs-conformance", "jinja2", "pillow"),
+    ),
+    Trial(
+        "an author's package",
+        ("gptrs-new", "gptrs-cli"),
+        (
+            gptrs("new backend acme", 0, "gptrs-backend-acme/src/gptrs_backend_acme/kernels.py"),
+            gptrs("list plugins", 0, "gptrs-new"),
+        ),
+        ("gptrs-conformance", "gptrs-models", "numba"),
+    ),
+    Trial(
+        "everything",
+        ("gptrs",),
+        (
+            gptrs("generate --max-tokens 8 --greedy"),
+            gptrs("list plugins --check", 0, "available"),
+            gptrs("doctor", 0, "gptrs-core"),
+            gptrs("conformance run --backend ref --level smoke"),
+            script("all_together"),
+        ),
+        ("pytest", "torch"),
+    ),
+)
+
+
+def run_trial(trial: Trial, python: Path, dist: Path, folder: Path) -> None:
+    """Install what the trial needs from `dist` into an environment in `folder`, and try it there.
+
+    TrialError says which command failed, and how.
+    """
+    folder = folder.resolve()
+    place = folder / "env"
+    _run((python, "-m", "venv", place), folder)
+    pip = (place / "bin" / "python", "-m", "pip", "--quiet", "--disable-pip-version-check")
+    found = ("--find-links", dist, "--only-binary", ":all:")
+    _run((*pip, "install", *found, *trial.requirements), folder)
+    _run((*pip, "check"), folder)
+    listed = _run((*pip, "list", "--format", "freeze"), folder).lower()
+    for name in trial.lacks:
+        if any(line.startswith(f"{name}==") for line in listed.splitlines()):
+            raise TrialError(f"{trial.name}: `{name}` was installed, which nothing there needs")
+    for step in trial.steps:
+        try_step(trial, step, place, folder)
+
+
+def try_step(trial: Trial, step: Step, place: Path, folder: Path) -> None:
+    """Run a step of the environment at `place`; TrialError if it ends or speaks otherwise."""
+    first, *rest = step.words
+    if first.endswith(".py"):
+        words = (str(place / "bin" / "python"), str(SCRIPTS / first), *rest)
+    else:
+        words = (str(place / "bin" / first), *rest)
+    done = _run_any(words, folder)
+    output = f"{done.stdout}{done.stderr}"
+    missing = [text for text in step.said if text not in output]
+    if done.returncode != step.code or missing:
+        raise TrialError(
+            f"{trial.name}: `{' '.join(step.words)}` ended with {done.returncode}, not {step.code},"
+            f" or did not say {missing}:\n{output}"
+        )
+
+
+def _run(words: Iterable[str | Path], folder: Path) -> str:
+    done = _run_any(words, folder)
+    if done.returncode:
+        raise TrialError(f"`{' '.join(map(str, words))}`:\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+def _run_any(words: Iterable[str | Path], folder: Path) -> subprocess.CompletedProcess[str]:
+    kept = ("HOME", "LANG", "PATH", "PIP_", "SSL_", "UV_")
+    environment = {name: value for name, value in os.environ.items() if name.startswith(kept)}
+    environment["GPTRS_CACHE_DIR"] = str(folder / "cache")
+    environment["PATH"] = os.pathsep.join((str(folder / "env" / "bin"), environment["PATH"]))
+    return subprocess.run(
+        list(map(str, words)),
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+    )

@@ -1,0 +1,125 @@
+"""The page about the command line, made from the commands themselves."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from inspect import cleandoc
+from typing import Any, NamedTuple
+
+from typer.core import TyperGroup
+
+from gptrs.plugins.descriptions import CommandPlugin
+from gptrs_cli.command_group import HELP_ORDER, built_in, command_of
+from gptrs_cli.main import app
+
+_VARIABLE = re.compile(r" *\[env: (?P<name>\w+)\]")
+_HEAD = """\
+# The command line
+
+This page is made from the code of the commands; `gptrs COMMAND --help` says the same. Options that
+several commands share stand at the end, [in a table of their own](#shared-options). Text goes to
+standard output, everything else to standard error. An option wins over its
+[variable](../environment.md).
+
+"""
+_SHARED_FROM = 4
+"""An option of so many commands is a shared one."""
+_TABLE = "| option | what it does | variable |\n|---|---|---|\n"
+
+
+@dataclass(frozen=True)
+class _Leaf:
+    """A command that runs something: its words, and its parameters but `--help`."""
+
+    words: tuple[str, ...]
+    command: Any
+
+    @property
+    def context(self) -> Any:
+        """The context in which parameters say what they are."""
+        return self.command.context_class(self.command, info_name=self.words[-1])
+
+    def parameters(self, kind: str) -> list[_Parameter]:
+        """Return the parameters of a kind, `argument` or `option`."""
+        context = self.context
+        found = [p for p in self.command.get_params(context) if p.param_type_name == kind]
+        return [_parameter(p, context) for p in found if p.name != "help" and not p.hidden]
+
+
+class _Parameter(NamedTuple):
+    """How a parameter is written, what it does, and the variable that sets it, if any."""
+
+    usage: str
+    text: str
+    variable: str
+
+    @property
+    def name(self) -> str:
+        """The option without its value."""
+        return self.usage.split()[0].rstrip(",")
+
+    @property
+    def row(self) -> str:
+        """The parameter as a row of a table."""
+        cells = (f"`{self.usage}`", self.text, self.variable and f"`{self.variable}`")
+        escaped = (cell.replace("|", r"\|") for cell in cells)
+        return f"| {' | '.join(escaped)} |"
+
+
+def _parameter(parameter: Any, context: Any) -> _Parameter:
+    usage, text = parameter.get_help_record(context)
+    if parameter.param_type_name == "argument":
+        usage = " ".join(parameter.get_usage_pieces(context))
+    variable = _VARIABLE.search(text)
+    text = " ".join(_VARIABLE.sub("", text).split())
+    return _Parameter(usage, text, variable["name"] if variable else "")
+
+
+def page() -> str:
+    """Return the page as Markdown."""
+    leaves = list(_leaves())
+    shared = _shared(leaves)
+    sections = [_section(leaf, shared) for leaf in leaves]
+    table = _TABLE + "\n".join(parameter.row for parameter in shared)
+    return "\n".join([_HEAD, *sections, f"## Shared options\n\n{table}\n\n{app.info.epilog}\n"])
+
+
+def _leaves() -> Iterator[_Leaf]:
+    """Yield every built-in command in the order of the help."""
+    names = built_in().summaries(CommandPlugin)
+    known = [name for name in HELP_ORDER if name in names]
+    for name in (*known, *sorted(names.keys() - known)):
+        yield from _below((name,), command_of(built_in().factory(CommandPlugin, name), name))
+
+
+def _below(words: tuple[str, ...], command: Any) -> Iterator[_Leaf]:
+    """Yield the command, or the commands of a group, each loaded if it is a lazy one."""
+    context = command.make_context(words[-1], [], resilient_parsing=True)
+    if isinstance(command, TyperGroup):
+        for name in command.list_commands(context):
+            yield from _below((*words, name), command.get_command(context, name))
+    else:
+        yield _Leaf(words, context.command)
+
+
+def _shared(leaves: list[_Leaf]) -> list[_Parameter]:
+    """Return the options that several commands have with the same words."""
+    counts = Counter(option for leaf in leaves for option in leaf.parameters("option"))
+    return [option for option, count in counts.items() if count >= _SHARED_FROM]
+
+
+def _section(leaf: _Leaf, shared: list[_Parameter]) -> str:
+    arguments, options = leaf.parameters("argument"), leaf.parameters("option")
+    words = " ".join(("gptrs", *leaf.words))
+    usage = " ".join([words, "[OPTIONS]", *(argument.usage for argument in arguments)])
+    lines = [f"## {words}\n", f"```text\n{usage}\n```\n", cleandoc(leaf.command.help or "") + "\n"]
+    own = [*arguments, *(option for option in options if option not in shared)]
+    if own:
+        lines.append(_TABLE + "\n".join(parameter.row for parameter in own) + "\n")
+    also = ", ".join(f"`{option.name}`" for option in options if option in shared)
+    if also:
+        lines.append(f"[Shared options](#shared-options): {also}.\n")
+    return "\n".join(lines)

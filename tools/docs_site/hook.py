@@ -1,0 +1,41 @@
+"""What MkDocs asks while it builds the site: further pages, links, the dialect of Markdown."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from docs_site import api_reference, command_reference
+from docs_site.markdown_dialect import for_python_markdown
+from docs_site.site_links import PAGES, relinked
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def on_config(config: Any) -> None:
+    """Add pages that the navigation does not name at its end, so that none is lost."""
+    listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    pages = (path.relative_to(ROOT / "docs").as_posix() for path in ROOT.glob("docs/**/*.md"))
+    left = sorted(page for page in pages if f" {page}\n" not in listed)
+    if left:
+        config.nav.append({"More": left})
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages that lie elsewhere in the repository, and those made from the code."""
+    made = {PAGES[name]: (ROOT / name).read_text(encoding="utf-8") for name in PAGES}
+    made |= {"reference/commands.md": command_reference.page()}
+    made |= api_reference.pages()
+    for place, text in made.items():
+        files.append(File.generated(config, place, content=text))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
+    """Return the page with links that hold on the site, in the dialect that MkDocs reads."""
+    return for_python_markdown(relinked(markdown, page.file.src_uri, ROOT))
