@@ -33,7 +33,7 @@ from gptrs_backend_numba.kept_weights.weight_file import (
     map_weight,
     write_weight,
 )
-from gptrs_cli.generate.prompt_lines import read_prompt_lines
+from gptrs_cli.generate.prompt_lines import prompt_parts
 from gptrs_conformance.program_generator.dice import Dice
 
 _GROUPS = [point.group for point in EXTENSION_POINTS]
@@ -71,7 +71,7 @@ def _prepare_prompts(folder: Path, backend: Backend) -> Sequence[bytes]:
 
 
 def _read_prompts(path: Path, dice: Dice) -> None:
-    lines = read_prompt_lines(path)
+    lines = [line for part in prompt_parts(path) for line in part]
     assert len({line.id for line in lines}) == len(lines) > 0
 
 
