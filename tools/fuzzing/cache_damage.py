@@ -16,8 +16,8 @@ def damage(dice: random.Random, folder: Path) -> str:
     They stay private.
     """
     before = _contents(folder)
-    files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
-    for _ in range(dice.choice([1, 1, 2])):
+    for _ in range(dice.choice([1, 1, 2])):  # the second way meets what the first one left
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and path.stat().st_size)
         modes = [path.stat().st_mode for path in files]
         _make_writable(files)
         dice.choice(_DAMAGES)(dice, files)
