@@ -159,9 +159,13 @@ def test_a_file_that_is_cut_while_generating(tmp_path: Path, keeps: float) -> No
     dice = random.Random(int(keeps * 1000))
     refused = 0
     for _ in range(5):
-        with subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        # Unbuffered: `communicate` does not see what a buffer has read ahead.
+        with subprocess.Popen(asked, bufsize=0, **pipes) as process:
             assert process.stdout is not None
-            begun = process.stdout.read(dice.randrange(len(right) // 2))
+            begun, moment = b"", dice.randrange(len(right) // 2)
+            while len(begun) < moment:
+                begun += process.stdout.read(moment - len(begun))
             os.truncate(original / name, int(keeps * len(data)) if keeps < 1 else int(keeps))
             out, err = process.communicate(timeout=120)
         out = begun + out

@@ -99,7 +99,7 @@ def test_a_batch_equals_its_images(narrow, backend):
         ({"expand_ratio": "six"}, "`expand_ratio`.*must be a number >= 0"),
         ({"depth_divisible_by": 0}, "`depth_divisible_by`.*must be an integer >= 1"),
         ({"tf_padding": 1}, "`tf_padding`.*must be true or false"),
-        ({"hidden_act": "mish"}, "`hidden_act`.*must be one of"),
+        ({"hidden_act": "soft"}, "`hidden_act`.*must be one of"),
         ({"quantization_config": {}}, "`quantization_config`"),
         ({"expand_ratio": 3}, r"expand_1x1\.convolution\.weight`.*the model needs"),
         ({"first_layer_is_expansion": False}, r"no tensor `mobilenet_v2\.conv_stem\.expand_1x1"),

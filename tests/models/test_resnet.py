@@ -117,7 +117,7 @@ def test_a_batch_equals_its_images(plain, backend):
         ({"depths": [1, 1]}, "`hidden_sizes` of a resnet model has 4 stages, `depths` has 2"),
         ({"depths": []}, "`depths`.*must be a list of integers >= 1, found `\\[\\]`"),
         ({"hidden_sizes": [8, "x"]}, "`hidden_sizes`.*must be a list of integers"),
-        ({"hidden_act": "mish"}, "`hidden_act`.*must be one of"),
+        ({"hidden_act": "soft"}, "`hidden_act`.*must be one of"),
         ({"quantization_config": {}}, "`quantization_config`"),
         ({"embedding_size": 16}, r"embedder\.convolution\.weight`.*needs `f32\[16, 3, 7, 7\]`"),
         ({"depths": [1, 1, 1, 10**9]}, r"no tensor `resnet\.encoder\.stages\.3\.layers\.1"),

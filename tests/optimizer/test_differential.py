@@ -18,7 +18,7 @@ from optimizer.bait.rewrite_bait import baited_program
 pytestmark = pytest.mark.long
 
 SEEDS = range(450)
-FIRED_AT_LEAST = 100
+FIRED_AT_LEAST = 80
 BAIT_WEIGHT = 200
 """The weight of left-hand sides of rewrites in the generated programs, against 19 of all else."""
 PASSES = known_passes(evaluate)
@@ -55,7 +55,8 @@ def test_the_pipeline_keeps_every_bit_and_every_rewrite_fires():
             assert optimize(optimized, evaluate=evaluate) is optimized
             assert_same_bits(program, optimized, seed)
     expected = {rewrite.name for rewrite in SPECIALIZATION.rewrites}
-    assert {name for name in expected if journal.fired[name] < FIRED_AT_LEAST} == set()
+    rare = {name: journal.fired[name] for name in expected if journal.fired[name] < FIRED_AT_LEAST}
+    assert rare == {}
     assert smaller["programs"] >= FIRED_AT_LEAST
 
 

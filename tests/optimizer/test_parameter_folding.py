@@ -205,7 +205,7 @@ def test_random_programs_keep_every_bit():
             derived += len(recipes(found))
             for given, value in zip(run_split(found, list(inputs.values())), wanted, strict=True):
                 assert given.tobytes() == value.tobytes(), f"seed {seed}"
-    assert derived >= 40
+    assert derived >= 20
 
 
 LAYERS = """

@@ -118,7 +118,7 @@ def test_settings_out_of_range_are_refused(settings, message):
         ({}, {}, Sampling(temperature=0)),
         ({"temperature": 0.7}, {}, Sampling(temperature=0)),
         ({}, {"seed": 4}, Sampling(temperature=0, seed=4)),
-        ({"do_sample": True}, {}, Sampling(temperature=1, top_p=1)),
+        ({"do_sample": True}, {}, Sampling(temperature=1, top_k=50, top_p=1)),
         (
             {"do_sample": True, "temperature": 0.7, "top_k": 50, "top_p": 0.9},
             {"top_k": 3},
@@ -127,9 +127,9 @@ def test_settings_out_of_range_are_refused(settings, message):
         ({"do_sample": True, "top_k": 50}, {"top_k": 0}, Sampling(top_p=1)),
         ({"do_sample": True, "top_k": 0}, {}, Sampling(top_p=1)),
         ({"temperature": 0.7}, {"top_p": 0.5}, Sampling(temperature=0.7, top_p=0.5)),
-        ({"do_sample": True}, {"temperature": 0.0}, Sampling(temperature=0, top_p=1)),
-        ({"do_sample": True, "min_p": 0.2}, {}, Sampling(top_p=1, min_p=0.2)),
-        ({"do_sample": True, "min_p": 0.2}, {"min_p": 0.0}, Sampling(top_p=1, min_p=0.0)),
+        ({"do_sample": True}, {"temperature": 0.0}, Sampling(temperature=0, top_k=50, top_p=1)),
+        ({"do_sample": True, "min_p": 0.2}, {}, Sampling(top_k=50, top_p=1, min_p=0.2)),
+        ({"do_sample": True, "min_p": 0.2}, {"min_p": 0.0}, Sampling(top_k=50, top_p=1, min_p=0.0)),
     ],
 )
 def test_given_values_replace_single_fields_of_the_model(settings, given, expected):

@@ -22,7 +22,16 @@ def with_simple_regions(region: Region) -> Region:
     - An operand of `cond` that no branch reads is not passed.
     - What `while` or `scan` carries is dropped where nothing reads it after the loop, and only it
       depends on itself.
+
+    What is dropped may have been all that read a result further up: repeated until nothing changes.
     """
+    while (simpler := _simplified(region)) is not region:
+        region = simpler
+    return region
+
+
+def _simplified(region: Region) -> Region:
+    """Return the region after one walk over its instructions, itself if nothing changed."""
     defined: Definitions = {}
     known: dict[Value, Value] = {}
     kept: list[Instruction] = []
