@@ -1,4 +1,7 @@
-"""No result depends on what fresh memory holds: two patterns in it give the same bits."""
+"""No result depends on what fresh memory holds: two patterns in it give the same bits.
+
+The op cases and checks of the kit run on filled memory, too: see `tests/conformance`.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +24,15 @@ from gptrs_backend_numba.codegen.kernel import kernel
 from gptrs_backend_numba.codegen.machine import keep_alive, pointer
 from gptrs_backend_numba.memory import VARIABLE, address_of, aligned, kernel_memory_filled
 from gptrs_backend_numba.run.executable import NumbaExecutable
-from gptrs_conformance.kit import checks_of, run_check
 from gptrs_conformance.op_case import cases, legal_dtypes
 from gptrs_conformance.op_runner import prepared, program_of, refusals
 from gptrs_conformance.program_generator import programs_covering, random_inputs, random_program
 
 PATTERNS = ("255", "63")
 """NaN in every float and -1 in every integer; numbers near 0.75 and large integers."""
-FEW_TYPES = (dtypes.f32, dtypes.bf16, dtypes.f64, dtypes.si32, dtypes.si4, dtypes.i1, dtypes.cf64)
+FEW_TYPES = (dtypes.f32, dtypes.bf16, dtypes.si32, dtypes.si4, dtypes.i1, dtypes.cf64)
+PART, FEW = 3, 4
+"""Of the cases of an op and type one of `PART` is run, and not many more than `FEW`."""
 
 SUMS_OF_NOTHING = """ptir.v0.5
 func @main(%x: f32[16, 0, 33], %w: f32[70, 0]) -> f32[16, 33, 70] {
@@ -95,8 +99,10 @@ def test_programs_for_all_sizes_sum_nothing_to_zero(
 @pytest.mark.paths
 @pytest.mark.parametrize("name", sorted(OPS))
 def test_ops_do_not_show_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for dtype in legal_dtypes(OPS[name]):
-        for case in cases(OPS[name], dtype) if dtype in FEW_TYPES else ():
+    legal = legal_dtypes(OPS[name])
+    for place, dtype in enumerate(dtype for dtype in FEW_TYPES if dtype in legal):
+        made = cases(OPS[name], dtype)
+        for case in made[place % PART % len(made) :: max(PART, len(made) // FEW)]:
             program = prepared(numba(), program_of(case))
             if not refusals(numba(), program) and case.error is None:
                 assert_alike(monkeypatch, program, case.inputs)
@@ -107,7 +113,7 @@ def claimed(op, operands, types) -> bool:
 
 
 @pytest.mark.paths
-@pytest.mark.parametrize("seed", range(1000, 1030))
+@pytest.mark.parametrize("seed", range(1000, 1020))
 def test_generated_programs_do_not_show_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     program = random_program(seed, size=40, accepts=claimed)
     assert_alike(monkeypatch, program, random_inputs(program, seed).values())
@@ -115,18 +121,8 @@ def test_generated_programs_do_not_show_it(seed: int, monkeypatch: pytest.Monkey
 
 @pytest.mark.slow
 def test_programs_of_every_op_and_type_do_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    for seed, program in enumerate(programs_covering(1, accepts=claimed)):
+    for seed, program in enumerate(programs_covering(0, accepts=claimed)):
         assert_alike(monkeypatch, program, random_inputs(program, seed).values())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("part", range(4))
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_all_checks_pass_in_it(pattern: str, part: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(VARIABLE, pattern)
-    for check in checks_of("full")[part::4]:
-        outcome = run_check(numba(), check)
-        assert outcome.status != "fail", f"{check.name}: {outcome.reason}"
 
 
 def test_a_result_that_no_kernel_writes_shows_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:

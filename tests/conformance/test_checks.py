@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -18,15 +19,17 @@ from gptrs_conformance.uses import ALL_USES
 
 
 def _checks() -> Iterator[pytest.ParameterSet]:
-    """Names of all checks; of a functional with many uses the first two are not `slow`."""
+    """Names of all checks; of those of one subject, such as a functional, two are not `slow`."""
     seen: Counter[str] = Counter()
     for name in (check.name for check in checks_of("full")):
-        subject = name.partition(" (")[0]
+        subject = re.sub(r" \(.*| \d.*", "", name)
         seen[subject] += 1
-        yield pytest.param(name, marks=[pytest.mark.slow] if seen[subject] > 2 else [])
+        slow = seen[subject] > 2 or "every op and element type" in name
+        yield pytest.param(name, marks=[pytest.mark.slow] if slow else [])
 
 
 @pytest.mark.whole
+@pytest.mark.usefixtures("fresh_memory_shows")
 @pytest.mark.parametrize("name", list(_checks()))
 def test_every_check_passes_or_is_refused(backend: Backend, name: str) -> None:
     (check,) = [check for check in checks_of("full") if check.name == name]

@@ -156,7 +156,7 @@ def test_slices_have_the_tokens_of_the_whole(name, monkeypatch):
     monkeypatch.setattr(tokenizer_module, "SLICE", 0)
     monkeypatch.setattr(tokenizer_module, "slices", lambda text: slices(text, 1))
     cuts = 0
-    for seed in range(100, 160):
+    for seed in range(100, 125):
         text = random_text(seed, 60)
         cuts += len(list(slices(text, 1))) - 1
         whole = made.encode(text)
@@ -166,7 +166,7 @@ def test_slices_have_the_tokens_of_the_whole(name, monkeypatch):
         limited = Tokenizer.from_str(made.to_str())
         limited.enable_truncation(20)
         assert ours.encode_within(text, 20) == limited.encode(text).ids
-    assert cuts > 300
+    assert cuts > 120
 
 
 @pytest.mark.parametrize("name", ["gpt2", "bert"])
