@@ -50,14 +50,14 @@ def test_texts_far_past_the_window(saved, backend_name):
     options = GenerationOptions(NEW, Sampling(temperature=0), ignore_eos=True, prefill_chunk=48)
     setup = GenerationSetup(gptrs.load_model(folder, backend=backend_name), options)
     texts = [setup.new_text(prompt) for prompt in PROMPTS]
-    engine = setup.new_engine()
+    scheduler = setup.new_scheduler()
     for text in texts:
-        engine.add(text)
+        scheduler.add(text)
     assert setup.cache is not None
     groups = setup.cache.pool.groups
     most = [0] * len(groups)
-    while engine.busy:
-        engine.step()
+    while scheduler.busy:
+        scheduler.step()
         most = [max(seen, group.held) for seen, group in zip(most, groups, strict=True)]
     assert [text.tokens for text in texts] == expected
     whole = sum(-(-(len(prompt) + NEW) // PAGE_SIZE) for prompt in PROMPTS)

@@ -13,10 +13,10 @@ from gptrs.nn import CausalLMModule
 from gptrs.nn.closure import closure_of
 from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager
-from gptrs.runtime.generation.engine import Engine
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.paged_cache import PagedCache
 from gptrs.runtime.generation.sampling import Sampling
+from gptrs.runtime.generation.scheduler import Scheduler
 from gptrs.runtime.generation.setup import GenerationSetup
 from gptrs.runtime.load import load_model
 from gptrs_models.llama_kinds import KINDS, read_config
@@ -90,11 +90,11 @@ class Company:
             sampling=sampling, ignore_eos=True, logits_processors=[self.seen]
         )
         setup = GenerationSetup(model, options)
-        engine = Engine(cache, chunk=chunk)
+        scheduler = Scheduler(cache, chunk=chunk)
         for text in zip(prompts, counts, strict=True):
-            engine.add(setup.new_text(*text))
-        while engine.busy:
-            engine.step()
+            scheduler.add(setup.new_text(*text))
+        while scheduler.busy:
+            scheduler.step()
 
 
 def new_cache(model, dtype):

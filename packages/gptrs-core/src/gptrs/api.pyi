@@ -51,6 +51,8 @@ from gptrs.errors import CacheBudgetError as CacheBudgetError
 from gptrs.errors import CheckpointError as CheckpointError
 from gptrs.errors import ConsumedTensorError as ConsumedTensorError
 from gptrs.errors import ContextLengthError as ContextLengthError
+from gptrs.errors import EngineBusyError as EngineBusyError
+from gptrs.errors import EngineClosedError as EngineClosedError
 from gptrs.errors import ExecutionError as ExecutionError
 from gptrs.errors import GptrsError as GptrsError
 from gptrs.errors import ModelError as ModelError

@@ -56,6 +56,18 @@ class CacheBudgetError(UsageError):
     code = "cache_budget"
 
 
+class EngineBusyError(GptrsError):
+    """An engine has as many requests as it takes: try again later."""
+
+    code = "busy"
+
+
+class EngineClosedError(GptrsError):
+    """An engine takes no more requests, or ended before an answer was whole."""
+
+    code = "closed"
+
+
 class ProgramError(GptrsError):
     """A PTIR program is malformed: wrong operand types, attributes, shapes or structure."""
 

@@ -50,7 +50,7 @@ class Batches:
         self._model = model
         self._tasks = tasks
         self._prompts = [self._checked(task) for task in tasks]
-        self._engine = self._setup.new_engine(size)
+        self._scheduler = self._setup.new_scheduler(size)
         self._numbers = {self._add(n): n for n in range(len(tasks))}
         self._outcomes = self._run()
 
@@ -63,7 +63,7 @@ class Batches:
     @property
     def unfinished(self) -> list[tuple[int, Generation]]:
         """The texts that have begun and not ended."""
-        running = self._engine.running
+        running = self._scheduler.running
         return [(self._numbers[text], text.generation()) for text in running if not text.ended]
 
     def _checked(self, task: Task) -> list[int]:
@@ -76,17 +76,17 @@ class Batches:
         task = self._tasks[number]
         text = self._setup.new_text(self._prompts[number], task.max_tokens)
         with _named(task):
-            self._engine.add(text)
+            self._scheduler.add(text)
         return text
 
     def _run(self) -> Iterator[tuple[int, Generation]]:
         try:
-            while self._engine.busy:
-                for text, _ in self._engine.step():
+            while self._scheduler.busy:
+                for text, _ in self._scheduler.step():
                     if text.ended:
                         yield self._numbers[text], text.generation()
         finally:
-            self._engine.close()
+            self._scheduler.close()
 
 
 @contextmanager
@@ -143,9 +143,9 @@ class Several:
         setup = GenerationSetup(model, options)
         tokens = model.prompt_tokens(prompt)
         self._texts = [setup.new_text(tokens, stream=stream) for stream in range(count)]
-        self._engine = setup.new_engine()
+        self._scheduler = setup.new_scheduler()
         file = PromptFile(model, options, setup.cache)
-        self._engine.add(self._texts[0], self._texts[1:], file.save)
+        self._scheduler.add(self._texts[0], self._texts[1:], file.save)
 
     @property
     def generations(self) -> list[Generation]:
@@ -155,8 +155,8 @@ class Several:
     def run(self) -> list[Generation]:
         """Generate all to the end."""
         try:
-            while self._engine.busy:
-                self._engine.step()
+            while self._scheduler.busy:
+                self._scheduler.step()
         finally:
-            self._engine.close()
+            self._scheduler.close()
         return self.generations

@@ -44,6 +44,8 @@ class GeneratedText:
         self.most_positions = most_positions
         self.tokens: list[int] = []
         self.reason: FinishReason = "interrupted"
+        self.found = 0
+        """How many tokens of the prompt were in the cache already."""
         self._max_tokens = max_tokens
         self._ends = ends
         self._shows_end = shows_end
@@ -64,9 +66,11 @@ class GeneratedText:
         """Whether the text is complete."""
         return self.reason != "interrupted"
 
-    def start(self) -> None:
-        """Start the clock of the timings, unless it runs."""
-        self._started = self._started or time.perf_counter()
+    def start(self, found: int = 0) -> None:
+        """Start the clock of the timings, unless it runs; the cache had `found` tokens before."""
+        if self._started is None:
+            self._started = time.perf_counter()
+            self.found = found
 
     def append(self, logits: np.ndarray) -> str:
         """Choose the next token by logits f32 [V]; return the text it completes, maybe empty."""
@@ -81,6 +85,11 @@ class GeneratedText:
         piece = self._piece(token)
         self._text.append(piece)
         return piece
+
+    @property
+    def scores(self) -> Sequence[TokenScores]:
+        """The scores of each token so far; none where they were not asked for."""
+        return self._scores
 
     def generation(self) -> Generation:
         """Return the outcome so far; its reason is "interrupted" until the text has ended."""

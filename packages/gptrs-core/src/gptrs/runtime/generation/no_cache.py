@@ -23,7 +23,7 @@ class NoCache:
         self._lock = threading.RLock()
 
     def exclusive(self) -> AbstractContextManager[object]:
-        """Scope in which no other thread runs the texts of an engine."""
+        """Scope in which no other thread runs the texts of a scheduler."""
         return self._lock
 
     def require(self, positions: int, step: int) -> None:

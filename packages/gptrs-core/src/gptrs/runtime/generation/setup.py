@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
+from functools import cached_property, partial
 
 from gptrs.errors import ContextLengthError, UsageError
 from gptrs.plugins.capabilities import CausalLM
 from gptrs.runtime.generation.cache_budget import cache_budget, cache_dtype
 from gptrs.runtime.generation.context import Context, ContextLimit
-from gptrs.runtime.generation.engine import Engine
 from gptrs.runtime.generation.generated_text import GeneratedText
 from gptrs.runtime.generation.logits_processors import ProcessorChain, built_in_processors
 from gptrs.runtime.generation.model_settings import (
@@ -23,11 +22,12 @@ from gptrs.runtime.generation.no_cache import NoCache
 from gptrs.runtime.generation.options import DEFAULT_MAX_TOKENS, GenerationOptions
 from gptrs.runtime.generation.paged_cache import PagedCache, paged_cache
 from gptrs.runtime.generation.sampling import Sampler
+from gptrs.runtime.generation.scheduler import Scheduler, WhenFailed
 from gptrs.runtime.load import LoadedModel
 
 
 class GenerationSetup:
-    """How `model` generates under `options`: makes texts and the engines that run them.
+    """How `model` generates under `options`: makes texts and the schedulers that run them.
 
     UsageError for options that do not suit the model, ModelError for a model that cannot generate
     and for malformed settings of its generation_config.json.
@@ -44,7 +44,15 @@ class GenerationSetup:
         self._suppression = configured_suppression(self._settings)
         self._ends = frozenset[int]() if options.ignore_eos else model.eos_tokens
         self._stops = self._all_stops()
-        self.cache = self._paged_cache() if options.use_cache else None
+
+    @cached_property
+    def cache(self) -> PagedCache | None:
+        """The cache that generations of the model share, None for those that use none."""
+        options = self.options
+        if not options.use_cache:
+            return None
+        dtype, budget = cache_dtype(options.cache_dtype), cache_budget(options.cache_budget)
+        return paged_cache(self._model, dtype, budget)
 
     def new_text(
         self, prompt: Sequence[int], max_tokens: int | None = None, stream: int = 0
@@ -96,15 +104,16 @@ class GenerationSetup:
         default = configured_max_tokens(self._settings, prompt) or DEFAULT_MAX_TOKENS
         return default if self._limit.shift else min(room, default)
 
-    def new_engine(self, most_texts: int | None = None) -> Engine:
-        """Return an engine on the cache that all generations of the model share."""
-        cache = self.cache or NoCache(self.lm)
-        return Engine(cache, chunk=self.options.prefill_chunk, most_texts=most_texts)
-
-    def _paged_cache(self) -> PagedCache:
-        options = self.options
-        dtype, budget = cache_dtype(options.cache_dtype), cache_budget(options.cache_budget)
-        return paged_cache(self._model, dtype, budget)
+    def new_scheduler(
+        self, most_texts: int | None = None, when_failed: WhenFailed | None = None
+    ) -> Scheduler:
+        """Return a scheduler on the cache that all generations of the model share."""
+        return Scheduler(
+            self.cache or NoCache(self.lm),
+            chunk=self.options.prefill_chunk,
+            most_texts=most_texts,
+            when_failed=when_failed,
+        )
 
     def _all_stops(self) -> tuple[str, ...]:
         if self._model.has_tokenizer:

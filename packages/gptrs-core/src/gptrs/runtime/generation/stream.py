@@ -23,9 +23,9 @@ class TextStream:
     def __init__(self, model: LoadedModel, prompt: Prompt, options: GenerationOptions) -> None:
         setup = GenerationSetup(model, options)
         self._text = setup.new_text(model.prompt_tokens(prompt))
-        self._engine = setup.new_engine()
+        self._scheduler = setup.new_scheduler()
         file = PromptFile(model, options, setup.cache)
-        self._engine.add(self._text, when_read=file.save)
+        self._scheduler.add(self._text, when_read=file.save)
         self._pieces = self._run()
 
     def __repr__(self) -> str:
@@ -50,8 +50,8 @@ class TextStream:
 
     def _run(self) -> Generator[str]:
         try:
-            while self._engine.busy:
-                for _, piece in self._engine.step():
+            while self._scheduler.busy:
+                for _, piece in self._scheduler.step():
                     yield piece
         finally:
-            self._engine.close()
+            self._scheduler.close()

@@ -1,4 +1,4 @@
-"""The cache as an engine sees it: admit texts, run a step of them, fork, rewind, release."""
+"""The cache as a scheduler sees it: admit texts, run a step of them, fork, rewind, release."""
 
 from __future__ import annotations
 

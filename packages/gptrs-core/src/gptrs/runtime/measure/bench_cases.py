@@ -95,11 +95,11 @@ class Decode:
 
     def prepare(self) -> None:
         """Read the contexts and choose the first tokens; CacheBudgetError if the cache is full."""
-        self._engine = self._setup.new_engine()
+        self._scheduler = self._setup.new_scheduler()
         for _ in range(self._texts):
-            self._engine.add(self._setup.new_text(next(self._prompts)))
-        if len(self._engine.step()) < self._texts:
-            self._engine.close()
+            self._scheduler.add(self._setup.new_text(next(self._prompts)))
+        if len(self._scheduler.step()) < self._texts:
+            self._scheduler.close()
             raise CacheBudgetError(
                 f"the key/value cache does not hold {self._texts} such texts together",
                 hint="measure fewer, or raise GPTRS_CACHE_BUDGET",
@@ -110,7 +110,7 @@ class Decode:
         self.gaps = []
         for _ in range(self._count):
             started = time.perf_counter()
-            self._engine.step()
+            self._scheduler.step()
             self.gaps.append(time.perf_counter() - started)
 
 
@@ -130,14 +130,14 @@ class RaggedPrefill:
 
     def prepare(self) -> None:
         """Take the next prompts."""
-        self._engine = self._setup.new_engine()
+        self._scheduler = self._setup.new_scheduler()
         for _ in self._lengths:
-            self._engine.add(self._setup.new_text(next(self._prompts)))
+            self._scheduler.add(self._setup.new_text(next(self._prompts)))
 
     def run(self) -> None:
         """Read them, in the chunks of `generate`."""
-        while self._engine.busy:
-            self._engine.step()
+        while self._scheduler.busy:
+            self._scheduler.step()
 
 
 class KnownPrefill:
@@ -160,10 +160,10 @@ class KnownPrefill:
         self._read(self._prompt)
 
     def _read(self, prompt: Tokens) -> None:
-        engine = self._setup.new_engine()
-        engine.add(self._setup.new_text(prompt))
-        while engine.busy:
-            engine.step()
+        scheduler = self._setup.new_scheduler()
+        scheduler.add(self._setup.new_text(prompt))
+        while scheduler.busy:
+            scheduler.step()
 
 
 class Forward:

@@ -48,15 +48,15 @@ class Texts:
         options = replace(self.setup.options, prefill_chunk=256, cache_budget=None)
         alone = GenerationSetup(FakeModel(self.windows), options)
         made = alone.new_text(text.prompt, text._max_tokens, stream)
-        run(alone.new_engine(), made)
+        run(alone.new_scheduler(), made)
         return made.tokens, made.reason
 
 
-def run(engine, *texts):
+def run(scheduler, *texts):
     for text in texts:
-        engine.add(text)
-    while engine.busy:
-        engine.step()
+        scheduler.add(text)
+    while scheduler.busy:
+        scheduler.step()
 
 
 def idle(setup):
@@ -77,16 +77,16 @@ def steps_of(setup: GenerationSetup):
 @pytest.mark.parametrize("seed", range(200))
 def test_random_texts_that_come_and_go(seed):
     texts = Texts(seed)
-    engine = texts.setup.new_engine(texts.rng.choice([None, 2, 5]))
+    scheduler = texts.setup.new_scheduler(texts.rng.choice([None, 2, 5]))
     made, cancelled = [], []
-    while len(made) < 7 or engine.busy:
+    while len(made) < 7 or scheduler.busy:
         if len(made) < 7 and texts.rng.random() < 0.4:
             made.append(texts.new())
-            engine.add(made[-1])
+            scheduler.add(made[-1])
         elif made and texts.rng.random() < 0.03:
             cancelled.append(texts.rng.choice(made))
-            engine.cancel(cancelled[-1])
-        engine.step()
+            scheduler.cancel(cancelled[-1])
+        scheduler.step()
     assert idle(texts.setup)
     for text in made:
         if text not in cancelled or text.ended:
@@ -100,7 +100,7 @@ def test_alone_is_what_the_model_gives_without_a_cache():
     for use_cache in (True, False):
         setup = GenerationSetup(model, GenerationOptions(use_cache=use_cache, **options))
         text = setup.new_text([1, 2, 3] * 20, 40)
-        run(setup.new_engine(), text)
+        run(setup.new_scheduler(), text)
         found.append(text.tokens)
     assert found[0] == found[1]
 
@@ -110,17 +110,17 @@ def test_alone_is_what_the_model_gives_without_a_cache():
 @pytest.mark.parametrize("loses_pages", [False, True])
 def test_a_step_that_was_interrupted_is_done_again(seed, loses_pages):
     texts = Texts(seed)
-    engine = texts.setup.new_engine()
+    scheduler = texts.setup.new_scheduler()
     made = [texts.new() for _ in range(6)]
     for text in made:
-        engine.add(text)
+        scheduler.add(text)
     texts.model.lm.loses_pages = loses_pages
     interrupts = 0
-    while engine.busy:
+    while scheduler.busy:
         if texts.rng.random() < 0.2 and interrupts < 6:
             texts.model.lm.fails = KeyboardInterrupt()
         try:
-            engine.step()
+            scheduler.step()
         except KeyboardInterrupt:
             interrupts += 1
     assert interrupts
@@ -132,11 +132,11 @@ def test_a_step_that_was_interrupted_is_done_again(seed, loses_pages):
 @pytest.mark.parametrize("operation", ["admit", "extend", "commit", "release", "fork"])
 def test_an_interrupt_between_changes_of_pages_begins_anew(operation, monkeypatch):
     texts = Texts(2)
-    engine = texts.setup.new_engine()
+    scheduler = texts.setup.new_scheduler()
     made = [texts.new(), texts.new()]
     copy = texts.setup.new_text(made[0].prompt, made[0]._max_tokens, 1)
-    engine.add(made[0], [copy])
-    engine.add(made[1])
+    scheduler.add(made[0], [copy])
+    scheduler.add(made[1])
     pool, cache = texts.setup.cache.pool, texts.setup.cache
 
     def interrupted(*arguments):
@@ -145,9 +145,9 @@ def test_an_interrupt_between_changes_of_pages_begins_anew(operation, monkeypatc
 
     monkeypatch.setattr(pool, operation, interrupted)
     with pytest.raises(KeyboardInterrupt):
-        run(engine)
+        run(scheduler)
     assert cache.pool is not pool
-    run(engine)
+    run(scheduler)
     assert idle(texts.setup)
     for text in made:
         assert (text.tokens, text.reason) == texts.expected(text)
@@ -158,7 +158,7 @@ def test_an_interrupt_between_changes_of_pages_begins_anew(operation, monkeypatc
 def test_a_backend_without_symbols_sees_few_sizes():
     texts = Texts(5, PaddedBackend())
     made = [texts.new() for _ in range(12)]
-    run(texts.setup.new_engine(), *made)
+    run(texts.setup.new_scheduler(), *made)
     for text in made:
         assert (text.tokens, text.reason) == texts.expected(text)
     for step in texts.model.lm.steps:
@@ -172,7 +172,7 @@ def test_prompts_that_begin_alike_are_read_once():
     setup = GenerationSetup(FakeModel(), GenerationOptions(3, prefill_chunk=64, ignore_eos=True))
     start = list(range(1, 41)) * 2
     texts = [setup.new_text([*start, number]) for number in range(1, 6)]
-    run(setup.new_engine(), *texts)
+    run(setup.new_scheduler(), *texts)
     rows = [len(step.tokens) for step in steps_of(setup)]
     whole = len(start) // PAGE_SIZE * PAGE_SIZE
     assert rows[0] == whole, "the others wait for the pages that are being read"
@@ -183,11 +183,11 @@ def test_copies_share_the_pages_of_their_prompt():
     setup = GenerationSetup(FakeModel(), GenerationOptions(4, Sampling(seed=1), ignore_eos=True))
     prompt = [5] * 50
     first, *copies = (setup.new_text(prompt, stream=stream) for stream in range(4))
-    engine = setup.new_engine()
-    engine.add(first, copies)
-    engine.step()
+    scheduler = setup.new_scheduler()
+    scheduler.add(first, copies)
+    scheduler.step()
     assert setup.cache.pool.groups[0].held == 2
-    run(engine)
+    run(scheduler)
     assert [len(step.tokens) for step in steps_of(setup)] == [50, 4, 4, 4]
     assert len({tuple(text.tokens) for text in (first, *copies)}) == 4
     assert idle(setup)
@@ -195,60 +195,60 @@ def test_copies_share_the_pages_of_their_prompt():
 
 def test_decoding_goes_on_while_a_prompt_is_read():
     setup = GenerationSetup(FakeModel(), GenerationOptions(9, prefill_chunk=16, ignore_eos=True))
-    engine = setup.new_engine()
-    engine.add(setup.new_text([7, 7]))
-    engine.step()
-    engine.add(setup.new_text(list(range(1, 41))))
+    scheduler = setup.new_scheduler()
+    scheduler.add(setup.new_text([7, 7]))
+    scheduler.step()
+    scheduler.add(setup.new_text(list(range(1, 41))))
     for _ in range(3):
-        engine.step()
-    assert [len(step.tokens) for step in steps_of(setup)] == [2, 17, 17, 9]
+        scheduler.step()
+    assert [len(step.tokens) for step in steps_of(setup)] == [2, 16, 16, 11]
 
 
 def test_a_text_that_is_cancelled_makes_room():
     options = GenerationOptions(60, cache_budget=5000, ignore_eos=True)
     setup = GenerationSetup(FakeModel(), options)
-    engine = setup.new_engine()
+    scheduler = setup.new_scheduler()
     first, second = setup.new_text([1] * 60), setup.new_text([2] * 60)
-    engine.add(first)
-    engine.add(second)
-    engine.step()
-    assert engine.running == [first]
-    engine.cancel(first)
-    engine.step()
-    assert engine.running == [second]
-    engine.close()
+    scheduler.add(first)
+    scheduler.add(second)
+    scheduler.step()
+    assert scheduler.running == [first]
+    scheduler.cancel(first)
+    scheduler.step()
+    assert scheduler.running == [second]
+    scheduler.close()
     assert idle(setup)
-    assert not engine.busy
+    assert not scheduler.busy
     with pytest.raises(CacheBudgetError, match="a text of 159 positions takes 5000 bytes"):
-        engine.add(setup.new_text([3] * 100))
+        scheduler.add(setup.new_text([3] * 100))
 
 
 def test_pages_are_found_by_later_engines_of_the_model():
     model = FakeModel()
     for prompt in ([*range(1, 46)], [*range(1, 46), 3, 4]):
         setup = GenerationSetup(model, GenerationOptions(2, ignore_eos=True))
-        run(setup.new_engine(), setup.new_text(prompt))
+        run(setup.new_scheduler(), setup.new_text(prompt))
     assert [len(step.tokens) for step in model.lm.steps] == [45, 1, 2, 1]
 
 
 def test_twenty_texts_wait_for_room_and_evict():
     options = GenerationOptions(30, Sampling(seed=3), cache_budget=7_000, ignore_eos=True)
     setup = GenerationSetup(FakeModel(), options)
-    group, engine = setup.cache.pool.groups[0], setup.new_engine()
+    group, scheduler = setup.cache.pool.groups[0], setup.new_scheduler()
     texts = [setup.new_text([number, *range(1, 30 + number)]) for number in range(20)]
     for text in texts:
-        engine.add(text)
+        scheduler.add(text)
     most = cached = 0
-    while engine.busy:
-        engine.step()
-        most = max(most, len(engine.running))
+    while scheduler.busy:
+        scheduler.step()
+        most = max(most, len(scheduler.running))
         cached = max(cached, group.cached)
     assert 2 <= most <= 3, "6 pages: the others wait"
     assert cached > 0
     assert group.count == 6, "pages of texts that ended were taken again"
     alone = GenerationSetup(FakeModel(), replace(options, cache_budget=None))
     for text in texts:
-        run(alone.new_engine(), expected := alone.new_text(text.prompt))
+        run(alone.new_scheduler(), expected := alone.new_text(text.prompt))
         assert text.tokens == expected.tokens
 
 
@@ -256,12 +256,12 @@ def test_twenty_texts_wait_for_room_and_evict():
 def test_the_same_text_twice(together):
     setup = GenerationSetup(FakeModel(), GenerationOptions(9, Sampling(seed=3), ignore_eos=True))
     one, other = (setup.new_text([4, 5, 6] * 20) for _ in range(2))
-    engine = setup.new_engine()
+    scheduler = setup.new_scheduler()
     if together:
-        run(engine, one, other)
+        run(scheduler, one, other)
     else:
-        run(engine, one)
-        run(engine, other)
+        run(scheduler, one)
+        run(scheduler, other)
     assert one.tokens == other.tokens
     rows = sum(len(step.tokens) for step in steps_of(setup))
     assert rows == (60 + 28 + 16 if together else 60 + 1 + 16), "what is whole or left is shared"
@@ -277,7 +277,7 @@ def test_contexts_with_windows_shift_as_without_a_cache(windows):
         )
         setup = GenerationSetup(FakeModel(windows), replace(options, use_cache=use_cache))
         text = setup.new_text([1, 2, 3, 4] * 10)
-        run(setup.new_engine(), text)
+        run(setup.new_scheduler(), text)
         found.append(text.tokens)
     assert len(found[0]) == 120
     assert found[0] == found[1]

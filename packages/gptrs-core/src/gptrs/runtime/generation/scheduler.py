@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from bisect import insort
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 
 import numpy as np
@@ -19,13 +21,19 @@ from gptrs.spans import span
 
 WhenRead = Callable[[TextPages], None]
 """Called with the pages of a text once its prompt has been read."""
+WhenFailed = Callable[[GeneratedText, Exception], None]
+"""Called with a text that is taken out, since no token of it could be chosen."""
 
 
 @dataclass(eq=False)
 class _Work:
-    """A text of the engine, the texts that continue the same prompt, and its pages once it runs."""
+    """A text, the texts that continue the same prompt, and its pages once it runs.
+
+    Of works that wait, the one of the smallest `place` begins first.
+    """
 
     text: GeneratedText
+    place: tuple[int, int]
     copies: list[GeneratedText] = field(default_factory=list[GeneratedText])
     when_read: WhenRead | None = None
     pages: TextPages = field(default_factory=lambda: TextPages((), [], []))
@@ -36,25 +44,41 @@ class _Work:
         return self.text.context.tokens[self.pages.length :]
 
 
-class Engine:
+class Scheduler:
     """Generates texts until each has ended; `step` runs the model once.
 
     A step appends one token to each text whose prompt has been read, and reads up to `chunk` tokens
-    of prompts, in the order in which texts were added. At most `most_texts` run at once, as long as
-    `cache` has room for them; the others wait. The outcome of a text does not depend on others.
+    of prompts. Together they are no more than `chunk`, while fewer texts than that run. At most
+    `most_texts` run at once, as long as `cache` has room for them; the others wait, those of higher
+    priority and then those that were added first before the others. Of prompts the first one gets
+    half of the room at least, and the shortest of the others what is left: a short one need not
+    wait until a long one has been read. The outcome of a text does not depend on others.
 
-    No thread is started. While one runs a step, others may add texts, and run engines of the same
-    cache; they wait for each other, as does `cancel`.
+    No thread is started. While one runs a step, others may add texts, and run schedulers of the
+    same cache; they wait for each other, as does `cancel`. An error of one text, which a logits
+    processor may raise, is told to `when_failed`, and the others go on; without it `step` raises.
     """
 
-    def __init__(self, cache: TextCache, *, chunk: int, most_texts: int | None = None) -> None:
+    def __init__(
+        self,
+        cache: TextCache,
+        *,
+        chunk: int,
+        most_texts: int | None = None,
+        when_failed: WhenFailed | None = None,
+    ) -> None:
         self._cache = cache
         self._chunk = chunk
         self._most_texts = most_texts
-        self._waiting: deque[_Work] = deque()
+        self._when_failed = when_failed
+        self._added: deque[_Work] = deque()
+        """Texts that no step has seen: other threads add them at any time."""
+        self._count = itertools.count()
+        self._waiting: list[_Work] = []
         self._running: list[_Work] = []
         self._grown: list[tuple[GeneratedText, str]] = []
         """The pieces that no step has returned yet."""
+        self._failed: list[tuple[GeneratedText, Exception]] = []
 
     @property
     def running(self) -> list[GeneratedText]:
@@ -62,34 +86,42 @@ class Engine:
         return [work.text for work in self._running]
 
     @property
+    def waiting(self) -> int:
+        """How many texts have not begun."""
+        return len(self._added) + len(self._waiting)
+
+    @property
     def busy(self) -> bool:
         """Whether there are texts that have not ended."""
-        return bool(self._running or self._waiting or self._grown)
+        return bool(self._running or self.waiting or self._grown)
 
     def add(
         self,
         text: GeneratedText,
         copies: Sequence[GeneratedText] = (),
         when_read: WhenRead | None = None,
+        priority: int = 0,
     ) -> None:
         """Add a text, and `copies` that continue the same prompt, which is read once.
 
         CacheBudgetError if the cache would not even hold the text alone.
         """
         self._cache.require(text.most_positions, self._chunk)
-        self._waiting.append(_Work(text, list(copies), when_read))
+        place = (-priority, next(self._count))
+        self._added.append(_Work(text, place, list(copies), when_read))
 
     def cancel(self, text: GeneratedText) -> None:
         """Take a text out, whether it has begun or not; nothing happens if it has ended."""
         with self._cache.exclusive():
-            for work in [work for work in self._waiting if work.text is text]:
-                self._waiting.remove(work)
+            self._take_in()
+            self._waiting = [work for work in self._waiting if work.text is not text]
             for work in [work for work in self._running if work.text is text]:
                 self._end(work)
 
     def close(self) -> None:
         """Cancel all texts."""
         with self._cache.exclusive():
+            self._take_in()
             self._waiting.clear()
             for work in list(self._running):
                 self._end(work)
@@ -97,13 +129,17 @@ class Engine:
     def step(self) -> list[tuple[GeneratedText, str]]:
         """Run the model once; return the texts that grew, each with its new piece.
 
-        CacheBudgetError if texts of other engines leave no room to begin. After any error, an
-        interrupt included, the engine can go on: what was not finished is done again.
+        CacheBudgetError if texts of other schedulers leave no room to begin. After any error, an
+        interrupt included, the scheduler can go on: what was not finished is done again.
         """
         with self._cache.exclusive():
             with span("step"):
                 self._advance()
             grown, self._grown = self._grown, []
+            failed, self._failed = self._failed, []
+        for text, error in failed:
+            assert self._when_failed is not None
+            self._when_failed(text, error)
         return grown
 
     def _advance(self) -> None:
@@ -117,13 +153,26 @@ class Engine:
                     self._continue(work, scores)
             self._settle()
 
+    def _take_in(self) -> None:
+        while self._added:
+            insort(self._waiting, self._added.popleft(), key=_place)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._most_texts is not None and len(self._running) >= self._most_texts
+
     def _admit(self) -> None:
-        """Begin waiting texts, in their order, as long as there is room."""
-        while self._waiting and (self._most_texts is None or len(self._running) < self._most_texts):
-            work = self._waiting[0]
+        """Begin waiting texts, in their order, as long as there is room.
+
+        One whose prompt begins as another that is being read waits for that, and lets others pass.
+        """
+        self._take_in()
+        for work in list(self._waiting):
+            if self._is_full:
+                return
             tokens = work.text.context.tokens
             if self._is_being_read(tokens):
-                return
+                continue
             pages = self._cache.admit(tokens, work.text.most_positions, self._chunk)
             if pages is None and self._running:
                 return
@@ -134,8 +183,9 @@ class Engine:
                     hint="finish or close them, or raise --cache-budget",
                 )
             work.pages = pages
-            work.text.start()
-            self._running.append(self._waiting.popleft())
+            work.text.start(found=pages.length)
+            self._waiting.remove(work)
+            self._running.append(work)
 
     def _is_being_read(self, tokens: Sequence[int]) -> bool:
         """Whether a prompt that runs will soon have read pages that `tokens` begins with, too."""
@@ -148,15 +198,15 @@ class Engine:
 
     def _rows(self) -> list[tuple[_Work, list[int], bool]]:
         """Return the tokens of the next step, and whether they are the last of their texts."""
+        unread = {work: work.unread for work in self._running}
+        reading = [w for w in self._running if self._cache.chunked and len(unread[w]) > 1]
+        room = self._chunk - sum(bool(tokens) for tokens in unread.values()) + len(reading)
+        shares = _shares({work: len(unread[work]) for work in reading}, max(1, room))
         rows: list[tuple[_Work, list[int], bool]] = []
-        room = self._chunk
-        for work in self._running:
-            unread = tokens = work.unread
-            if self._cache.chunked and len(unread) > 1:
-                tokens = unread[:room]
-                room -= len(tokens)
-            if tokens:
-                rows.append((work, tokens, len(tokens) == len(unread)))
+        for work, tokens in unread.items():
+            taken = tokens[: shares.get(work, len(tokens))]
+            if taken:
+                rows.append((work, taken, len(taken) == len(tokens)))
         return rows
 
     def _continue(self, work: _Work, logits: np.ndarray) -> None:
@@ -165,10 +215,10 @@ class Engine:
             work.when_read(work.pages)
             work.when_read = None
         while work.copies:
-            copy = _Work(work.copies.pop(0))
-            pages = self._cache.fork(work.pages)
+            copy = _Work(work.copies.pop(0), work.place)
+            pages = None if self._is_full else self._cache.fork(work.pages)
             if pages is None:
-                self._waiting.append(copy)
+                insort(self._waiting, copy, key=_place)
                 continue
             copy.pages = pages
             copy.text.start()
@@ -177,8 +227,14 @@ class Engine:
         self._grow(work, logits)
 
     def _grow(self, work: _Work, logits: np.ndarray) -> None:
-        with span("choose token"):
-            self._grown.append((work.text, work.text.append(logits)))
+        try:
+            with span("choose token"):
+                self._grown.append((work.text, work.text.append(logits)))
+        except Exception as error:
+            if self._when_failed is None:
+                raise
+            self._end(work)
+            self._failed.append((work.text, error))
 
     def _settle(self) -> None:
         """Let go of texts that ended, and bring back those whose pages are not as they should be.
@@ -206,8 +262,29 @@ class Engine:
     def _wait_again(self, work: _Work) -> None:
         self._end(work)
         work.pages = TextPages((), [], [])
-        self._waiting.appendleft(work)
+        insort(self._waiting, work, key=_place)
 
     def _end(self, work: _Work) -> None:
         self._running.remove(work)
         self._cache.release(work.pages)
+
+
+def _place(work: _Work) -> tuple[int, int]:
+    return work.place
+
+
+def _shares(unread: Mapping[_Work, int], room: int) -> dict[_Work, int]:
+    """Return how many of their unread tokens texts read next, `room` at most in all.
+
+    The first text gets half of the room and what the others, the shortest first, leave of the rest.
+    """
+    if not unread:
+        return {}
+    first, *others = sorted(unread, key=_place)
+    shares = {first: min(unread[first], room - room // 2)}
+    room -= shares[first]
+    for work in sorted(others, key=unread.__getitem__):
+        shares[work] = min(unread[work], room)
+        room -= shares[work]
+    shares[first] += min(unread[first] - shares[first], room)
+    return shares

@@ -69,23 +69,23 @@ def test_threads_generate_with_one_model(directory, backend):
 
 def test_threads_add_and_cancel_texts_while_another_one_steps():
     setup = GenerationSetup(FakeModel(), OPTIONS)
-    engine = setup.new_engine(4)
+    scheduler = setup.new_scheduler(4)
     kept = [setup.new_text(prompt) for prompt in [[1, 2]] * 20]
     ended = threading.Event()
 
     def add_and_cancel():
         try:
             for text in kept:
-                engine.add(text)
+                scheduler.add(text)
                 unwanted = setup.new_text([3, 4, 5])
-                engine.add(unwanted)
-                engine.cancel(unwanted)
+                scheduler.add(unwanted)
+                scheduler.cancel(unwanted)
         finally:
             ended.set()
 
     def step():
-        while not ended.is_set() or engine.busy:
-            engine.step()
+        while not ended.is_set() or scheduler.busy:
+            scheduler.step()
 
     in_threads(step, add_and_cancel)
     assert {tuple(text.tokens) for text in kept} == {tuple(kept[0].tokens)}
