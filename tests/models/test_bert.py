@@ -128,7 +128,8 @@ def test_hidden_states(plain, backend_name):
 def test_every_weight_of_the_body_is_asked_for(bert_directory):
     model = embedder_of(bert_directory, "ref")
     expected = {name for name, _ in reference(bert_directory).named_parameters()}
-    assert {name for name, _ in model.named_tensors()} == expected
+    found = {name for name, _ in model.named_tensors() if not name.startswith("head.")}
+    assert found == expected
 
 
 def test_the_first_names_of_norms_are_known(plain, tmp_path):
@@ -156,7 +157,7 @@ def test_what_it_offers(plain):
     tokens, mask = batch((49,))
     with pytest.raises(ContextLengthError, match="49 tokens do not fit into the context of 48"):
         embedder.encode(tokens, mask)
-    with pytest.raises(ModelError, match="cannot generate text; it offers: hidden_states, text_em"):
+    with pytest.raises(ModelError, match="has no logits; it offers: hidden_states, text_em"):
         model.forward(tokens)
 
 

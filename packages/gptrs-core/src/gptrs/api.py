@@ -26,7 +26,8 @@ names are imported on first use, so that the module an entry point names stays l
   and the modules `nn` and `functionals`. `nn` has layers, activations, rope settings, the paged
   key/value cache and the base classes: `CausalLMModule`, `ImageClassifierModule`, `CacheSpec`,
   `LayerCache`, `PageBuffers`, `RaggedStep`. The protocols of capabilities: `CausalLM`,
-  `ImageClassifier`, `TextEmbedder`, `HiddenStates`.
+  `ImageClassifier`, `TextEmbedder`, `TextClassifier`, `TokenClassifier`, `MaskedLM`,
+  `HiddenStates`.
 - For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
   `RunStart`, `RunEnd`, `KernelEvent`.
 - For functionals: `functional`, `implement`, and the module `primitives`.

@@ -117,7 +117,10 @@ from gptrs.optimizer.rewrite.rewrite import rewrite as rewrite
 from gptrs.plugins.capabilities import CausalLM as CausalLM
 from gptrs.plugins.capabilities import HiddenStates as HiddenStates
 from gptrs.plugins.capabilities import ImageClassifier as ImageClassifier
+from gptrs.plugins.capabilities import MaskedLM as MaskedLM
+from gptrs.plugins.capabilities import TextClassifier as TextClassifier
 from gptrs.plugins.capabilities import TextEmbedder as TextEmbedder
+from gptrs.plugins.capabilities import TokenClassifier as TokenClassifier
 from gptrs.plugins.descriptions import API_VERSION as API_VERSION
 from gptrs.plugins.descriptions import BackendPlugin as BackendPlugin
 from gptrs.plugins.descriptions import CommandPlugin as CommandPlugin

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from gptrs import functionals as F
 from gptrs.api import ContextLengthError, Module, Params, Tensor, jit, tensor
 from gptrs.nn import ACTIVATIONS, Embedding, Linear, captured_once, merge_heads, split_heads
 from gptrs_models.bert_config import BertConfig
-from gptrs_models.bert_kinds import read_config
+
+TEXT_AXES = {"tokens": ("B", "T"), "mask": ("B", "T")}
+"""The sizes of a batch of texts that programs are compiled for once."""
 
 
 class Norm(Module):
@@ -27,7 +27,7 @@ class Norm(Module):
 
 
 class Embeddings(Module):
-    """Sum of token, position and first token-type embeddings, normalized."""
+    """Sum of token, position and token-type embeddings, normalized."""
 
     def __init__(self, config: BertConfig, params: Params) -> None:
         width = config.embedding_size
@@ -43,13 +43,14 @@ class Embeddings(Module):
         self.LayerNorm = Norm(config, params / "LayerNorm", width)
         self._first_position = config.first_position
 
-    def __call__(self, tokens: Tensor) -> Tensor:
-        """Int [B, T] -> [B, T, E]."""
+    def __call__(self, tokens: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Int [B, T], and which text of a pair each token is of, all the first -> [B, T, E]."""
         positions = self.position_embeddings.weight
         first, length = self._first_position, tokens.shape[1]
         x = self.word_embeddings(tokens)
         if self.token_type_embeddings is not None:
-            x = x + F.slice_axis(self.token_type_embeddings.weight, 0, 0, 1)  # (1, E)
+            types = self.token_type_embeddings
+            x = x + (F.slice_axis(types.weight, 0, 0, 1) if segments is None else types(segments))
         return self.LayerNorm(x + F.slice_axis(positions, 0, first, length))  # (T, E)
 
 
@@ -173,14 +174,14 @@ class Encoder(Module):
 
 
 class Bert(Module):
-    """The encoder, a `TextEmbedder`; heads of the checkpoint, such as the pooler, are ignored."""
+    """The encoder, a `TextEmbedder`; the pooler is not part of it."""
 
     capabilities = frozenset({"text_embedder", "hidden_states"})
 
     def __init__(self, config: BertConfig, params: Params) -> None:
         self.config, names, width = config, config.names, config.hidden_size
         whole = f"{names.body}.embeddings.word_embeddings.weight" in params
-        body = params / names.body if whole else params
+        self.body = body = params / names.body if whole else params
         self.embeddings = Embeddings(config, body / "embeddings")
         self.projection = (
             Linear(body / names.projection, config.embedding_size, width)
@@ -193,7 +194,7 @@ class Bert(Module):
             if config.relative_buckets
             else None
         )
-        self._encode = jit(self._last_state, dynamic={"tokens": ("B", "T"), "mask": ("B", "T")})
+        self._encode = jit(self._vectors, dynamic=TEXT_AXES)
         self._collect = jit(self._named_states, dynamic={"tokens": ("B", "T")})
 
     @property
@@ -211,7 +212,7 @@ class Bert(Module):
 
         ContextLengthError if T is above `context_length`.
         """
-        self._require_context(tokens)
+        self.require_context(tokens)
         return self._encode(tensor(tokens), tensor(mask)).numpy()
 
     def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
@@ -219,21 +220,27 @@ class Bert(Module):
 
         ContextLengthError if T is above `context_length`.
         """
-        self._require_context(inputs)
+        self.require_context(inputs)
         return {name: state.numpy() for name, state in self._collect(tensor(inputs)).items()}
 
-    def _last_state(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        return self._states(tokens, mask)[-1]
+    def _vectors(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        return self.last_state(tokens, mask)
+
+    def last_state(self, tokens: Tensor, mask: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Return the state after the last layer, [B, T, C]; all of one text without `segments`."""
+        return self._states(tokens, mask, segments)[-1]
 
     def _named_states(self, tokens: Tensor) -> dict[str, Tensor]:
         states = self._states(tokens, None)
         names = ["embeddings", *(f"layer.{index}" for index in range(len(states) - 1))]
         return dict(zip(names, states, strict=True))
 
-    def _states(self, tokens: Tensor, mask: Tensor | None) -> list[Tensor]:
+    def _states(
+        self, tokens: Tensor, mask: Tensor | None, segments: Tensor | None = None
+    ) -> list[Tensor]:
         """Return the embeddings and the state after each layer; i1 [B, T] masks padding."""
         seen = self._mask(tokens.shape[1], mask)
-        x = self.embeddings(tokens)
+        x = self.embeddings(tokens, segments if self.config.segments > 1 else None)
         states = [x if self.projection is None else self.projection(x)]
         for layer in self.encoder.layers:
             states.append(layer(states[-1], seen))
@@ -247,13 +254,9 @@ class Bert(Module):
         bias = self.relative_bias(length)
         return bias if seen is None else F.where(seen, bias, float("-inf"))
 
-    def _require_context(self, tokens: np.ndarray) -> None:
+    def require_context(self, tokens: np.ndarray) -> None:
+        """Raise ContextLengthError for texts [B, T] that are too long."""
         if tokens.shape[1] > self.context_length:
             raise ContextLengthError(
                 f"{tokens.shape[1]} tokens do not fit into the context of {self.context_length}"
             )
-
-
-def load(settings: Mapping[str, object], params: Params) -> Bert:
-    """Build the model from config.json and its weights; ModelError if either is unsupported."""
-    return Bert(read_config(settings), params)

@@ -22,17 +22,40 @@ class Names:
 
 
 @dataclass(frozen=True)
+class Heads:
+    """Names of the weights of heads, and the activations in them.
+
+    `text_in_body`: whether the first layer of the head of texts stands below the body.
+    `word_activation` None is that of the layers. `word_bias` is where the bias of the scores of
+    words is if not with the weight at `word_out`.
+    """
+
+    text_dense: str
+    text_out: str
+    word_dense: str
+    word_norm: str
+    word_out: str
+    word_bias: str = ""
+    text_activation: str = "tanh"
+    text_in_body: bool = False
+    word_activation: str | None = "gelu"
+    token_out: str = "classifier"
+
+
+@dataclass(frozen=True)
 class BertConfig:
     """The settings that shape the computation, under their names in config.json where it has one.
 
     `first_position` is the row of the position embeddings for the first token. `type_vocab_size` 0
     is a kind without token types. `stored_layers` is the name of each layer below the body, one
     after another; the same name twice is one layer that is computed twice (ALBERT).
+    `segments` is how many texts of a pair are told apart, 1 for kinds whose tokenizers do not.
     `relative_buckets` is how many distances of tokens a bias of the scores tells apart, 0 for no
     such bias.
     """
 
     names: Names
+    heads: Heads
     vocab_size: int
     hidden_size: int
     embedding_size: int
@@ -45,6 +68,8 @@ class BertConfig:
     stored_layers: tuple[str, ...]
     first_position: int = 0
     relative_buckets: int = 0
+    segments: int = 1
+    tie_word_embeddings: bool = True
 
     @property
     def context_length(self) -> int:

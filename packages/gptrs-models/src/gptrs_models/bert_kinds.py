@@ -7,24 +7,27 @@ from dataclasses import dataclass, field, replace
 
 from gptrs.api import ConfigFields, ModelError
 from gptrs.nn import ACTIVATIONS
-from gptrs_models.bert_config import BertConfig, Names
+from gptrs_models.bert_config import BertConfig, Heads, Names
 
 
 @dataclass(frozen=True)
 class Kind:
     """A kind: the names of its weights, defaults of transformers, and what it does otherwise.
 
-    `own_names` has the name of each setting that is not BERT's.
+    `own_names` has the name of each setting that is not BERT's. `segments`: whether its tokenizers
+    tell the texts of a pair apart by token types.
     """
 
     names: Names
+    heads: Heads
     vocab_size: int = 30522
     hidden_size: int = 768
     layers: int = 12
-    heads: int = 12
+    attention_heads: int = 12
     intermediate_size: int = 3072
     activation: str = "gelu"
     type_vocab_size: int = 2
+    segments: bool = False
     own_names: Mapping[str, str] = field(default_factory=dict[str, str])
     switches: Callable[[ConfigFields, BertConfig], BertConfig] = lambda _, config: config
 
@@ -42,15 +45,17 @@ def read_config(settings: Mapping[str, object]) -> BertConfig:
     fields.require("add_cross_attention", False)
     fields.require("quantization_config", None)
     width = fields.integer(own("hidden_size"), kind.hidden_size)
-    heads = fields.integer(own("num_attention_heads"), kind.heads)
+    heads = fields.integer(own("num_attention_heads"), kind.attention_heads)
     if width % heads:
         raise ModelError(
             f"`{own('hidden_size')}` ({width}) of a {name} model is no multiple of"
             f" `{own('num_attention_heads')}` ({heads})"
         )
     layers = fields.integer(own("num_hidden_layers"), kind.layers)
+    types = fields.integer("type_vocab_size", 2) if kind.type_vocab_size else 0
     config = BertConfig(
         names=kind.names,
+        heads=kind.heads,
         vocab_size=fields.integer("vocab_size", kind.vocab_size),
         hidden_size=width,
         embedding_size=width,
@@ -58,9 +63,11 @@ def read_config(settings: Mapping[str, object]) -> BertConfig:
         intermediate_size=fields.integer(own("intermediate_size"), kind.intermediate_size),
         hidden_act=fields.choice(own("hidden_act"), ACTIVATIONS, kind.activation),
         max_position_embeddings=fields.integer("max_position_embeddings", 512),
-        type_vocab_size=fields.integer("type_vocab_size", 2) if kind.type_vocab_size else 0,
+        type_vocab_size=types,
         layer_norm_eps=fields.number("layer_norm_eps", 1e-12),
         stored_layers=tuple(f"encoder.layer.{number}" for number in range(layers)),
+        segments=types if kind.segments else 1,
+        tie_word_embeddings=fields.boolean("tie_word_embeddings", True),
     )
     return kind.switches(fields, config)
 
@@ -137,13 +144,60 @@ ALBERT = Names(
     norm="full_layer_layer_norm",
 )
 
+BERT_HEADS = Heads(
+    text_dense="pooler.dense",
+    text_out="classifier",
+    text_in_body=True,
+    word_dense="cls.predictions.transform.dense",
+    word_norm="cls.predictions.transform.LayerNorm",
+    word_out="cls.predictions.decoder",
+    word_bias="cls.predictions.bias",
+    word_activation=None,
+)
+ROBERTA_HEADS = Heads(
+    text_dense="classifier.dense",
+    text_out="classifier.out_proj",
+    word_dense="lm_head.dense",
+    word_norm="lm_head.layer_norm",
+    word_out="lm_head.decoder",
+    word_bias="lm_head.bias",
+)
+DISTILBERT_HEADS = Heads(
+    text_dense="pre_classifier",
+    text_out="classifier",
+    text_activation="relu",
+    word_dense="vocab_transform",
+    word_norm="vocab_layer_norm",
+    word_out="vocab_projector",
+    word_activation=None,
+)
+ELECTRA_HEADS = Heads(
+    text_dense="classifier.dense",
+    text_out="classifier.out_proj",
+    text_activation="gelu",
+    word_dense="generator_predictions.dense",
+    word_norm="generator_predictions.LayerNorm",
+    word_out="generator_lm_head",
+)
+ALBERT_HEADS = Heads(
+    text_dense="pooler",
+    text_out="classifier",
+    text_in_body=True,
+    word_dense="predictions.dense",
+    word_norm="predictions.LayerNorm",
+    word_out="predictions.decoder",
+    word_bias="predictions.bias",
+    word_activation=None,
+)
+
 KINDS: dict[str, Kind] = {
-    "bert": Kind(Names("bert")),
-    "roberta": Kind(Names("roberta"), vocab_size=50265, switches=_roberta),
-    "xlm-roberta": Kind(Names("roberta"), switches=_roberta),
-    "camembert": Kind(Names("roberta"), switches=_roberta),
+    "bert": Kind(Names("bert"), BERT_HEADS, segments=True),
+    "roberta": Kind(Names("roberta"), ROBERTA_HEADS, vocab_size=50265, switches=_roberta),
+    "xlm-roberta": Kind(Names("roberta"), ROBERTA_HEADS, switches=_roberta),
+    "camembert": Kind(Names("roberta"), ROBERTA_HEADS, switches=_roberta),
     "distilbert": Kind(
         DISTILBERT,
+        DISTILBERT_HEADS,
         layers=6,
         type_vocab_size=0,
         own_names={
@@ -155,15 +209,23 @@ KINDS: dict[str, Kind] = {
         },
         switches=_distilbert,
     ),
-    "mpnet": Kind(MPNET, vocab_size=30527, type_vocab_size=0, switches=_mpnet),
+    "mpnet": Kind(MPNET, ROBERTA_HEADS, vocab_size=30527, type_vocab_size=0, switches=_mpnet),
     "electra": Kind(
-        Names("electra"), hidden_size=256, heads=4, intermediate_size=1024, switches=_electra
+        Names("electra"),
+        ELECTRA_HEADS,
+        hidden_size=256,
+        attention_heads=4,
+        intermediate_size=1024,
+        segments=True,
+        switches=_electra,
     ),
     "albert": Kind(
         ALBERT,
+        ALBERT_HEADS,
+        segments=True,
         vocab_size=30000,
         hidden_size=4096,
-        heads=64,
+        attention_heads=64,
         intermediate_size=16384,
         activation="gelu_new",
         switches=_albert,

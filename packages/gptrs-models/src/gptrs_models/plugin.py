@@ -227,49 +227,49 @@ MOBILENET_V2 = ModelPlugin(
 BERT = ModelPlugin(
     name="bert",
     summary="BERT encoders, for sentence embeddings",
-    factory="gptrs_models.bert:load",
+    factory="gptrs_models.bert_tasks:load",
     api="0.1",
 )
 ROBERTA = ModelPlugin(
     name="roberta",
     summary="RoBERTa encoders, for sentence embeddings",
-    factory="gptrs_models.bert:load",
+    factory="gptrs_models.bert_tasks:load",
     api="0.1",
 )
 XLM_ROBERTA = ModelPlugin(
     name="xlm-roberta",
     summary="XLM-RoBERTa encoders, such as E5 and BGE-M3",
-    factory="gptrs_models.bert:load",
+    factory="gptrs_models.bert_tasks:load",
     api="0.1",
 )
 CAMEMBERT = ModelPlugin(
     name="camembert",
     summary="CamemBERT encoders, for sentence embeddings",
-    factory="gptrs_models.bert:load",
+    factory="gptrs_models.bert_tasks:load",
     api="0.1",
 )
 DISTILBERT = ModelPlugin(
     name="distilbert",
     summary="DistilBERT encoders, for sentence embeddings",
-    factory="gptrs_models.bert:load",
+    factory="gptrs_models.bert_tasks:load",
     api="0.1",
 )
 MPNET = ModelPlugin(
     name="mpnet",
     summary="MPNet encoders, for sentence embeddings",
-    factory="gptrs_models.bert:load",
+    factory="gptrs_models.bert_tasks:load",
     api="0.1",
 )
 ELECTRA = ModelPlugin(
     name="electra",
     summary="ELECTRA encoders, for sentence embeddings",
-    factory="gptrs_models.bert:load",
+    factory="gptrs_models.bert_tasks:load",
     api="0.1",
 )
 ALBERT = ModelPlugin(
     name="albert",
     summary="ALBERT encoders, for sentence embeddings",
-    factory="gptrs_models.bert:load",
+    factory="gptrs_models.bert_tasks:load",
     api="0.1",
 )
 DEMO = DemoModelPlugin(

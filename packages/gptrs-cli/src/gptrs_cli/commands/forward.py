@@ -9,7 +9,7 @@ from typing import Annotated
 
 import numpy as np
 
-from gptrs.runtime.forward import Forward, Score, run_forward
+from gptrs.runtime.forward import WITH_CLASSES, Forward, Score, run_forward
 from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.declare import option
@@ -65,10 +65,8 @@ def _arrays(result: Forward) -> dict[str, np.ndarray]:
 
 def _print(done: SingleRun[Forward]) -> None:
     """A table for each row, under the name of the file that it is from where there are several."""
-    takes_images = "image_classifier" in done.model.capabilities
-    columns = (
-        ("probability", "class", "label") if takes_images else ("probability", "token", "text")
-    )
+    classes = not done.model.capabilities.isdisjoint(WITH_CLASSES)
+    columns = ("probability", "class", "label") if classes else ("probability", "token", "text")
     for position, (origin, best) in enumerate(
         zip(done.batch.origins, done.result.best, strict=True)
     ):
@@ -76,7 +74,7 @@ def _print(done: SingleRun[Forward]) -> None:
             print()
         if len(done.batch.origins) > 1:
             print(printable(origin))
-        print_table(columns, [_cells(score, quotes=not takes_images) for score in best])
+        print_table(columns, [_cells(score, quotes=not classes) for score in best])
 
 
 def _cells(score: Score, *, quotes: bool) -> Sequence[str]:

@@ -22,6 +22,9 @@ from gptrs.runtime.load import LoadedModel
 _CLASSES: Final[dict[str, Any]] = {
     "causal_lm": transformers.AutoModelForCausalLM,
     "image_classifier": transformers.AutoModelForImageClassification,
+    "text_classifier": transformers.AutoModelForSequenceClassification,
+    "token_classifier": transformers.AutoModelForTokenClassification,
+    "masked_lm": transformers.AutoModelForMaskedLM,
     "text_embedder": transformers.AutoModel,
 }
 """What loads the model, by what it can do."""

@@ -100,6 +100,78 @@ class TextEmbedder(Protocol):
         ...
 
 
+class TextClassifier(Protocol):
+    """The capability `text_classifier`: gives each class of a text, or of a pair, a score.
+
+    `id2label` of config.json names the classes; `gptrs.classify` and `gptrs.rank` make
+    probabilities of the scores. Texts and padding lie as for a `TextEmbedder`.
+    """
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a text or pair."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        ...
+
+    def classify_texts(
+        self, tokens: np.ndarray, segments: np.ndarray, mask: np.ndarray
+    ) -> np.ndarray:
+        """Return the logits f32 [B, classes] of tokens si64 [B, T], where `mask`, i1, is true.
+
+        `segments`, si64 [B, T], are those of the tokenizer: 1 for the second text of a pair. A kind
+        that has none of them ignores them.
+        """
+        ...
+
+
+class TokenClassifier(Protocol):
+    """The capability `token_classifier`: gives each class of each token a score (NER, tagging)."""
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a text."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        ...
+
+    def classify_tokens(self, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Return the logits f32 [B, T, classes] of tokens si64 [B, T], where `mask`, i1, is true.
+
+        Texts and padding lie as for a `TextEmbedder`.
+        """
+        ...
+
+
+class MaskedLM(Protocol):
+    """The capability `masked_lm`: predicts tokens that are masked, from both sides."""
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a text."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, and size of the last axis of logits."""
+        ...
+
+    def predict_tokens(
+        self, tokens: np.ndarray, mask: np.ndarray, places: np.ndarray
+    ) -> np.ndarray:
+        """Return the logits f32 [N, V] at `places`, si64 [N] in [0, B * T), of the flat batch.
+
+        Tokens si64 [B, T] and mask i1 [B, T] lie as for a `TextEmbedder`.
+        """
+        ...
+
+
 class HiddenStates(Protocol):
     """The capability `hidden_states`: returns the states between its layers."""
 
@@ -116,6 +188,9 @@ PROTOCOLS: Final[dict[str, type]] = {
     "causal_lm": CausalLM,
     "image_classifier": ImageClassifier,
     "text_embedder": TextEmbedder,
+    "text_classifier": TextClassifier,
+    "token_classifier": TokenClassifier,
+    "masked_lm": MaskedLM,
     "hidden_states": HiddenStates,
 }
 """The protocol of each capability that gptrs knows."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from gptrs.runtime.model_inputs import Batch
 
 TOP = 5
 """Number of best scores that are reported."""
+WITH_CLASSES: Final = ("image_classifier", "text_classifier", "token_classifier")
+"""The capabilities whose scores are of classes, not of tokens."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,6 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def _name(model: LoadedModel, index: int) -> str:
-    if "image_classifier" in model.capabilities:
+    if not model.capabilities.isdisjoint(WITH_CLASSES):
         return class_label(model.config, index)
     return model.tokenizer.decode([index]) if model.has_tokenizer else ""

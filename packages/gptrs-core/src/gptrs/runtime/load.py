@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 
@@ -24,7 +24,10 @@ from gptrs.plugins.capabilities import (
     CausalLM,
     HiddenStates,
     ImageClassifier,
+    MaskedLM,
+    TextClassifier,
     TextEmbedder,
+    TokenClassifier,
     capabilities_of,
 )
 from gptrs.plugins.manager import manager
@@ -41,6 +44,9 @@ from gptrs.runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
 from gptrs.runtime.watched_model import WatchedModel
 from gptrs.runtime.weight_streaming import weight_streamer
 from gptrs.spans import span
+
+_WITH_LOGITS: Final = ("causal_lm", "text_classifier", "token_classifier", "masked_lm")
+_READING: Final = (*_WITH_LOGITS, "text_embedder")
 
 
 class LoadedModel:
@@ -87,12 +93,29 @@ class LoadedModel:
         """Run the model once and return its logits.
 
         An integer array [B, T] of tokens gives f32 [B, T, V], floats [B, channels, H, W], images as
-        `image_processor` prepares them, give f32 [B, classes]. UsageError for an array that is not
-        of the kind that the model takes, an unknown token, or more tokens than the context.
+        `image_processor` prepares them, give f32 [B, classes]. A classifier of texts gives
+        [B, classes], one of tokens [B, T, classes]. UsageError for an array that is not of the kind
+        that the model takes, an unknown token, or more tokens than the context.
         """
         if "image_classifier" in self.capabilities:
             return self.image_classifier().classify(self.checked_inputs(inputs))
-        return self.causal_lm().forward(self.checked_inputs(inputs))
+        if not self.has_logits:
+            self._offering("causal_lm", "has no logits")
+        tokens = self.checked_inputs(inputs)
+        seen = np.ones(tokens.shape, np.bool_)
+        if "text_classifier" in self.capabilities:
+            return self.text_classifier().classify_texts(tokens, np.zeros_like(tokens), seen)
+        if "token_classifier" in self.capabilities:
+            return self.token_classifier().classify_tokens(tokens, seen)
+        if "masked_lm" in self.capabilities:
+            flat = self.masked_lm().predict_tokens(tokens, seen, np.arange(tokens.size))
+            return flat.reshape(*tokens.shape, -1)
+        return self.causal_lm().forward(tokens)
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether `forward` has something to return: an embedder without a head has vectors."""
+        return not self.capabilities.isdisjoint(("image_classifier", *_WITH_LOGITS))
 
     def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
         """Run the model once and return its hidden states, by name and in the order of computation.
@@ -140,11 +163,26 @@ class LoadedModel:
         """Return the model as a text embedder; ModelError when it is none."""
         return cast("TextEmbedder", self._offering("text_embedder", "cannot embed texts"))
 
-    def token_reader(self) -> CausalLM | TextEmbedder:
+    def text_classifier(self) -> TextClassifier:
+        """Return the model as a classifier of texts; ModelError when it is none."""
+        return cast("TextClassifier", self._offering("text_classifier", "has no classes of texts"))
+
+    def token_classifier(self) -> TokenClassifier:
+        """Return the model as a classifier of tokens; ModelError when it is none."""
+        found = self._offering("token_classifier", "has no classes of tokens")
+        return cast("TokenClassifier", found)
+
+    def masked_lm(self) -> MaskedLM:
+        """Return the model as one that predicts masked tokens; ModelError when it is none."""
+        return cast("MaskedLM", self._offering("masked_lm", "predicts no masked tokens"))
+
+    def token_reader(
+        self,
+    ) -> CausalLM | TextEmbedder | TextClassifier | TokenClassifier | MaskedLM:
         """Return the model as a reader of tokens, whatever its outputs; ModelError if none."""
-        if "text_embedder" in self.capabilities and "causal_lm" not in self.capabilities:
-            return self.text_embedder()
-        return self.causal_lm()
+        offers = (name for name in _READING if name in self.capabilities)
+        name = next(offers, "causal_lm")
+        return cast("CausalLM", self._offering(name, "takes no tokens"))
 
     def _offering(self, capability: str, otherwise: str) -> object:
         if capability not in self.capabilities:

@@ -9,7 +9,12 @@ import time
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.spans import span
 
-_COMPUTING = frozenset({"step", "forward", "classify", "encode", "hidden_states"})
+_COMPUTING = frozenset(
+    {
+        *("step", "forward", "classify", "encode", "hidden_states"),
+        *("classify_texts", "classify_tokens", "predict_tokens"),
+    }
+)
 """The methods that return what was computed of weights."""
 
 

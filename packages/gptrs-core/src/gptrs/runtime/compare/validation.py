@@ -123,7 +123,7 @@ def validate(
     """
     inputs = model.checked_inputs(batch.array)
     ours, theirs = _output(model, inputs), reference.output(inputs)
-    embeds = "text_embedder" in model.capabilities
+    embeds = not model.has_logits
     output = agreement("vectors" if embeds else "logits", ours, theirs)
     writes = "causal_lm" in model.capabilities
     return Validation(
@@ -139,9 +139,9 @@ def validate(
 
 
 def _output(model: LoadedModel, inputs: np.ndarray) -> np.ndarray:
-    if "text_embedder" in model.capabilities:
-        return model.text_embedder().encode(inputs, np.ones(inputs.shape, bool))
-    return model.forward(inputs)
+    if model.has_logits:
+        return model.forward(inputs)
+    return model.text_embedder().encode(inputs, np.ones(inputs.shape, bool))
 
 
 def _images(reference: Reference, batch: Batch) -> Agreement | None:

@@ -185,7 +185,7 @@ class Forward:
 
 
 def _run_of(model: LoadedModel) -> Callable[[np.ndarray], object]:
-    if not model.capabilities.isdisjoint(("causal_lm", "image_classifier")):
+    if model.has_logits:
         return model.forward
     if "text_embedder" in model.capabilities:
         embedder = model.text_embedder()
