@@ -32,9 +32,9 @@ def head_of(settings: Mapping[str, object]) -> str | None:
     A head that is none of these is not used, which a note says. ModelError if `architectures` is no
     list of names.
     """
-    found = settings.get("architectures") or []
-    names = cast("list[object]", found) if isinstance(found, list) else [found]
-    if not all(isinstance(name, str) for name in names):
+    found: object = settings.get("architectures") or ()
+    names = cast("list[object]", found) if isinstance(found, list) else []
+    if (found != () and not names) or not all(isinstance(name, str) for name in names):
         raise ModelError(f"`architectures` must be a list of names, found {found!r:.80}")
     for name in cast("list[str]", names)[:1]:
         if name in _PRETRAINED:
