@@ -2,40 +2,31 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Literal, cast
 
-import numpy as np
-
-from gptrs.checkpoint.converting.model_content import StoredModel, open_stored
+from gptrs.checkpoint.converting.destination import (
+    WRITERS,
+    Form,
+    Place,
+    Progress,
+    require_apart,
+    require_free,
+    watched,
+)
+from gptrs.checkpoint.converting.model_content import open_stored
 from gptrs.checkpoint.converting.rounding import in_dtype
-from gptrs.checkpoint.converting.shards import index_text, split
-from gptrs.checkpoint.files.atomic_folder import StagedFolder, atomic_folder
-from gptrs.checkpoint.files.atomic_write import atomic_file
-from gptrs.checkpoint.formats import gptrschk
 from gptrs.checkpoint.formats.foreign_files import foreign_format
-from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
-from gptrs.checkpoint.formats.safetensors_writer import require_storable, write_safetensors
-from gptrs.checkpoint.formats.tensor_archive import ARCHIVE_SUFFIXES, require_writable
+from gptrs.checkpoint.formats.tensor_archive import ARCHIVE_SUFFIXES
 from gptrs.checkpoint.formats.tensor_index import stored_bytes
-from gptrs.checkpoint.models.gptrschk_model import settings_of
-from gptrs.checkpoint.models.hf_directory import INDEX, WEIGHTS
-from gptrs.checkpoint.models.model_source import CONFIG
-from gptrs.errors import ModelError, UsageError
+from gptrs.errors import UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
-
-Form = Literal["hf", "gptrschk", "tensors"]
-"""A folder as Hugging Face libraries save it, one file for all, or tensors alone."""
-Progress = Callable[[int, int, str], None]
-"""Called with the bytes that were written, those of all tensors, and the name of the next one."""
 
 CHECKPOINT_SUFFIX = ".gptrschk"
 _DTYPE_KEYS = ("dtype", "torch_dtype")
@@ -60,19 +51,6 @@ class Converted:
     left_out: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Place:
-    """A destination and how to write to it."""
-
-    path: Path
-    shard_size: int | None
-    replace: bool
-
-
-_Written = tuple[list[str], Sequence[str]]
-"""The names of the files that were written, and of those that were left out."""
-
-
 def convert(
     source: str | os.PathLike[str],
     destination: str | os.PathLike[str],
@@ -95,18 +73,18 @@ def convert(
     """
     form = _form(destination, to, shard_size)
     wanted = None if dtype is None else _weight_dtype(dtype)
-    _require_free(Path(destination), form, force)
+    require_free(Path(destination), form, force)
     stored = open_stored(source)
-    _require_apart(stored.path, Path(destination))
+    require_apart(stored.path, Path(destination))
     tensors = [tensor if wanted is None else in_dtype(tensor, wanted) for tensor in stored.tensors]
     rounded = sum(a.type != b.type for a, b in zip(tensors, stored.tensors, strict=True))
     config = stored.config
     if config is not None and wanted is not None:
         config = _with_dtype(config, _DTYPE_NAMES[wanted])
-    tensors = _watched(tensors, progress)
+    tensors = watched(tensors, progress)
     ready = replace(stored, tensors=tensors, config=config)
-    place = _Place(Path(destination), shard_size, force)
-    files, left_out = _WRITERS[form](ready, place)
+    place = Place(Path(destination), shard_size, force)
+    files, left_out = WRITERS[form](ready, place)
     return Converted(
         form=form,
         kind=cast("str | None", config.get("model_type") if config else None),
@@ -155,35 +133,6 @@ def _form(path: str | os.PathLike[str], to: str | None, shard_size: int | None) 
     return form
 
 
-def _require_free(path: Path, form: Form, force: bool) -> None:
-    """UsageError unless nothing is at `path` that would be lost unasked, or that is no model."""
-    shown = quoted(str(path), 200)
-    if form != "hf":
-        if path.is_file() and path.stat().st_size and not force:
-            raise UsageError(f"{shown} exists", hint="`--force` replaces it")
-        return
-    if path.exists() and not path.is_dir():
-        raise UsageError(f"{shown} is a file, a folder is to be written")
-    names = os.listdir(path) if path.exists() else []
-    if names and not force:
-        raise UsageError(f"the folder {shown} is not empty", hint="`--force` replaces a model")
-    if names and CONFIG not in names:
-        raise UsageError(
-            f"the folder {shown} holds no model that could be replaced: it has no `{CONFIG}`",
-            hint="choose another folder, or remove it yourself",
-        )
-
-
-def _require_apart(source: Path, destination: Path) -> None:
-    """UsageError if the source would vanish with the folder that the destination replaces."""
-    if Path(os.path.realpath(destination)) in Path(os.path.realpath(source)).parents:
-        raise UsageError(
-            f"{quoted(str(source), 200)} lies in {quoted(str(destination), 200)}, which is to be"
-            " written anew",
-            hint="choose another folder",
-        )
-
-
 def _with_dtype(config: Mapping[str, object], name: str) -> dict[str, object]:
     """Return the config with the new type of its weights wherever it states one."""
     changed: dict[str, object] = {}
@@ -195,96 +144,3 @@ def _with_dtype(config: Mapping[str, object], name: str) -> dict[str, object]:
         else:
             changed[key] = value
     return changed
-
-
-def _watched(
-    tensors: Sequence[OutgoingTensor], progress: Progress | None
-) -> Sequence[OutgoingTensor]:
-    """Return the same tensors, each part of which moves the progress."""
-    if progress is None:
-        return tensors
-    total = sum(stored_bytes(tensor.type) for tensor in tensors)
-    done = 0
-
-    def parts(tensor: OutgoingTensor) -> Iterator[np.ndarray]:
-        nonlocal done
-        for part in tensor.parts():
-            progress(done, total, tensor.name)
-            yield part
-            done += stored_bytes(tensor.type.with_shape((part.size,)))
-        progress(done, total, "")
-
-    return [replace(tensor, parts=partial(parts, tensor)) for tensor in tensors]
-
-
-def _write_folder(model: StoredModel, place: _Place) -> _Written:
-    config = _require_config(model)
-    own = [tensor for tensor in model.tensors if "/" not in tensor.name]
-    for tensor in own:
-        require_storable(tensor)
-    weights = {**split(own, place.shard_size), **_of_subfolders(model.tensors)}
-    texts = {name: data for name, data in model.files.items() if name not in (CONFIG, INDEX)}
-    texts[CONFIG] = json.dumps(dict(config), indent=2, ensure_ascii=False).encode("utf-8")
-    shards = {name: group for name, group in weights.items() if "/" not in name}
-    if len(shards) > 1:
-        texts[INDEX] = index_text(shards).encode("utf-8")
-    with atomic_folder(place.path, replace=place.replace) as folder:
-        for name, data in texts.items():
-            with folder.file(name) as file:
-                file.write(data)
-        _write_weights(folder, weights)
-    return sorted([*texts, *weights]), model.left_out
-
-
-def _write_weights(folder: StagedFolder, weights: Mapping[str, Sequence[OutgoingTensor]]) -> None:
-    for name, group in weights.items():
-        with folder.file(name) as file:
-            write_safetensors(file, group, {"format": "pt"})
-
-
-def _of_subfolders(tensors: Sequence[OutgoingTensor]) -> dict[str, list[OutgoingTensor]]:
-    """Return the tensors called `FOLDER/NAME`, by the file in which they are called `NAME`."""
-    found: dict[str, list[OutgoingTensor]] = {}
-    for tensor in tensors:
-        subfolder, slash, name = tensor.name.rpartition("/")
-        if slash:
-            found.setdefault(f"{subfolder}/{WEIGHTS}", []).append(replace(tensor, name=name))
-    return found
-
-
-def _write_checkpoint(model: StoredModel, place: _Place) -> _Written:
-    config = _require_config(model)
-    texts: dict[str, str] = {}
-    left_out = list(model.left_out)
-    for name, data in model.files.items():
-        try:
-            texts[name] = data.decode("utf-8")
-        except UnicodeDecodeError:
-            left_out.append(name)
-    settings = settings_of(config, texts)
-    with atomic_file(place.path) as file:
-        gptrschk.write_gptrschk(file, settings, model.tensors)
-    return [place.path.name], left_out
-
-
-def _write_tensors(model: StoredModel, place: _Place) -> _Written:
-    write = require_writable(place.path)
-    with atomic_file(place.path) as file:
-        write(file, model.tensors)
-    return [place.path.name], [*model.files, *model.left_out]
-
-
-def _require_config(model: StoredModel) -> Mapping[str, object]:
-    if model.config is None:
-        raise ModelError(
-            f"{quoted(str(model.path), 200)} holds tensors without the settings of a model",
-            hint=f"name a model folder, or a destination that ends in {' '.join(ARCHIVE_SUFFIXES)}",
-        )
-    return model.config
-
-
-_WRITERS: Mapping[Form, Callable[[StoredModel, _Place], _Written]] = {
-    "hf": _write_folder,
-    "gptrschk": _write_checkpoint,
-    "tensors": _write_tensors,
-}
