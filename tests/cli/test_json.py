@@ -57,6 +57,7 @@ ELSEWHERE = {
     "generate.event",
     "models.pull",
     "models.remove",
+    "quantize",
     "validate",
     "doctor",
 }

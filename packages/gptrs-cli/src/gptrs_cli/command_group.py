@@ -22,7 +22,7 @@ from gptrs_cli.terminal.failures import is_usual_end
 
 HELP_GROUPS = {
     "Run models": ("generate", "chat", "forward", "trace", "embed", "tokenize"),
-    "Models and programs": ("models", "list", "inspect", "convert", "run"),
+    "Models and programs": ("models", "list", "inspect", "convert", "quantize", "run"),
     "Measure and check": ("bench", "perplexity", "validate", "cache", "doctor"),
     "Write plugins": ("conformance", "plugins"),
 }

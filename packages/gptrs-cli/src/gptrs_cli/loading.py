@@ -10,4 +10,5 @@ from gptrs_cli.options.settings import Settings
 
 def loaded_model(path: Path | None, settings: Settings) -> LoadedModel:
     """Load the model at `path` (None: the bundled demo model); raise what `load_model` raises."""
-    return load_model(path, settings.backend, settings.threads, settings.weight_budget)
+    weights = None if settings.weights is None else settings.weights.value
+    return load_model(path, settings.backend, settings.threads, settings.weight_budget, weights)

@@ -26,6 +26,9 @@ INSPECT = _command("inspect", "Show what is in a checkpoint, or verify a program
 CONVERT = _command(
     "convert", "Write a model in another format or type, whole or not at all.", "convert"
 )
+QUANTIZE = _command(
+    "quantize", "Write a model with quantized weights, whole or not at all.", "quantize"
+)
 VALIDATE = _command(
     "validate", "Compare a model with what transformers computes, at f32.", "validate"
 )

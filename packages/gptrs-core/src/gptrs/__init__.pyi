@@ -35,6 +35,7 @@ from gptrs.runtime.observe.dump import dumping as dumping
 from gptrs.runtime.observe.hooks import Hooks as Hooks
 from gptrs.runtime.observe.profile_files import profiling as profiling
 from gptrs.runtime.programs.run import run_program as run_program
+from gptrs.runtime.quantize import quantize as quantize
 from gptrs.runtime.serving.answers import AnswerStream as AnswerStream
 from gptrs.runtime.serving.answers import Piece as Piece
 from gptrs.runtime.serving.engine import Engine as Engine

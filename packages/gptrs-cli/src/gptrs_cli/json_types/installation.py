@@ -289,6 +289,37 @@ class Convert(TypedDict):
     seconds: float
 
 
+class QuantizedTensor(TypedDict):
+    """A tensor that was quantized; `relative_rms` is the error as a share of the weights."""
+
+    name: str
+    type: str
+    shape: list[int]
+    bits: float
+    """Of an element, with its share of scales and zero points."""
+    relative_rms: float
+    max_error: float
+
+
+class Quantize(TypedDict):
+    """`gptrs quantize`."""
+
+    source: str
+    destination: str
+    format: str
+    kind: str
+    type: str
+    rounding: str
+    files: list[str]
+    bytes: int
+    bits_per_weight: float
+    quantized: list[QuantizedTensor]
+    kept: list[str]
+    """Tensors that stayed as they were."""
+    left_out: list[str]
+    seconds: float
+
+
 class InspectCheckpoint(TypedDict):
     """`gptrs inspect` of a model or a file of tensors."""
 

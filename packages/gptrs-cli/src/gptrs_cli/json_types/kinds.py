@@ -34,6 +34,7 @@ KINDS: Final[dict[str, type]] = {
     "inspect.program": installation.InspectProgram,
     "inspect.pass": installation.InspectPass,
     "convert": installation.Convert,
+    "quantize": installation.Quantize,
     "cache.info": installation.CacheInfo,
     "cache.warm": installation.CacheWarm,
     "cache.clear": installation.CacheClear,

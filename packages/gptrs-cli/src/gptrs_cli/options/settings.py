@@ -30,6 +30,13 @@ class DumpModeChoice(StrEnum):
     compile = "compile"
 
 
+class WeightsChoice(StrEnum):
+    """The types that weights get when they are loaded."""
+
+    q8 = "q8"
+    q4 = "q4"
+
+
 def settings_of(context: typer.Context) -> Settings:
     """Return the settings of this run, made when the first option is parsed."""
     return context.ensure_object(Settings)
@@ -93,6 +100,14 @@ class Settings:
             "Keep at most this much of the weights in memory: 2GB, 512MiB, 50%, off."
             "  [env: GPTRS_WEIGHT_BUDGET]",
             metavar="SIZE",
+            panel=_RUN,
+        ),
+    ] = None
+    weights: Annotated[
+        WeightsChoice | None,
+        option(
+            "--weights",
+            "Quantize the weights when they are loaded.",
             panel=_RUN,
         ),
     ] = None
@@ -171,7 +186,7 @@ OBSERVED = ("dump_dir", "dump_mode", "trace_sinks")
 """Those of commands that run programs and let others listen."""
 PROGRAM = ("backend", "threads", "overrides", *OBSERVED, "profile", "profile_out")
 """Those of commands that run programs for their results."""
-MODEL = (*PROGRAM, "weight_budget")
+MODEL = (*PROGRAM, "weight_budget", "weights")
 """Those of commands that run a model for its results."""
-LOAD = ("backend", "threads", "weight_budget")
+LOAD = ("backend", "threads", "weight_budget", "weights")
 """Those of commands that load a model for figures."""

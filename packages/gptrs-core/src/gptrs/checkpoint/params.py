@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Literal
 
 import numpy as np
 
@@ -31,6 +32,9 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.ops.elementwise import Cast
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import quoted
+
+WeightUse = Literal["linear", "turned", "table"]
+"""The use of a matrix: a linear layer [O, I], one that is stored as [I, O], a table of vectors."""
 
 _PART = "#"
 """Between the name of a quantized tensor and that of a part of it."""
@@ -73,6 +77,7 @@ class Params:
         # Shared by all scopes of a model, so that one name is one parameter.
         self._parameters: dict[str, Parameter] = {}
         self._read_quantized = set[str]()
+        self._uses: dict[str, WeightUse] = {}
         self._lock = threading.Lock()
 
     def __truediv__(self, part: str | int) -> Params:
@@ -89,13 +94,22 @@ class Params:
         return f"Params({self._prefix.removesuffix('.')!r})"
 
     def tensor(
-        self, name: str, shape: Sequence[int] | None = None, *, floating: bool = True
+        self,
+        name: str,
+        shape: Sequence[int] | None = None,
+        *,
+        floating: bool = True,
+        use: WeightUse | None = None,
     ) -> Tensor:
         """Return the weight `name` of this scope, unloaded; one name is always one parameter.
 
-        CheckpointError if the checkpoint lacks it, has it in another shape than `shape`, or, unless
-        `floating` is false, stores anything but floats.
+        `use` says what a matrix is for, so that it may be quantized. CheckpointError if the
+        checkpoint lacks it, has it in another shape than `shape`, or, unless `floating` is false,
+        stores anything but floats.
         """
+        if use is not None:
+            with self._lock:
+                self._uses.setdefault(self._prefix + name, use)
         quantized = self._quantized(self._prefix + name)
         if quantized is not None:
             self._require_shape(self._prefix + name, quantized.type, shape)
@@ -127,6 +141,11 @@ class Params:
             used = frozenset((*self._parameters, *self._read_quantized))
         names = self._source.names()
         return [name for name in names if name.startswith(self._prefix) and name not in used]
+
+    def uses(self) -> Mapping[str, WeightUse]:
+        """Return what the matrices that `tensor` gave are for, by their whole names."""
+        with self._lock:
+            return dict(self._uses)
 
     def _quantized(self, name: str) -> QuantizedTensor | None:
         """Return how a tensor is quantized if the backend computes with it as it is."""

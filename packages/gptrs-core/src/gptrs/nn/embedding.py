@@ -12,7 +12,7 @@ class Embedding(Module):
     """A table of `count` vectors of size `width`, looked up by number."""
 
     def __init__(self, params: Params, count: int, width: int) -> None:
-        self.weight = params.tensor("weight", (count, width))
+        self.weight = params.tensor("weight", (count, width), use="table")
 
     def __call__(self, indices: Tensor) -> Tensor:
         """Int [i..] -> [i.., width]."""

@@ -26,7 +26,8 @@ class Linear(Module):
         layout: Literal["out_in", "in_out"] = "out_in",
     ) -> None:
         shape = (outputs, inputs) if layout == "out_in" else (inputs, outputs)
-        self.weight = params.tensor("weight", shape)
+        use = "linear" if layout == "out_in" else "turned"
+        self.weight = params.tensor("weight", shape, use=use)
         self.bias = params.tensor("bias", (outputs,)) if bias else None
         self._layout: Literal["out_in", "in_out"] = layout
 

@@ -42,6 +42,7 @@ from gptrs.runtime.images.settings import image_processor_of
 from gptrs.runtime.prompts import Prompt, checked_prompt
 from gptrs.runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
 from gptrs.runtime.watched_model import WatchedModel
+from gptrs.runtime.weight_quantization import quantize_at_load
 from gptrs.runtime.weight_streaming import weight_streamer
 from gptrs.spans import span
 
@@ -56,7 +57,7 @@ class LoadedModel:
     it can do (`causal_lm`: generate text), `files` its source, `load_seconds` the time that loading
     took. Weights are read from the memory-mapped checkpoint when a run first needs them. The model
     runs with the overrides of functionals in `overrides`. `streamer` keeps the weights within
-    their budget, if they have one.
+    their budget, if they have one. `weight_type` is what they were quantized to at load, if so.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class LoadedModel:
         load_seconds: float,
         overrides: Mapping[str, Choice],
         streamer: MruStreamer | None = None,
+        weight_type: str | None = None,
     ) -> None:
         self.name = source.name
         self.kind = source.model_type
@@ -83,6 +85,7 @@ class LoadedModel:
         self._image_processor: ImageProcessor | None = None
         self.weights: ParamSource = source.weights
         self.streamer = streamer
+        self.weight_type = weight_type
         self._tokenizer: TextTokenizer | None = None
 
     def __repr__(self) -> str:
@@ -286,6 +289,7 @@ def load_model(
     backend: str | None = None,
     threads: int | None = None,
     weight_budget: int | str | None = None,
+    weights: str | None = None,
 ) -> LoadedModel:
     """Load the model at `path` (None: the bundled demo model) on a backend by name.
 
@@ -294,8 +298,10 @@ def load_model(
     `huggingface_hub` is needed.
 
     Without `backend` the one in `GPTRS_BACKEND` or the installed one of highest priority is taken;
-    `threads` None leaves their number to it. Raises ModelError (no such model, unknown kind,
-    unsupported setting), CheckpointError (damaged or missing weights) or PluginError (backend).
+    `threads` None leaves their number to it. `weights` "q8" or "q4" quantizes them when they are
+    loaded; UsageError if they are quantized already. Raises ModelError (no such model, unknown
+    kind, unsupported setting), CheckpointError (damaged or missing weights) or PluginError
+    (backend).
 
     All that the model computes follows `runtime.functional_overrides` of its config.json, an object
     of policies as `gptrs.overrides` takes them, where the variable `GPTRS_OVERRIDES`, a comma list
@@ -309,9 +315,11 @@ def load_model(
         engine = plugins.get_backend(backend, threads)
         config_path = str(source.path / CONFIG)
         streamer = weight_streamer(source.config, config_path, weight_budget, source.weights)
+        if weights is not None:
+            quantize_at_load(source, engine, weights, streamed=streamer is not None)
         params = Params(source.weights, backend=engine, origin=str(source.path), streamer=streamer)
         choices = model_choices(source.config, config_path)
         with entered(choices):
             module = factory(source.config, params)
     elapsed = time.perf_counter() - started
-    return LoadedModel(source, module, engine, elapsed, choices, streamer)
+    return LoadedModel(source, module, engine, elapsed, choices, streamer, weights)

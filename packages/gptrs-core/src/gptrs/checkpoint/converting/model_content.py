@@ -44,7 +44,7 @@ def open_stored(name: str | os.PathLike[str]) -> StoredModel:
     if os.path.isfile(name) and not is_checkpoint(name):
         archive = open_archive(name)
         return StoredModel(Path(name), [_of_archive(archive, tensor) for tensor in archive.names()])
-    return _of_model(find_model(name))
+    return stored_model(find_model(name))
 
 
 def _of_archive(archive: TensorArchive, name: str) -> OutgoingTensor:
@@ -54,7 +54,8 @@ def _of_archive(archive: TensorArchive, name: str) -> OutgoingTensor:
     return OutgoingTensor(name, archive.type_of(name), whole)
 
 
-def _of_model(source: ModelSource) -> StoredModel:
+def stored_model(source: ModelSource) -> StoredModel:
+    """Return all that is stored of a model that was opened."""
     files: dict[str, bytes] = {}
     left_out: list[str] = []
     for name in source.file_names():

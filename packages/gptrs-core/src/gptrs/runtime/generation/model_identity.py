@@ -17,7 +17,9 @@ def model_identity(model: LoadedModel) -> str:
     """
     with entered(model.overrides):
         overrides = {name: str(choice.policy) for name, choice in ACTIVE.get().items()}
-    settings = json.dumps([dict(model.config), overrides], sort_keys=True).encode()
+    settings = json.dumps(
+        [dict(model.config), overrides, model.weight_type], sort_keys=True
+    ).encode()
     digest = hashlib.blake2b(weights_digest(model.weights), digest_size=16)
     digest.update(settings)
     return digest.hexdigest()

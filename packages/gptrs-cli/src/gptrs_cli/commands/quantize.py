@@ -1,0 +1,164 @@
+"""`gptrs quantize`: write a model with quantized weights, and say how far they are from the old."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gptrs.quick_dataclass import dataclass
+from gptrs.runtime.quantize import Quantized
+from gptrs.runtime.quantize import quantize as quantize_model
+from gptrs_cli.inspect.checkpoint import byte_size
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.json_result import print_result
+from gptrs_cli.terminal.progress import progress_bar
+from gptrs_cli.terminal.stderr import note, printable
+from gptrs_cli.terminal.tables import print_table
+
+_STEP = 2**16
+"""Bytes that a step of the progress bar stands for: terminals show no more."""
+_SHOWN = 5
+"""Tensors that are shown without `--json`: those with the largest errors."""
+
+
+class TypeName(StrEnum):
+    """The types of `--type`."""
+
+    Q8 = "q8"
+    Q4 = "q4"
+    Q4_ASYM = "q4_asym"
+    INT8 = "int8"
+
+
+class RoundingName(StrEnum):
+    """How scales are found."""
+
+    NEAREST = "nearest"
+    SEARCH = "search"
+
+
+@dataclass(frozen=True)
+class QuantizeOptions:
+    """The type, its groups, what stays, and what may be replaced."""
+
+    type: Annotated[
+        TypeName,
+        typer.Option(
+            "--type",
+            help="q8 or q4: groups with a scale. q4_asym: with a zero point, too."
+            " int8: a scale for each row.",
+        ),
+    ] = TypeName.Q4
+    group: Annotated[
+        int | None,
+        typer.Option(
+            "--group",
+            metavar="N",
+            min=0,
+            help="Weights that share a scale; 0: those of a row.  [default: 32]",
+        ),
+    ] = None
+    keep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--keep", metavar="PATTERN", help="Leave these tensors as they are; can be repeated."
+        ),
+    ] = None
+    rounding: Annotated[
+        RoundingName,
+        typer.Option("--rounding", help="search: take the scales with the least error."),
+    ] = RoundingName.SEARCH
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace DST, a folder that holds a model.")
+    ] = False
+
+
+@command_options()
+def quantize(
+    *,
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SRC",
+            help="A model folder, a .gptrschk or .gguf file, `demo`, or ORG/NAME[@REVISION].",
+            show_default=False,
+        ),
+    ],
+    destination: Annotated[
+        Path,
+        typer.Argument(metavar="DST", help="The folder to write.", show_default=False),
+    ],
+    options: QuantizeOptions,
+    settings: Settings,
+) -> None:
+    """Write a model with quantized linear layers, whole or not at all.
+
+    The folder is one of compressed-tensors, which transformers and vLLM read, too. Heads, tables of
+    tokens, norms and biases stay as they are.
+    """
+    started = time.perf_counter()
+    found = _quantized(source, destination, options)
+    seconds = round(time.perf_counter() - started, 3)
+    if settings.json:
+        print_result("quantize", _fields(source, destination, found) | {"seconds": seconds})
+        return
+    worst = sorted(found.quantized, key=lambda each: -each.relative_rms)[:_SHOWN]
+    rows = [
+        [printable(each.name), each.type, f"{each.relative_rms:.3%}", f"{each.max_error:.3g}"]
+        for each in worst
+    ]
+    print_table(["largest errors", "type", "of the weights", "max error"], rows)
+    print()
+    print(
+        printable(
+            f"wrote {destination}: {found.kind} model, {len(found.quantized)} tensors in"
+            f" {found.type} of {found.bits_per_weight:.2f} bits a weight, {len(found.kept)} as they"
+            f" were, {byte_size(found.nbytes)}, {seconds:.1f} s"
+        )
+    )
+    if found.left_out:
+        note(f"not carried over: {', '.join(found.left_out)}")
+
+
+def _quantized(source: str, destination: Path, options: QuantizeOptions) -> Quantized:
+    with progress_bar(f"quantizing {destination.name}") as step:
+
+        def progress(done: int, total: int, name: str) -> None:
+            if step is not None:
+                step(done // _STEP, max(1, total // _STEP), printable(name))
+
+        return quantize_model(
+            source,
+            destination,
+            options.type.value,
+            group=options.group,
+            keep=options.keep or (),
+            rounding=options.rounding.value,
+            force=options.force,
+            progress=progress,
+        )
+
+
+def _fields(source: str, destination: Path, found: Quantized) -> dict[str, object]:
+    return {
+        "source": source,
+        "destination": str(destination),
+        "format": found.form,
+        "kind": found.kind,
+        "type": found.type,
+        "rounding": found.rounding,
+        "files": list(found.files),
+        "bytes": found.nbytes,
+        "bits_per_weight": found.bits_per_weight,
+        "quantized": [
+            dataclasses.asdict(each) | {"shape": list(each.shape)} for each in found.quantized
+        ],
+        "kept": list(found.kept),
+        "left_out": list(found.left_out),
+    }

@@ -1,0 +1,127 @@
+"""A weight on its way to codes and scales, some rows at a time, and how far these are from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor
+from gptrs.checkpoint.quantizing.group_rounding import (
+    Rounding,
+    round_symmetric,
+    round_with_zero_point,
+)
+from gptrs.checkpoint.quantizing.weight_types import WeightType
+from gptrs.errors import CheckpointError
+from gptrs.ir import dtypes
+from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import quoted
+
+_ELEMENTS = 2**20
+"""About how many weights are rounded at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorError:
+    """How far a quantized weight is from what it was: of `type`, with all `bits` of an element.
+
+    `relative_rms` is the root of the mean square of the errors over that of the weights, and
+    `max_error` the largest one.
+    """
+
+    name: str
+    type: str
+    shape: tuple[int, ...]
+    bits: float
+    relative_rms: float
+    max_error: float
+
+
+class RoundedTensor:
+    """A matrix [O, I] that `load` gives, quantized to `type`; [I, O] there if it is `turned`."""
+
+    def __init__(
+        self,
+        name: str,
+        load: Callable[[], np.ndarray],
+        shape: tuple[int, int],
+        type: WeightType,
+        rounding: Rounding,
+        *,
+        turned: bool = False,
+    ) -> None:
+        self.name = name
+        self.shape = shape
+        self.type = type
+        self.turned = turned
+        self._load = load
+        self._rounding: Rounding = rounding
+        self._squares = self._errors = self._largest = 0.0
+
+    def described(self) -> QuantizedTensor:
+        """Return the parts as programs have them: codes packed."""
+        rows, columns = self.shape
+        kind, size = self.type, self.type.group_of(columns)
+        signed = kind.bits == 8 and kind.offset == "none"
+        codes = dtypes.si8 if signed else dtypes.ui8
+        parts: dict[Part, TensorType] = {
+            "codes": TensorType(codes, (rows, columns * kind.bits // 8)),
+            "scale": TensorType(dtypes.f16, (rows, columns // size)),
+        }
+        if kind.offset == "zero_point":
+            parts["zero_point"] = TensorType(dtypes.si32, (rows, columns // size))
+        middle = 0 if signed or kind.offset != "none" else 1 << kind.bits - 1
+        return QuantizedTensor(
+            kind.name, self.shape, parts, kind.bits, size, middle, transposed=self.turned
+        )
+
+    def chunks(self) -> Iterator[tuple[dict[Part, np.ndarray], np.ndarray]]:
+        """Yield the parts of some rows after another, and their values f32 [rows, I].
+
+        Codes are one to an element; symmetric ones are si8. CheckpointError for values that are not
+        finite or too large for scales in f16.
+        """
+        stored = self._load()
+        matrix = stored.T if self.turned else stored
+        rows, columns = self.shape
+        size = self.type.group_of(columns)
+        step = max(1, _ELEMENTS // columns)
+        self._squares = self._errors = self._largest = 0.0
+        for start in range(0, rows, step):
+            block = np.ascontiguousarray(matrix[start : start + step], np.float32)
+            groups = block.reshape(-1, size)
+            with np.errstate(all="ignore"):
+                if self.type.offset == "zero_point":
+                    found = round_with_zero_point(groups, self.type.bits, self._rounding)
+                else:
+                    found = round_symmetric(groups, self.type.bits, self._rounding)
+            values = found.values.reshape(block.shape)
+            self._count(block, values)
+            yield (
+                {part: array.reshape(len(block), -1) for part, array in found.parts.items()},
+                values,
+            )
+
+    def error(self) -> TensorError:
+        """Return the errors of the last round of `chunks`."""
+        kind, columns = self.type, self.shape[1]
+        offset = kind.bits if kind.offset == "zero_point" else 0
+        bits = kind.bits + (16 + offset) / kind.group_of(columns)
+        relative = math.sqrt(self._errors / self._squares) if self._squares else 0.0
+        return TensorError(self.name, kind.name, self.shape, bits, relative, self._largest)
+
+    def _count(self, block: np.ndarray, values: np.ndarray) -> None:
+        difference = block.astype(np.float64) - values
+        largest = float(np.abs(difference).max(initial=0.0))
+        if not math.isfinite(largest):
+            raise CheckpointError(
+                f"tensor {quoted(self.name)} cannot be quantized: it has values that are not"
+                " finite, or beyond the range of scales in f16",
+                hint="`--keep` leaves a tensor as it is",
+            )
+        self._largest = max(self._largest, largest)
+        self._errors += float(np.square(difference).sum())
+        self._squares += float(np.square(block, dtype=np.float64).sum())

@@ -1,0 +1,162 @@
+"""Writing a model with quantized weights: `gptrs.quantize`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from gptrs.checkpoint.converting.destination import (
+    WRITERS,
+    Place,
+    Progress,
+    require_apart,
+    require_free,
+    watched,
+)
+from gptrs.checkpoint.converting.model_content import StoredModel, stored_model
+from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
+from gptrs.checkpoint.formats.tensor_index import stored_bytes
+from gptrs.checkpoint.models.find_model import find_model
+from gptrs.checkpoint.models.model_source import ModelSource
+from gptrs.checkpoint.models.quantization_config import KEY
+from gptrs.checkpoint.params import WeightUse
+from gptrs.checkpoint.quantizing.compressed_folder import compressed_config, compressed_tensors
+from gptrs.checkpoint.quantizing.group_rounding import ROUNDINGS, Rounding
+from gptrs.checkpoint.quantizing.plan import planned
+from gptrs.checkpoint.quantizing.quantizing_source import rounded_tensor
+from gptrs.checkpoint.quantizing.tensor_rounding import RoundedTensor, TensorError
+from gptrs.checkpoint.quantizing.weight_types import WeightType, weight_type
+from gptrs.errors import ModelError, UsageError
+from gptrs.plugins.manager import manager
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import listed, quoted
+from gptrs.runtime.bundled_models import model_path
+from gptrs.runtime.weight_quantization import vocab_size_of, weight_uses
+
+Target = Literal["hf"]
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A report: the errors of the `quantized` tensors, and the names of those that were `kept`.
+
+    `nbytes` are those of all tensors, `bits_per_weight` an average of the quantized ones.
+    """
+
+    form: Target
+    kind: str
+    type: str
+    rounding: Rounding
+    files: tuple[str, ...]
+    quantized: tuple[TensorError, ...]
+    kept: tuple[str, ...]
+    nbytes: int
+    left_out: tuple[str, ...]
+
+    @property
+    def bits_per_weight(self) -> float:
+        """The bits of codes, scales and zero points, an element of quantized tensors."""
+        sizes = [each.shape[0] * each.shape[1] for each in self.quantized]
+        total = sum(each.bits * size for each, size in zip(self.quantized, sizes, strict=True))
+        return total / sum(sizes)
+
+
+def quantize(
+    source: str | os.PathLike[str],
+    destination: str | os.PathLike[str],
+    type: str = "q4",
+    *,
+    group: int | None = None,
+    keep: Sequence[str] = (),
+    rounding: Rounding = "search",
+    force: bool = False,
+    progress: Progress | None = None,
+) -> Quantized:
+    """Write the model `source` to the folder `destination` with quantized linear layers.
+
+    `type` is `q8`, `q4`, `q4_asym` (groups of `group` weights, 32 without it, 0: one a row) or
+    `int8` (one scale a row). The folder is one of compressed-tensors, which transformers and vLLM
+    read, too. Heads, tables of tokens, norms and biases stay as they are, and so do tensors whose
+    names match a pattern of `keep`. `rounding` "nearest" takes scales from the largest weights,
+    "search" those with the least error. Memory is that of the largest tensor. `force` replaces a
+    folder with a model.
+
+    UsageError for arguments that do not fit, ModelError and CheckpointError as `load_model` and
+    `convert` raise them, and where the layers of a kind cannot be stored so.
+    """
+    _require_rounding(rounding)
+    wanted = weight_type(type)
+    wanted = wanted if group is None else wanted.grouped(group)
+    require_free(Path(destination), "hf", force)
+    found = find_model(model_path(source))
+    require_apart(found.path, Path(destination))
+    uses = weight_uses(found, manager().get_backend(None))
+    _require_linear(found, uses)
+    plan = planned(found.weights, uses, wanted, keep, vocab_size=vocab_size_of(found))
+    _require_some(found, plan, wanted)
+    rounded = [
+        rounded_tensor(found.weights, name, uses[name], plan[name], rounding) for name in plan
+    ]
+    ready, kept = _compressed(stored_model(found), rounded, wanted, uses)
+    place = Place(Path(destination), None, force)
+    files, left_out = WRITERS["hf"](replace(ready, tensors=watched(ready.tensors, progress)), place)
+    return Quantized(
+        form="hf",
+        kind=found.model_type,
+        type=type,
+        rounding=rounding,
+        files=tuple(files),
+        quantized=tuple(each.error() for each in rounded),
+        kept=kept,
+        nbytes=sum(stored_bytes(tensor.type) for tensor in ready.tensors),
+        left_out=tuple(left_out),
+    )
+
+
+def _require_rounding(rounding: str) -> None:
+    if rounding not in ROUNDINGS:
+        raise UsageError(
+            f"weights cannot be rounded by {quoted(rounding)}",
+            hint=f"choose from {listed(ROUNDINGS)}",
+        )
+
+
+def _require_linear(source: ModelSource, uses: Mapping[str, WeightUse]) -> None:
+    """ModelError for a kind whose matrices are stored the other way round."""
+    turned = [name for name, use in uses.items() if use == "turned"]
+    if turned:
+        raise ModelError(
+            f"layers of a `{source.model_type}` model, such as {quoted(turned[0])}, are stored as"
+            " [inputs, outputs], which compressed-tensors has no name for",
+            hint="`--weights` quantizes the model when it is loaded",
+        )
+
+
+def _require_some(source: ModelSource, plan: dict[str, WeightType], type: WeightType) -> None:
+    if not plan:
+        raise ModelError(
+            f"{quoted(source.name)} has no weights that can be quantized to `{type.name}`: no"
+            f" linear layer has rows of a multiple of {type.group or 8}, or all of them are kept"
+        )
+
+
+def _compressed(
+    model: StoredModel,
+    rounded: Sequence[RoundedTensor],
+    type: WeightType,
+    uses: Mapping[str, WeightUse],
+) -> tuple[StoredModel, tuple[str, ...]]:
+    """Return the content of the folder, and the names of the tensors that stay as they are."""
+    by_name = {each.name: each for each in rounded}
+    plain = [tensor for tensor in model.tensors if tensor.name not in by_name]
+    tensors: list[OutgoingTensor] = list(plain)
+    for each in rounded:
+        tensors += compressed_tensors(each)
+    kept = tuple(tensor.name for tensor in plain)
+    stay = [name.removesuffix(".weight") for name in kept if uses.get(name) == "linear"]
+    ignored = list(dict.fromkeys([*stay, "lm_head"]))  # a tied head has no weight of its own
+    config = {**(model.config or {}), KEY: compressed_config(type, ignored)}
+    return replace(model, tensors=tensors, config=config), kept
