@@ -1,4 +1,7 @@
-"""Random programs compute the same bits before and after each pass, and before and after all."""
+"""Random programs compute the same bits before and after each pass, and before and after all.
+
+A few hundred of them; `make fuzz` has a hundred thousand.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,8 @@ from optimizer.bait.rewrite_bait import baited_program
 
 pytestmark = pytest.mark.long
 
-SEEDS = range(450)
-FIRED_AT_LEAST = 80
+SEEDS = range(200)
+FIRED_AT_LEAST = 25
 BAIT_WEIGHT = 200
 """The weight of left-hand sides of rewrites in the generated programs, against 19 of all else."""
 PASSES = known_passes(evaluate)
@@ -35,7 +38,7 @@ def assert_same_bits(program: Program, optimized: Program, seed: int) -> None:
     assert flaw is None, f"seed {seed}: {flaw}\n{print_program(program)}"
 
 
-@pytest.mark.parametrize("first", range(0, 2_000, 100))
+@pytest.mark.parametrize("first", range(0, 1_000, 100))
 def test_programs_of_all_sizes_keep_every_bit(first: int):
     tally = examine(range(first, first + 100))
     assert tally.flaws == {}
@@ -57,21 +60,21 @@ def test_the_pipeline_keeps_every_bit_and_every_rewrite_fires():
     expected = {rewrite.name for rewrite in SPECIALIZATION.rewrites}
     rare = {name: journal.fired[name] for name in expected if journal.fired[name] < FIRED_AT_LEAST}
     assert rare == {}
-    assert smaller["programs"] >= FIRED_AT_LEAST
+    assert smaller["programs"] >= len(SEEDS) // 2
 
 
 @pytest.mark.parametrize("pass_", PASSES, ids=lambda pass_: pass_.name)
 def test_each_pass_keeps_every_bit(pass_: Pass):
     changed = 0
-    plain = (random_program(seed, size=40) for seed in SEEDS[:100])
-    baited = (baited_program(seed, size=80, weight=BAIT_WEIGHT) for seed in SEEDS[:50])
+    plain = (random_program(seed, size=40) for seed in SEEDS[:40])
+    baited = (baited_program(seed, size=80, weight=BAIT_WEIGHT) for seed in SEEDS[:30])
     for seed, program in enumerate((*plain, *baited)):
         after = pass_.apply(program)
         verify(after)
         changed += after is not program
         assert pass_.apply(after) is after
         assert_same_bits(program, after, seed)
-    assert changed >= 20
+    assert changed >= 8
 
 
 @pytest.mark.parametrize("seed", SEEDS[:20])
