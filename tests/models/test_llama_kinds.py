@@ -123,6 +123,21 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
     ),
     "falcon in sequence": ("Falcon", {"parallel_attn": False, "multi_query": False}),
     "opt": ("OPT", {"ffn_dim": 40, "word_embed_proj_dim": 32}),
+    "gpt_bigcode": ("GPTBigCode", {"n_inner": 40}),
+    "gpt_bigcode of all heads": ("GPTBigCode", {"multi_query": False, "n_inner": 40}),
+    "gpt_neo": (
+        "GPTNeo",
+        {"attention_types": [[["global", "local"], 1]], "window_size": 12, "num_layers": 2},
+    ),
+    "bloom": ("Bloom", {}),
+    "bloom of seven heads": ("Bloom", {"n_head": 7, "hidden_size": 28, "num_key_value_heads": 7}),
+    "mpt": ("Mpt", {"attn_config": {"clip_qkv": 2.0}, "max_seq_len": 160}),
+    "mpt of six heads": (
+        "Mpt",
+        {"n_heads": 6, "d_model": 36, "max_seq_len": 160, "num_key_value_heads": 6},
+    ),
+    "persimmon": ("Persimmon", {"partial_rotary_factor": 0.5}),
+    "persimmon without head norms": ("Persimmon", {"qk_layernorm": False}),
 }
 """The class of each directory in transformers, and its settings."""
 
@@ -133,9 +148,18 @@ def test_every_kind_has_a_case():
     assert {name.split()[0] for name in CASES} == NEW_KINDS - {"internlm3"}
 
 
+COMPILED_CASES = {
+    *(name for number, name in enumerate(CASES) if number % 2),
+    *("bloom", "gemma2", "gpt_neo", "phi"),
+}
+"""Cases for backends that compile: kernels of the others are among them."""
+
+
 @pytest.fixture(scope="module", params=CASES)
-def directory(request, tmp_path_factory):
+def directory(request, tmp_path_factory, backend_name):
     """A directory for each case."""
+    if backend_name != "ref" and request.param not in COMPILED_CASES:
+        pytest.skip("every second case is enough where each one compiles")
     kind, settings = CASES[request.param]
     folder = tmp_path_factory.mktemp("kinds") / request.param.replace(" ", "_")
     return save_llama(folder, kind, **settings)

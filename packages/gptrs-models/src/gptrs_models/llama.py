@@ -26,6 +26,7 @@ from gptrs.nn import (
     merge_heads,
     split_heads,
 )
+from gptrs_models.llama_alibi import ADDED, Alibi
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_kinds import read_config
 
@@ -74,18 +75,22 @@ class Attention(Module):
         self.scale = config.attention_scale or self.head_dim**-0.5
         self.softcap = config.softcap
 
-    def __call__(self, x: Tensor, rope: Rope | None, cache: LayerCache) -> Tensor:
+    def __call__(self, x: Tensor, rope: Rope | Alibi | None, cache: LayerCache) -> Tensor:
         """[N, C] -> [N, C]."""
         query, key, value = self._project(x)  # (N, H, D), (N, K, D) twice
         if not self.norm_after_rope:
             query, key = self._normalize(query, key)
-        if rope is not None:
+        if isinstance(rope, Rope):
             query, key = rope(query), rope(key)
             if rope.query_factor is not None:
                 query = query * rope.query_factor
         if self.norm_after_rope:
             query, key = self._normalize(query, key)
+        if isinstance(rope, Alibi):
+            query, key, value = rope.query(query, self.scale), rope.key(key), rope.value(value)
         mixed = cache.attend(query, key, value, scale=self.scale, softcap=self.softcap)
+        if isinstance(rope, Alibi):
+            mixed = F.slice_axis(mixed, 2, 0, self.head_dim)
         return self.o_proj(merge_heads(mixed))
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -183,7 +188,7 @@ class Block(Module):
         self.mlp_out = norm(names.mlp_out)
 
     @captured_once
-    def __call__(self, x: Tensor, rope: Rope | None, cache: LayerCache) -> Tensor:
+    def __call__(self, x: Tensor, rope: Rope | Alibi | None, cache: LayerCache) -> Tensor:
         """[N, C] -> [N, C]."""
         before = _through(self.input_layernorm, x)
         attended = _through(self.attention_out, self.self_attn(before, rope, cache))
@@ -221,6 +226,10 @@ class Llama(CausalLMModule):
         if names.positions is not None:
             rows = config.context_length + config.position_offset
             self.embed_positions = Embedding(body / names.positions, rows, width)
+        if names.embed_norm is not None:
+            self.embed_norm = make_norm(
+                config.norm, body / names.embed_norm, width, config.rms_norm_eps
+            )
         layers = body / names.layers
         self.layers = [Block(config, layers / i) for i in range(config.num_hidden_layers)]
         self.norm = make_norm(config.norm, body / names.norm, width, config.rms_norm_eps)
@@ -235,8 +244,9 @@ class Llama(CausalLMModule):
     @override
     def cache_specs(self) -> list[CacheSpec]:
         config = self.config
+        width = config.head_dim + (ADDED if config.alibi else 0)
         return [
-            CacheSpec(config.num_key_value_heads, config.head_dim, config.window(layer))
+            CacheSpec(config.num_key_value_heads, width, config.window(layer))
             for layer in range(config.num_hidden_layers)
         ]
 
@@ -248,14 +258,18 @@ class Llama(CausalLMModule):
             x = x + self.embed_positions(step.positions + self.config.position_offset)
         if self.config.embedding_scale != 1:
             x = x * self.config.embedding_scale
+        if self.config.names.embed_norm is not None:
+            x = self.embed_norm(x)
         yield x
         for block, rope, cache in zip(self.layers, ropes, caches, strict=True):
             x = block(x, rope, cache)
             yield x
 
-    def _ropes(self, step: RaggedStep[Tensor]) -> list[Rope | None]:
-        """Return the rotation of each layer; None for one without."""
+    def _ropes(self, step: RaggedStep[Tensor]) -> Sequence[Rope | Alibi | None]:
+        """Return the rotation or the linear biases of each layer; None for one without."""
         config = self.config
+        if config.alibi:
+            return [Alibi.at(config.alibi, step)] * config.num_hidden_layers
         rotated = [i for i in range(config.num_hidden_layers) if i not in config.unrotated_layers]
         settings = {i: config.rope for i in rotated}
         if config.sliding_rope is not None:

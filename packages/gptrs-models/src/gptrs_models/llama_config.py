@@ -28,6 +28,7 @@ class Names:
     body: str = "model"
     embed: str = "embed_tokens"
     positions: str | None = None
+    embed_norm: str | None = None
     layers: str = "layers"
     attention: str = "self_attn"
     query: str = "q_proj"
@@ -59,7 +60,7 @@ class LlamaConfig:
     window have `sliding_rope` where there is one. `qkv_groups` says that `Names.qkv` holds the
     queries, the key and the value of one group of heads after another (GPT-NeoX, Falcon), not all
     queries first. `parallel` adds attention and MLP of the same state (GPT-J). `position_offset` is
-    the row of `Names.positions` for position 0.
+    the row of `Names.positions` for position 0. `alibi` has the slope of each head, see `Alibi`.
     """
 
     vocab_size: int
@@ -90,6 +91,7 @@ class LlamaConfig:
     sliding_rope: RopeSettings | None = None
     unrotated_layers: tuple[int, ...] = ()
     position_offset: int = 0
+    alibi: tuple[float, ...] = ()
     attention_scale: float | None = None
     softcap: float | None = None
     logit_softcap: float | None = None

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gptrs.api import ConfigFields
+from gptrs_models import llama_gpt_switches as gpt
 from gptrs_models import llama_switches as switches
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_settings import KindDefaults, read_shared
@@ -49,6 +50,28 @@ GPTJ_NAMES = {
     "num_attention_heads": "n_head",
     "max_position_embeddings": "n_positions",
     "hidden_act": "activation_function",
+    "rms_norm_eps": "layer_norm_epsilon",
+}
+
+GPT_NEO_NAMES = {
+    "num_hidden_layers": "num_layers",
+    "num_attention_heads": "num_heads",
+    "hidden_act": "activation_function",
+    "rms_norm_eps": "layer_norm_epsilon",
+}
+
+BLOOM_NAMES = {
+    "num_hidden_layers": "n_layer",
+    "num_attention_heads": "n_head",
+    "max_position_embeddings": "seq_length",
+    "rms_norm_eps": "layer_norm_epsilon",
+}
+
+MPT_NAMES = {
+    "hidden_size": "d_model",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "max_position_embeddings": "max_seq_len",
     "rms_norm_eps": "layer_norm_epsilon",
 }
 
@@ -239,6 +262,41 @@ KINDS: dict[str, Kind] = {
             own_names={"hidden_act": "activation_function", "intermediate_size": "ffn_dim"},
         ),
         switches.opt,
+    ),
+    "gpt_bigcode": Kind(
+        KindDefaults(
+            50257, 3072, 12, None, 1024, epsilon=1e-5, hidden_size=768, heads=12,
+            activation="gelu_pytorch_tanh", tied=True, own_names=GPTJ_NAMES,
+        ),
+        gpt.gpt_bigcode,
+    ),
+    "gpt_neo": Kind(
+        KindDefaults(
+            50257, 8192, 24, None, 2048, epsilon=1e-5, hidden_size=2048, heads=16,
+            activation="gelu_new", tied=True, own_names=GPT_NEO_NAMES,
+        ),
+        gpt.gpt_neo,
+    ),
+    "bloom": Kind(
+        KindDefaults(
+            250880, 256, 2, None, 2048, epsilon=1e-5, hidden_size=64, heads=8, tied=True,
+            own_names=BLOOM_NAMES,
+        ),
+        gpt.bloom,
+    ),
+    "mpt": Kind(
+        KindDefaults(
+            50368, 8192, 24, None, 2048, epsilon=1e-5, hidden_size=2048, heads=16, tied=True,
+            own_names=MPT_NAMES,
+        ),
+        gpt.mpt,
+    ),
+    "persimmon": Kind(
+        KindDefaults(
+            262144, 16384, 36, None, 16384, epsilon=1e-5, heads=64, rotated=0.5,
+            activation="relu2", own_names=LAYER_EPSILON,
+        ),
+        gpt.persimmon,
     ),
 }  # fmt: skip
 """The kinds by their `model_type`."""

@@ -212,6 +212,36 @@ OPT = ModelPlugin(
     factory="gptrs_models.llama:load",
     api="0.1",
 )
+GPT_BIGCODE = ModelPlugin(
+    name="gpt_bigcode",
+    summary="StarCoder and SantaCoder",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+GPT_NEO = ModelPlugin(
+    name="gpt_neo",
+    summary="GPT-Neo",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+BLOOM = ModelPlugin(
+    name="bloom",
+    summary="BLOOM, with linear biases",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+MPT = ModelPlugin(
+    name="mpt",
+    summary="MPT, with linear biases",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+PERSIMMON = ModelPlugin(
+    name="persimmon",
+    summary="Persimmon",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
 RESNET = ModelPlugin(
     name="resnet",
     summary="ResNet image classifiers, as transformers and torchvision save them",

@@ -1,0 +1,166 @@
+"""Switches of kinds that came before Llama, with learned positions or linear biases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
+
+from gptrs.api import ConfigFields
+from gptrs_models.llama_alibi import bloom_slopes, mpt_slopes
+from gptrs_models.llama_config import LlamaConfig, Names
+
+GPT_NAMES = Names(
+    body="transformer",
+    embed="wte",
+    positions="wpe",
+    layers="h",
+    attention="attn",
+    output="c_proj",
+    gate=None,
+    up="c_fc",
+    down="c_proj",
+    attention_in="ln_1",
+    mlp_in="ln_2",
+    norm="ln_f",
+)
+"""Names of GPT-2."""
+
+BLOOM_NAMES = Names(
+    body="transformer",
+    embed="word_embeddings",
+    embed_norm="word_embeddings_layernorm",
+    layers="h",
+    attention="self_attention",
+    qkv="query_key_value",
+    output="dense",
+    gate=None,
+    up="dense_h_to_4h",
+    down="dense_4h_to_h",
+    norm="ln_f",
+)
+
+MPT_NAMES = Names(
+    body="transformer",
+    embed="wte",
+    layers="blocks",
+    attention="attn",
+    qkv="Wqkv",
+    output="out_proj",
+    mlp="ffn",
+    gate=None,
+    attention_in="norm_1",
+    mlp_in="norm_2",
+    norm="norm_f",
+)
+
+
+def unrotated(config: LlamaConfig, names: Names, bias: bool = True) -> LlamaConfig:
+    """Switch names, layer norms, all biases, as many key heads as heads, and no rotary."""
+    return replace(
+        config,
+        names=names,
+        num_key_value_heads=config.num_attention_heads,
+        norm="layer" if bias else "layer_weight",
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=bias,
+        unrotated_layers=tuple(range(config.num_hidden_layers)),
+    )
+
+
+def gpt_bigcode(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+    """Switch one head of keys and values; the MLP is four times as wide without `n_inner`."""
+    fields.require("add_cross_attention", False)
+    shared = fields.boolean("multi_query", True)
+    scaled = fields.boolean("scale_attn_weights", True)
+    return replace(
+        unrotated(config, replace(GPT_NAMES, qkv="c_attn")),
+        intermediate_size=_inner(fields, "n_inner", config),
+        num_key_value_heads=1 if shared else config.num_attention_heads,
+        qkv_groups=not shared,
+        attention_scale=None if scaled else 1.0,
+    )
+
+
+def gpt_neo(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+    """Switch scores without a scale, and the window of the layers called "local"."""
+    words, layers = fields.get("attention_layers"), config.num_hidden_layers
+    known = isinstance(words, list) and not set(map(str, cast("list[object]", words))) - {
+        "global",
+        "local",
+    }
+    found = list(map(str, cast("list[object]", words))) if known else []
+    if len(found) != layers:
+        raise fields.error("attention_layers", f"must have `global` or `local` for {layers} layers")
+    return replace(
+        unrotated(config, replace(GPT_NAMES, attention="attn.attention", output="out_proj")),
+        intermediate_size=_inner(fields, "intermediate_size", config),
+        qkv_bias=False,
+        attention_scale=1.0,
+        sliding_window=fields.integer("window_size", 256),
+        sliding_layers=tuple(layer for layer, word in enumerate(found) if word == "local"),
+    )
+
+
+def bloom(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+    """Switch linear biases, and a norm of the embeddings."""
+    fields.require("apply_residual_connection_post_layernorm", False)
+    return replace(
+        unrotated(config, BLOOM_NAMES),
+        intermediate_size=4 * config.hidden_size,
+        hidden_act="gelu_pytorch_tanh",
+        qkv_groups=True,
+        alibi=bloom_slopes(config.num_attention_heads),
+    )
+
+
+def mpt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+    """Switch linear biases, and norms and projections without biases."""
+    fields.require("no_bias", True)
+    fields.require("logit_scale", None)
+    fields.require("expansion_ratio", 4)
+    given = fields.get("attn_config")
+    settings: object = given if isinstance(given, Mapping) else {}
+    own = ConfigFields(cast("Mapping[str, object]", settings), "mpt")
+    for name, value in (("alibi", True), ("qk_ln", False), ("prefix_lm", False)):
+        own.require(name, value)
+    own.require("attn_type", "multihead_attention")
+    scaled, clipped = own.get("softmax_scale") is not None, own.get("clip_qkv") is not None
+    return replace(
+        unrotated(config, MPT_NAMES, bias=False),
+        intermediate_size=4 * config.hidden_size,
+        hidden_act="gelu",
+        attention_scale=own.number("softmax_scale") if scaled else None,
+        qkv_clip=own.number("clip_qkv") if clipped else None,
+        alibi=mpt_slopes(config.num_attention_heads, own.number("alibi_bias_max", 8.0)),
+    )
+
+
+def persimmon(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+    """Switch layer norms, joined projections, and a norm of heads."""
+    names = Names(
+        qkv="query_key_value",
+        output="dense",
+        query_norm="q_layernorm",
+        key_norm="k_layernorm",
+        gate=None,
+        up="dense_h_to_4h",
+        down="dense_4h_to_h",
+        norm="final_layernorm",
+    )
+    return replace(
+        config,
+        names=names,
+        num_key_value_heads=config.num_attention_heads,
+        norm="layer",
+        head_norm="layer" if fields.boolean("qk_layernorm", True) else None,
+        qkv_groups=True,
+        qkv_bias=True,
+        output_bias=True,
+        mlp_bias=True,
+    )
+
+
+def _inner(fields: ConfigFields, name: str, config: LlamaConfig) -> int:
+    return fields.integer(name, 4 * config.hidden_size)
