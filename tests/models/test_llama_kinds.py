@@ -136,6 +136,28 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
         "Mpt",
         {"n_heads": 6, "d_model": 36, "max_seq_len": 160, "num_key_value_heads": 6},
     ),
+    "mixtral": ("Mixtral", {"num_local_experts": 4, "sliding_window": None}),
+    "qwen2_moe": (
+        "Qwen2Moe",
+        {
+            "num_experts": 5,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 20,
+            "shared_expert_intermediate_size": 24,
+            "mlp_only_layers": [0],
+        },
+    ),
+    "qwen3_moe": (
+        "Qwen3Moe",
+        {
+            "head_dim": 8,
+            "num_experts": 4,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 24,
+            "norm_topk_prob": True,
+        },
+    ),
+    "olmoe": ("Olmoe", {"num_experts": 6, "num_experts_per_tok": 3, "clip_qkv": 2.0}),
     "persimmon": ("Persimmon", {"partial_rotary_factor": 0.5}),
     "persimmon without head norms": ("Persimmon", {"qk_layernorm": False}),
 }

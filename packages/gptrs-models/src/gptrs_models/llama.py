@@ -28,6 +28,7 @@ from gptrs.nn import (
 )
 from gptrs_models.llama_alibi import ADDED, Alibi
 from gptrs_models.llama_config import LlamaConfig
+from gptrs_models.llama_experts import Mixture
 from gptrs_models.llama_kinds import read_config
 
 
@@ -80,6 +81,10 @@ class Attention(Module):
         query, key, value = self._project(x)  # (N, H, D), (N, K, D) twice
         if not self.norm_after_rope:
             query, key = self._normalize(query, key)
+        if self.clip is not None:
+            query, key, value = (
+                F.clamp(part, -self.clip, self.clip) for part in (query, key, value)
+            )
         if isinstance(rope, Rope):
             query, key = rope(query), rope(key)
             if rope.query_factor is not None:
@@ -104,8 +109,6 @@ class Attention(Module):
             parts = [merge_heads(piece) for piece in pieces]
         else:
             parts = [*F.split(self.qkv_proj(x), [self.q_dim, self.kv_dim, self.kv_dim])]
-        if self.clip is not None:
-            parts = [F.clamp(part, -self.clip, self.clip) for part in parts]
         query, key, value = parts
         return (
             split_heads(query, self.n_heads),
@@ -164,13 +167,21 @@ class MLP(Module):
         return self.down_proj(self.activation(self.up_proj(x)))
 
 
+def _mlp(config: LlamaConfig, params: Params, layer: int) -> MLP | Mixture:
+    """Return what follows the attention of a layer: a mixture of experts where it has one."""
+    experts, own = config.experts, config.names.mlp
+    if experts is not None and layer in experts.layers:
+        return Mixture(experts, params / experts.scope, config.hidden_size, config.hidden_act)
+    return MLP(config, params if own is None else params / own)
+
+
 class Block(Module):
     """Attention and MLP, each between the norms that the kind has, added to the residual stream.
 
     `input_layernorm` and `post_attention_layernorm` are the norms before them, as in Llama.
     """
 
-    def __init__(self, config: LlamaConfig, params: Params) -> None:
+    def __init__(self, config: LlamaConfig, params: Params, layer: int) -> None:
         names = config.names
 
         def norm(name: str | None) -> RMSNorm | LayerNorm | None:
@@ -184,7 +195,7 @@ class Block(Module):
         self.self_attn = Attention(config, params / names.attention)
         self.attention_out = norm(names.attention_out)
         self.post_attention_layernorm = None if self.shares_norm else norm(names.mlp_in)
-        self.mlp = MLP(config, params if names.mlp is None else params / names.mlp)
+        self.mlp = _mlp(config, params, layer)
         self.mlp_out = norm(names.mlp_out)
 
     @captured_once
@@ -231,7 +242,7 @@ class Llama(CausalLMModule):
                 config.norm, body / names.embed_norm, width, config.rms_norm_eps
             )
         layers = body / names.layers
-        self.layers = [Block(config, layers / i) for i in range(config.num_hidden_layers)]
+        self.layers = [Block(config, layers / i, i) for i in range(config.num_hidden_layers)]
         self.norm = make_norm(config.norm, body / names.norm, width, config.rms_norm_eps)
         # A checkpoint may have weights of its own for a layer that the config calls tied.
         tied = config.tie_word_embeddings and f"{names.head}.weight" not in params

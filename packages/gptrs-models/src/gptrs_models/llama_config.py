@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gptrs.nn import RopeSettings
+from gptrs_models.llama_experts import Experts
 
 Norm = Literal["rms", "rms_offset", "layer", "layer_offset", "layer_weight", "layer_plain"]
 """A norm: RMS, or mean and variance. `_offset` stores its weights less 1 (Gemma, Nemotron),
@@ -92,6 +93,7 @@ class LlamaConfig:
     unrotated_layers: tuple[int, ...] = ()
     position_offset: int = 0
     alibi: tuple[float, ...] = ()
+    experts: Experts | None = None
     attention_scale: float | None = None
     softcap: float | None = None
     logit_softcap: float | None = None

@@ -121,8 +121,9 @@ def mpt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     fields.require("logit_scale", None)
     fields.require("expansion_ratio", 4)
     given = fields.get("attn_config")
-    settings: object = given if isinstance(given, Mapping) else {}
-    own = ConfigFields(cast("Mapping[str, object]", settings), "mpt")
+    if given is not None and not isinstance(given, Mapping):
+        raise fields.error("attn_config", "must be a table")
+    own = ConfigFields(cast("Mapping[str, object]", given or {}), "mpt")
     for name, value in (("alibi", True), ("qk_ln", False), ("prefix_lm", False)):
         own.require(name, value)
     own.require("attn_type", "multihead_attention")

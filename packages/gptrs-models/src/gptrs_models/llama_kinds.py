@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gptrs.api import ConfigFields
 from gptrs_models import llama_gpt_switches as gpt
+from gptrs_models import llama_moe_switches as moe
 from gptrs_models import llama_switches as switches
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_settings import KindDefaults, read_shared
@@ -297,6 +298,29 @@ KINDS: dict[str, Kind] = {
             activation="relu2", own_names=LAYER_EPSILON,
         ),
         gpt.persimmon,
+    ),
+    "mixtral": Kind(
+        KindDefaults(32000, 14336, 32, 8, 131072, epsilon=1e-5, theta=1e6, mixture=True),
+        moe.mixtral,
+    ),
+    "qwen2_moe": Kind(
+        KindDefaults(
+            151936, 5632, 24, 16, 32768, sliding_window=4096, hidden_size=2048, heads=16,
+            mixture=True,
+        ),
+        moe.qwen2_moe,
+    ),
+    "qwen3_moe": Kind(
+        KindDefaults(
+            151936, 6144, 24, 4, 32768, sliding_window=4096, hidden_size=2048, mixture=True
+        ),
+        moe.qwen3_moe,
+    ),
+    "olmoe": Kind(
+        KindDefaults(
+            50304, 2048, 16, None, 4096, epsilon=1e-5, hidden_size=2048, heads=16, mixture=True
+        ),
+        moe.olmoe,
     ),
 }  # fmt: skip
 """The kinds by their `model_type`."""

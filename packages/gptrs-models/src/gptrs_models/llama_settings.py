@@ -23,7 +23,7 @@ class KindDefaults:
     `hidden_size // heads`. `own_names` has the name of each setting that is not Llama's.
     `pattern` n makes each n-th layer one without the window; None leaves that to the kind.
     `rotated` None is a kind that rotates whole heads. With `sliding_theta` the layers with the
-    window have a rotary embedding of their own.
+    window have a rotary embedding of their own. Kinds with a `mixture` of experts say how many.
     """
 
     vocab_size: int
@@ -43,6 +43,7 @@ class KindDefaults:
     pattern: int | None = None
     rope: Mapping[str, object] | None = None
     sliding_theta: float | None = None
+    mixture: bool = False
     own_names: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def own(self, name: str) -> str:
@@ -53,8 +54,10 @@ class KindDefaults:
 def read_shared(fields: ConfigFields, kind: str, defaults: KindDefaults) -> LlamaConfig:
     """Read sizes, window and rotary embedding; there are no biases yet."""
     own = defaults.own
-    for name in ("quantization_config", "num_experts", "num_local_experts"):
-        fields.require(name, None)
+    fields.require("quantization_config", None)
+    if not defaults.mixture:
+        for name in ("num_experts", "num_local_experts"):
+            fields.require(name, None)
     hidden = fields.integer(own("hidden_size"), defaults.hidden_size)
     heads, kv_heads, head_dim = _heads(fields, defaults, hidden)
     layers = fields.integer(own("num_hidden_layers"), defaults.layers)

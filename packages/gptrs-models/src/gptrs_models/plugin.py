@@ -242,6 +242,30 @@ PERSIMMON = ModelPlugin(
     factory="gptrs_models.llama:load",
     api="0.1",
 )
+MIXTRAL = ModelPlugin(
+    name="mixtral",
+    summary="Mixtral, a mixture of experts",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+QWEN2_MOE = ModelPlugin(
+    name="qwen2_moe",
+    summary="Qwen1.5 and Qwen2, mixtures of experts",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+QWEN3_MOE = ModelPlugin(
+    name="qwen3_moe",
+    summary="Qwen3, mixtures of experts",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
+OLMOE = ModelPlugin(
+    name="olmoe",
+    summary="OLMoE, a mixture of experts",
+    factory="gptrs_models.llama:load",
+    api="0.1",
+)
 RESNET = ModelPlugin(
     name="resnet",
     summary="ResNet image classifiers, as transformers and torchvision save them",

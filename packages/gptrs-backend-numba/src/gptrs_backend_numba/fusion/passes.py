@@ -5,6 +5,7 @@ from __future__ import annotations
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION
 from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS
+from gptrs_backend_numba.fusion.grouped_linear import FUSE_GROUPED_LINEAR
 from gptrs_backend_numba.fusion.linear import FUSE_LINEAR
 from gptrs_backend_numba.fusion.paged_attention import FUSE_PAGED_ATTENTION
 from gptrs_backend_numba.fusion.rotary import FUSE_ROTARY
@@ -14,6 +15,7 @@ from gptrs_backend_numba.fusion.switch import is_on
 FUSE: tuple[Pass, ...] = (
     FUSE_CONVOLUTIONS,
     *FUSE_PAGED_ATTENTION,
+    FUSE_GROUPED_LINEAR,
     *FUSE_ATTENTION,
     *FUSE_LINEAR,
     *FUSE_ROWS,

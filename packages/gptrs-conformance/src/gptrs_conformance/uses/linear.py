@@ -13,10 +13,13 @@ from gptrs_conformance.running import normal
 
 X = normal(1, 3, 4)
 ROWS = np.array([[2, 0], [4, 4]])
+CHOICES = np.array([2, 0, 2])
 
 USES = (
     Use("embedding", (ROWS, normal(7, 5, 3)), F.embedding, lambda i, w: w[i],
         torch=lambda torch, i, w: torch.nn.functional.embedding(i, w)),
+    Use("grouped_linear", (normal(3, 3, 5), normal(4, 4, 9, 5) / 2, CHOICES), F.grouped_linear,
+        lambda x, w, g: np.einsum("ri,roi->ro", x, w[g])),
     Use("linear", (X, normal(8, 5, 4) / 2, normal(9, 5)), F.linear, lambda x, w, b: x @ w.T + b,
         torch=lambda torch, x, w, b: torch.nn.functional.linear(x, w, b)),
     Use("matmul", (normal(1, 2, 1, 3, 4), normal(2, 5, 4, 2) / 2), F.matmul, np.matmul,

@@ -15,6 +15,7 @@ from gptrs.functionals.dispatch.registry import implementations as implementatio
 from gptrs.functionals.dropout import *  # noqa: F403
 from gptrs.functionals.elementary import *  # noqa: F403
 from gptrs.functionals.embedding import *  # noqa: F403
+from gptrs.functionals.grouped_linear import *  # noqa: F403
 from gptrs.functionals.indexing import *  # noqa: F403
 from gptrs.functionals.joining import *  # noqa: F403
 from gptrs.functionals.layout import *  # noqa: F403

@@ -1,0 +1,119 @@
+"""Mixtures of experts (Shazeer et al. 2017) in place of the MLPs of some layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gptrs import functionals as F
+from gptrs.api import ConfigFields, Module, Params, Tensor
+from gptrs.nn import ACTIVATIONS, Linear
+
+
+@dataclass(frozen=True)
+class Experts:
+    """Settings of the mixtures of a model, and the names of their weights.
+
+    Each token goes to the `chosen` experts with the largest scores, softmax of all; `normalized`
+    makes these add up to 1. The `layers` listed have a mixture. `shared` is the width of an expert
+    that every token goes to, None without one, weighted by a gate of its own.
+    """
+
+    count: int
+    chosen: int
+    width: int
+    layers: tuple[int, ...]
+    normalized: bool
+    shared: int | None = None
+    scope: str = "mlp"
+    gate: str = "gate_proj"
+    up: str = "up_proj"
+    down: str = "down_proj"
+
+
+class Mixture(Module):
+    """The weighted sum of the MLPs of the chosen experts; only their weights are read."""
+
+    def __init__(self, experts: Experts, params: Params, width: int, activation: str) -> None:
+        inner = experts.width
+        self.gate = Linear(params / "gate", width, experts.count, bias=False)
+        self.gate_proj = _stacked(experts, params, experts.gate, (inner, width))
+        self.up_proj = _stacked(experts, params, experts.up, (inner, width))
+        self.down_proj = _stacked(experts, params, experts.down, (width, inner))
+        self.shared = (
+            None if experts.shared is None else _Shared(params, width, experts.shared, activation)
+        )
+        self._activation = ACTIVATIONS[activation]
+        self._chosen, self._normalized = experts.chosen, experts.normalized
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[N, C] -> [N, C]."""
+        rows, width = x.shape
+        chosen = self._chosen
+        scores, experts = F.top_k(F.softmax(self.gate(x), axis=-1), chosen)  # (N, k) twice
+        if self._normalized:
+            scores = scores / F.sum(scores, axis=-1, keepdims=True)
+        groups = F.reshape(experts, (rows * chosen,))
+        repeated = F.repeat_interleave(x, chosen, 0)  # (N * k, C)
+        inner = self._activation(F.grouped_linear(repeated, self.gate_proj, groups))
+        inner = inner * F.grouped_linear(repeated, self.up_proj, groups)
+        outputs = F.grouped_linear(inner, self.down_proj, groups)
+        outputs = F.reshape(outputs, (rows, chosen, width)) * F.reshape(scores, (rows, chosen, 1))
+        mixed = F.sum(outputs, axis=1)
+        return mixed if self.shared is None else mixed + self.shared(x)
+
+
+class _Shared(Module):
+    """The expert of all tokens, weighted by a number for each token."""
+
+    def __init__(self, params: Params, width: int, inner: int, activation: str) -> None:
+        own = params / "shared_expert"
+        self.gate_proj = Linear(own / "gate_proj", width, inner, bias=False)
+        self.up_proj = Linear(own / "up_proj", width, inner, bias=False)
+        self.down_proj = Linear(own / "down_proj", inner, width, bias=False)
+        self.weight = Linear(params / "shared_expert_gate", width, 1, bias=False)
+        self._activation = ACTIVATIONS[activation]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[N, C] -> [N, C]."""
+        inner = self._activation(self.gate_proj(x)) * self.up_proj(x)
+        return self.down_proj(inner) * F.sigmoid(self.weight(x))
+
+
+def _stacked(experts: Experts, params: Params, name: str, shape: tuple[int, int]) -> Tensor:
+    """Return the matrices of all experts, [experts, outputs, inputs]."""
+    scopes = (params / "experts" / index / name for index in range(experts.count))
+    return F.stack([scope.tensor("weight", shape) for scope in scopes])
+
+
+def read_experts(
+    fields: ConfigFields,
+    layers: int,
+    *,
+    names: tuple[str, ...],
+    count: int,
+    chosen: int,
+    width: str,
+    inner: int,
+) -> Experts:
+    """Read the settings that kinds have in common.
+
+    `names` are those of the number of experts, of which a file has one; `count`, `chosen` and
+    `inner` are defaults, `width` is the name of the width of an expert.
+    """
+    name = next((name for name in names if name in fields.settings), names[0])
+    count = fields.integer(name, count)
+    wanted = fields.integer("num_experts_per_tok", chosen)
+    if wanted > count:
+        raise fields.error("num_experts_per_tok", f"must be at most {count}, the experts there are")
+    return Experts(
+        count, wanted, fields.integer(width, inner), tuple(range(layers)), normalized=True
+    )
+
+
+def sparse_layers(fields: ConfigFields, layers: int) -> tuple[int, ...]:
+    """Return the layers with a mixture, by `decoder_sparse_step` and `mlp_only_layers`."""
+    step = fields.integer("decoder_sparse_step", 1)
+    dense: tuple[int, ...] = ()
+    if fields.get("mlp_only_layers") not in (None, []):
+        dense = fields.integers("mlp_only_layers", [], minimum=0)
+    return tuple(layer for layer in range(layers) if layer not in dense and (layer + 1) % step == 0)
