@@ -97,8 +97,8 @@ def read_experts(
 ) -> Experts:
     """Read the settings that kinds have in common.
 
-    `names` are those of the number of experts, of which a file has one; `count`, `chosen` and
-    `inner` are defaults, `width` is the name of the width of an expert.
+    The number of experts has one of `names` in a file; `count`, `chosen` and `inner` are defaults,
+    `width` is the name of the width of an expert.
     """
     name = next((name for name in names if name in fields.settings), names[0])
     count = fields.integer(name, count)
