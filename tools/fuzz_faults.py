@@ -23,10 +23,12 @@ import gptrs
 from fuzzing.cache_damage import damage
 from fuzzing.fault_programs import compute
 from fuzzing.fault_writers import DEADLY_LIMIT, WRITERS, write_for_ever, write_within
+from fuzzing.patience import Patience
 from gptrs import functionals as F
 
 BACKENDS = ("ref", "numba")
 TIMEOUT_S = 120
+"""Of CPU time, or without any: see `Patience`."""
 LINES = 10
 """Lines on the way of a long run."""
 _WRITERS = multiprocessing.get_context("fork")
@@ -101,7 +103,10 @@ def _computed(cache_folder: Path, results: Path) -> bytes:
 
 def _ended(process: BaseProcess) -> int | None:
     """Return the exit code of a child; None if it hangs."""
-    process.join(TIMEOUT_S)
+    assert process.pid is not None
+    patience = Patience(process.pid, TIMEOUT_S)
+    while process.exitcode is None and not patience.is_over():
+        process.join(1)
     code = process.exitcode
     process.kill()
     return code
@@ -165,12 +170,12 @@ def fork(dice: random.Random, folder: Path) -> str:
     stopped.set()
     if busy.ident is not None:
         busy.join(TIMEOUT_S)
-    deadline = time.monotonic() + TIMEOUT_S
+    patience = Patience(child, TIMEOUT_S)
     while True:
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             break
-        if time.monotonic() > deadline:
+        if patience.is_over():
             os.kill(child, 9)
             raise AssertionError(f"{backend.name}: the child hangs")
         time.sleep(0.002)

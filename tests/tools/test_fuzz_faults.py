@@ -7,6 +7,7 @@ import os
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ import fuzz_faults
 import soak
 from fuzzing import fault_writers
 from fuzzing.cache_damage import damage
+from fuzzing.patience import Patience
 
 TOOL = Path(fuzz_faults.__file__)
 COUNTS = {"kill": 20, "full-disk": 20, "damaged": 1, "threads": 4, "fork": 10}
@@ -61,6 +63,19 @@ def test_a_second_damage_meets_what_the_first_one_left(tmp_path: Path):
     said = [damaged(tmp_path / str(seed), seed) for seed in range(100)]
     assert sum(what == "nothing" for what in said) < 20  # contents that were dealt as they were
     assert any("," in what for what in said)
+
+
+def test_a_child_that_gets_no_time_hangs_and_a_slow_one_does_not():
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as asleep:
+        waiting = Patience(asleep.pid, 0.3)
+        while not waiting.is_over():
+            time.sleep(0.05)
+        busy = Patience(os.getpid(), 1e9)
+        for _ in range(3):
+            sum(range(100_000))
+            assert not busy.is_over()
+        assert Patience(os.getpid(), 0.001).is_over()  # more than that of CPU time
+        asleep.kill()
 
 
 def test_a_soak_tells_what_grows(
