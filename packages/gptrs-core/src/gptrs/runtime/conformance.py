@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Literal, cast
 
 from gptrs.backend.protocol import Backend
-from gptrs.errors import UsageError
+from gptrs.errors import MissingLibraryError
 from gptrs.install_hints import install_own
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def run_conformance(
 ) -> Report:
     """Run the kit on `backend`; failures are in the report, never raised.
 
-    See `gptrs_conformance.kit.run_conformance`. UsageError for an op that PTIR does not have, and
-    where the kit is not installed.
+    See `gptrs_conformance.kit.run_conformance`. UsageError for an op that PTIR does not have,
+    MissingLibraryError where the kit is not installed.
     """
     run = cast("Callable[..., Report]", _from_kit("kit", "run_conformance"))
     return run(backend, level, ops=ops, progress=progress)
@@ -55,7 +55,7 @@ def run_isolated(
 def conformance_plan(**choices: object) -> Plan:
     """Return what of the kit is to be run; see `gptrs_conformance.kit.Plan`.
 
-    UsageError for what makes no sense, and where the kit is not installed.
+    UsageError for what makes no sense, MissingLibraryError where the kit is not installed.
     """
     return cast("Callable[..., Plan]", _from_kit("kit", "Plan"))(**choices)
 
@@ -68,7 +68,7 @@ def scoreboard(reports: Sequence[Mapping[str, object]]) -> str:
 def op_support(backend: Backend) -> dict[str, dict[str, str]]:
     """Return which ops a backend says it runs: "all", "some" or "none", by op and element type.
 
-    Nothing is run. UsageError where the kit is not installed.
+    Nothing is run. MissingLibraryError where the kit is not installed.
     """
     find = cast("Callable[[Backend], dict[str, dict[str, str]]]", _from_kit("op_support"))
     return find(backend)
@@ -81,7 +81,7 @@ def _from_kit(module: str, name: str | None = None) -> object:
     except ModuleNotFoundError as error:
         if error.name != _KIT:
             raise
-        raise UsageError(
+        raise MissingLibraryError(
             "this needs the conformance kit, which is not installed",
             hint=install_own("gptrs-conformance"),
         ) from error
