@@ -26,6 +26,14 @@ def test_the_fastest_is_found_once_and_used_from_then_on(race):
     assert race.calls == {**before, "fast": before["fast"] + 1}
 
 
+def test_a_race_of_one_is_told_once(caplog: pytest.LogCaptureFixture):
+    for _ in range(2):
+        with gptrs.overrides({"erf": "benchmark"}):
+            pass
+    (record,) = caplog.records
+    assert "`benchmark` of `erf` has nothing to choose from: `portable`" in record.getMessage()
+
+
 def test_the_portable_one_may_be_the_fastest(make_race):
     race = make_race(portable=lambda x: x + x)
     race.add("slow", slowly)

@@ -26,7 +26,7 @@ from gptrs.functionals.dispatch.registry import (
 
 _LOG = logging.getLogger("gptrs")
 _declined: set[tuple[str, str]] = set()
-"""(functional, implementation) pairs whose fallback was already logged."""
+"""(functional, implementation) pairs of which was already said that a choice changes nothing."""
 
 
 @contextmanager
@@ -64,7 +64,21 @@ def _call(
         case Prefer(name):
             return functools.partial(_preferred, find_implementation(functional, name))
         case Benchmark(entries):
+            _warn_of_no_choice(functional)
             return functools.partial(run_fastest, functional, entries)
+
+
+def _warn_of_no_choice(functional: str) -> None:
+    """Say once that `benchmark` of a functional with one implementation changes nothing."""
+    names = implementation_names(functional)
+    if len(names) == 1 and (functional, names[0]) not in _declined:
+        _declined.add((functional, names[0]))
+        _LOG.warning(
+            "`benchmark` of `%s` has nothing to choose from: `%s` is its only implementation;"
+            " plugins bring others",
+            functional,
+            names[0],
+        )
 
 
 def _forced(
