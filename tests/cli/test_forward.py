@@ -1,4 +1,4 @@
-"""`gptrs forward`: images, tensors, tokens, text or made-up input in; the best five out."""
+"""`gptrs forward`: images, tensors, tokens, text or made-up input in; the best out."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ def test_json_is_the_contract(gptrs, resnet, cat, logits, backend):
     assert result.code == 0
     fields = result.json
     assert fields.keys() == {
-        *("schema", "model", "kind", "backend", "inputs", "shape", "dtype", "top5", "timings")
+        *("schema", "model", "kind", "backend", "inputs", "shape", "dtype", "top", "timings")
     }
     assert (fields["model"], fields["kind"]) == ("resnet", "resnet")
     assert fields["backend"] == backend.name
     assert fields["inputs"] == [str(cat)]
     assert (fields["shape"], fields["dtype"]) == ([1, 7], "f32")
     assert fields["timings"].keys() == {"load_s", "forward_s"}
-    (best,) = fields["top5"]
+    (best,) = fields["top"]
     order = np.argsort(-logits[0])[:5]
     assert [score["index"] for score in best] == order.tolist()
     assert [score["name"] for score in best] == [LABELS[str(n)] for n in order]
@@ -94,7 +94,7 @@ def test_tensors_are_taken_from_files(gptrs, resnet, cat, logits, tmp_path, suff
     path = tmp_path / f"image{suffix}"
     write_archive(path, {"image": image[np.newaxis] if batched else image})
     fields = gptrs("forward", "--model", resnet, "--input", path, "--json").json
-    assert fields["top5"][0][0]["logit"] == pytest.approx(float(logits.max()), rel=1e-5)
+    assert fields["top"][0][0]["logit"] == pytest.approx(float(logits.max()), rel=1e-5)
 
 
 def test_a_key_names_the_tensor_of_a_file(gptrs, resnet, tmp_path):
@@ -109,7 +109,7 @@ def test_a_key_names_the_tensor_of_a_file(gptrs, resnet, tmp_path):
     assert result.code == 2
     assert "has no tensor `c`; it has `a`, `b`" in result.err
     found = [gptrs(*run, "--input-key", key, "--json").json for key in "ab"]
-    assert found[0]["top5"] != found[1]["top5"]
+    assert found[0]["top"] != found[1]["top"]
     assert found[0]["shape"] == [2, 7]
     assert found[0]["inputs"] == [f"{path}[0]", f"{path}[1]"]
 
@@ -139,7 +139,7 @@ def test_inputs_of_other_sizes_make_no_batch(gptrs, resnet, tmp_path):
 
 def test_made_up_images_depend_on_the_seed_alone(gptrs, resnet):
     def run(*options: object):
-        return gptrs("forward", "--model", resnet, "--json", *options).json["top5"]
+        return gptrs("forward", "--model", resnet, "--json", *options).json["top"]
 
     assert run() == run("--seed", 0)
     assert run("--seed", 1) == run("--seed", 1)
@@ -153,7 +153,7 @@ def test_tokens_give_the_best_next_tokens(gptrs, model_directory):
     expected = model.forward(np.array([[5, 9, 2]]))
     assert result.json["shape"] == list(expected.shape)
     order = np.argsort(-expected[0, -1])[:5]
-    (best,) = result.json["top5"]
+    (best,) = result.json["top"]
     assert [score["index"] for score in best] == order.tolist()
     assert [score["name"] for score in best] == [model.tokenizer.decode([n]) for n in order]
 
@@ -171,13 +171,28 @@ def test_text_is_encoded_and_shown_in_quotes(gptrs, model_directory):
     assert all(line.count('"') >= 2 for line in lines)
 
 
+def test_as_many_are_shown_as_asked_for(gptrs, model_directory):
+    def best(*options: object):
+        return gptrs("forward", "--model", model_directory, "--tokens", 7, *options)
+
+    all_tokens = best("--top", 300).out.splitlines()[1:]
+    assert len(all_tokens) == 300
+    assert all(float(line.split()[0]) > 0 for line in all_tokens)  # tiny ones are no zeros
+    assert best("--top", 2).out.splitlines()[1:] == all_tokens[:2]
+    assert len(best("--top", 9, "--json").json["top"][0]) == 9
+    assert len(best("--top", 5000, "--json").json["top"][0]) == 300
+    refused = best("--top", 0)
+    assert (refused.code, refused.out) == (2, "")
+    assert "--top" in refused.err
+
+
 def test_tokens_from_a_file_make_a_batch(gptrs, model_directory, tmp_path):
     path = tmp_path / "tokens.npy"
     write_archive(path, {"tokens": np.array([[1, 2, 3], [4, 5, 6]], np.int32)})
     fields = gptrs("forward", "--model", model_directory, "--input", path, "--json").json
     alone = gptrs("forward", "--model", model_directory, "--tokens", "4,5,6", "--json").json
     assert fields["shape"][:2] == [2, 3]
-    assert [s["index"] for s in fields["top5"][1]] == [s["index"] for s in alone["top5"][0]]
+    assert [s["index"] for s in fields["top"][1]] == [s["index"] for s in alone["top"][0]]
 
 
 def test_made_up_tokens_are_known_to_the_model(gptrs, model_directory):
@@ -191,7 +206,7 @@ def test_made_up_tokens_are_known_to_the_model(gptrs, model_directory):
 def test_labels_that_config_lacks_are_numbers(gptrs, cat, tmp_path):
     folder = save_tiny_resnet(tmp_path / "m", id2label=None, num_labels=7)
     fields = gptrs("forward", "--model", folder, "--input", cat, "--json").json
-    assert {score["name"] for score in fields["top5"][0]} <= {f"LABEL_{n}" for n in range(7)}
+    assert {score["name"] for score in fields["top"][0]} <= {f"LABEL_{n}" for n in range(7)}
 
 
 def test_a_folder_without_preprocessor_settings_says_what_is_done(gptrs, cat, tmp_path):

@@ -12,9 +12,7 @@ def _command(name: str, summary: str, function: str) -> CommandPlugin:
 
 GENERATE = _command("generate", "Continue a prompt.", "generate")
 CHAT = _command("chat", "Talk with a model, line by line.", "chat")
-FORWARD = _command(
-    "forward", "Run a model once and print the five best classes or tokens.", "forward"
-)
+FORWARD = _command("forward", "Run a model once and print the best classes or tokens.", "forward")
 TRACE = _command("trace", "Run a model once and print statistics of its hidden states.", "trace")
 EMBED = _command("embed", "Give each text a vector.", "embed")
 TOKENIZE = _command("tokenize", "Print the tokens of a text, or the text of tokens.", "tokenize")

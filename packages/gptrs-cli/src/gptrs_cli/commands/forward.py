@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
 
-from gptrs.runtime.forward import WITH_CLASSES, Forward, Score, run_forward
+from gptrs.runtime.forward import TOP, WITH_CLASSES, Forward, Score, run_forward
 from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.declare import option
@@ -28,6 +29,10 @@ def forward(
     *,
     model: ModelOption = None,
     inputs: InputOptions,
+    top: Annotated[
+        int,
+        option("--top", "How many classes or tokens are shown of each row.", metavar="N", min=1),
+    ] = TOP,
     out: Annotated[
         Path | None,
         option(
@@ -38,14 +43,14 @@ def forward(
     ] = None,
     settings: Settings,
 ) -> None:
-    """Run a model once and print the five best classes or tokens.
+    """Run a model once and print the best classes or tokens, and their probabilities.
 
     Images are prepared as the files of the model say, and batches keep the order of their inputs.
     """
     choice = inputs.choice()
     with observed(settings) as profile:
         written = None if out is None else (out, _arrays)
-        done = run_once(model, choice, settings, run_forward, written)
+        done = run_once(model, choice, settings, partial(run_forward, top=top), written)
         result = done.result
         if settings.json:
             print_result("forward", _as_json(done) | profile_fields(profile))
@@ -80,7 +85,12 @@ def _print(done: SingleRun[Forward]) -> None:
 def _cells(score: Score, *, quotes: bool) -> Sequence[str]:
     # The text of a token may be white space: quotes show it.
     shown = json.dumps(score.name, ensure_ascii=False) if quotes else score.name
-    return f"{score.probability:.4f}", str(score.index), shown
+    return _share(score.probability), str(score.index), shown
+
+
+def _share(probability: float) -> str:
+    """Return four decimals, or the power of ten where they would all be zeros."""
+    return f"{probability:.1e}" if 0 < probability < 0.00005 else f"{probability:.4f}"
 
 
 def _as_json(done: SingleRun[Forward]) -> dict[str, object]:
@@ -89,7 +99,7 @@ def _as_json(done: SingleRun[Forward]) -> dict[str, object]:
         **done.json_fields(),
         "shape": list(result.logits.shape),
         "dtype": "f32",
-        "top5": [[_score_as_json(score) for score in best] for best in result.best],
+        "top": [[_score_as_json(score) for score in best] for best in result.best],
         "timings": {"load_s": done.model.load_seconds, "forward_s": result.seconds},
     }
 

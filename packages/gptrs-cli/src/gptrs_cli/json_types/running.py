@@ -115,8 +115,8 @@ class Forward(ModelRun):
     shape: list[int]
     """That of the logits: [B, T, V] or [B, classes]."""
     dtype: Literal["f32"]
-    top5: list[list[Score]]
-    """For each row the best, of tokens those after the last position."""
+    top: list[list[Score]]
+    """For each row the best `--top` N, of tokens those after the last position."""
 
 
 class State(TypedDict):

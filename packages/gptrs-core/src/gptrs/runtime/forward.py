@@ -15,7 +15,7 @@ from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.model_inputs import Batch
 
 TOP = 5
-"""Number of best scores that are reported."""
+"""Number of best scores that are reported if nobody asks for another one."""
 WITH_CLASSES: Final = ("image_classifier", "text_classifier", "token_classifier")
 """The capabilities whose scores are of classes, not of tokens."""
 
@@ -45,13 +45,16 @@ class Forward:
     seconds: float
 
 
-def run_forward(model: LoadedModel, batch: Batch) -> Forward:
-    """Run the model; errors are those of `LoadedModel.forward`."""
+def run_forward(model: LoadedModel, batch: Batch, top: int = TOP) -> Forward:
+    """Run the model and find the `top` best of each row, or all that there are.
+
+    Errors are those of `LoadedModel.forward`.
+    """
     started = time.perf_counter()
     logits = model.forward(batch.array)
     seconds = time.perf_counter() - started
     rows = logits[:, -1] if logits.ndim == 3 else logits
-    return Forward(logits, tuple(_best(model, row) for row in rows), seconds)
+    return Forward(logits, tuple(_best(model, row, top) for row in rows), seconds)
 
 
 def class_label(config: Mapping[str, object], index: int) -> str:
@@ -69,10 +72,10 @@ def class_label(config: Mapping[str, object], index: int) -> str:
     return name
 
 
-def _best(model: LoadedModel, logits: np.ndarray) -> tuple[Score, ...]:
+def _best(model: LoadedModel, logits: np.ndarray, top: int) -> tuple[Score, ...]:
     """Return the best scores, of equal logits the lower index first, NaN last."""
     probabilities = _softmax(logits.astype(np.float64))
-    order = np.argsort(-logits, kind="stable")[:TOP]
+    order = np.argsort(-logits, kind="stable")[:top]
     return tuple(
         Score(
             index=int(index),
