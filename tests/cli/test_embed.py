@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -96,6 +97,26 @@ def test_texts_are_read_from_a_file(gptrs, bert, vectors, tmp_path, name):
     fields = gptrs("embed", "--model", bert, "--input", tmp_path / name, "--json").json
     assert fields["texts"] == TEXTS
     np.testing.assert_allclose(fields["embeddings"], vectors, atol=1e-6)
+
+
+def test_texts_are_read_from_standard_input(gptrs_process, bert):
+    piped = "\n".join(TEXTS).encode()
+    run = gptrs_process("embed", "--model", bert, "--input", "-", "--json", stdin=piped)
+    assert run.json["texts"] == TEXTS
+    nothing = gptrs_process("embed", "--model", bert, "--input", "-", stdin=b"\n")
+    assert (nothing.code, nothing.out) == (3, "")
+    assert "standard input has no texts" in nothing.err
+
+
+def test_a_head_that_is_left_out_is_named(gptrs, bert, tmp_path):
+    folder = tmp_path / "masked"
+    shutil.copytree(bert, folder)
+    config = json.loads((folder / "config.json").read_text())
+    for name, said in (("BertModel", False), ("BertForMaskedLM", True), ("x" * 300, False)):
+        write_json(folder / "config.json", {**config, "architectures": [name]})
+        result = gptrs("embed", "--model", folder, "--text", "the cat")
+        assert result.code == 0
+        assert ("`BertForMaskedLM`: its encoder gives the vectors" in result.err) == said
 
 
 def test_options_reach_the_model(gptrs, bert):

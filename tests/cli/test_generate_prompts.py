@@ -47,6 +47,53 @@ def records(text: str) -> dict[object, dict]:
     return {record["id"]: record for record in map(json.loads, text.splitlines())}
 
 
+BAD = (
+    ('{"prompt": "the dog", "id": "cat"}', "is that of line 1 of"),
+    ('{"prompt": ', "is not usable JSON"),
+    ('{"prompt_ids": [1], "prompt": "a"}', "found `prompt` and `prompt_ids`"),
+    (json.dumps({"prompt_ids": [1] * 5000}), "5000 prompt tokens and 6 new ones do not fit"),
+    ('{"prompt_ids": [4000]}', "token 4000 is not in the vocabulary"),
+)
+
+
+def test_bad_lines_are_left_out_if_asked_for(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(prompt_lines, "LONGEST_LINE", 20_000)
+    file = tmp_path / "prompts.jsonl"
+    long = json.dumps({"prompt": "a" * 60_000})
+    lines = [json.dumps(LINES[0]), long, *(line for line, _ in BAD), json.dumps(LINES[3])]
+    file.write_text("\n".join(lines), encoding="utf-8")
+    result = run("--prompts", file, "--skip-bad")
+    assert result.code == 1
+    assert records(result.out).keys() == {"cat", 44}
+    *told, summary = result.err.splitlines()
+    assert summary == "2 prompts are done, 6 bad ones were left out"
+    assert len(told) == 6
+    begin = "warning: left out: line "
+    assert {line[: len(begin) + 1] for line in told} == {f"{begin}{n}" for n in range(2, 8)}
+    for number, says in enumerate(["has more than 20000 bytes", *(says for _, says in BAD)], 2):
+        assert any(f"line {number} of " in line and says in line for line in told), says
+    alone = run("--prompt-ids", ",".join(["7"] * 20), "--json").json
+    assert records(result.out)[44]["token_ids"] == alone["token_ids"]
+    strict = run("--prompts", file)
+    assert (strict.code, strict.out) == (3, "")
+    assert run("--prompt", "a", "--skip-bad").code == 2
+
+
+def test_a_conversation_that_the_template_refuses_is_left_out(gptrs, tmp_path):
+    folder = save_tiny_chat(tmp_path / "chat")
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    refusing = "{% if messages[0].content == 'no' %}{{ raise_exception('never') }}{% endif %}"
+    settings["chat_template"] = refusing + settings["chat_template"]
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    file = tmp_path / "prompts.jsonl"
+    file.write_text('{"prompt": "no"}\n{"prompt": "yes"}\n{"prompt": "no"}\n')
+    asked = ("generate", "--model", folder, "--prompts", file, "--chat", "--max-tokens", 2)
+    result = gptrs(*asked, "--skip-bad")
+    assert (result.code, records(result.out).keys()) == (1, {2})
+    assert result.err.count("never") == 2
+    assert gptrs(*asked).code == 3
+
+
 def test_each_prompt_gives_the_text_that_it_gives_alone(run, prompts):
     result = run("--prompts", prompts, "--batch-size", 3)
     assert result.code == 0
@@ -320,4 +367,4 @@ def test_a_prompt_without_an_end_is_refused(run, monkeypatch):
     monkeypatch.setattr(text_input, "LARGEST_TEXT", 1000)
     result = run("--prompt-file", "/dev/zero")
     assert result.code == 3
-    assert "the prompt from `/dev/zero` has more than 1000 bytes" in result.err
+    assert "the prompt from `/dev/zero`: it has more than 1000 bytes" in result.err

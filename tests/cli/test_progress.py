@@ -11,7 +11,7 @@ from rich.console import Console
 
 import gptrs
 from gptrs_backend_ref.backend import create
-from gptrs_cli.terminal import rich_output
+from gptrs_cli.terminal import progress, rich_output
 from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.waiting import Waiting
 
@@ -46,3 +46,27 @@ def test_a_bar_is_one_line_whatever_the_name(monkeypatch: pytest.MonkeyPatch, wi
     assert len(shown) <= width
     assert "\n" not in shown
     assert "1234/20000" in shown
+
+
+def test_long_work_tells_how_far_it_is_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    clock = iter([0.0, 1.0, 20.0, 31.0, 40.0, 62.0, 5000.0, 5031.0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    with progress.progress_bar("prompts") as step:
+        for done, total in ((10, 100), (20, 100), (40, 100), (50, 100), (60, 100), (61, 100)):
+            step(done, total, "")
+        step(100, 100, "")
+    assert capsys.readouterr().err.splitlines() == [
+        "prompts: 40 of 100, about 60 s left",
+        "prompts: 60 of 100, about 49 s left",
+        "prompts: 61 of 100, about 64 min left",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0.1, "1 s"), (90, "90 s"), (91, "2 min"), (5400, "90 min"), (5401, "2 h")],
+)
+def test_durations_are_rounded_up(seconds: float, text: str):
+    assert progress._duration(seconds) == text

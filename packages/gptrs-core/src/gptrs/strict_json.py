@@ -23,6 +23,8 @@ MAX_DIGITS = 400
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _DIGITS_AS_0 = bytes.maketrans(b"123456789", b"000000000")
+_QUOTED_LINE = re.compile("line [0-9]+ of (`|standard input)")
+"""How callers name a line of a file whose name they have quoted."""
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 
@@ -96,7 +98,8 @@ def _parsed(data: bytes, max_depth: int) -> object:
 
 
 def _unusable(where: str, problem: Exception, error: type[GptrsError], hint: str) -> GptrsError:
-    return error(f"{quoted(where, 200)} is not usable JSON: {problem}", hint=hint)
+    shown = where if _QUOTED_LINE.match(where) else quoted(where, 200)
+    return error(f"{shown} is not usable JSON: {problem}", hint=hint)
 
 
 class _RefusedError(ValueError):

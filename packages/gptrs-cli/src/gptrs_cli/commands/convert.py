@@ -109,8 +109,7 @@ def _converted(source: str, destination: Path, options: ConvertOptions) -> Conve
     with progress_bar(f"writing {destination.name}") as step:
 
         def progress(done: int, total: int, name: str) -> None:
-            if step is not None:
-                step(done // _STEP, max(1, total // _STEP), printable(name))
+            step(done // _STEP, max(1, total // _STEP), printable(name))
 
         return convert_checkpoint(
             model_path(source),

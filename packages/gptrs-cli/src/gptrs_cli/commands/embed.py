@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, cast
 
 import numpy as np
 import typer
@@ -26,12 +27,14 @@ from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.options.texts import TextOptions
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import compiling_kernel, progress_bar
-from gptrs_cli.terminal.stderr import Step, note_below
+from gptrs_cli.terminal.stderr import Step, note, note_below
 from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.terminal.waiting import Waiting
 
 MOST_COMPARED: Final = 100
 """Most texts whose similarities are shown."""
+_WITH_HEAD = re.compile("[A-Za-z0-9_]{1,80}For[A-Z][A-Za-z0-9]{1,80}")
+"""How transformers names a model with a head, such as `BertForMaskedLM`."""
 _SHOWN_VALUES: Final = 4
 
 
@@ -122,6 +125,7 @@ def embed(
 
 
 def _embedded(model: LoadedModel, texts: list[str], options: EmbedOptions) -> _Result:
+    _note_head(model)
     started = time.perf_counter()
     with _progress(model, len(texts)) as progress:
         vectors = embed_texts(
@@ -137,6 +141,16 @@ def _embedded(model: LoadedModel, texts: list[str], options: EmbedOptions) -> _R
     return _Result(vectors, similarities, seconds)
 
 
+def _note_head(model: LoadedModel) -> None:
+    """Say that what stands upon the encoder is left out, if config.json names such a model."""
+    names = model.config.get("architectures")
+    if not (isinstance(names, list) and names):
+        return
+    name = cast("list[object]", names)[0]
+    if isinstance(name, str) and _WITH_HEAD.fullmatch(name):
+        note(f"the files are of `{name}`: its encoder gives the vectors, its head is left out")
+
+
 def _require_few(texts: list[str]) -> None:
     if len(texts) > MOST_COMPARED:
         raise UsageError(
@@ -146,12 +160,9 @@ def _require_few(texts: list[str]) -> None:
 
 
 @contextmanager
-def _progress(model: LoadedModel, total: int) -> Generator[Progress | None]:
-    """Scope of a bar, which tells of kernels that are compiled, too; None where nobody sees it."""
+def _progress(model: LoadedModel, total: int) -> Generator[Progress]:
+    """Open the scope of a bar, which tells of kernels that are compiled, too."""
     with progress_bar("embedding") as step:
-        if step is None:
-            yield None
-            return
         bar = _Bar(step, total)
         with compiling(model.backend, bar.compiles):
             yield bar.moves

@@ -74,8 +74,8 @@ def perplexity(
         )
 
 
-def _progress(step: Step | None) -> Progress | None:
-    return None if step is None else lambda done, total: step(done, total, "")
+def _progress(step: Step) -> Progress:
+    return lambda done, total: step(done, total, "")
 
 
 def _as_json(

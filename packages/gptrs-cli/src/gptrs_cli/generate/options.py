@@ -92,6 +92,13 @@ class BatchOptions:
         int | None,
         option("--batch-size", "With --prompts: how many at once.  [default: 8]", metavar="N"),
     ] = None
+    skip_bad: Annotated[
+        bool,
+        option(
+            "--skip-bad",
+            "With --prompts: warn of lines that cannot be run and go on; exit code 1 at the end.",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final, cast
 
@@ -26,6 +26,8 @@ _STDIN: Final = "-"
 _KEYS: Final = ("prompt", "prompt_ids", "messages")
 
 Id = str | int
+Bad = Callable[[InputFileError], None]
+"""Called with what is wrong with a line: raises it, or tells it, and the line is left out."""
 
 
 @dataclass(frozen=True)
@@ -43,21 +45,25 @@ class PromptLine:
     max_tokens: int | None
 
 
-def prompt_parts(path: Path) -> Iterator[list[PromptLine]]:
+def refuse(error: InputFileError) -> None:
+    """Raise the error."""
+    raise error
+
+
+def prompt_parts(path: Path, bad: Bad = refuse) -> Iterator[list[PromptLine]]:
     """Yield the prompts in a file, pipe or, for `-`, standard input of JSON lines.
 
     A part has some PART_BYTES of them, so that most files are one. Other keys are ignored.
-    InputFileError for a file that cannot be read or has no prompts, and, with the number of the
-    line, for a malformed line, one of more than LONGEST_LINE bytes, or an id that occurs twice.
+    InputFileError for a file that cannot be read or has no prompts; `bad` gets one, with the number
+    of the line, for a malformed line, one of more than LONGEST_LINE bytes, or an id that occurs
+    twice.
     """
     shown = "standard input" if str(path) == _STDIN else quoted(str(path), 200)
     seen: dict[Id, int] = {}
     try:
         with _opened(path, shown) as file:
-            for part in _parts(_lines(file, shown)):
-                for number, line in part:
-                    _require_new(line, number, seen, shown)
-                yield [line for _, line in part]
+            for part in _parts(_lines(file, shown, bad)):
+                yield [line for number, line in part if _is_new(line, number, seen, shown, bad)]
     except OSError as error:
         raise InputFileError(f"cannot read the prompts from {shown}: {error.strerror}") from error
     if not seen:
@@ -82,14 +88,18 @@ def _parts(
         yield part
 
 
-def _require_new(line: PromptLine, number: int, seen: dict[Id, int], shown: str) -> None:
+def _is_new(line: PromptLine, number: int, seen: dict[Id, int], shown: str, bad: Bad) -> bool:
     if line.id in seen:
-        raise InputFileError(
-            f"{line.where}: the id {shown_value(line.id)} is that of line {seen[line.id]} of"
-            f" {shown}, too",
-            hint="give each prompt an `id` of its own, or none of them",
+        bad(
+            InputFileError(
+                f"{line.where}: the id {shown_value(line.id)} is that of line {seen[line.id]} of"
+                f" {shown}, too",
+                hint="give each prompt an `id` of its own, or none of them",
+            )
         )
+        return False
     seen[line.id] = number
+    return True
 
 
 def _opened(path: Path, shown: str) -> BinaryIO:
@@ -104,21 +114,33 @@ def _opened(path: Path, shown: str) -> BinaryIO:
     return path.open("rb")
 
 
-def _lines(file: BinaryIO, shown: str) -> Iterator[tuple[int, int, PromptLine]]:
+def _lines(file: BinaryIO, shown: str, bad: Bad) -> Iterator[tuple[int, int, PromptLine]]:
     """Yield the number of each prompt's line, the bytes that it takes, and the prompt."""
     for number in itertools.count(1):
         line = file.readline(LONGEST_LINE + 1)
-        where = f"line {number} of {shown}"
         if not line:
             return
-        if len(line) > LONGEST_LINE:
-            raise InputFileError(
-                f"{where} has more than {LONGEST_LINE} bytes", hint="one object a line"
-            )
-        if line.strip():
-            record = parse_object(line, where, InputFileError, hint="one object a line")
-            prompt = _prompt_line(record, number, where)
+        try:
+            prompt = _parsed(line, number, f"line {number} of {shown}")
+        except InputFileError as error:
+            bad(error)
+            while len(line) > LONGEST_LINE and not line.endswith(b"\n"):
+                line = file.readline(LONGEST_LINE + 1) or b"\n"
+            continue
+        if prompt is not None:
             yield number, len(line) + _TOKEN_BYTES * len(prompt.tokens or ()), prompt
+
+
+def _parsed(line: bytes, number: int, where: str) -> PromptLine | None:
+    """Return the prompt of a line, None for an empty one."""
+    if len(line) > LONGEST_LINE:
+        raise InputFileError(
+            f"{where} has more than {LONGEST_LINE} bytes", hint="one object a line"
+        )
+    if not line.strip():
+        return None
+    record = parse_object(line, where, InputFileError, hint="one object a line")
+    return _prompt_line(record, number, where)
 
 
 def _prompt_line(record: dict[str, object], number: int, where: str) -> PromptLine:

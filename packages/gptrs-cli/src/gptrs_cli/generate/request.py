@@ -47,7 +47,11 @@ class GenerateRequest:
         if self.output.stream and (not as_json or count > 1):
             _refuse("`--stream` prints JSON of one text as it comes", "add --json, for one text")
         if self.batch.prompts is None:
-            only = {"--out": self.batch.out, "--batch-size": self.batch.batch_size}
+            only = {
+                "--out": self.batch.out,
+                "--batch-size": self.batch.batch_size,
+                "--skip-bad": self.batch.skip_bad or None,
+            }
             _refuse_given(only, "needs `--prompts`")
             if self.output.logprobs is not None and not as_json:
                 _refuse("`--logprobs` stands in JSON results", "add --json")

@@ -11,6 +11,7 @@ import typer
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import quoted
 from gptrs_cli.options.declare import option
 from gptrs_cli.terminal.failures import InputFileError
 
@@ -75,20 +76,32 @@ def read_text(file: str, what: str) -> str:
 
     InputFileError for one that cannot be read, is not UTF-8, or is larger than LARGEST_TEXT.
     """
-    shown = "standard input" if file == STDIN else f"`{file}`"
+    data, shown = read_bytes(file, what)
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputFileError(
+            f"{what} from {shown} is not UTF-8: byte {error.start}",
+            hint="convert the file to UTF-8",
+        ) from error
+
+
+def read_bytes(file: str, what: str) -> tuple[bytes, str]:
+    """Return the bytes of a file, of standard input for `-`, and how errors call it.
+
+    InputFileError for one that cannot be read, or is larger than LARGEST_TEXT.
+    """
+    shown = "standard input" if file == STDIN else quoted(file, 200)
     try:
         if file == STDIN:
             data = sys.stdin.buffer.read(LARGEST_TEXT + 1)
         else:
             with open(file, "rb") as source:
                 data = source.read(LARGEST_TEXT + 1)
-        if len(data) > LARGEST_TEXT:
-            raise InputFileError(f"{what} from {shown} has more than {LARGEST_TEXT} bytes")
-        return data.decode("utf-8")
     except OSError as error:
         raise InputFileError(f"cannot read {what} from {shown}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
+    if len(data) > LARGEST_TEXT:
         raise InputFileError(
-            f"{what} from {shown} is not UTF-8: byte {error.start}",
-            hint="convert the file to UTF-8",
-        ) from error
+            f"cannot read {what} from {shown}: it has more than {LARGEST_TEXT} bytes"
+        )
+    return data, shown

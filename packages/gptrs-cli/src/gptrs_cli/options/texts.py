@@ -11,8 +11,9 @@ import typer
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs.quoting import quoted, shown_value
+from gptrs.quoting import shown_value
 from gptrs.strict_json import parse_object
+from gptrs_cli.options.text_input import read_bytes
 from gptrs_cli.terminal.failures import InputFileError
 
 _JSON_LINES: Final = ".jsonl"
@@ -31,7 +32,8 @@ class TextOptions:
         typer.Option(
             "--input",
             metavar="FILE",
-            help='Texts in a file, one a line; in a .jsonl file lines such as {"text": "..."}.',
+            help='Texts in a file, one a line; in a .jsonl file lines such as {"text": "..."}.'
+            " `-` is standard input, one a line.",
         ),
     ] = None
 
@@ -50,11 +52,7 @@ class TextOptions:
 
 
 def _read_file(file: Path) -> list[str]:
-    shown = quoted(str(file), 200)
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise InputFileError(f"cannot read the texts from {shown}: {error.strerror}") from error
+    data, shown = read_bytes(str(file), "the texts")
     texts = list(_texts(data, shown, as_json=file.suffix.lower() == _JSON_LINES))
     if not texts:
         raise InputFileError(f"{shown} has no texts", hint="each line is one")

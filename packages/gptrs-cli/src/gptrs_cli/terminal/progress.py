@@ -1,26 +1,67 @@
-"""Progress of long work, shown on standard error if that is a terminal."""
+"""Progress of long work on standard error: a bar on a terminal, now and then a line elsewhere."""
 
 from __future__ import annotations
 
+import math
 import sys
+import time
 from collections.abc import Generator
 from contextlib import contextmanager, nullcontext
+from typing import Final
 
 from gptrs.api import Backend, KernelCache
 from gptrs.runtime.measure.kernel_caches import compiling
 from gptrs.runtime.observe.compilations import compilations_told
-from gptrs_cli.terminal.stderr import Step, is_terminal, rich_output
+from gptrs_cli.terminal.stderr import Step, is_terminal, note, rich_output
 from gptrs_cli.terminal.waiting import Waiting
+
+LINE_SECONDS: Final = 30.0
+"""Between two lines of progress, and before the first one."""
 
 
 @contextmanager
-def progress_bar(label: str) -> Generator[Step | None]:
-    """Open the scope of a bar; yield the function that moves it, None without a terminal."""
+def progress_bar(label: str) -> Generator[Step]:
+    """Open the scope of a bar; yield the function that moves it.
+
+    Where standard error is no terminal, work of more than `LINE_SECONDS` tells how far it is by a
+    line every so often.
+    """
     if not is_terminal(sys.stderr):
-        yield None
+        yield _Lines(label).step
         return
     with rich_output().bar(label) as step:
         yield step
+
+
+class _Lines:
+    """Lines such as `prompts: 120 of 1000, about 4 min left`."""
+
+    def __init__(self, label: str) -> None:
+        self._label = label
+        self._told = time.monotonic()
+        self._first: tuple[float, int] | None = None
+
+    def step(self, done: int, total: int, name: str) -> None:
+        """Tell how far the work is if nothing was said for a while."""
+        now = time.monotonic()
+        if self._first is None:
+            self._first = now, done
+        if now - self._told < LINE_SECONDS or done >= total:
+            return
+        self._told = now
+        started, before = self._first
+        left = ""
+        if done > before:
+            left = f", about {_duration((now - started) / (done - before) * (total - done))} left"
+        note(f"{self._label}: {done} of {total}{left}")
+
+
+def _duration(seconds: float) -> str:
+    """Return seconds, minutes or hours, rounded up, so that there is always something left."""
+    for unit, size, most in (("s", 1, 90), ("min", 60, 90)):
+        if seconds <= size * most:
+            return f"{max(1, math.ceil(seconds / size))} {unit}"
+    return f"{math.ceil(seconds / 3600)} h"
 
 
 @contextmanager
