@@ -26,7 +26,7 @@ from gptrs.functionals.dispatch.registry import (
 
 _LOG = logging.getLogger("gptrs")
 _declined: set[tuple[str, str]] = set()
-"""(functional, implementation) pairs of which was already said that a choice changes nothing."""
+"""(functional, implementation) pairs whose choice changes nothing, as was already logged."""
 
 
 @contextmanager
