@@ -136,7 +136,7 @@ class Prepared:
     ) -> list[Buffer]:
         """Run it on `buffers`, and on those of `bound` after them.
 
-        Who traces executions is told, and whether an earlier call had `cached` it.
+        Notify the trace sinks; `cached`: an earlier call compiled it.
         """
         if trace.sinks():
             return run_traced(self.number, self.executable, _joined(buffers, bound), cached)
