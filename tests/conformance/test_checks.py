@@ -17,7 +17,6 @@ from gptrs_conformance.graph import Graph
 from gptrs_conformance.kit import checks_of, run_check
 from gptrs_conformance.uses import ALL_USES
 
-
 COVERING = "generated programs of every op and element type"
 """Op cases and other programs have the same on backends that compile, where it takes a minute."""
 
