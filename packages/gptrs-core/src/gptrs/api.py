@@ -19,6 +19,7 @@ names are imported on first use, so that the module an entry point names stays l
   `Emitter`, `Match`, `calls`, `Operand`, `Operands` and `Attribute`;
   `KernelCache` and `WeightCache`, with `CacheReport`, `CachePart` and `Entries`;
   `WeightKeeper`, with `WeightIdentity` and `WeightFile`; `QuantizedWeightReader`;
+  `PreciseBackend`, with `Precision`;
   `SymbolicBackend`, with `SizeGuards`, `deciding`, `least`, `greatest` and `select`;
   `PaddingBackend`; `ProfiledExecutable`, with `KernelRun`; `BindingExecutable`, with `BoundInputs`;
   `MachineProbe`.

@@ -11,6 +11,8 @@ from gptrs.backend.machine_probe import MachineProbe as MachineProbe
 from gptrs.backend.memory_plan import dying_values as dying_values
 from gptrs.backend.op_table import OpTable as OpTable
 from gptrs.backend.op_table import require_supported as require_supported
+from gptrs.backend.precision import PreciseBackend as PreciseBackend
+from gptrs.backend.precision import Precision as Precision
 from gptrs.backend.process_limits import affinity_cpus as affinity_cpus
 from gptrs.backend.process_limits import cpu_quota as cpu_quota
 from gptrs.backend.process_limits import granted_cpus as granted_cpus

@@ -1,0 +1,50 @@
+"""An optional protocol of backends that let users choose how exactly products are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, Protocol, runtime_checkable
+
+from gptrs.backend.protocol import Backend
+from gptrs.errors import UsageError
+
+Precision = Literal["f32", "bf16", "int8"]
+"""What the products of a model are computed with: `f32` widens weights and keeps activations;
+`bf16` rounds both to bf16; `int8` rounds the activations that meet quantized weights to 8 bits, by
+groups of at most 32. Sums are exact or f32 in all of them."""
+
+
+@runtime_checkable
+class PreciseBackend(Protocol):
+    """A backend with more than one precision."""
+
+    @property
+    def precisions(self) -> Sequence[Precision]:
+        """Return those that it has here."""
+        ...
+
+    @property
+    def precision(self) -> Precision:
+        """Return the one for weights that allow it: `int8` is about quantized weights alone."""
+        ...
+
+    def with_precision(self, precision: Precision) -> Backend:
+        """Return the backend of another precision: the same object for the same precision."""
+        ...
+
+
+def with_precision(backend: Backend, precision: Precision | None) -> Backend:
+    """Return `backend` with a precision, itself for None.
+
+    UsageError if it does not have it. A backend that is no `PreciseBackend` computes in f32.
+    """
+    if precision is None:
+        return backend
+    precise = backend if isinstance(backend, PreciseBackend) else None
+    found: Sequence[Precision] = precise.precisions if precise else ("f32",)
+    if precision not in found:
+        raise UsageError(
+            f"backend `{backend.name}` has no precision `{precision}` here",
+            hint=f"it has {', '.join(found)}",
+        )
+    return backend if precise is None else precise.with_precision(precision)

@@ -1,0 +1,48 @@
+"""The precision of a backend: handed through, the same object for the same one, else refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import override
+
+import pytest
+
+from gptrs.backend.precision import PreciseBackend, Precision, with_precision
+from gptrs.errors import UsageError
+from gptrs_backend_ref.backend import RefBackend
+
+
+class Precise(RefBackend):
+    """The reference backend, as if it had another precision."""
+
+    precisions: Sequence[Precision] = ("f32", "int8")
+    precision: Precision = "int8"
+
+    def with_precision(self, precision: Precision) -> Precise:
+        other = Precise()
+        other.precision = precision
+        return self if precision == self.precision else other
+
+    @override
+    def __repr__(self) -> str:
+        return f"<Precise {self.precision}>"
+
+
+def test_a_backend_takes_those_that_it_has() -> None:
+    backend = Precise()
+    assert isinstance(backend, PreciseBackend)
+    found = with_precision(backend, "f32")
+    assert isinstance(found, Precise)
+    assert found.precision == "f32"
+    assert with_precision(backend, "int8") is backend
+    assert with_precision(backend, None) is backend
+
+
+def test_others_are_refused_with_those_that_there_are() -> None:
+    with pytest.raises(UsageError, match="backend `ref` has no precision `bf16` here") as raised:
+        with_precision(Precise(), "bf16")
+    assert raised.value.hint == "it has f32, int8"
+    ref = RefBackend()
+    assert with_precision(ref, "f32") is ref
+    with pytest.raises(UsageError, match="has no precision `int8`"):
+        with_precision(ref, "int8")
