@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
@@ -9,22 +10,27 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from gptrs.backend.op_table import require_supported
+from gptrs.backend.precision import Precision
 from gptrs.backend.process_limits import MOST_THREADS, granted_cpus, requested_threads
 from gptrs.backend.protocol import Buffer, InputRole
 from gptrs.backend.weight_identity import WeightIdentity
+from gptrs.errors import UsageError
 from gptrs.ir.op import Op
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.environment import Variables
+from gptrs.quoting import quoted
 from gptrs_backend_numba import cost_model, memory
 from gptrs_backend_numba.codegen import target
 from gptrs_backend_numba.compiler import lower, lower_symbolic
 from gptrs_backend_numba.fusion.switch import VARIABLE as FUSE
+from gptrs_backend_numba.fusion.switch import is_on
 from gptrs_backend_numba.kept_weights.identities import weight_array
 from gptrs_backend_numba.kept_weights.weight_reports import StoredWeights
 from gptrs_backend_numba.kernel_cache import StoredKernels
 from gptrs_backend_numba.lowering import amx_matmul
+from gptrs_backend_numba.lowering.quantized_linear import unit_of
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.probes import MeasuringThreads
 from gptrs_backend_numba.run.executable import NumbaExecutable
@@ -36,6 +42,12 @@ if TYPE_CHECKING:
 SETTINGS = (FUSE, cost_model.VARIABLE, amx_matmul.VARIABLE, memory.VARIABLE)
 """The environment variables that decide what is made of a program."""
 _SETTINGS = Variables(*SETTINGS)
+PRECISION = "GPTRS_NUMBA_PRECISION"
+"""The variable that chooses a precision where no option does."""
+PRECISIONS: tuple[Precision, ...] = ("f32", "int8")
+_MATRIX = 2
+_SMALLEST = 1024
+"""Elements of a weight below which it is read as f32."""
 
 
 class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
@@ -45,11 +57,30 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
     legalize: tuple[Pass, ...] = ()
     shares_functions = True
 
-    def __init__(self, threads: int) -> None:
+    precisions: tuple[Precision, ...] = PRECISIONS
+
+    def __init__(self, threads: int, precision: Precision = "int8") -> None:
         self.threads = threads
+        self.precision: Precision = precision
+        self._others: dict[Precision, NumbaBackend] = {precision: self}
 
     def __repr__(self) -> str:
         return f"<NumbaBackend threads={self.threads}>"
+
+    def with_precision(self, precision: Precision) -> NumbaBackend:
+        """See `gptrs.backend.precision.PreciseBackend`."""
+        if precision not in self._others:
+            other = NumbaBackend(self.threads, precision)
+            other._others = self._others
+            self._others[precision] = other
+        return self._others[precision]
+
+    def reads_quantized(self, codes: TensorType, bits: int, group_size: int) -> bool:
+        """See `gptrs.backend.quantized_weights.QuantizedWeightReader`: all matrices but for f32."""
+        if self.precision != "int8" or not is_on() or codes.rank != _MATRIX:
+            return False
+        k = codes.shape[1] * 8 // bits
+        return unit_of(group_size, k) is not None and codes.shape[0] * k >= _SMALLEST
 
     def refusal(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
@@ -61,12 +92,12 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
     def fuse(self) -> tuple[Pass, ...]:
         """See `gptrs.capture.optimization.BackendWithPasses`."""
         # Late: a program that an earlier process optimized has been fused.
-        return import_module("gptrs_backend_numba.fusion.passes").fusions()
+        return import_module("gptrs_backend_numba.fusion.passes").fusions(self.precision)
 
     @property
     def compile_settings(self) -> tuple[str | None, ...]:
         """See `gptrs.backend.protocol.Backend`."""
-        return (*_SETTINGS.values(), target.description())
+        return (*_SETTINGS.values(), target.description(), self.precision)
 
     def compile(self, program: Program, roles: Sequence[InputRole]) -> NumbaExecutable:
         """Lower a verified program; kernels that are in no cache are compiled, which takes time."""
@@ -116,4 +147,18 @@ def create(threads: int | None = None) -> NumbaBackend:
     None means `GPTRS_NUM_THREADS`, else the CPUs that affinity and cgroup quota grant. UsageError
     for a number below 1 or above `MOST_THREADS`.
     """
-    return NumbaBackend(requested_threads(threads) or min(granted_cpus(), MOST_THREADS))
+    return NumbaBackend(
+        requested_threads(threads) or min(granted_cpus(), MOST_THREADS), _precision()
+    )
+
+
+def _precision() -> Precision:
+    """Return what `GPTRS_NUMBA_PRECISION` says; UsageError if it is no precision."""
+    given = os.environ.get(PRECISION, "int8")
+    for precision in PRECISIONS:
+        if precision == given:
+            return precision
+    raise UsageError(
+        f"`{PRECISION}` must be a precision, got {quoted(given)}",
+        hint=f"it has {', '.join(PRECISIONS)}",
+    )

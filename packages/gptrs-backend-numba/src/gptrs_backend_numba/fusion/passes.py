@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
+from gptrs.backend.precision import Precision
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION
 from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS
 from gptrs_backend_numba.fusion.grouped_linear import FUSE_GROUPED_LINEAR
 from gptrs_backend_numba.fusion.linear import FUSE_LINEAR
 from gptrs_backend_numba.fusion.paged_attention import FUSE_PAGED_ATTENTION
+from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED
 from gptrs_backend_numba.fusion.rotary import FUSE_ROTARY
 from gptrs_backend_numba.fusion.rows import FUSE_ROWS
 from gptrs_backend_numba.fusion.switch import is_on
 
-FUSE: tuple[Pass, ...] = (
+_BEFORE: tuple[Pass, ...] = (
     FUSE_CONVOLUTIONS,
     *FUSE_PAGED_ATTENTION,
     FUSE_GROUPED_LINEAR,
     *FUSE_ATTENTION,
     *FUSE_LINEAR,
-    *FUSE_ROWS,
-    FUSE_ROTARY,
 )
-"""A softmax is part of attention, and a linear layer may be a convolution: those come first.
+"""A softmax is part of attention, and a linear layer may be a convolution: those come first."""
+_AFTER: tuple[Pass, ...] = (*FUSE_ROWS, FUSE_ROTARY)
+"""What a rotary embedding needs is elsewhere mostly part of a norm: it comes last."""
 
-What a rotary embedding needs is elsewhere mostly part of a norm: it comes last.
-"""
 
-
-def fusions() -> tuple[Pass, ...]:
-    """Return `FUSE`, nothing where fusions are switched off."""
-    return FUSE if is_on() else ()
+def fusions(precision: Precision) -> tuple[Pass, ...]:
+    """Return the fusions of a precision, nothing where they are switched off."""
+    if not is_on():
+        return ()
+    return (*_BEFORE, *(FUSE_QUANTIZED if precision == "int8" else ()), *_AFTER)

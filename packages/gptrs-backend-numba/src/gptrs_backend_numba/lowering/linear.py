@@ -20,6 +20,7 @@ from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.matmul import FLOATS, gemm
 from gptrs_backend_numba.lowering.product_calls import Epilogue
+from gptrs_backend_numba.lowering.quantized_linear import TARGET
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
 
@@ -89,6 +90,6 @@ def rows_of_layers(program: Program) -> Iterator[int]:
                 yield math.prod(step.operands[0].type.shape[:-1])
 
 
-_TARGETS = frozenset(map(linear_target, FLOATS))
+_TARGETS = frozenset((*map(linear_target, FLOATS), TARGET))
 for _dtype in FLOATS:
     custom_call(linear_target(_dtype), when=_when)(linear)

@@ -122,7 +122,7 @@ def _right(builder: Builder, product: Product, input_: int, whole: bool) -> View
     size = view.dtype.itemsize
     layout = Layout(size, rhs.rows, product.k, rhs.row, rhs.column, view.offset)
     if input_ not in builder.context.streamed:
-        return _packed(builder, view, Packing(input_, layout))
+        return packed_view(builder, view, Packing(input_, layout))
     if not whole:
         return view
     target = builder.fresh(view.dtype, (layout.nbytes // size,))
@@ -139,7 +139,7 @@ def _right(builder: Builder, product: Product, input_: int, whole: bool) -> View
     return target
 
 
-def _packed(builder: Builder, view: View, packing: Packing) -> View:
+def packed_view(builder: Builder, view: View, packing: Packing) -> View:
     """Return the packed copy of a right side, one for all products with it."""
     packings = builder.context.packings
     layout, size = packing.layout, view.dtype.itemsize

@@ -1,0 +1,165 @@
+"""Kernels of products with quantized weights: packing of both sides, and the walk over tiles.
+
+The left side becomes records (see `quantized_ir`): those of the rows of a tile for each unit. The
+right side is panels of `PANEL` columns. Codes of 8 bits: for each 4 values of k those of a column
+in 4 bytes, column by column. Of 4 bits: the same for 8 values of k, the second 4 in the upper
+halves of the bytes. Scales and offsets: for each group one for each column.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gptrs_backend_numba.codegen.elements import bits_of_width
+from gptrs_backend_numba.codegen.function_calls import call_compiled
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
+from gptrs_backend_numba.codegen.machine import pointer
+from gptrs_backend_numba.codegen.tasks import share_tasks
+from gptrs_backend_numba.kernels.matmul.gemm import block_of_task
+from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
+    BIAS,
+    FINISH,
+    LENGTH,
+    LM,
+    RESIDUAL,
+    TILES,
+    K,
+    M,
+    N,
+)
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, tile_memory
+from gptrs_backend_numba.kernels.matmul.quantized_form import Form
+from gptrs_backend_numba.kernels.matmul.quantized_ir import quantize_unit, quantized_tile
+
+(
+    SCALE, SUPER_SCALE, OFFSET, SUPER_OFFSET,  # addresses, filled in by the call
+    SCALE_STEP, SUPER_SCALE_STEP, OFFSET_STEP, SUPER_OFFSET_STEP,  # bytes of a panel
+    SHIFT, SUPER_SHIFT,  # logarithms of the units that share a scale, and a scale of these
+    ZERO,  # the code that stands for 0
+) = range(LENGTH, LENGTH + 11)  # fmt: skip
+"""The numbers that follow the geometry of other products."""
+
+
+@kernel
+def run_quantized(
+    state, function, count, threads, left, codes, scale, super_scale, offset, super_offset, bias,
+    residual, out, geometry,
+):  # fmt: skip
+    """Run the tasks of a product; operands that there are not may be any address."""
+    G = pointer(geometry, np.int64)
+    G[BIAS], G[RESIDUAL] = bias, residual
+    G[SCALE], G[SUPER_SCALE], G[OFFSET], G[SUPER_OFFSET] = scale, super_scale, offset, super_offset
+    share_tasks(state, function, count, threads, left, codes, out, geometry)
+    return 0
+
+
+@kernel
+def quantized_task(left, codes, out, geometry, task, *, RECORD, UNIT, CODES, tile):
+    """Compute a block of rows and columns: all tiles of the task pass by one panel, then the next.
+
+    `CODES` are the bytes of the codes of a unit in a panel.
+    """
+    G = pointer(geometry, np.int64)
+    m, n, tiles = G[M], G[N], G[TILES]
+    units = G[K] // UNIT
+    block = block_of_task(G, task, (n + PANEL - 1) // PANEL)
+    _, first_tile, last_tile, first_panel, last_panel = block
+    whole, taller = m // tiles, m % tiles
+    memory = tile_memory()
+    for panel in range(first_panel, last_panel):
+        for each in range(first_tile, last_tile):
+            row = each * whole + min(each, taller)
+            height = whole + (1 if each < taller else 0)
+            tile(height, left + RECORD * units * row, codes + CODES * units * panel,
+                 G[SCALE] + panel * G[SCALE_STEP], G[SUPER_SCALE] + panel * G[SUPER_SCALE_STEP],
+                 G[OFFSET] + panel * G[OFFSET_STEP], G[SUPER_OFFSET] + panel * G[SUPER_OFFSET_STEP],
+                 units, G[SHIFT], G[SUPER_SHIFT], memory, np.int64(PANEL))  # fmt: skip
+            call_compiled(G[FINISH], memory, PANEL, out, row, panel * PANEL, height,
+                          min(PANEL, n - panel * PANEL), geometry, 0)  # fmt: skip
+    return 0
+
+
+@kernel
+def quantize_left_task(lhs, unused, out, geometry, task, *, RECORD, UNIT, quantize):
+    """Round the rows of one tile of the left side to records."""
+    G = pointer(geometry, np.int64)
+    m, tiles, units = G[M], G[TILES], G[K] // UNIT
+    whole, taller = m // tiles, m % tiles
+    row = task * whole + min(task, taller)
+    height = whole + (1 if task < taller else 0)
+    start = out + RECORD * units * row
+    for i in range(height):
+        for unit in range(units):
+            quantize(lhs + 4 * ((row + i) * G[LM] + unit * UNIT),
+                     start + RECORD * (unit * height + i), G[ZERO])  # fmt: skip
+    return 0
+
+
+@kernel
+def pack_codes_task(source, table, target, geometry, task, *, BITS, FOUR):
+    """Pack the codes of one panel; the geometry is the rows, k, and the bytes of a row."""
+    G = pointer(geometry, np.int64)
+    n, k, length = G[0], G[1], G[2]
+    S, L, T = pointer(source, np.uint8), pointer(table, np.uint8), pointer(target, np.uint8)
+    start = task * (k * PANEL // 2 if FOUR else k * PANEL)
+    for lane in range(PANEL):
+        row = task * PANEL + lane
+        for i in range(k):
+            code = np.int64(0)
+            if row < n:
+                at = row * length + i * BITS // 8
+                shift = i * BITS % 8
+                code = np.int64(S[at]) >> shift
+                if shift + BITS > 8:
+                    code = code | (np.int64(S[at + 1]) << (8 - shift))
+                code = np.int64(L[code & ((1 << BITS) - 1)])
+            if FOUR:
+                place = start + i // 8 * PANEL * 4 + lane * 4 + i % 4
+                T[place] = code if i & 4 == 0 else np.int64(T[place]) | (code << 4)
+            else:
+                T[start + i // 4 * PANEL * 4 + lane * 4 + i % 4] = code
+    return 0
+
+
+@kernel
+def pack_values_task(source, unused, target, geometry, task, *, MEMORY):
+    """Pack the scales or offsets of one panel; the geometry is the rows, and those of a row."""
+    G = pointer(geometry, np.int64)
+    n, groups = G[0], G[1]
+    S, T = pointer(source, MEMORY), pointer(target, MEMORY)
+    for lane in range(PANEL):
+        row = task * PANEL + lane
+        for group in range(groups):
+            place = (task * groups + group) * PANEL + lane
+            if row < n:
+                T[place] = S[row * groups + group]
+            else:
+                T[place] = 0
+    return 0
+
+
+def quantized_product(form: Form) -> SpecializedKernel:
+    """Return the tasks of a product with weights of this form: blocks of rows and columns."""
+    return quantized_task.specialize(
+        RECORD=form.record,
+        UNIT=form.unit,
+        CODES=form.panel_bytes(PANEL),
+        tile=quantized_tile(form),
+    )
+
+
+def left_rounding(form: Form) -> SpecializedKernel:
+    """Return the tasks that round the left side, a tile each."""
+    return quantize_left_task.specialize(
+        RECORD=form.record, UNIT=form.unit, quantize=quantize_unit(form.unit)
+    )
+
+
+def code_packing(bits: int, four: bool) -> SpecializedKernel:
+    """Return the tasks that pack codes of so many bits, a panel each; to 4 bits, or to 8."""
+    return pack_codes_task.specialize(BITS=bits, FOUR=four)
+
+
+def value_packing(size: int) -> SpecializedKernel:
+    """Return the tasks that pack scales or offsets of so many bytes, a panel each."""
+    return pack_values_task.specialize(MEMORY=np.uint8 if size == 1 else bits_of_width(size))

@@ -1,0 +1,257 @@
+"""The inner loops of products with quantized weights in LLVM vector code.
+
+Activations are rounded to 8 bits by units of 16 or 32 values of k. A record of a unit is its codes,
+si8, then its scale, f32; minus the sum of its codes times the zero of the weights, si32; and the
+sum of the rounded values, f32. Products and sums of codes are exact integers. Those of a unit are
+then scaled and added in f32, unit by unit: a row gives the same bits in a tile of any height.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from llvmlite import ir
+
+from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
+from gptrs_backend_numba.codegen.machine import call_llvm
+from gptrs_backend_numba.codegen.vector_ir import (
+    F32,
+    FEATURES,
+    I8,
+    I16,
+    I32,
+    VECTOR,
+    WIDTH,
+    ZERO,
+    Emitter,
+    words,
+)
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, VECTORS, places
+from gptrs_backend_numba.kernels.matmul.quantized_form import Form
+
+QUANTIZED_ROWS = 6 if WIDTH == 16 else 2
+"""Rows of the largest tile: sums of integers and of floats fill the 32 or 16 registers."""
+_FEW = 2
+"""Rows up to which a tile is bound by memory, so that it prefetches."""
+_AHEAD = 4096
+"""Bytes between what is read and what is prefetched."""
+_LINE = 64
+_WORDS, _HALVES = ir.VectorType(I32, WIDTH), ir.VectorType(I16, 2 * WIDTH)
+_HAS_DOTS = {16: "avx512vnni", 8: "avxvnni"}.get(WIDTH) in FEATURES
+"""True if there is an instruction for sums of four products of bytes."""
+_PAIRS = {
+    width: name
+    for width, feature, name in (
+        (16, "avx512bw", "avx512.pmaddw.d.512"),
+        (8, "avx2", "avx2.pmadd.wd"),
+    )
+    if feature in FEATURES
+}
+"""LLVM's names of the instruction for sums of two products of 16 bits, by vector width."""
+_NOT_FINITE, _TINY = 0x7F800000, 0x0DA24260
+"""The bits of infinity, and of 1e-30: smaller values count as 0."""
+_MAGIC = float(3 << 22)
+"""What f32 of less than 2^22 are rounded to integers by, if it is added and subtracted."""
+
+
+@cache
+def quantized_tile(form: Form):
+    """Intrinsic: 1 to `QUANTIZED_ROWS` rows times a panel of quantized weights of a form.
+
+    Arguments: the number of rows; the addresses of their records, those of all rows for each unit,
+    of the codes of the panel, and of its scales, their scales, offsets, and their scales; the
+    number of units; the logarithms of the units that share a scale or offset, and a scale of
+    these; the address of the sums, f32, and the elements from one row of them to the next.
+    """
+
+    @named_intrinsic(f"quantized_tile_{form.name}")
+    def micro_kernel(
+        typing_context, rows, left, codes, scale, super_scale, offset, super_offset, units,
+        shift, super_shift, out, row,
+    ):  # fmt: skip
+        def generate(context, builder, signature, arguments):
+            emit = Emitter(builder)
+            wanted, *rest = arguments
+            for height in emit.one_of(wanted, range(1, QUANTIZED_ROWS + 1)):
+                _emit_tile(emit, rest, height, form)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 12), generate
+
+    return micro_kernel
+
+
+def _emit_tile(emit, arguments, rows, form):
+    """Emit the code of a tile of so many rows."""
+    left, codes, *parameters, units, shift, super_shift, out, row = arguments
+    b = emit.builder
+    addresses = [emit.pointer(address) for address in parameters]
+
+    def body(unit, state):
+        x, w, *sums = state
+        if rows <= _FEW:
+            for line in range(0, form.panel_bytes(PANEL), _LINE):
+                emit.prefetch(emit.moved(w, _AHEAD + line))
+        groups = b.lshr(unit, shift), b.lshr(unit, super_shift)
+        dots = _unit_dots(emit, form, x, w, rows)
+        for v in range(VECTORS):
+            scale, offset = _scale_and_offset(emit, form, addresses, groups, v)
+            for r in range(rows):
+                at = r * VECTORS + v
+                place = r * form.record + form.unit
+                own = emit.splat(emit.load(emit.moved(x, place), F32, 4))
+                dot = b.sitofp(dots[at], VECTOR)
+                sums[at] = emit.multiply_add(dot, b.fmul(scale, own), sums[at])
+                if offset is not None:
+                    total = emit.splat(emit.load(emit.moved(x, place + 8), F32, 4))
+                    sums[at] = emit.multiply_add(offset, total, sums[at])
+        return [
+            emit.moved(x, rows * form.record),
+            emit.moved(w, form.panel_bytes(PANEL)),
+            *sums,
+        ]
+
+    starts = [emit.pointer(left), emit.pointer(codes), *[ZERO] * (rows * VECTORS)]
+    sums = emit.loop(units, 1, starts, body)[2:]
+    for value, place in zip(sums, places(emit, out, row, rows, VECTORS), strict=True):
+        emit.store(value, place)
+
+
+def _unit_dots(emit, form, x, w, rows):
+    """Return the integer sums of a unit, row by row."""
+    starts = [
+        emit.load(emit.moved(x, r * form.record + form.unit + 4), I32, 4) for r in range(rows)
+    ]
+    sums = [_splat(emit, start) for start in starts for _ in range(VECTORS)]
+    for chunk in range(form.unit // 4):
+        codes = [_codes(emit, form, w, chunk, v) for v in range(VECTORS)]
+        for r in range(rows):
+            four = _splat(emit, emit.load(emit.moved(x, r * form.record + 4 * chunk), I32, 4))
+            for v in range(VECTORS):
+                at = r * VECTORS + v
+                sums[at] = _dot(emit, sums[at], codes[v], four)
+    return sums
+
+
+def _codes(emit, form, w, chunk, v):
+    """Return the codes of 4 values of k for a vector of columns, in 4 bytes each."""
+    b = emit.builder
+    step = 4 * WIDTH
+    if form.bits == 8:
+        return emit.load(emit.moved(w, (chunk * VECTORS + v) * step), _WORDS, 4)
+    both = emit.load(emit.moved(w, (chunk // 2 * VECTORS + v) * step), _WORDS, 4)
+    half = b.lshr(both, words(4)) if chunk % 2 else both
+    return b.and_(half, words(0x0F0F0F0F))
+
+
+def _dot(emit, total, codes, four):
+    """Add the products of 4 unsigned bytes of codes and 4 signed ones in each lane."""
+    b = emit.builder
+    if _HAS_DOTS:
+        name = f"llvm.x86.avx512.vpdpbusd.{32 * WIDTH}"
+        return call_llvm(b, name, _WORDS, [total, codes, four])
+    if WIDTH in _PAIRS:
+        eight = ir.Constant(_HALVES, [8] * (2 * WIDTH))
+        codes, four = b.bitcast(codes, _HALVES), b.bitcast(four, _HALVES)
+        low = ir.Constant(_HALVES, [0xFF] * (2 * WIDTH))
+        even = b.and_(codes, low), b.ashr(b.shl(four, eight), eight)
+        odd = b.lshr(codes, eight), b.ashr(four, eight)
+        for pair in (even, odd):
+            total = b.add(total, call_llvm(b, f"llvm.x86.{_PAIRS[WIDTH]}", _WORDS, [*pair]))
+        return total
+    for byte in range(4):
+        code = b.and_(b.lshr(codes, words(8 * byte)), words(0xFF))
+        value = b.ashr(b.shl(four, words(24 - 8 * byte)), words(24))
+        total = b.add(total, b.mul(code, value))
+    return total
+
+
+def _scale_and_offset(emit, form, addresses, groups, v):
+    """Return the scales of a vector of columns, and what is added for each unit of rounded sum."""
+    b = emit.builder
+    scale = _parameter(emit, form.scale, form.super_scale, addresses[:2], groups, v)
+    if form.offset is None:
+        return scale, None
+    offset = _parameter(emit, form.offset, form.super_offset, addresses[2:], groups, v)
+    if form.has_zero_points:
+        middle = ir.Constant(VECTOR, [float(form.middle)] * WIDTH)
+        offset = b.fmul(b.fsub(middle, offset), scale)
+    return scale, offset
+
+
+def _parameter(emit, dtype, above, addresses, groups, v):
+    """Return a scale or offset for each column of a vector."""
+    found = _values(emit, dtype, addresses[0], groups[0], v)
+    if above is None:
+        return found
+    return emit.builder.fmul(found, _values(emit, above, addresses[1], groups[1], v))
+
+
+def _values(emit, dtype, address, group, v):
+    """Load the numbers of a vector of columns as f32."""
+    b = emit.builder
+    size = Form.sizes[dtype]
+    place = emit.moved(address, (group, PANEL * size), v * WIDTH * size)
+    if dtype in ("f32", "f16", "bf16"):
+        return emit.floats(place, dtype)
+    if dtype == "si32":
+        return b.sitofp(emit.load(place, _WORDS, 4), VECTOR)
+    narrow = emit.load(place, ir.VectorType(I8, WIDTH), 1)
+    return b.sitofp((b.sext if dtype == "si8" else b.zext)(narrow, _WORDS), VECTOR)
+
+
+def _splat(emit, value):
+    """Return a vector with one i32 in every lane."""
+    b = emit.builder
+    undefined = ir.Constant(_WORDS, ir.Undefined)
+    single = b.insert_element(undefined, value, ir.Constant(I32, 0))
+    return b.shuffle_vector(single, undefined, words(0))
+
+
+@cache
+def quantize_unit(unit: int):
+    """Intrinsic: write the record of `unit` values.
+
+    Arguments: the addresses of the values, f32, and of the record; the zero of the weights.
+    A unit with infinities or NaN has a scale of NaN.
+    """
+
+    @named_intrinsic(f"quantize_unit_{unit}")
+    def micro_kernel(typing_context, x, record, zero):
+        def generate(context, builder, signature, arguments):
+            _emit_unit(Emitter(builder), *arguments, unit)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 3), generate
+
+    return micro_kernel
+
+
+def _emit_unit(emit, x, record, zero, unit):
+    b = emit.builder
+    source, target = emit.pointer(x), emit.pointer(record)
+    values = [emit.load(emit.moved(source, 4 * at), VECTOR, 4) for at in range(0, unit, WIDTH)]
+    top = words(0)
+    for value in values:  # as bits: a NaN is larger than all numbers
+        bits = b.and_(b.bitcast(value, _WORDS), words(0x7FFFFFFF))
+        top = b.select(b.icmp_unsigned(">", bits, top), bits, top)
+    top = call_llvm(b, f"llvm.vector.reduce.umax.v{WIDTH}i32", I32, [top])
+    finite = b.icmp_unsigned("<", top, I32(_NOT_FINITE))
+    usable = b.and_(finite, b.icmp_unsigned(">=", top, I32(_TINY)))
+    largest = b.bitcast(top, F32)
+    scale = b.select(finite, b.fdiv(largest, F32(127.0)), F32(float("nan")))
+    inverse = emit.splat(b.select(usable, b.fdiv(F32(127.0), largest), F32(0.0)))
+    magic = ir.Constant(VECTOR, [_MAGIC] * WIDTH)
+    total = words(0)
+    for at, value in zip(range(0, unit, WIDTH), values, strict=True):
+        rounded = b.fsub(b.fadd(b.fmul(value, inverse), magic), magic)
+        name = f"llvm.fptosi.sat.v{WIDTH}i32.v{WIDTH}f32"  # of NaN it is 0
+        code = call_llvm(b, name, _WORDS, [rounded])
+        total = b.add(total, code)
+        narrow = b.trunc(code, ir.VectorType(I8, WIDTH))
+        place = b.bitcast(emit.moved(target, at), ir.PointerType(narrow.type))
+        b.store(narrow, place, 1)
+    total = call_llvm(b, f"llvm.vector.reduce.add.v{WIDTH}i32", I32, [total])
+    start = b.neg(b.mul(total, b.trunc(zero, I32)))
+    for at, value in enumerate((scale, start, b.fmul(scale, b.sitofp(total, F32)))):
+        emit.store(value, emit.moved(target, unit + 4 * at))

@@ -1,0 +1,324 @@
+"""`gptrs.numba.quantized_linear.v1`: a linear layer whose weight is quantized, in one kernel.
+
+Operands: x [.., K], f32; codes [N, K * bits / 8], ui8, or si8 of 8 bits; scales [N, G]; a scale
+of these [N, G / super_group] if `super_scale`; then, if `offset` is "bias", what is added to each
+element, [N, G], and, if `super_offset`, its scale, or, if it is "zero_point", si32 [N, G]; a bias
+[N] if `bias`; a residual [.., N] if `residual`. The result [.., N] is
+`activation(x @ weight.T + bias) + residual` of f32, with x rounded to 8 bits: by units of 32
+values of k (16, if groups are no multiple of 32), each with a scale of its largest value / 127.
+
+An element of the weight is `(code - zero) * scale`, `code * scale + bias` or `(code - zero_point) *
+scale`; with a `table` that is not empty, codes are places in it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TypeVar
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs.ir.ops.custom_call import CustomCall
+from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
+from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.kernels.matmul import quantized as kernels
+from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
+from gptrs_backend_numba.kernels.matmul.gemm_geometry import TILES, TILES_A_TASK, numbers
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+from gptrs_backend_numba.kernels.matmul.quantized_form import Form
+from gptrs_backend_numba.kernels.matmul.quantized_ir import QUANTIZED_ROWS
+from gptrs_backend_numba.lowering.custom_calls import custom_call
+from gptrs_backend_numba.lowering.matmul import packed_view
+from gptrs_backend_numba.lowering.product_calls import (
+    PARALLEL_FROM,
+    Epilogue,
+    call_fields,
+    column_blocks,
+    division,
+)
+from gptrs_backend_numba.matrix_views import Matrix, Product
+from gptrs_backend_numba.packing import Packing
+from gptrs_backend_numba.passes.elementwise_groups import Unit
+from gptrs_backend_numba.quantized_panels import CodePanels, Panels, ValuePanels
+from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.size_classes import is_one
+from gptrs_backend_numba.views import MemorySpace, View
+
+TARGET = "gptrs.numba.quantized_linear.v1"
+_ATTRIBUTES = {
+    "bits", "zero", "table", "group_size", "super_group", "super_scale", "offset", "super_offset",
+    "activation", "bias", "residual",
+}  # fmt: skip
+_LEFT_BYTES = 7 << 17
+"""Most bytes of the left side in a task: they stay in the L2 cache."""
+_SCALES = (dtypes.f32, dtypes.f16, dtypes.bf16)
+_SMALL = (dtypes.si8, dtypes.ui8)
+_LARGEST_ZERO = 1 << 15
+
+T = TypeVar("T")
+
+
+def unit_of(group_size: int, k: int) -> int | None:
+    """Return the values of k in a unit; None of groups that kernels do not take."""
+    unit = next((size for size in (32, 16) if group_size % size == 0), None)
+    if unit is None or k % group_size or k % unit:
+        return None
+    return unit if group_size == k or _is_power(group_size // unit) else None
+
+
+def _is_power(number: int) -> bool:
+    return number > 0 and number & (number - 1) == 0
+
+
+@dataclass(frozen=True)
+class _Operands:
+    """The operands of a call by what they are: values, types or views."""
+
+    found: dict[str, int]
+
+    @classmethod
+    def of(cls, op: CustomCall) -> _Operands:
+        attrs = op.attrs
+        present = {
+            "x": True,
+            "codes": True,
+            "scale": True,
+            "super_scale": attrs["super_scale"],
+            "offset": attrs["offset"] != "",
+            "super_offset": attrs["super_offset"],
+            "bias": attrs["bias"],
+            "residual": attrs["residual"],
+        }
+        names = [name for name, is_there in present.items() if is_there]
+        return cls({name: place for place, name in enumerate(names)})
+
+    def get(self, name: str, operands: Sequence[T]) -> T | None:
+        """Return an operand, None if there is none."""
+        place = self.found.get(name)
+        return None if place is None else operands[place]
+
+
+def _when(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    return _has_attributes(op) and _has_types(op, operands) and _has_parameters(op, operands)
+
+
+def _has_attributes(op: CustomCall) -> bool:
+    attrs = op.attrs
+    flags = ("super_scale", "super_offset", "bias", "residual")
+    sizes = ("bits", "zero", "group_size", "super_group")
+    return (
+        set(attrs) == _ATTRIBUTES
+        and all(isinstance(attrs[name], bool) for name in flags)
+        and all(type(attrs[name]) is int for name in sizes)
+        and isinstance(attrs["table"], tuple)
+        and attrs["offset"] in ("", "bias", "zero_point")
+        and attrs["activation"] in ACTIVATIONS
+        and (attrs["offset"] != "" or attrs["super_offset"] is False)
+    )
+
+
+def _number(op: CustomCall, name: str) -> int:
+    value = op.attrs[name]
+    assert type(value) is int, "checked before"
+    return value
+
+
+def _has_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    """Return whether x, codes, bias, residual and result fit together."""
+    of = _Operands.of(op)
+    if len(operands) != len(of.found):
+        return False
+    x, codes = operands[:2]
+    bits = _number(op, "bits")
+    signed = codes.dtype is dtypes.si8 and bits == 8
+    if x.rank < 1 or x.dtype is not dtypes.f32 or codes.rank != 2 or not codes.is_static:
+        return False
+    n, k = codes.shape[0], x.shape[-1]
+    result = TensorType(dtypes.f32, (*x.shape[:-1], n))
+    return (
+        (signed or codes.dtype is dtypes.ui8)
+        and 1 <= bits <= 8
+        and isinstance(k, int)
+        and codes.shape[1] * 8 == k * bits
+        and abs(_number(op, "zero")) <= _LARGEST_ZERO
+        and of.get("bias", operands) in (None, TensorType(dtypes.f32, (n,)))
+        and of.get("residual", operands) in (None, result)
+        and op.results == (result,)
+    )
+
+
+def _has_parameters(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    """Return whether scales and offsets are of types and shapes that kernels take."""
+    of = _Operands.of(op)
+    n, k = operands[1].shape[0], operands[0].shape[-1]
+    size, above = _number(op, "group_size"), _number(op, "super_group")
+    unit = unit_of(size, k) if size > 0 else None
+    table = op.attrs["table"]
+    assert isinstance(table, tuple), "checked before"
+    if unit is None or (table and len(table) != 1 << _number(op, "bits")):
+        return False
+    if not all(-128 <= each < 128 for each in table):
+        return False
+    shape, higher = (n, k // size), (n, k // size // above if above > 0 else 0)
+    if op.attrs["super_scale"] and not (_is_power(above) and k // size % above == 0):
+        return False
+    kinds = {"scale": "super_scale", "offset": "super_offset"}
+    for name, upper in kinds.items():
+        of_groups, of_super = of.get(name, operands), of.get(upper, operands)
+        zeros = name == "offset" and op.attrs["offset"] == "zero_point"
+        wanted = _SCALES if of_super is None else _SMALL
+        if of_groups is not None and (
+            of_groups.shape != shape or of_groups.dtype not in ((dtypes.si32,) if zeros else wanted)
+        ):
+            return False
+        if of_super is not None and (of_super.shape != higher or of_super.dtype not in _SCALES):
+            return False
+    return True
+
+
+@custom_call(TARGET, when=_when)
+def quantized_linear(builder: Builder, unit: Unit) -> None:
+    """Add the rounding of x and the product."""
+    op = unit.last.op
+    assert isinstance(op, CustomCall)
+    views = [builder.contiguous(builder.view(value)) for value in unit.last.operands]
+    out = builder.define(unit.last.result)
+    of = _Operands.of(op)
+    x, codes = views[:2]
+    k, n = x.shape[-1], codes.shape[0]
+    rows = math.prod(x.shape[:-1])
+    if out.size == 0:
+        return
+    is_one(rows)
+    flat = x.reshaped((rows, k))
+    assert flat is not None, "a contiguous tensor takes any shape"
+    lhs = Matrix(flat, rows, k, 1, ())
+    product = Product(lhs, Matrix(codes, n, k, 1, ()), k, ())
+    epilogue = Epilogue(
+        of.get("bias", views), str(op.attrs["activation"]), of.get("residual", views)
+    )
+    _multiply(builder, op, product, views, out, epilogue)
+
+
+def _multiply(
+    builder: Builder,
+    op: CustomCall,
+    product: Product,
+    views: Sequence[View],
+    out: View,
+    epilogue: Epilogue,
+) -> None:
+    weight = _Weight.of(op, views, product.k)
+    form, rows = weight.form, product.lhs.rows
+    tiles = -(-rows // QUANTIZED_ROWS)
+    row_bytes = product.k // form.unit * form.record
+    most = max(1, _LEFT_BYTES // (QUANTIZED_ROWS * row_bytes))
+    fields = call_fields(product, out, epilogue)
+    fields |= division(product, tiles, most, builder.context.threads)
+    codes, *values = [part and _panels(builder, *part) for part in weight.parts]
+    assert codes is not None, "there are always codes"
+    panels = [codes, *(codes if view is None else view for view in values)]
+    geometry = [*numbers(fields), *weight.numbers]
+    left = builder.fresh(dtypes.ui8, (rows * row_bytes,))
+    builder.call_tasks(
+        compiled_task(kernels.left_rounding(form)),
+        fields[TILES],
+        (product.lhs.view, product.lhs.view),
+        left,
+        geometry,
+        builder.threads_from(PARALLEL_FROM, left.size),
+    )
+    count = -(-tiles // fields[TILES_A_TASK]) * column_blocks(product.rhs.rows, fields)
+    job = (
+        compiled_task(kernels.quantized_product(form)),
+        count,
+        builder.threads_from(PARALLEL_FROM, product.work),
+    )
+    extra = [left if view is None else view for view in (epilogue.bias, epilogue.residual)]
+    reads = (left, *panels, *extra)
+    builder.add_job(compiled(kernels.run_quantized), job, reads, out, geometry)
+
+
+@dataclass(frozen=True)
+class _Weight:
+    """How kernels read a weight: codes, scales, their scales, offsets, their scales."""
+
+    form: Form
+    parts: list[tuple[View, Panels] | None]
+    numbers: list[int]
+
+    @classmethod
+    def of(cls, op: CustomCall, views: Sequence[View], k: int) -> _Weight:
+        operands = _Operands.of(op)
+        codes = views[1]
+        n, size = codes.shape[0], _number(op, "group_size")
+        unit = unit_of(size, k)
+        assert unit is not None, "checked before"
+        panels, zero = _codes(op, codes, k)
+        given = {
+            name: operands.get(name, views)
+            for name in ("scale", "super_scale", "offset", "super_offset")
+        }
+        types = {name: None if view is None else _name(view.dtype) for name, view in given.items()}
+        assert types["scale"] is not None, "there is always a scale"
+        has_zeros = op.attrs["offset"] == "zero_point"
+        middle = 1 << (panels.packed_bits - 1) if has_zeros else 0
+        form = Form(
+            panels.packed_bits, unit, types["scale"], types["super_scale"], types["offset"],
+            types["super_offset"], has_zeros, middle - zero,
+        )  # fmt: skip
+        parts: list[tuple[View, Panels] | None] = [(codes, panels)]
+        steps: list[int] = []
+        for view in given.values():
+            if view is None:
+                parts.append(None)
+                steps.append(0)
+                continue
+            values = ValuePanels(n, view.shape[1], view.dtype.itemsize)
+            parts.append((view, values))
+            steps.append(values.nbytes // -(-n // PANEL))
+        shift = _shift(size, k, unit)
+        above = _number(op, "super_group") * size if op.attrs["super_scale"] else k
+        shifts = [shift, _shift(above, k, unit)]
+        return cls(form, parts, [0] * 4 + steps + shifts + [middle if has_zeros else zero])
+
+
+def _codes(op: CustomCall, codes: View, k: int) -> tuple[CodePanels, int]:
+    """Return the panels of codes, and the code of 0 in them; added to that of the weight.
+
+    Without zero points the second is the zero itself, with them what is added to each.
+    """
+    bits, table = _number(op, "bits"), op.attrs["table"]
+    assert isinstance(table, tuple), "checked before"
+    zero = _number(op, "zero")
+    if table:
+        shifted = tuple(value + 128 for value in table)
+        return CodePanels(codes.shape[0], k, bits, 8, shifted), zero + 128
+    if codes.dtype is dtypes.si8:
+        return CodePanels(codes.shape[0], k, 8, 8, tuple(at ^ 128 for at in range(256))), zero + 128
+    return CodePanels(codes.shape[0], k, bits, 4 if bits == 4 else 8, tuple(range(1 << bits))), zero
+
+
+def _shift(size: int, k: int, unit: int) -> int:
+    """Return the logarithm of the units of a group; that of all of k brings every unit to 0."""
+    return 63 if size == k else (size // unit).bit_length() - 1
+
+
+def _name(dtype: DType) -> str:
+    return str(dtype)
+
+
+def _panels(builder: Builder, view: View, layout: Panels) -> View:
+    """Return the panels of a part: packed once, or in every run if it is streamed or no weight."""
+    storage, context = view.storage, builder.context
+    is_weight = storage.space is MemorySpace.INPUT and storage.index in context.parameters
+    if is_weight and storage.index not in context.streamed and view.fills_storage:
+        return packed_view(builder, view, Packing(storage.index, layout))
+    target = builder.fresh(dtypes.ui8, (layout.nbytes,))
+    table = builder.constant(layout.codes) if isinstance(layout, CodePanels) else view
+    threads = builder.threads_from(PARALLEL_FROM, target.size)
+    count = -(-layout.n // PANEL)
+    builder.call_tasks(layout.task, count, (view, table), target, layout.geometry, threads)
+    return target
