@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
@@ -14,13 +13,11 @@ from gptrs.backend.precision import Precision
 from gptrs.backend.process_limits import MOST_THREADS, granted_cpus, requested_threads
 from gptrs.backend.protocol import Buffer, InputRole
 from gptrs.backend.weight_identity import WeightIdentity
-from gptrs.errors import UsageError
 from gptrs.ir.op import Op
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.tensor_type import TensorType
 from gptrs.optimizer.environment import Variables
-from gptrs.quoting import quoted
 from gptrs_backend_numba import cost_model, memory
 from gptrs_backend_numba.codegen import target
 from gptrs_backend_numba.compiler import lower, lower_symbolic
@@ -32,6 +29,8 @@ from gptrs_backend_numba.kernel_cache import StoredKernels
 from gptrs_backend_numba.lowering import amx_matmul
 from gptrs_backend_numba.lowering.quantized_linear import unit_of
 from gptrs_backend_numba.lowering.table import TABLE
+from gptrs_backend_numba.precision import PRECISIONS, chosen_precision
+from gptrs_backend_numba.precision import VARIABLE as PRECISION
 from gptrs_backend_numba.probes import MeasuringThreads
 from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_backend_numba.run.run_lock import RUN_LOCK
@@ -39,12 +38,9 @@ from gptrs_backend_numba.run.run_lock import RUN_LOCK
 if TYPE_CHECKING:
     from gptrs.optimizer.pass_base import Pass
 
-SETTINGS = (FUSE, cost_model.VARIABLE, amx_matmul.VARIABLE, memory.VARIABLE)
+SETTINGS = (FUSE, cost_model.VARIABLE, amx_matmul.VARIABLE, memory.VARIABLE, PRECISION)
 """The environment variables that decide what is made of a program."""
 _SETTINGS = Variables(*SETTINGS)
-PRECISION = "GPTRS_NUMBA_PRECISION"
-"""The variable that chooses a precision where no option does."""
-PRECISIONS: tuple[Precision, ...] = ("f32", "int8")
 _MATRIX = 2
 _SMALLEST = 1024
 """Elements of a weight below which it is read as f32."""
@@ -59,16 +55,23 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
 
     precisions: tuple[Precision, ...] = PRECISIONS
 
-    def __init__(self, threads: int, precision: Precision = "int8") -> None:
+    def __init__(self, threads: int, precision: Precision | None = None) -> None:
         self.threads = threads
-        self.precision: Precision = precision
-        self._others: dict[Precision, NumbaBackend] = {precision: self}
+        self._precision = precision
+        self._others: dict[Precision, NumbaBackend] = {}
 
     def __repr__(self) -> str:
         return f"<NumbaBackend threads={self.threads}>"
 
+    @property
+    def precision(self) -> Precision:
+        """Return the precision that was asked for, else what `GPTRS_NUMBA_PRECISION` says."""
+        return self._precision or chosen_precision()
+
     def with_precision(self, precision: Precision) -> NumbaBackend:
         """See `gptrs.backend.precision.PreciseBackend`."""
+        if precision == self._precision:
+            return self
         if precision not in self._others:
             other = NumbaBackend(self.threads, precision)
             other._others = self._others
@@ -147,18 +150,4 @@ def create(threads: int | None = None) -> NumbaBackend:
     None means `GPTRS_NUM_THREADS`, else the CPUs that affinity and cgroup quota grant. UsageError
     for a number below 1 or above `MOST_THREADS`.
     """
-    return NumbaBackend(
-        requested_threads(threads) or min(granted_cpus(), MOST_THREADS), _precision()
-    )
-
-
-def _precision() -> Precision:
-    """Return what `GPTRS_NUMBA_PRECISION` says; UsageError if it is no precision."""
-    given = os.environ.get(PRECISION, "int8")
-    for precision in PRECISIONS:
-        if precision == given:
-            return precision
-    raise UsageError(
-        f"`{PRECISION}` must be a precision, got {quoted(given)}",
-        hint=f"it has {', '.join(PRECISIONS)}",
-    )
+    return NumbaBackend(requested_threads(threads) or min(granted_cpus(), MOST_THREADS))

@@ -18,7 +18,10 @@ def cpu_name() -> str:
 
 @cache
 def features() -> frozenset[str]:
-    """Return LLVM's names of usable CPU features: another CPU than the host has no AVX-512."""
+    """Return LLVM's names of usable CPU features.
+
+    Another CPU than the host has no AVX-512, and no sums of products of bytes (VNNI).
+    """
     given = os.environ.get(_CPU_FEATURES)
     if given is None and cpu_name().lower() == "generic":  # to numba that one has none
         given = ""
@@ -26,7 +29,7 @@ def features() -> frozenset[str]:
         return frozenset(word[1:] for word in given.split(",") if word.startswith("+"))
     host = {name for name, present in llvm.get_host_cpu_features().items() if present}
     if cpu_name() != llvm.get_host_cpu_name():
-        host = {name for name in host if not name.startswith("avx512")}
+        host = {name for name in host if not name.startswith(("avx512", "avxvnni"))}
     return frozenset(host)
 
 

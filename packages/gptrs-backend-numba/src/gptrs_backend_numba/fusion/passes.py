@@ -14,20 +14,24 @@ from gptrs_backend_numba.fusion.rotary import FUSE_ROTARY
 from gptrs_backend_numba.fusion.rows import FUSE_ROWS
 from gptrs_backend_numba.fusion.switch import is_on
 
-_BEFORE: tuple[Pass, ...] = (
+FUSE: tuple[Pass, ...] = (
     FUSE_CONVOLUTIONS,
     *FUSE_PAGED_ATTENTION,
     FUSE_GROUPED_LINEAR,
     *FUSE_ATTENTION,
     *FUSE_LINEAR,
+    *FUSE_QUANTIZED,
+    *FUSE_ROWS,
+    FUSE_ROTARY,
 )
-"""A softmax is part of attention, and a linear layer may be a convolution: those come first."""
-_AFTER: tuple[Pass, ...] = (*FUSE_ROWS, FUSE_ROTARY)
-"""What a rotary embedding needs is elsewhere mostly part of a norm: it comes last."""
+"""A softmax is part of attention, and a linear layer may be a convolution: those come first.
+
+What a rotary embedding needs is elsewhere mostly part of a norm: it comes last.
+"""
 
 
 def fusions(precision: Precision) -> tuple[Pass, ...]:
-    """Return the fusions of a precision, nothing where they are switched off."""
+    """Return `FUSE`, for f32 without what rounds activations; nothing where it is switched off."""
     if not is_on():
         return ()
-    return (*_BEFORE, *(FUSE_QUANTIZED if precision == "int8" else ()), *_AFTER)
+    return FUSE if precision == "int8" else tuple(p for p in FUSE if p not in FUSE_QUANTIZED)

@@ -140,7 +140,6 @@ def _has_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     return (
         (signed or codes.dtype is dtypes.ui8)
         and 1 <= bits <= 8
-        and isinstance(k, int)
         and codes.shape[1] * 8 == k * bits
         and abs(_number(op, "zero")) <= _LARGEST_ZERO
         and of.get("bias", operands) in (None, TensorType(dtypes.f32, (n,)))
