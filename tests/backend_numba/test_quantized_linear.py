@@ -122,5 +122,5 @@ def test_the_variable_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPTRS_NUMBA_PRECISION", "f32")
     assert create(1).precision == "f32"
     monkeypatch.setenv("GPTRS_NUMBA_PRECISION", "f64")
-    with pytest.raises(UsageError, match="must be a precision, got 'f64'"):
+    with pytest.raises(UsageError, match="must be a precision, got `f64`"):
         _ = create(1).precision
