@@ -47,7 +47,7 @@ class CodePath:
 PATHS = (
     CodePath("AMX", None, _AMX | {"avx512f"}),
     CodePath("AVX-512", "skylake-avx512", frozenset({"avx512f"}), ("amx",)),
-    CodePath("AVX2", "haswell", frozenset({"avx2", "fma"}), ("amx", "avx512", "avx10")),
+    CodePath("AVX2", "haswell", frozenset({"avx2", "fma"}), ("amx", "avx512", "avx10", "avxvnni")),
     CodePath("portable", "generic", frozenset(), ("",)),
 )
 

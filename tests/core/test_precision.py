@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import override
 
 import pytest
 
@@ -22,10 +21,6 @@ class Precise(RefBackend):
         other = Precise()
         other.precision = precision
         return self if precision == self.precision else other
-
-    @override
-    def __repr__(self) -> str:
-        return f"<Precise {self.precision}>"
 
 
 def test_a_backend_takes_those_that_it_has() -> None:

@@ -57,7 +57,7 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
 
     def __init__(self, threads: int, precision: Precision | None = None) -> None:
         self.threads = threads
-        self._precision = precision
+        self._precision: Precision | None = precision
         self._others: dict[Precision, NumbaBackend] = {}
 
     def __repr__(self) -> str:
@@ -66,7 +66,7 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
     @property
     def precision(self) -> Precision:
         """Return the precision that was asked for, else what `GPTRS_NUMBA_PRECISION` says."""
-        return self._precision or chosen_precision()
+        return chosen_precision() if self._precision is None else self._precision
 
     def with_precision(self, precision: Precision) -> NumbaBackend:
         """See `gptrs.backend.precision.PreciseBackend`."""
