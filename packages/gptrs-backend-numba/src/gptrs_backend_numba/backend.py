@@ -69,7 +69,7 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
         return chosen_precision() if self._precision is None else self._precision
 
     def with_precision(self, precision: Precision) -> NumbaBackend:
-        """See `gptrs.backend.precision.PreciseBackend`."""
+        """Return the backend of another precision: one object for each."""
         if precision == self._precision:
             return self
         if precision not in self._others:
@@ -79,7 +79,7 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
         return self._others[precision]
 
     def reads_quantized(self, codes: TensorType, bits: int, group_size: int) -> bool:
-        """See `gptrs.backend.quantized_weights.QuantizedWeightReader`: all matrices but for f32."""
+        """Return whether kernels read such a matrix as it is; none of them does for f32."""
         if self.precision != "int8" or not is_on() or codes.rank != _MATRIX:
             return False
         k = codes.shape[1] * 8 // bits

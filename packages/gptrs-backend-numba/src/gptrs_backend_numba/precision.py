@@ -1,4 +1,4 @@
-"""What products with quantized weights are computed with, where no option says it."""
+"""The precision of products with quantized weights, where no option says it."""
 
 from __future__ import annotations
 

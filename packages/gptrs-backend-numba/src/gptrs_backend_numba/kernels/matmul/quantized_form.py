@@ -1,4 +1,4 @@
-"""What the kernels of products with quantized weights differ by."""
+"""The forms of quantized weights that kernels of products differ by."""
 
 from __future__ import annotations
 
