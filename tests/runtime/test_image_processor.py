@@ -91,6 +91,22 @@ MOBILENET_V2 = {
 }
 
 
+OTHERS: dict[str, tuple[str, dict]] = {
+    "vit": ("ViT", {}),
+    "vit on the hub": (
+        "ViT",
+        {"do_normalize": True, "image_mean": [0.5, 0.5, 0.5], "resample": 2, "size": 64},
+    ),
+    "deit": ("DeiT", {}),
+    "deit on the hub": ("DeiT", {"size": 60, "crop_size": 48, "resample": 3}),
+    "clip": ("CLIP", {}),
+    "clip on the hub": ("CLIP", {"size": 60, "crop_size": 48, "do_convert_rgb": True}),
+    "siglip": ("Siglip", {"size": {"height": 50, "width": 40}}),
+    "bit": ("Bit", {"size": {"shortest_edge": 64}, "crop_size": {"height": 56, "width": 56}}),
+}
+"""Processors by the name that their classes begin with, and settings."""
+
+
 def _assert_equal(ours: ImageProcessor, theirs, sizes=SIZES) -> None:
     for size in sizes:
         pixels = _pixels(*size)
@@ -115,6 +131,15 @@ def test_mobilenet_v2_processors(name):
     settings = MOBILENET_V2[name]
     theirs = transformers.MobileNetV2ImageProcessorPil.from_dict(settings)
     _assert_equal(_of(settings, "MobileNetV2ImageProcessor"), theirs)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", OTHERS)
+def test_processors_of_vision_transformers(name):
+    transformers = pytest.importorskip("transformers")
+    kind, settings = OTHERS[name]
+    theirs = getattr(transformers, f"{kind}ImageProcessorPil").from_dict(settings)
+    _assert_equal(_of(settings, f"{kind}ImageProcessor"), theirs)
 
 
 @pytest.mark.long
@@ -185,8 +210,8 @@ def test_center_crop_equals_transformers(size):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"image_processor_type": "ViTImageProcessor"}, "`'ViTImageProcessor'`, which is not supp"),
-        ({"image_processor_type": 7}, "supported are `ConvNextImageProcessor`"),
+        ({"image_processor_type": "BeitImageProcessor"}, "`'BeitImageProcessor'`, which is not "),
+        ({"image_processor_type": 7}, "supported are `BitImageProcessor`"),
         ({"size": 0}, r"`size` of an image processor must have .* from 1 to 16384, found `0`"),
         ({"size": 10**9}, "`size`.*from 1 to 16384"),
         ({"size": {"shortest_edge": True}}, "`size`"),

@@ -278,6 +278,24 @@ MOBILENET_V2 = ModelPlugin(
     factory="gptrs_models.mobilenet_v2:load",
     api="0.1",
 )
+VIT = ModelPlugin(
+    name="vit",
+    summary="ViT image classifiers",
+    factory="gptrs_models.vit:load",
+    api="0.1",
+)
+DEIT = ModelPlugin(
+    name="deit",
+    summary="DeiT image classifiers, with a teacher too",
+    factory="gptrs_models.vit:load",
+    api="0.1",
+)
+DINOV2 = ModelPlugin(
+    name="dinov2",
+    summary="DINOv2 image classifiers",
+    factory="gptrs_models.vit:load",
+    api="0.1",
+)
 BERT = ModelPlugin(
     name="bert",
     summary="BERT encoders, for sentence embeddings",

@@ -24,7 +24,10 @@ _logger = logging.getLogger("gptrs")
 
 @dataclass(frozen=True)
 class _Recipe:
-    """The defaults of a processor of transformers, where its file is silent."""
+    """The defaults of a processor of transformers, where its file is silent.
+
+    A `size` that is one number is that of a `square`, else of the shortest edge.
+    """
 
     resample: int
     size: Mapping[str, object]
@@ -32,14 +35,24 @@ class _Recipe:
     crop_fraction: float | None = None
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    square: bool = False
 
 
 _SQUARE_224 = {"height": 224, "width": 224}
+_SQUARE_256 = {"height": 256, "width": 256}
 _CONVNEXT = _Recipe(_BICUBIC, {"shortest_edge": 384}, crop_fraction=224 / 256)
 _MOBILENET_V2 = _Recipe(_BILINEAR, {"shortest_edge": 256}, _SQUARE_224)
+_CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+_CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+_CLIP = _Recipe(_BICUBIC, {"shortest_edge": 224}, _SQUARE_224, None, _CLIP_MEAN, _CLIP_STD)
 _RECIPES = {
+    "BitImageProcessor": _CLIP,
+    "CLIPImageProcessor": _CLIP,
     "ConvNextImageProcessor": _CONVNEXT,
+    "DeiTImageProcessor": _Recipe(_BICUBIC, _SQUARE_256, _SQUARE_224, square=True),
     "MobileNetV2ImageProcessor": _MOBILENET_V2,
+    "SiglipImageProcessor": _Recipe(_BICUBIC, _SQUARE_224),
+    "ViTImageProcessor": _Recipe(_BILINEAR, _SQUARE_224, square=True),
 }
 _SUFFIXES = ("Fast", "Pil")
 _TORCHVISION = _Recipe(
@@ -105,7 +118,7 @@ def _processor(settings: Mapping[str, object], recipe: _Recipe) -> ImageProcesso
     normalizes = fields.boolean("do_normalize", True)
     resizes = fields.boolean("do_resize", True)
     fraction = recipe.crop_fraction
-    square = fields.boolean("default_to_square", False)
+    square = fields.boolean("default_to_square", recipe.square)
     size = fields.size("size", recipe.size, square) if resizes else None
     if fraction is not None and size is not None and size.shortest_edge is None:
         raise fields.error("size", "needs a `shortest_edge` for this processor")

@@ -1,0 +1,274 @@
+"""Vision transformers (Dosovitskiy et al. 2021) that name classes: ViT, DeiT, DINOv2."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from gptrs import functionals as F
+from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor, jit, tensor
+from gptrs.nn import (
+    ACTIVATIONS,
+    LayerNorm,
+    Linear,
+    captured_once,
+    class_head,
+    merge_heads,
+    split_heads,
+)
+from gptrs_models.vit_positions import resized_positions
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """The settings that shape the computation, under their names in config.json where it has one.
+
+    `special` tokens precede the patches. With `scales` the halves of a block are multiplied by
+    weights before they are added (DINOv2), and `swiglu` gives its MLP a gate. `resizes` are models
+    that take images of any size.
+    """
+
+    kind: str
+    hidden_size: int
+    inner: int
+    layers: int
+    heads: int
+    hidden_act: str
+    epsilon: float
+    image_size: int
+    patch_size: int
+    channels: int
+    qkv_bias: bool
+    special: int = 1
+    scales: bool = False
+    swiglu: bool = False
+    resizes: bool = False
+
+
+def read_config(settings: Mapping[str, object]) -> ViTConfig:
+    """Read config.json with transformers' defaults; ModelError names what is unsupported."""
+    kind = str(settings.get("model_type"))
+    fields, dino = ConfigFields(settings, kind), kind == "dinov2"
+    fields.require("quantization_config", None)
+    width, heads = fields.integer("hidden_size", 768), fields.integer("num_attention_heads", 12)
+    if width % heads:
+        raise ModelError(
+            f"`hidden_size` ({width}) is no multiple of `num_attention_heads` ({heads})"
+        )
+    swiglu = dino and fields.boolean("use_swiglu_ffn", False)
+    inner = int(width * fields.number("mlp_ratio", 4.0)) if dino else 4 * width
+    return ViTConfig(
+        kind=kind,
+        hidden_size=width,
+        inner=inner if dino else fields.integer("intermediate_size", 3072),
+        layers=fields.integer("num_hidden_layers", 12),
+        heads=heads,
+        hidden_act=fields.choice("hidden_act", ACTIVATIONS, "gelu"),
+        epsilon=fields.number("layer_norm_eps", 1e-6 if dino else 1e-12),
+        image_size=fields.integer("image_size", 224),
+        patch_size=fields.integer("patch_size", 14 if dino else 16),
+        channels=fields.integer("num_channels", 3),
+        qkv_bias=fields.boolean("qkv_bias", True),
+        special=2 if kind == "deit" else 1,
+        scales=dino,
+        swiglu=swiglu,
+        resizes=dino,
+    )
+
+
+class Embeddings(Module):
+    """Special tokens and projected patches, each with the embedding of its position."""
+
+    def __init__(self, config: ViTConfig, params: Params) -> None:
+        width, size = config.hidden_size, config.patch_size
+        projection = params / "patch_embeddings" / "projection"
+        self.weight = projection.tensor("weight", (width, config.channels, size, size))
+        self.bias = projection.tensor("bias", (width,))
+        names = ("cls_token", "distillation_token")[: config.special]
+        self.tokens = [params.tensor(name, (1, 1, width)) for name in names]
+        self._grid = config.image_size // size
+        rows = config.special + self._grid**2
+        self.position_embeddings = params.tensor("position_embeddings", (1, rows, width))
+        self._size, self._special = size, config.special
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """[B, channels, H, W] -> [B, T, C], for whole patches; others are cut off."""
+        batch, channels, height, width = images.shape
+        size, dim = self._size, self.bias.shape[0]
+        rows, columns = height // size, width // size
+        whole = F.slice_axis(images, 2, 0, rows * size)
+        whole = F.slice_axis(whole, 3, 0, columns * size)
+        parts = F.reshape(whole, (batch, channels, rows, size, columns, size))
+        patches = F.reshape(
+            F.transpose(parts, (0, 2, 4, 1, 3, 5)), (batch, rows * columns, channels * size * size)
+        )
+        weight = F.reshape(self.weight, (dim, channels * size * size))
+        x = F.linear(patches, weight, self.bias)
+        tokens = [F.broadcast_to(token, (batch, 1, dim)) for token in self.tokens]
+        return F.concat([*tokens, x], axis=1) + self._positions(rows, columns)
+
+    def _positions(self, rows: int, columns: int) -> Tensor:
+        grid, special = self._grid, self._special
+        if (rows, columns) == (grid, grid):
+            return self.position_embeddings
+        first = F.slice_axis(self.position_embeddings, 1, 0, special)
+        patches = F.slice_axis(self.position_embeddings, 1, special, grid * grid)
+        return F.concat([first, resized_positions(patches, grid, (rows, columns))], axis=1)
+
+
+class Attention(Module):
+    """Self-attention of all tokens to all."""
+
+    def __init__(self, config: ViTConfig, params: Params) -> None:
+        width, own = config.hidden_size, params / "attention"
+        self.query = Linear(own / "query", width, width, config.qkv_bias)
+        self.key = Linear(own / "key", width, width, config.qkv_bias)
+        self.value = Linear(own / "value", width, width, config.qkv_bias)
+        self.dense = Linear(params / "output" / "dense", width, width)
+        self.n_heads = config.heads
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[B, T, C] -> [B, T, C]."""
+        query, key, value = (
+            F.swap_axes(split_heads(layer(x), self.n_heads), 1, 2)
+            for layer in (self.query, self.key, self.value)
+        )  # each (B, H, T, D)
+        return self.dense(merge_heads(F.swap_axes(F.attention(query, key, value), 1, 2)))
+
+
+class MLP(Module):
+    """Two affine layers with the configured activation between them, or with a gate of SiLU."""
+
+    def __init__(self, config: ViTConfig, layer: Params) -> None:
+        width, inner = config.hidden_size, config.inner
+        self.gated = config.swiglu
+        if config.swiglu:
+            inner = (int(inner * 2 / 3) + 7) // 8 * 8
+            scopes = (layer / "mlp" / "weights_in", layer / "mlp" / "weights_out")
+        elif config.scales:
+            scopes = (layer / "mlp" / "fc1", layer / "mlp" / "fc2")
+        else:
+            scopes = (layer / "intermediate" / "dense", layer / "output" / "dense")
+        self.fc1 = Linear(scopes[0], width, 2 * inner if config.swiglu else inner)
+        self.fc2 = Linear(scopes[1], inner, width)
+        self._activation = ACTIVATIONS[config.hidden_act]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[B, T, C] -> [B, T, C]."""
+        if self.gated:
+            gate, up = F.split(self.fc1(x), 2)
+            return self.fc2(F.silu(gate) * up)
+        return self.fc2(self._activation(self.fc1(x)))
+
+
+class Layer(Module):
+    """Attention and MLP, each behind a norm and added to the residual stream."""
+
+    def __init__(self, config: ViTConfig, params: Params) -> None:
+        width = config.hidden_size
+        norms = ("norm1", "norm2") if config.scales else ("layernorm_before", "layernorm_after")
+        self.before, self.after = (
+            LayerNorm(params / name, width, config.epsilon) for name in norms
+        )
+        self.attention = Attention(config, params / "attention")
+        self.mlp = MLP(config, params)
+        self.scales = [
+            (params / name).tensor("lambda1", (width,))
+            for name in (("layer_scale1", "layer_scale2") if config.scales else ())
+        ]
+
+    @captured_once
+    def __call__(self, x: Tensor) -> Tensor:
+        """[B, T, C] -> [B, T, C]."""
+        attended = self.attention(self.before(x))
+        x = x + (attended * self.scales[0] if self.scales else attended)
+        change = self.mlp(self.after(x))
+        return x + (change * self.scales[1] if self.scales else change)
+
+
+PROCESSORS = {
+    "vit": "ViTImageProcessor",
+    "deit": "DeiTImageProcessor",
+    "dinov2": "BitImageProcessor",
+}
+"""The processors of transformers for images of each kind."""
+
+
+class ViT(Module):
+    """The image classifier; DINOv2 reads the mean of the patches, too.
+
+    A DeiT with a teacher has two heads, whose scores are averaged.
+    """
+
+    capabilities = frozenset({"image_classifier", "hidden_states"})
+
+    def __init__(self, config: ViTConfig, settings: Mapping[str, object], params: Params) -> None:
+        body, width = params / config.kind, config.hidden_size
+        self.config, self.channels = config, config.channels
+        self.processor = PROCESSORS[config.kind]
+        self.embeddings = Embeddings(config, body / "embeddings")
+        layers = body / "encoder" / "layer"
+        self.layers = [Layer(config, layers / index) for index in range(config.layers)]
+        self.layernorm = LayerNorm(body / "layernorm", width, config.epsilon)
+        taught = config.special > 1 and "cls_classifier.weight" in params
+        names = ("cls_classifier", "distillation_classifier") if taught else ("classifier",)
+        inputs = 2 * width if config.kind == "dinov2" else width
+        self.heads = [class_head(settings, params / name, inputs) for name in names]
+        self._classify, self._collect = jit(self._logits), jit(self._states)
+
+    def classify(self, images: np.ndarray) -> np.ndarray:
+        """Return the score of each class, f32 [B, C, H, W] -> f32 [B, classes].
+
+        ModelError for a size that the model does not take.
+        """
+        self._require_size(images)
+        return self._classify(tensor(images)).numpy()
+
+    def hidden_states(self, images: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the embeddings and the state after each block, f32 [B, T, C].
+
+        ModelError for a size that the model does not take.
+        """
+        self._require_size(images)
+        states = [state.numpy() for state in self._collect(tensor(images))]
+        names = ["embeddings", *(f"layer.{index}" for index in range(len(states) - 1))]
+        return dict(zip(names, states, strict=True))
+
+    def _require_size(self, images: np.ndarray) -> None:
+        config, (height, width) = self.config, images.shape[2:]
+        size, patch = config.image_size, config.patch_size
+        if not config.resizes and (height, width) != (size, size):
+            raise ModelError(
+                f"a `{config.kind}` model of {size} x {size} pixels got an image of"
+                f" {width} x {height}",
+                hint="its `image_processor` makes images of the right size",
+            )
+        if min(height, width) < patch:
+            raise ModelError(f"an image of {width} x {height} is less than a patch of {patch}")
+
+    def _each_state(self, images: Tensor) -> Iterator[Tensor]:
+        x = self.embeddings(images)
+        yield x
+        for layer in self.layers:
+            x = layer(x)
+            yield x
+
+    def _states(self, images: Tensor) -> list[Tensor]:
+        return list(self._each_state(images))
+
+    def _logits(self, images: Tensor) -> Tensor:
+        *_, last = self._each_state(images)
+        x = self.layernorm(last)
+        tokens = [F.squeeze(F.slice_axis(x, 1, index, 1), 1) for index in range(len(self.heads))]
+        if self.config.kind == "dinov2":
+            patches = F.mean(F.slice_axis(x, 1, 1, x.shape[1] - 1), axis=1)
+            tokens = [F.concat([tokens[0], patches], axis=1)]
+        scores = [head(token) for head, token in zip(self.heads, tokens, strict=True)]
+        return scores[0] if len(scores) == 1 else (scores[0] + scores[1]) / 2
+
+
+def load(settings: Mapping[str, object], params: Params) -> ViT:
+    """Build the model from config.json and its weights; ModelError if either is unsupported."""
+    return ViT(read_config(settings), settings, params)

@@ -1,0 +1,46 @@
+"""Embeddings of a grid of positions, resized to another grid by bicubic interpolation."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gptrs import functionals as F
+from gptrs.api import Tensor, tensor
+
+_SHARPNESS = -0.75
+"""The parameter of the cubic that torch uses (Keys 1981)."""
+
+
+def resized_positions(positions: Tensor, grid: int, size: tuple[int, int]) -> Tensor:
+    """[1, grid * grid, C] -> [1, rows * columns, C], as `torch.nn.functional.interpolate` does."""
+    rows, columns = size
+    width = positions.shape[2]
+    x = F.reshape(positions, (grid, grid * width))
+    x = F.reshape(F.matmul(tensor(cubic_weights(grid, rows)), x), (rows, grid, width))
+    x = F.reshape(F.transpose(x, (1, 0, 2)), (grid, rows * width))
+    x = F.matmul(tensor(cubic_weights(grid, columns)), x)
+    x = F.transpose(F.reshape(x, (columns, rows, width)), (1, 0, 2))
+    return F.reshape(x, (1, rows * columns, width))
+
+
+def cubic_weights(before: int, after: int) -> np.ndarray:
+    """Return the weights f32 [after, before] of a line of numbers in its resized form.
+
+    Pixels have area, so that the middle of the first one is at 0.5; beyond the ends the outermost
+    numbers go on.
+    """
+    weights = np.zeros((after, before))
+    for index in range(after):
+        place = (index + 0.5) * before / after - 0.5
+        first = int(np.floor(place))
+        for tap in range(-1, 3):
+            number = min(max(first + tap, 0), before - 1)
+            weights[index, number] += _cubic(abs(place - (first + tap)))
+    return weights.astype(np.float32)
+
+
+def _cubic(distance: float) -> float:
+    a, x = _SHARPNESS, distance
+    if x <= 1:
+        return ((a + 2) * x - (a + 3)) * x * x + 1
+    return ((a * x - 5 * a) * x + 8 * a) * x - 4 * a if x < 2 else 0.0

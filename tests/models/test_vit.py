@@ -1,0 +1,97 @@
+"""ViT, DeiT and DINOv2 agree with transformers on the same directories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs.errors import ModelError
+from models.image_models import LABELS, assert_close, images, torch_logits, torch_states
+
+pytest.importorskip("transformers", reason="parity needs transformers")
+pytest.importorskip("torch", reason="parity needs torch")
+
+SIZES = {
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "image_size": 20,
+    "patch_size": 6,
+}
+CASES: dict[str, tuple[str, dict[str, object]]] = {
+    "vit": ("ViTForImageClassification", {"qkv_bias": False}),
+    "vit of relu": ("ViTForImageClassification", {"hidden_act": "relu", "layer_norm_eps": 1e-2}),
+    "deit": ("DeiTForImageClassification", {}),
+    "deit with a teacher": ("DeiTForImageClassificationWithTeacher", {}),
+    "dinov2": ("Dinov2ForImageClassification", {"mlp_ratio": 2}),
+    "dinov2 with gates": ("Dinov2ForImageClassification", {"use_swiglu_ffn": True}),
+}
+
+
+def save(folder: Path, name: str, **more: object) -> Path:
+    """Save a model with random weights, scales and positions."""
+    import torch
+    import transformers
+
+    made, settings = CASES[name]
+    labels = {"id2label": LABELS, "label2id": {label: n for n, label in LABELS.items()}}
+    config = getattr(transformers, f"{made.split('For')[0]}Config")(
+        **{**SIZES, **labels, **settings, **more}
+    )
+    torch.manual_seed(3)
+    model = getattr(transformers, made)(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3 + (parameter.ndim == 1) * 0.5)
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module", params=CASES)
+def directory(request, tmp_path_factory):
+    """A directory for each case."""
+    return save(tmp_path_factory.mktemp("vit") / "m", request.param)
+
+
+def test_logits_are_those_of_transformers(directory, backend_name):
+    model = gptrs.load_model(directory, backend=backend_name)
+    pixels = images(2, 20, 20)
+    assert_close(model.forward(pixels), torch_logits(directory, pixels))
+
+
+def test_hidden_states_are_those_of_transformers(directory, backend_name):
+    pixels = images(1, 20, 20)
+    states = gptrs.load_model(directory, backend=backend_name).hidden_states(pixels)
+    assert list(states) == ["embeddings", "layer.0", "layer.1"]
+    for ours, theirs in zip(states.values(), torch_states(directory, pixels), strict=True):
+        assert_close(ours, theirs)
+
+
+def test_dinov2_takes_images_of_other_sizes(tmp_path, backend_name):
+    folder = save(tmp_path / "m", "dinov2")
+    model = gptrs.load_model(folder, backend=backend_name)
+    for height, width in ((26, 13), (12, 43)):
+        pixels = images(1, height, width)
+        assert_close(model.forward(pixels), torch_logits(folder, pixels))
+    with pytest.raises(ModelError, match="less than a patch of 6"):
+        model.forward(images(1, 5, 20))
+
+
+def test_another_size_of_a_vit_is_refused(tmp_path):
+    model = gptrs.load_model(save(tmp_path / "m", "vit"), backend="ref")
+    with pytest.raises(ModelError, match="of 20 x 20 pixels got an image of 24 x 20"):
+        model.forward(images(1, 20, 24))
+    assert np.isfinite(model.forward(images(1, 20, 20))).all()
+
+
+def test_a_model_without_a_head_is_refused(tmp_path):
+    import transformers
+
+    config = transformers.ViTConfig(**SIZES)
+    transformers.ViTModel(config).save_pretrained(tmp_path / "m")
+    with pytest.raises(gptrs.errors.GptrsError, match=r"vit\.embeddings|classifier"):
+        gptrs.load_model(tmp_path / "m", backend="ref")
