@@ -102,6 +102,15 @@ TRIALS = (
         ("gptrs-conformance", "gptrs-models", "numba"),
     ),
     Trial(
+        "a server",
+        ("gptrs-serve", "gptrs-cli", "gptrs-backend-ref", "gptrs-models"),
+        (
+            gptrs("serve --help", 0, "--api-key-file"),
+            gptrs("serve --host 203.0.113.1", 2, "cannot be listened on"),
+        ),
+        ("gptrs-backend-numba", "gptrs-conformance", "openai"),
+    ),
+    Trial(
         "everything",
         ("gptrs",),
         (

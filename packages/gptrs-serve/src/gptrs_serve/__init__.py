@@ -1,0 +1,1 @@
+"""`gptrs serve`: models over HTTP, as the clients of OpenAI expect."""

@@ -1,0 +1,49 @@
+"""Answers of the engine as the objects of OpenAI's API: whole ones, and chunks of a stream."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Sequence
+
+from gptrs.runtime.generation.options import FinishReason
+from gptrs.runtime.serving.answers import AnswerStream
+
+_REASONS: dict[FinishReason, str] = {"eos": "stop", "stop": "stop", "length": "length"}
+
+
+def finish_reason(reason: FinishReason | None) -> str | None:
+    """Return OpenAI's word for why an answer ended, None while it has not."""
+    return None if reason is None else _REASONS.get(reason)
+
+
+class Envelope:
+    """Fields that all objects of one answer have in common."""
+
+    def __init__(self, prefix: str, kind: str, model: str) -> None:
+        self._common: dict[str, object] = {
+            "id": f"{prefix}-{uuid.uuid4().hex}",
+            "object": kind,
+            "created": int(time.time()),
+            "model": model,
+        }
+
+    def of(self, choices: Sequence[dict[str, object]], **more: object) -> dict[str, object]:
+        """Return an object with these choices."""
+        return {**self._common, "choices": list(choices), **more}
+
+
+def usage(streams: Sequence[AnswerStream]) -> dict[str, object]:
+    """Return how many tokens were read and written; those of a prompt count once for all answers.
+
+    `cached_tokens` were known from other requests.
+    """
+    prompt = sum(stream.prompt_tokens for stream in streams)
+    new = sum(len(text.tokens) for stream in streams for text in stream.texts)
+    cached = sum(stream.cached_tokens for stream in streams)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": new,
+        "total_tokens": prompt + new,
+        "prompt_tokens_details": {"cached_tokens": cached},
+    }

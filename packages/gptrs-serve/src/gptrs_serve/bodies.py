@@ -1,0 +1,136 @@
+"""The bodies of requests: every field that is read; any other is refused."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from gptrs_serve.problems import RequestError
+
+Count = Annotated[int, Meta(ge=1)]
+Penalty = Annotated[float, Meta(ge=-2, le=2)]
+Bias = Annotated[float, Meta(ge=-100, le=100)]
+Token = Annotated[int, Meta(ge=0)]
+Tokens = list[Token]
+
+
+class StreamOptions(Struct, forbid_unknown_fields=True):
+    """Things that a stream tells besides."""
+
+    include_usage: bool = False
+    include_obfuscation: Literal[False] = False
+
+
+class Generating(Struct, forbid_unknown_fields=True, kw_only=True):
+    """Fields that chat and plain completions share.
+
+    Fields of OpenAI that would change nothing here are taken as long as they ask for nothing.
+    """
+
+    model: str | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] = 1
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0)] | None = None
+    min_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    seed: Annotated[int, Meta(ge=0)] | None = None
+    stop: str | Annotated[list[str], Meta(max_length=16)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
+    logit_bias: dict[str, Bias] | None = None
+    ignore_eos: bool = False
+    priority: Annotated[int, Meta(ge=-100, le=100)] = 0
+    user: str | None = None
+
+
+class CompletionBody(Generating, kw_only=True):
+    """`/v1/completions`."""
+
+    prompt: str | Annotated[list[Token | str | Tokens], Meta(min_length=1, max_length=1024)]
+    max_tokens: Annotated[int, Meta(ge=0)] | None = 16
+    logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    echo: bool = False
+    best_of: int | None = None
+    suffix: Literal[""] | None = None
+
+
+class Part(Struct, forbid_unknown_fields=True):
+    """A part of a message; text alone is read."""
+
+    type: Literal["text"]
+    text: str
+
+
+class ChatBody(Generating, kw_only=True):
+    """`/v1/chat/completions`. Messages are read by the template of the model."""
+
+    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    max_tokens: Count | None = None
+    max_completion_tokens: Count | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    tools: Annotated[list[object], Meta(max_length=0)] | None = None
+    tool_choice: Literal["none", "auto"] | None = None
+    parallel_tool_calls: bool | None = None
+    response_format: dict[str, Literal["text"]] | None = None
+    store: Literal[False] | None = None
+    metadata: dict[str, str] | None = None
+    modalities: list[Literal["text"]] | None = None
+    service_tier: Literal["auto", "default"] | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+
+
+class EmbeddingBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`/v1/embeddings`."""
+
+    input: str | Annotated[list[str], Meta(min_length=1, max_length=2048)]
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    user: str | None = None
+
+
+class TokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`/tokenize`: a text, or messages as the template of the model renders them."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: list[dict[str, Any]] | None = None
+    add_special_tokens: bool = True
+
+
+class DetokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`/detokenize`."""
+
+    tokens: Tokens
+    model: str | None = None
+
+
+Body = TypeVar("Body")
+
+
+def decoded(data: bytes, kind: type[Body]) -> Body:
+    """Return a body; RequestError says which field is wrong."""
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.ValidationError as error:
+        message, _, place = str(error).partition(" - at `$")
+        param = place.rstrip("`").lstrip(".") or None
+        if "unknown field" in message:
+            param = message.split("`")[1]
+            raise RequestError(
+                f"`{param}` is not a parameter that this server supports",
+                param=param,
+                code="unsupported_parameter",
+            ) from error
+        where = f"`{param}`: " if param else ""
+        raise RequestError(f"{where}{message}", param=param, code="invalid_value") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RequestError(f"the body is not JSON: {error}", code="invalid_json") from error
+    except RecursionError as error:
+        raise RequestError("the body is nested too deeply", code="invalid_json") from error

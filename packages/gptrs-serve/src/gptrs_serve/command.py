@@ -1,0 +1,192 @@
+"""`gptrs serve`: load models, and answer until told to stop."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+import uvicorn
+from starlette.applications import Starlette
+
+from gptrs.api import UsageError
+from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.serving.engine import MOST_REQUESTS, MOST_RUNNING, Engine
+from gptrs_serve.app import Access, new_app
+from gptrs_serve.guard import LOCAL_HOSTS
+from gptrs_serve.served import Served
+
+KEY_VARIABLE: Final = "GPTRS_SERVE_API_KEY"
+_LOCAL: Final = ("127.0.0.1", "::1", "localhost")
+_IDLE_S: Final = 30
+_MOST_HEADER_BYTES: Final = 65_536
+
+
+_Models = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[NAME=]MODEL...",
+        help="Models and the names that clients call them by; the bundled one without any.",
+    ),
+]
+_Host = Annotated[
+    str, typer.Option("--host", metavar="ADDRESS", help="0.0.0.0 is open to the network.")
+]
+_Port = Annotated[
+    int, typer.Option("--port", metavar="N", min=0, max=65535, help="0 takes a free one.")
+]
+_KeyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--api-key-file",
+        metavar="FILE",
+        help=f"Answer those alone who send one of these keys, one a line; also {KEY_VARIABLE}.",
+    ),
+]
+_Cors = Annotated[
+    list[str] | None,
+    typer.Option("--cors", metavar="ORIGIN", help="Let pages of this site ask; repeatable."),
+]
+_Backend = Annotated[
+    str | None, typer.Option("--backend", metavar="NAME", help="Run the models on it.")
+]
+_Threads = Annotated[
+    int | None, typer.Option("--threads", metavar="N", min=1, help="Threads of the backend.")
+]
+_MostRunning = Annotated[
+    int, typer.Option("--most-running", metavar="N", min=1, help="Answers written at once.")
+]
+_MostRequests = Annotated[
+    int, typer.Option("--most-requests", metavar="N", min=1, help="Beyond them clients get a 429.")
+]
+_MostOutput = Annotated[
+    int, typer.Option("--most-output", metavar="N", min=1, help="Tokens of an answer.")
+]
+_CacheBudget = Annotated[
+    str | None,
+    typer.Option("--cache-budget", metavar="SIZE", help="Memory of the key/value cache: 2GB."),
+]
+_DrainSeconds = Annotated[
+    int,
+    typer.Option(
+        "--drain-seconds", metavar="N", min=0, help="Time that answers have after SIGTERM."
+    ),
+]
+
+
+def serve(
+    models: _Models = None,
+    *,
+    host: _Host = "127.0.0.1",
+    port: _Port = 8000,
+    api_key_file: _KeyFile = None,
+    cors: _Cors = None,
+    backend: _Backend = None,
+    threads: _Threads = None,
+    most_running: _MostRunning = MOST_RUNNING,
+    most_requests: _MostRequests = MOST_REQUESTS,
+    most_output: _MostOutput = 2048,
+    cache_budget: _CacheBudget = None,
+    drain_seconds: _DrainSeconds = 30,
+) -> None:
+    """Answer the clients of OpenAI's API.
+
+    There are /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models, /tokenize,
+    /detokenize, /health and /metrics, and a page to chat on at /.
+    """
+    keys = _keys(api_key_file)
+    with _listener(host, port) as listener:
+        loaded = _loaded(models or ["demo"], backend, threads)
+        writers = {name: m for name, m in loaded.items() if "causal_lm" in m.capabilities}
+        engine = None
+        if writers:
+            engine = Engine(
+                writers,
+                token_budget=max(256, 2 * most_running),
+                most_running=most_running,
+                most_requests=most_requests,
+                cache_budget=cache_budget,
+            )
+        hosts = LOCAL_HOSTS if host in _LOCAL else ()
+        access = Access(keys=keys, hosts=hosts, origins=cors or ())
+        app = new_app(Served(loaded, engine, most_output), access)
+        _tell(listener, loaded, is_open=host not in _LOCAL and not keys)
+        _run(app, listener, drain_seconds)
+
+
+def _tell(listener: socket.socket, names: Iterable[str], *, is_open: bool) -> None:
+    address, port = listener.getsockname()[:2]
+    shown = f"[{address}]" if ":" in address else address
+    print(f"serving {', '.join(names)} at http://{shown}:{port}", file=sys.stderr, flush=True)
+    if is_open:
+        print("warning: anyone who reaches this address may ask: no API key", file=sys.stderr)
+
+
+def _run(app: Starlette, listener: socket.socket, drain_seconds: int) -> None:
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_IDLE_S,
+        timeout_graceful_shutdown=drain_seconds,
+        h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
+        http="h11",
+        ws="none",
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def _keys(file: Path | None) -> list[str]:
+    """Return the keys of the variable and of `file`; UsageError for a file without any."""
+    keys = [key for key in [os.environ.get(KEY_VARIABLE, "").strip()] if key]
+    if file is None:
+        return keys
+    try:
+        lines = file.read_text("utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"--api-key-file: `{file}` cannot be read: {error}") from error
+    found = [line.strip() for line in lines if line.strip()]
+    if not found:
+        raise UsageError(f"--api-key-file: `{file}` has no key", hint="write one on each line")
+    return [*keys, *found]
+
+
+def _listener(host: str, port: int) -> socket.socket:
+    """Return a socket that listens; UsageError if the address cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise UsageError(
+            f"{host} port {port} cannot be listened on: {error.strerror or error}",
+            hint="give another --port or --host",
+        ) from error
+    return listener
+
+
+def _loaded(
+    models: Sequence[str], backend: str | None, threads: int | None
+) -> dict[str, LoadedModel]:
+    """Return the models by name; UsageError for two of one name, or one that serves nothing."""
+    loaded: dict[str, LoadedModel] = {}
+    for given in models:
+        name, separator, path = given.partition("=")
+        model = load_model(path if separator else given, backend, threads)
+        name = name if separator else model.name
+        if name in loaded or not name:
+            raise UsageError(
+                f"two models are called `{name}`" if name else f"`{given}` names no model",
+                hint="write NAME=MODEL",
+            )
+        if not {"causal_lm", "text_embedder"} & set(model.capabilities):
+            raise UsageError(f"`{name}` neither writes nor embeds texts")
+        loaded[name] = model
+    return loaded

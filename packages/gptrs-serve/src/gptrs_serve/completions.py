@@ -1,0 +1,219 @@
+"""`/v1/completions`: continuations of prompts, whole or as a stream."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Sequence
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from gptrs.quick_dataclass import dataclass
+from gptrs.runtime.generation.generate import TokenScores
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.serving.answers import AnswerStream, Piece
+from gptrs_serve.answers import Envelope, finish_reason, usage
+from gptrs_serve.bodies import CompletionBody
+from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, while_connected
+from gptrs_serve.metrics import Metrics
+from gptrs_serve.requests import options_of, prompts_of, require_fitting
+from gptrs_serve.served import Served
+from gptrs_serve.token_texts import TokenTexts
+
+
+@dataclass(frozen=True)
+class _Prompt:
+    """A prompt, its answers if any are asked for, and what is echoed of it."""
+
+    tokens: list[int]
+    stream: AnswerStream | None
+    text: str
+    scores: list[TokenScores | None] | None
+
+
+async def completions(
+    request: Request, body: CompletionBody, served: Served, metrics: Metrics
+) -> Response:
+    """Continue each prompt; errors are those of the engine, and RequestError."""
+    require_fitting(body)
+    name, model = served.named(body.model, "causal_lm")
+    prompts: list[_Prompt] = []
+
+    def cancel() -> None:
+        for prompt in prompts:
+            if prompt.stream is not None:
+                prompt.stream.cancel()
+
+    try:
+        for given in prompts_of(body):
+            prompts.append(await _asked(body, name, model, given, served))
+    except BaseException:
+        cancel()
+        raise
+    texts = served.texts_of(name)
+    if body.stream:
+        return EventStream(_events(body, name, prompts, metrics, texts), cancel)
+    return await _whole(request, body, name, prompts, metrics, texts)
+
+
+async def _asked(
+    body: CompletionBody, name: str, model: LoadedModel, given: str | list[int], served: Served
+) -> _Prompt:
+    """Submit a prompt, once its own tokens have been scored where that is asked for."""
+    options = options_of(body, model, body.logprobs)
+    tokens = await served.tokens(model, given)
+    text, scores = "", None
+    if body.echo:
+        text = given if isinstance(given, str) else _decoded(model, tokens)
+        if body.logprobs is not None:
+            scores = await served.prompt_scores(model, tokens, body.logprobs)
+    if body.max_tokens == 0:
+        return _Prompt(tokens, None, text, scores)
+    stream = served.submit(
+        name,
+        tokens,
+        options,
+        max_tokens=served.most_tokens(model, len(tokens), body.max_tokens),
+        answers=body.n,
+        priority=body.priority,
+    )
+    return _Prompt(tokens, stream, text, scores)
+
+
+def _decoded(model: LoadedModel, tokens: Sequence[int]) -> str:
+    return model.tokenizer.decode(tokens, special=True) if model.has_tokenizer else ""
+
+
+async def _whole(
+    request: Request,
+    body: CompletionBody,
+    name: str,
+    prompts: Sequence[_Prompt],
+    metrics: Metrics,
+    texts: TokenTexts,
+) -> Response:
+    streams = [prompt.stream for prompt in prompts if prompt.stream is not None]
+
+    async def read(stream: AnswerStream) -> None:
+        async for _ in metrics.measured(stream):
+            pass
+
+    async def read_all() -> None:
+        await asyncio.gather(*(read(stream) for stream in streams))
+
+    def cancel_all() -> None:
+        for stream in streams:
+            stream.cancel()
+
+    await while_connected(request, read_all(), cancel_all)
+    if any(not text.ended for stream in streams for text in stream.texts):
+        return Response(status_code=CLOSED_BY_CLIENT)
+    choices: list[dict[str, object]] = []
+    for prompt in prompts:
+        choices.extend(_choices(body, prompt, texts, len(choices)))
+    envelope = Envelope("cmpl", "text_completion", name)
+    return JSONResponse(envelope.of(choices, usage=_usage(prompts)))
+
+
+def _choices(
+    body: CompletionBody, prompt: _Prompt, texts: TokenTexts, first: int
+) -> list[dict[str, object]]:
+    """Return the choices of one prompt."""
+    echoed = prompt.tokens if body.echo else []
+    if prompt.stream is None:
+        scores = None if prompt.scores is None else texts.completion(prompt.scores, echoed, 0)
+        return [_choice(first + n, prompt.text, scores, "length") for n in range(body.n)]
+    choices: list[dict[str, object]] = []
+    for made in prompt.stream.generations:
+        scores = None
+        if made.logprobs is not None:
+            of_all = [*(prompt.scores or []), *made.logprobs]
+            scores = texts.completion(of_all, [*echoed, *made.token_ids], 0)
+        reason = finish_reason(made.finish_reason)
+        text = prompt.text + made.text
+        choices.append(_choice(first + len(choices), text, scores, reason))
+    return choices
+
+
+def _choice(index: int, text: str, logprobs: object, reason: str | None) -> dict[str, object]:
+    return {"index": index, "text": text, "logprobs": logprobs, "finish_reason": reason}
+
+
+def _usage(prompts: Sequence[_Prompt]) -> dict[str, object]:
+    told = usage([prompt.stream for prompt in prompts if prompt.stream is not None])
+    scored = sum(len(prompt.tokens) for prompt in prompts if prompt.stream is None)
+    for name in ("prompt_tokens", "total_tokens"):
+        count = told[name]
+        assert isinstance(count, int)
+        told[name] = count + scored
+    return told
+
+
+async def _events(
+    body: CompletionBody,
+    name: str,
+    prompts: Sequence[_Prompt],
+    metrics: Metrics,
+    texts: TokenTexts,
+) -> AsyncGenerator[dict[str, object]]:
+    """Yield the chunks of all prompts as they come: what is echoed first."""
+    envelope = Envelope("cmpl", "text_completion", name)
+    with_usage = body.stream_options is not None and body.stream_options.include_usage
+    more: dict[str, object] = {"usage": None} if with_usage else {}
+    offsets: dict[int, int] = {}
+    for number, prompt in enumerate(prompts):
+        for index in range(number * body.n, (number + 1) * body.n):
+            offsets[index] = len(prompt.text)
+            if body.echo:
+                scores = None
+                if prompt.scores is not None:
+                    scores = texts.completion(prompt.scores, prompt.tokens, 0)
+                reason = None if prompt.stream else "length"
+                yield envelope.of([_choice(index, prompt.text, scores, reason)], **more)
+    async for number, piece in _merged(prompts, metrics):
+        index = number * body.n + piece.index
+        scores = None
+        if body.logprobs is not None:
+            scores = texts.completion(piece.scores, piece.tokens, offsets[index])
+        offsets[index] += len(piece.text)
+        reason = finish_reason(piece.finish_reason)
+        if piece.text or scores or reason:
+            yield envelope.of([_choice(index, piece.text, scores, reason)], **more)
+    if with_usage:
+        yield envelope.of([], usage=_usage(prompts))
+
+
+async def _merged(
+    prompts: Sequence[_Prompt], metrics: Metrics
+) -> AsyncGenerator[tuple[int, Piece]]:
+    """Yield the pieces of all prompts as they come, with the number of the prompt."""
+    arrived: asyncio.Queue[tuple[int, Piece] | None] = asyncio.Queue()
+
+    async def read(number: int, stream: AnswerStream) -> None:
+        try:
+            async for piece in metrics.measured(stream):
+                arrived.put_nowait((number, piece))
+        finally:
+            arrived.put_nowait(None)
+
+    tasks = [
+        asyncio.create_task(read(number, prompt.stream))
+        for number, prompt in enumerate(prompts)
+        if prompt.stream is not None
+    ]
+    try:
+        ended = 0
+        while ended < len(tasks):
+            found = await arrived.get()
+            if found is None:
+                ended += 1
+            else:
+                yield found
+        for task in tasks:
+            await task
+    finally:
+        for task in tasks:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task

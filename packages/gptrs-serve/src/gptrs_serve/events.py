@@ -1,0 +1,92 @@
+"""Streams of server-sent events, and whole answers, that end when the client goes away."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from gptrs_serve.problems import problem_of
+
+_DONE = b"data: [DONE]\n\n"
+CLOSED_BY_CLIENT = 499
+Whole = TypeVar("Whole")
+
+
+class EventStream(Response):
+    """Objects as events, one by one, and `[DONE]`; an error is an event, too.
+
+    `events` is closed when the client goes away, which it is to take as a cancellation.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        events: AsyncGenerator[dict[str, object]],
+        ended: Callable[[], None],
+    ) -> None:
+        super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+        self._events = events
+        self._ended = ended
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events while the client listens."""
+        sending = asyncio.ensure_future(self._send(send))
+        gone = asyncio.ensure_future(_disconnected(receive))
+        try:
+            await asyncio.wait([sending, gone], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (sending, gone):
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, OSError):
+                    await task
+            await self._events.aclose()
+            self._ended()
+
+    async def _send(self, send: Send) -> None:
+        headers = self.raw_headers
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        try:
+            async for event in self._events:
+                await _send_body(send, b"data: " + msgspec.json.encode(event) + b"\n\n")
+        except Exception as error:
+            if isinstance(error, OSError):  # the client has gone
+                raise
+            body = msgspec.json.encode(problem_of(error).body())
+            await _send_body(send, b"data: " + body + b"\n\n")
+        await send({"type": "http.response.body", "body": _DONE, "more_body": False})
+
+
+async def _send_body(send: Send, data: bytes) -> None:
+    await send({"type": "http.response.body", "body": data, "more_body": True})
+
+
+async def _disconnected(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def while_connected(
+    request: Request, whole: Awaitable[Whole], cancel: Callable[[], None]
+) -> Whole | None:
+    """Return what `whole` gives; None, after `cancel`, if the client goes away before."""
+    working = asyncio.ensure_future(whole)
+    gone = asyncio.ensure_future(_disconnected(request.receive))
+    try:
+        await asyncio.wait([working, gone], return_when=asyncio.FIRST_COMPLETED)
+        return working.result() if working.done() else None
+    finally:
+        if not working.done():
+            cancel()
+        for task in (working, gone):
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError, Exception):
+                await task

@@ -1,0 +1,104 @@
+"""The smaller routes: embeddings, tokens, the models that there are."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+
+import numpy as np
+from starlette.responses import JSONResponse, Response
+
+from gptrs.runtime.load import LoadedModel
+from gptrs_serve.bodies import DetokenizeBody, EmbeddingBody, TokenizeBody
+from gptrs_serve.problems import RequestError
+from gptrs_serve.served import Served
+
+
+async def embeddings(body: EmbeddingBody, served: Served) -> Response:
+    """Return a vector for each text."""
+    name, model = served.named(body.model, "text_embedder")
+    texts = [body.input] if isinstance(body.input, str) else body.input
+    vectors = await served.vectors(model, texts)
+    counts = await asyncio.to_thread(lambda: [len(model.tokenizer.encode(t)) for t in texts])
+    data = [
+        {
+            "object": "embedding",
+            "index": index,
+            "embedding": _encoded(vector) if body.encoding_format == "base64" else vector.tolist(),
+        }
+        for index, vector in enumerate(vectors)
+    ]
+    read = {"prompt_tokens": sum(counts), "total_tokens": sum(counts)}
+    return JSONResponse({"object": "list", "data": data, "model": name, "usage": read})
+
+
+def _encoded(vector: np.ndarray) -> str:
+    return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+
+
+async def tokenize(body: TokenizeBody, served: Served) -> Response:
+    """Return the tokens of a text, or of messages as the template renders them."""
+    _, model = _reader(body.model, served)
+    if (body.prompt is None) == (body.messages is None):
+        raise RequestError("give either `prompt` or `messages`", param="prompt")
+    if body.messages is not None:
+        tokens = await served.tokens(model, body.messages)
+    else:
+        text, special = body.prompt or "", body.add_special_tokens
+        tokens = await asyncio.to_thread(lambda: model.tokenizer.encode(text, special=special))
+    length = model.token_reader().context_length
+    return JSONResponse({"count": len(tokens), "max_model_len": length, "tokens": tokens})
+
+
+async def detokenize(body: DetokenizeBody, served: Served) -> Response:
+    """Return the text of tokens."""
+    _, model = _reader(body.model, served)
+    most = model.token_reader().vocab_size
+    for token in body.tokens:
+        if token >= most:
+            raise RequestError(
+                f"token {token} is not in the vocabulary of {most} tokens", param="tokens"
+            )
+    text = await asyncio.to_thread(lambda: model.tokenizer.decode(body.tokens, special=True))
+    return JSONResponse({"prompt": text})
+
+
+def _reader(name: str | None, served: Served) -> tuple[str, LoadedModel]:
+    if name is None:
+        name = next(iter(served.models))
+    capability = "causal_lm"
+    known = served.models.get(name)
+    if known is not None and "causal_lm" not in known.capabilities:
+        capability = "text_embedder"
+    return served.named(name, capability)
+
+
+def listed_models(served: Served) -> Response:
+    """Return the models that there are."""
+    return JSONResponse(
+        {"object": "list", "data": [_model(name, served) for name in served.models]}
+    )
+
+
+def one_model(name: str, served: Served) -> Response:
+    """Return one model; RequestError if there is none of the name."""
+    if name not in served.models:
+        raise RequestError(
+            f"there is no model called {name[:80]!r}",
+            status=404,
+            param="model",
+            code="model_not_found",
+        )
+    return JSONResponse(_model(name, served))
+
+
+def _model(name: str, served: Served) -> dict[str, object]:
+    model = served.models[name]
+    return {
+        "id": name,
+        "object": "model",
+        "created": served.created,
+        "owned_by": "gptrs",
+        "max_model_len": model.token_reader().context_length,
+        "capabilities": sorted(model.capabilities),
+    }

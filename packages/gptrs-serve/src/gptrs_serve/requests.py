@@ -1,0 +1,125 @@
+"""Options and prompts of the engine, out of the bodies of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+import numpy as np
+
+from gptrs.runtime.generation.generate import GenerationOptions
+from gptrs.runtime.generation.model_settings import configured_sampling
+from gptrs.runtime.load import LoadedModel
+from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, Part
+from gptrs_serve.problems import RequestError
+
+
+class LogitBias:
+    """A logits processor that adds to the logits of some tokens; -100 bans one."""
+
+    def __init__(self, biases: Mapping[str, float], vocab_size: int) -> None:
+        """Read OpenAI's `logit_bias`; RequestError for what is no token of the model."""
+        for name in biases:
+            if not (name.isascii() and name.isdigit() and int(name) < vocab_size):
+                raise RequestError(
+                    f"`logit_bias` names tokens by their numbers below {vocab_size}, got"
+                    f" {name[:40]!r}",
+                    param="logit_bias",
+                )
+        self._tokens = np.array([int(name) for name in biases], np.int64)
+        values = np.array(list(biases.values()), np.float32)
+        self._biases = np.where(values <= -100, -np.inf, values).astype(np.float32)
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Add the biases."""
+        logits[self._tokens] += self._biases
+        return logits
+
+
+def options_of(body: Generating, model: LoadedModel, logprobs: int | None) -> GenerationOptions:
+    """Return the options of a request but for `max_tokens`.
+
+    What it leaves open is as generation_config.json says, where that samples, else as OpenAI has
+    it: temperature 1, all tokens. RequestError and UsageError for what the model does not take.
+    """
+    settings = model.generation_config
+    temperature = body.temperature
+    if temperature is None and not settings.get("do_sample"):
+        temperature = 1.0
+    sampling = configured_sampling(
+        settings,
+        temperature=temperature,
+        top_k=body.top_k,
+        top_p=body.top_p,
+        min_p=body.min_p,
+        seed=body.seed,
+        repetition_penalty=body.repetition_penalty,
+        presence_penalty=body.presence_penalty or 0.0,
+        frequency_penalty=body.frequency_penalty or 0.0,
+    )
+    stop = [body.stop] if isinstance(body.stop, str) else body.stop or []
+    vocab_size = model.causal_lm().vocab_size
+    bias = [LogitBias(body.logit_bias, vocab_size)] if body.logit_bias else []
+    return GenerationOptions(
+        sampling=sampling,
+        stop=tuple(stop),
+        ignore_eos=body.ignore_eos,
+        logprobs=logprobs,
+        logits_processors=bias,
+    )
+
+
+def chat_logprobs(body: ChatBody) -> int | None:
+    """Return how many likeliest tokens a chat asks for, None for no log-probabilities."""
+    if body.top_logprobs is not None and not body.logprobs:
+        raise RequestError("`top_logprobs` needs `logprobs`", param="top_logprobs")
+    return (body.top_logprobs or 0) if body.logprobs else None
+
+
+def chat_max_tokens(body: ChatBody) -> int | None:
+    """Return how many tokens an answer of a chat may have; None where the request does not say."""
+    if body.max_tokens and body.max_completion_tokens:
+        raise RequestError(
+            "`max_tokens` and `max_completion_tokens` exclude each other", param="max_tokens"
+        )
+    return body.max_completion_tokens or body.max_tokens
+
+
+def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
+    """Return the messages with their parts joined to texts; RequestError for other parts."""
+    return [_message(number, message) for number, message in enumerate(body.messages)]
+
+
+def _message(number: int, message: dict[str, Any]) -> dict[str, Any]:
+    content: object = message.get("content")
+    if not isinstance(content, list):
+        return message
+    try:
+        parts = msgspec.convert(cast("list[object]", content), list[Part])
+    except msgspec.ValidationError as error:
+        raise RequestError(
+            f"message {number} has a part that is not text: {error}", param="messages"
+        ) from error
+    return {**message, "content": "".join(part.text for part in parts)}
+
+
+def prompts_of(body: CompletionBody) -> list[str | list[int]]:
+    """Return the prompts of a completion, one or several."""
+    prompt = body.prompt
+    if isinstance(prompt, str):
+        return [prompt]
+    kinds = {type(part) for part in prompt}
+    if len(kinds) > 1:
+        raise RequestError("`prompt` mixes texts, tokens and lists of tokens", param="prompt")
+    if kinds == {int}:
+        return [cast("list[int]", prompt)]
+    return cast("list[str | list[int]]", prompt)
+
+
+def require_fitting(body: CompletionBody) -> None:
+    """RequestError for fields of a completion that do not go together."""
+    if body.best_of is not None and body.best_of != body.n:
+        raise RequestError("`best_of` other than `n` is not supported", param="best_of")
+    if body.max_tokens == 0 and not body.echo:
+        raise RequestError("`max_tokens` may be 0 with `echo` only", param="max_tokens")

@@ -1,0 +1,136 @@
+"""The models that are served, by name, and what each is asked for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from gptrs.quoting import listed
+from gptrs.runtime.embedding.embed import embed
+from gptrs.runtime.generation.generate import GenerationOptions, TokenScores
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.serving.answers import AnswerStream
+from gptrs.runtime.serving.engine import Engine
+from gptrs_serve.problems import RequestError
+from gptrs_serve.token_texts import TokenTexts
+
+
+class Served:
+    """Models by name: those that write texts, run by one engine, and those that embed texts."""
+
+    def __init__(
+        self,
+        models: Mapping[str, LoadedModel],
+        engine: Engine | None,
+        most_output: int,
+    ) -> None:
+        self.models = dict(models)
+        self.created = int(time.time())
+        self.engine = engine
+        self._most_output = most_output
+        self._texts = {name: TokenTexts(model) for name, model in self.models.items()}
+        self._embedding = threading.Lock()
+
+    @cached_property
+    def _default(self) -> dict[str, str]:
+        """The first model of each capability."""
+        found: dict[str, str] = {}
+        for name, model in self.models.items():
+            for capability in model.capabilities:
+                found.setdefault(capability, name)
+        return found
+
+    def named(self, name: str | None, capability: str) -> tuple[str, LoadedModel]:
+        """Return a model of a capability, the first one without a name; RequestError if none."""
+        chosen = self._default.get(capability) if name is None else name
+        if chosen is None or chosen not in self.models:
+            shown = "" if name is None else f" called {name[:80]!r}"
+            raise RequestError(
+                f"there is no model{shown}; there are {listed(self.models, 8)}",
+                status=404,
+                param="model",
+                code="model_not_found",
+            )
+        model = self.models[chosen]
+        if capability not in model.capabilities:
+            raise RequestError(
+                f"`{chosen}` cannot do this: it offers {', '.join(sorted(model.capabilities))}",
+                param="model",
+                code="model_not_supported",
+            )
+        return chosen, model
+
+    def texts_of(self, name: str) -> TokenTexts:
+        """Return the texts of the tokens of a model."""
+        return self._texts[name]
+
+    async def tokens(
+        self, model: LoadedModel, prompt: str | list[int] | list[dict[str, Any]]
+    ) -> list[int]:
+        """Return the tokens of a prompt; UsageError and ModelError as of `prompt_tokens`."""
+        return await asyncio.to_thread(model.prompt_tokens, prompt)
+
+    def most_tokens(self, model: LoadedModel, prompt: int, asked: int | None) -> int:
+        """Return how many tokens may follow a prompt: those asked for, else what there is room for.
+
+        RequestError if more are asked for than the server allows.
+        """
+        if asked is None:
+            return max(1, min(self._most_output, model.causal_lm().context_length - prompt))
+        if asked > self._most_output:
+            raise RequestError(
+                f"this server writes {self._most_output} tokens at most, asked for {asked}",
+                param="max_tokens",
+            )
+        return asked
+
+    def submit(
+        self,
+        name: str,
+        tokens: Sequence[int],
+        options: GenerationOptions,
+        *,
+        max_tokens: int,
+        answers: int,
+        priority: int,
+    ) -> AnswerStream:
+        """Ask the engine; errors are those of `Engine.submit`."""
+        assert self.engine is not None  # some model writes texts
+        return self.engine.submit(
+            tokens,
+            options,
+            model=name,
+            max_tokens=max_tokens,
+            answers=answers,
+            priority=priority,
+        )
+
+    async def prompt_scores(
+        self, model: LoadedModel, tokens: Sequence[int], count: int
+    ) -> list[TokenScores | None]:
+        """Return the scores of each token of a prompt after those before it; the first has none."""
+
+        def work() -> list[TokenScores | None]:
+            logits = model.forward(np.array([tokens]))[0]
+            scores = (
+                TokenScores.of(row, token, count)
+                for row, token in zip(logits[:-1], tokens[1:], strict=True)
+            )
+            return [None, *scores]
+
+        return await asyncio.to_thread(work)
+
+    async def vectors(self, model: LoadedModel, texts: Sequence[str]) -> np.ndarray:
+        """Return the vector of each text, f32 [N, D]; one request at a time."""
+
+        def work() -> np.ndarray:
+            with self._embedding:
+                return embed(model, texts)
+
+        return await asyncio.to_thread(work)

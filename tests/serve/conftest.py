@@ -1,0 +1,48 @@
+"""A server on a port of its own, with a tiny model that chats, and the client of OpenAI."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+
+from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.serving.engine import Engine
+from gptrs_serve.app import Access, new_app
+from gptrs_serve.served import Served
+from runtime.serving_models import eventually
+from runtime.tiny_chat import save_tiny_chat
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
+    return load_model(save_tiny_chat(tmp_path_factory.mktemp("serve") / "tiny"), backend="ref")
+
+
+@contextmanager
+def serving(models, access=None, most_output=100, **engine) -> Iterator[tuple[str, Any]]:
+    """Serve on a free port; the address, and the engine."""
+    writers = {name: m for name, m in models.items() if "causal_lm" in m.capabilities}
+    made = Engine(writers, **engine) if writers else None
+    app = new_app(Served(models, made, most_output), access or Access())
+    config = uvicorn.Config(app, port=0, log_level="warning", ws="none", http="h11")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        eventually(lambda: server.started)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}", made
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+@pytest.fixture(scope="session")
+def address(model) -> Iterator[str]:
+    with serving({"tiny": model}) as (address, _):
+        yield address

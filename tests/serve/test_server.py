@@ -1,0 +1,203 @@
+"""The server besides OpenAI's forms: who may ask, limits, clients that go away, the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gptrs.runtime.load import load_model
+from gptrs_serve.app import Access
+from gptrs_serve.guard import LOCAL_HOSTS
+from runtime.serving_models import eventually
+from runtime.tiny_bert import save_tiny_bert
+from serve.conftest import serving
+
+httpx = pytest.importorskip("httpx", reason="the HTTP client httpx is not installed")
+LONG = {"model": "tiny", "prompt": "the cat", "max_tokens": 100, "ignore_eos": True}
+
+
+def cache_of(engine):
+    return engine._lanes["tiny"]._cache
+
+
+def post(address, path, body, **headers):
+    return httpx.post(f"{address}{path}", json=body, headers=headers, timeout=60)
+
+
+def test_tokens_there_and_back(address, model):
+    tokens = post(address, "/tokenize", {"prompt": "für Elise"}).json()
+    assert tokens["tokens"] == model.tokenizer.encode("für Elise")
+    assert (tokens["count"], tokens["max_model_len"]) == (len(tokens["tokens"]), 256)
+    assert post(address, "/detokenize", {"tokens": tokens["tokens"]}).json() == {
+        "prompt": "für Elise"
+    }
+    messages = [{"role": "user", "content": "hi"}]
+    rendered = post(address, "/tokenize", {"messages": messages}).json()["tokens"]
+    assert rendered == model.prompt_tokens(messages)
+    assert post(address, "/detokenize", {"tokens": [10**6]}).status_code == 400
+
+
+def test_health_and_metrics(address):
+    assert httpx.get(f"{address}/health").json() == {"status": "ok"}
+    before = post(address, "/v1/completions", {**LONG, "max_tokens": 3}).json()["usage"]
+    assert before["completion_tokens"] == 3
+    text = httpx.get(f"{address}/metrics").text
+    assert 'gptrs_requests_total{path="/v1/completions",status="200"}' in text
+    assert "gptrs_texts_running 0.0" in text
+    assert "gptrs_first_token_seconds_bucket" in text
+
+
+@pytest.mark.parametrize(
+    ("content", "headers", "status", "message"),
+    [
+        (b"{", {}, 400, "the body is not JSON"),
+        (b'{"prompt": ' + b"[" * 5000, {}, 400, "`prompt[0][0]`: Expected `int`"),
+        (b"{}", {"Content-Type": "text/plain"}, 415, "send `Content-Type: application/json`"),
+        (b" " * 5_000_000, {}, 413, "the body has more than 4000000 bytes"),
+        (b'{"prompt": [1, "a"]}', {}, 400, "`prompt` mixes texts, tokens"),
+        (b'{"prompt": "a", "suffix": "b"}', {}, 400, "`suffix`: Invalid enum value"),
+        (b'{"prompt": "a", "n": 2, "best_of": 3}', {}, 400, "`best_of` other than `n`"),
+        (b'{"prompt": [999999]}', {}, 400, "token 999999 is not in the vocabulary"),
+    ],
+)
+def test_bodies_that_are_refused(address, content, headers, status, message):
+    sent = {"Content-Type": "application/json", **headers}
+    told = httpx.post(f"{address}/v1/completions", content=content, headers=sent)
+    assert told.status_code == status
+    error = told.json()["error"]
+    assert message in error["message"]
+    assert set(error) == {"message", "type", "param", "code"}
+
+
+def test_paths_and_methods_that_there_are_not(address):
+    assert httpx.get(f"{address}/v1/nothing").json()["error"]["code"] == "not_found"
+    assert httpx.get(f"{address}/v1/completions").status_code == 405
+
+
+def test_keys_hosts_and_origins(model):
+    access = Access(keys=["one", "two"], hosts=LOCAL_HOSTS, origins=["https://app.example"])
+    with serving({"tiny": model}, access) as (address, _):
+        get = lambda path, **headers: httpx.get(f"{address}{path}", headers=headers)  # noqa: E731
+        assert get("/v1/models").status_code == 401
+        assert get("/v1/models", Authorization="Bearer three").status_code == 401
+        assert get("/v1/models", Authorization="Bearer two").status_code == 200
+        assert get("/health").status_code == 200
+        assert get("/health", Host="rebound.example").status_code == 403
+        told = get("/health", Origin="https://app.example")
+        assert told.headers["access-control-allow-origin"] == "https://app.example"
+        told = get("/health", Origin="https://other.example")
+        assert "access-control-allow-origin" not in told.headers
+
+
+def test_more_requests_than_it_takes_are_told_to_try_later(model):
+    body = {**LONG, "stream": True}
+    with serving({"tiny": model}, most_requests=1) as (address, engine):
+        with httpx.stream("POST", f"{address}/v1/completions", json=body) as one:
+            next(one.iter_lines())
+            with cache_of(engine).exclusive():  # no step ends meanwhile
+                told = post(address, "/v1/completions", LONG)
+        assert (told.status_code, told.headers["retry-after"]) == (429, "1")
+        eventually(lambda: engine.state().requests == 0)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_clients_that_go_away_leave_nothing(model, stream):
+    """Whether their request waits, is read, or is written."""
+    body = json.dumps({**LONG, "prompt": "the cat " * 40, "stream": stream}).encode()
+    with serving({"tiny": model}, most_running=2) as (address, engine):
+        port = int(address.rpartition(":")[2])
+        for number in range(12):
+            with socket.create_connection(("127.0.0.1", port)) as client:
+                head = (
+                    "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                    f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+                )
+                client.sendall(head.encode() + body)
+                time.sleep(0.004 * number)
+        eventually(lambda: engine.state().requests == 0)
+        assert engine.state().pages_held == 0
+        assert post(address, "/v1/completions", {**LONG, "max_tokens": 2}).status_code == 200
+
+
+def test_an_error_while_a_stream_is_written_is_an_event(model, monkeypatch):
+    body = {**LONG, "stream": True}
+    with (
+        serving({"tiny": model}) as (address, engine),
+        httpx.stream("POST", f"{address}/v1/completions", json=body) as one,
+    ):
+        lines = one.iter_lines()
+        next(lines)
+        monkeypatch.setattr(cache_of(engine), "run", None)  # the next step fails
+        events = [line for line in lines if line]
+    assert events[-1] == "data: [DONE]"
+    assert json.loads(events[-2].removeprefix("data: "))["error"]["type"] == "server_error"
+
+
+def test_embeddings(tmp_path, model):
+    import base64
+
+    import numpy as np
+
+    import gptrs
+
+    embedder = load_model(save_tiny_bert(tmp_path / "bert"), backend="ref")
+    with serving({"tiny": model, "bert": embedder}) as (address, _):
+        body = {"model": "bert", "input": ["the cat", "a dog"]}
+        told = post(address, "/v1/embeddings", body).json()
+        packed = post(address, "/v1/embeddings", {**body, "encoding_format": "base64"}).json()
+        assert post(address, "/v1/embeddings", {**body, "model": "tiny"}).status_code == 400
+        assert post(address, "/v1/completions", {**LONG, "model": "bert"}).status_code == 400
+    expected = gptrs.embed(embedder, ["the cat", "a dog"])
+    np.testing.assert_allclose([one["embedding"] for one in told["data"]], expected, rtol=1e-5)
+    decoded = np.frombuffer(base64.b64decode(packed["data"][1]["embedding"]), "<f4")
+    np.testing.assert_allclose(decoded, expected[1], rtol=1e-5)
+
+
+def test_the_command_serves_until_it_is_told_to_stop(model):
+    environment = {**os.environ, "GPTRS_SERVE_API_KEY": "secret"}
+    command = [sys.executable, "-m", "gptrs_cli", "serve", f"tiny={model.files.path}"]
+    process = subprocess.Popen(
+        [*command, "--port", "0", "--backend", "ref"],
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    with process:
+        try:
+            address = process.stderr.readline().split()[-1]
+            assert post(address, "/v1/completions", LONG).status_code == 401
+            key = {"Authorization": "Bearer secret"}
+            with httpx.stream(
+                "POST", f"{address}/v1/completions", json={**LONG, "stream": True}, headers=key
+            ) as answer:
+                lines = answer.iter_lines()
+                next(lines)
+                process.send_signal(signal.SIGTERM)
+                assert [line for line in lines if line][-1] == "data: [DONE]"  # not cut short
+            assert process.wait(20) in (0, -signal.SIGTERM)
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a=demo", "a=demo"], "two models are called `a`"),
+        (["--api-key-file", os.devnull], "has no key"),
+        (["--host", "203.0.113.1"], "cannot be listened on"),
+    ],
+)
+def test_refused_commands(capsys, words, message):
+    from gptrs.plugins.manager import configure
+    from gptrs_cli.main import main
+
+    configure()
+    assert main(["serve", *words, "--port", "0", "--backend", "ref"]) == 2
+    assert message in capsys.readouterr().err
