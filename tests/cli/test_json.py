@@ -13,6 +13,7 @@ from gptrs_cli.json_types.kinds import KINDS
 from gptrs_cli.terminal.json_result import as_line, schema_name
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_chat import save_tiny_chat
+from runtime.tiny_heads import save_tiny_head
 
 PROGRAM = """ptir.v0.5
 func @main(%x: f32[2]) -> f32[2] {
@@ -30,6 +31,10 @@ CASES = {
     "trace": ("trace", *IDS, "--logit-lens", 2, "--module", "h.0"),
     "trace.modules": ("trace", "--modules"),
     "embed": ("embed", "--text", "a", "--text", "b", "--similarity"),
+    "classify": ("classify", "--model", "nli", "--text", "a", "--pair", "the cat"),
+    "rank": ("rank", "--model", "ranker", "--query", "a", "--text", "b", "--text", "the cat"),
+    "tag": ("tag", "--model", "ner", "--text", "the cat", "--ignore", "none"),
+    "fill": ("fill", "--model", "words", "--text", "the [MASK] sat", "--top", 2),
     "tokenize": ("tokenize", "the cat"),
     "perplexity": ("perplexity", "the cat and the dog"),
     "run": ("run", "p.ptir", "--random-seed", 1),
@@ -70,6 +75,10 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("json")
     save_tiny_chat(folder / "tiny")
     save_tiny_bert(folder / "bert")
+    save_tiny_head(folder / "nli", "ForSequenceClassification", ("no", "yes"))
+    save_tiny_head(folder / "ranker", "ForSequenceClassification", ("score",))
+    save_tiny_head(folder / "ner", "ForTokenClassification", ("O", "B-PER"))
+    save_tiny_head(folder / "words", "ForMaskedLM")
     (folder / "p.ptir").write_text(PROGRAM)
     (folder / "prompts.jsonl").write_text('{"prompt": "the"}\n')
     return folder

@@ -21,7 +21,10 @@ from gptrs_cli.options.plain_values import take_plain_values
 from gptrs_cli.terminal.failures import is_usual_end
 
 HELP_GROUPS = {
-    "Run models": ("generate", "chat", "forward", "trace", "embed", "tokenize"),
+    "Run models": (
+        *("generate", "chat", "forward", "trace"),
+        *("embed", "classify", "rank", "tag", "fill", "tokenize"),
+    ),
     "Models and programs": ("models", "list", "inspect", "convert", "quantize", "run"),
     "Measure and check": ("bench", "perplexity", "validate", "cache", "doctor"),
     "Write plugins": ("conformance", "plugins"),

@@ -39,5 +39,14 @@ from gptrs.runtime.quantize import quantize as quantize
 from gptrs.runtime.serving.answers import AnswerStream as AnswerStream
 from gptrs.runtime.serving.answers import Piece as Piece
 from gptrs.runtime.serving.engine import Engine as Engine
+from gptrs.runtime.text_classes.classify import LabelScore as LabelScore
+from gptrs.runtime.text_classes.classify import classify as classify
+from gptrs.runtime.text_classes.fill import Filling as Filling
+from gptrs.runtime.text_classes.fill import fill as fill
+from gptrs.runtime.text_classes.rank import Ranked as Ranked
+from gptrs.runtime.text_classes.rank import rank as rank
+from gptrs.runtime.text_classes.tag import Entity as Entity
+from gptrs.runtime.text_classes.tag import tag as tag
+from gptrs.runtime.text_classes.zero_shot import zero_shot as zero_shot
 
 __version__: str

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Final, cast
 
@@ -15,10 +13,9 @@ import typer
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.embedding.embed import Progress, cosine_similarities
+from gptrs.runtime.embedding.embed import cosine_similarities
 from gptrs.runtime.embedding.embed import embed as embed_texts
 from gptrs.runtime.load import LoadedModel
-from gptrs.runtime.measure.kernel_caches import compiling
 from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.observation import observed, profile_fields
@@ -26,10 +23,10 @@ from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.options.texts import TextOptions
 from gptrs_cli.terminal.json_result import print_result
-from gptrs_cli.terminal.progress import compiling_kernel, progress_bar
-from gptrs_cli.terminal.stderr import Step, note, note_below
+from gptrs_cli.terminal.stderr import note, note_below
 from gptrs_cli.terminal.tables import print_table
 from gptrs_cli.terminal.waiting import Waiting
+from gptrs_cli.text_progress import text_progress
 
 MOST_COMPARED: Final = 100
 """Most texts whose similarities are shown."""
@@ -127,7 +124,7 @@ def embed(
 def _embedded(model: LoadedModel, texts: list[str], options: EmbedOptions) -> _Result:
     _note_head(model)
     started = time.perf_counter()
-    with _progress(model, len(texts)) as progress:
+    with text_progress(model, len(texts), "embedding") as progress:
         vectors = embed_texts(
             model,
             texts,
@@ -157,31 +154,6 @@ def _require_few(texts: list[str]) -> None:
             f"`--similarity` shows at most {MOST_COMPARED} texts, got {len(texts)}",
             hint="write the vectors with --out",
         )
-
-
-@contextmanager
-def _progress(model: LoadedModel, total: int) -> Generator[Progress]:
-    """Open the scope of a bar, which tells of kernels that are compiled, too."""
-    with progress_bar("embedding") as step:
-        bar = _Bar(step, total)
-        with compiling(model.backend, bar.compiles):
-            yield bar.moves
-
-
-class _Bar:
-    """A bar of texts, beside which kernels are counted."""
-
-    def __init__(self, step: Step, total: int) -> None:
-        self._step = step
-        self._done = 0
-        self._total = total
-
-    def moves(self, done: int, total: int) -> None:
-        self._done = done
-        self._step(done, total, "")
-
-    def compiles(self, number: int, total: int | None) -> None:
-        self._step(self._done, self._total, compiling_kernel(number, total))
 
 
 def _print(texts: list[str], result: _Result) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from gptrs_cli.json_types import installation, running
+from gptrs_cli.json_types import installation, running, texts
 
 KINDS: Final[dict[str, type]] = {
     "error": installation.Error,
@@ -15,6 +15,10 @@ KINDS: Final[dict[str, type]] = {
     "trace": running.Trace,
     "trace.modules": running.TraceModules,
     "embed": running.Embed,
+    "classify": texts.Classify,
+    "rank": texts.Rank,
+    "tag": texts.Tag,
+    "fill": texts.Fill,
     "tokenize": running.Tokenize,
     "perplexity": running.Perplexity,
     "run": running.Run,

@@ -84,6 +84,10 @@ class RunTimings(TypedDict):
     forward_s: NotRequired[float]
     trace_s: NotRequired[float]
     embed_s: NotRequired[float]
+    classify_s: NotRequired[float]
+    rank_s: NotRequired[float]
+    tag_s: NotRequired[float]
+    fill_s: NotRequired[float]
     validate_s: NotRequired[float]
     perplexity_s: NotRequired[float]
 

@@ -2,27 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from gptrs.backend.protocol import Backend
-from gptrs.backend.symbolic import PaddingBackend, SymbolicBackend, padded_size
-from gptrs.capture.shape_buckets import bucket
 from gptrs.errors import UsageError
 from gptrs.quoting import listed, quoted
 from gptrs.runtime.embedding.recipe import EmbeddingRecipe, embedding_recipe
 from gptrs.runtime.embedding.steps import Normalize, Truncate, VectorStep
 from gptrs.runtime.load import LoadedModel, require_known_tokens
-
-BATCH_SIZE: Final = 32
-"""Texts that run together unless the caller says otherwise."""
-_SHORTEST: Final = 16
-"""Tokens that short texts are padded to where each length is a program."""
-_FEWEST: Final = 8
-"""Tokens that short texts are padded to elsewhere: kernels for fewer may round in another way."""
+from gptrs.runtime.text_batches import BATCH_SIZE, text_batches
 
 _RECIPES: WeakKeyDictionary[LoadedModel, EmbeddingRecipe] = WeakKeyDictionary()
 
@@ -137,62 +127,24 @@ def _pooled(
 ) -> np.ndarray:
     """Return the pooled vectors [N, D]; the longest texts run first, so that memory fails early."""
     embedder, pooling = model.text_embedder(), recipe.pooling
-    order = sorted(range(len(tokens)), key=lambda row: -len(tokens[row]))
+    order: list[int] = []
     pooled: list[np.ndarray] = []
-    for rows in _batches(order, batch_size):
+    for batch in text_batches(tokens, batch_size, model.backend, embedder.context_length):
         if progress is not None:
             progress(len(pooled), len(tokens))
-        texts = [tokens[row] for row in rows]
-        longest = max(map(len, texts))
-        sizes = _sizes(model.backend, len(texts), longest, batch_size, embedder.context_length)
-        vectors = embedder.encode(*_padded(texts, *sizes))
+        vectors = embedder.encode(batch.tokens, batch.mask)
         # Each by itself: sums over padding may round in another way.
-        for own, text in zip(vectors, texts, strict=False):
-            seen = np.ones((1, len(text)), bool)
-            pooled.append(pooling(own[np.newaxis, : len(text)], seen, skipped))
+        for own, row in zip(vectors, batch.rows, strict=False):
+            length = len(tokens[row])
+            seen = np.ones((1, length), bool)
+            pooled.append(pooling(own[np.newaxis, :length], seen, skipped))
+        order.extend(batch.rows)
     if progress is not None:
         progress(len(tokens), len(tokens))
     found = np.concatenate(pooled)
     result = np.empty_like(found)
     result[order] = found
     return result
-
-
-def _batches(order: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    for start in range(0, len(order), size):
-        yield order[start : start + size]
-
-
-def _sizes(
-    backend: Backend, rows: int, longest: int, most_rows: int, context: int
-) -> tuple[int, int]:
-    """Return the number of texts and of tokens to pad to: few ones, unless any will do."""
-    if isinstance(backend, SymbolicBackend):
-        return rows, min(max(longest, _FEWEST), context)
-    if isinstance(backend, PaddingBackend):
-        return padded_size(backend, rows), min(padded_size(backend, longest), context)
-    return bucket(rows, first=1, limit=most_rows), _padded_length(longest, context)
-
-
-def _padded(
-    rows: Sequence[Sequence[int]], count: int, length: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return tokens si64 [count, length] and their mask i1, padded at the right and below."""
-    tokens = np.zeros((count, length), np.int64)
-    mask = np.zeros((count, length), bool)
-    # A row that is padding sees itself: one that saw nothing would be NaN.
-    mask[len(rows) :] = True
-    for index, row in enumerate(rows):
-        tokens[index, : len(row)] = row
-        mask[index, : len(row)] = True
-    return tokens, mask
-
-
-def _padded_length(length: int, context: int) -> int:
-    """Return the least of 16, 24, 32, 48, 64, ... >= `length`: at most a third is padding."""
-    whole = bucket(length, _SHORTEST, context)
-    smaller = bucket(length, _SHORTEST) * 3 // 4
-    return smaller if max(length, _SHORTEST) <= smaller < whole else whole
 
 
 def _steps(recipe: EmbeddingRecipe, normalize: bool | None) -> tuple[VectorStep, ...]:

@@ -11,6 +11,7 @@ from tokenizers import AddedToken, Encoding
 from gptrs.checkpoint.models.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
 from gptrs.errors import ModelError, UsageError
 from gptrs.quoting import quoted
+from gptrs.runtime.tokenization.encoded_text import EncodedText, cut_lengths
 from gptrs.runtime.tokenization.missing_tokens import add_missing, set_prefix_space
 from gptrs.runtime.tokenization.rust_panics import panics_unheard
 from gptrs.runtime.tokenization.special_tokens import added_tokens
@@ -99,6 +100,39 @@ class TextTokenizer:
         encoding.truncate(max(0, limit - self._tokenizer.num_special_tokens_to_add(False)))
         return self._finished(encoding, special=True).ids
 
+    def encode_pair(self, first: str, second: str | None, limit: int) -> EncodedText:
+        """Return a text, or a pair as one, with special tokens; cut to `limit` tokens.
+
+        The longer of two gives way first. UsageError as in `encode`.
+        """
+        texts = [first] if second is None else [first, second]
+        parts = [self._encoded(text, special=False) for text in texts]
+        room = limit - self._tokenizer.num_special_tokens_to_add(second is not None)
+        lengths = [len(part.ids) for part in parts]
+        kept = cut_lengths(lengths, max(0, room))
+        for part, length in zip(parts, kept, strict=True):
+            part.truncate(length)
+        whole = self._finished(parts[0], special=True, pair=None if second is None else parts[1])
+        return _facts(whole, is_cut=kept != lengths)
+
+    def encode_with_places(self, text: str) -> EncodedText:
+        """Return the tokens of a whole text with their places in it; UsageError as in `encode`."""
+        return _facts(self._encoded(text, special=True))
+
+    def continues_word(self, token: int, text: str, start: int, end: int) -> bool:
+        """Return whether a token at `text[start:end]` goes on with the word of the one before.
+
+        As transformers tells it: by the prefix of pieces where the file has one (`##`), else by
+        the space before it.
+        """
+        if getattr(self._tokenizer.model, "continuing_subword_prefix", None):
+            return len(self.piece(token) or "") != end - start
+        return start > 0 and " " not in text[start - 1 : start + 1]
+
+    def number(self, piece: str) -> int | None:
+        """Return the token that is an entry of the vocabulary, None for an unknown one."""
+        return without_panics(lambda: self._tokenizer.token_to_id(piece), self._name)
+
     def prefix_length(self, text: str) -> int:
         """Return the number of tokens of `text` as a prefix, special ones before it included."""
         encoding = self._encoded(text, special=True)
@@ -154,9 +188,11 @@ class TextTokenizer:
         thread.join()
         return without_panics(lambda: _only(results, errors), self._name)
 
-    def _finished(self, encoding: Encoding, special: bool) -> Encoding:
+    def _finished(
+        self, encoding: Encoding, special: bool, pair: Encoding | None = None
+    ) -> Encoding:
         finish = self._tokenizer.post_process
-        return without_panics(lambda: finish(encoding, None, special), self._name)
+        return without_panics(lambda: finish(encoding, pair, special), self._name)
 
     def _require_bounded(self, text: str) -> None:
         """UsageError if the tokenizer may make more of a text than there is memory for."""
@@ -169,6 +205,16 @@ class TextTokenizer:
                 f" make {made:.3g} bytes of it, and {MOST_BYTES} at most are allowed",
                 hint="give it in parts",
             )
+
+
+def _facts(encoding: Encoding, *, is_cut: bool = False) -> EncodedText:
+    return EncodedText(
+        tokens=tuple(encoding.ids),
+        segments=tuple(encoding.type_ids),
+        offsets=tuple(encoding.offsets),
+        special=tuple(map(bool, encoding.special_tokens_mask)),
+        is_cut=is_cut,
+    )
 
 
 def _only(results: list[Encoding], errors: list[BaseException]) -> Encoding:

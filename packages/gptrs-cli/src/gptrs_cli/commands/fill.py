@@ -1,0 +1,69 @@
+"""`gptrs fill`: words for the masked places of texts."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Annotated
+
+import typer
+
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.text_classes.fill import fill as fill_texts
+from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.options.texts import TextOptions
+from gptrs_cli.terminal.json_result import print_result
+from gptrs_cli.terminal.stderr import note_below
+from gptrs_cli.terminal.tables import print_table
+from gptrs_cli.text_run import BatchSize, HeadModel, run_texts
+
+
+@command_options(*MODEL)
+def fill(
+    *,
+    model: HeadModel,
+    texts: TextOptions,
+    top_k: Annotated[
+        int, typer.Option("--top", metavar="N", min=1, help="Words for each place.")
+    ] = 5,
+    batch_size: BatchSize = 32,
+    settings: Settings,
+) -> None:
+    """Predict what is masked in texts.
+
+    What stands for it is the model's own token, such as [MASK] or <mask>.
+    """
+    given = texts.read()
+    with observed(settings) as profile:
+        run = run_texts(
+            model,
+            settings,
+            len(given),
+            LoadedModel.masked_lm,
+            lambda loaded, progress: fill_texts(
+                loaded, given, top_k, batch_size, progress=progress
+            ),
+        )
+        if settings.json:
+            found = [
+                [[dataclasses.asdict(each) for each in best] for best in row] for row in run.result
+            ]
+            fields = {"texts": given, "fillings": found}
+            print_result("fill", run.json_fields("fill") | fields | profile_fields(profile))
+            return
+        rows = [
+            [
+                str(number),
+                str(place),
+                f"{each.score:.4f}",
+                str(each.token),
+                json.dumps(each.text, ensure_ascii=False),
+            ]
+            for number, row in enumerate(run.result)
+            for place, best in enumerate(row)
+            for each in best
+        ]
+        print_table(["#", "place", "probability", "token", "text"], rows)
+        note_below(run.summary(f"words for {sum(map(len, run.result))} masked places"))

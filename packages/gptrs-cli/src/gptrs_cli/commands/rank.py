@@ -1,0 +1,57 @@
+"""`gptrs rank`: documents in the order in which they answer a query."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.text_classes.rank import rank as rank_documents
+from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.options.texts import TextOptions
+from gptrs_cli.terminal.json_result import print_result
+from gptrs_cli.terminal.stderr import note_below
+from gptrs_cli.terminal.tables import print_table
+from gptrs_cli.text_run import BatchSize, HeadModel, run_texts
+
+
+@command_options(*MODEL)
+def rank(
+    *,
+    model: HeadModel,
+    query: Annotated[
+        str, typer.Option("--query", metavar="TEXT", help="What the documents should answer.")
+    ],
+    texts: TextOptions,
+    top_k: Annotated[
+        int | None, typer.Option("--top", metavar="N", min=1, help="Print the N best only.")
+    ] = None,
+    batch_size: BatchSize = 32,
+    settings: Settings,
+) -> None:
+    """Rank documents by how well they answer a query.
+
+    The model is a reranker (cross-encoder), which reads the query together with each document.
+    """
+    given = texts.read()
+    with observed(settings) as profile:
+        run = run_texts(
+            model,
+            settings,
+            len(given),
+            LoadedModel.text_classifier,
+            lambda loaded, progress: rank_documents(
+                loaded, query, given, top_k, batch_size, progress=progress
+            ),
+        )
+        if settings.json:
+            ranking = [{"index": e.index, "score": e.score, "text": e.text} for e in run.result]
+            fields = {"query": query, "ranking": ranking}
+            print_result("rank", run.json_fields("rank") | fields | profile_fields(profile))
+            return
+        rows = [[f"{each.score:.4f}", str(each.index), each.text] for each in run.result]
+        print_table(["score", "#", "text"], rows)
+        note_below(run.summary(f"scores of {len(given)} documents"))

@@ -1,0 +1,75 @@
+"""`gptrs tag`: names, places and other classes of the words in texts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Annotated
+
+import typer
+
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.text_classes.tag import AGGREGATIONS, OUTSIDE
+from gptrs.runtime.text_classes.tag import tag as tag_texts
+from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.options.texts import TextOptions
+from gptrs_cli.terminal.json_result import print_result
+from gptrs_cli.terminal.stderr import note_below
+from gptrs_cli.terminal.tables import print_table
+from gptrs_cli.text_run import BatchSize, HeadModel, run_texts
+
+
+@command_options(*MODEL)
+def tag(
+    *,
+    model: HeadModel,
+    texts: TextOptions,
+    aggregation: Annotated[
+        str,
+        typer.Option(
+            "--aggregation",
+            metavar="HOW",
+            help=f"How tokens become names: {', '.join(AGGREGATIONS)}.",
+        ),
+    ] = "simple",
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore",
+            metavar="CLASS",
+            help=f"Leave out this class, `{OUTSIDE}` unless any is given; can be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    batch_size: BatchSize = 32,
+    settings: Settings,
+) -> None:
+    """Find names in texts, or whatever else the model tells words by.
+
+    Each is a part of its text, by characters from and to.
+    """
+    given = texts.read()
+    ignored = [OUTSIDE] if ignore is None else ignore
+    with observed(settings) as profile:
+        run = run_texts(
+            model,
+            settings,
+            len(given),
+            LoadedModel.token_classifier,
+            lambda loaded, progress: tag_texts(
+                loaded, given, aggregation, batch_size, ignored=ignored, progress=progress
+            ),
+        )
+        if settings.json:
+            found = [[dataclasses.asdict(each) for each in row] for row in run.result]
+            fields = {"texts": given, "entities": found}
+            print_result("tag", run.json_fields("tag") | fields | profile_fields(profile))
+            return
+        rows = [
+            [str(number), each.label, f"{each.score:.4f}", f"{each.start}-{each.end}", each.text]
+            for number, row in enumerate(run.result)
+            for each in row
+        ]
+        print_table(["#", "class", "score", "characters", "text"], rows)
+        note_below(run.summary(f"{len(rows)} parts of {len(given)} texts"))

@@ -1,0 +1,96 @@
+"""Results of commands that read texts with the head of an encoder."""
+
+from __future__ import annotations
+
+from typing import NotRequired
+
+from typing_extensions import TypedDict
+
+from gptrs_cli.json_types.running import RunTimings
+
+
+class ClassScore(TypedDict):
+    """A class, and how much a text is of it."""
+
+    label: str
+    score: float
+
+
+class Classify(TypedDict):
+    """`gptrs classify`."""
+
+    model: str
+    kind: str
+    backend: str
+    texts: list[str]
+    pairs: NotRequired[list[str]]
+    """With `--pair`: the second text of each."""
+    classes: list[list[ClassScore]]
+    """The classes of each text, the best first."""
+    timings: RunTimings
+    profile: NotRequired[dict[str, object]]
+
+
+class RankedText(TypedDict):
+    """A document: its number in the given order, from 0."""
+
+    index: int
+    score: float
+    text: str
+
+
+class Rank(TypedDict):
+    """`gptrs rank`."""
+
+    model: str
+    kind: str
+    backend: str
+    query: str
+    ranking: list[RankedText]
+    """The best first."""
+    timings: RunTimings
+    profile: NotRequired[dict[str, object]]
+
+
+class NamedPart(TypedDict):
+    """A part of a text, by characters from and to, and its class."""
+
+    label: str
+    score: float
+    start: int
+    end: int
+    text: str
+
+
+class Tag(TypedDict):
+    """`gptrs tag`."""
+
+    model: str
+    kind: str
+    backend: str
+    texts: list[str]
+    entities: list[list[NamedPart]]
+    """Those of each text, in its order."""
+    timings: RunTimings
+    profile: NotRequired[dict[str, object]]
+
+
+class MaskedWord(TypedDict):
+    """A token for a masked place, its text, and its probability there."""
+
+    token: int
+    text: str
+    score: float
+
+
+class Fill(TypedDict):
+    """`gptrs fill`."""
+
+    model: str
+    kind: str
+    backend: str
+    texts: list[str]
+    fillings: list[list[list[MaskedWord]]]
+    """Of each text for each masked place the likeliest ones, the best first."""
+    timings: RunTimings
+    profile: NotRequired[dict[str, object]]

@@ -1,0 +1,37 @@
+"""A bar for commands that run many texts, which tells of kernels that are compiled, too."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+
+from gptrs.runtime.embedding.embed import Progress
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.measure.kernel_caches import compiling
+from gptrs_cli.terminal.progress import compiling_kernel, progress_bar
+from gptrs_cli.terminal.stderr import Step
+
+
+@contextmanager
+def text_progress(model: LoadedModel, total: int, doing: str) -> Generator[Progress]:
+    """Open the scope of a bar."""
+    with progress_bar(doing) as step:
+        bar = _Bar(step, total)
+        with compiling(model.backend, bar.compiles):
+            yield bar.moves
+
+
+class _Bar:
+    """A bar of texts, beside which kernels are counted."""
+
+    def __init__(self, step: Step, total: int) -> None:
+        self._step = step
+        self._done = 0
+        self._total = total
+
+    def moves(self, done: int, total: int) -> None:
+        self._done = done
+        self._step(done, total, "")
+
+    def compiles(self, number: int, total: int | None) -> None:
+        self._step(self._done, self._total, compiling_kernel(number, total))

@@ -1,0 +1,74 @@
+"""What commands that read texts with a head have in common: loading, the time, the JSON."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Generic, TypeVar
+
+import typer
+
+from gptrs.quick_dataclass import dataclass
+from gptrs.runtime.embedding.embed import Progress
+from gptrs.runtime.load import LoadedModel
+from gptrs_cli.loading import loaded_model
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.waiting import Waiting
+from gptrs_cli.text_progress import text_progress
+
+Result = TypeVar("Result")
+HeadModel = Annotated[
+    Path,
+    typer.Option(
+        "--model",
+        metavar="MODEL",
+        help="A directory as transformers saves it, a .gptrschk file, or ORG/NAME[@REVISION] of"
+        " the Hugging Face hub.",
+    ),
+]
+BatchSize = Annotated[
+    int, typer.Option("--batch-size", metavar="N", min=1, help="Run N texts together.")
+]
+
+
+@dataclass(frozen=True)
+class TextRun(Generic[Result]):
+    """A result, the model that it is of, and the seconds that it took."""
+
+    model: LoadedModel
+    result: Result
+    seconds: float
+
+    def json_fields(self, name: str) -> dict[str, object]:
+        """Return what the JSON of each command tells; `name` is that of the work in `timings`."""
+        return {
+            "model": self.model.name,
+            "kind": self.model.kind,
+            "backend": self.model.backend.name,
+            "timings": {"load_s": self.model.load_seconds, f"{name}_s": self.seconds},
+        }
+
+    def summary(self, what: str) -> str:
+        """Return the line below a table."""
+        return (
+            f"{what} in {self.seconds:.3f} s, backend {self.model.backend.name}, loaded in"
+            f" {self.model.load_seconds:.2f} s"
+        )
+
+
+def run_texts(
+    path: Path,
+    settings: Settings,
+    count: int,
+    needs: Callable[[LoadedModel], object],
+    work: Callable[[LoadedModel, Progress], Result],
+) -> TextRun[Result]:
+    """Load the model, let `needs` refuse one that cannot do it, and run `work` below a bar."""
+    with Waiting(f"loading `{path}`"):
+        model = loaded_model(path, settings)
+        needs(model)
+    started = time.perf_counter()
+    with text_progress(model, count, "reading") as progress:
+        result = work(model, progress)
+    return TextRun(model, result, time.perf_counter() - started)

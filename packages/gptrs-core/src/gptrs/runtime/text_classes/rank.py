@@ -1,0 +1,54 @@
+"""Documents in the order in which they answer a query, by a model that reads both together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gptrs.errors import ModelError, UsageError
+from gptrs.quick_dataclass import dataclass
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.text_batches import BATCH_SIZE
+from gptrs.runtime.text_classes.classify import Progress, text_logits
+from gptrs.runtime.text_classes.scores import rank_scores
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """A document: its number in the given order, its score, and its text."""
+
+    index: int
+    score: float
+    text: str
+
+
+def rank(
+    model: LoadedModel,
+    query: str,
+    documents: Sequence[str],
+    top_k: int | None = None,
+    batch_size: int = BATCH_SIZE,
+    *,
+    progress: Progress | None = None,
+) -> list[Ranked]:
+    """Return the documents, the best first, or the `top_k` best; of equal scores the earlier one.
+
+    Scores are the sigmoid of the logit, or what the files of sentence-transformers name. UsageError
+    if there is no document; ModelError for a model that does not give a pair one score.
+    """
+    if isinstance(documents, str) or not documents or (top_k is not None and top_k < 1):
+        raise UsageError(
+            "`rank` needs a list of documents and a `top_k` of at least 1",
+            hint="write `rank(model, query, [document, ...])`",
+        )
+    pairs = [(query, document) for document in documents]
+    logits = text_logits(model, pairs, batch_size, progress)
+    if logits.shape[1] != 1:
+        raise ModelError(
+            f"`{model.name}` gives a pair {logits.shape[1]} classes, a reranker gives it one score",
+            hint="`classify` takes pairs and tells their classes",
+        )
+    scores = rank_scores(model.config)(logits[:, 0])
+    order = np.argsort(-logits[:, 0], kind="stable")[:top_k]
+    return [Ranked(int(row), float(scores[row]), documents[row]) for row in order]
