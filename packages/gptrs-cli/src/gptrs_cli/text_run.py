@@ -1,4 +1,4 @@
-"""What commands that read texts with a head have in common: loading, the time, the JSON."""
+"""Commands that read texts with a head: loading, the time, the fields of JSON."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True)
 class ClassOptions:
-    """What stands beside the texts, and labels that the model does not have."""
+    """Second texts, and labels that the model does not have."""
 
     pair: Annotated[
         list[str],

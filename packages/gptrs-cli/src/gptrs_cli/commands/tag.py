@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gptrs.runtime.load import LoadedModel
-from gptrs.runtime.text_classes.tag import AGGREGATIONS, OUTSIDE
+from gptrs.runtime.text_classes.tag import AGGREGATIONS, OUTSIDE, Entity
 from gptrs.runtime.text_classes.tag import tag as tag_texts
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
@@ -66,10 +66,14 @@ def tag(
             fields = {"texts": given, "entities": found}
             print_result("tag", run.json_fields("tag") | fields | profile_fields(profile))
             return
-        rows = [
-            [str(number), each.label, f"{each.score:.4f}", f"{each.start}-{each.end}", each.text]
-            for number, row in enumerate(run.result)
-            for each in row
-        ]
-        print_table(["#", "class", "score", "characters", "text"], rows)
-        note_below(run.summary(f"{len(rows)} parts of {len(given)} texts"))
+        _print(run.result)
+        note_below(run.summary(f"{sum(map(len, run.result))} parts of {len(given)} texts"))
+
+
+def _print(result: list[list[Entity]]) -> None:
+    rows = [
+        [str(number), each.label, f"{each.score:.4f}", f"{each.start}-{each.end}", each.text]
+        for number, row in enumerate(result)
+        for each in row
+    ]
+    print_table(["#", "class", "score", "characters", "text"], rows)

@@ -1,4 +1,4 @@
-"""What heads on encoders say: `classify`, `rank`, `zero_shot` of texts, `tag` and `fill` of tokens.
+"""Heads on encoders: `classify`, `rank`, `zero_shot` of texts, `tag` and `fill` of tokens.
 
 `scores` makes probabilities of logits.
 """

@@ -53,7 +53,7 @@ def classify(
     names = [class_label(model.config, index) for index in range(logits.shape[1])]
     best = np.argsort(-scores, axis=1, kind="stable")
     return [
-        tuple(LabelScore(names[index], float(row[index])) for index in order)
+        tuple(LabelScore(names[int(index)], float(row[index])) for index in order)
         for row, order in zip(scores, best, strict=True)
     ]
 

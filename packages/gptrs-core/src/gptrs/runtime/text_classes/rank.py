@@ -51,4 +51,5 @@ def rank(
         )
     scores = rank_scores(model.config)(logits[:, 0])
     order = np.argsort(-logits[:, 0], kind="stable")[:top_k]
-    return [Ranked(int(row), float(scores[row]), documents[row]) for row in order]
+    rows = [int(row) for row in order]
+    return [Ranked(row, float(scores[row]), documents[row]) for row in rows]

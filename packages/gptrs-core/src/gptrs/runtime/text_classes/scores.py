@@ -64,7 +64,7 @@ def rank_scores(config: Mapping[str, object]) -> Scores:
     sentence-transformers names the function in config.json. ModelError for another function.
     """
     own = config.get("sentence_transformers")
-    table = cast("Mapping[str, object]", own) if isinstance(own, Mapping) else {}
+    table = cast("Mapping[str, object]", own if isinstance(own, Mapping) else {})
     name = table.get("activation_fn") or config.get("sbert_ce_default_activation_function")
     if name is None:
         return sigmoid

@@ -51,10 +51,10 @@ def tag(
     ignored: Sequence[str] = (OUTSIDE,),
     progress: Progress | None = None,
 ) -> list[list[Entity]]:
-    """Return what each text names, in its order, without the classes in `ignored`.
+    """Return the names in each text, in its order, without the classes in `ignored`.
 
     `aggregation` is that of transformers: `none` gives each token by itself; `simple` joins tokens
-    of one class, of which `B-` begins a new part; `first`, `average` and `max` give a word the
+    of one class, and `B-` begins a new part; `first`, `average` and `max` give a word the
     class of its first token, of the mean, or of its surest token before. UsageError for no text,
     one that is longer than the model takes, or another aggregation; ModelError for a model without
     the capability `token_classifier`, or without a tokenizer.

@@ -50,7 +50,7 @@ def zero_shot(
         scores = softmax(by_text[..., follows])
     best = np.argsort(-scores, axis=1, kind="stable")
     return [
-        tuple(LabelScore(labels[index], float(row[index])) for index in order)
+        tuple(LabelScore(labels[int(index)], float(row[index])) for index in order)
         for row, order in zip(scores, best, strict=True)
     ]
 
