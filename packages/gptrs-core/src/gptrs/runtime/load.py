@@ -14,6 +14,7 @@ from gptrs.backend.protocol import Backend
 from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.checkpoint.models.find_model import find_model
 from gptrs.checkpoint.models.model_source import CONFIG, TOKENIZER, ModelSource
+from gptrs.checkpoint.models.sentence_transformers import MODULES
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.stored_tensor import StoredTensor
@@ -35,6 +36,7 @@ from gptrs.quoting import shown_value
 from gptrs.runtime.bundled_models import model_path
 from gptrs.runtime.chat.messages import Message
 from gptrs.runtime.chat.template import chat_template_of
+from gptrs.runtime.embedding.causal_embedder import CausalEmbedder, CausalStates
 from gptrs.runtime.functional_overrides import OverriddenModel, model_choices
 from gptrs.runtime.guarded_model import guarded, model_factory
 from gptrs.runtime.images.processor import ImageProcessor
@@ -47,6 +49,8 @@ from gptrs.runtime.weight_streaming import weight_streamer
 from gptrs.spans import span
 
 _WITH_LOGITS: Final = ("causal_lm", "text_classifier", "token_classifier", "masked_lm")
+_AS_EMBEDDER: Final = frozenset({"causal_lm", "hidden_states"})
+"""What a language model needs to embed texts where sentence-transformers saved it."""
 _READING: Final = (*_WITH_LOGITS, "text_embedder")
 
 
@@ -75,6 +79,8 @@ class LoadedModel:
         self.config = source.config
         self.generation_config = source.generation_config
         self.capabilities = capabilities_of(module)
+        if self.capabilities >= _AS_EMBEDDER and source.has_file(MODULES):
+            self.capabilities |= {"text_embedder"}
         self.backend = backend
         self.load_seconds = load_seconds
         module = guarded(module, self.kind)
@@ -164,7 +170,10 @@ class LoadedModel:
 
     def text_embedder(self) -> TextEmbedder:
         """Return the model as a text embedder; ModelError when it is none."""
-        return cast("TextEmbedder", self._offering("text_embedder", "cannot embed texts"))
+        found = self._offering("text_embedder", "cannot embed texts")
+        if self.capabilities >= _AS_EMBEDDER:
+            return CausalEmbedder(cast("CausalStates", found))
+        return cast("TextEmbedder", found)
 
     def text_classifier(self) -> TextClassifier:
         """Return the model as a classifier of texts; ModelError when it is none."""

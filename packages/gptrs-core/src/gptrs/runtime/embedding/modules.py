@@ -15,7 +15,7 @@ from gptrs.errors import ModelError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted, shown_value
 from gptrs.runtime.embedding.pooling import MODES, Pooling
-from gptrs.runtime.embedding.steps import ACTIVATIONS, Dense, Normalize, VectorStep
+from gptrs.runtime.embedding.steps import ACTIVATIONS, Dense, LayerNorm, Normalize, VectorStep
 
 _WEIGHTS: Final = "model.safetensors"
 _PACKAGE: Final = "sentence_transformers."
@@ -116,10 +116,12 @@ def _step(files: ModelSource, module: _Module) -> VectorStep:
         return Normalize()
     if module.name == "Dense":
         return _dense(files, module)
+    if module.name == "LayerNorm":
+        return _layer_norm(files, module)
     raise ModelError(
         f"{quoted(MODULES)} has the module {quoted(module.name)} after pooling, which is not"
         " supported",
-        hint="supported are `Dense` and `Normalize`",
+        hint="supported are `Dense`, `LayerNorm` and `Normalize`",
     )
 
 
@@ -139,6 +141,15 @@ def _dense(files: ModelSource, module: _Module) -> Dense:
     if fields.boolean("bias", True) and (bias is None or bias.shape != (outputs,)):
         raise fields.error("bias", f"does not fit the weights of {_shapes(weights)}")
     return Dense(weight, bias, activation)
+
+
+def _layer_norm(files: ModelSource, module: _Module) -> LayerNorm:
+    fields = _settings(files, module)
+    size, weights = fields.count("dimension"), _weights(files, module)
+    weight, bias = weights.get("norm.weight"), weights.get("norm.bias")
+    if weight is None or bias is None or not weight.shape == bias.shape == (size,):
+        raise fields.error("dimension", f"does not fit the weights of {_shapes(weights)}")
+    return LayerNorm(weight, bias)
 
 
 def _require_vector(fields: Fields) -> None:

@@ -12,6 +12,9 @@ from gptrs.quick_dataclass import dataclass
 _SMALLEST_NORM: Final = 1e-12
 """The least divisor of a vector, as in torch's `normalize`."""
 
+_NORM_EPSILON: Final = 1e-5
+"""That of torch, which sentence-transformers leaves as it is."""
+
 VectorStep = Callable[[np.ndarray], np.ndarray]
 """From f32 [N, D] to f32 [N, E]."""
 
@@ -56,6 +59,21 @@ class Dense:
         if self.bias is not None:
             product = product + self.bias
         return ACTIVATIONS[self.activation](product).astype(np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerNorm:
+    """Layer normalization of a vector, with a weight [D] and a bias [D]."""
+
+    weight: np.ndarray
+    bias: np.ndarray
+
+    def __call__(self, x: np.ndarray) -> np.ndarray:
+        """[N, D] -> [N, D]."""
+        wide = x.astype(np.float64)
+        centred = wide - wide.mean(axis=-1, keepdims=True)
+        scale = np.sqrt(np.square(centred).mean(axis=-1, keepdims=True) + _NORM_EPSILON)
+        return (centred / scale * self.weight + self.bias).astype(np.float32)
 
 
 def _relu(x: np.ndarray) -> np.ndarray:
