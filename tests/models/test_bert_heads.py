@@ -135,6 +135,19 @@ def test_a_headless_body_says_what_is_missing(saved):
         model.forward(np.array([[4]]))
 
 
+def test_a_head_without_weights_is_told_of(saved, caplog):
+    kind, _, folder, theirs = saved
+    if kind != "MPNet":
+        pytest.skip("what a head is read from does not depend on the kind")
+    alone = folder.parent / "alone"
+    theirs.base_model.save_pretrained(alone)
+    (alone / "config.json").write_text((folder / "config.json").read_text())
+    with caplog.at_level(logging.INFO, "gptrs"):
+        model = gptrs.load_model(alone, backend="ref")
+    assert model.capabilities == {"text_embedder", "hidden_states"}
+    assert "names a head without weights: the encoder alone is used" in caplog.text
+
+
 def test_a_head_that_is_not_known_is_told_of(caplog):
     with caplog.at_level(logging.INFO, "gptrs"):
         assert head_of({"architectures": ["BertForQuestionAnswering"]}) is None

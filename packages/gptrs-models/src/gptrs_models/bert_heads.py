@@ -48,6 +48,19 @@ def head_of(settings: Mapping[str, object]) -> str | None:
     return None
 
 
+def stored_head(head: str | None, config: BertConfig, params: Params) -> str | None:
+    """Return `head` if its weights are there, else None, which a note says.
+
+    Folders of sentence-transformers often name the head that a model was trained with, without it.
+    """
+    heads = config.heads
+    names = {"text": heads.text_out, "token": heads.token_out, "word": heads.word_dense}
+    if head is None or f"{names[head]}.weight" in params:
+        return head
+    _logger.info("config.json names a head without weights: the encoder alone is used")
+    return None
+
+
 def labels_of(settings: Mapping[str, object]) -> int:
     """Return the number of classes: entries of `id2label`, else `num_labels`, else 2."""
     table, count = settings.get("id2label"), settings.get("num_labels")

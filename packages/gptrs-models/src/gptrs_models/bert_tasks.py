@@ -10,7 +10,7 @@ from gptrs import functionals as F
 from gptrs.api import Params, Tensor, jit, tensor
 from gptrs_models.bert import TEXT_AXES, Bert, Norm
 from gptrs_models.bert_config import BertConfig
-from gptrs_models.bert_heads import TextHead, TokenHead, WordHead, head_of, labels_of
+from gptrs_models.bert_heads import TextHead, TokenHead, WordHead, head_of, labels_of, stored_head
 from gptrs_models.bert_kinds import read_config
 
 PAIR_AXES = {**TEXT_AXES, "segments": ("B", "T")}
@@ -95,7 +95,8 @@ def load(settings: Mapping[str, object], params: Params) -> Bert:
 
     ModelError if either is unsupported.
     """
-    config, head = read_config(settings), head_of(settings)
+    config = read_config(settings)
+    head = stored_head(head_of(settings), config, params)
     if head == "text":
         return TextClassifierBert(config, params, labels_of(settings))
     if head == "token":
