@@ -34,9 +34,9 @@ from gptrs.plugins.capabilities import (
 from gptrs.plugins.manager import manager
 from gptrs.quoting import shown_value
 from gptrs.runtime.bundled_models import model_path
+from gptrs.runtime.causal_embedder import CausalEmbedder, CausalStates
 from gptrs.runtime.chat.messages import Message
 from gptrs.runtime.chat.template import chat_template_of
-from gptrs.runtime.embedding.causal_embedder import CausalEmbedder, CausalStates
 from gptrs.runtime.functional_overrides import OverriddenModel, model_choices
 from gptrs.runtime.guarded_model import guarded, model_factory
 from gptrs.runtime.images.processor import ImageProcessor
