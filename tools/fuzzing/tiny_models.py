@@ -78,7 +78,9 @@ class _Asked:
     def __contains__(self, name: str) -> bool:
         return self._prefix + name in self.arrays
 
-    def tensor(self, name: str, shape: Sequence[int], *, floating: bool = True) -> Tensor:
+    def tensor(
+        self, name: str, shape: Sequence[int], *, floating: bool = True, use: object = None
+    ) -> Tensor:
         values = self._weight(shape)
         self.arrays[self._prefix + name] = values
         return tensor(values)
