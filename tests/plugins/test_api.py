@@ -80,6 +80,13 @@ def test_an_unknown_name_is_an_attribute_error():
         exec("from gptrs.api import Tensr", {})
 
 
+@pytest.mark.parametrize("name", ["Scalar", "FunctionName"])
+def test_new_types_document_themselves(name: str):
+    found = getattr(gptrs.api, name)
+    assert found.__doc__.startswith("A ")
+    assert "NewType" not in found.__doc__
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -19,7 +19,9 @@ from gptrs.ir.literal import Literal, Scalar
 from gptrs.ir.tensor_type import TensorType
 
 FunctionName = NewType("FunctionName", str)
-"""A function of the same program, without `@`: the type of an attribute that refers to one."""
+FunctionName.__doc__ = (
+    "A function of the same program, without `@`: the type of an attribute that refers to one."
+)
 
 _SHOWN = 60
 _KINDS: tuple[tuple[object, AttributeKind], ...] = (

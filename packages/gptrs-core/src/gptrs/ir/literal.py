@@ -60,4 +60,6 @@ class Literal:
 
 
 Scalar = NewType("Scalar", Literal)
-"""A literal of rank 0, as an attribute: its element type is that of the first result."""
+Scalar.__doc__ = (
+    "A literal of rank 0, as an attribute: its element type is that of the first result."
+)
