@@ -41,7 +41,7 @@ def test_a_sound_installation_passes(checks):
     assert code == 0
     assert found["python"][0]["data"]["version"].startswith("3.")
     assert found["cores"][0]["data"]["machine"] == os.cpu_count()
-    assert found["packages"][0]["data"]["gptrs-core"]
+    assert {"gptrs-core", "gptrs-conformance"} <= found["packages"][0]["data"].keys()
     assert found["libraries"][0]["data"]["numpy"]
     states = {check["data"]["name"]: check["data"]["state"] for check in found["backend"]}
     assert states["ref"] == "loaded", "backends are started"

@@ -19,6 +19,7 @@ from gptrs.install_hints import install_libraries
 from gptrs.plugins.child_checks import check_plugins
 from gptrs.plugins.entry_points import metadata_of
 from gptrs.plugins.manager import PluginManager
+from gptrs.plugins.selection import OWN
 from gptrs.plugins.state import PluginRecord, PluginState
 from gptrs_cli.doctor import environment, machine
 from gptrs_cli.doctor.startup import measure_startup
@@ -68,7 +69,9 @@ def _machine_checks() -> Iterator[Check]:
 
 def _distributions(records: list[PluginRecord]) -> Iterator[Check]:
     """Yield versions: of gptrs and every distribution with a plugin, then of their requirements."""
-    own = {"gptrs-core", "gptrs-cli", *(r.distribution for r in records if r.distribution)}
+    installed = {name for name in OWN if metadata_of(name) is not None}
+    own = {"gptrs-core", "gptrs-cli", *installed}
+    own |= {record.distribution for record in records if record.distribution}
     yield _versions("packages", own)
     yield _versions("libraries", {name for one in own for name in _requirements(one)} - own)
 
