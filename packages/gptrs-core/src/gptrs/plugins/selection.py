@@ -10,7 +10,9 @@ from gptrs.quick_dataclass import dataclass
 
 OWN = frozenset(
     f"gptrs-{name}"
-    for name in ("core", "cli", "models", "conformance", "new", "backend-ref", "backend-numba")
+    for name in (
+        *("core", "cli", "models", "conformance", "new", "serve", "backend-ref", "backend-numba"),
+    )
 )
 """The distributions of gptrs itself: no other one takes the names of their plugins."""
 
