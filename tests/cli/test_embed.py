@@ -116,7 +116,7 @@ def test_a_head_that_is_left_out_is_named(gptrs, bert, tmp_path):
         write_json(folder / "config.json", {**config, "architectures": [name]})
         result = gptrs("embed", "--model", folder, "--text", "the cat")
         assert result.code == 0
-        assert ("`BertForMaskedLM`: its encoder gives the vectors" in result.err) == said
+        assert ("`BertForMaskedLM`: its body gives the vectors" in result.err) == said
 
 
 def test_options_reach_the_model(gptrs, bert):

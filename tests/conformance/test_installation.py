@@ -27,7 +27,8 @@ from gptrs_backend_ref.backend import create
 for call in (api.run_conformance, api.op_support):
     try:
         call(create(None))
-    except api.UsageError as error:
+    except api.GptrsError as error:
+        assert error.exit_code == 4
         print(error, error.hint, sep="; ")
 """
 COMMAND = f"""{WITHOUT}
@@ -56,6 +57,6 @@ def test_the_calls_of_the_api_name_the_package_that_is_missing():
 
 def test_the_command_names_the_package_that_is_missing():
     run = python(COMMAND)
-    assert run.returncode == 2
+    assert run.returncode == 4
     assert "gptrs-conformance`" in run.stderr
     assert "Traceback" not in run.stderr

@@ -139,13 +139,13 @@ def _embedded(model: LoadedModel, texts: list[str], options: EmbedOptions) -> _R
 
 
 def _note_head(model: LoadedModel) -> None:
-    """Say that what stands upon the encoder is left out, if config.json names such a model."""
+    """Say that what stands upon the body is left out, if config.json names such a model."""
     names = model.config.get("architectures")
     if not (isinstance(names, list) and names):
         return
     name = cast("list[object]", names)[0]
     if isinstance(name, str) and _WITH_HEAD.fullmatch(name):
-        note(f"the files are of `{name}`: its encoder gives the vectors, its head is left out")
+        note(f"the files are of `{name}`: its body gives the vectors, its head is left out")
 
 
 def _require_few(texts: list[str]) -> None:
