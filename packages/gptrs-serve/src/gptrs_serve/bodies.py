@@ -23,6 +23,29 @@ class StreamOptions(Struct, forbid_unknown_fields=True):
     include_obfuscation: Literal[False] = False
 
 
+class TextFormat(Struct, tag="text", forbid_unknown_fields=True):
+    """Any text."""
+
+
+class JsonObject(Struct, tag="json_object", forbid_unknown_fields=True):
+    """Any JSON object."""
+
+
+class NamedSchema(Struct, forbid_unknown_fields=True):
+    """A JSON schema; answers keep to it, with `strict` or without."""
+
+    name: str
+    schema: dict[str, Any]
+    description: str | None = None
+    strict: bool | None = None
+
+
+class JsonSchema(Struct, tag="json_schema", forbid_unknown_fields=True):
+    """JSON of a schema."""
+
+    json_schema: NamedSchema
+
+
 class Generating(Struct, forbid_unknown_fields=True, kw_only=True):
     """Fields that chat and plain completions share.
 
@@ -45,6 +68,8 @@ class Generating(Struct, forbid_unknown_fields=True, kw_only=True):
     logit_bias: dict[str, Bias] | None = None
     ignore_eos: bool = False
     priority: Annotated[int, Meta(ge=-100, le=100)] = 0
+    regex: Annotated[str, Meta(max_length=100_000)] | None = None
+    grammar: Annotated[str, Meta(max_length=100_000)] | None = None
     user: str | None = None
 
 
@@ -77,7 +102,7 @@ class ChatBody(Generating, kw_only=True):
     tools: Annotated[list[object], Meta(max_length=0)] | None = None
     tool_choice: Literal["none", "auto"] | None = None
     parallel_tool_calls: bool | None = None
-    response_format: dict[str, Literal["text"]] | None = None
+    response_format: TextFormat | JsonObject | JsonSchema | None = None
     store: Literal[False] | None = None
     metadata: dict[str, str] | None = None
     modalities: list[Literal["text"]] | None = None

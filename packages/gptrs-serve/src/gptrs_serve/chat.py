@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from gptrs.runtime.serving.answers import AnswerStream
 from gptrs_serve.answers import Envelope, finish_reason, usage
 from gptrs_serve.bodies import ChatBody
 from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, while_connected
+from gptrs_serve.forms import form_of
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.requests import chat_logprobs, chat_max_tokens, chat_messages, options_of
 from gptrs_serve.served import Served
@@ -20,7 +22,8 @@ from gptrs_serve.token_texts import TokenTexts
 async def chat(request: Request, body: ChatBody, served: Served, metrics: Metrics) -> Response:
     """Answer a conversation; errors are those of the engine, and RequestError."""
     name, model = served.named(body.model, "causal_lm")
-    options = options_of(body, model, chat_logprobs(body))
+    form = await asyncio.to_thread(form_of, body, model)
+    options = options_of(body, model, chat_logprobs(body), form)
     asked = chat_max_tokens(body)
     tokens = await served.tokens(model, chat_messages(body))
     stream = served.submit(

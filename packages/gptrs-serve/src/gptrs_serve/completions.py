@@ -16,6 +16,7 @@ from gptrs.runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.answers import Envelope, finish_reason, usage
 from gptrs_serve.bodies import CompletionBody
 from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, while_connected
+from gptrs_serve.forms import form_of
 from gptrs_serve.metrics import Metrics
 from gptrs_serve.requests import options_of, prompts_of, require_fitting
 from gptrs_serve.served import Served
@@ -61,7 +62,8 @@ async def _asked(
     body: CompletionBody, name: str, model: LoadedModel, given: str | list[int], served: Served
 ) -> _Prompt:
     """Submit a prompt, once its own tokens have been scored where that is asked for."""
-    options = options_of(body, model, body.logprobs)
+    form = await asyncio.to_thread(form_of, body, model)
+    options = options_of(body, model, body.logprobs, form)
     tokens = await served.tokens(model, given)
     text, scores = "", None
     if body.echo:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from gptrs.runtime.generation.generate import GenerationOptions
+from gptrs.runtime.generation.grammar import Grammar
 from gptrs.runtime.generation.model_settings import configured_sampling
 from gptrs.runtime.load import LoadedModel
 from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, Part
@@ -37,7 +38,9 @@ class LogitBias:
         return logits
 
 
-def options_of(body: Generating, model: LoadedModel, logprobs: int | None) -> GenerationOptions:
+def options_of(
+    body: Generating, model: LoadedModel, logprobs: int | None, form: Grammar | None
+) -> GenerationOptions:
     """Return the options of a request but for `max_tokens`.
 
     What it leaves open is as generation_config.json says, where that samples, else as OpenAI has
@@ -67,6 +70,7 @@ def options_of(body: Generating, model: LoadedModel, logprobs: int | None) -> Ge
         ignore_eos=body.ignore_eos,
         logprobs=logprobs,
         logits_processors=bias,
+        form=form,
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypedDict, cast
 
 from gptrs.errors import UsageError
 from gptrs.quoting import did_you_mean
-from gptrs.runtime.generation.logits_processors import LogitsProcessor
+from gptrs.runtime.generation.logits_processors import LogitsProcessor, ProcessorMaker
 from gptrs.runtime.generation.model_settings import configured_sampling
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.sampling import Sampling
@@ -47,6 +47,7 @@ class OptionFields(SamplingFields, total=False):
     cache_dtype: str | None
     prompt_cache: str | os.PathLike[str] | None
     logits_processors: Sequence[LogitsProcessor]
+    form: ProcessorMaker | None
 
 
 _SAMPLING = frozenset(SamplingFields.__annotations__)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import cast
+from typing import Protocol, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -15,6 +15,14 @@ from gptrs.runtime.generation.sampling import Sampling
 LogitsProcessor = Callable[[np.ndarray, np.ndarray], np.ndarray]
 """`(tokens, logits) -> logits`: the tokens so far of one text, prompt included, si64 [T], and the
 logits of the next one, f32 [V]. It may change `logits` in place; `tokens` are read-only."""
+
+
+class ProcessorMaker(Protocol):
+    """Makes a logits processor for each text, where a text has a state of its own."""
+
+    def new_processor(self, prompt_length: int) -> LogitsProcessor:
+        """Return the processor of a text with a prompt of that many tokens."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Final, Literal
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.generation.logits_processors import LogitsProcessor
+from gptrs.runtime.generation.logits_processors import LogitsProcessor, ProcessorMaker
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.token_scores import TokenScores
 
@@ -65,7 +65,8 @@ class GenerationOptions:
     other processes that begin like it.
 
     `logits_processors` run in this order after the built-in ones; see `LogitsProcessor`. Each is
-    called for every token of every text.
+    called for every token of every text. `form`, a `Grammar` for example, makes one for each text,
+    which comes last.
     """
 
     max_tokens: int | None = None
@@ -83,6 +84,7 @@ class GenerationOptions:
     cache_dtype: str | None = None
     prompt_cache: str | os.PathLike[str] | None = None
     logits_processors: Sequence[LogitsProcessor] = ()
+    form: ProcessorMaker | None = None
 
     def __post_init__(self) -> None:
         if any(not stop for stop in self.stop):

@@ -65,6 +65,8 @@ class GenerationSetup:
         built_in = built_in_processors(self._sampling, self._suppression, self._ends, len(prompt))
         # The user's come last: they see what is suppressed, and have the last word.
         processors = [*built_in, *self.options.logits_processors]
+        if self.options.form is not None:
+            processors.append(self.options.form.new_processor(len(prompt)))
         return GeneratedText(
             prompt=prompt,
             context=Context(prompt, self._limit),

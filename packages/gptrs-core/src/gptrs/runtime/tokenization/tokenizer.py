@@ -147,6 +147,10 @@ class TextTokenizer:
                 lambda: decode(list(tokens), skip_special_tokens=not special), self._name
             )
 
+    def as_json(self) -> str:
+        """Return the content of a `tokenizer.json` that stands for it."""
+        return self._tokenizer.to_str()
+
     def piece(self, token: int) -> str | None:
         """Return the entry of the vocabulary for a token, such as `Ġthe`; None for an unknown."""
         if token < 0:

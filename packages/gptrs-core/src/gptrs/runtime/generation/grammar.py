@@ -1,0 +1,91 @@
+"""Answers of a form: tokens that would leave a JSON schema, a regex or a grammar never come."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from gptrs.errors import MissingLibraryError, UsageError
+from gptrs.install_hints import install_extra
+from gptrs.quoting import clipped
+from gptrs.runtime.load import LoadedModel
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+Form = Literal["json_schema", "regex", "lark"]
+
+
+class Grammar:
+    """A form that texts of `model` are to have; it may serve any number of texts at once.
+
+    `source` is a JSON schema, a regex, or a Lark grammar. UsageError for one that is malformed or
+    uses what llguidance does not know; MissingLibraryError where that is not installed.
+    """
+
+    def __init__(self, model: LoadedModel, form: Form, source: str | Mapping[str, object]) -> None:
+        try:
+            import llguidance  # noqa: PLC0415  # optional
+        except ImportError as error:
+            raise MissingLibraryError(
+                "answers of a form need llguidance, which is not installed",
+                hint=install_extra("gptrs-core", "grammar"),
+            ) from error
+        ends = sorted(model.eos_tokens)
+        if not ends:
+            raise UsageError(f"`{model.name}` has no token that ends a text, which a form needs")
+        self._vocab_size = model.causal_lm().vocab_size
+        self._ends = np.array(ends)
+        self._tokenizer = llguidance.LLTokenizer(
+            model.tokenizer.as_json(), n_vocab=self._vocab_size, eos_token=ends[0]
+        )
+        text = source if isinstance(source, str) else json.dumps(source)
+        try:
+            made = getattr(llguidance.LLMatcher, f"grammar_from_{form}")(text)
+            self._matcher = llguidance.LLMatcher(self._tokenizer, made)
+        except ValueError as error:
+            raise UsageError(f"the {form} cannot be used: {clipped(str(error), 300)}") from error
+        if self._matcher.is_error():
+            problem = clipped(self._matcher.get_error(), 300)
+            raise UsageError(f"the {form} cannot be used: {problem}")
+
+    def new_processor(self, prompt_length: int) -> GrammarProcessor:
+        """Return the logits processor of one text with a prompt of that many tokens."""
+        return GrammarProcessor(
+            self._matcher.deep_copy(), self._vocab_size, self._ends, prompt_length
+        )
+
+
+class GrammarProcessor:
+    """Suppresses the tokens that would leave the form of one text, and its end before it is whole.
+
+    Once nothing may follow, only the tokens that end a text may.
+    """
+
+    def __init__(
+        self, matcher: LLMatcher, vocab_size: int, ends: np.ndarray, prompt_length: int
+    ) -> None:
+        self._matcher = matcher
+        self._vocab_size = vocab_size
+        self._ends = ends
+        self._read = prompt_length
+
+    def __call__(self, tokens: np.ndarray, logits: np.ndarray) -> np.ndarray:
+        """Set the logits of all other tokens to -inf."""
+        for token in tokens[self._read :].tolist():
+            if token not in self._ends:
+                self._matcher.consume_token(token)
+        self._read = tokens.size
+        if self._matcher.is_error():
+            raise UsageError(f"the form cannot be kept: {clipped(self._matcher.get_error(), 300)}")
+        packed = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        allowed = np.unpackbits(packed, bitorder="little")[: self._vocab_size].astype(bool)
+        if self._matcher.is_stopped():
+            allowed[:] = False
+        may_end = self._matcher.is_stopped() or self._matcher.is_accepting()
+        allowed[self._ends] = may_end
+        logits[~allowed] = -np.inf
+        return logits
