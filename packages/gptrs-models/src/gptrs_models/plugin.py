@@ -278,6 +278,18 @@ MOBILENET_V2 = ModelPlugin(
     factory="gptrs_models.mobilenet_v2:load",
     api="0.1",
 )
+CONVNEXT = ModelPlugin(
+    name="convnext",
+    summary="ConvNeXt image classifiers",
+    factory="gptrs_models.convnext:load",
+    api="0.1",
+)
+CONVNEXTV2 = ModelPlugin(
+    name="convnextv2",
+    summary="ConvNeXt V2 image classifiers",
+    factory="gptrs_models.convnext:load",
+    api="0.1",
+)
 VIT = ModelPlugin(
     name="vit",
     summary="ViT image classifiers",

@@ -29,7 +29,7 @@ class ImageClassifierModule(Module):
     """
 
     capabilities = frozenset({"image_classifier", "hidden_states"})
-    classifier: Linear
+    classifier: Callable[[Tensor], Tensor]
 
     def __init__(self, channels: int, processor: str) -> None:
         self._channels = channels
