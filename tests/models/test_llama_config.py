@@ -58,6 +58,13 @@ REFUSALS: list[tuple[str, dict[str, object], str]] = [
     ("llama", {"quantization_config": {"bits": 4}}, "`quantization_config`.*as None only"),
     ("llama", {"num_local_experts": 8}, "`num_local_experts` of a `llama` model"),
     ("qwen3", {"num_experts": 64}, "`num_experts` of a `qwen3` model"),
+    ("mixtral", {"num_experts_per_tok": 9}, "`num_experts_per_tok`.*at most 8"),
+    ("qwen3_moe", {"mlp_only_layers": [-1]}, "`mlp_only_layers`"),
+    ("gpt_neo", {"num_layers": 2, "attention_layers": ["global"]}, "`attention_layers`.*2 layers"),
+    ("gpt_neo", {"num_layers": 1, "attention_layers": ["wide"]}, "`attention_layers`"),
+    ("bloom", {"apply_residual_connection_post_layernorm": True}, "`apply_residual_connection"),
+    ("mpt", {"attn_config": {"alibi": False}}, "`alibi`"),
+    ("mpt", {"attn_config": 3}, "`attn_config`.*must be a table"),
     ("llama", {"no_rope_layers": [1, 0]}, "`no_rope_layers`"),
     ("llama", {"hidden_act": "laplace"}, "`hidden_act`.*one of gelu.*'laplace'"),
     ("llama", {"num_key_value_heads": 3}, r"`num_attention_heads` \(4\).*no multiple.*\(3\)"),
@@ -174,7 +181,7 @@ def saved(tmp_path_factory):
         ({"vocab_size": 96}, r"embed_tokens\.weight.*\[96, 32\]"),
         ({"model_type": "qwen3", "head_dim": 8}, r"self_attn\.q_norm\.weight"),
         ({"model_type": "qwen2"}, r"self_attn\.q_proj\.bias"),
-        ({"model_type": "qwen2_moe"}, "qwen2_moe"),
+        ({"model_type": "deepseek_v3"}, "deepseek_v3"),
     ],
 )
 def test_weights_that_do_not_fit_the_config(saved, tmp_path, settings, message):

@@ -85,13 +85,11 @@ def gpt_bigcode(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 
 def gpt_neo(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch scores without a scale, and the window of the layers called "local"."""
-    words, layers = fields.get("attention_layers"), config.num_hidden_layers
-    known = isinstance(words, list) and not set(map(str, cast("list[object]", words))) - {
-        "global",
-        "local",
-    }
-    found = list(map(str, cast("list[object]", words))) if known else []
-    if len(found) != layers:
+    layers, given = config.num_hidden_layers, fields.get("attention_layers")
+    words: list[object] = ["local" if layer % 2 else "global" for layer in range(layers)]
+    if given is not None:
+        words = cast("list[object]", given) if isinstance(given, list) else [given]
+    if len(words) != layers or not all(word in ("global", "local") for word in words):
         raise fields.error("attention_layers", f"must have `global` or `local` for {layers} layers")
     return replace(
         unrotated(config, replace(GPT_NAMES, attention="attn.attention", output="out_proj")),
@@ -99,7 +97,7 @@ def gpt_neo(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         qkv_bias=False,
         attention_scale=1.0,
         sliding_window=fields.integer("window_size", 256),
-        sliding_layers=tuple(layer for layer, word in enumerate(found) if word == "local"),
+        sliding_layers=tuple(layer for layer, word in enumerate(words) if word == "local"),
     )
 
 
