@@ -11,7 +11,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.images.decoding import MAX_PIXELS, resized
 
 SQUASHED_FROM = 384
-"""The shortest edge from which ConvNeXt's recipe resizes to a square instead of cropping one."""
+"""The shortest edge from which a recipe with a crop fraction resizes to a square instead of cropping one."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +47,8 @@ class ImageProcessor:
     """Resizes, crops, scales and normalizes; each step may be absent.
 
     `resize` is done with Pillow's filter number `resample`. Where `crop_fraction` is given, a
-    shortest edge is resized to `edge / crop_fraction` and cut to a square of that edge: ConvNeXt's
-    recipe. Equal to transformers' Pillow processors bit by bit.
+    shortest edge is resized to `edge / crop_fraction` and cut to a square of that edge.
+    Equal to transformers' Pillow processors bit by bit.
     """
 
     resize: Size | None
