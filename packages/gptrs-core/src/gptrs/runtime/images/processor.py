@@ -11,7 +11,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.images.decoding import MAX_PIXELS, resized
 
 SQUASHED_FROM = 384
-"""The shortest edge from which a recipe with a crop fraction resizes to a square instead of cropping one."""
+"""The shortest edge from which a crop fraction no longer crops: images become squares."""
 
 
 @dataclass(frozen=True)
