@@ -110,8 +110,9 @@ def _form(path: str | os.PathLike[str], to: str | None, shard_size: int | None) 
     suffix = Path(path).suffix.lower()
     foreign = foreign_format(path)
     if foreign is not None and to is None:
+        what = foreign.name.partition(",")[0]  # without what reading one would mean
         raise UsageError(
-            f"{quoted(str(path), 200)} would be {foreign.name}, which gptrs does not write",
+            f"{quoted(str(path), 200)} would be {what}, which gptrs does not write",
             hint="`.gptrschk` writes one file, `.safetensors` tensors alone, a name without suffix"
             " a model folder, and so does `--to hf`, whatever the name",
         )
