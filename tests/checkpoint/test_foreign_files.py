@@ -58,7 +58,7 @@ def test_what_is_no_model_and_no_foreign_file_names_the_folder(tmp_path: Path) -
 @pytest.mark.parametrize("name", ["copy.gguf", "copy.onnx", "copy.bin", "copy.PT"])
 def test_a_copy_is_not_called_like_a_foreign_file(tmp_path: Path, name: str) -> None:
     folder = save_tiny_gpt2(tmp_path / "tiny")
-    with pytest.raises(UsageError, match="would be an? [^,]*, which gptrs does not write"):
+    with pytest.raises(UsageError, match=r"would be an? [^,]*, which gptrs does not write"):
         convert(folder, tmp_path / name)
     assert not (tmp_path / name).exists()
     assert convert(folder, tmp_path / name, to="hf").form == "hf"
