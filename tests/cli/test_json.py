@@ -42,7 +42,7 @@ CASES = {
     "models.list": ("models", "list"),
     "models.path": ("models", "path", "demo"),
     "list.backends": ("list", "backends"),
-    "list.models": ("list", "models"),
+    "list.models": ("list", "models", "--all"),
     "list.plugins": ("list", "plugins"),
     "list.functionals": ("list", "functionals"),
     "list.ops": ("list", "ops"),

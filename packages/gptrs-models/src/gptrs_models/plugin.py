@@ -1,18 +1,21 @@
 """The plugins of this package, as the entry points name them."""
 
 from gptrs.api import DemoModelPlugin, ModelPlugin
+from gptrs_models import relatives
 
 GPT2 = ModelPlugin(
     name="gpt2",
     summary="GPT-2 and models of its shape",
     factory="gptrs_models.gpt2:load",
     api="0.1",
+    relatives=relatives.GPT2,
 )
 LLAMA = ModelPlugin(
     name="llama",
     summary="Llama 2 and 3 and models of their shape, such as SmolLM",
     factory="gptrs_models.llama:load",
     api="0.1",
+    relatives=relatives.LLAMA,
 )
 MISTRAL = ModelPlugin(
     name="mistral",
@@ -271,12 +274,14 @@ RESNET = ModelPlugin(
     summary="ResNet image classifiers, as transformers and torchvision save them",
     factory="gptrs_models.resnet:load",
     api="0.1",
+    relatives=relatives.RESNET,
 )
 MOBILENET_V2 = ModelPlugin(
     name="mobilenet_v2",
     summary="MobileNetV2 image classifiers, as transformers and torchvision save them",
     factory="gptrs_models.mobilenet_v2:load",
     api="0.1",
+    relatives=relatives.MOBILENET_V2,
 )
 CONVNEXT = ModelPlugin(
     name="convnext",
@@ -295,6 +300,7 @@ VIT = ModelPlugin(
     summary="ViT image classifiers",
     factory="gptrs_models.vit:load",
     api="0.1",
+    relatives=relatives.VIT,
 )
 DEIT = ModelPlugin(
     name="deit",
@@ -313,6 +319,7 @@ BERT = ModelPlugin(
     summary="BERT encoders, for sentence embeddings",
     factory="gptrs_models.bert_tasks:load",
     api="0.1",
+    relatives=relatives.BERT,
 )
 ROBERTA = ModelPlugin(
     name="roberta",

@@ -45,10 +45,19 @@ class ListBackends(TypedDict):
     backends: list[BackendRecord]
 
 
+class RefusedKind(TypedDict):
+    """A kind of model that is known and not supported, and the nearest one that is."""
+
+    name: str
+    nearest: str
+
+
 class ListModels(TypedDict):
     """`gptrs list models`: kinds of models, and bundled models."""
 
     models: list[PluginRecord]
+    refused: NotRequired[list[RefusedKind]]
+    """With `--all`."""
 
 
 class ListPlugins(TypedDict):

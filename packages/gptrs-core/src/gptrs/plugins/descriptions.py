@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import cast
 
 from gptrs.errors import PluginError
 
@@ -108,8 +109,20 @@ class ModelPlugin(FactoryPlugin):
     """A kind of model; `name` is the `model_type` of config.json.
 
     `factory(config: Mapping[str, object], params: gptrs.api.Params)` returns the model, an object
-    with the class attribute `capabilities` (see `gptrs.plugins.capabilities`).
+    with the class attribute `capabilities` (see `gptrs.plugins.capabilities`). `relatives` are
+    other `model_type`s whose architecture is nearest to this one and that no plugin may have: one
+    of them is refused with the name of this kind to begin from.
     """
+
+    relatives: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        found = cast("object", self.relatives)
+        if not isinstance(found, tuple):
+            raise _malformed(self, "relatives", "a tuple of names", found)
+        for name in cast("tuple[object, ...]", found):
+            _require_match(self, "relatives", name, _NAME, "a tuple of names")
 
 
 @dataclass(frozen=True, kw_only=True)

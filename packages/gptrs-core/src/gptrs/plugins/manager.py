@@ -28,6 +28,7 @@ from gptrs.plugins.references import resource_directory
 from gptrs.plugins.registry import PluginRegistry
 from gptrs.plugins.selection import Selection, is_own
 from gptrs.plugins.state import PluginRecord, PluginState, described
+from gptrs.quoting import quoted
 
 if TYPE_CHECKING:
     from gptrs.backend.protocol import Backend
@@ -78,11 +79,36 @@ class PluginManager(PluginRegistry):
 
     def model_plugin(self, model_type: str) -> ModelPlugin:
         """Return the plugin for models of the kind `model_type`; ModelError if there is none."""
+        self._require_kind(model_type)
         return self.find(ModelPlugin, model_type, unknown=ModelError)
 
     def model_factory(self, model_type: str) -> ModelFactory:
         """Return what makes models of the kind `model_type`; raises as `model_plugin` does."""
+        self._require_kind(model_type)
         return cast("ModelFactory", self.factory(ModelPlugin, model_type, unknown=ModelError))
+
+    def relatives(self) -> dict[str, str]:
+        """Return kinds that no plugin has, each with the installed one of nearest architecture."""
+        installed = {record.name for record in self.records(ModelPlugin)}
+        return {
+            name: plugin.name
+            for plugin in self.descriptions(ModelPlugin)
+            for name in plugin.relatives
+            if name not in installed
+        }
+
+    def _require_kind(self, model_type: str) -> None:
+        """ModelError for a kind that no plugin has, with what is nearest, if a plugin knows."""
+        if self.plugin(ModelPlugin, model_type) is not None or ":" in model_type:
+            return
+        nearest = self.relatives().get(model_type)
+        if nearest is not None:
+            raise ModelError(
+                f"there is no model kind {quoted(model_type)}; nearest by architecture is"
+                f" `{nearest}`, which it must not be loaded as",
+                hint="docs/recipes/add_a_model_kind.md tells how to add it as a plugin of two"
+                " files; `gptrs list models --all` shows all kinds that are known",
+            )
 
     def demo_model_path(self, name: str | None = None) -> Path:
         """Return the directory of the demo model called `name`, else of the first by name.

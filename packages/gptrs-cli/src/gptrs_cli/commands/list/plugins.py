@@ -76,16 +76,30 @@ def _default_backend(best: str | None) -> PluginRecord | None:
 
 
 @command_options()
-def models(settings: Settings) -> None:
+def models(
+    settings: Settings,
+    every: Annotated[
+        bool,
+        typer.Option("--all", help="Show kinds that are refused, too, and the nearest ones."),
+    ] = False,
+) -> None:
     """List the kinds of models, and the models of packages."""
     records = [*manager().records(ModelPlugin), *manager().records(DemoModelPlugin)]
+    refused = sorted(manager().relatives().items()) if every else []
     if settings.json:
-        print_result("list.models", {"models": [_fields(record) for record in records]})
+        fields: dict[str, object] = {"models": [_fields(record) for record in records]}
+        if every:
+            fields["refused"] = [{"name": name, "nearest": near} for name, near in refused]
+        print_result("list.models", fields)
         return
     kinds = {"model": "kind of model", "demo_model": "bundled model"}
     rows = [
         [record.name, kinds[record.kind], record.state, *_source_and_summary(record)]
         for record in records
+    ]
+    rows += [
+        [name, kinds["model"], "refused", "", "", f"not supported; nearest is {near}"]
+        for name, near in refused
     ]
     columns = ["name", "what", "state", "distribution", "version", "summary"]
     _print(columns, rows, records, "no model is installed")

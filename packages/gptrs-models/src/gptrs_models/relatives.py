@@ -1,0 +1,39 @@
+"""Kinds of transformers that gptrs lacks, under the one of nearest architecture that it has."""
+
+from __future__ import annotations
+
+BERT = (
+    *("bert-generation", "big_bird", "canine", "convbert", "data2vec-text", "deberta"),
+    *("deberta-v2", "ernie", "esm", "eurobert", "flaubert", "fnet", "funnel", "gte", "ibert"),
+    *("layoutlm", "layoutlmv3", "longformer", "luke", "megatron-bert", "mobilebert", "modernbert"),
+    *("new", "nomic_bert", "nystromformer", "rembert", "roberta-prelayernorm", "roformer"),
+    *("splinter", "squeezebert", "xlm", "xlm-roberta-xl", "xlnet", "xmod", "yoso"),
+)
+"""Encoders of text."""
+LLAMA = (
+    *("afmoe", "aria_text", "baichuan", "bitnet", "chatglm", "dbrx", "deepseek", "deepseek_v2"),
+    *("deepseek_v3", "diffllama", "doge", "dots1", "ernie4_5_moe", "exaone", "flex_olmo", "gemma3"),
+    *("gemma3n", "gemma3n_text", "gemma4", "glm4_moe", "gpt_oss", "granitemoe", "internlm2"),
+    *("jais", "jetmoe", "llama4", "llama4_text", "minicpm", "minicpm3", "minimax", "mistral3"),
+    *(
+        "nemotron_h",
+        "phimoe",
+        "qwen",
+        "qwen2_5_vl",
+        "qwen2_vl",
+        "qwen3_5",
+        "qwen3_next",
+        "qwen3_vl",
+    ),
+    *("smolvlm", "xverse", "yi", "zamba2"),
+)
+"""Language models with rotary positions and gated layers, or the text part of others."""
+GPT2 = ("biogpt", "codegen", "ctrl", "imagegpt", "openai-gpt", "xglm")
+"""Language models with learned positions."""
+RESNET = ("bit", "convnext", "convnextv2", "regnet", "van")
+MOBILENET_V2 = ("efficientnet", "mobilenet_v1", "mobilevit", "mobilevitv2")
+VIT = (
+    *("beit", "clip", "data2vec-vision", "dinov3_vit", "hiera", "ijepa", "siglip", "siglip2"),
+    *("siglip_vision_model", "clip_vision_model", "swin", "swinv2", "vit_mae", "vit_msn"),
+)
+"""Vision transformers."""

@@ -1,0 +1,37 @@
+"""Kinds of models that are known and not supported: what is nearest."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import gptrs
+from gptrs.api import ModelPlugin
+from gptrs.errors import ModelError, PluginError
+from gptrs.plugins.manager import manager
+
+
+def test_a_known_kind_is_refused_with_the_nearest(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "flaubert"}))
+    (tmp_path / "model.safetensors").write_bytes(b"\x02\0\0\0\0\0\0\0{}")
+    with pytest.raises(ModelError) as caught:
+        gptrs.load_model(tmp_path, backend="ref")
+    assert "no model kind `flaubert`; nearest by architecture is `bert`" in str(caught.value)
+    assert "add_a_model_kind.md" in str(caught.value)
+
+
+def test_relatives_are_kinds_that_nobody_has():
+    found = manager().relatives()
+    installed = {record.name for record in manager().records(ModelPlugin)}
+    assert len(found) > 60
+    assert not found.keys() & installed
+    assert set(found.values()) <= installed
+    known = pytest.importorskip("transformers", reason="knows the kinds").CONFIG_MAPPING
+    assert sum(name in known for name in found) > 0.8 * len(found)
+
+
+@pytest.mark.parametrize("relatives", ["ernie", (3,), ("a b",)])
+def test_malformed_relatives_are_refused(relatives):
+    with pytest.raises(PluginError, match=r"`ModelPlugin.relatives` must be a tuple of names"):
+        ModelPlugin(name="x", summary="x", api="0.1", factory="a:b", relatives=relatives)
