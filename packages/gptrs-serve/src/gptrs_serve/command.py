@@ -23,6 +23,7 @@ from gptrs_serve.served import Served
 KEY_VARIABLE: Final = "GPTRS_SERVE_API_KEY"
 _LOCAL: Final = ("127.0.0.1", "::1", "localhost")
 _IDLE_S: Final = 30
+_BACKLOG: Final = 2048
 _MOST_HEADER_BYTES: Final = 65_536
 
 
@@ -163,6 +164,7 @@ def _listener(host: str, port: int) -> socket.socket:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(_BACKLOG)  # clients that come before the server runs wait
     except OSError as error:
         listener.close()
         raise UsageError(
