@@ -172,3 +172,14 @@ def test_settings_that_are_no_json_are_refused(tmp_path):
     (folder / "tokenizer_config.json").write_text(json.dumps([1]), encoding="utf-8")
     with pytest.raises(ModelError, match="not usable JSON"):
         found(folder)
+
+
+def test_variables_reach_the_template():
+    source = "{{ enable_thinking }} {{ tools[0].name }} {{ documents | length }} {{ bos_token }}"
+    template = ChatTemplate(source, {"bos_token": "<s>"})
+    given = {"enable_thinking": False, "tools": [{"name": "add"}], "documents": ["a", "b"]}
+    assert template.render(SAID, variables=given) == "False add 2 <s>"
+    assert template.render(SAID, variables={**given, "bos_token": "x"}) == "False add 2 x"
+    for wrong in ({"tools": {1, 2}}, {"x": float("nan")}):
+        with pytest.raises(UsageError, match="must be JSON values"):
+            template.render(SAID, variables=wrong)

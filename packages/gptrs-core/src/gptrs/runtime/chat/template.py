@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from collections.abc import Mapping, Sequence
 from typing import Final, Protocol, cast
 
-from gptrs.errors import MissingLibraryError, ModelError
+from gptrs.errors import MissingLibraryError, ModelError, UsageError
 from gptrs.install_hints import install_extra
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import clipped, shown_value
@@ -59,30 +60,53 @@ class ChatTemplate:
     source: str
     special_tokens: Mapping[str, str]
 
-    def render(self, messages: Sequence[Message], *, answer: bool = True) -> str:
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        answer: bool = True,
+        variables: Mapping[str, object] | None = None,
+    ) -> str:
         """Return the text of a conversation; with `answer` it ends where the model continues.
+
+        `variables` are more names for the template, JSON values: `tools`, `documents`,
+        `enable_thinking` and whatever else it reads; they go before special tokens of that name.
 
         UsageError for malformed messages. ChatTemplateError if the template fails or refuses them,
         or takes more than a few seconds, 512 MiB of memory or ten million characters.
         """
-        return self.render_all([messages], answer=answer)[0]
+        return self.render_all([messages], answer=answer, variables=variables)[0]
 
     def render_all(
-        self, conversations: Sequence[Sequence[Message]], *, answer: bool = True
+        self,
+        conversations: Sequence[Sequence[Message]],
+        *,
+        answer: bool = True,
+        variables: Mapping[str, object] | None = None,
     ) -> list[str]:
         """Return the texts of several conversations; the limits are for all of them together."""
         checked = [checked_messages(messages) for messages in conversations]
-        variables = {"tools": None, "documents": None, "add_generation_prompt": answer}
+        usual = {"tools": None, "documents": None, "add_generation_prompt": answer}
         seconds = _CPU_SECONDS + int(_SECONDS_PER_CONVERSATION * len(checked))
         request: dict[str, object] = {
             "template": self.source,
-            "variables": {**self.special_tokens, **variables},
+            "variables": {**self.special_tokens, **usual, **_checked(variables)},
             "conversations": [[as_templates_read(m) for m in messages] for messages in checked],
             "characters": _MAX_CHARACTERS,
             "cpu_seconds": seconds,
             "memory_bytes": _MEMORY_BYTES,
         }
         return _answer(request, seconds * _WALL_FACTOR)
+
+
+def _checked(variables: Mapping[str, object] | None) -> Mapping[str, object]:
+    """Return variables for a template, which stands in another process; UsageError for no JSON."""
+    given: Mapping[str, object] = variables or {}
+    try:
+        json.dumps(given, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise UsageError(f"variables of a template must be JSON values: {error}") from error
+    return given
 
 
 def chat_template_of(files: ModelFiles, name: str) -> ChatTemplate:
