@@ -24,6 +24,8 @@ KEY_VARIABLE: Final = "GPTRS_SERVE_API_KEY"
 _LOCAL: Final = ("127.0.0.1", "::1", "localhost")
 _IDLE_S: Final = 30
 _BACKLOG: Final = 2048
+_SWITCH_S: Final = 0.0002
+"""How long the engine waits at most until the thread of the connections lets it go on."""
 _MOST_HEADER_BYTES: Final = 65_536
 
 
@@ -139,6 +141,7 @@ def _run(app: Starlette, listener: socket.socket, drain_seconds: int) -> None:
         http="h11",
         ws="none",
     )
+    sys.setswitchinterval(_SWITCH_S)
     uvicorn.Server(config).run(sockets=[listener])
 
 
