@@ -64,6 +64,7 @@ ELSEWHERE = {
     "models.remove",
     "quantize",
     "validate",
+    "validate.against",
     "doctor",
 }
 """Kinds that the tests of their commands check, which read `Outcome.json`."""

@@ -32,7 +32,7 @@ QUANTIZE = _command(
     "quantize", "Write a model with quantized weights, whole or not at all.", "quantize"
 )
 VALIDATE = _command(
-    "validate", "Compare a model with what transformers computes, at f32.", "validate"
+    "validate", "Compare a model with what transformers computes, or with another one.", "validate"
 )
 BENCH = _command("bench", "Measure a model on a backend, and the machine itself.", "app")
 CACHE = _command("cache", "Show, fill or clear what is kept on disk.", "app")

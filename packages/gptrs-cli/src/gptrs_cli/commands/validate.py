@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.compare.validation import MADE_UP_TOKENS, ValidationOptions
 from gptrs.runtime.compare.validation import validate as validate_model
@@ -20,6 +22,12 @@ from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.progress import compilation_shown
 from gptrs_cli.terminal.waiting import Waiting
+from gptrs_cli.validate.against import (
+    AgainstOptions,
+    compare,
+    comparison_fields,
+    print_comparison,
+)
 from gptrs_cli.validate.reference import require_folder, torch_reference
 from gptrs_cli.validate.report import Outcome, outcome_fields, print_outcome
 
@@ -59,13 +67,19 @@ def validate(
     model: ModelOption = None,
     inputs: InputOptions,
     checks: CheckOptions,
+    other: AgainstOptions,
     settings: Settings,
 ) -> None:
-    """Compare a model with what transformers computes, at f32.
+    """Compare a model with what transformers computes, at f32, or with another model.
 
     Both load the same folder. Exits with 1 where they differ by more than the tolerance. Needs
-    torch and transformers.
+    torch and transformers. `--against` needs neither: it says how far a model is from another one,
+    such as a quantized one from what it was.
     """
+    if other.against is not None:
+        _compare(model, other, inputs, settings)
+        return
+    other.require_unused()
     choice = inputs.choice(checks.count, MADE_UP_TOKENS)
     options = ValidationOptions(checks.tolerance, checks.max_tokens, checks.per_layer)
     with observed(settings) as profile:
@@ -89,3 +103,19 @@ def validate(
             print_outcome(outcome)
     if not found.agrees:
         raise typer.Exit(1)
+
+
+def _compare(
+    model: Path | None, other: AgainstOptions, inputs: InputOptions, settings: Settings
+) -> None:
+    if inputs != InputOptions():
+        raise UsageError(
+            "inputs of one run do not tell how far two models are apart", hint="use `--text FILE`"
+        )
+    with observed(settings) as profile:
+        outcome = compare(model, other, settings)
+        if settings.json:
+            fields = comparison_fields(*outcome) | profile_fields(profile)
+            print_result("validate.against", fields)
+        else:
+            print_comparison(*outcome)

@@ -23,6 +23,7 @@ KINDS: Final[dict[str, type]] = {
     "perplexity": running.Perplexity,
     "run": running.Run,
     "validate": running.Validate,
+    "validate.against": running.ValidateAgainst,
     "bench": running.Bench,
     "models.list": installation.ModelsList,
     "models.pull": installation.ModelsPull,

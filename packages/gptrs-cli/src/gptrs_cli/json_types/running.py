@@ -292,6 +292,31 @@ class Validate(ModelRun):
     """The first state beyond the tolerance."""
 
 
+class ValidateAgainst(TypedDict):
+    """`gptrs validate --against`: null where it does not apply to the kind of models."""
+
+    model: str
+    weights: str | None
+    """The type of `--weights`."""
+    reference: str
+    backend: str
+    kl: float | None
+    """The mean divergence of the next token, in nats."""
+    kl_error: float | None
+    kl_worst: float | None
+    """99 % of the positions are below it."""
+    top1: float | None
+    perplexity: float | None
+    reference_perplexity: float | None
+    scored: int | None
+    window: int | None
+    texts: int | None
+    cosine: float | None
+    least_cosine: float | None
+    timings: RunTimings
+    profile: NotRequired[dict[str, object]]
+
+
 class BenchRow(TypedDict):
     """A figure: `ours`, in `unit`, of some `work`."""
 

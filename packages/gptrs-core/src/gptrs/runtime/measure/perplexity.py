@@ -61,12 +61,12 @@ def measure_perplexity(
     tokens, or a window and stride that do not fit; ModelError for a model that generates no text.
     """
     lm = model.causal_lm()
-    window, stride = _checked(lm.context_length, window, stride)
+    window, stride = checked_window(lm.context_length, window, stride)
     require_known_tokens(tokens, lm.vocab_size)
     if len(tokens) < 2:
         raise UsageError(f"the perplexity of {len(tokens)} token(s) cannot be told, 2 are needed")
     row = np.asarray(tokens, np.int64)
-    spans = list(_spans(len(row), window, stride))
+    spans = list(window_spans(len(row), window, stride))
     costs: list[np.ndarray] = []
     for number, (begin, first, end) in enumerate(spans):
         if progress is not None:
@@ -81,7 +81,8 @@ def measure_perplexity(
     return Perplexity(mean, error, len(row), every.size, len(spans), window, stride)
 
 
-def _checked(context: int, window: int | None, stride: int | None) -> tuple[int, int]:
+def checked_window(context: int, window: int | None, stride: int | None) -> tuple[int, int]:
+    """Return both, with their defaults; UsageError if they do not fit the context."""
     window = min(context, DEFAULT_WINDOW) if window is None else window
     if not 2 <= window <= context:
         raise UsageError(f"a window has 2 to {context} tokens, the context; got {window}")
@@ -91,7 +92,7 @@ def _checked(context: int, window: int | None, stride: int | None) -> tuple[int,
     return window, stride
 
 
-def _spans(count: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
+def window_spans(count: int, window: int, stride: int) -> Iterator[tuple[int, int, int]]:
     """Yield each window as its begin, the first token that it scores, and its end."""
     begin, scored = 0, 1
     while scored < count:

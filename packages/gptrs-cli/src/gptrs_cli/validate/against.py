@@ -1,0 +1,176 @@
+"""`gptrs validate --against`: a model beside another one that gptrs loads, on a text."""
+
+from __future__ import annotations
+
+import math
+import time
+from pathlib import Path
+from typing import Annotated
+
+from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
+from gptrs.runtime.compare.divergence import (
+    TextDivergence,
+    VectorDivergence,
+    compare_text,
+    compare_vectors,
+)
+from gptrs.runtime.load import LoadedModel, load_model
+from gptrs_cli.loading import loaded_model
+from gptrs_cli.options.completion import model_names
+from gptrs_cli.options.declare import option
+from gptrs_cli.options.model import model_shown
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.options.text_input import read_text
+from gptrs_cli.terminal.progress import progress_bar
+from gptrs_cli.terminal.stderr import note_below
+from gptrs_cli.terminal.waiting import Waiting
+
+
+@dataclass(frozen=True)
+class AgainstOptions:
+    """Another model to compare with, and the text."""
+
+    against: Annotated[
+        Path | None,
+        option(
+            "--against",
+            "Compare with this model, as gptrs runs it, instead of transformers.",
+            metavar="MODEL",
+            names=model_names,
+        ),
+    ] = None
+    text: Annotated[
+        str | None,
+        option(
+            "--text",
+            "With --against: a UTF-8 file that both read; for embedders a text each line.",
+            metavar="FILE",
+        ),
+    ] = None
+    window: Annotated[
+        int | None,
+        option(
+            "--window",
+            "With --against: show both N tokens at a time.  [default: the context, at most 1024]",
+            metavar="N",
+        ),
+    ] = None
+
+    def require_unused(self) -> None:
+        """Raise UsageError for options that only `--against` has a use for."""
+        for name, value in (("--text", self.text), ("--window", self.window)):
+            if value is not None:
+                raise UsageError(
+                    f"`{name}` is for the comparison of two models", hint="add `--against MODEL`"
+                )
+
+
+def compare(
+    model: Path | None, options: AgainstOptions, settings: Settings
+) -> tuple[LoadedModel, LoadedModel, TextDivergence | VectorDivergence, float]:
+    """Return both models, what was found, and the seconds that it took.
+
+    `--weights` quantizes the first one only.
+    """
+    if options.text is None:
+        raise UsageError("`--against` compares two models on a text", hint="add `--text FILE`")
+    content = read_text(options.text, "the text")
+    with Waiting(f"loading {model_shown(model)}") as waiting:
+        loaded = loaded_model(model, settings)
+        waiting.now(f"loading {model_shown(options.against)}")
+        reference = load_model(
+            options.against, settings.backend, settings.threads, settings.weight_budget
+        )
+        started = time.perf_counter()
+        if "causal_lm" not in loaded.capabilities:
+            waiting.now("embedding the lines of the text")
+            lines = [line for line in content.splitlines() if line.strip()]
+            vectors = compare_vectors(loaded, reference, lines)
+            return loaded, reference, vectors, time.perf_counter() - started
+        reference.causal_lm()
+        tokens = _tokens(loaded, reference, content)
+    with progress_bar("windows") as step:
+
+        def progress(done: int, total: int) -> None:
+            if step is not None:
+                step(done, total, "")
+
+        found = compare_text(loaded, reference, tokens, options.window, progress)
+    return loaded, reference, found, time.perf_counter() - started
+
+
+def print_comparison(
+    model: LoadedModel,
+    reference: LoadedModel,
+    found: TextDivergence | VectorDivergence,
+    seconds: float,
+) -> None:
+    """Print a line for each figure, and which models they are of."""
+    if isinstance(found, VectorDivergence):
+        print(f"cosine of two vectors: {found.cosine:.6f}, least {found.least_cosine:.6f}")
+        extent = f"{found.texts} texts"
+    else:
+        print(
+            f"KL divergence: {found.kl:.6f} +- {found.kl_error:.6f},"
+            f" 99 % below {found.kl_worst:.6f}"
+        )
+        print(f"the likeliest token is the same: {found.top1:.2%}")
+        ours, theirs = found.model, found.reference
+        print(
+            f"perplexity: {ours.perplexity:.4f} +- {ours.perplexity_error:.4f}, the other one has"
+            f" {theirs.perplexity:.4f}"
+        )
+        extent = f"{ours.scored} tokens in windows of {ours.window}"
+    note_below(
+        f"`{_named(model)}` beside `{reference.name}`, {extent}, backend {model.backend.name},"
+        f" {seconds:.1f} s"
+    )
+
+
+def comparison_fields(
+    model: LoadedModel,
+    reference: LoadedModel,
+    found: TextDivergence | VectorDivergence,
+    seconds: float,
+) -> dict[str, object]:
+    """Return the object that `--json` prints."""
+    text = found if isinstance(found, TextDivergence) else None
+    vectors = found if isinstance(found, VectorDivergence) else None
+    return {
+        "model": model.name,
+        "weights": model.weight_type,
+        "reference": reference.name,
+        "backend": model.backend.name,
+        "kl": text and text.kl,
+        "kl_error": text and text.kl_error,
+        "kl_worst": text and text.kl_worst,
+        "top1": text and text.top1,
+        "perplexity": text and _finite(text.model.perplexity),
+        "reference_perplexity": text and _finite(text.reference.perplexity),
+        "scored": text and text.model.scored,
+        "window": text and text.model.window,
+        "texts": vectors and vectors.texts,
+        "cosine": vectors and _finite(vectors.cosine),
+        "least_cosine": vectors and _finite(vectors.least_cosine),
+        "timings": {"load_s": model.load_seconds, "validate_s": seconds},
+    }
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
+
+def _named(model: LoadedModel) -> str:
+    return model.name if model.weight_type is None else f"{model.name} in {model.weight_type}"
+
+
+def _tokens(model: LoadedModel, reference: LoadedModel, text: str) -> list[int]:
+    """Return the tokens of the text; UsageError where the two models have others."""
+    ours, theirs = model.prompt_tokens(text), reference.prompt_tokens(text)
+    if ours != theirs:
+        raise UsageError(
+            f"`{model.name}` and `{reference.name}` cut the text into other tokens:"
+            " their predictions cannot be compared"
+        )
+    return ours
