@@ -123,7 +123,7 @@ def test_a_headless_body_says_what_is_missing(saved):
     if not body.exists():
         body.mkdir()
         for file in folder.iterdir():
-            (body / file.name).symlink_to(file)
+            (body / file.name).write_bytes(file.read_bytes())
         (body / "config.json").unlink()
     (body / "config.json").write_text(json.dumps({**settings, "architectures": ["XModel"]}))
     model = gptrs.load_model(body, backend="ref")
