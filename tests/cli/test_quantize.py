@@ -80,6 +80,14 @@ def test_what_is_wrong_is_said(gptrs, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_precision_that_a_backend_lacks_is_refused(gptrs):
+    options = ("generate", "--prompt", "the", "--max-tokens", "1", "--backend", "ref")
+    assert gptrs(*options, "--precision", "f32").code == 0
+    result = gptrs(*options, "--precision", "bf16")
+    assert result.code == 2
+    assert "no precision `bf16`" in result.err
+
+
 def test_weights_of_a_command_are_quantized(gptrs):
     options = ("--prompt", "the cat", "--max-tokens", "2", "--greedy", "--backend", "ref", "--json")
     assert gptrs("generate", *options, "--weights", "q8").json["token_ids"]

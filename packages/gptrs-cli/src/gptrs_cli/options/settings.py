@@ -37,6 +37,14 @@ class WeightsChoice(StrEnum):
     q4 = "q4"
 
 
+class PrecisionChoice(StrEnum):
+    """The types in which products are computed."""
+
+    f32 = "f32"
+    bf16 = "bf16"
+    int8 = "int8"
+
+
 def settings_of(context: typer.Context) -> Settings:
     """Return the settings of this run, made when the first option is parsed."""
     return context.ensure_object(Settings)
@@ -108,6 +116,14 @@ class Settings:
         option(
             "--weights",
             "Quantize the weights when they are loaded.",
+            panel=_RUN,
+        ),
+    ] = None
+    precision: Annotated[
+        PrecisionChoice | None,
+        option(
+            "--precision",
+            "Compute products so; int8 is for quantized weights.  [default: the backend's own]",
             panel=_RUN,
         ),
     ] = None
@@ -186,7 +202,7 @@ OBSERVED = ("dump_dir", "dump_mode", "trace_sinks")
 """Those of commands that run programs and let others listen."""
 PROGRAM = ("backend", "threads", "overrides", *OBSERVED, "profile", "profile_out")
 """Those of commands that run programs for their results."""
-MODEL = (*PROGRAM, "weight_budget", "weights")
+MODEL = (*PROGRAM, "weight_budget", "weights", "precision")
 """Those of commands that run a model for its results."""
-LOAD = ("backend", "threads", "weight_budget", "weights")
+LOAD = ("backend", "threads", "weight_budget", "weights", "precision")
 """Those of commands that load a model for figures."""

@@ -10,6 +10,7 @@ from typing import Final, cast
 
 import numpy as np
 
+from gptrs.backend.precision import Precision, with_precision
 from gptrs.backend.protocol import Backend
 from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.checkpoint.models.find_model import find_model
@@ -299,6 +300,7 @@ def load_model(
     threads: int | None = None,
     weight_budget: int | str | None = None,
     weights: str | None = None,
+    precision: Precision | None = None,
 ) -> LoadedModel:
     """Load the model at `path` (None: the bundled demo model) on a backend by name.
 
@@ -308,7 +310,9 @@ def load_model(
 
     Without `backend` the one in `GPTRS_BACKEND` or the installed one of highest priority is taken;
     `threads` None leaves their number to it. `weights` "q8" or "q4" quantizes them when they are
-    loaded; UsageError if they are quantized already. Raises ModelError (no such model, unknown
+    loaded; UsageError if they are quantized already. `precision` `f32`, `bf16` or `int8` is that of
+    products, None the backend's own; UsageError if it does not have it. Raises ModelError (no such
+    model, unknown
     kind, unsupported setting), CheckpointError (damaged or missing weights) or PluginError
     (backend).
 
@@ -321,7 +325,7 @@ def load_model(
         plugins = manager()
         source = find_model(model_path(path))
         factory = model_factory(source.model_type)
-        engine = plugins.get_backend(backend, threads)
+        engine = with_precision(plugins.get_backend(backend, threads), precision)
         config_path = str(source.path / CONFIG)
         streamer = weight_streamer(source.config, config_path, weight_budget, source.weights)
         if weights is not None:
