@@ -9,7 +9,7 @@ import pytest
 
 from backend_numba.quantized_layers import FORMS, Layer
 from fuzzing import tiny_gguf
-from gptrs.backend.precision import PreciseBackend, with_precision
+from gptrs.backend.precision import PreciseBackend, with_precision, with_quantized_precision
 from gptrs.backend.protocol import InputRole
 from gptrs.errors import UsageError
 from gptrs.ir import parse_program
@@ -36,7 +36,8 @@ def compiled(
     layer: Layer, rows: int, threads: int = 1, role: InputRole = InputRole.PARAMETER
 ) -> NumbaExecutable:
     roles = [InputRole.ARGUMENT, *[role] * len(layer.parts)]
-    return create(threads).compile(parse_program(fused(layer, rows)), roles)
+    backend = create(threads).with_precision("int8")
+    return backend.compile(parse_program(fused(layer, rows)), roles)
 
 
 @pytest.mark.paths
@@ -104,23 +105,24 @@ def test_a_model_reads_its_file_as_it_is(
 def test_precisions() -> None:
     backend = create(1)
     assert isinstance(backend, PreciseBackend)
-    exact = with_precision(backend, "f32")
-    assert exact is with_precision(backend, "f32")
-    assert with_precision(exact, "int8") is with_precision(backend, "int8")
+    rounding = with_precision(backend, "int8")
+    assert isinstance(rounding, NumbaBackend)
+    assert rounding is with_precision(backend, "int8")
+    assert with_precision(rounding, "f32") is backend
     with pytest.raises(UsageError, match="has no precision `bf16`"):
         with_precision(backend, "bf16")
     layer = FORMS["q4_0"]
     program = parse_program(layer.program(1))
-    assert isinstance(exact, NumbaBackend)
-    assert TARGET not in str(Pipeline(fuse=exact.fuse).run(program))
+    assert TARGET not in str(Pipeline(fuse=create(1).fuse).run(program))  # programs are exact
+    assert TARGET in str(Pipeline(fuse=rounding.fuse).run(program))
     codes = program.main.body.params[1].type
-    assert create(1).reads_quantized(codes, 4, 32)
-    assert not exact.reads_quantized(codes, 4, 32)
+    assert rounding.reads_quantized(codes, 4, 32)
+    assert not create(1).reads_quantized(codes, 4, 32)
 
 
 def test_the_variable_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPTRS_NUMBA_PRECISION", "f32")
-    assert create(1).precision == "f32"
+    assert with_quantized_precision(backend := create(1)) is backend
     monkeypatch.setenv("GPTRS_NUMBA_PRECISION", "f64")
     with pytest.raises(UsageError, match="must be a precision, got `f64`"):
-        _ = create(1).precision
+        with_quantized_precision(create(1))

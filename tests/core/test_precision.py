@@ -6,7 +6,12 @@ from collections.abc import Sequence
 
 import pytest
 
-from gptrs.backend.precision import PreciseBackend, Precision, with_precision
+from gptrs.backend.precision import (
+    PreciseBackend,
+    Precision,
+    with_precision,
+    with_quantized_precision,
+)
 from gptrs.errors import UsageError
 from gptrs_backend_ref.backend import RefBackend
 
@@ -15,7 +20,8 @@ class Precise(RefBackend):
     """The reference backend, as if it had another precision."""
 
     precisions: Sequence[Precision] = ("f32", "int8")
-    precision: Precision = "int8"
+    precision: Precision = "f32"
+    quantized_precision: Precision = "int8"
 
     def with_precision(self, precision: Precision) -> Precise:
         other = Precise()
@@ -26,10 +32,10 @@ class Precise(RefBackend):
 def test_a_backend_takes_those_that_it_has() -> None:
     backend = Precise()
     assert isinstance(backend, PreciseBackend)
-    found = with_precision(backend, "f32")
-    assert isinstance(found, Precise)
-    assert found.precision == "f32"
-    assert with_precision(backend, "int8") is backend
+    for found in (with_precision(backend, "int8"), with_quantized_precision(backend)):
+        assert isinstance(found, Precise)
+        assert found.precision == "int8"
+    assert with_precision(backend, "f32") is backend
     assert with_precision(backend, None) is backend
 
 
@@ -41,3 +47,4 @@ def test_others_are_refused_with_those_that_there_are() -> None:
     assert with_precision(ref, "f32") is ref
     with pytest.raises(UsageError, match="has no precision `int8`"):
         with_precision(ref, "int8")
+    assert with_quantized_precision(ref) is ref

@@ -55,23 +55,21 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
 
     precisions: tuple[Precision, ...] = PRECISIONS
 
-    def __init__(self, threads: int, precision: Precision | None = None) -> None:
+    def __init__(self, threads: int, precision: Precision = "f32") -> None:
         self.threads = threads
-        self._precision: Precision | None = precision
-        self._others: dict[Precision, NumbaBackend] = {}
+        self.precision: Precision = precision
+        self._others: dict[Precision, NumbaBackend] = {precision: self}
 
     def __repr__(self) -> str:
         return f"<NumbaBackend threads={self.threads}>"
 
     @property
-    def precision(self) -> Precision:
-        """Return the precision that was asked for, else what `GPTRS_NUMBA_PRECISION` says."""
-        return chosen_precision() if self._precision is None else self._precision
+    def quantized_precision(self) -> Precision:
+        """Return what `GPTRS_NUMBA_PRECISION` says, else `int8`."""
+        return chosen_precision()
 
     def with_precision(self, precision: Precision) -> NumbaBackend:
         """Return the backend of another precision: one object for each."""
-        if precision == self._precision:
-            return self
         if precision not in self._others:
             other = NumbaBackend(self.threads, precision)
             other._others = self._others

@@ -1,4 +1,4 @@
-"""The precision of products with quantized weights, where no option says it."""
+"""The precision of models with quantized weights, where no option says it."""
 
 from __future__ import annotations
 

@@ -25,7 +25,12 @@ class PreciseBackend(Protocol):
 
     @property
     def precision(self) -> Precision:
-        """Return the one for weights that allow it: `int8` is about quantized weights alone."""
+        """Return the one that this object computes with: `f32`, exact, until another is asked for."""
+        ...
+
+    @property
+    def quantized_precision(self) -> Precision:
+        """Return the one for models with quantized weights whose user says none."""
         ...
 
     def with_precision(self, precision: Precision) -> Backend:
@@ -48,3 +53,10 @@ def with_precision(backend: Backend, precision: Precision | None) -> Backend:
             hint=f"it has {', '.join(found)}",
         )
     return backend if precise is None else precise.with_precision(precision)
+
+
+def with_quantized_precision(backend: Backend) -> Backend:
+    """Return `backend` with the precision that it prefers for models with quantized weights."""
+    if not isinstance(backend, PreciseBackend):
+        return backend
+    return backend.with_precision(backend.quantized_precision)

@@ -10,7 +10,7 @@ from typing import Final, cast
 
 import numpy as np
 
-from gptrs.backend.precision import Precision, with_precision
+from gptrs.backend.precision import Precision, with_precision, with_quantized_precision
 from gptrs.backend.protocol import Backend
 from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.checkpoint.models.find_model import find_model
@@ -18,6 +18,7 @@ from gptrs.checkpoint.models.model_source import CONFIG, TOKENIZER, ModelSource
 from gptrs.checkpoint.models.sentence_transformers import MODULES
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.checkpoint.params import Params
+from gptrs.checkpoint.quantized_tensor import QuantizedSource
 from gptrs.checkpoint.stored_tensor import StoredTensor
 from gptrs.errors import ModelError, UsageError
 from gptrs.functionals.dispatch.active_overrides import Choice, entered
@@ -311,10 +312,9 @@ def load_model(
     Without `backend` the one in `GPTRS_BACKEND` or the installed one of highest priority is taken;
     `threads` None leaves their number to it. `weights` "q8" or "q4" quantizes them when they are
     loaded; UsageError if they are quantized already. `precision` `f32`, `bf16` or `int8` is that of
-    products, None the backend's own; UsageError if it does not have it. Raises ModelError (no such
-    model, unknown
-    kind, unsupported setting), CheckpointError (damaged or missing weights) or PluginError
-    (backend).
+    products; None is `f32`, and for quantized weights the one that the backend prefers. UsageError
+    if it does not have it. Raises ModelError (no such model, unknown kind, unsupported setting),
+    CheckpointError (damaged or missing weights) or PluginError (backend).
 
     All that the model computes follows `runtime.functional_overrides` of its config.json, an object
     of policies as `gptrs.overrides` takes them, where the variable `GPTRS_OVERRIDES`, a comma list
@@ -326,6 +326,10 @@ def load_model(
         source = find_model(model_path(path))
         factory = model_factory(source.model_type)
         engine = with_precision(plugins.get_backend(backend, threads), precision)
+        if precision is None and (
+            weights is not None or isinstance(source.weights, QuantizedSource)
+        ):
+            engine = with_quantized_precision(engine)
         config_path = str(source.path / CONFIG)
         streamer = weight_streamer(source.config, config_path, weight_budget, source.weights)
         if weights is not None:
