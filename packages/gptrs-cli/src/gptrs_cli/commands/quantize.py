@@ -99,7 +99,7 @@ def quantize(
 ) -> None:
     """Write a model with quantized linear layers, whole or not at all.
 
-    The folder is one of compressed-tensors, which transformers and vLLM read, too. Heads, tables of
+    The folder is one of compressed-tensors, which transformers reads, too. Heads, tables of
     tokens, norms and biases stay as they are.
     """
     started = time.perf_counter()

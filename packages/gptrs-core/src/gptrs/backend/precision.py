@@ -25,7 +25,7 @@ class PreciseBackend(Protocol):
 
     @property
     def precision(self) -> Precision:
-        """Return the one that this object computes with: `f32`, exact, until another is asked for."""
+        """Return the one that this object has: `f32`, exact, until another is asked for."""
         ...
 
     @property

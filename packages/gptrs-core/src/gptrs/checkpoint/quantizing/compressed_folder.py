@@ -1,4 +1,4 @@
-"""Quantized weights as compressed-tensors stores them, for transformers, vLLM and this library."""
+"""Quantized weights as compressed-tensors stores them, for transformers and this library."""
 
 from __future__ import annotations
 
