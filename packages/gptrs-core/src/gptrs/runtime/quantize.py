@@ -78,8 +78,8 @@ def quantize(
     """Write the model `source` to the folder `destination` with quantized linear layers.
 
     `type` is `q8`, `q4`, `q4_asym` (groups of `group` weights, 32 without it, 0: one a row) or
-    `int8` (one scale a row). The folder is one of compressed-tensors, which transformers
-    read, too. Heads, tables of tokens, norms and biases stay as they are, and so do tensors whose
+    `int8` (one scale a row). The folder is one of compressed-tensors, which transformers reads,
+    too. Heads, tables of tokens, norms and biases stay as they are, and so do tensors whose
     names match a pattern of `keep`. `rounding` "nearest" takes scales from the largest weights,
     "search" those with the least error. Memory is that of the largest tensor. `force` replaces a
     folder with a model.
