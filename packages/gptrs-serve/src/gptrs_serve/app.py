@@ -34,7 +34,9 @@ from gptrs_serve.problems import RequestError, problem_of
 from gptrs_serve.served import Served
 
 _PAGE: Final = Path(__file__).with_name("page")
-_POLICY: Final = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+_POLICY: Final = (
+    "default-src 'self'; img-src data:; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+)
 Body = TypeVar("Body")
 Handler = Callable[[Request], Awaitable[Response]]
 
