@@ -98,6 +98,7 @@ def test_threads_speed_and_missing_kinds_are_told(checks, monkeypatch):
     monkeypatch.setenv("GPTRS_NUM_THREADS", "1")
     _, found = checks("-p", "no:gptrs-models")
     assert found["threads"][0]["detail"] == "1: GPTRS_NUM_THREADS"
+    assert "f32" in found["precision"][0]["detail"]
     assert found["speed"][0]["data"]["read_gb_per_s"] > 0
     assert found["models"][0]["state"] == "note"
 

@@ -165,14 +165,15 @@ def _measure(
         )
         rows = rows_of(bench)
     if settings.json:
-        fields = {"model": model.name, "backend": model.backend.name}
+        fields: dict[str, object] = {"model": model.name, "backend": model.backend.name}
+        fields["precision"] = model.precision
         listed = [row.as_json() for row in rows]
         print_result("bench", {"machine": machine_fields(limits), **fields, "rows": listed})
         return
     columns = ["work", "figure", "GB/s", "GFLOP/s", "of limit", "beside"]
     print_table(columns, [_cells(row) for row in rows])
     note(
-        f"{model.name} on {model.backend.name}, {threads or 'its own number of'} threads; the"
+        f"{model.name} on {model.backend.name} in {model.precision}, {threads or 'its own number of'} threads; the"
         f" machine reads {limits.read_gb_per_s:.1f} GB/s and computes"
         f" {limits.gflop_per_s:.0f} GFLOP/s (by {limits.measured_by}), load"
         f" {os.getloadavg()[0]:.1f}"

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from gptrs.api import cpu_quota, granted_cpus, requested_threads
+from gptrs.api import PreciseBackend, cpu_quota, granted_cpus, requested_threads
 from gptrs.errors import GptrsError
 from gptrs.install_hints import install_extra, install_own
 from gptrs.plugins.descriptions import ModelPlugin
@@ -80,6 +80,19 @@ def threads() -> Check:
     detail = f"{granted}: {why}" if asked is None else f"{asked}: GPTRS_NUM_THREADS"
     data = {"threads": asked or granted, "requested": asked, "granted": granted, "quota": quota}
     return Check("threads", "ok", detail, data=data)
+
+
+def precision(plugins: PluginManager) -> Check:
+    """Return what the default backend computes products with; broken for one that it lacks."""
+    try:
+        backend = plugins.get_backend(None, None)
+        if not isinstance(backend, PreciseBackend):
+            return Check("precision", "ok", f"f32: all that {backend.name} has")
+        quantized, known = backend.quantized_precision, list(backend.precisions)
+    except GptrsError as error:
+        return Check("precision", "broken", error.message, error.hint)
+    detail = f"f32; {quantized} with quantized weights ({backend.name} has {', '.join(known)})"
+    return Check("precision", "ok", detail, data={"quantized": quantized, "known": known})
 
 
 def speed(plugins: PluginManager) -> Check:

@@ -41,6 +41,7 @@ def run_checks(plugins: PluginManager) -> Iterator[Check]:
     yield _cache_directory()
     yield from environment.variables(os.environ, plugins)
     yield environment.threads()
+    yield environment.precision(plugins)
     yield environment.speed(plugins)
     yield _startup(plugins.installed())
 

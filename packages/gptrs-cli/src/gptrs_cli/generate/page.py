@@ -105,5 +105,10 @@ def figures(result: Generation, model: LoadedModel) -> str:
     decoded = f"{counted(len(result.token_ids), 'new token')}"
     if timings.decode_tokens_per_s is not None:
         decoded += f" at {timings.decode_tokens_per_s:.0f} tok/s"
-    parts += [decoded, f"backend {model.backend.name}", f"loaded in {timings.load_s:.2f} s"]
+    rounded = "" if model.precision == "f32" else f" in {model.precision}"
+    parts += [
+        decoded,
+        f"backend {model.backend.name}{rounded}",
+        f"loaded in {timings.load_s:.2f} s",
+    ]
     return ", ".join(parts)

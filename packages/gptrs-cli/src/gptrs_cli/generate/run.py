@@ -112,6 +112,7 @@ class _Work:
             "timings": dataclasses.asdict(results[0].timings),
             "model": self._model.name,
             "backend": self._model.backend.name,
+            "precision": self._model.precision,
         }
         if several:
             fields["generations"] = [result_fields(result) for result in results]

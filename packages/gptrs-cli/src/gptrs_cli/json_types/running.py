@@ -53,6 +53,8 @@ class Generate(GeneratedText):
     timings: GenerationTimings
     model: str
     backend: str
+    precision: str
+    """Of products: `f32`, or `int8` where quantized weights meet activations of 8 bits."""
     generations: NotRequired[list[GeneratedText]]
     """With `--num-return`: all texts; the first is that of the other keys."""
     profile: NotRequired[dict[str, object]]
@@ -339,4 +341,5 @@ class Bench(TypedDict):
     machine: dict[str, object]
     model: str
     backend: str
+    precision: str
     rows: list[BenchRow]

@@ -55,6 +55,11 @@ def with_precision(backend: Backend, precision: Precision | None) -> Backend:
     return backend if precise is None else precise.with_precision(precision)
 
 
+def precision_of(backend: Backend) -> Precision:
+    """Return the precision of `backend`: `f32` of one that has no other."""
+    return backend.precision if isinstance(backend, PreciseBackend) else "f32"
+
+
 def with_quantized_precision(backend: Backend) -> Backend:
     """Return `backend` with the precision that it prefers for models with quantized weights."""
     if not isinstance(backend, PreciseBackend):

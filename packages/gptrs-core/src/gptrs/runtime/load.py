@@ -10,7 +10,12 @@ from typing import Final, cast
 
 import numpy as np
 
-from gptrs.backend.precision import Precision, with_precision, with_quantized_precision
+from gptrs.backend.precision import (
+    Precision,
+    precision_of,
+    with_precision,
+    with_quantized_precision,
+)
 from gptrs.backend.protocol import Backend
 from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.checkpoint.models.find_model import find_model
@@ -99,6 +104,11 @@ class LoadedModel:
     def __repr__(self) -> str:
         can = ", ".join(sorted(self.capabilities)) or "no capabilities"
         return f"<LoadedModel {self.name}: {self.kind} on {self.backend.name}; {can}>"
+
+    @property
+    def precision(self) -> Precision:
+        """Return what products are computed with; `int8` is about quantized weights alone."""
+        return precision_of(self.backend)
 
     def forward(self, inputs: np.ndarray) -> np.ndarray:
         """Run the model once and return its logits.
