@@ -174,7 +174,8 @@ def _measure(
     print_table(columns, [_cells(row) for row in rows])
     note(
         f"{model.name} on {model.backend.name} in {model.precision},"
-        f" {threads or 'its own number of'} threads; the machine reads {limits.read_gb_per_s:.1f} GB/s and computes"
+        f" {threads or 'its own number of'} threads; the machine reads"
+        f" {limits.read_gb_per_s:.1f} GB/s and computes"
         f" {limits.gflop_per_s:.0f} GFLOP/s (by {limits.measured_by}), load"
         f" {os.getloadavg()[0]:.1f}"
     )
