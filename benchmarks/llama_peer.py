@@ -1,43 +1,29 @@
-"""llama.cpp by `llama-cpp-python`: GPT-2 as GGUF in the types of the checkpoint, on the CPU."""
+"""llama.cpp by `llama-cpp-python`: GGUF files and checkpoints as GGUF, on the CPU."""
 
 from __future__ import annotations
 
 import ctypes
-import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import gguf
 import llama_cpp as lib
-import ml_dtypes
 import numpy as np
+from gguf_checkpoint import write_gguf
 from peer_cases import PeerDecode, PeerPrefill
-from safetensors.numpy import load_file
 
 from gptrs.runtime.measure.bench_cases import BenchCase, DecodeCase, random_prompts
 
-_NAMES = {
-    "wte": "token_embd",
-    "wpe": "position_embd",
-    "ln_f": "output_norm",
-    "ln_1": "attn_norm",
-    "attn.c_attn": "attn_qkv",
-    "attn.c_proj": "attn_output",
-    "ln_2": "ffn_norm",
-    "mlp.c_fc": "ffn_up",
-    "mlp.c_proj": "ffn_down",
-}
-
 
 class LlamaModel:
-    """A GPT-2 checkpoint in llama.cpp, with its own cache in f16, which is its default."""
+    """A GGUF file, or a checkpoint in its own types, with a cache in f16, which is the default."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, path: Path, threads: int) -> None:
         lib.llama_log_set(_SILENT, ctypes.c_void_p())
-        path = folder / "model.gguf"
-        if not path.exists():
-            write_gguf(folder, path)
+        if path.is_dir():
+            folder, path = path, path / "model.gguf"
+            if not path.exists():
+                write_gguf(folder, path)
         self._threads = threads
         started = time.perf_counter()
         self._model = lib.llama_model_load_from_file(
@@ -111,44 +97,6 @@ class LlamaTexts:
     def _likeliest(self, row: int) -> int:
         logits = lib.llama_get_logits_ith(self._context, row)
         return int(np.ctypeslib.as_array(logits, (self._vocab_size,)).argmax())
-
-
-def write_gguf(folder: Path, path: Path) -> None:
-    """Write the GPT-2 checkpoint in `folder` as GGUF without a vocabulary."""
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    writer = gguf.GGUFWriter(path, "gpt2")
-    writer.add_context_length(config["n_positions"])
-    writer.add_embedding_length(config["n_embd"])
-    writer.add_feed_forward_length(4 * config["n_embd"])
-    writer.add_block_count(config["n_layer"])
-    writer.add_head_count(config["n_head"])
-    writer.add_layer_norm_eps(1e-5)
-    writer.add_vocab_size(config["vocab_size"])
-    writer.add_tokenizer_model("no_vocab")
-    for name, weight in load_file(folder / "model.safetensors").items():
-        _add(writer, *_converted(name, weight))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def _converted(name: str, weight: np.ndarray) -> tuple[str, np.ndarray]:
-    stem, _, kind = name.rpartition(".")
-    block = ""
-    if stem.startswith("h."):
-        _, layer, stem = stem.split(".", 2)
-        block = f"blk.{layer}."
-    transposed = ".c_" in f".{stem}" and weight.ndim == 2
-    return f"{block}{_NAMES[stem]}.{kind}", weight.T if transposed else weight
-
-
-def _add(writer: gguf.GGUFWriter, name: str, weight: np.ndarray) -> None:
-    if weight.dtype == ml_dtypes.bfloat16 and weight.ndim == 2 and "position" not in name:
-        bits = np.ascontiguousarray(weight).view(np.uint8)
-        writer.add_tensor(name, bits, raw_dtype=gguf.GGMLQuantizationType.BF16)
-    else:
-        writer.add_tensor(name, np.ascontiguousarray(weight, np.float32))
 
 
 @lib.llama_log_callback

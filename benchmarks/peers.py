@@ -12,13 +12,15 @@ _PEERS = {
     "torch": ("torch_peer", "TorchModel", ("torch", "transformers")),
     "llama.cpp": ("llama_peer", "LlamaModel", ("llama_cpp", "gguf")),
 }
-"""The module and class of each, `class(folder, threads)`, and the libraries that it needs."""
+"""The module and class of each, `class(path, threads)`, and the libraries that it needs."""
+_READ_GGUF = frozenset({"llama.cpp"})
 
 
-def load_peers(folder: Path, threads: int) -> dict[str, PeerModel]:
-    """The peers whose libraries are installed, each with the model in `folder` loaded."""
+def load_peers(path: Path, threads: int) -> dict[str, PeerModel]:
+    """The peers that read the folder or GGUF file `path` and are installed, with it loaded."""
     return {
-        name: getattr(importlib.import_module(module), kind)(folder, threads)
+        name: getattr(importlib.import_module(module), kind)(path, threads)
         for name, (module, kind, libraries) in _PEERS.items()
-        if all(importlib.util.find_spec(library) is not None for library in libraries)
+        if (path.is_dir() or name in _READ_GGUF)
+        and all(importlib.util.find_spec(library) is not None for library in libraries)
     }

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
+import itertools
 import platform
 import re
 import subprocess
@@ -140,21 +142,53 @@ def _llama_rows(
 ) -> list[Row]:
     """Prompts of new lengths and text of a Llama in bf16, which no peer reads here."""
     size = "tiny" if options.size == "tiny" else "1.2B"
-    path = folder / f"llama-{size}"
-    if not path.exists():
-        save_llama(path, size)
-    model = gptrs.load_model(path, options.backend, threads)
+    model = gptrs.load_model(_llama(folder, size), options.backend, threads)
     bench = ModelBench(model, threads, options.rounds, limits, step=_say)
     rows = bench.generation(options.prompt_lengths[:1], options.context, options.new_tokens)
     rows += bench.new_lengths(options.new_lengths)
     return [_named(row, f"Llama {size} bf16") for row in rows]
 
 
-def _beside_peers(
+def _quantized_rows(
     folder: Path, threads: int, limits: MachineLimits, options: argparse.Namespace
+) -> list[Row]:
+    """GGUF files of 8 and 4 bits, which llama.cpp reads as well; batches of texts of GPT-2."""
+    if importlib.util.find_spec("gguf") is None:
+        _say("no library `gguf`: no rows of quantized weights")
+        return []
+    from gguf_checkpoint import write_gguf  # noqa: PLC0415
+
+    rows: list[Row] = []
+    llama = "tiny" if options.size == "tiny" else "1.2B"
+    checkpoints = {
+        f"GPT-2 {options.size}": _gpt2(folder, options.size),
+        f"Llama {llama}": _llama(folder, llama),
+    }
+    for (name, checkpoint), kind in itertools.product(checkpoints.items(), ("Q8_0", "Q4_0")):
+        path = folder / f"{checkpoint.name}-{kind}.gguf"
+        if not path.exists():
+            _say(f"writing {path.name}")
+            write_gguf(checkpoint, path, kind)
+        bench = _beside_peers(path, threads, limits, options)
+        found = bench.generation(options.prompt_lengths, options.context, options.new_tokens)
+        if name.startswith("GPT-2"):
+            for texts in options.texts[1:]:
+                found += bench.decode(options.context, options.new_tokens, texts)
+        rows += [_named(row, f"{name} {kind}") for row in found]
+    return rows
+
+
+def _llama(folder: Path, size: str) -> Path:
+    """Return the folder of a Llama in bf16, which is made when it is first needed."""
+    path = folder / f"llama-{size}"
+    return path if path.exists() else save_llama(path, size)
+
+
+def _beside_peers(
+    path: Path, threads: int, limits: MachineLimits, options: argparse.Namespace
 ) -> ModelBench:
-    peers = load_peers(folder, threads)
-    model = gptrs.load_model(folder, options.backend, threads)
+    peers = load_peers(path, threads)
+    model = gptrs.load_model(path, options.backend, threads)
     return ModelBench(model, threads, options.rounds, limits, peers, _say)
 
 
@@ -220,6 +254,7 @@ _PARTS = {
     "texts": _texts_rows,
     "bf16": _half_rows,
     "llama": _llama_rows,
+    "quantized": _quantized_rows,
     "networks": _vision_rows,
 }
 """The parts of the set that run for each number of threads."""
