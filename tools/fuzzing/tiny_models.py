@@ -34,6 +34,9 @@ CONFIGS: Mapping[str, dict[str, object]] = {
                "embedding_size": 4, "num_channels": 3, "id2label": _LABELS},
     "mobilenet_v2": {"depth_multiplier": 0.25, "depth_divisible_by": 4, "min_depth": 4,
                      "image_size": 32, "num_channels": 3, "id2label": _LABELS},
+    "convnext": {"hidden_sizes": [4, 6], "depths": [1, 1], "num_stages": 2, "num_channels": 3,
+                 "id2label": _LABELS},
+    "vit": {**_TEXT, "image_size": 32, "patch_size": 8, "num_channels": 3, "id2label": _LABELS},
 }  # fmt: skip
 """A config.json for each kind, apart from `model_type`."""
 

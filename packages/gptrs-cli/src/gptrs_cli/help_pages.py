@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import textwrap
 from collections.abc import Callable
 from typing import Any
 
@@ -97,6 +98,8 @@ def _named(records: Records) -> str:
 
 
 def _write_note(formatter: Any, title: str, text: str) -> None:
-    write: Callable[[str], None] = formatter.write_text
+    """Write a paragraph below a title; names of options are not broken at their hyphens."""
     with formatter.section(title):
-        write(text)
+        indent = " " * formatter.current_indent
+        lines = textwrap.wrap(text, formatter.width - len(indent), break_on_hyphens=False)
+        formatter.write("".join(f"{indent}{line}\n" for line in lines))

@@ -43,9 +43,10 @@ def forward(
     ] = None,
     settings: Settings,
 ) -> None:
-    """Run a model once and print the best classes or tokens, and their probabilities.
+    """Run a model once and print the best classes or tokens.
 
-    Images are prepared as the files of the model say, and batches keep the order of their inputs.
+    Their probabilities stand beside them. Images are prepared as the files of the model say, and
+    batches keep the order of their inputs.
     """
     choice = inputs.choice()
     with observed(settings) as profile:

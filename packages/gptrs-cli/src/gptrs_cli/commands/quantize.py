@@ -97,9 +97,9 @@ def quantize(
     options: QuantizeOptions,
     settings: Settings,
 ) -> None:
-    """Write a model with quantized linear layers, whole or not at all.
+    """Write a model with quantized weights, whole or not at all.
 
-    The folder is one of compressed-tensors, which transformers reads, too. Heads, tables of
+    Those of linear layers are quantized. The folder is one of compressed-tensors, which transformers reads, too. Heads, tables of
     tokens, norms and biases stay as they are.
     """
     started = time.perf_counter()

@@ -45,7 +45,7 @@ def tag(
     batch_size: BatchSize = 32,
     settings: Settings,
 ) -> None:
-    """Find names in texts, or whatever else the model tells words by.
+    """Find names in texts, or other classes of words.
 
     Each is a part of its text, by characters from and to.
     """

@@ -70,7 +70,7 @@ def validate(
     other: AgainstOptions,
     settings: Settings,
 ) -> None:
-    """Compare a model with what transformers computes, at f32, or with another model.
+    """Compare a model with what transformers computes, or with another one.
 
     Both load the same folder. Exits with 1 where they differ by more than the tolerance. Needs
     torch and transformers. `--against` needs neither: it says how far a model is from another one,
