@@ -99,8 +99,8 @@ def quantize(
 ) -> None:
     """Write a model with quantized weights, whole or not at all.
 
-    Those of linear layers are quantized. The folder is one of compressed-tensors, which transformers reads, too. Heads, tables of
-    tokens, norms and biases stay as they are.
+    Those of linear layers are quantized; heads, tables of tokens, norms and biases stay as they
+    are. The folder is one of compressed-tensors, which transformers reads, too.
     """
     started = time.perf_counter()
     found = _quantized(source, destination, options)

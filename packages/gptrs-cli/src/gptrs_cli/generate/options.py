@@ -25,7 +25,7 @@ class PromptOptions:
         str | None,
         typer.Argument(
             metavar="PROMPT",
-            help="The text to continue; without any prompt, what is piped to standard input.",
+            help="The text to continue; without it, what is piped in.",
             show_default=False,
         ),
     ] = None
