@@ -14,7 +14,7 @@ TIMINGS = {"load_s", "first_token_s", "prompt_tokens_per_s", "decode_tokens_per_
 FIELDS = {
     "schema",
     *("text", "token_ids", "prompt", "prompt_token_ids", "finish_reason", "timings"),
-    *("model", "backend"),
+    *("model", "backend", "precision"),
 }
 
 
