@@ -42,7 +42,7 @@ _VISION_LINE = re.compile(
     r"(?P<work>\S+)\s+(?P<who>\S.*?)\s+median\s+(?P<ms>[\d.]+) ms.*?(?P<gflop>[\d.]+) GFLOP/s"
 )
 _LIBRARIES = ("gptrs-core", "numba", "llvmlite", "numpy", "torch", "transformers", "onnxruntime",
-              "openvino")  # fmt: skip
+              "openvino", "llama-cpp-python")  # fmt: skip
 
 
 def main() -> None:
