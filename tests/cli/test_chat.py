@@ -83,10 +83,15 @@ class Terminal:
 
     def end(self) -> int:
         """Wait for the end; the exit code."""
+        limit = time.monotonic() + 60
         try:
             while self.process.poll() is None:
+                if time.monotonic() > limit:
+                    raise TimeoutError(f"no end after {self.received!r}")
                 if select.select([self._ours], [], [], 0.2)[0]:
                     self.received += os.read(self._ours, 4096)
+        except TimeoutError:
+            raise
         except OSError:  # how Linux tells that the other end was closed
             pass
         return self.process.wait(timeout=60)
@@ -202,6 +207,7 @@ def test_a_conversation_goes_on_from_a_file(model, tmp_path):
         terminal.wait_for("new token")
         terminal.send(b"/save " + bytes(tmp_path / "more.json") + b"\r")
         terminal.wait_for("wrote 3 messages")
+        terminal.wait_for("> ")  # a key that comes before a prompt is taken otherwise
         terminal.send(CTRL_D)
         assert terminal.end() == 0
 
