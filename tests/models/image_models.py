@@ -28,6 +28,22 @@ def save_image_model(folder: Path, kind: str, **settings: object) -> Path:
     return folder
 
 
+def save_random_model(folder: Path, kind: str, made: str, **settings: object) -> Path:
+    """Save the class `made` of transformers, of a config `kind`, each parameter drawn at random."""
+    import torch
+    import transformers
+
+    labels = {"id2label": LABELS, "label2id": {label: n for n, label in LABELS.items()}}
+    config = getattr(transformers, f"{kind}Config")(**{**labels, **settings})
+    torch.manual_seed(3)
+    model = getattr(transformers, made)(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn_like(parameter) * 0.3 + (parameter.ndim == 1) * 0.5)
+    model.save_pretrained(folder)
+    return folder
+
+
 def randomize(model) -> None:
     """Weights that keep the size of what they are applied to, statistics as of a training.
 

@@ -8,7 +8,13 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError
-from models.image_models import LABELS, assert_close, images, torch_logits, torch_states
+from models.image_models import (
+    assert_close,
+    images,
+    save_random_model,
+    torch_logits,
+    torch_states,
+)
 
 pytest.importorskip("transformers", reason="parity needs transformers")
 pytest.importorskip("torch", reason="parity needs torch")
@@ -22,20 +28,10 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
 
 def save(folder: Path, name: str) -> Path:
     """Save a model with random weights and scales."""
-    import torch
-    import transformers
-
     kind, settings = CASES[name]
-    labels = {"id2label": LABELS, "label2id": {label: n for n, label in LABELS.items()}}
     sizes = {"hidden_sizes": [8, 12], "depths": [1, 2], "num_stages": 2}
-    config = getattr(transformers, f"{kind}Config")(**{**sizes, **labels, **settings})
-    torch.manual_seed(3)
-    model = getattr(transformers, f"{kind}ForImageClassification")(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.3 + (parameter.ndim == 1) * 0.5)
-    model.save_pretrained(folder)
-    return folder
+    made = f"{kind}ForImageClassification"
+    return save_random_model(folder, kind, made, **{**sizes, **settings})
 
 
 @pytest.fixture(scope="module", params=CASES)

@@ -9,7 +9,13 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError
-from models.image_models import LABELS, assert_close, images, torch_logits, torch_states
+from models.image_models import (
+    assert_close,
+    images,
+    save_random_model,
+    torch_logits,
+    torch_states,
+)
 
 pytest.importorskip("transformers", reason="parity needs transformers")
 pytest.importorskip("torch", reason="parity needs torch")
@@ -34,21 +40,9 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
 
 def save(folder: Path, name: str, **more: object) -> Path:
     """Save a model with random weights, scales and positions."""
-    import torch
-    import transformers
-
     made, settings = CASES[name]
-    labels = {"id2label": LABELS, "label2id": {label: n for n, label in LABELS.items()}}
-    config = getattr(transformers, f"{made.split('For')[0]}Config")(
-        **{**SIZES, **labels, **settings, **more}
-    )
-    torch.manual_seed(3)
-    model = getattr(transformers, made)(config)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(torch.randn_like(parameter) * 0.3 + (parameter.ndim == 1) * 0.5)
-    model.save_pretrained(folder)
-    return folder
+    kind = made.partition("For")[0]
+    return save_random_model(folder, kind, made, **{**SIZES, **settings, **more})
 
 
 @pytest.fixture(scope="module", params=CASES)

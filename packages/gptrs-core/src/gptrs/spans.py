@@ -17,7 +17,7 @@ class Span:
     name: str
     """The kind of work: "optimize", "compile kernel"."""
     detail: str
-    """What it was done to, maybe empty."""
+    """Name the object of the work; may be empty."""
     started: float
     """In seconds of `time.perf_counter`."""
     seconds: float

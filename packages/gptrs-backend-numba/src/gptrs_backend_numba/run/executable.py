@@ -74,7 +74,7 @@ class NumbaExecutable:
         self._interpret = compiled(interpreter.run_schedule)
         self._calls_at_once = _CALLS_AT_ONCE
         self._profiled: tuple[int, Profiler] | None = None
-        """What profiles a run, and how often the sizes had changed when it was made."""
+        """The profiler of a run, and the number of changes of sizes when it was made."""
         for index, array in enumerate(schedule.constants):
             self._location(MemorySpace.CONSTANT, index).move(address_of(array))
 

@@ -9,7 +9,7 @@ from gptrs.backend.protocol import Backend
 from gptrs.errors import UsageError
 
 Precision = Literal["f32", "bf16", "int8"]
-"""What the products of a model are computed with: `f32` widens weights and keeps activations;
+"""The precision of a model's products: `f32` widens weights and keeps activations;
 `bf16` rounds both to bf16; `int8` rounds the activations that meet quantized weights to 8 bits, by
 groups of at most 32. Sums are exact or f32 in all of them."""
 

@@ -39,7 +39,7 @@ class QuantizedTensor:
     """
 
     format: str
-    """What files call it, such as `Q4_K`."""
+    """Its name in files, such as `Q4_K`."""
     shape: tuple[int, ...]
     parts: Mapping[Part, TensorType]
     bits: int

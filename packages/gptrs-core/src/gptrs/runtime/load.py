@@ -57,7 +57,7 @@ from gptrs.spans import span
 
 _WITH_LOGITS: Final = ("causal_lm", "text_classifier", "token_classifier", "masked_lm")
 _AS_EMBEDDER: Final = frozenset({"causal_lm", "hidden_states"})
-"""What a language model needs to embed texts where sentence-transformers saved it."""
+"""The capabilities by which a language model of sentence-transformers embeds texts."""
 _READING: Final = (*_WITH_LOGITS, "text_embedder")
 
 

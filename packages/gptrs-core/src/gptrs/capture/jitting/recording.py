@@ -11,7 +11,7 @@ from gptrs.capture.tensor import Tensor
 
 _numbers = itertools.count(1)
 _told: ContextVar[dict[str, Tensor] | None] = ContextVar("gptrs_told", default=None)
-"""What has been told in the capture that is open."""
+"""The records of the open capture."""
 
 
 class Recording:
