@@ -1,4 +1,4 @@
-"""Convolutions on the matrix unit: as exact as those of f32, on every geometry."""
+"""Convolutions on AMX: as exact as those of f32, on every geometry."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from gptrs_backend_numba.lowering.amx_convolution import UnitWeight
 from gptrs_backend_numba.lowering.amx_matmul import VARIABLE as UNIT
 from gptrs_backend_numba.lowering.amx_matmul import is_there
 
-pytestmark = pytest.mark.skipif(not is_there(), reason="the processor has no matrix unit")
+pytestmark = pytest.mark.skipif(not is_there(), reason="the processor has no AMX")
 
 POINT = ((0, 0), (0, 0))
 GEOMETRIES = (
@@ -51,7 +51,7 @@ def require_close(case: Case, arrays: dict[str, np.ndarray], found: np.ndarray) 
 
 
 @pytest.fixture(autouse=True)
-def _unit(monkeypatch: pytest.MonkeyPatch) -> None:
+def _amx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIABLE, "amx")
 
 

@@ -44,7 +44,7 @@ def operands(rows: int, n: int, k: int, dtype: str, axis: int) -> tuple[np.ndarr
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("rows", [1, 2, 4, 13, 70])
 def test_products_are_the_same_bits(rows: int, axis: int, dtype: str) -> None:
-    """For one row panels are taken in pairs; 70 rows are worth the matrix unit, if there is one."""
+    """For one row panels are taken in pairs; 70 rows are worth AMX, if there is one."""
     for n, k in SIZES:
         x, w = operands(rows, n, k, dtype, axis)
         kept, streamed = (product(x, w, dtype, axis, role) for role in (PARAMETER, STREAMED))

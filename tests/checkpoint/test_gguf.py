@@ -13,7 +13,7 @@ import gptrs
 from fuzzing import tiny_gguf
 from fuzzing.tiny_gguf import Stored, Value, gguf, random_blocks
 from gptrs.capture import primitives
-from gptrs.checkpoint.formats.gguf import GgufFile, Place
+from gptrs.checkpoint.formats.gguf import GgufFile, TensorMapping
 from gptrs.checkpoint.formats.gguf_types import GGUF_TYPES
 from gptrs.checkpoint.formats.packed_bits import packed_bits
 from gptrs.checkpoint.models import gguf_tokenizer
@@ -31,7 +31,9 @@ MINI = {"general.architecture": "llama", "llama.attention.head_count": 2}
 
 def opened(path: Path) -> GgufFile:
     """Open a file whose tensors keep their names."""
-    return GgufFile.open(path, lambda header: {t.name: Place(t.name) for t in header.tensors})
+    return GgufFile.open(
+        path, lambda header: {t.name: TensorMapping(t.name) for t in header.tensors}
+    )
 
 
 def saved(path: Path, content: bytes) -> Path:

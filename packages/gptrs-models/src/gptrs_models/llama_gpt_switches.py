@@ -161,5 +161,37 @@ def persimmon(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     )
 
 
+def opt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+    """Switch names, and learned positions from row 2 on; norms after halves are not supported."""
+    fields.require("do_layer_norm_before", True)
+    fields.require("_remove_final_layer_norm", False)
+    fields.require("layer_norm_elementwise_affine", True)
+    fields.require("word_embed_proj_dim", config.hidden_size)
+    names = Names(
+        body="model.decoder",
+        positions="embed_positions",
+        output="out_proj",
+        mlp=None,
+        gate=None,
+        up="fc1",
+        down="fc2",
+        attention_in="self_attn_layer_norm",
+        mlp_in="final_layer_norm",
+        norm="final_layer_norm",
+    )
+    bias = fields.boolean("enable_bias", True)
+    return replace(
+        config,
+        num_key_value_heads=config.num_attention_heads,
+        names=names,
+        norm="layer",
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=bias,
+        unrotated_layers=tuple(range(config.num_hidden_layers)),
+        position_offset=2,
+    )
+
+
 def _inner(fields: ConfigFields, name: str, config: LlamaConfig) -> int:
     return fields.integer(name, 4 * config.hidden_size)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gptrs.api import ConfigFields
 from gptrs_models import llama_gpt_switches as gpt
 from gptrs_models import llama_moe_switches as moe
+from gptrs_models import llama_parallel_switches as parallel
 from gptrs_models import llama_switches as switches
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_settings import KindDefaults, read_shared
@@ -130,7 +131,7 @@ KINDS: dict[str, Kind] = {
             51200, 8192, 24, None, 2048, epsilon=1e-5, hidden_size=2048, rotated=0.5,
             activation="gelu_new", own_names=LAYER_EPSILON,
         ),
-        switches.phi,
+        parallel.phi,
     ),
     "phi3": Kind(
         KindDefaults(32064, 8192, 32, None, 4096, epsilon=1e-5, hidden_size=3072, rotated=1.0),
@@ -164,21 +165,21 @@ KINDS: dict[str, Kind] = {
             50304, 6912, 32, 32, 4096, epsilon=1e-5, hidden_size=2560, rotated=0.25,
             own_names=LAYER_EPSILON,
         ),
-        switches.stablelm,
+        parallel.stablelm,
     ),
     "cohere": Kind(
         KindDefaults(
             256000, 22528, 40, None, 8192, epsilon=1e-5, hidden_size=8192, heads=64, theta=5e5,
             tied=True, own_names=LAYER_EPSILON,
         ),
-        switches.cohere,
+        parallel.cohere,
     ),
     "cohere2": Kind(
         KindDefaults(
             256000, 22528, 40, None, 8192, epsilon=1e-5, sliding_window=4096, hidden_size=8192,
             heads=64, tied=True, pattern=4, own_names=LAYER_EPSILON,
         ),
-        switches.cohere2,
+        parallel.cohere2,
     ),
     "exaone4": Kind(
         KindDefaults(
@@ -239,14 +240,14 @@ KINDS: dict[str, Kind] = {
             50432, 24576, 44, None, 2048, epsilon=1e-5, hidden_size=6144, heads=64, rotated=0.25,
             activation="gelu", own_names=NEOX_NAMES,
         ),
-        switches.gpt_neox,
+        parallel.gpt_neox,
     ),
     "gptj": Kind(
         KindDefaults(
             50400, 16384, 28, None, 2048, epsilon=1e-5, heads=16, activation="gelu_new",
             own_names=GPTJ_NAMES,
         ),
-        switches.gptj,
+        parallel.gptj,
     ),
     "falcon": Kind(
         KindDefaults(
@@ -254,7 +255,7 @@ KINDS: dict[str, Kind] = {
             activation="gelu", tied=True,
             own_names={"rms_norm_eps": "layer_norm_epsilon", "hidden_act": "activation"},
         ),
-        switches.falcon,
+        parallel.falcon,
     ),
     "opt": Kind(
         KindDefaults(
@@ -262,7 +263,7 @@ KINDS: dict[str, Kind] = {
             activation="relu", tied=True,
             own_names={"hidden_act": "activation_function", "intermediate_size": "ffn_dim"},
         ),
-        switches.opt,
+        gpt.opt,
     ),
     "gpt_bigcode": Kind(
         KindDefaults(

@@ -1,11 +1,11 @@
-"""Switches of each kind of the Llama family: where it differs from Llama, by its settings."""
+"""Switches of the kinds closest to Llama: where each differs from it, by its settings."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 
-from gptrs.api import ConfigFields, ModelError
+from gptrs.api import ConfigFields
 from gptrs_models.llama_config import LlamaConfig, Names
 
 SANDWICH = Names(
@@ -22,9 +22,6 @@ NORMS_AFTER = Names(
     mlp_out="post_feedforward_layernorm",
 )
 """Norms after both halves only (OLMo 2)."""
-
-ONE_NORM = Names(mlp_in="input_layernorm")
-"""One norm before both halves, which are parallel."""
 
 
 def plain(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
@@ -102,31 +99,6 @@ def gemma3(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     )
 
 
-def phi(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch one norm before parallel halves, and an MLP without a gate."""
-    names = Names(
-        output="dense",
-        query_norm="q_layernorm",
-        key_norm="k_layernorm",
-        gate=None,
-        up="fc1",
-        down="fc2",
-        mlp_in="input_layernorm",
-        norm="final_layernorm",
-    )
-    return replace(
-        config,
-        names=names,
-        norm="layer",
-        head_norm="layer" if fields.boolean("qk_layernorm", False) else None,
-        parallel=True,
-        qkv_bias=True,
-        output_bias=True,
-        mlp_bias=True,
-        head_bias=True,
-    )
-
-
 def phi3(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch joined projections."""
     return replace(plain(fields, config), names=Names(qkv="qkv_proj", gate_up="gate_up_proj"))
@@ -184,40 +156,6 @@ def starcoder2(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     )
 
 
-def stablelm(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch layer norms and parallel halves."""
-    fields.require("qk_layernorm", False)
-    parallel = fields.boolean("use_parallel_residual", False)
-    return replace(
-        config,
-        names=ONE_NORM if parallel else Names(),
-        norm="layer",
-        parallel=parallel,
-        qkv_bias=fields.boolean("use_qkv_bias", False),
-    )
-
-
-def cohere(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch one norm without bias before parallel halves, and interleaved rotary."""
-    bias = fields.boolean("attention_bias", False)
-    return replace(
-        config,
-        names=ONE_NORM,
-        norm="layer_weight",
-        head_norm="each" if fields.boolean("use_qk_norm", False) else None,
-        parallel=True,
-        interleaved=True,
-        qkv_bias=bias,
-        output_bias=bias,
-        logit_scale=fields.number("logit_scale", 0.0625),
-    )
-
-
-def cohere2(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch off the rotary embedding of layers without the window."""
-    return replace(cohere(fields, config), head_norm=None, unrotated_layers=_full_layers(config))
-
-
 def exaone4(_: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch norms after both halves; with a window only its layers are rotated."""
     windows = config.sliding_window is not None
@@ -225,7 +163,7 @@ def exaone4(_: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         config,
         names=NORMS_AFTER,
         head_norm="rms",
-        unrotated_layers=_full_layers(config) if windows else (),
+        unrotated_layers=full_layers(config) if windows else (),
     )
 
 
@@ -293,147 +231,13 @@ def hunyuan(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     )
 
 
-def gpt_neox(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch names, layer norms, joined projections and parallel halves."""
-    names = Names(
-        body="gpt_neox",
-        embed="embed_in",
-        attention="attention",
-        qkv="query_key_value",
-        output="dense",
-        gate=None,
-        up="dense_h_to_4h",
-        down="dense_4h_to_h",
-        norm="final_layer_norm",
-        head="embed_out",
-    )
-    bias = fields.boolean("attention_bias", True)
-    return replace(
-        config,
-        num_key_value_heads=config.num_attention_heads,
-        names=names,
-        norm="layer",
-        parallel=fields.boolean("use_parallel_residual", True),
-        qkv_groups=True,
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=True,
-    )
-
-
-def gptj(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch names, one norm before parallel halves, and interleaved rotary."""
-    names = Names(
-        body="transformer",
-        embed="wte",
-        layers="h",
-        attention="attn",
-        output="out_proj",
-        gate=None,
-        up="fc_in",
-        down="fc_out",
-        attention_in="ln_1",
-        mlp_in="ln_1",
-        norm="ln_f",
-    )
-    rotated = fields.integer("rotary_dim", 64)
-    if rotated > config.head_dim or rotated % 2:
-        raise fields.error("rotary_dim", f"must be even and at most {config.head_dim}")
-    return replace(
-        config,
-        num_key_value_heads=config.num_attention_heads,
-        names=names,
-        norm="layer",
-        intermediate_size=fields.integer("n_inner", 4 * config.hidden_size),
-        parallel=True,
-        interleaved=True,
-        mlp_bias=True,
-        head_bias=True,
-        rope=replace(config.rope, rotated=rotated / config.head_dim),
-    )
-
-
-def falcon(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch names, joined projections and parallel halves; ALiBi is not supported."""
-    fields.require("alibi", False)
-    new = fields.boolean("new_decoder_architecture", False)
-    parallel = new or fields.boolean("parallel_attn", True)
-    two_norms = new and fields.integer("num_ln_in_parallel_attn", 2) == 2
-    shared = parallel and not two_norms
-    names = Names(
-        body="transformer",
-        embed="word_embeddings",
-        layers="h",
-        attention="self_attention",
-        qkv="query_key_value",
-        output="dense",
-        gate=None,
-        up="dense_h_to_4h",
-        down="dense_4h_to_h",
-        attention_in="ln_attn" if two_norms else "input_layernorm",
-        mlp_in="ln_mlp" if two_norms else "input_layernorm" if shared else Names.mlp_in,
-        norm="ln_f",
-    )
-    heads, bias = config.num_attention_heads, fields.boolean("bias", False)
-    single = 1 if fields.boolean("multi_query", True) else heads
-    kv_heads = fields.integer("num_kv_heads", heads) if new else single
-    if heads % kv_heads:
-        raise ModelError(
-            f"`num_attention_heads` ({heads}) is no multiple of `num_kv_heads` ({kv_heads})"
-        )
-    return replace(
-        config,
-        names=names,
-        norm="layer",
-        num_key_value_heads=kv_heads,
-        intermediate_size=fields.integer("ffn_hidden_size", 4 * config.hidden_size),
-        parallel=parallel,
-        qkv_groups=True,
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=bias,
-    )
-
-
-def opt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
-    """Switch names, and learned positions from row 2 on; norms after halves are not supported."""
-    fields.require("do_layer_norm_before", True)
-    fields.require("_remove_final_layer_norm", False)
-    fields.require("layer_norm_elementwise_affine", True)
-    fields.require("word_embed_proj_dim", config.hidden_size)
-    names = Names(
-        body="model.decoder",
-        positions="embed_positions",
-        output="out_proj",
-        mlp=None,
-        gate=None,
-        up="fc1",
-        down="fc2",
-        attention_in="self_attn_layer_norm",
-        mlp_in="final_layer_norm",
-        norm="final_layer_norm",
-    )
-    bias = fields.boolean("enable_bias", True)
-    return replace(
-        config,
-        num_key_value_heads=config.num_attention_heads,
-        names=names,
-        norm="layer",
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=bias,
-        unrotated_layers=tuple(range(config.num_hidden_layers)),
-        position_offset=2,
-    )
-
-
 def _softcap(fields: ConfigFields, name: str, default: float | None) -> float | None:
     """Return the limit of scores or logits; null in config.json is none."""
     found = fields.settings.get(name, default)
     return None if found is None else fields.number(name, default, minimum=1e-30)
 
 
-def _full_layers(config: LlamaConfig) -> tuple[int, ...]:
+def full_layers(config: LlamaConfig) -> tuple[int, ...]:
     """Return the numbers of the layers without the window."""
     layers = range(config.num_hidden_layers)
     return tuple(layer for layer in layers if layer not in config.sliding_layers)

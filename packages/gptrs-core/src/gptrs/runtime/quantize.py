@@ -10,7 +10,7 @@ from typing import Literal
 
 from gptrs.checkpoint.converting.destination import (
     WRITERS,
-    Place,
+    Destination,
     Progress,
     require_apart,
     require_free,
@@ -97,12 +97,12 @@ def quantize(
     _require_linear(found, uses)
     plan = planned(found.weights, uses, wanted, keep, vocab_size=vocab_size_of(found))
     _require_some(found, plan, wanted)
-    rounded = [
-        rounded_tensor(found.weights, name, uses[name], plan[name], rounding) for name in plan
-    ]
+    weights = found.weights
+    rounded = [rounded_tensor(weights, name, uses[name], plan[name], rounding) for name in plan]
     ready, kept = _compressed(stored_model(found), rounded, wanted, uses)
-    place = Place(Path(destination), None, force)
-    files, left_out = WRITERS["hf"](replace(ready, tensors=watched(ready.tensors, progress)), place)
+    target = Destination(Path(destination), None, force)
+    model = replace(ready, tensors=watched(ready.tensors, progress))
+    files, left_out = WRITERS["hf"](model, target)
     return Quantized(
         form="hf",
         kind=found.model_type,

@@ -1,9 +1,9 @@
 """The inner loops of convolutions on AMX in LLVM vector code.
 
-As in `bf16_parts_ir` a f32 is the sum of three bf16, and six of the nine products of such parts
+As in `bf16x3_ir` an f32 is the sum of three bf16, and six of the nine products of such parts
 count. The left side lies in planes: for each step of `STEP` channels and each part a plane with a
 cache line for each position of the image, so that neighbouring positions are a tile as they lie.
-The right side are columns of f32, `WIDTH` outputs each. While the matrix unit multiplies a step of
+The right side are columns of f32, `WIDTH` outputs each. While AMX multiplies a step of
 a column with four tiles of positions, the vector units split the next one: parts of weights never
 leave the nearest cache, and weights come from memory with four bytes each.
 """
@@ -50,7 +50,7 @@ _RIGHT = 6
 tiles of the left side."""
 _PATH = ((2, (0,)), (1, (0, 1)), (0, (0, 1)), (0, (2,)))
 """Parts of the left side, and those of the right one that they are multiplied with meanwhile."""
-_UNITS = STEP // 2
+_PAIRS = STEP // 2
 """Pairs of vectors in a step of a column."""
 STEP_BYTES = 4 * STEP * WIDTH
 """Bytes of a step of a column."""
@@ -89,8 +89,8 @@ def conv_block(tiles: int):
                 is_last = builder.icmp_signed("==", k, last)
                 splits = builder.select(is_last, following, source)
                 offset = emit.load(emit.moved(table, (k, 8)), I64, 8)
-                units = [partial(_split_unit, emit, splits, other, unit) for unit in range(_UNITS)]
-                _products(emit, tiles, (emit.moved(left, (offset, 1)), plane), this, units)
+                pairs = [partial(_split_pair, emit, splits, other, pair) for pair in range(_PAIRS)]
+                _products(emit, tiles, (emit.moved(left, (offset, 1)), plane), this, pairs)
                 return [source, other, this]
 
             emit.loop(count, 1, [source, parts, other], body)
@@ -141,15 +141,15 @@ def _products(emit, tiles, left, right, others):
             other()
 
 
-def _split_unit(emit, source, target, unit):
+def _split_pair(emit, source, target, pair):
     """Emit the split of two vectors of a column into a line of each part."""
-    places = [emit.moved(source, 2 * LINE * unit + LINE * half) for half in range(2)]
+    places = [emit.moved(source, 2 * LINE * pair + LINE * half) for half in range(2)]
     for place in places:
         emit.prefetch(emit.moved(place, _AHEAD), near=2)
-    pair = (emit.load(place, VECTOR, 64) for place in places)
-    both = (bits_of_parts(emit, value, MOST_PARTS, rounds=False) for value in pair)
+    values = (emit.load(place, VECTOR, 64) for place in places)
+    both = (bits_of_parts(emit, value, MOST_PARTS, rounds=False) for value in values)
     for part, word in enumerate(paired_parts(emit, *both)):
-        emit.store(word, emit.moved(target, TILE_BYTES * part + LINE * unit))
+        emit.store(word, emit.moved(target, TILE_BYTES * part + LINE * pair))
 
 
 @intrinsic
@@ -159,8 +159,8 @@ def split_step(typing_context, source, target):
     def generate(context, builder, signature, arguments):
         emit = Emitter(builder)
         source, target = (emit.pointer(x) for x in arguments)
-        for unit in range(_UNITS):
-            _split_unit(emit, source, target, unit)
+        for pair in range(_PAIRS):
+            _split_pair(emit, source, target, pair)
         return context.get_dummy_value()
 
     return types.void(*[types.int64] * 2), generate

@@ -10,8 +10,8 @@ from typing import Literal, cast
 
 from gptrs.checkpoint.converting.destination import (
     WRITERS,
+    Destination,
     Form,
-    Place,
     Progress,
     require_apart,
     require_free,
@@ -83,8 +83,8 @@ def convert(
         config = _with_dtype(config, _DTYPE_NAMES[wanted])
     tensors = watched(tensors, progress)
     ready = replace(stored, tensors=tensors, config=config)
-    place = Place(Path(destination), shard_size, force)
-    files, left_out = WRITERS[form](ready, place)
+    target = Destination(Path(destination), shard_size, force)
+    files, left_out = WRITERS[form](ready, target)
     return Converted(
         form=form,
         kind=cast("str | None", config.get("model_type") if config else None),

@@ -35,7 +35,7 @@ Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True)
-class Place:
+class Destination:
     """A destination and how to write to it."""
 
     path: Path
@@ -96,18 +96,18 @@ def watched(
     return [replace(tensor, parts=partial(parts, tensor)) for tensor in tensors]
 
 
-def _write_folder(model: StoredModel, place: Place) -> Written:
+def _write_folder(model: StoredModel, destination: Destination) -> Written:
     config = _require_config(model)
     own = [tensor for tensor in model.tensors if "/" not in tensor.name]
     for tensor in own:
         require_storable(tensor)
-    weights = {**split(own, place.shard_size), **_of_subfolders(model.tensors)}
+    weights = {**split(own, destination.shard_size), **_of_subfolders(model.tensors)}
     texts = {name: data for name, data in model.files.items() if name not in (CONFIG, INDEX)}
     texts[CONFIG] = json.dumps(dict(config), indent=2, ensure_ascii=False).encode("utf-8")
     shards = {name: group for name, group in weights.items() if "/" not in name}
     if len(shards) > 1:
         texts[INDEX] = index_text(shards).encode("utf-8")
-    with atomic_folder(place.path, replace=place.replace) as folder:
+    with atomic_folder(destination.path, replace=destination.replace) as folder:
         for name, data in texts.items():
             with folder.file(name) as file:
                 file.write(data)
@@ -131,7 +131,7 @@ def _of_subfolders(tensors: Sequence[OutgoingTensor]) -> dict[str, list[Outgoing
     return found
 
 
-def _write_checkpoint(model: StoredModel, place: Place) -> Written:
+def _write_checkpoint(model: StoredModel, destination: Destination) -> Written:
     config = _require_config(model)
     texts: dict[str, str] = {}
     left_out = list(model.left_out)
@@ -141,16 +141,16 @@ def _write_checkpoint(model: StoredModel, place: Place) -> Written:
         except UnicodeDecodeError:
             left_out.append(name)
     settings = settings_of(config, texts)
-    with atomic_file(place.path) as file:
+    with atomic_file(destination.path) as file:
         gptrschk.write_gptrschk(file, settings, model.tensors)
-    return [place.path.name], left_out
+    return [destination.path.name], left_out
 
 
-def _write_tensors(model: StoredModel, place: Place) -> Written:
-    write = require_writable(place.path)
-    with atomic_file(place.path) as file:
+def _write_tensors(model: StoredModel, destination: Destination) -> Written:
+    write = require_writable(destination.path)
+    with atomic_file(destination.path) as file:
         write(file, model.tensors)
-    return [place.path.name], [*model.files, *model.left_out]
+    return [destination.path.name], [*model.files, *model.left_out]
 
 
 def _require_config(model: StoredModel) -> Mapping[str, object]:
@@ -162,7 +162,7 @@ def _require_config(model: StoredModel) -> Mapping[str, object]:
     return model.config
 
 
-WRITERS: Mapping[Form, Callable[[StoredModel, Place], Written]] = {
+WRITERS: Mapping[Form, Callable[[StoredModel, Destination], Written]] = {
     "hf": _write_folder,
     "gptrschk": _write_checkpoint,
     "tensors": _write_tensors,

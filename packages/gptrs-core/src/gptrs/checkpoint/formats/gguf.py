@@ -30,7 +30,7 @@ _ELEMENTS = 2**24
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TensorMapping:
     """How a model knows a tensor of the file: its `name`, and what llama.cpp changed about it.
 
     With `heads`, the rows of each head are in the order of interleaved rotary embeddings, in which
@@ -43,17 +43,17 @@ class Place:
 
 
 class GgufFile(MappedTensors):
-    """An open GGUF file; its tensors have the names, shapes and rows that `places` gives them."""
+    """An open GGUF file; its tensors have the names, shapes and rows that `mappings` gives them."""
 
     def __init__(
-        self, path: Path, descriptor: int, header: GgufHeader, places: Mapping[str, Place]
+        self, path: Path, descriptor: int, header: GgufHeader, mappings: Mapping[str, TensorMapping]
     ) -> None:
         """Map the file behind `descriptor`, which stays the caller's.
 
-        `places` has all tensors of `header`. CheckpointError if the file cannot be mapped.
+        `mappings` has all tensors of `header`. CheckpointError if the file cannot be mapped.
         """
-        self._tensors = {places[each.name].name: each for each in header.tensors}
-        self._places = {place.name: place for place in places.values()}
+        self._tensors = {mappings[each.name].name: each for each in header.tensors}
+        self._mappings = {mapping.name: mapping for mapping in mappings.values()}
         entries = {name: self._entry(name, each) for name, each in self._tensors.items()}
         super().__init__(path, descriptor, header.size, entries)
 
@@ -61,17 +61,17 @@ class GgufFile(MappedTensors):
     def open(
         cls,
         path: str | os.PathLike[str],
-        placed: Callable[[GgufHeader], Mapping[str, Place]],
+        mapped: Callable[[GgufHeader], Mapping[str, TensorMapping]],
         *,
         known: GgufHeader | None = None,
     ) -> GgufFile:
         """Map the file and check its whole header; CheckpointError says what is wrong with it.
 
-        `placed` gives the places of all tensors in a header. A `known` header that was read before
-        is not read again where the file is still the same.
+        `mapped` maps all tensors of a header. A `known` header that was read before is not read
+        again where the file is still the same.
         """
         with open_header(path, known) as (descriptor, header):
-            return cls(Path(path), descriptor, header, placed(header))
+            return cls(Path(path), descriptor, header, mapped(header))
 
     @override
     def type_of(self, name: str) -> TensorType:
@@ -85,7 +85,7 @@ class GgufFile(MappedTensors):
         type_ = self.type_of(name)
         if type_.size and (self.quantized(name) is not None or self._is_moved(name)):
             array = np.concatenate(list(self._stored_rows(name)))
-            array = _transposed(array) if self._places[name].transposed else array
+            array = _transposed(array) if self._mappings[name].transposed else array
             array = np.ascontiguousarray(array).reshape(type_.shape)
             array.flags.writeable = False
             return array
@@ -96,7 +96,7 @@ class GgufFile(MappedTensors):
         """Yield the elements in order, as flat arrays; errors are those of `read`."""
         if self.quantized(name) is None and not self._is_moved(name):
             yield from super().parts(name)
-        elif self._places[name].transposed:
+        elif self._mappings[name].transposed:
             yield self.read(name).reshape(-1)
         else:
             yield from (rows.reshape(-1) for rows in self._stored_rows(name))
@@ -105,12 +105,12 @@ class GgufFile(MappedTensors):
     def identity_of(self, name: str) -> WeightIdentity | None:
         """Return what tells the tensor, as `read` gives it, from all others; None if too new."""
         found = super().identity_of(name)
-        return found if found is None else found.computed(f"read as {self._places[name]}")
+        return found if found is None else found.computed(f"read as {self._mappings[name]}")
 
     def quantized(self, name: str) -> QuantizedTensor | None:
         """Return how a tensor is quantized, None if it is not."""
         self.entry(name)
-        tensor, place = self._tensors[name], self._places[name]
+        tensor, mapping = self._tensors[name], self._mappings[name]
         form = tensor.type.format
         if form is None:
             return None
@@ -131,7 +131,7 @@ class GgufFile(MappedTensors):
             form.zero_point,
             form.super_group,
             form.table,
-            place.transposed,
+            mapping.transposed,
         )
 
     def read_part(self, name: str, part: Part) -> np.ndarray:
@@ -158,13 +158,13 @@ class GgufFile(MappedTensors):
 
     def _entry(self, name: str, tensor: GgufTensor) -> TensorEntry:
         shape = tensor.shape
-        if self._places[name].transposed:
+        if self._mappings[name].transposed:
             shape = (*shape[:-2], shape[-1], shape[-2])
         type_ = tensor.type
         return TensorEntry(name, type_.name, type_.dtype, shape, tensor.offset, tensor.nbytes)
 
     def _is_moved(self, name: str) -> bool:
-        return self._places[name].heads is not None or self._places[name].transposed
+        return self._mappings[name].heads is not None or self._mappings[name].transposed
 
     def _blocks(self, name: str) -> Iterator[np.ndarray]:
         """Yield the blocks of some rows at a time, ui8 [rows, blocks, bytes], as stored."""
@@ -179,7 +179,7 @@ class GgufFile(MappedTensors):
     def _stored_rows(self, name: str) -> Iterator[np.ndarray]:
         """Yield the values of rows, in the order of the model."""
         quantized, tensor = self.quantized(name), self._tensors[name]
-        if self._places[name].heads is not None:
+        if self._mappings[name].heads is not None:
             whole = [self._values(blocks, quantized, tensor) for blocks in self._blocks(name)]
             yield self._in_order(name, np.concatenate(whole))
             return
@@ -201,7 +201,7 @@ class GgufFile(MappedTensors):
 
     def _in_order(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return the rows of each head with the first half first, as rotary embeddings have it."""
-        heads = self._places[name].heads
+        heads = self._mappings[name].heads
         if heads is None:
             return rows
         half = self._tensors[name].shape[0] // heads // 2

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from gptrs.checkpoint.config_fields import Fields
-from gptrs.checkpoint.formats.gguf import Place
+from gptrs.checkpoint.formats.gguf import TensorMapping
 from gptrs.checkpoint.formats.gguf_header import GgufHeader, GgufTensor
 from gptrs.errors import ModelError
 from gptrs.quoting import listed, quoted
@@ -54,7 +54,7 @@ _LLAMA3_POSITIONS = 8192
 
 
 class GgufSettings:
-    """The config of the model in a GGUF file, and the place of each of its tensors.
+    """The config of the model in a GGUF file, and how it maps each of its tensors.
 
     `rope_factors` reads the tensor `rope_freqs.weight`, if there is one. ModelError for an
     architecture or a setting that no kind of model supports.
@@ -86,18 +86,18 @@ class GgufSettings:
         self._fields.require("expert_count", 0)
         self.config = {"model_type": architecture, **_READERS[architecture](self)}
 
-    def place(self, tensor: GgufTensor) -> Place:
+    def mapping(self, tensor: GgufTensor) -> TensorMapping:
         """Return what the model calls a tensor; its own name where the model has none for it."""
         layer = _LAYER.fullmatch(tensor.name)
         stem, dot, suffix = (layer[2] if layer else tensor.name).rpartition(".")
         names = _GPT2 if self.architecture == "gpt2" else _LLAMA
         if not dot or stem not in names or suffix not in ("weight", "bias"):
-            return Place(tensor.name)
+            return TensorMapping(tensor.name)
         layers = _LAYERS_OF.get(self.architecture, "model.layers")
         name = f"{layers}.{layer[1]}.{names[stem]}" if layer else names[stem]
         is_matrix = len(tensor.shape) == 2
         turned = self.architecture == "gpt2" and stem in _GPT2_TRANSPOSED and is_matrix
-        return Place(f"{name}.{suffix}", self._heads(stem, tensor), turned)
+        return TensorMapping(f"{name}.{suffix}", self._heads(stem, tensor), turned)
 
     def _heads(self, stem: str, tensor: GgufTensor) -> int | None:
         """Return the heads whose rows llama.cpp has put in another order, None for no such."""

@@ -14,7 +14,7 @@ import numpy as np
 from typing_extensions import override
 
 from gptrs.backend.weight_identity import WeightIdentity
-from gptrs.checkpoint.formats.gguf import GgufFile, Place, open_header
+from gptrs.checkpoint.formats.gguf import GgufFile, TensorMapping, open_header
 from gptrs.checkpoint.formats.gguf_header import GgufHeader, GgufTensor
 from gptrs.checkpoint.models.gguf_config import GgufSettings
 from gptrs.checkpoint.models.gguf_tokenizer import GgufTokenizer
@@ -72,7 +72,7 @@ class GgufModel(ModelSource):
         tensors = {tensor.name: tensor for _, each in shards for tensor in each.tensors}
         settings = GgufSettings(header, path, tensors, self._rope_factors)
         self._shards = shards
-        self._place = settings.place
+        self._mapping = settings.mapping
         self._tokenizer = GgufTokenizer(header.metadata, f"in {quoted(str(path), 200)}")
         self.config = MappingProxyType(settings.config)
         self.generation_config = MappingProxyType(self._tokenizer.generation_config())
@@ -133,21 +133,21 @@ class GgufModel(ModelSource):
         return files
 
     def _opened(self, path: Path, header: GgufHeader) -> GgufFile:
-        return GgufFile.open(path, self._places, known=header)
+        return GgufFile.open(path, self._mappings, known=header)
 
-    def _places(self, header: GgufHeader) -> Mapping[str, Place]:
-        places = {tensor.name: self._place(tensor) for tensor in header.tensors}
-        if len({place.name for place in places.values()}) < len(places):
+    def _mappings(self, header: GgufHeader) -> Mapping[str, TensorMapping]:
+        mappings = {tensor.name: self._mapping(tensor) for tensor in header.tensors}
+        if len({mapping.name for mapping in mappings.values()}) < len(mappings):
             shown = quoted(str(self.path), 200)
             raise CheckpointError(f"{shown} has two tensors for one weight of the model")
-        return places
+        return mappings
 
     def _rope_factors(self) -> np.ndarray:
         """Read the divisors of rotary frequencies, the only tensor that is a setting."""
         for path, header in self._shards:
             found: list[GgufTensor] = [t for t in header.tensors if t.name == "rope_freqs.weight"]
             if found:
-                plain = {tensor.name: Place(tensor.name) for tensor in header.tensors}
+                plain = {tensor.name: TensorMapping(tensor.name) for tensor in header.tensors}
                 with GgufFile.open(path, lambda _, plain=plain: plain) as file:
                     return file.read("rope_freqs.weight")
         raise AssertionError("it is asked for where the tensor is there")
