@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import gptrs
+from gptrs.backend.memory_limit import claims_when_written
+from gptrs.capture.graph import Stored
 from gptrs.capture.jitting.jit import jit
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
@@ -61,6 +64,55 @@ def test_larger_pools_keep_their_pages(buffers):
     _assert_page(buffers, 5, parts)
     assert _copy_page.compiled == compiled
     assert not any(part.any() for part in buffers.read(0, 6))
+
+
+def _arrays(buffers: PageBuffers) -> list[np.ndarray]:
+    sources = [pool.source for pair in buffers.pools for pool in pair]
+    return [np.asarray(source.buffer) for source in sources if isinstance(source, Stored)]
+
+
+def test_pools_grow_in_place_to_what_was_expected(buffers):
+    parts = _parts(buffers)
+    buffers.expect([9, 5])
+    buffers.resize([4, 3])
+    buffers.write(0, 2, parts)
+    _assert_room_is_kept(buffers, [8, 3], parts)
+    buffers.write(0, 7, parts)
+    _assert_room_is_kept(buffers, [9, 5], parts)
+    _assert_page(buffers, 7, parts)
+    buffers.resize([12, 5])  # more than was expected
+    _assert_page(buffers, 7, parts)
+
+
+def _assert_room_is_kept(buffers: PageBuffers, pages: list[int], parts: list[np.ndarray]) -> None:
+    """Pools that are still the beginning of larger arrays grow where they are."""
+    before = _arrays(buffers)
+    buffers.resize(pages)
+    for old, new in zip(before, _arrays(buffers), strict=True):
+        assert (old.ctypes.data == new.ctypes.data) == (old.base is not None)
+    _assert_page(buffers, 2, parts)
+    assert not any(part.any() for part in buffers.read(0, pages[0] - 1))
+
+
+def test_numba_pools_grow_in_place():
+    buffers = PageBuffers(SPECS, [1, 1], backend=gptrs.get_backend("numba"))
+    buffers.expect([9, 5])
+    buffers.resize([4, 3])
+    buffers.write(0, 2, _parts(buffers))
+    if claims_when_written():
+        assert all(array.base is not None for array in _arrays(buffers))
+
+
+def test_a_pool_that_is_seen_elsewhere_is_copied():
+    buffers = PageBuffers(SPECS, [1, 1], backend=gptrs.get_backend("numba"))
+    buffers.expect([9, 5])
+    buffers.resize([4, 3])
+    keys = buffers.pools[0][0]
+    seen = keys.numpy()
+    buffers.resize([8, 3])
+    buffers.write(0, 2, _parts(buffers))
+    assert not seen.any()
+    assert not keys.numpy().any()
 
 
 @pytest.mark.parametrize("pages", [[3], [3, 0], [3, 2, 1]])

@@ -26,6 +26,9 @@ class FakeBuffers:
     def page_bytes(self, group):
         return 1000
 
+    def expect(self, pages):
+        assert len(pages) == len(self.pages)
+
     def resize(self, pages):
         for number, count in enumerate(pages):
             assert count >= self.pages[number]

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 
 from gptrs.backend.memory_plan import NO_SIZES, program_peak_bytes
 from gptrs.backend.process_limits import memory_limit
@@ -25,6 +28,15 @@ def memory_bytes() -> int | None:
     with contextlib.suppress(AttributeError, OSError, ValueError):  # a system without these names
         limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
     return min(limits, default=None)
+
+
+@cache
+def claims_when_written() -> bool:
+    """Return whether the system gives memory to zeros when they are first written, not before."""
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError):
+            return Path("/proc/sys/vm/overcommit_memory").read_bytes().strip() != b"2"
+    return sys.platform == "darwin"
 
 
 class MemoryNeed:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import cast
+from weakref import WeakValueDictionary
 
 import numpy as np
 
+from gptrs.backend.memory_limit import claims_when_written
 from gptrs.backend.protocol import Backend, Buffer
 from gptrs.capture import primitives
-from gptrs.capture.backend_calls import to_device
-from gptrs.capture.graph import Stored
+from gptrs.capture.backend_calls import to_device, to_host
+from gptrs.capture.graph import Source, Stored
 from gptrs.capture.jitting.jit import jit
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
+from gptrs.ir.shapes import Shape
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.cache_spec import CacheSpec, cache_groups
 from gptrs.nn.ragged_step import PAGE_SIZE
@@ -45,6 +49,9 @@ class PageBuffers:
         self._backend = backend
         self._specs = tuple(specs)
         self.pages = self._checked(pages)
+        self._most = self.pages
+        self._roomy: WeakValueDictionary[int, np.ndarray] = WeakValueDictionary()
+        """Arrays of more pages than there are, by identity: pools are their first pages."""
         of_layer = {
             layer: count
             for group, count in zip(self.groups, self.pages, strict=True)
@@ -67,17 +74,29 @@ class PageBuffers:
         vectors = sum(2 * spec.n_kv_heads * spec.head_dim for spec in specs)
         return vectors * PAGE_SIZE * self.dtype.itemsize
 
+    def expect(self, pages: Sequence[int]) -> None:
+        """Say how many pages each group may come to have: growing up to that then copies nothing.
+
+        As far as the system gives out memory that it need not have yet.
+        """
+        self._most = self._checked(pages)
+
     def resize(self, pages: Sequence[int]) -> None:
         """Change the number of pages of each group, keeping what both have.
 
-        Nothing is compiled for it, but the pools are copied: grow by much.
+        Nothing is compiled for it. The pools are copied unless they grow to what was `expect`ed.
         """
         old, self.pages = self.pages, self._checked(pages)
-        for group, before, after in zip(self.groups, old, self.pages, strict=True):
+        for group, before, after, most in zip(
+            self.groups, old, self.pages, self._most, strict=True
+        ):
             if before != after:
                 for layer in group.layers:
                     keys, values = self.pools[layer]
-                    self.pools[layer] = (self._resized(keys, after), self._resized(values, after))
+                    self.pools[layer] = (
+                        self._resized(keys, after, most),
+                        self._resized(values, after, most),
+                    )
 
     def copy(self, group: int, source: int, target: int) -> None:
         """Copy a page of all layers of a group: before a text writes into a page that it shares."""
@@ -114,11 +133,39 @@ class PageBuffers:
         shape = (pages, spec.n_kv_heads, PAGE_SIZE, spec.head_dim)
         return self._uncopied(np.zeros(shape, self.dtype.numpy))
 
-    def _resized(self, pool: Tensor, pages: int) -> Tensor:
-        made = np.zeros((pages, *pool.shape[1:]), self.dtype.numpy)
-        kept = min(pages, pool.shape[0])
-        made[:kept] = pool.numpy()[:kept]
-        return self._uncopied(made)
+    def _resized(self, pool: Tensor, pages: int, most: int) -> Tensor:
+        grown = self._grown(pool.source, pages)
+        if grown is None:
+            grown = self._new_array((pages, *pool.shape[1:]), most)
+            kept = min(pages, pool.shape[0])
+            grown[:kept] = pool.numpy()[:kept]
+        return self._uncopied(grown)
+
+    def _grown(self, pool: Source, pages: int) -> np.ndarray | None:
+        """Return `pages` pages that begin with those of the pool, which is consumed; None if not.
+
+        The room behind them belongs to the pool as long as nobody else sees it.
+        """
+        if not isinstance(pool, Stored) or pool.viewed or pool.consumed or pool.backend is None:
+            return None
+        held = to_host(pool.backend, pool.buffer)
+        roomy = self._roomy.get(id(held.base))
+        if roomy is None or not len(held) < pages <= len(roomy):
+            return None
+        if held.ctypes.data != roomy.ctypes.data:
+            return None
+        pool.consumed = True
+        return roomy[:pages]
+
+    def _new_array(self, shape: Shape, most: int) -> np.ndarray:
+        """Return zeros that can grow where they are, up to `most` along the first axis."""
+        dtype = self.dtype.numpy
+        if claims_when_written() and shape[0] < most:
+            with suppress(MemoryError):  # of the address space, or as the system counts it
+                roomy = np.zeros((most, *shape[1:]), dtype)
+                self._roomy[id(roomy)] = roomy
+                return roomy[: shape[0]]
+        return np.zeros(shape, dtype)
 
     def _uncopied(self, array: np.ndarray) -> Tensor:
         """Return a tensor on `array` itself: a copy would claim the memory of untouched pages."""

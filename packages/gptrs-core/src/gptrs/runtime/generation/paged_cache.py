@@ -45,6 +45,7 @@ class PagedCache:
             [self.buffers.page_bytes(number) for number in range(len(groups))],
             budget,
         )
+        self._expect()
         self._lm = lm
         self._shapes = StepShapes(backend)
         self.pool = self._new_pool()
@@ -181,6 +182,10 @@ class PagedCache:
     def _reset(self) -> None:
         self.pool.abandon()
         self.pool, self.buffers = self._new_pool(), self._new_buffers(self._lm, self.dtype)
+        self._expect()
+
+    def _expect(self) -> None:
+        self.buffers.expect([layout.most_pages + 1 for layout in self._layouts])
 
     def _new_pool(self) -> PagePool:
         return PagePool(self._layouts, PAGE_SIZE)
