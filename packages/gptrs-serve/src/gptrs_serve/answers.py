@@ -12,8 +12,10 @@ from gptrs.runtime.serving.answers import AnswerStream
 _REASONS: dict[FinishReason, str] = {"eos": "stop", "stop": "stop", "length": "length"}
 
 
-def finish_reason(reason: FinishReason | None) -> str | None:
-    """Return OpenAI's word for why an answer ended, None while it has not."""
+def finish_reason(reason: FinishReason | None, *, calls: bool = False) -> str | None:
+    """Return OpenAI's word for why an answer ended, perhaps in calls; None while it has not."""
+    if calls and reason in ("eos", "stop"):
+        return "tool_calls"
     return None if reason is None else _REASONS.get(reason)
 
 

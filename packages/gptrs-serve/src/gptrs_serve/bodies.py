@@ -91,6 +91,36 @@ class Part(Struct, forbid_unknown_fields=True):
     text: str
 
 
+ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]
+
+
+class Function(Struct, forbid_unknown_fields=True):
+    """A function that a model may call; `parameters` is a JSON schema of an object."""
+
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Struct, tag="function", forbid_unknown_fields=True):
+    """A tool: all are functions."""
+
+    function: Function
+
+
+class ToolReference(Struct, forbid_unknown_fields=True):
+    """The name of a function among the tools."""
+
+    name: str
+
+
+class NamedTool(Struct, tag="function", forbid_unknown_fields=True):
+    """The tool that is to be called."""
+
+    function: ToolReference
+
+
 class ChatBody(Generating, kw_only=True):
     """`/v1/chat/completions`. Messages are read by the template of the model."""
 
@@ -99,8 +129,8 @@ class ChatBody(Generating, kw_only=True):
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
-    tools: Annotated[list[object], Meta(max_length=0)] | None = None
-    tool_choice: Literal["none", "auto"] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool | None = None
     response_format: TextFormat | JsonObject | JsonSchema | None = None
     store: Literal[False] | None = None

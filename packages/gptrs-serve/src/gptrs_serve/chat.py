@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
+from gptrs.quick_dataclass import dataclass
+from gptrs.runtime.generation.generate import Generation
 from gptrs.runtime.serving.answers import AnswerStream
 from gptrs_serve.answers import Envelope, finish_reason, usage
 from gptrs_serve.bodies import ChatBody
@@ -17,15 +19,30 @@ from gptrs_serve.metrics import Metrics
 from gptrs_serve.requests import chat_logprobs, chat_max_tokens, chat_messages, options_of
 from gptrs_serve.served import Served
 from gptrs_serve.token_texts import TokenTexts
+from gptrs_serve.tools.deltas import AnswerDeltas, message_of
+from gptrs_serve.tools.use import ToolUse, told_tools, tool_use
+
+
+@dataclass(frozen=True)
+class _Chat:
+    """A conversation that the engine answers."""
+
+    name: str
+    stream: AnswerStream
+    tools: ToolUse | None
+    texts: TokenTexts
+    metrics: Metrics
 
 
 async def chat(request: Request, body: ChatBody, served: Served, metrics: Metrics) -> Response:
     """Answer a conversation; errors are those of the engine, and RequestError."""
     name, model = served.named(body.model, "causal_lm")
-    form = await asyncio.to_thread(form_of, body, model)
-    options = options_of(body, model, chat_logprobs(body), form)
+    tools = tool_use(body, model)
+    form = await asyncio.to_thread(form_of, body, model, tools.grammar if tools else None)
+    special = tools is not None and tools.shows_special
+    options = options_of(body, model, chat_logprobs(body), form, special=special)
     asked = chat_max_tokens(body)
-    tokens = await served.tokens(model, chat_messages(body))
+    tokens = await served.chat_tokens(model, chat_messages(body), told_tools(body))
     stream = served.submit(
         name,
         tokens,
@@ -34,46 +51,44 @@ async def chat(request: Request, body: ChatBody, served: Served, metrics: Metric
         answers=body.n,
         priority=body.priority,
     )
-    texts = served.texts_of(name)
+    begun = _Chat(name, stream, tools, served.texts_of(name), metrics)
     if body.stream:
-        events = _events(body, name, stream, metrics, texts)
-        return EventStream(events, stream.cancel)
-    return await _whole(request, name, stream, metrics, texts)
+        return EventStream(_events(body, begun), stream.cancel)
+    return await _whole(request, begun)
 
 
-async def _whole(
-    request: Request, name: str, stream: AnswerStream, metrics: Metrics, texts: TokenTexts
-) -> Response:
+async def _whole(request: Request, begun: _Chat) -> Response:
+    stream = begun.stream
+
     async def read() -> None:
-        async for _ in metrics.measured(stream):
+        async for _ in begun.metrics.measured(stream):
             pass
 
     await while_connected(request, read(), stream.cancel)
     if any(not text.ended for text in stream.texts):
         return Response(status_code=CLOSED_BY_CLIENT)
-    choices: list[dict[str, object]] = []
-    for index, made in enumerate(stream.generations):
-        scores = None if made.logprobs is None else {"content": texts.chat(made.logprobs)}
-        message = {"role": "assistant", "content": made.text, "refusal": None}
-        choices.append(
-            {
-                "index": index,
-                "message": message,
-                "logprobs": scores,
-                "finish_reason": finish_reason(made.finish_reason),
-            }
-        )
-    envelope = Envelope("chatcmpl", "chat.completion", name)
+    choices = [_choice(index, made, begun) for index, made in enumerate(stream.generations)]
+    envelope = Envelope("chatcmpl", "chat.completion", begun.name)
     return JSONResponse(envelope.of(choices, usage=usage([stream])))
 
 
-async def _events(
-    body: ChatBody, name: str, stream: AnswerStream, metrics: Metrics, texts: TokenTexts
-) -> AsyncGenerator[dict[str, object]]:
+def _choice(index: int, made: Generation, begun: _Chat) -> dict[str, object]:
+    message = message_of(made.text, begun.tools)
+    scores = None if made.logprobs is None else {"content": begun.texts.chat(made.logprobs)}
+    return {
+        "index": index,
+        "message": message,
+        "logprobs": scores,
+        "finish_reason": finish_reason(made.finish_reason, calls="tool_calls" in message),
+    }
+
+
+async def _events(body: ChatBody, begun: _Chat) -> AsyncGenerator[dict[str, object]]:
     """Yield the chunks of all answers: the role first, then texts, then the reason of the end."""
-    envelope = Envelope("chatcmpl", "chat.completion.chunk", name)
+    envelope = Envelope("chatcmpl", "chat.completion.chunk", begun.name)
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     more: dict[str, object] = {"usage": None} if with_usage else {}
+    answers: Sequence[AnswerDeltas] = [AnswerDeltas(begun.tools) for _ in range(body.n)]
 
     def chunk(
         index: int, delta: dict[str, object], reason: str | None = None, scores: object = None
@@ -83,11 +98,15 @@ async def _events(
 
     for index in range(body.n):
         yield chunk(index, {"role": "assistant", "content": ""})
-    async for piece in metrics.measured(stream):
-        scores = {"content": texts.chat(piece.scores)} if body.logprobs else None
-        if piece.text or scores:
-            yield chunk(piece.index, {"content": piece.text}, scores=scores)
+    async for piece in begun.metrics.measured(begun.stream):
+        answer = answers[piece.index]
+        scores = {"content": begun.texts.chat(piece.scores)} if body.logprobs else None
+        empty: list[dict[str, object]] = [{"content": ""}] if scores else []
+        for delta in answer.of(piece) or empty:
+            yield chunk(piece.index, delta, scores=scores)
+            scores = None
         if piece.finish_reason is not None:
-            yield chunk(piece.index, {}, finish_reason(piece.finish_reason))
+            reason = finish_reason(piece.finish_reason, calls=answer.has_calls)
+            yield chunk(piece.index, {}, reason)
     if with_usage:
-        yield envelope.of([], usage=usage([stream]))
+        yield envelope.of([], usage=usage([begun.stream]))

@@ -8,10 +8,13 @@ from gptrs_serve.bodies import ChatBody, Generating, JsonObject, JsonSchema
 from gptrs_serve.problems import RequestError
 
 
-def form_of(body: Generating, model: LoadedModel) -> Grammar | None:
-    """Return the form that a request asks for, if it does; RequestError for more than one."""
+def form_of(body: Generating, model: LoadedModel, calls: str | None = None) -> Grammar | None:
+    """Return the form that a request asks for, if it does; RequestError for more than one.
+
+    `calls` is the grammar of the tools that the answer may call.
+    """
     asked = body.response_format if isinstance(body, ChatBody) else None
-    found: list[Grammar] = []
+    found = [] if calls is None else [Grammar(model, "lark", calls)]
     if isinstance(asked, JsonObject):
         found.append(Grammar(model, "json_schema", {"type": "object"}))
     elif isinstance(asked, JsonSchema):
@@ -22,7 +25,7 @@ def form_of(body: Generating, model: LoadedModel) -> Grammar | None:
         found.append(Grammar(model, "lark", body.grammar))
     if len(found) > 1:
         raise RequestError(
-            "an answer has one form: `response_format`, `regex` or `grammar`",
+            "an answer has one form: `response_format`, `regex`, `grammar` or `tools`",
             param="response_format",
         )
     return found[0] if found else None

@@ -14,6 +14,7 @@ from gptrs.runtime.generation.model_settings import configured_sampling
 from gptrs.runtime.load import LoadedModel
 from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, Part
 from gptrs_serve.problems import RequestError
+from gptrs_serve.tools.messages import with_call_objects
 
 
 class LogitBias:
@@ -39,9 +40,14 @@ class LogitBias:
 
 
 def options_of(
-    body: Generating, model: LoadedModel, logprobs: int | None, form: Grammar | None
+    body: Generating,
+    model: LoadedModel,
+    logprobs: int | None,
+    form: Grammar | None,
+    *,
+    special: bool = False,
 ) -> GenerationOptions:
-    """Return the options of a request but for `max_tokens`.
+    """Return the options of a request but for `max_tokens`; with `special` tokens in the text.
 
     What it leaves open is as generation_config.json says, where that samples, else as OpenAI has
     it: temperature 1, all tokens. RequestError and UsageError for what the model does not take.
@@ -69,6 +75,7 @@ def options_of(
         stop=tuple(stop),
         ignore_eos=body.ignore_eos,
         logprobs=logprobs,
+        special=special,
         logits_processors=bias,
         form=form,
     )
@@ -96,6 +103,7 @@ def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
 
 
 def _message(number: int, message: dict[str, Any]) -> dict[str, Any]:
+    message = with_call_objects(number, message)
     content: object = message.get("content")
     if not isinstance(content, list):
         return message

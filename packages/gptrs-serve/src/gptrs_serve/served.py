@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gptrs.quoting import listed
+from gptrs.runtime.chat.template import chat_template_of
 from gptrs.runtime.embedding.embed import embed
 from gptrs.runtime.generation.generate import GenerationOptions, TokenScores
 from gptrs.runtime.load import LoadedModel
@@ -75,6 +76,23 @@ class Served:
     ) -> list[int]:
         """Return the tokens of a prompt; UsageError and ModelError as of `prompt_tokens`."""
         return await asyncio.to_thread(model.prompt_tokens, prompt)
+
+    async def chat_tokens(
+        self,
+        model: LoadedModel,
+        messages: list[dict[str, Any]],
+        tools: list[dict[str, Any]] | None,
+    ) -> list[int]:
+        """Return the tokens of a conversation, whose template reads `tools`; errors as `tokens`."""
+        if tools is None:
+            return await self.tokens(model, messages)
+
+        def work() -> list[int]:
+            template = chat_template_of(model.files, model.name, with_tools=True)
+            text = template.render(messages, variables={"tools": tools})
+            return model.prompt_tokens(model.tokenizer.encode(text, special=False))
+
+        return await asyncio.to_thread(work)
 
     def most_tokens(self, model: LoadedModel, prompt: int, asked: int | None) -> int:
         """Return how many tokens may follow a prompt: those asked for, else what there is room for.

@@ -109,10 +109,11 @@ def _checked(variables: Mapping[str, object] | None) -> Mapping[str, object]:
     return given
 
 
-def chat_template_of(files: ModelFiles, name: str) -> ChatTemplate:
+def chat_template_of(files: ModelFiles, name: str, *, with_tools: bool = False) -> ChatTemplate:
     """Return the template in chat_template.jinja, else in tokenizer_config.json, of model `name`.
 
-    ModelError if there is none or it is malformed.
+    Of several named ones it is the one called `tool_use`, if there is one, `with_tools`, else
+    `default`. ModelError if there is none or it is malformed.
     """
     settings = files.read_json(_CONFIG) or {}
     data = files.read_bytes(_FILE, limit=_MAX_SOURCE_BYTES)
@@ -122,7 +123,8 @@ def chat_template_of(files: ModelFiles, name: str) -> ChatTemplate:
         except UnicodeDecodeError as error:
             raise ModelError(f"`{_FILE}` is not UTF-8: byte {error.start}") from error
     else:
-        source = _default_of(settings.get("chat_template"))
+        names = ("tool_use", "default") if with_tools else ("default",)
+        source = _named_of(settings.get("chat_template"), names)
     if source is None:
         raise ModelError(
             f"`{name}` has no chat template",
@@ -134,15 +136,19 @@ def chat_template_of(files: ModelFiles, name: str) -> ChatTemplate:
     return ChatTemplate(source, named_tokens(files))
 
 
-def _default_of(stated: object) -> object:
-    """Return the template itself, or the one called `default` in a list of named ones."""
+def _named_of(stated: object, names: Sequence[str]) -> object:
+    """Return the template itself, or of a list of named ones the first of `names`."""
     if not isinstance(stated, list):
         return stated
-    for entry in cast("list[object]", stated):
-        if isinstance(entry, Mapping):
-            named = cast("Mapping[str, object]", entry)
-            if named.get("name") == "default":
-                return named.get("template")
+    entries = [
+        cast("Mapping[str, object]", entry)
+        for entry in cast("list[object]", stated)
+        if isinstance(entry, Mapping)
+    ]
+    found = {entry.get("name"): entry.get("template") for entry in reversed(entries)}
+    for name in names:
+        if name in found:
+            return found[name]
     raise ModelError(f"none of the chat templates in {_CONFIG} is called `default`")
 
 

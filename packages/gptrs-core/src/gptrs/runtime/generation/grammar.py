@@ -2,46 +2,78 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Mapping
+from types import ModuleType
 from typing import TYPE_CHECKING, Literal
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from gptrs.errors import MissingLibraryError, UsageError
+from gptrs.capture.fork_safe_lock import ForkSafeLock
+from gptrs.errors import MissingLibraryError, ModelError, UsageError
 from gptrs.install_hints import install_extra
 from gptrs.quoting import clipped
 from gptrs.runtime.load import LoadedModel
 
 if TYPE_CHECKING:
-    from llguidance import LLMatcher
+    from llguidance import LLMatcher, LLTokenizer
 
 Form = Literal["json_schema", "regex", "lark"]
+
+
+_vocabularies: WeakKeyDictionary[LoadedModel, LLTokenizer] = WeakKeyDictionary()
+_vocabularies_lock = ForkSafeLock()
+
+
+def _library() -> ModuleType:
+    """Return llguidance; MissingLibraryError if it is not installed."""
+    try:
+        return importlib.import_module("llguidance")
+    except ImportError as error:
+        raise MissingLibraryError(
+            "answers of a form need llguidance, which is not installed",
+            hint=install_extra("gptrs-core", "grammar"),
+        ) from error
+
+
+def _vocabulary(model: LoadedModel) -> LLTokenizer:
+    """Return the tokens of a model as llguidance reads them, which takes it a while at first."""
+    with _vocabularies_lock:
+        known = _vocabularies.get(model)
+        if known is None:
+            known = _vocabularies[model] = _new_vocabulary(model)
+        return known
+
+
+def _new_vocabulary(model: LoadedModel) -> LLTokenizer:
+    ends = sorted(model.eos_tokens)
+    if not ends:
+        raise UsageError(f"`{model.name}` has no token that ends a text, which a form needs")
+    size = max(model.causal_lm().vocab_size, model.tokenizer.size)
+    try:
+        return _library().LLTokenizer(model.tokenizer.as_json(), n_vocab=size, eos_token=ends[0])
+    except ValueError as error:
+        problem = clipped(str(error), 300)
+        raise ModelError(
+            f"forms need another tokenizer than that of `{model.name}`: {problem}"
+        ) from error
 
 
 class Grammar:
     """A form that texts of `model` are to have; it may serve any number of texts at once.
 
     `source` is a JSON schema, a regex, or a Lark grammar. UsageError for one that is malformed or
-    uses what llguidance does not know; MissingLibraryError where that is not installed.
+    uses what llguidance does not know; MissingLibraryError where that is not installed. The first
+    grammar of a model reads its vocabulary, the others share that.
     """
 
     def __init__(self, model: LoadedModel, form: Form, source: str | Mapping[str, object]) -> None:
-        try:
-            import llguidance  # noqa: PLC0415  # optional
-        except ImportError as error:
-            raise MissingLibraryError(
-                "answers of a form need llguidance, which is not installed",
-                hint=install_extra("gptrs-core", "grammar"),
-            ) from error
-        ends = sorted(model.eos_tokens)
-        if not ends:
-            raise UsageError(f"`{model.name}` has no token that ends a text, which a form needs")
+        llguidance = _library()
+        self._tokenizer = _vocabulary(model)
         self._vocab_size = model.causal_lm().vocab_size
-        self._ends = np.array(ends)
-        self._tokenizer = llguidance.LLTokenizer(
-            model.tokenizer.as_json(), n_vocab=self._vocab_size, eos_token=ends[0]
-        )
+        self._ends = np.array(sorted(model.eos_tokens))
         text = source if isinstance(source, str) else json.dumps(source)
         try:
             made = getattr(llguidance.LLMatcher, f"grammar_from_{form}")(text)
@@ -82,10 +114,11 @@ class GrammarProcessor:
         if self._matcher.is_error():
             raise UsageError(f"the form cannot be kept: {clipped(self._matcher.get_error(), 300)}")
         packed = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        allowed = np.unpackbits(packed, bitorder="little")[: self._vocab_size].astype(bool)
+        bits = np.unpackbits(packed, bitorder="little")
+        allowed = bits[: self._vocab_size].view(np.bool_)
         if self._matcher.is_stopped():
             allowed[:] = False
         may_end = self._matcher.is_stopped() or self._matcher.is_accepting()
         allowed[self._ends] = may_end
-        logits[~allowed] = -np.inf
+        np.copyto(logits, -np.inf, where=~allowed)
         return logits

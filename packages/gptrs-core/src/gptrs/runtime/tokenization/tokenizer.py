@@ -79,7 +79,7 @@ class TextTokenizer:
         self._decode_panics = any(step.get("stop") for step in steps)
 
     def __repr__(self) -> str:
-        return f"<TextTokenizer of {self._name}: {self._tokenizer.get_vocab_size()} tokens>"
+        return f"<TextTokenizer of {self._name}: {self.size} tokens>"
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the tokens of `text`, with the special tokens that the file adds around it.
@@ -147,6 +147,11 @@ class TextTokenizer:
                 lambda: decode(list(tokens), skip_special_tokens=not special), self._name
             )
 
+    @property
+    def size(self) -> int:
+        """How many tokens there are, added ones included."""
+        return self._tokenizer.get_vocab_size()
+
     def as_json(self) -> str:
         """Return the content of a `tokenizer.json` that stands for it."""
         return self._tokenizer.to_str()
@@ -156,6 +161,11 @@ class TextTokenizer:
         if token < 0:
             return None
         return without_panics(lambda: self._tokenizer.id_to_token(token), self._name)
+
+    def special_pieces(self) -> frozenset[str]:
+        """Return the special tokens, which texts do not show."""
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        return frozenset(token.content for token in added if token.special)
 
     def _encoded(self, text: str, special: bool) -> Encoding:
         try:

@@ -1,0 +1,1 @@
+"""Tools: how models are told of them, and the calls that they write."""
