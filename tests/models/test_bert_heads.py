@@ -10,7 +10,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ModelError
-from gptrs_models.bert_heads import head_of, labels_of
+from gptrs_models.encoder_heads import head_of, labels_of
 
 torch = pytest.importorskip("torch", reason="parity needs torch")
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ContextLengthError, Module, Params, Tensor, jit, tensor
-from gptrs.nn import ACTIVATIONS, Embedding, Linear, captured_once, merge_heads, split_heads
+from gptrs.api import Module, Params, Tensor, tensor
+from gptrs.nn import (
+    ACTIVATIONS,
+    Embedding,
+    Linear,
+    captured_once,
+    merge_heads,
+    split_heads,
+)
 from gptrs_models.bert_config import BertConfig
-
-TEXT_AXES = {"tokens": ("B", "T"), "mask": ("B", "T")}
-"""The sizes of a batch of texts that programs are compiled for once."""
+from gptrs_models.encoder_heads import Body
 
 
 class Norm(Module):
@@ -173,15 +179,13 @@ class Encoder(Module):
         return [self.layer[number] for number in self._order]
 
 
-class Bert(Module):
+class Bert(Body):
     """The encoder, a `TextEmbedder`; the pooler is not part of it."""
 
-    capabilities = frozenset({"text_embedder", "hidden_states"})
-
     def __init__(self, config: BertConfig, params: Params) -> None:
+        super().__init__(config.context_length, config.vocab_size)
         self.config, names, width = config, config.names, config.hidden_size
-        whole = f"{names.body}.embeddings.word_embeddings.weight" in params
-        self.body = body = params / names.body if whole else params
+        self.body = body = body_of(params, names.body, "embeddings.word_embeddings")
         self.embeddings = Embeddings(config, body / "embeddings")
         self.projection = (
             Linear(body / names.projection, config.embedding_size, width)
@@ -194,51 +198,16 @@ class Bert(Module):
             if config.relative_buckets
             else None
         )
-        self._encode = jit(self._vectors, dynamic=TEXT_AXES)
-        self._collect = jit(self._named_states, dynamic={"tokens": ("B", "T")})
 
     @property
-    def context_length(self) -> int:
-        """Return the largest number of tokens of a text."""
-        return self.config.context_length
+    @override
+    def words(self) -> Embedding:
+        return self.embeddings.word_embeddings
 
-    @property
-    def vocab_size(self) -> int:
-        """Return the number of token ids."""
-        return self.config.vocab_size
-
-    def encode(self, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
-        """Return the vector of each token: si64 [B, T] and i1 [B, T] -> f32 [B, T, C].
-
-        ContextLengthError if T is above `context_length`.
-        """
-        self.require_context(tokens)
-        return self._encode(tensor(tokens), tensor(mask)).numpy()
-
-    def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the embeddings and the state after each layer, si64 [B, T] -> f32 [B, T, C].
-
-        ContextLengthError if T is above `context_length`.
-        """
-        self.require_context(inputs)
-        return {name: state.numpy() for name, state in self._collect(tensor(inputs)).items()}
-
-    def _vectors(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        return self.last_state(tokens, mask)
-
-    def last_state(self, tokens: Tensor, mask: Tensor, segments: Tensor | None = None) -> Tensor:
-        """Return the state after the last layer, [B, T, C]; all of one text without `segments`."""
-        return self._states(tokens, mask, segments)[-1]
-
-    def _named_states(self, tokens: Tensor) -> dict[str, Tensor]:
-        states = self._states(tokens, None)
-        names = ["embeddings", *(f"layer.{index}" for index in range(len(states) - 1))]
-        return dict(zip(names, states, strict=True))
-
-    def _states(
+    @override
+    def states(
         self, tokens: Tensor, mask: Tensor | None, segments: Tensor | None = None
     ) -> list[Tensor]:
-        """Return the embeddings and the state after each layer; i1 [B, T] masks padding."""
         seen = self._mask(tokens.shape[1], mask)
         x = self.embeddings(tokens, segments if self.config.segments > 1 else None)
         states = [x if self.projection is None else self.projection(x)]
@@ -254,9 +223,7 @@ class Bert(Module):
         bias = self.relative_bias(length)
         return bias if seen is None else F.where(seen, bias, float("-inf"))
 
-    def require_context(self, tokens: np.ndarray) -> None:
-        """Raise ContextLengthError for texts [B, T] that are too long."""
-        if tokens.shape[1] > self.context_length:
-            raise ContextLengthError(
-                f"{tokens.shape[1]} tokens do not fit into the context of {self.context_length}"
-            )
+
+def body_of(params: Params, body: str, words: str) -> Params:
+    """Return the scope of all but the head, where the embeddings of `words` are."""
+    return params / body if f"{body}.{words}.weight" in params else params

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gptrs_models.encoder_heads import Heads
+
 
 @dataclass(frozen=True)
 class Names:
@@ -19,27 +21,6 @@ class Names:
     up: str = "intermediate.dense"
     down: str = "output.dense"
     norm: str = "output.LayerNorm"
-
-
-@dataclass(frozen=True)
-class Heads:
-    """Names of the weights of heads, and the activations in them.
-
-    `text_in_body`: whether the first layer of the head of texts stands below the body.
-    `word_activation` None is that of the layers. `word_bias` is where the bias of the scores of
-    words is if not with the weight at `word_out`.
-    """
-
-    text_dense: str
-    text_out: str
-    word_dense: str
-    word_norm: str
-    word_out: str
-    word_bias: str = ""
-    text_activation: str = "tanh"
-    text_in_body: bool = False
-    word_activation: str | None = "gelu"
-    token_out: str = "classifier"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from gptrs.api import ConfigFields, ModelError
 from gptrs.nn import ACTIVATIONS
-from gptrs_models.bert_config import BertConfig, Heads, Names
+from gptrs_models.bert_config import BertConfig, Names
+from gptrs_models.encoder_heads import Heads, Hidden
 
 
 @dataclass(frozen=True)
@@ -145,49 +146,34 @@ ALBERT = Names(
 )
 
 BERT_HEADS = Heads(
-    text_dense="pooler.dense",
-    text_out="classifier",
-    text_in_body=True,
-    word_dense="cls.predictions.transform.dense",
-    word_norm="cls.predictions.transform.LayerNorm",
+    text=Hidden("pooler.dense", "tanh", in_body=True),
+    word=Hidden("cls.predictions.transform.dense", None, "cls.predictions.transform.LayerNorm"),
     word_out="cls.predictions.decoder",
     word_bias="cls.predictions.bias",
-    word_activation=None,
 )
 ROBERTA_HEADS = Heads(
-    text_dense="classifier.dense",
+    text=Hidden("classifier.dense", "tanh"),
     text_out="classifier.out_proj",
-    word_dense="lm_head.dense",
-    word_norm="lm_head.layer_norm",
+    word=Hidden("lm_head.dense", "gelu", "lm_head.layer_norm"),
     word_out="lm_head.decoder",
     word_bias="lm_head.bias",
 )
 DISTILBERT_HEADS = Heads(
-    text_dense="pre_classifier",
-    text_out="classifier",
-    text_activation="relu",
-    word_dense="vocab_transform",
-    word_norm="vocab_layer_norm",
+    text=Hidden("pre_classifier", "relu"),
+    word=Hidden("vocab_transform", None, "vocab_layer_norm"),
     word_out="vocab_projector",
-    word_activation=None,
 )
 ELECTRA_HEADS = Heads(
-    text_dense="classifier.dense",
+    text=Hidden("classifier.dense", "gelu"),
     text_out="classifier.out_proj",
-    text_activation="gelu",
-    word_dense="generator_predictions.dense",
-    word_norm="generator_predictions.LayerNorm",
+    word=Hidden("generator_predictions.dense", "gelu", "generator_predictions.LayerNorm"),
     word_out="generator_lm_head",
 )
 ALBERT_HEADS = Heads(
-    text_dense="pooler",
-    text_out="classifier",
-    text_in_body=True,
-    word_dense="predictions.dense",
-    word_norm="predictions.LayerNorm",
+    text=Hidden("pooler", "tanh", in_body=True),
+    word=Hidden("predictions.dense", None, "predictions.LayerNorm"),
     word_out="predictions.decoder",
     word_bias="predictions.bias",
-    word_activation=None,
 )
 
 KINDS: dict[str, Kind] = {

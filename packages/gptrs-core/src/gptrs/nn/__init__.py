@@ -17,6 +17,12 @@ from gptrs.nn.paged_texts import PagedTexts
 from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep, pages_for, ragged_step
 from gptrs.nn.rope import Rope
 from gptrs.nn.rope_settings import RopeSettings
+from gptrs.nn.text_encoder import (
+    MaskedLMModule,
+    TextClassifierModule,
+    TextEncoderModule,
+    TokenClassifierModule,
+)
 
 __all__ = [
     "ACTIVATIONS",
@@ -32,6 +38,7 @@ __all__ = [
     "LayerCache",
     "LayerNorm",
     "Linear",
+    "MaskedLMModule",
     "Module",
     "PageBuffers",
     "PagedTexts",
@@ -39,6 +46,9 @@ __all__ = [
     "RaggedStep",
     "Rope",
     "RopeSettings",
+    "TextClassifierModule",
+    "TextEncoderModule",
+    "TokenClassifierModule",
     "cache_groups",
     "captured_once",
     "class_head",

@@ -1,0 +1,170 @@
+"""The bases of text encoders: tokens of a batch of texts in, vectors and scores of heads out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+
+from gptrs import functionals as F
+from gptrs.capture.jitting.jit import jit
+from gptrs.capture.tensor import Tensor, tensor
+from gptrs.errors import ContextLengthError
+from gptrs.nn.module import Module
+
+_TEXT_AXES = {"tokens": ("B", "T"), "mask": ("B", "T")}
+"""The sizes of a batch of texts that programs are compiled for once."""
+_PAIR_AXES = {**_TEXT_AXES, "segments": ("B", "T")}
+
+
+class TextEncoderModule(Module):
+    """Base class with the capabilities `text_embedder` and `hidden_states`.
+
+    A model defines in `states` what it computes; a batch of texts is si64 [B, T], with padding
+    where the mask, i1 [B, T], is false.
+    """
+
+    capabilities = frozenset({"text_embedder", "hidden_states"})
+    head: Callable[..., Tensor]
+    """What makes scores of states, in subclasses that have one."""
+
+    def __init__(self, context_length: int, vocab_size: int) -> None:
+        self._context_length = context_length
+        self._vocab_size = vocab_size
+        self._encode = jit(self._vectors, dynamic=_TEXT_AXES)
+        self._collect = jit(self._named_states, dynamic={"tokens": ("B", "T")})
+
+    @property
+    def context_length(self) -> int:
+        """Return the largest number of tokens of a text."""
+        return self._context_length
+
+    @property
+    def vocab_size(self) -> int:
+        """Return the number of token ids."""
+        return self._vocab_size
+
+    def states(
+        self, tokens: Tensor, mask: Tensor | None, segments: Tensor | None = None
+    ) -> Sequence[Tensor]:
+        """Return the embeddings and the state after each layer, each [B, T, C].
+
+        The last one is what the encoder returns, so behind its final norm if it has one. Without a
+        mask there is no padding, without segments every token is of the first text of a pair.
+        """
+        raise NotImplementedError
+
+    def encode(self, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Return the vector of each token: si64 [B, T] and i1 [B, T] -> f32 [B, T, C].
+
+        ContextLengthError if T is above `context_length`.
+        """
+        self.require_context(tokens)
+        return self._encode(tensor(tokens), tensor(mask)).numpy()
+
+    def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the embeddings and the state after each layer, si64 [B, T] -> f32 [B, T, C].
+
+        ContextLengthError if T is above `context_length`.
+        """
+        self.require_context(inputs)
+        return {name: state.numpy() for name, state in self._collect(tensor(inputs)).items()}
+
+    def last_state(self, tokens: Tensor, mask: Tensor, segments: Tensor | None = None) -> Tensor:
+        """Return the last of `states`, [B, T, C]."""
+        return self.states(tokens, mask, segments)[-1]
+
+    def require_context(self, tokens: np.ndarray) -> None:
+        """Raise ContextLengthError for texts [B, T] that are too long."""
+        if tokens.shape[1] > self.context_length:
+            raise ContextLengthError(
+                f"{tokens.shape[1]} tokens do not fit into the context of {self.context_length}"
+            )
+
+    def _vectors(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        return self.last_state(tokens, mask)
+
+    def _named_states(self, tokens: Tensor) -> dict[str, Tensor]:
+        states = self.states(tokens, None)
+        names = ["embeddings", *(f"layer.{index}" for index in range(len(states) - 1))]
+        return dict(zip(names, states, strict=True))
+
+
+class TextClassifierModule(TextEncoderModule):
+    """An encoder with scores of the classes of a text, a `TextClassifier`.
+
+    `head` takes states [B, T, C] and the mask i1 [B, T], and returns logits [B, classes].
+    """
+
+    capabilities = TextEncoderModule.capabilities | {"text_classifier"}
+
+    def classify_texts(
+        self, tokens: np.ndarray, segments: np.ndarray, mask: np.ndarray
+    ) -> np.ndarray:
+        """Return the logits of the classes of each text, f32 [B, classes].
+
+        Tokens and segments are si64 [B, T], the mask is i1. ContextLengthError for too many tokens.
+        """
+        self.require_context(tokens)
+        return self._score(tensor(tokens), tensor(segments), tensor(mask)).numpy()
+
+    @cached_property
+    def _score(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        return jit(self._scores, dynamic=_PAIR_AXES)
+
+    def _scores(self, tokens: Tensor, segments: Tensor, mask: Tensor) -> Tensor:
+        return self.head(self.last_state(tokens, mask, segments), mask)
+
+
+class TokenClassifierModule(TextEncoderModule):
+    """An encoder with scores of the classes of each token, a `TokenClassifier`.
+
+    `head` takes states [B, T, C] and returns logits [B, T, classes].
+    """
+
+    capabilities = TextEncoderModule.capabilities | {"token_classifier"}
+
+    def classify_tokens(self, tokens: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        """Return the logits of the classes of each token, si64, i1 [B, T] -> f32 [B, T, classes].
+
+        ContextLengthError for too many tokens.
+        """
+        self.require_context(tokens)
+        return self._score(tensor(tokens), tensor(mask)).numpy()
+
+    @cached_property
+    def _score(self) -> Callable[[Tensor, Tensor], Tensor]:
+        return jit(self._scores, dynamic=_TEXT_AXES)
+
+    def _scores(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        return self.head(self.last_state(tokens, mask))
+
+
+class MaskedLMModule(TextEncoderModule):
+    """An encoder with scores of words for masked tokens, a `MaskedLM`.
+
+    `head` takes states [N, C] and returns logits [N, V].
+    """
+
+    capabilities = TextEncoderModule.capabilities | {"masked_lm"}
+
+    def predict_tokens(
+        self, tokens: np.ndarray, mask: np.ndarray, places: np.ndarray
+    ) -> np.ndarray:
+        """Return the logits of the vocabulary at places in the flat batch, f32 [N, V].
+
+        Tokens si64 [B, T], mask i1 [B, T], places si64 [N] in [0, B * T). ContextLengthError for
+        too many tokens.
+        """
+        self.require_context(tokens)
+        return self._score(tensor(tokens), tensor(mask), tensor(places)).numpy()
+
+    @cached_property
+    def _score(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+        return jit(self._scores, dynamic={**_TEXT_AXES, "places": ("N",)})
+
+    def _scores(self, tokens: Tensor, mask: Tensor, places: Tensor) -> Tensor:
+        states = self.last_state(tokens, mask)
+        batch, length, width = states.shape
+        return self.head(F.take(F.reshape(states, (batch * length, width)), places))

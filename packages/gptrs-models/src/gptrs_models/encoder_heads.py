@@ -1,0 +1,288 @@
+"""Heads of encoders: scores of texts, of tokens, and of words for masked tokens.
+
+`architectures` in config.json says which one a directory has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Protocol, TypeVar, cast
+
+from gptrs import functionals as F
+from gptrs.api import CheckpointError, ModelError, Module, Params, Tensor
+from gptrs.nn import ACTIVATIONS, Embedding, Linear, TextEncoderModule
+
+_SUFFIXES = {
+    "ForSequenceClassification": "text",
+    "ForTokenClassification": "token",
+    "ForMaskedLM": "word",
+}
+"""The head that the end of an architecture's name tells of."""
+_PRETRAINED = frozenset({"BertForPreTraining", "AlbertForPreTraining"})
+"""Architectures with the head of masked words, and another one."""
+_BODIES = ("Model", "PreTrainedModel")
+_logger = logging.getLogger("gptrs")
+
+Pooling = Literal["first", "mean", "late"]
+"""What a head of texts scores: the first token, the mean of all, or each one, whose scores are
+averaged."""
+
+
+@dataclass(frozen=True)
+class Hidden:
+    """A layer before scores, by the names of its weights: affine, an activation, perhaps a norm.
+
+    `activation` None is that of the layers of the encoder. `in_body`: whether `dense` stands below
+    the body.
+    """
+
+    dense: str
+    activation: str | None
+    norm: str | None = None
+    bias: bool = True
+    in_body: bool = False
+
+
+@dataclass(frozen=True)
+class Heads:
+    """Names of the weights of heads, and what is in them.
+
+    `word_bias` is where the bias of the scores of words is if not with the weight at `word_out`;
+    None is a head without one.
+    """
+
+    text: Hidden
+    word: Hidden | None
+    word_out: str
+    word_bias: str | None = ""
+    text_out: str = "classifier"
+    token: Hidden | None = None
+    token_out: str = "classifier"
+    pooling: Pooling = "first"
+
+
+class HeadConfig(Protocol):
+    """What heads need to know of the config of an encoder."""
+
+    @property
+    def heads(self) -> Heads:
+        """The names of their weights."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """How many tokens there are."""
+        ...
+
+    @property
+    def hidden_size(self) -> int:
+        """The width of states."""
+        ...
+
+    @property
+    def embedding_size(self) -> int:
+        """The width of embeddings of tokens."""
+        ...
+
+    @property
+    def hidden_act(self) -> str:
+        """The activation in the layers."""
+        ...
+
+    @property
+    def tie_word_embeddings(self) -> bool:
+        """Whether words are scored by the embeddings of tokens."""
+        ...
+
+
+class Body(TextEncoderModule):
+    """An encoder that may be given a head: it shows where its weights are."""
+
+    body: Params
+
+    @property
+    def words(self) -> Embedding:
+        """Return the embeddings of tokens."""
+        raise NotImplementedError
+
+
+Config = TypeVar("Config", bound=HeadConfig)
+Model = TypeVar("Model", bound=Body)
+Norm = Callable[[Params, int], Callable[[Tensor], Tensor]]
+"""Makes the norm of a kind, of the weights in a scope and for a width."""
+
+
+def with_head(
+    classes: Mapping[str | None, Callable[[Config, Params], Model]],
+    config: Config,
+    settings: Mapping[str, object],
+    params: Params,
+    norm: Norm,
+) -> Model:
+    """Return the encoder with the head that config.json tells of, if it has one.
+
+    `classes` has the class for each head by the names of `head_of`. ModelError for settings and
+    CheckpointError for weights that are not supported.
+    """
+    head = _stored_head(head_of(settings), config.heads, params)
+    model = classes[head](config, params)
+    if head == "text":
+        model.head = TextHead(config, params, model.body, norm, labels_of(settings))
+    elif head == "token":
+        model.head = TokenHead(config, params, model.body, norm, labels_of(settings))
+    elif head == "word":
+        model.head = WordHead(config, params, model.body, norm, model.words)
+    return model
+
+
+def head_of(settings: Mapping[str, object]) -> str | None:
+    """Return `text`, `token` or `word` for the head that config.json tells of, None for no head.
+
+    A head that is none of these is not used, which a note says. ModelError if `architectures` is no
+    list of names.
+    """
+    found: object = settings.get("architectures") or ()
+    names = cast("list[object]", found) if isinstance(found, list) else []
+    if (found != () and not names) or not all(isinstance(name, str) for name in names):
+        raise ModelError(f"`architectures` must be a list of names, found {found!r:.80}")
+    for name in cast("list[str]", names)[:1]:
+        if name in _PRETRAINED:
+            _logger.info("the sentence head of %s is not used, that of masked words is", name)
+            return "word"
+        for suffix, head in _SUFFIXES.items():
+            if name.endswith(suffix):
+                return head
+        if not name.endswith(_BODIES):
+            _logger.info("the head of %.60s is not supported: the encoder alone is used", name)
+    return None
+
+
+def _stored_head(head: str | None, heads: Heads, params: Params) -> str | None:
+    """Return `head` if its weights are there, else None, which a note says.
+
+    Folders of sentence-transformers often name the head that a model was trained with, without it.
+    """
+    words = heads.word_out if heads.word is None else heads.word.dense
+    names = {"text": heads.text_out, "token": heads.token_out, "word": words}
+    if head is None or f"{names[head]}.weight" in params:
+        return head
+    if head == "word" and heads.word is None:
+        return head  # it may be the embeddings
+    _logger.info("config.json names a head without weights: the encoder alone is used")
+    return None
+
+
+def labels_of(settings: Mapping[str, object]) -> int:
+    """Return the number of classes: entries of `id2label`, else `num_labels`, else 2."""
+    table, count = settings.get("id2label"), settings.get("num_labels")
+    if isinstance(table, Mapping) and table:
+        return len(cast("Mapping[str, object]", table))
+    if table is None and isinstance(count, int) and not isinstance(count, bool) and count > 0:
+        return count
+    if table is None and count is None:
+        return 2
+    raise ModelError("`id2label` or `num_labels` of a classifier must tell its classes")
+
+
+class Transform(Module):
+    """An affine layer, an activation and perhaps a norm: what comes before scores."""
+
+    def __init__(
+        self,
+        config: HeadConfig,
+        hidden: Hidden,
+        params: Params,
+        body: Params,
+        norm: Norm,
+        width: int,
+    ) -> None:
+        scope = body if hidden.in_body else params
+        self.dense = Linear(scope / hidden.dense, config.hidden_size, width, hidden.bias)
+        self._activation = ACTIVATIONS[hidden.activation or config.hidden_act]
+        self.norm = None if hidden.norm is None else norm(params / hidden.norm, width)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[..., C] -> [..., width]."""
+        x = self._activation(self.dense(x))
+        return x if self.norm is None else self.norm(x)
+
+
+class TextHead(Module):
+    """The score of each class of a text, of one of its states or of their mean."""
+
+    def __init__(
+        self, config: HeadConfig, params: Params, body: Params, norm: Norm, classes: int
+    ) -> None:
+        heads, width = config.heads, config.hidden_size
+        self.transform = Transform(config, heads.text, params, body, norm, width)
+        self.classifier = Linear(params / heads.text_out, width, classes)
+        self._pooling = heads.pooling
+
+    def __call__(self, states: Tensor, mask: Tensor) -> Tensor:
+        """[B, T, C] and i1 [B, T] -> [B, classes]."""
+        if self._pooling == "late":
+            return _mean(self.classifier(self.transform(states)), mask)
+        if self._pooling == "mean":
+            pooled = _mean(states, mask)
+        else:
+            pooled = F.squeeze(F.slice_axis(states, 1, 0, 1), 1)
+        return self.classifier(self.transform(pooled))
+
+
+def _mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean over the tokens of each text, [B, T, C] and i1 [B, T] -> [B, C]."""
+    tokens = F.cast(F.reshape(mask, (*mask.shape, 1)), x.dtype)
+    return F.sum(x * tokens, axis=1) / F.sum(tokens, axis=1)
+
+
+class TokenHead(Module):
+    """The score of each class of a token."""
+
+    def __init__(
+        self, config: HeadConfig, params: Params, body: Params, norm: Norm, classes: int
+    ) -> None:
+        heads, width = config.heads, config.hidden_size
+        self.transform = (
+            None
+            if heads.token is None
+            else Transform(config, heads.token, params, body, norm, width)
+        )
+        self.classifier = Linear(params / heads.token_out, width, classes)
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """[B, T, C] -> [B, T, classes]."""
+        return self.classifier(states if self.transform is None else self.transform(states))
+
+
+class WordHead(Module):
+    """The scores of all tokens of the vocabulary.
+
+    The last weight is that of the token embeddings, unless config.json says otherwise.
+    """
+
+    def __init__(
+        self, config: HeadConfig, params: Params, body: Params, norm: Norm, words: Embedding
+    ) -> None:
+        heads, width = config.heads, config.embedding_size
+        self.transform = (
+            None if heads.word is None else Transform(config, heads.word, params, body, norm, width)
+        )
+        self.weight = (
+            words.weight
+            if config.tie_word_embeddings
+            else params.tensor(f"{heads.word_out}.weight", (config.vocab_size, width))
+        )
+        self.bias: Tensor | None = None
+        if heads.word_bias is not None:
+            names = [name for name in (f"{heads.word_out}.bias", heads.word_bias) if name]
+            found = [name for name in names if name in params]
+            if not found:
+                raise CheckpointError(f"the head of masked words has neither {' nor '.join(names)}")
+            self.bias = params.tensor(found[0], (config.vocab_size,))
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """[..., C] -> [..., V]."""
+        x = states if self.transform is None else self.transform(states)
+        return F.linear(x, self.weight, self.bias)
