@@ -6,6 +6,7 @@ Some thirty kinds of decoders differ in switches and names only; `llama_kinds` l
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
 
 from typing_extensions import override
 
@@ -30,6 +31,22 @@ from gptrs_models.llama_alibi import ADDED, Alibi
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_experts import Mixture
 from gptrs_models.llama_kinds import read_config
+
+
+class Attends(Protocol):
+    """Attention of the new tokens [N, H, D] to what their text has, as a `LayerCache` does it."""
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scale: float | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Return the mixed values [N, H, D]."""
+        ...
 
 
 class HeadwiseNorm(Module):
@@ -76,7 +93,7 @@ class Attention(Module):
         self.scale = config.attention_scale or self.head_dim**-0.5
         self.softcap = config.softcap
 
-    def __call__(self, x: Tensor, rope: Rope | Alibi | None, cache: LayerCache) -> Tensor:
+    def __call__(self, x: Tensor, rope: Rope | Alibi | None, cache: Attends) -> Tensor:
         """[N, C] -> [N, C]."""
         query, key, value = self._project(x)  # (N, H, D), (N, K, D) twice
         if not self.norm_after_rope:
@@ -154,13 +171,16 @@ class MLP(Module):
             if names.gate is not None:
                 self.gate_proj = Linear(params / names.gate, dim, inner, bias)
             self.up_proj = Linear(params / names.up, dim, inner, bias)
-        self.down_proj = Linear(params / names.down, inner, dim, bias)
+        out_bias = bias if config.down_bias is None else config.down_bias
+        self.down_proj = Linear(params / names.down, inner, dim, out_bias)
+        self.up_first = config.up_first
         self.activation = ACTIVATIONS[config.hidden_act]
 
     def __call__(self, x: Tensor) -> Tensor:
         """[N, C] -> [N, C]."""
         if self.joined:
             gate, up = F.split(self.gate_up_proj(x), 2)
+            gate, up = (up, gate) if self.up_first else (gate, up)
             return self.down_proj(self.activation(gate) * up)
         if self.gated:
             return self.down_proj(self.activation(self.gate_proj(x)) * self.up_proj(x))
@@ -191,7 +211,8 @@ class Block(Module):
 
         self.parallel, self.residual_scale = config.parallel, config.residual_scale
         self.shares_norm = names.mlp_in == names.attention_in
-        self.input_layernorm = norm(names.attention_in)
+        self.norm_after_sum = config.norm_after_sum
+        self.input_layernorm = norm(names.attention_in) if layer or config.first_norm else None
         self.self_attn = Attention(config, params / names.attention)
         self.attention_out = norm(names.attention_out)
         self.post_attention_layernorm = None if self.shares_norm else norm(names.mlp_in)
@@ -199,8 +220,11 @@ class Block(Module):
         self.mlp_out = norm(names.mlp_out)
 
     @captured_once
-    def __call__(self, x: Tensor, rope: Rope | Alibi | None, cache: LayerCache) -> Tensor:
+    def __call__(self, x: Tensor, rope: Rope | Alibi | None, cache: Attends) -> Tensor:
         """[N, C] -> [N, C]."""
+        if self.norm_after_sum:
+            x = _through(self.attention_out, x + self.self_attn(x, rope, cache))
+            return _through(self.mlp_out, x + self.mlp(x))
         before = _through(self.input_layernorm, x)
         attended = _through(self.attention_out, self.self_attn(before, rope, cache))
         if self.parallel:

@@ -85,6 +85,10 @@ class LlamaConfig:
     head_norm: HeadNorm | None = None
     head_norm_after_rope: bool = False
     parallel: bool = False
+    first_norm: bool = True
+    norm_after_sum: bool = False
+    up_first: bool = False
+    down_bias: bool | None = None
     interleaved: bool = False
     qkv_groups: bool = False
     qkv_clip: float | None = None

@@ -61,8 +61,8 @@ GEMMA2 = ModelPlugin(
 )
 GEMMA3 = ModelPlugin(
     name="gemma3_text",
-    summary="the text models of Gemma 3",
-    factory="gptrs_models.llama:load",
+    summary="the text models of Gemma 3, and EmbeddingGemma",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 PHI = ModelPlugin(
@@ -361,6 +361,42 @@ ALBERT = ModelPlugin(
     name="albert",
     summary="ALBERT encoders, for sentence embeddings",
     factory="gptrs_models.bert_tasks:load",
+    api="0.1",
+)
+MODERNBERT = ModelPlugin(
+    name="modernbert",
+    summary="ModernBERT encoders, of long texts",
+    factory="gptrs_models.rotary_encoder:load",
+    api="0.1",
+)
+NOMIC_BERT = ModelPlugin(
+    name="nomic_bert",
+    summary="NomicBERT encoders, such as nomic-embed-text",
+    factory="gptrs_models.rotary_encoder:load",
+    api="0.1",
+)
+GTE = ModelPlugin(
+    name="gte",
+    summary="GTE encoders, such as gte-multilingual",
+    factory="gptrs_models.rotary_encoder:load",
+    api="0.1",
+)
+NEW = ModelPlugin(
+    name="new",
+    summary="GTE encoders in their older files",
+    factory="gptrs_models.rotary_encoder:load",
+    api="0.1",
+)
+EUROBERT = ModelPlugin(
+    name="eurobert",
+    summary="EuroBERT encoders",
+    factory="gptrs_models.rotary_encoder:load",
+    api="0.1",
+)
+DEBERTA_V2 = ModelPlugin(
+    name="deberta-v2",
+    summary="DeBERTa v2 and v3 encoders, often classifiers",
+    factory="gptrs_models.deberta:load",
     api="0.1",
 )
 DEMO = DemoModelPlugin(

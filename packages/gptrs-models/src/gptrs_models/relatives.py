@@ -4,9 +4,9 @@ from __future__ import annotations
 
 BERT = (
     *("bert-generation", "big_bird", "canine", "convbert", "data2vec-text", "deberta"),
-    *("deberta-v2", "ernie", "esm", "eurobert", "flaubert", "fnet", "funnel", "gte", "ibert"),
-    *("layoutlm", "layoutlmv3", "longformer", "luke", "megatron-bert", "mobilebert", "modernbert"),
-    *("new", "nomic_bert", "nystromformer", "rembert", "roberta-prelayernorm", "roformer"),
+    *("ernie", "esm", "flaubert", "fnet", "funnel", "ibert"),
+    *("layoutlm", "layoutlmv3", "longformer", "luke", "megatron-bert", "mobilebert"),
+    *("nystromformer", "rembert", "roberta-prelayernorm", "roformer"),
     *("splinter", "squeezebert", "xlm", "xlm-roberta-xl", "xlnet", "xmod", "yoso"),
 )
 """Encoders of text."""

@@ -1,0 +1,253 @@
+"""DeBERTa v2 and v3 (He et al. 2021): attention to what a token is, and to how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from gptrs import functionals as F
+from gptrs.api import Module, Params, Tensor, dtypes, tensor
+from gptrs.nn import (
+    ACTIVATIONS,
+    Embedding,
+    Linear,
+    MaskedLMModule,
+    TextClassifierModule,
+    TokenClassifierModule,
+    captured_once,
+    merge_heads,
+    split_heads,
+)
+from gptrs_models.bert import Intermediate, Norm, Residual, body_of
+from gptrs_models.deberta_config import DebertaConfig, distance_buckets, read_config
+from gptrs_models.encoder_heads import Body, with_head
+
+
+@dataclass(frozen=True)
+class Relative:
+    """What layers know of distances: their embeddings [2 S, C], and which one is of which pair.
+
+    `places` [B, H, T, T] has the row of the distance of query and key.
+    """
+
+    embeddings: Tensor
+    places: Tensor
+
+
+class Embeddings(Module):
+    """Embeddings of tokens, and of positions and token types where there are any, normalized."""
+
+    def __init__(self, config: DebertaConfig, params: Params) -> None:
+        bert = config.bert
+        size, width = bert.embedding_size, bert.hidden_size
+        self.word_embeddings = Embedding(params / "word_embeddings", bert.vocab_size, size)
+        self.position_embeddings = (
+            Embedding(params / "position_embeddings", bert.max_position_embeddings, size)
+            if config.positions
+            else None
+        )
+        self.token_type_embeddings = (
+            Embedding(params / "token_type_embeddings", bert.type_vocab_size, size)
+            if bert.type_vocab_size
+            else None
+        )
+        self.embed_proj = (
+            Linear(params / "embed_proj", size, width, bias=False) if size != width else None
+        )
+        self.LayerNorm = Norm(bert, params / "LayerNorm", width)
+
+    def __call__(self, tokens: Tensor, mask: Tensor | None, segments: Tensor | None) -> Tensor:
+        """Int [B, T] -> [B, T, C], zeros at padding."""
+        x = self.word_embeddings(tokens)
+        if self.position_embeddings is not None:
+            x = x + F.slice_axis(self.position_embeddings.weight, 0, 0, tokens.shape[1])
+        if self.token_type_embeddings is not None:
+            types = self.token_type_embeddings
+            x = x + (F.slice_axis(types.weight, 0, 0, 1) if segments is None else types(segments))
+        x = self.LayerNorm(x if self.embed_proj is None else self.embed_proj(x))
+        return _without_padding(x, mask)
+
+
+def _without_padding(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return [B, T, C] with zeros where i1 [B, T] is false."""
+    return x if mask is None else F.where(F.reshape(mask, (*mask.shape, 1)), x, 0.0)
+
+
+class SelfAttention(Module):
+    """Attention whose scores have terms of distances (He et al. 2021, section 3.1).
+
+    A query looks at the embedding of how far a key is (`c2p`), a key at how far a query is (`p2c`).
+    """
+
+    def __init__(self, config: DebertaConfig, layer: Params) -> None:
+        width, own = config.bert.hidden_size, layer / "attention.self"
+        self.query_proj = Linear(own / "query_proj", width, width)
+        self.key_proj = Linear(own / "key_proj", width, width)
+        self.value_proj = Linear(own / "value_proj", width, width)
+        self.pos_key_proj = self.pos_query_proj = None
+        if config.to_position:
+            shared, one = self.key_proj, own / "pos_key_proj"
+            self.pos_key_proj = shared if config.shared else Linear(one, width, width)
+        if config.to_content:
+            shared, one = self.query_proj, own / "pos_query_proj"
+            self.pos_query_proj = shared if config.shared else Linear(one, width, width)
+        self.n_heads = config.bert.num_attention_heads
+        self.scale = (width // self.n_heads * config.terms) ** -0.5
+
+    def __call__(self, x: Tensor, mask: Tensor | None, relative: Relative | None) -> Tensor:
+        """[B, T, C], a mask i1 [B, 1, 1, T] -> [B, T, C]."""
+        query, key, value = (
+            F.swap_axes(split_heads(layer(x), self.n_heads), 1, 2)
+            for layer in (self.query_proj, self.key_proj, self.value_proj)
+        )  # each (B, H, T, D)
+        if relative is not None:
+            bias = self._bias(query, key, relative)
+            mask = bias if mask is None else F.where(mask, bias, float("-inf"))
+        mixed = F.attention(query, key, value, mask=mask, scale=self.scale)
+        return merge_heads(F.swap_axes(mixed, 1, 2))
+
+    def _bias(self, query: Tensor, key: Tensor, relative: Relative) -> Tensor:
+        """Return what distances add to the scores, [B, H, T, T]."""
+        terms: list[Tensor] = []
+        if self.pos_key_proj is not None:
+            terms.append(self._by_distance(query, self.pos_key_proj, relative, relative.places))
+        if self.pos_query_proj is not None:
+            turned = F.swap_axes(relative.places, 2, 3)
+            found = self._by_distance(key, self.pos_query_proj, relative, turned)
+            terms.append(F.swap_axes(found, 2, 3))
+        return (terms[0] if len(terms) == 1 else terms[0] + terms[1]) * self.scale
+
+    def _by_distance(
+        self, x: Tensor, projection: Linear, relative: Relative, places: Tensor
+    ) -> Tensor:
+        """Return the products of [B, H, T, D] with the embeddings at `places`, [B, H, T, T]."""
+        rows = split_heads(projection(relative.embeddings), self.n_heads)  # (2 S, H, D)
+        return F.gather(F.matmul(x, F.transpose(rows, (1, 2, 0))), places, axis=3)
+
+
+class Layer(Module):
+    """Attention and two affine layers, each with a residual connection and a norm after it."""
+
+    def __init__(self, config: DebertaConfig, params: Params) -> None:
+        bert, out = config.bert, params / "attention.output"
+        width, inner = bert.hidden_size, bert.intermediate_size
+        self.attention = SelfAttention(config, params)
+        self.attention_output = Residual(bert, out / "dense", out / "LayerNorm", width)
+        self.intermediate = Intermediate(bert, params / "intermediate.dense")
+        self.output = Residual(bert, params / "output.dense", params / "output.LayerNorm", inner)
+
+    @captured_once
+    def __call__(self, x: Tensor, mask: Tensor | None, relative: Relative | None) -> Tensor:
+        """[B, T, C] -> [B, T, C]."""
+        x = self.attention_output(self.attention(x, mask, relative), x)
+        return self.output(self.intermediate(x), x)
+
+
+class Convolution(Module):
+    """A convolution of the embeddings, added to the state after the first layer, and a norm."""
+
+    def __init__(self, config: DebertaConfig, params: Params) -> None:
+        width, size = config.bert.hidden_size, config.kernel
+        self.weight = params.tensor("conv.weight", (width, width // config.groups, size))
+        self.bias = params.tensor("conv.bias", (width,))
+        self.LayerNorm = Norm(config.bert, params / "LayerNorm", width)
+        self._activation = ACTIVATIONS[config.conv_act]
+        self._size, self._groups = size, config.groups
+
+    def __call__(self, embeddings: Tensor, state: Tensor, mask: Tensor | None) -> Tensor:
+        """[B, T, C] twice, i1 [B, T] -> [B, T, C], zeros at padding."""
+        padding, groups = (self._size - 1) // 2, self._groups
+        x = F.conv1d(embeddings, self.weight, self.bias, padding=padding, groups=groups)
+        x = self._activation(_without_padding(x, mask))
+        return _without_padding(self.LayerNorm(state + x), mask)
+
+
+class Deberta(Body):
+    """The encoder, a `TextEmbedder`."""
+
+    def __init__(self, config: DebertaConfig, params: Params) -> None:
+        bert = config.bert
+        super().__init__(bert.context_length, bert.vocab_size)
+        self.config = config
+        self.body = body = body_of(params, "deberta", "embeddings.word_embeddings")
+        self.embeddings = Embeddings(config, body / "embeddings")
+        self.layers = [Layer(config, body / name) for name in bert.stored_layers]
+        encoder, width = body / "encoder", bert.hidden_size
+        self.convolution = Convolution(config, encoder / "conv") if config.kernel else None
+        self.rel_embeddings = self.LayerNorm = None
+        if config.span:
+            rows = 2 * config.span
+            self.rel_embeddings = Embedding(encoder / "rel_embeddings", rows, width)
+            self._table = distance_buckets(config)
+            if config.normed:
+                self.LayerNorm = Norm(bert, encoder / "LayerNorm", width)
+
+    @property
+    @override
+    def words(self) -> Embedding:
+        return self.embeddings.word_embeddings
+
+    @override
+    def states(
+        self, tokens: Tensor, mask: Tensor | None, segments: Tensor | None = None
+    ) -> list[Tensor]:
+        batch, length = tokens.shape
+        x = self.embeddings(tokens, mask, segments)
+        states = [x]
+        seen = None if mask is None else F.reshape(mask, (batch, 1, 1, length))
+        relative = self._relative(batch, length)
+        for layer in self.layers:
+            x = layer(x, seen, relative)
+            if self.convolution is not None and len(states) == 1:
+                x = self.convolution(states[0], x, mask)
+            states.append(x)
+        return states
+
+    def _relative(self, batch: int, length: int) -> Relative | None:
+        """Return what layers know of the distances in texts of T tokens."""
+        if self.rel_embeddings is None:
+            return None
+        rows = self.rel_embeddings.weight
+        rows = rows if self.LayerNorm is None else self.LayerNorm(rows)
+        places = F.arange(length, dtype=dtypes.si32)
+        distance = F.reshape(places, (length, 1)) - F.reshape(places, (1, length))
+        most = self.context_length - 1
+        found = F.take(tensor(self._table), distance + most)  # (T, T)
+        shape = (batch, self.config.bert.num_attention_heads, length, length)
+        return Relative(rows, F.broadcast_to(found, shape))
+
+
+class TextClassifier(TextClassifierModule, Deberta):
+    """The encoder with scores of the classes of a text."""
+
+
+class TokenClassifier(TokenClassifierModule, Deberta):
+    """The encoder with scores of the classes of each token."""
+
+
+class MaskedLM(MaskedLMModule, Deberta):
+    """The encoder with scores of words for masked tokens."""
+
+
+CLASSES: dict[str | None, type[Deberta]] = {
+    None: Deberta,
+    "text": TextClassifier,
+    "token": TokenClassifier,
+    "word": MaskedLM,
+}
+"""The class for each head."""
+
+
+def load(settings: Mapping[str, object], params: Params) -> Deberta:
+    """Build the model, with the head that `architectures` tells of, from config.json and weights.
+
+    ModelError if either is unsupported.
+    """
+    config = read_config(settings)
+
+    def norm(scope: Params, width: int) -> Norm:
+        return Norm(config.bert, scope, width)
+
+    return with_head(CLASSES, config, settings, params, norm)

@@ -1,0 +1,178 @@
+"""Encoders of text with rotary positions: ModernBERT, NomicBERT, GTE, EuroBERT, EmbeddingGemma.
+
+Their layers are those of `llama`, in which each token attends to all of its text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from gptrs import functionals as F
+from gptrs.api import Params, Tensor, dtypes
+from gptrs.nn import (
+    Embedding,
+    LayerNorm,
+    MaskedLMModule,
+    RMSNorm,
+    Rope,
+    RopeSettings,
+    TextClassifierModule,
+    TokenClassifierModule,
+)
+from gptrs_models.bert import body_of
+from gptrs_models.encoder_heads import Body, with_head
+from gptrs_models.llama import Block, make_norm
+from gptrs_models.rotary_encoder_kinds import RotaryConfig, read_config
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Attention of all tokens of each text, flat [B * T, H, D], to those that `mask` shows.
+
+    The mask is i1 [B, 1, T, T], or [B, 1, 1, T] for all queries alike.
+    """
+
+    mask: Tensor
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        scale: float | None = None,
+        softcap: float | None = None,
+    ) -> Tensor:
+        """Return the mixed values [B * T, H, D]; `scale` and `softcap` are of `F.attention`."""
+        batch, length = self.mask.shape[0], self.mask.shape[3]
+        parts = (
+            F.swap_axes(F.reshape(x, (batch, length, *x.shape[1:])), 1, 2)
+            for x in (query, key, value)
+        )  # (B, H, T, D), (B, K, T, D) twice
+        mixed = F.attention(*parts, mask=self.mask, scale=scale, softcap=softcap)
+        return F.reshape(F.swap_axes(mixed, 1, 2), query.shape)
+
+
+class RotaryEncoder(Body):
+    """The encoder, a `TextEmbedder`; attributes have the names of Llama's weights."""
+
+    def __init__(self, config: RotaryConfig, params: Params) -> None:
+        llama, names = config.layers, config.layers.names
+        super().__init__(llama.context_length, llama.vocab_size)
+        width, epsilon = llama.hidden_size, llama.rms_norm_eps
+        self.config = config
+        self.body = body = body_of(params, names.body, names.embed)
+        self.embed_tokens = Embedding(body / names.embed, llama.vocab_size, width)
+        self.token_types = (
+            Embedding(body / config.token_types, config.type_vocab_size, width)
+            if config.type_vocab_size
+            else None
+        )
+
+        def norm(name: str | None) -> RMSNorm | LayerNorm | None:
+            return None if name is None else make_norm(llama.norm, body / name, width, epsilon)
+
+        self.embed_norm = norm(names.embed_norm)
+        layers, count = body / names.layers, llama.num_hidden_layers
+        self.layers = [Block(llama, layers / index, index) for index in range(count)]
+        self.norm = norm(names.norm if config.final_norm else None)
+
+    @property
+    @override
+    def words(self) -> Embedding:
+        return self.embed_tokens
+
+    @override
+    def states(
+        self, tokens: Tensor, mask: Tensor | None, segments: Tensor | None = None
+    ) -> list[Tensor]:
+        batch, length = tokens.shape
+        llama = self.config.layers
+        x = self._embed(tokens, segments)
+        shape = (batch, length, llama.hidden_size)
+        states, flat = [x], F.reshape(x, (batch * length, llama.hidden_size))
+        near, far = self._sights(batch, length, mask)
+        ropes = self._ropes(batch, length)
+        for index, layer in enumerate(self.layers):
+            slides = index in llama.sliding_layers
+            rope = ropes[llama.sliding_rope if slides and llama.sliding_rope else llama.rope]
+            flat = layer(flat, rope, near if slides else far)
+            states.append(F.reshape(flat, shape))
+        if self.norm is not None:
+            states[-1] = self.norm(states[-1])
+        return states
+
+    def _embed(self, tokens: Tensor, segments: Tensor | None) -> Tensor:
+        scale, types = self.config.layers.embedding_scale, self.token_types
+        x = self.embed_tokens(tokens)
+        x = x if scale == 1 else x * scale
+        if types is not None:
+            if segments is None or self.config.type_vocab_size == 1:
+                x = x + F.slice_axis(types.weight, 0, 0, 1)
+            else:
+                x = x + types(segments)
+        return x if self.embed_norm is None else self.embed_norm(x)
+
+    def _sights(self, batch: int, length: int, mask: Tensor | None) -> tuple[Sight, Sight]:
+        """Return what layers with the window see, and what the others do."""
+        shape = (batch, 1, 1, length)
+        seen = F.full(shape, True, dtypes.i1) if mask is None else F.reshape(mask, shape)
+        reach = self.config.reach
+        if reach is None:
+            return Sight(seen), Sight(seen)
+        places = F.arange(length)
+        distance = F.abs(F.reshape(places, (1, length)) - F.reshape(places, (length, 1)))
+        # A token of padding sees itself: one that saw nothing would be NaN.
+        itself = F.reshape(F.equal(distance, 0), (1, 1, length, length))
+        near = F.reshape(F.less_equal(distance, reach), (1, 1, length, length))
+        return Sight(F.logical_and(near, F.logical_or(seen, itself))), Sight(seen)
+
+    def _ropes(self, batch: int, length: int) -> dict[RopeSettings, Rope]:
+        """Return the rotation of the rows of a batch by the settings of each kind of layer."""
+        llama = self.config.layers
+        found: dict[RopeSettings, Rope] = {}
+        for rope in dict.fromkeys(filter(None, (llama.rope, llama.sliding_rope))):
+            size = rope.rotary_dim(llama.head_dim)
+            halves = F.rotary_tables(F.arange(length), size, rope.theta, rope.scaling)
+            shape, rows = (batch, length, size // 2), (batch * length, size // 2)
+            cos, sin = (F.reshape(F.broadcast_to(table, shape), rows) for table in halves)
+            found[rope] = Rope(cos, sin, None)
+        return found
+
+
+class TextClassifier(TextClassifierModule, RotaryEncoder):
+    """The encoder with scores of the classes of a text."""
+
+
+class TokenClassifier(TokenClassifierModule, RotaryEncoder):
+    """The encoder with scores of the classes of each token."""
+
+
+class MaskedLM(MaskedLMModule, RotaryEncoder):
+    """The encoder with scores of words for masked tokens."""
+
+
+CLASSES: dict[str | None, type[RotaryEncoder]] = {
+    None: RotaryEncoder,
+    "text": TextClassifier,
+    "token": TokenClassifier,
+    "word": MaskedLM,
+}
+"""The class for each head."""
+
+
+def load(settings: Mapping[str, object], params: Params) -> RotaryEncoder:
+    """Build the model, with the head that `architectures` tells of, from config.json and weights.
+
+    ModelError if either is unsupported.
+    """
+    config = read_config(settings)
+    llama = config.layers
+
+    def norm(scope: Params, width: int) -> RMSNorm | LayerNorm:
+        return make_norm(llama.norm, scope, width, llama.rms_norm_eps)
+
+    return with_head(CLASSES, config, settings, params, norm)
