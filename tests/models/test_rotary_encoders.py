@@ -220,9 +220,9 @@ def test_nomic_bert_in_its_older_form(tmp_path):
     settings |= {"rotary_emb_base": 1000, "activation_function": "swiglu", "prenorm": False}
     path.write_text(json.dumps(settings))
     agrees(tmp_path / "m", theirs, "ref")
-    with pytest.raises(ModelError, match="`prenorm`.*is supported as False only"):
+    with pytest.raises(ModelError, match=r"`prenorm`.*is supported as False only"):
         read_config({**settings, "prenorm": True})
-    with pytest.raises(ModelError, match="`activation_function`.*'swiglu' only"):
+    with pytest.raises(ModelError, match=r"`activation_function`.*'swiglu' only"):
         read_config({**settings, "activation_function": "gelu"})
 
 
@@ -245,7 +245,7 @@ def test_gte_in_its_older_form(tmp_path):
     rope = read_config(scaled).layers.rope
     assert (rope.theta, rope.context) == (160000.0, 150)
     assert vars(rope.scaling)["factor"] == pytest.approx(8 ** (2 / 8))
-    with pytest.raises(ModelError, match="`vocab_size`.*must be there"):
+    with pytest.raises(ModelError, match=r"`vocab_size`.*must be there"):
         read_config({**settings, "vocab_size": None})
 
 
