@@ -145,13 +145,17 @@ def plugin_names_in_neutral_sources(root: Path, files: list[PurePosixPath]) -> I
                     yield f"{path}:{line}: {spelled}; ask the plugins for it"
 
 
+WORDS = frozenset({"new"})
+"""Names of kinds that are plain words."""
+
+
 def plugin_names(root: Path, files: Iterable[PurePosixPath]) -> list[str]:
     """Return the names that the packages register for backends and model kinds."""
     names: set[str] = set()
     for project in read_projects(root, files).values():
         for group in PLUGIN_GROUPS:
             names.update(project.get("entry-points", {}).get(group, {}))
-    return sorted(names)
+    return sorted(names - WORDS)
 
 
 def prose(source: str) -> Iterator[tuple[int, str]]:

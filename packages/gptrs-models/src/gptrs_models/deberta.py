@@ -27,7 +27,7 @@ from gptrs_models.encoder_heads import Body, with_head
 
 @dataclass(frozen=True)
 class Relative:
-    """What layers know of distances: their embeddings [2 S, C], and which one is of which pair.
+    """The distances of tokens: their embeddings [2 S, C], and the one of each pair.
 
     `places` [B, H, T, T] has the row of the distance of query and key.
     """

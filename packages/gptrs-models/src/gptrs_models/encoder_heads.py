@@ -64,7 +64,7 @@ class Heads:
 
 
 class HeadConfig(Protocol):
-    """What heads need to know of the config of an encoder."""
+    """The part of the config of an encoder that heads read."""
 
     @property
     def heads(self) -> Heads:

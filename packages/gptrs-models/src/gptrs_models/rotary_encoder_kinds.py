@@ -23,7 +23,7 @@ class RotaryConfig:
 
     `layers` is read as of a decoder of the Llama family, but for its window: in its
     `sliding_layers` a token sees those at a distance of at most `reach`. `token_types` is the scope
-    of embeddings of token types, of which there are `type_vocab_size`, 0 for none.
+    of embeddings of `type_vocab_size` token types, 0 for none.
     """
 
     layers: LlamaConfig

@@ -27,7 +27,7 @@ class TextEncoderModule(Module):
 
     capabilities = frozenset({"text_embedder", "hidden_states"})
     head: Callable[..., Tensor]
-    """What makes scores of states, in subclasses that have one."""
+    """Makes scores of states, in subclasses that have one."""
 
     def __init__(self, context_length: int, vocab_size: int) -> None:
         self._context_length = context_length
