@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 from safetensors.numpy import save_file
 
+from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.quick_dataclass import dataclass
 
 WIDTH, INNER, VOCAB = 32, 64, 40
@@ -52,7 +54,8 @@ def _bert(folder):
     return folder
 
 
-def test_an_encoder_is_quantized_and_reported(gptrs, tmp_path):
+def test_an_encoder_is_quantized_and_reported(gptrs, tmp_path, monkeypatch):
+    monkeypatch.setattr(MappedTensors, "view", lambda *_: pytest.fail("a mapped file is read"))
     source, out = _bert(tmp_path / "bert"), tmp_path / "out"
     result = gptrs("quantize", source, out, "--type", "q4")
     assert (result.code, result.err) == (0, "")

@@ -52,6 +52,7 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
     name = "numba"
     legalize: tuple[Pass, ...] = ()
     shares_functions = True
+    reads_mapped_files = True
 
     precisions: tuple[Precision, ...] = PRECISIONS
 

@@ -2,7 +2,8 @@
 
 To read a page that a mapped file no longer has ends the process by SIGBUS. A backend that compiles
 machine code installs a signal handler that reads and writes `MAPPED_FILES`: the pages become zeros,
-the handler counts, and the backend refuses the run when it ends.
+the handler counts, and the backend refuses the run when it ends. Its attribute
+`reads_mapped_files` is True; all others get weights that are read into memory.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import cast
 
 import numpy as np
 
+from gptrs.backend.protocol import Backend
 from gptrs.errors import ModelError
 from gptrs.quoting import quoted
 
@@ -76,6 +78,11 @@ class MappedFiles:
                 at = FIRST + SLOT_WORDS * slot
                 if any(self.table[at] <= place < self.table[at + 1] for place in places):
                     raise _cut([self._paths[slot]])
+
+
+def reads_mapped_files(backend: Backend) -> bool:
+    """Return whether weights may be views of mapped files for `backend`."""
+    return getattr(backend, "reads_mapped_files", False) is True
 
 
 def _cut(paths: list[str]) -> ModelError:

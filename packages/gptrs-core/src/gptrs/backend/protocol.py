@@ -65,6 +65,10 @@ class Backend(Protocol):
     It may have an attribute `compile_settings: Hashable`: all that decides, besides a program and
     its roles, what `compile` makes of it, such as variables of the environment. Programs that were
     compiled under other settings are not used. It is read for every call, so it must be quick.
+
+    With an attribute `reads_mapped_files` that is True it is given weights as views of mapped
+    files, and sees to what becomes of a run when such a file is cut: `gptrs.backend.mapped_files`.
+    All other backends are given weights in memory.
     """
 
     @property

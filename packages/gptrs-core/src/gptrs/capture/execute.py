@@ -137,6 +137,8 @@ def host_value(leaf: Leaf) -> np.ndarray:
         if not leaf.consumed:
             home = leaf.backend
             return np.asarray(leaf.buffer) if home is None else to_host(home, leaf.buffer)
+    if isinstance(leaf, Parameter):
+        return leaf.host_value()
     backend = leaf.backend or chosen_backend()
     return to_host(backend, buffer_of(leaf, backend))
 

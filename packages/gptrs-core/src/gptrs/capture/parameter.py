@@ -46,7 +46,8 @@ class Parameter:
     `key` is the 128-bit ParamKey of the weight; equal keys mean equal contents. A weight with a
     `streamer` is in memory only as long as that holds it. `sources` are the weights that a derived
     one is computed from. `zero_copy`: `load` gives a view of a mapped file and reads nothing ahead.
-    With an `identity`, a backend that is a `WeightKeeper` may keep forms of the weight on disk.
+    `read` gives the same in memory, for whoever reads a weight outside of a program. With an
+    `identity`, a backend that is a `WeightKeeper` may keep forms of the weight on disk.
     """
 
     abstract: ClassVar[bool] = False
@@ -62,6 +63,7 @@ class Parameter:
         sources: Sequence[Parameter] = (),
         zero_copy: bool = False,
         identity: WeightIdentity | None = None,
+        read: Callable[[], np.ndarray] | None = None,
     ) -> None:
         self.type = type
         self.key = key
@@ -72,6 +74,7 @@ class Parameter:
         self.zero_copy = zero_copy
         self.identity = identity
         self._load = load
+        self._read_copy = read
         self._buffer: Buffer | None = None
         self._derived: dict[int, Parameter] = {}
         self._lock = threading.Lock()
@@ -95,6 +98,12 @@ class Parameter:
         if found is not None:
             return found
         return self.acquire() if keep and self.streamer is None else self._read()
+
+    def host_value(self) -> np.ndarray:
+        """Return the elements as an array that is no view of a mapped file; errors as `buffer`."""
+        if self.zero_copy and self._read_copy is not None:
+            return self._read_copy()
+        return to_host(self.backend, self.buffer())
 
     def acquire(self) -> Buffer:
         """Return the weight in the memory of its backend, where it stays until `release`."""

@@ -45,6 +45,22 @@ class IdentifyingSource(Protocol):
         ...
 
 
+@runtime_checkable
+class MappedSource(Protocol):
+    """A source whose tensors lie in files."""
+
+    def view(self, name: str) -> np.ndarray:
+        """Return what `load` does, perhaps as a view of a mapped file.
+
+        Who reads it must be ready for a file that is cut, see `gptrs.backend.mapped_files`.
+        """
+        ...
+
+    def parts(self, name: str) -> Iterator[np.ndarray]:
+        """Yield the elements in order, as flat arrays; errors are those of `load`."""
+        ...
+
+
 class FileSource:
     """Tensors in one or more mapped files, each opened when a tensor in it is asked for.
 
@@ -103,8 +119,12 @@ class FileSource:
         return self._file_of(name).identity_of(name)
 
     def load(self, name: str) -> np.ndarray:
-        """Return a read-only array over the mapped file, as `MappedTensors.read` does."""
+        """Return a read-only array, as `MappedTensors.read` does."""
         return self._file_of(name).read(name)
+
+    def view(self, name: str) -> np.ndarray:
+        """Return a read-only array over the mapped file, as `MappedTensors.view` does."""
+        return self._file_of(name).view(name)
 
     def parts(self, name: str) -> Iterator[np.ndarray]:
         """Yield the elements of a tensor in order, as `MappedTensors.parts` does."""

@@ -10,14 +10,14 @@ from typing import Literal
 
 import numpy as np
 
-from gptrs.backend.mapped_pages import release_pages
+from gptrs.backend.mapped_files import reads_mapped_files
 from gptrs.backend.protocol import Backend
 from gptrs.backend.weight_identity import WeightIdentity
 from gptrs.capture import primitives
 from gptrs.capture.parameter import Parameter, WeightStreamer
 from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.missing_tensor import suggest
-from gptrs.checkpoint.param_source import IdentifyingSource, ParamSource
+from gptrs.checkpoint.param_source import IdentifyingSource, MappedSource, ParamSource
 from gptrs.checkpoint.parameter_ids import base_param_id, new_namespace, param_key
 from gptrs.checkpoint.quantized_tensor import (
     Part,
@@ -188,15 +188,19 @@ class Params:
         wanted = self._wanted(stored)
         type = stored if _stays_narrow(stored, wanted, self.backend) else wanted
         key = param_key(self._namespace, base_param_id(name))
-        load = partial(_load, self._source, name, type.dtype)
-        is_plain = not isinstance(self._source, QuantizedSource) or not self._source.quantized(name)
-        zero_copy = stored == type and type.dtype.is_float and is_plain
+        source = self._source
+        load = read = partial(_load, source, name, type)
+        is_plain = not isinstance(source, QuantizedSource) or not source.quantized(name)
+        zero_copy = False
+        if isinstance(source, MappedSource) and stored == type and reads_mapped_files(self.backend):
+            zero_copy = type.dtype.is_float and is_plain
+            load = partial(source.view, name)
         # Decoding again is quicker than reading several times the bytes from disk.
         identity = (
             self._identity(name, None if stored == type else type.dtype) if is_plain else None
         )
         return Parameter(
-            type, key, name, load, self.backend, self._streamer, (), zero_copy, identity
+            type, key, name, load, self.backend, self._streamer, (), zero_copy, identity, read
         )
 
     def _identity(self, name: str, converted: DType | None) -> WeightIdentity | None:
@@ -226,11 +230,14 @@ def _stays_narrow(stored: TensorType, wanted: TensorType, backend: Backend) -> b
     return backend.refusal(Cast(wanted.dtype), [stored], [wanted]) is None
 
 
-def _load(source: ParamSource, name: str, dtype: DType) -> np.ndarray:
+def _load(source: ParamSource, name: str, type: TensorType) -> np.ndarray:
     """Return the stored array if it has the dtype already, else a copy rounded to even."""
-    stored = source.load(name)
+    dtype = type.dtype.numpy
     with np.errstate(over="ignore", invalid="ignore"):  # to inf and NaN, as `cast` of PTIR says
-        array = stored.astype(dtype.numpy, copy=False)
-    if array is not stored:
-        release_pages(stored)
-    return array
+        if not isinstance(source, MappedSource) or source.type_of(name) == type:
+            return source.load(name).astype(dtype, copy=False)
+        array, start = np.empty(type.size, dtype), 0
+        for part in source.parts(name):  # so that no more of the file is in memory
+            array[start : start + part.size] = part.astype(dtype, copy=False)
+            start += part.size
+    return array.reshape(type.shape)

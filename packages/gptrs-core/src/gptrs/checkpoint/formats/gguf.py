@@ -81,7 +81,6 @@ class GgufFile(MappedTensors):
 
     @override
     def read(self, name: str) -> np.ndarray:
-        """Return the tensor: a view of the mapping, or a copy where it is stored otherwise."""
         type_ = self.type_of(name)
         if type_.size and (self.quantized(name) is not None or self._is_moved(name)):
             array = np.concatenate(list(self._stored_rows(name)))
@@ -90,6 +89,12 @@ class GgufFile(MappedTensors):
             array.flags.writeable = False
             return array
         return super().read(name)
+
+    @override
+    def view(self, name: str) -> np.ndarray:
+        if self.quantized(name) is not None or self._is_moved(name):
+            return self.read(name)
+        return super().view(name)
 
     @override
     def parts(self, name: str) -> Iterator[np.ndarray]:

@@ -1,4 +1,4 @@
-"""The tensors of an open file: views of a memory mapping that copy nothing, or parts in order."""
+"""The tensors of an open file: read, as a whole or in parts; or views of a memory mapping."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ def changed_in_use(path: str, before: int, now: int) -> CheckpointError:
 class MappedTensors:
     """An open file of which `entries` says where its tensors lie; a scope closes it at its end.
 
-    Arrays that `read` returned stay valid after `close` and keep the mapping alive. A file must not
-    shrink while arrays over it are in use: a tensor that was not read yet is then refused, but to
-    read one already handed out ends the process by SIGBUS, except within runs of backends that
-    handle it, see `gptrs.backend.mapped_files`. `stamp` is the file as it was when it was opened,
-    None if it had been changed just before.
+    Arrays stay valid after `close`; those that `view` returned keep the mapping alive. A file that
+    shrinks is an error of whoever reads it then. Only to read what `view` has handed out ends the
+    process by SIGBUS, except within runs of backends that handle it: others get no views, see
+    `gptrs.backend.mapped_files`. `stamp` is the file as it was when it was opened, None if it had
+    been changed just before.
     """
 
     def __init__(
@@ -112,23 +112,34 @@ class MappedTensors:
         return WeightIdentity.of(repr(place).encode(), self.stamp)
 
     def read(self, name: str) -> np.ndarray:
-        """Return the tensor as a read-only array of its stored dtype: a view of the mapping.
+        """Return the tensor as a read-only array of its stored dtype, in memory of its own.
 
-        It is copied only where the file holds it unaligned, or packed. CheckpointError if it is
-        absent, of an unknown dtype, holds what its dtype does not have, or if the file changed its
-        size since it was opened.
+        CheckpointError if it is absent, of an unknown dtype, holds what its dtype does not have, or
+        if the file changed its size since it was opened.
         """
         type = self.type_of(name)
-        mapping = self._opened(name)
-        self._require_same_size(name, mapping.size())
-        entry = self._entries[name]
-        if type.size == 0:
-            raw = np.empty(0, np.uint8)
-        else:
-            raw = np.frombuffer(mapping, np.uint8, entry.nbytes, entry.offset)
+        self._require_same_size(name, self._opened(name).size())
+        raw, start = np.empty(self._entries[name].nbytes, np.uint8), 0
+        for part in self.byte_parts(name, _PART_BYTES):
+            raw[start : start + part.size] = part
+            start += part.size
         array = self._elements(name, raw, type)
         array.flags.writeable = False
         return array
+
+    def view(self, name: str) -> np.ndarray:
+        """Return the tensor as `read` does, but as a view of the mapping where it can be one.
+
+        It is one of floats that the file holds aligned. Errors are those of `read`.
+        """
+        type, entry = self.type_of(name), self._entries[name]
+        can_be = type.dtype.is_float and type.size and entry.offset % type.dtype.itemsize == 0
+        if not can_be:
+            return self.read(name)
+        mapping = self._opened(name)
+        self._require_same_size(name, mapping.size())
+        raw = np.frombuffer(mapping, np.uint8, entry.nbytes, entry.offset)
+        return self._elements(name, raw, type)
 
     def parts(self, name: str) -> Iterator[np.ndarray]:
         """Yield the elements in order, as flat arrays of at most 16 MiB of the file.
@@ -204,5 +215,4 @@ class MappedTensors:
         if dtype.is_bool and raw.size and int(raw.max()) > 1:
             tag = self._entries[name].tag
             raise refused(str(self.path), name, f"an element of {tag} is neither 0 nor 1")
-        aligned = raw.ctypes.data % dtype.itemsize == 0
-        return (raw if aligned else raw.copy()).view(dtype.numpy).reshape(type.shape)
+        return raw.view(dtype.numpy).reshape(type.shape)

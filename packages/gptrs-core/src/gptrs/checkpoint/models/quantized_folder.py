@@ -77,6 +77,10 @@ class QuantizedFolder(FileSource):
         return quantized.values(parts)
 
     @override
+    def view(self, name: str) -> np.ndarray:
+        return self.load(name) if name in self._weights else self._stored.view(name)
+
+    @override
     def parts(self, name: str) -> Iterator[np.ndarray]:
         if name in self._weights:
             yield self.load(name).reshape(-1)

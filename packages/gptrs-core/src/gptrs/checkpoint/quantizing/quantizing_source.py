@@ -82,6 +82,10 @@ class QuantizingSource(FileSource):
         return np.ascontiguousarray(values.T) if rounded.turned else values
 
     @override
+    def view(self, name: str) -> np.ndarray:
+        return self.load(name) if name in self._rounded else self._stored.view(name)
+
+    @override
     def parts(self, name: str) -> Iterator[np.ndarray]:
         if name in self._rounded:
             yield self.load(name).reshape(-1)
