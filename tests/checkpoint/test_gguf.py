@@ -20,6 +20,7 @@ from gptrs.checkpoint.models import gguf_tokenizer
 from gptrs.checkpoint.models.find_model import find_model
 from gptrs.checkpoint.models.gguf_model import GgufModel
 from gptrs.checkpoint.params import Params
+from gptrs.checkpoint.quantized_tensor import QuantizedSource
 from gptrs.errors import CheckpointError, GptrsError, ModelError
 from gptrs.runtime.load import load_model
 from gptrs_backend_ref.backend import RefBackend, create
@@ -115,6 +116,20 @@ def test_rows_of_llama_are_put_back(tmp_path: Path) -> None:
         stem = name.replace("attn_", "self_attn.").replace(".weight", "_proj.weight")
         found = weights.load(f"model.layers.0.{stem.replace('.bias', '_proj.bias')}")
         np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("type_", ["F32", "Q4_0"])
+def test_heads_without_rows_are_empty(tmp_path: Path, type_: str) -> None:
+    tensors: dict[str, Stored] = {
+        "token_embd.weight": random_blocks("F32", (5, 32), 0),
+        "blk.0.attn_q.weight": (tiny_gguf.NUMBERS[type_], (0, 32), b""),
+    }
+    path = saved(tmp_path / "x.gguf", gguf(_settings("llama", heads=4), tensors))
+    weights, name = find_model(path).weights, "model.layers.0.self_attn.q_proj.weight"
+    assert weights.load(name).shape == (0, 32)
+    assert sum(part.size for part in weights.parts(name)) == 0
+    if isinstance(weights, QuantizedSource) and type_ != "F32":
+        assert weights.load_part(name, "codes").shape == (0, 16)
 
 
 def test_matrices_of_gpt2_are_turned(tmp_path: Path, backend: gptrs.api.Backend) -> None:

@@ -184,7 +184,7 @@ class GgufFile(MappedTensors):
     def _stored_rows(self, name: str) -> Iterator[np.ndarray]:
         """Yield the values of rows, in the order of the model."""
         quantized, tensor = self.quantized(name), self._tensors[name]
-        if self._mappings[name].heads is not None:
+        if self._mappings[name].heads is not None and math.prod(tensor.shape):
             whole = [self._values(blocks, quantized, tensor) for blocks in self._blocks(name)]
             yield self._in_order(name, np.concatenate(whole))
             return
@@ -207,7 +207,7 @@ class GgufFile(MappedTensors):
     def _in_order(self, name: str, rows: np.ndarray) -> np.ndarray:
         """Return the rows of each head with the first half first, as rotary embeddings have it."""
         heads = self._mappings[name].heads
-        if heads is None:
+        if heads is None or not rows.size:
             return rows
         half = self._tensors[name].shape[0] // heads // 2
         return rows.reshape(heads, half, 2, -1).swapaxes(1, 2).reshape(rows.shape)
