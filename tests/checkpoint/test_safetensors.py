@@ -83,12 +83,12 @@ def test_round_trips_any_arrays(
         assert found.tobytes() == expected.tobytes()
 
 
-def test_a_read_is_a_view_of_the_mapping_and_is_not_widened(tmp_path: Path) -> None:
+def test_views_are_of_the_mapping_and_a_read_is_none(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     save_file({"w": np.arange(4096, dtype=ml_dtypes.bfloat16)}, path)
     file = SafetensorsFile.open(path)
-    first, second = file.read("w"), file.read("w")
-    assert first.dtype == np.dtype(ml_dtypes.bfloat16)
+    first, second, own = file.view("w"), file.view("w"), file.read("w")
+    assert own.dtype == first.dtype == np.dtype(ml_dtypes.bfloat16)
     assert np.shares_memory(first, second)
     assert not first.flags.owndata
     # A page written through the file shows in the view: nothing was copied.
@@ -96,6 +96,7 @@ def test_a_read_is_a_view_of_the_mapping_and_is_not_widened(tmp_path: Path) -> N
         raw.seek(file.entry("w").offset)
         raw.write(np.array(7.5, ml_dtypes.bfloat16).tobytes())
     assert first[0] == 7.5
+    assert own[0] == 0
 
 
 def test_unaligned_tensors_are_copied_and_right(tmp_path: Path) -> None:
@@ -108,19 +109,19 @@ def test_unaligned_tensors_are_copied_and_right(tmp_path: Path) -> None:
         text = repr(header).replace("'", '"').encode() + b" " * spaces
         path = write_raw(tmp_path / f"{spaces}.safetensors", text, b"\x05" + values.tobytes())
         file = SafetensorsFile.open(path)
-        found = file.read("odd")
-        np.testing.assert_array_equal(found, values)
-        assert found.flags.aligned
-        assert not found.flags.writeable
+        for found in (file.read("odd"), file.view("odd")):
+            np.testing.assert_array_equal(found, values)
+            assert found.flags.aligned
+            assert not found.flags.writeable
         aligned = file.entry("odd").offset % 8 == 0
-        assert np.shares_memory(found, file.read("odd")) == aligned
+        assert np.shares_memory(file.view("odd"), file.view("odd")) == aligned
 
 
 def test_views_outlive_the_file_object(tmp_path: Path) -> None:
     path = tmp_path / "x.safetensors"
     save_file({"w": np.arange(10_000, dtype=np.float32)}, path)
     with SafetensorsFile.open(path) as file:
-        view = file.read("w")
+        view = file.view("w")
     with pytest.raises(UsageError, match=r"x.safetensors` was closed before `w`"):
         file.read("w")
     del file
