@@ -97,3 +97,21 @@ def test_weights_of_a_command_are_quantized(gptrs):
     result = gptrs("generate", *options, "--weights", "q5")
     assert result.code == 2
     assert "q5" in result.out
+
+
+def test_a_file_for_llama_cpp(gptrs, tmp_path):
+    out = tmp_path / "demo.gguf"
+    result = gptrs("quantize", "demo", out)
+    assert result.code == 0
+    assert "gpt2 model, 25 tensors in q4" in result.out
+    assert "llama.cpp knows no such tokenizer" in result.err
+    report = gptrs(
+        "quantize", "demo", out, "--to", "gguf", "--type", "f16", "--force", "--json"
+    ).json
+    assert (report["format"], report["files"], report["quantized"]) == ("gguf", ["demo.gguf"], [])
+    assert len(report["kept"]) == 76
+    assert len(report["notes"]) == 1
+    for options, said in (((), "exists"), (("--to", "hf", "--type", "f16"), "convert --dtype f16")):
+        refused = gptrs("quantize", "demo", out, *options)
+        assert refused.code == 2
+        assert said in refused.err

@@ -34,6 +34,16 @@ class TypeName(StrEnum):
     Q4 = "q4"
     Q4_ASYM = "q4_asym"
     INT8 = "int8"
+    F16 = "f16"
+    BF16 = "bf16"
+    F32 = "f32"
+
+
+class FormName(StrEnum):
+    """The forms of `--to`."""
+
+    HF = "hf"
+    GGUF = "gguf"
 
 
 class RoundingName(StrEnum):
@@ -52,9 +62,17 @@ class QuantizeOptions:
         typer.Option(
             "--type",
             help="q8 or q4: groups with a scale. q4_asym: with a zero point, too."
-            " int8: a scale for each row.",
+            " int8: a scale for each row. f16, bf16, f32: round to that, in GGUF files.",
         ),
     ] = TypeName.Q4
+    to: Annotated[
+        FormName | None,
+        typer.Option(
+            "--to",
+            help="hf: a folder of compressed-tensors. gguf: one file, as for a DST that ends in"
+            " .gguf.",
+        ),
+    ] = None
     group: Annotated[
         int | None,
         typer.Option(
@@ -75,7 +93,7 @@ class QuantizeOptions:
         typer.Option("--rounding", help="search: take the scales with the least error."),
     ] = RoundingName.SEARCH
     force: Annotated[
-        bool, typer.Option("--force", help="Replace DST, a folder that holds a model.")
+        bool, typer.Option("--force", help="Replace DST: a file, or a folder with a model.")
     ] = False
 
 
@@ -92,15 +110,18 @@ def quantize(
     ],
     destination: Annotated[
         Path,
-        typer.Argument(metavar="DST", help="The folder to write.", show_default=False),
+        typer.Argument(
+            metavar="DST", help="The folder, or the .gguf file, to write.", show_default=False
+        ),
     ],
     options: QuantizeOptions,
     settings: Settings,
 ) -> None:
     """Write a model with quantized weights, whole or not at all.
 
-    Those of linear layers are quantized; heads, tables of tokens, norms and biases stay as they
-    are. The folder is one of compressed-tensors, which transformers reads, too.
+    Those of linear layers are quantized; norms and biases stay as they are. So do heads and tables
+    of tokens in a folder, one of compressed-tensors, which transformers reads, too; in a GGUF file
+    they get 8 bits.
     """
     started = time.perf_counter()
     found = _quantized(source, destination, options)
@@ -113,8 +134,9 @@ def quantize(
         [printable(each.name), each.type, f"{each.relative_rms:.3%}", f"{each.max_error:.3g}"]
         for each in worst
     ]
-    print_table(["largest errors", "type", "of the weights", "max error"], rows)
-    print()
+    if rows:
+        print_table(["largest errors", "type", "of the weights", "max error"], rows)
+        print()
     print(
         printable(
             f"wrote {destination}: {found.kind} model, {len(found.quantized)} tensors in"
@@ -122,6 +144,8 @@ def quantize(
             f" were, {byte_size(found.nbytes)}, {seconds:.1f} s"
         )
     )
+    for each in found.notes:
+        note(each)
     if found.left_out:
         note(f"not carried over: {', '.join(found.left_out)}")
 
@@ -137,6 +161,7 @@ def _quantized(source: str, destination: Path, options: QuantizeOptions) -> Quan
             source,
             destination,
             options.type.value,
+            to=None if options.to is None else options.to.value,
             group=options.group,
             keep=options.keep or (),
             rounding=options.rounding.value,
@@ -161,4 +186,5 @@ def _fields(source: str, destination: Path, found: Quantized) -> dict[str, objec
         ],
         "kept": list(found.kept),
         "left_out": list(found.left_out),
+        "notes": list(found.notes),
     }

@@ -326,6 +326,8 @@ class Quantize(TypedDict):
     kept: list[str]
     """Tensors that stayed as they were."""
     left_out: list[str]
+    notes: list[str]
+    """Of what other readers of the copy will do otherwise."""
     seconds: float
 
 

@@ -34,16 +34,19 @@ from gptrs.plugins.manager import manager
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs.runtime.bundled_models import model_path
-from gptrs.runtime.weight_quantization import vocab_size_of, weight_uses
+from gptrs.runtime.gguf_export.write import PLAIN_TYPES, SUFFIX, require_gguf, write_model
+from gptrs.runtime.weight_quantization import uses_and_unused, vocab_size_of, weight_uses
 
-Target = Literal["hf"]
+Target = Literal["hf", "gguf"]
+"""A folder of compressed-tensors, or a GGUF file."""
 
 
 @dataclass(frozen=True)
 class Quantized:
     """A report: the errors of the `quantized` tensors, and the names of those that were `kept`.
 
-    `nbytes` are those of all tensors, `bits_per_weight` an average of the quantized ones.
+    `nbytes` are those of all tensors, `bits_per_weight` an average of the quantized ones. `notes`
+    say what readers of the copy will do otherwise.
     """
 
     form: Target
@@ -55,13 +58,14 @@ class Quantized:
     kept: tuple[str, ...]
     nbytes: int
     left_out: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def bits_per_weight(self) -> float:
         """The bits of codes, scales and zero points, an element of quantized tensors."""
         sizes = [each.shape[0] * each.shape[1] for each in self.quantized]
         total = sum(each.bits * size for each, size in zip(self.quantized, sizes, strict=True))
-        return total / sum(sizes)
+        return total / sum(sizes) if sizes else 0.0
 
 
 def quantize(
@@ -69,30 +73,52 @@ def quantize(
     destination: str | os.PathLike[str],
     type: str = "q4",
     *,
+    to: Target | None = None,
     group: int | None = None,
     keep: Sequence[str] = (),
     rounding: Rounding = "search",
     force: bool = False,
     progress: Progress | None = None,
 ) -> Quantized:
-    """Write the model `source` to the folder `destination` with quantized linear layers.
+    """Write the model `source` to `destination` with quantized linear layers.
 
-    `type` is `q8`, `q4`, `q4_asym` (groups of `group` weights, 32 without it, 0: one a row) or
-    `int8` (one scale a row). The folder is one of compressed-tensors, which transformers reads,
-    too. Heads, tables of tokens, norms and biases stay as they are, and so do tensors whose
-    names match a pattern of `keep`. `rounding` "nearest" takes scales from the largest weights,
-    "search" those with the least error. Memory is that of the largest tensor. `force` replaces a
-    folder with a model.
+    `to` is "hf", a folder of compressed-tensors, which transformers reads, too, or "gguf", one
+    file; None takes the file for a name that ends in `.gguf`. `type` is `q8`, `q4`, `q4_asym`
+    (groups of `group` weights, 32 without it, 0: one a row), in a folder also `int8` (one scale a
+    row), in a file also `f32`, `f16` and `bf16`, which quantize nothing. Norms and biases stay as
+    they are, and so do tensors whose names match a pattern of `keep`; heads and tables of tokens
+    stay in a folder, and get 8 bits in a file. `rounding` "nearest" takes scales from the largest
+    weights, "search" those with the least error. Memory is that of the largest tensor. `force`
+    replaces a folder with a model, or a file.
 
     UsageError for arguments that do not fit, ModelError and CheckpointError as `load_model` and
     `convert` raise them, and where the layers of a kind cannot be stored so.
     """
     _require_rounding(rounding)
-    wanted = weight_type(type)
+    path = Path(destination)
+    form: Target = to or ("gguf" if path.suffix.lower() == SUFFIX else "hf")
+    if form == "gguf":
+        require_gguf(path, type, group)
+        require_free(path, "tensors", force)
+        return _quantized_file(source, path, type, keep, rounding, progress)
+    wanted = _folder_type(type)
     wanted = wanted if group is None else wanted.grouped(group)
-    require_free(Path(destination), "hf", force)
+    require_free(path, "hf", force)
+    return _quantized_folder(
+        source, Destination(path, None, force), wanted, keep, rounding, progress
+    )
+
+
+def _quantized_folder(
+    source: str | os.PathLike[str],
+    place: Destination,
+    wanted: WeightType,
+    keep: Sequence[str],
+    rounding: Rounding,
+    progress: Progress | None,
+) -> Quantized:
     found = find_model(model_path(source))
-    require_apart(found.path, Path(destination))
+    require_apart(found.path, place.path)
     uses = weight_uses(found, manager().get_backend(None))
     _require_linear(found, uses)
     plan = planned(found.weights, uses, wanted, keep, vocab_size=vocab_size_of(found))
@@ -100,13 +126,12 @@ def quantize(
     weights = found.weights
     rounded = [rounded_tensor(weights, name, uses[name], plan[name], rounding) for name in plan]
     ready, kept = _compressed(stored_model(found), rounded, wanted, uses)
-    target = Destination(Path(destination), None, force)
     model = replace(ready, tensors=watched(ready.tensors, progress))
-    files, left_out = WRITERS["hf"](model, target)
+    files, left_out = WRITERS["hf"](model, place)
     return Quantized(
         form="hf",
         kind=found.model_type,
-        type=type,
+        type=wanted.name,
         rounding=rounding,
         files=tuple(files),
         quantized=tuple(each.error() for each in rounded),
@@ -114,6 +139,44 @@ def quantize(
         nbytes=sum(stored_bytes(tensor.type) for tensor in ready.tensors),
         left_out=tuple(left_out),
     )
+
+
+def _quantized_file(
+    source: str | os.PathLike[str],
+    path: Path,
+    type: str,
+    keep: Sequence[str],
+    rounding: Rounding,
+    progress: Progress | None,
+) -> Quantized:
+    found = find_model(model_path(source))
+    if path.exists() and found.path.exists() and path.samefile(found.path):
+        raise UsageError(f"{quoted(str(path), 200)} is the model that is to be quantized")
+    uses, unused = uses_and_unused(found, manager().get_backend(None))
+    written = write_model(
+        found, path, type, uses, unused, keep=keep, rounding=rounding, progress=progress
+    )
+    return Quantized(
+        form="gguf",
+        kind=found.model_type,
+        type=type,
+        rounding=rounding,
+        files=(path.name,),
+        quantized=written.quantized,
+        kept=written.kept,
+        nbytes=written.nbytes,
+        left_out=written.left_out,
+        notes=written.notes,
+    )
+
+
+def _folder_type(type: str) -> WeightType:
+    if type in PLAIN_TYPES:
+        raise UsageError(
+            f"a folder with quantized weights has none of the type {quoted(type)}",
+            hint=f"`gptrs convert --dtype {type}` writes such a folder, `--to gguf` such a file",
+        )
+    return weight_type(type)
 
 
 def _require_rounding(rounding: str) -> None:
@@ -131,7 +194,7 @@ def _require_linear(source: ModelSource, uses: Mapping[str, WeightUse]) -> None:
         raise ModelError(
             f"layers of a `{source.model_type}` model, such as {quoted(turned[0])}, are stored as"
             " [inputs, outputs], which compressed-tensors has no name for",
-            hint="`--weights` quantizes the model when it is loaded",
+            hint="`--to gguf` writes a file, `--weights` quantizes the model when it is loaded",
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gptrs.backend.protocol import Backend
 from gptrs.checkpoint.models.model_source import ModelSource
@@ -18,9 +18,16 @@ from gptrs.runtime.guarded_model import model_factory
 
 def weight_uses(source: ModelSource, backend: Backend) -> Mapping[str, WeightUse]:
     """Return what the matrices of a model are for; the model is made, no weight is read."""
+    return uses_and_unused(source, backend)[0]
+
+
+def uses_and_unused(
+    source: ModelSource, backend: Backend
+) -> tuple[Mapping[str, WeightUse], Sequence[str]]:
+    """Return what the matrices of a model are for, and the names of those it does not read."""
     params = Params(source.weights, backend=backend, origin=str(source.path))
     model_factory(source.model_type)(source.config, params)
-    return params.uses()
+    return params.uses(), params.unused()
 
 
 def vocab_size_of(source: ModelSource) -> int | None:

@@ -14,40 +14,11 @@ import numpy as np
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.formats.gguf import TensorMapping
 from gptrs.checkpoint.formats.gguf_header import GgufHeader, GgufTensor
+from gptrs.checkpoint.models.gguf_architectures import ARCHITECTURES
 from gptrs.errors import ModelError
 from gptrs.quoting import listed, quoted
 
 _LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
-_LLAMA = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "ffn_norm": "post_attention_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-}
-_GPT2 = {
-    "token_embd": "transformer.wte",
-    "position_embd": "transformer.wpe",
-    "output_norm": "transformer.ln_f",
-    "output": "lm_head",
-    "attn_norm": "ln_1",
-    "attn_qkv": "attn.c_attn",
-    "attn_output": "attn.c_proj",
-    "ffn_norm": "ln_2",
-    "ffn_up": "mlp.c_fc",
-    "ffn_down": "mlp.c_proj",
-}
-_GPT2_TRANSPOSED = ("attn_qkv", "attn_output", "ffn_up", "ffn_down")
-_LAYERS_OF = {"gpt2": "transformer.h"}
 _ROPE_FACTORS = "rope_freqs.weight"
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LLAMA3_POSITIONS = 8192
@@ -90,18 +61,18 @@ class GgufSettings:
         """Return what the model calls a tensor; its own name where the model has none for it."""
         layer = _LAYER.fullmatch(tensor.name)
         stem, dot, suffix = (layer[2] if layer else tensor.name).rpartition(".")
-        names = _GPT2 if self.architecture == "gpt2" else _LLAMA
-        if not dot or stem not in names or suffix not in ("weight", "bias"):
+        kind = ARCHITECTURES[self.architecture]
+        if not dot or stem not in kind.names or suffix not in ("weight", "bias"):
             return TensorMapping(tensor.name)
-        layers = _LAYERS_OF.get(self.architecture, "model.layers")
-        name = f"{layers}.{layer[1]}.{names[stem]}" if layer else names[stem]
-        is_matrix = len(tensor.shape) == 2
-        turned = self.architecture == "gpt2" and stem in _GPT2_TRANSPOSED and is_matrix
+        known = kind.names[stem]
+        name = f"{kind.layers}.{layer[1]}.{known}" if layer else known
+        turned = stem in kind.turned and len(tensor.shape) == 2
         return TensorMapping(f"{name}.{suffix}", self._heads(stem, tensor), turned)
 
     def _heads(self, stem: str, tensor: GgufTensor) -> int | None:
         """Return the heads whose rows llama.cpp has put in another order, None for no such."""
-        if self.architecture != "llama" or stem not in ("attn_q", "attn_k") or not tensor.shape:
+        rotated = ARCHITECTURES[self.architecture].rotated and stem in ("attn_q", "attn_k")
+        if not rotated or not tensor.shape:
             return None
         heads = self._fields.integer("attention.head_count")
         if stem == "attn_k":

@@ -70,8 +70,8 @@ class GgufModel(ModelSource):
         super().__init__(path, path.stem)
         header = shards[0][1]
         tensors = {tensor.name: tensor for _, each in shards for tensor in each.tensors}
-        settings = GgufSettings(header, path, tensors, self._rope_factors)
         self._shards = shards
+        settings = GgufSettings(header, path, tensors, self._rope_factors)
         self._mapping = settings.mapping
         self._tokenizer = GgufTokenizer(header.metadata, f"in {quoted(str(path), 200)}")
         self.config = MappingProxyType(settings.config)

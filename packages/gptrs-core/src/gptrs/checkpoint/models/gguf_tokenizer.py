@@ -19,6 +19,14 @@ from gptrs.quoting import listed, quoted
 
 Part = dict[str, object]
 
+WHOLE = "tokenizer.huggingface.json"
+"""The key of a whole `tokenizer.json`."""
+BYTE_BPE, SENTENCEPIECE, NO_TOKENIZER = "gpt2", "llama", "none"
+"""Words of `tokenizer.ggml.model`."""
+CUT_OTHERWISE = (
+    "llama.cpp knows no such tokenizer and will cut texts otherwise; gptrs reads the whole one from"
+    " the file"
+)
 MAX_TOKENS = 2**20
 """Most tokens of a vocabulary, four times the largest one in use."""
 LONGEST_MERGED = 64
@@ -76,7 +84,7 @@ class GgufTokenizer:
     @property
     def is_there(self) -> bool:
         """Whether the file has a tokenizer."""
-        return "tokenizer.ggml.tokens" in self._metadata
+        return WHOLE in self._metadata or "tokenizer.ggml.tokens" in self._metadata
 
     def token(self, which: str) -> int | None:
         """Return the special token `tokenizer.ggml.{which}_token_id`, None if there is none."""
@@ -84,10 +92,16 @@ class GgufTokenizer:
         return self._fields.integer(key, minimum=0) if key in self._metadata else None
 
     def tokenizer_json(self) -> bytes:
-        """Return the content of a `tokenizer.json` for the library `tokenizers`."""
-        kind = self._fields.choice("tokenizer.ggml.model", ("gpt2", "llama"), "")
-        parts = self._byte_bpe() if kind == "gpt2" else self._sentencepiece()
-        whole = {
+        """Return the content of a `tokenizer.json` for the library `tokenizers`.
+
+        A file that has it as it is, beside what llama.cpp reads, says so of itself.
+        """
+        whole = self._fields.text(WHOLE)
+        if whole is not None:
+            return whole.encode("utf-8")
+        kind = self._fields.choice("tokenizer.ggml.model", (BYTE_BPE, SENTENCEPIECE), "")
+        parts = self._byte_bpe() if kind == BYTE_BPE else self._sentencepiece()
+        made = {
             "version": "1.0",
             "truncation": None,
             "padding": None,
@@ -95,7 +109,7 @@ class GgufTokenizer:
             "post_processor": self._post_processor(kind),
             **parts,
         }
-        return json.dumps(whole, ensure_ascii=False).encode("utf-8")
+        return json.dumps(made, ensure_ascii=False).encode("utf-8")
 
     def tokenizer_config(self) -> Part:
         """Return the content of a `tokenizer_config.json`: chat template and special tokens."""
@@ -105,7 +119,7 @@ class GgufTokenizer:
             config["chat_template"] = template
         for which in ("bos", "eos"):
             number = self.token(which)
-            if number is not None and self.is_there:
+            if number is not None and "tokenizer.ggml.tokens" in self._metadata:
                 config[f"{which}_token"] = self._text_of(number)
         return config
 
@@ -211,7 +225,7 @@ class GgufTokenizer:
     def _post_processor(self, kind: str) -> Part | None:
         """Return what puts special tokens around a text."""
         pre = self._metadata.get("tokenizer.ggml.pre")
-        begins = kind == "llama" or pre in _BEGINNING
+        begins = kind == SENTENCEPIECE or pre in _BEGINNING
         before = self._fields.boolean("tokenizer.ggml.add_bos_token", begins)
         after = self._fields.boolean("tokenizer.ggml.add_eos_token", False)
         around = {

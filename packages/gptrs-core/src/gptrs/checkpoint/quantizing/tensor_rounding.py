@@ -10,6 +10,7 @@ import numpy as np
 from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor
 from gptrs.checkpoint.quantizing.group_rounding import (
     Rounding,
+    round_affine,
     round_symmetric,
     round_with_zero_point,
 )
@@ -73,6 +74,8 @@ class RoundedTensor:
         }
         if kind.offset == "zero_point":
             parts["zero_point"] = TensorType(dtypes.si32, (rows, columns // size))
+        if kind.offset == "bias":
+            parts["bias"] = TensorType(dtypes.f16, (rows, columns // size))
         middle = 0 if signed or kind.offset != "none" else 1 << kind.bits - 1
         return QuantizedTensor(
             kind.name, self.shape, parts, kind.bits, size, middle, transposed=self.turned
@@ -96,6 +99,8 @@ class RoundedTensor:
             with np.errstate(all="ignore"):
                 if self.type.offset == "zero_point":
                     found = round_with_zero_point(groups, self.type.bits, self._rounding)
+                elif self.type.offset == "bias":
+                    found = round_affine(groups, self.type.bits, self._rounding)
                 else:
                     found = round_symmetric(groups, self.type.bits, self._rounding)
             values = found.values.reshape(block.shape)
@@ -108,7 +113,7 @@ class RoundedTensor:
     def error(self) -> TensorError:
         """Return the errors of the last round of `chunks`."""
         kind, columns = self.type, self.shape[1]
-        offset = kind.bits if kind.offset == "zero_point" else 0
+        offset = {"none": 0, "bias": 16, "zero_point": kind.bits}[kind.offset]
         bits = kind.bits + (16 + offset) / kind.group_of(columns)
         relative = math.sqrt(self._errors / self._squares) if self._squares else 0.0
         return TensorError(self.name, kind.name, self.shape, bits, relative, self._largest)

@@ -1,0 +1,122 @@
+"""From the config of a model to the metadata of a GGUF file: what `gguf_config` reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from gptrs.checkpoint.config_fields import Fields
+from gptrs.checkpoint.formats.gguf_header import MetadataValue
+from gptrs.errors import ModelError
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import listed, quoted
+
+Metadata = dict[str, MetadataValue]
+
+
+@dataclass(frozen=True)
+class Rotary:
+    """A rotary embedding: its base, the share of a head that rotates, metadata of its scaling.
+
+    `factors` are the divisors of its frequencies, where the scaling is told by these.
+    """
+
+    theta: float
+    rotated: float
+    scaling: Metadata
+    factors: np.ndarray | None
+
+
+ReadRotary = Callable[[Mapping[str, object], str, int, int], Rotary]
+"""Reads the rotary embedding in settings of a kind, for positions and components of a head."""
+
+
+@dataclass(frozen=True)
+class GgufSettingsOf:
+    """An architecture of llama.cpp, its metadata, and the divisors of rotary frequencies, if any.
+
+    `heads` are those of queries and of keys.
+    """
+
+    architecture: str
+    metadata: Metadata
+    heads: tuple[int, int]
+    rope_factors: np.ndarray | None = None
+
+
+def settings_of(config: Mapping[str, object], kind: str, read_rotary: ReadRotary) -> GgufSettingsOf:
+    """Return the metadata of a model of `kind`; ModelError for what llama.cpp has no word for."""
+    write = _WRITERS.get(kind)
+    if write is None:
+        raise ModelError(
+            f"a model of the kind {quoted(kind)} cannot be written as a GGUF file",
+            hint=f"kinds that can: {listed(_WRITERS, 99)}; others are quantized to a folder",
+        )
+    return write(Fields(config, f"of a `{kind}` model"), kind, read_rotary)
+
+
+def _gpt2(fields: Fields, _kind: str, _: ReadRotary) -> GgufSettingsOf:
+    fields.require("scale_attn_weights", True)
+    fields.require("scale_attn_by_inverse_layer_idx", False)
+    fields.require("activation_function", "gelu_new", "gelu_pytorch_tanh")
+    width, heads = fields.integer("n_embd", 768), fields.integer("n_head", 12)
+    own: Metadata = {
+        "context_length": fields.integer("n_positions", 1024),
+        "embedding_length": width,
+        "block_count": fields.integer("n_layer", 12),
+        "feed_forward_length": fields.integer("n_inner", 4 * width),
+        "attention.head_count": heads,
+        "attention.layer_norm_epsilon": fields.number("layer_norm_epsilon", 1e-5),
+    }
+    return GgufSettingsOf("gpt2", _named("gpt2", own), (heads, heads))
+
+
+def _llama(fields: Fields, kind: str, read_rotary: ReadRotary) -> GgufSettingsOf:
+    architecture = "llama" if kind == "mistral" else kind
+    fields.require("hidden_act", "silu")
+    width, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
+    kv_heads = fields.integer("num_key_value_heads", heads)
+    head_dim = fields.integer("head_dim", 128 if kind == "qwen3" else width // heads)
+    positions = fields.integer("max_position_embeddings")
+    rope = read_rotary(fields.settings, kind, positions, head_dim)
+    if rope.rotated != 1.0:
+        raise fields.error("partial_rotary_factor", "is supported as 1 only in a GGUF file")
+    own: Metadata = {
+        "context_length": _seen(fields, kind, positions),
+        "embedding_length": width,
+        "block_count": fields.integer("num_hidden_layers"),
+        "feed_forward_length": fields.integer("intermediate_size"),
+        "attention.head_count": heads,
+        "attention.head_count_kv": kv_heads,
+        "attention.key_length": head_dim,
+        "attention.value_length": head_dim,
+        "attention.layer_norm_rms_epsilon": fields.number("rms_norm_eps", 1e-6),
+        "rope.dimension_count": head_dim,
+        "rope.freq_base": rope.theta,
+        "vocab_size": fields.integer("vocab_size"),
+    }
+    metadata = _named(architecture, {**own, **rope.scaling})
+    return GgufSettingsOf(architecture, metadata, (heads, kv_heads), rope.factors)
+
+
+def _seen(fields: Fields, kind: str, positions: int) -> int:
+    """Return the positions up to which a window changes nothing: the file has no word for it."""
+    switched = kind.startswith("qwen") and not fields.boolean("use_sliding_window", False)
+    default = 4096 if kind == "mistral" and "sliding_window" not in fields.settings else None
+    if switched or kind == "llama" or fields.get("sliding_window", default) is None:
+        return positions
+    return min(positions, fields.integer("sliding_window", default))
+
+
+def _named(architecture: str, own: Metadata) -> Metadata:
+    return {f"{architecture}.{key}": value for key, value in own.items()}
+
+
+_WRITERS: Mapping[str, Callable[[Fields, str, ReadRotary], GgufSettingsOf]] = {
+    "gpt2": _gpt2,
+    "llama": _llama,
+    "mistral": _llama,
+    "qwen2": _llama,
+    "qwen3": _llama,
+}

@@ -1,0 +1,1 @@
+"""A model as a GGUF file: its settings, its tokenizer and its tensors."""
