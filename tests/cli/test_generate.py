@@ -281,3 +281,38 @@ def test_special_tokens_are_left_out_unless_asked_for(gptrs, tmp_path):
     hidden, shown = gptrs(*asked).json, gptrs(*asked, "--special").json
     assert (hidden["text"], hidden["finish_reason"]) == ("", "eos")
     assert shown["text"] != ""
+
+
+@pytest.mark.parametrize(
+    ("option", "source", "fits"),
+    [
+        ("--regex", "[a-c]{2}-[0-9]", r"[a-c]{2}-[0-9]"),
+        ("--grammar", 'start: "yes" | "no"', r"yes|no"),
+        ("--json-schema", '{"enum": [12, null]}', r"12|null"),
+    ],
+)
+def test_texts_of_a_form(gptrs, tmp_path, option, source, fits):
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    if option != "--regex":
+        (tmp_path / "form").write_text(source, encoding="utf-8")
+        source = tmp_path / "form"
+    asked = ("generate", "--prompt", "x", "--temperature", 1, "--seed", 1, "--backend", "ref")
+    made = gptrs(*asked, option, source, "--json", "--num-return", 2).json
+    assert all(re.fullmatch(fits, each["text"]) for each in made["generations"])
+    cut = gptrs(*asked, option, source, "--max-tokens", 1)
+    assert "a text was cut before its form was whole" in cut.err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--regex", "("], "the regex cannot be used"),
+        (["--json-schema", "missing.json"], "cannot read the JSON schema from `missing.json`"),
+        (["--regex", "a", "--grammar", "b"], "`--grammar` and `--regex` exclude each other"),
+    ],
+)
+def test_forms_that_are_refused(gptrs, words, message):
+    pytest.importorskip("llguidance", reason="llguidance is not installed")
+    result = gptrs("generate", "--prompt", "x", "--backend", "ref", *words)
+    assert result.code in (2, 3)
+    assert message in result.err

@@ -13,6 +13,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs_cli.generate.options import (
     BatchOptions,
     ContextOptions,
+    FormOptions,
     LimitOptions,
     OutputOptions,
     PromptOptions,
@@ -59,6 +60,7 @@ def chat(
     limits: LimitOptions,
     sampling: SamplingOptions,
     memory: ContextOptions,
+    form: FormOptions,
     settings: Settings,
 ) -> None:
     """Talk with a model, line by line.
@@ -74,7 +76,7 @@ def chat(
     path = _one_model(named, model)
     prompt = PromptOptions(chat=True, system=conversation.system)
     output = OutputOptions()
-    request = GenerateRequest(path, prompt, BatchOptions(), limits, sampling, output, memory)
+    request = GenerateRequest(path, prompt, BatchOptions(), limits, sampling, output, memory, form)
     request.check(context, as_json=False)
     # Late: neither the help nor a usage error needs what runs models.
     loop = importlib.import_module("gptrs_cli.chat.loop")

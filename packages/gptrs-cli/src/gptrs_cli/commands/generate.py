@@ -9,6 +9,7 @@ import typer
 from gptrs_cli.generate.options import (
     BatchOptions,
     ContextOptions,
+    FormOptions,
     LimitOptions,
     OutputOptions,
     PromptOptions,
@@ -31,6 +32,7 @@ def generate(
     sampling: SamplingOptions,
     output: OutputOptions,
     memory: ContextOptions,
+    form: FormOptions,
     settings: Settings,
 ) -> None:
     """Continue a prompt.
@@ -38,7 +40,7 @@ def generate(
     Text goes to standard output, figures to standard error. Options replace single fields of the
     model's generation_config.json.
     """
-    request = GenerateRequest(model, prompt, batch, limits, sampling, output, memory)
+    request = GenerateRequest(model, prompt, batch, limits, sampling, output, memory, form)
     request.check(context, as_json=settings.json)
     # Late: neither the help nor a usage error needs what runs models.
     exit_code = importlib.import_module("gptrs_cli.generate.run").run(request, settings)

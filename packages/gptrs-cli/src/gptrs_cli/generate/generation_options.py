@@ -9,6 +9,7 @@ from gptrs.runtime.generation.model_settings import configured_sampling
 from gptrs.runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.load import LoadedModel
+from gptrs_cli.generate.forms import asked_form
 from gptrs_cli.generate.options import SamplingOptions
 from gptrs_cli.generate.request import GenerateRequest
 
@@ -16,6 +17,7 @@ from gptrs_cli.generate.request import GenerateRequest
 def generation_options(request: GenerateRequest, model: LoadedModel) -> GenerationOptions:
     """Return the options of generations, with the sampling that suits `model`."""
     chunk = request.context.prefill_chunk
+    form = asked_form(request.form)
     return GenerationOptions(
         max_tokens=request.limits.max_tokens,
         sampling=_sampling(request.sampling, model.generation_config),
@@ -31,6 +33,7 @@ def generation_options(request: GenerateRequest, model: LoadedModel) -> Generati
         cache_budget=request.context.cache_budget,
         cache_dtype=request.context.cache_dtype,
         prompt_cache=request.context.prompt_cache,
+        form=None if form is None else form.of(model),
     )
 
 

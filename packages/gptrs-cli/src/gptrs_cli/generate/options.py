@@ -37,7 +37,7 @@ class PromptOptions:
         str | None,
         option(
             "--prompt-file",
-            "Continue the text of a UTF-8 file, used as it is; `-` reads standard input.",
+            "Continue a UTF-8 file as it is; `-`: standard input.",
             metavar="FILE",
         ),
     ] = None
@@ -201,6 +201,36 @@ class SamplingOptions:
             show_default=False,
         ),
     ] = 0.0
+
+
+@dataclass(frozen=True)
+class FormOptions:
+    """The form that texts have, one at most."""
+
+    title: ClassVar[str] = "The form of a text"
+    further: ClassVar[bool] = True
+
+    json_schema: Annotated[
+        str | None,
+        option("--json-schema", "Write JSON of the schema in a file.", metavar="FILE.json"),
+    ] = None
+    grammar: Annotated[
+        str | None,
+        option("--grammar", "Write a text of the Lark grammar in a file.", metavar="FILE"),
+    ] = None
+    regex: Annotated[
+        str | None, option("--regex", "Write a text that the regex matches as a whole.")
+    ] = None
+
+    @property
+    def given(self) -> dict[str, str]:
+        """Return the forms that were given, by their options."""
+        options = {
+            "--json-schema": self.json_schema,
+            "--grammar": self.grammar,
+            "--regex": self.regex,
+        }
+        return {name: value for name, value in options.items() if value is not None}
 
 
 @dataclass(frozen=True)

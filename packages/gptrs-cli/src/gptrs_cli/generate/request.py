@@ -12,6 +12,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs_cli.generate.options import (
     BatchOptions,
     ContextOptions,
+    FormOptions,
     LimitOptions,
     OutputOptions,
     PromptOptions,
@@ -32,6 +33,7 @@ class GenerateRequest:
     sampling: SamplingOptions
     output: OutputOptions
     context: ContextOptions
+    form: FormOptions
 
     def check(self, context: typer.Context, *, as_json: bool) -> None:
         """Raise UsageError for options that exclude each other, before anything is loaded."""
@@ -41,6 +43,9 @@ class GenerateRequest:
             _refuse("`--system` belongs to a conversation", "add --chat")
         if self.prompt.chat and self.prompt.prompt_ids is not None:
             _refuse("`--chat` makes a message of a text, not of tokens", "use --prompt")
+        if len(self.form.given) > 1:
+            one, other, *_ = self.form.given
+            _refuse(f"`{one}` and `{other}` exclude each other", "a text has one form")
         count = self.output.num_return
         if count < 1:
             _refuse(f"`--num-return` must be at least 1, got {count}", "leave it out for 1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 
 from gptrs.quoting import quoted
 from gptrs.runtime.generation.batch import Several
@@ -85,6 +86,7 @@ class _Work:
             note(f"interrupted after {len(result.token_ids)} tokens")
         else:
             note(figures(result, self._model))
+            self._note_cut([result])
         return interrupted
 
     def print_several(self) -> bool:
@@ -100,6 +102,7 @@ class _Work:
         longest = max(results, key=lambda result: len(result.token_ids))
         interruption = f"interrupted after {len(longest.token_ids)} tokens"
         note(interruption if interrupted else figures(longest, self._model))
+        self._note_cut([] if interrupted else results)
         return interrupted
 
     def print_json(self, several: bool, profile: Profile | None) -> bool:
@@ -144,6 +147,11 @@ class _Work:
         fields = {"event": "text", "text": piece, "token_ids": tokens[shown:]}
         print_result("generate.event", fields)
         return len(tokens)
+
+    def _note_cut(self, results: Sequence[Generation]) -> None:
+        """Say that a text ended before it had the form that was asked for."""
+        if self._request.form.given and any(made.finish_reason == "length" for made in results):
+            note("a text was cut before its form was whole: raise --max-tokens")
 
     def _name_default(self, page: Page) -> None:
         """Say on standard error what is continued, where the text alone goes to a pipe."""
