@@ -316,3 +316,17 @@ def test_forms_that_are_refused(gptrs, words, message):
     result = gptrs("generate", "--prompt", "x", "--backend", "ref", *words)
     assert result.code in (2, 3)
     assert message in result.err
+
+
+def test_guesses_change_no_text_and_are_counted(gptrs):
+    """`--prompt-lookup` and `--draft`, here the model itself."""
+    options = ("--backend", "ref", "--max-tokens", "12", "--seed", "3", "--ignore-eos", "--json")
+    prompt = "def add(a, b):\n    return a + b\n\ndef add(a, b):\n    return"
+    plain = gptrs("generate", prompt, *options).json
+    assert "guesses" not in plain
+    guessed = gptrs("generate", prompt, *options, "--prompt-lookup", "--draft", "demo").json
+    assert guessed["token_ids"] == plain["token_ids"]
+    assert 0 <= guessed["guesses"]["accepted"] <= guessed["guesses"]["proposed"]
+    refused = gptrs("generate", prompt, "--prompt-lookup", "--no-cache")
+    assert refused.code == 2
+    assert "guessing ahead needs a cache" in refused.err

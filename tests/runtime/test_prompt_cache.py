@@ -22,6 +22,7 @@ from gptrs.runtime.generation.prompt_cache import (
     load_prompt_cache,
     save_prompt_cache,
 )
+from gptrs.runtime.generation.text_cache import Row
 from gptrs.runtime.load import load_model
 
 PROMPT = np.random.default_rng(5).integers(1, 200, 40).tolist()
@@ -36,7 +37,7 @@ def run(cache: PagedCache, prompt: list[int]):
     """The text of a prompt, how many of its tokens were known, and the logits after it."""
     text = cache.admit(prompt, 64, 64)
     known = text.length
-    return text, known, cache.run([(text, prompt[known:])])[0]
+    return text, known, cache.run([Row(text, prompt[known:])])[0]
 
 
 def load(path: Path, model):

@@ -12,7 +12,9 @@ import time
 
 import pytest
 
+from gptrs.errors import UsageError
 from gptrs.runtime.load import load_model
+from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.app import Access
 from gptrs_serve.guard import LOCAL_HOSTS
 from runtime.serving_models import eventually
@@ -201,3 +203,19 @@ def test_refused_commands(capsys, words, message):
     configure()
     assert main(["serve", *words, "--port", "0", "--backend", "ref"]) == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_server_that_guesses_gives_the_same_and_tells(model, address):
+    asked = {**LONG, "prompt": "the cat the cat the cat the", "seed": 2, "temperature": 0.2}
+    plain = post(address, "/v1/completions", asked).json()
+    assert "completion_tokens_details" not in plain["usage"]
+    with serving({"tiny": model}, prompt_lookup=True, drafts={"tiny": model}) as (guessing, _):
+        made = post(guessing, "/v1/completions", asked).json()
+        told = made["usage"]["completion_tokens_details"]
+        metrics = httpx.get(f"{guessing}/metrics").text
+    assert made["choices"] == plain["choices"]
+    assert f'guessed_tokens_total{{outcome="accepted"}} {told["accepted_prediction_tokens"]}.0' in (
+        metrics
+    )
+    with pytest.raises(UsageError, match="no model of the engine"):
+        Engine({"tiny": model}, drafts={"other": model})

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Sequence
 
+from gptrs.runtime.generation.guessing.counts import GuessCounts
 from gptrs.runtime.generation.options import FinishReason
 from gptrs.runtime.serving.answers import AnswerStream
 
@@ -38,14 +39,29 @@ class Envelope:
 def usage(streams: Sequence[AnswerStream]) -> dict[str, object]:
     """Return how many tokens were read and written; those of a prompt count once for all answers.
 
-    `cached_tokens` were known from other requests.
+    `cached_tokens` were known from other requests. Of tokens that were guessed ahead those that
+    came true are accepted.
     """
     prompt = sum(stream.prompt_tokens for stream in streams)
     new = sum(len(text.tokens) for stream in streams for text in stream.texts)
     cached = sum(stream.cached_tokens for stream in streams)
-    return {
+    told: dict[str, object] = {
         "prompt_tokens": prompt,
         "completion_tokens": new,
         "total_tokens": prompt + new,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
+    guesses = guesses_of(streams)
+    if guesses is not None:
+        told["completion_tokens_details"] = {
+            "accepted_prediction_tokens": guesses.accepted,
+            "rejected_prediction_tokens": guesses.proposed - guesses.accepted,
+        }
+    return told
+
+
+def guesses_of(streams: Sequence[AnswerStream]) -> GuessCounts | None:
+    """Return what became of guessed tokens; None where nothing guesses."""
+    texts = [text.guesses for stream in streams for text in stream.texts]
+    counts = [guesses.counts for guesses in texts if guesses is not None]
+    return sum(counts, GuessCounts()) if counts else None

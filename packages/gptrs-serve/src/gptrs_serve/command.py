@@ -73,6 +73,20 @@ _CacheBudget = Annotated[
     str | None,
     typer.Option("--cache-budget", metavar="SIZE", help="Memory of the key/value cache: 2GB."),
 ]
+_PromptLookup = Annotated[
+    bool,
+    typer.Option(
+        "--prompt-lookup", help="Guess ahead what texts repeat: the same answers, sooner."
+    ),
+]
+_Drafts = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--draft",
+        metavar="[NAME=]MODEL",
+        help="Have a smaller model guess ahead for the model NAME, or the first; repeatable.",
+    ),
+]
 _DrainSeconds = Annotated[
     int,
     typer.Option(
@@ -94,6 +108,8 @@ def serve(
     most_requests: _MostRequests = MOST_REQUESTS,
     most_output: _MostOutput = 2048,
     cache_budget: _CacheBudget = None,
+    prompt_lookup: _PromptLookup = False,
+    draft: _Drafts = None,
     drain_seconds: _DrainSeconds = 30,
 ) -> None:
     """Answer the clients of OpenAI's API.
@@ -113,6 +129,8 @@ def serve(
                 most_running=most_running,
                 most_requests=most_requests,
                 cache_budget=cache_budget,
+                prompt_lookup=prompt_lookup,
+                drafts=_drafts(draft or [], list(writers), backend, threads),
             )
         hosts = LOCAL_HOSTS if host in _LOCAL else ()
         access = Access(keys=keys, hosts=hosts, origins=cors or ())
@@ -195,3 +213,17 @@ def _loaded(
             raise UsageError(f"`{name}` neither writes nor embeds texts")
         loaded[name] = model
     return loaded
+
+
+def _drafts(
+    given: Sequence[str], names: Sequence[str], backend: str | None, threads: int | None
+) -> dict[str, LoadedModel]:
+    """Return drafts by the names of their models; UsageError for two of one model."""
+    drafts: dict[str, LoadedModel] = {}
+    for each in given:
+        name, separator, path = each.partition("=")
+        name = name if separator else names[0]
+        if name in drafts:
+            raise UsageError(f"two drafts are given for `{name}`", hint="write NAME=MODEL")
+        drafts[name] = load_model(path if separator else each, backend, threads)
+    return drafts

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 
 from gptrs.runtime.serving.answers import AnswerStream, Piece
 from gptrs.runtime.serving.engine import Engine
+from gptrs_serve.answers import guesses_of
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -27,6 +28,12 @@ class Metrics:
             "gptrs_cached_tokens", "Tokens of prompts that the cache had already.", registry=made
         )
         self._new = Counter("gptrs_generated_tokens", "Tokens that were generated.", registry=made)
+        self._guessed = Counter(
+            "gptrs_guessed_tokens",
+            "Tokens that were guessed ahead, and what became of them.",
+            ["outcome"],
+            registry=made,
+        )
         self._first = Histogram(
             "gptrs_first_token_seconds", "From a request to its first token.", buckets=_SECONDS,
             registry=made,
@@ -72,6 +79,10 @@ class Metrics:
             stream.cancel()
             self._prompt.inc(stream.prompt_tokens)
             self._cached.inc(stream.cached_tokens)
+            guesses = guesses_of([stream])
+            if guesses is not None:
+                self._guessed.labels("accepted").inc(guesses.accepted)
+                self._guessed.labels("rejected").inc(guesses.proposed - guesses.accepted)
 
     def text(self) -> bytes:
         """Return all in the text form of Prometheus."""

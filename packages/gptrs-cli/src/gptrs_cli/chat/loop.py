@@ -38,7 +38,8 @@ def converse(request: GenerateRequest, start: ChatStart, settings: Settings) -> 
     """
     with Waiting(f"loading {model_shown(request.model)}"):
         model = loaded_model(request.model, settings)
-        session = ChatSession(model, generation_options(request, model), request.prompt.system)
+        options = generation_options(request, model, settings)
+        session = ChatSession(model, options, request.prompt.system)
     commands = ChatCommands(session, model, stats=start.stats)
     if start.load is not None:
         commands.load(str(start.load))

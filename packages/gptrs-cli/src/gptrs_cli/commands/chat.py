@@ -14,6 +14,7 @@ from gptrs_cli.generate.options import (
     BatchOptions,
     ContextOptions,
     FormOptions,
+    GuessOptions,
     LimitOptions,
     OutputOptions,
     PromptOptions,
@@ -59,6 +60,7 @@ def chat(
     conversation: ConversationOptions,
     limits: LimitOptions,
     sampling: SamplingOptions,
+    guessing: GuessOptions,
     memory: ContextOptions,
     form: FormOptions,
     settings: Settings,
@@ -76,7 +78,9 @@ def chat(
     path = _one_model(named, model)
     prompt = PromptOptions(chat=True, system=conversation.system)
     output = OutputOptions()
-    request = GenerateRequest(path, prompt, BatchOptions(), limits, sampling, output, memory, form)
+    request = GenerateRequest(
+        path, prompt, BatchOptions(), limits, sampling, output, memory, form, guessing
+    )
     request.check(context, as_json=False)
     # Late: neither the help nor a usage error needs what runs models.
     loop = importlib.import_module("gptrs_cli.chat.loop")

@@ -10,6 +10,7 @@ from gptrs_cli.generate.options import (
     BatchOptions,
     ContextOptions,
     FormOptions,
+    GuessOptions,
     LimitOptions,
     OutputOptions,
     PromptOptions,
@@ -31,6 +32,7 @@ def generate(
     limits: LimitOptions,
     sampling: SamplingOptions,
     output: OutputOptions,
+    guessing: GuessOptions,
     memory: ContextOptions,
     form: FormOptions,
     settings: Settings,
@@ -40,7 +42,9 @@ def generate(
     Text goes to standard output, figures to standard error. Options replace single fields of the
     model's generation_config.json.
     """
-    request = GenerateRequest(model, prompt, batch, limits, sampling, output, memory, form)
+    request = GenerateRequest(
+        model, prompt, batch, limits, sampling, output, memory, form, guessing
+    )
     request.check(context, as_json=settings.json)
     # Late: neither the help nor a usage error needs what runs models.
     exit_code = importlib.import_module("gptrs_cli.generate.run").run(request, settings)

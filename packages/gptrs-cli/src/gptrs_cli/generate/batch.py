@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gptrs.runtime.generation.batch import DEFAULT_BATCH_SIZE, Batches
+from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.load import LoadedModel
 from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.page import result_fields
@@ -35,7 +36,7 @@ def run_prompts(request: GenerateRequest, path: Path, settings: Settings) -> int
     with Waiting(f"loading {model_shown(request.model)}"):
         model = loaded_model(request.model, settings)
     with ResultLines(request.batch.out, model.name) as results:
-        run = _Run(request, model, results, bad)
+        run = _Run(request, model, generation_options(request, model, settings), results, bad)
         interrupted = False
         with progress_bar("prompts") as step:
             try:
@@ -50,10 +51,15 @@ class _Run:
     """The generation of all parts, and how far it has come."""
 
     def __init__(
-        self, request: GenerateRequest, model: LoadedModel, results: ResultLines, bad: BadLines
+        self,
+        request: GenerateRequest,
+        model: LoadedModel,
+        options: GenerationOptions,
+        results: ResultLines,
+        bad: BadLines,
     ) -> None:
         self._request, self._model, self._results, self._bad = request, model, results, bad
-        self._options = generation_options(request, model)
+        self._options = options
         size = request.batch.batch_size
         self._size = DEFAULT_BATCH_SIZE if size is None else size
         self._read = self._known = self._done = 0

@@ -8,14 +8,18 @@ from collections.abc import Mapping
 from gptrs.runtime.generation.model_settings import configured_sampling
 from gptrs.runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.load import LoadedModel, load_model
 from gptrs_cli.generate.forms import asked_form
 from gptrs_cli.generate.options import SamplingOptions
 from gptrs_cli.generate.request import GenerateRequest
+from gptrs_cli.options.settings import Settings
 
 
-def generation_options(request: GenerateRequest, model: LoadedModel) -> GenerationOptions:
-    """Return the options of generations, with the sampling that suits `model`."""
+def generation_options(
+    request: GenerateRequest, model: LoadedModel, settings: Settings
+) -> GenerationOptions:
+    """Return the options of generations, with the sampling that suits `model`, and its draft."""
+    draft = request.guessing.draft
     chunk = request.context.prefill_chunk
     form = asked_form(request.form)
     return GenerationOptions(
@@ -34,6 +38,8 @@ def generation_options(request: GenerateRequest, model: LoadedModel) -> Generati
         cache_dtype=request.context.cache_dtype,
         prompt_cache=request.context.prompt_cache,
         form=None if form is None else form.of(model),
+        prompt_lookup=request.guessing.prompt_lookup,
+        draft=None if draft is None else load_model(draft, settings.backend, settings.threads),
     )
 
 

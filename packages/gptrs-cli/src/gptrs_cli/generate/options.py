@@ -271,6 +271,30 @@ class OutputOptions:
 
 
 @dataclass(frozen=True)
+class GuessOptions:
+    """What guesses tokens ahead; the text is the same without it."""
+
+    title: ClassVar[str] = "Guessing ahead: the same text, sooner"
+    further: ClassVar[bool] = True
+
+    prompt_lookup: Annotated[
+        bool,
+        option(
+            "--prompt-lookup",
+            "Guess that the text goes on as it did before where its last words stood already.",
+        ),
+    ] = False
+    draft: Annotated[
+        Path | None,
+        option(
+            "--draft",
+            "Have a smaller model with the same tokenizer guess.",
+            metavar="MODEL",
+        ),
+    ] = None
+
+
+@dataclass(frozen=True)
 class ContextOptions:
     """The memory of a generation: the key/value cache and the cache of prompts."""
 

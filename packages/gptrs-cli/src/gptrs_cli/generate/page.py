@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 
 import typer
@@ -80,6 +81,8 @@ def result_fields(result: Generation) -> dict[str, object]:
     }
     if result.logprobs is not None:
         fields["logprobs"] = [scores.as_json() for scores in result.logprobs]
+    if result.guesses is not None:
+        fields["guesses"] = dataclasses.asdict(result.guesses)
     return fields
 
 
@@ -105,6 +108,8 @@ def figures(result: Generation, model: LoadedModel) -> str:
     decoded = f"{counted(len(result.token_ids), 'new token')}"
     if timings.decode_tokens_per_s is not None:
         decoded += f" at {timings.decode_tokens_per_s:.0f} tok/s"
+    if result.guesses is not None and result.guesses.proposed:
+        decoded += f", {result.guesses.accepted} of {result.guesses.proposed} guessed ones right"
     rounded = "" if model.precision == "f32" else f" in {model.precision}"
     parts += [
         decoded,

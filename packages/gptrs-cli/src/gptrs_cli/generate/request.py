@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 
 import typer
@@ -13,6 +14,7 @@ from gptrs_cli.generate.options import (
     BatchOptions,
     ContextOptions,
     FormOptions,
+    GuessOptions,
     LimitOptions,
     OutputOptions,
     PromptOptions,
@@ -34,6 +36,7 @@ class GenerateRequest:
     output: OutputOptions
     context: ContextOptions
     form: FormOptions
+    guessing: GuessOptions = field(default_factory=GuessOptions)
 
     def check(self, context: typer.Context, *, as_json: bool) -> None:
         """Raise UsageError for options that exclude each other, before anything is loaded."""
@@ -46,6 +49,8 @@ class GenerateRequest:
         if len(self.form.given) > 1:
             one, other, *_ = self.form.given
             _refuse(f"`{one}` and `{other}` exclude each other", "a text has one form")
+        if self.context.no_cache and (self.guessing.prompt_lookup or self.guessing.draft):
+            _refuse("guessing ahead needs a cache", "leave out --no-cache")
         count = self.output.num_return
         if count < 1:
             _refuse(f"`--num-return` must be at least 1, got {count}", "leave it out for 1")

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gptrs.quoting import quoted
 from gptrs.runtime.generation.batch import Several
 from gptrs.runtime.generation.chat_session import chat_prompt, conversation
-from gptrs.runtime.generation.generate import Generation, TextStream, stream
+from gptrs.runtime.generation.generate import Generation, GenerationOptions, TextStream, stream
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.observe.profile import Profile
 from gptrs_cli.generate.batch import run_prompts
@@ -44,7 +44,8 @@ def _run(request: GenerateRequest, settings: Settings, profile: Profile | None) 
     )
     with Waiting(f"loading {model_shown(request.model)}") as waiting:
         model = loaded_model(request.model, settings)
-        work = _Work(request, model, prompt, waiting)
+        options = generation_options(request, model, settings)
+        work = _Work(request, model, prompt, waiting, options)
         waiting.now("reading the prompt")
         with compilation_shown(model.backend, waiting):
             several = request.output.num_return > 1
@@ -59,14 +60,18 @@ class _Work:
     """One prompt for a loaded model; the constructor checks everything."""
 
     def __init__(
-        self, request: GenerateRequest, model: LoadedModel, prompt: Prompt, waiting: Waiting
+        self,
+        request: GenerateRequest,
+        model: LoadedModel,
+        prompt: Prompt,
+        waiting: Waiting,
+        options: GenerationOptions,
     ) -> None:
         self._request = request
         self._model = model
         self._prompt = prompt
         self._waiting = waiting
         self._text, content = _content(request, model, prompt)
-        options = generation_options(request, model)
         self._several: Several | None = None
         self._stream: TextStream | None = None
         if request.output.num_return > 1:

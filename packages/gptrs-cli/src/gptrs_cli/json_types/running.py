@@ -25,6 +25,13 @@ class TokenLogprob(TypedDict):
     top: list[TopToken]
 
 
+class GuessCounts(TypedDict):
+    """Tokens that were guessed ahead, and how many of them came true."""
+
+    proposed: int
+    accepted: int
+
+
 class GeneratedText(TypedDict):
     """A text that was generated."""
 
@@ -33,6 +40,8 @@ class GeneratedText(TypedDict):
     finish_reason: Reason
     logprobs: NotRequired[list[TokenLogprob]]
     """With `--logprobs`: one of each token."""
+    guesses: NotRequired[GuessCounts]
+    """With `--prompt-lookup` or `--draft`."""
 
 
 class GenerationTimings(TypedDict):

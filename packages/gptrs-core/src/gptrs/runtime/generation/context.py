@@ -40,6 +40,8 @@ class Context:
         self._limit = limit
         self.tokens = list(tokens)
         self.moved = False
+        self.shifts = 0
+        """How often positions became other ones."""
         self._fit()
 
     def append(self, token: int) -> None:
@@ -51,3 +53,4 @@ class Context:
         if self._limit.shift and len(self.tokens) > self._limit.size:
             self.tokens = self._limit.shortened(self.tokens)
             self.moved = True
+            self.shifts += 1

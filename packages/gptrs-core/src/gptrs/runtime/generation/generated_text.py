@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from gptrs.runtime.generation.context import Context
+from gptrs.runtime.generation.guessing.guesser import TextGuesses
 from gptrs.runtime.generation.logits_processors import ProcessorChain
 from gptrs.runtime.generation.options import FinishReason, Generation, Timings
 from gptrs.runtime.generation.sampling import Sampler
@@ -20,7 +21,7 @@ class GeneratedText:
 
     `context` has the tokens that the model sees, `most_positions` at a time. `ends` are the tokens
     that end the text, part of it where `shows_end`. `logprobs` is how many likeliest tokens are
-    scored with each, None for none.
+    scored with each, None for none. `guesses` is how the text is guessed ahead, None if it is not.
     """
 
     def __init__(
@@ -38,12 +39,14 @@ class GeneratedText:
         stops: Sequence[str],
         logprobs: int | None,
         load_seconds: float,
+        guesses: TextGuesses | None = None,
     ) -> None:
         self.prompt = tuple(prompt)
         self.context = context
         self.most_positions = most_positions
         self.tokens: list[int] = []
         self.reason: FinishReason = "interrupted"
+        self.guesses = guesses
         self.found = 0
         """How many tokens of the prompt were in the cache already."""
         self._max_tokens = max_tokens
@@ -65,6 +68,13 @@ class GeneratedText:
     def ended(self) -> bool:
         """Whether the text is complete."""
         return self.reason != "interrupted"
+
+    @property
+    def room(self) -> int:
+        """How many tokens may follow the next one, in the context as it is."""
+        return min(
+            self.most_positions - len(self.context.tokens), self._max_tokens - len(self.tokens) - 1
+        )
 
     def start(self, found: int = 0) -> None:
         """Start the clock of the timings, unless it runs; the cache had `found` tokens before."""
@@ -100,6 +110,7 @@ class GeneratedText:
             self.reason,
             self._timings(),
             None if self._logprobs is None else tuple(self._scores),
+            None if self.guesses is None else self.guesses.counts,
         )
 
     def _piece(self, token: int) -> str:

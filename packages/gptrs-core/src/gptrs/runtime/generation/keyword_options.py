@@ -48,6 +48,8 @@ class OptionFields(SamplingFields, total=False):
     prompt_cache: str | os.PathLike[str] | None
     logits_processors: Sequence[LogitsProcessor]
     form: ProcessorMaker | None
+    prompt_lookup: bool
+    draft: LoadedModel | None
 
 
 _SAMPLING = frozenset(SamplingFields.__annotations__)
@@ -56,6 +58,8 @@ _NAMES_ELSEWHERE: Mapping[str, str] = {
     "max_new_tokens": "max_tokens",
     "max_length": "max_tokens",
     "n_predict": "max_tokens",
+    "prompt_lookup_num_tokens": "prompt_lookup",
+    "assistant_model": "draft",
     "stop_strings": "stop",
     "temp": "temperature",
 }

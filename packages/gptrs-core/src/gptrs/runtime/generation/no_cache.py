@@ -10,7 +10,8 @@ import numpy as np
 
 from gptrs.nn.pages.page_pool import TextPages
 from gptrs.plugins.capabilities import CausalLM
-from gptrs.runtime.generation.text_cache import Rows
+from gptrs.runtime.generation.guessing.step_times import StepTimes
+from gptrs.runtime.generation.text_cache import Row
 
 
 class NoCache:
@@ -21,6 +22,7 @@ class NoCache:
     def __init__(self, lm: CausalLM) -> None:
         self._lm = lm
         self._lock = threading.RLock()
+        self.times = StepTimes()
 
     def exclusive(self) -> AbstractContextManager[object]:
         """Scope in which no other thread runs the texts of a scheduler."""
@@ -33,10 +35,16 @@ class NoCache:
         """Return a text without pages."""
         return TextPages((), [], [])
 
-    def run(self, rows: Rows) -> np.ndarray:
+    def run(self, rows: Sequence[Row]) -> np.ndarray:
         """Run the model on each text by itself."""
-        texts = (np.array([tokens], np.int64) for _, tokens in rows)
-        return np.stack([self._lm.forward(text)[0, -1] for text in texts])
+        return np.concatenate([self._logits(row) for row in rows])
+
+    def _logits(self, row: Row) -> np.ndarray:
+        tokens = np.array([[*row.tokens, *row.guess]], np.int64)
+        return self._lm.forward(tokens)[0, -1 - len(row.guess) :]
+
+    def keep(self, text: TextPages, tokens: Sequence[int]) -> None:
+        """Nothing is kept: the next step reads them anew."""
 
     def fork(self, text: TextPages) -> TextPages:
         """Return a text without pages."""

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
+from gptrs.runtime.generation.guessing.counts import GuessCounts
 from gptrs.runtime.generation.logits_processors import LogitsProcessor, ProcessorMaker
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.token_scores import TokenScores
+
+if TYPE_CHECKING:
+    from gptrs.runtime.load import LoadedModel
 
 DEFAULT_MAX_TOKENS: Final = 128
 PREFILL_CHUNK: Final = 256
@@ -33,7 +37,8 @@ class Generation:
     """The outcome: `text` ends before a stop string, `token_ids` include the token that ended it.
 
     `finish_reason` is "eos", "stop" or "length"; "interrupted" while tokens are still to come.
-    `logprobs` are there where they were asked for, one for each of `token_ids`.
+    `logprobs` are there where they were asked for, one for each of `token_ids`; `guesses` where
+    tokens were to be guessed ahead.
     """
 
     text: str
@@ -42,6 +47,7 @@ class Generation:
     finish_reason: FinishReason
     timings: Timings
     logprobs: tuple[TokenScores, ...] | None = None
+    guesses: GuessCounts | None = None
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,10 @@ class GenerationOptions:
     `logits_processors` run in this order after the built-in ones; see `LogitsProcessor`. Each is
     called for every token of every text. `form`, a `Grammar` for example, makes one for each text,
     which comes last.
+
+    `prompt_lookup` guesses tokens ahead where the text repeats what it had before, `draft` has a
+    smaller model of the same tokenizer guess them. What comes true saves steps; each token is
+    chosen as it is without guesses.
     """
 
     max_tokens: int | None = None
@@ -85,6 +95,8 @@ class GenerationOptions:
     prompt_cache: str | os.PathLike[str] | None = None
     logits_processors: Sequence[LogitsProcessor] = ()
     form: ProcessorMaker | None = None
+    prompt_lookup: bool = False
+    draft: LoadedModel | None = None
 
     def __post_init__(self) -> None:
         if any(not stop for stop in self.stop):
@@ -101,6 +113,8 @@ class GenerationOptions:
             )
         if self.prompt_cache is not None and not self.use_cache:
             raise UsageError("a prompt cache needs a cache", hint="leave out --no-cache")
+        if (self.prompt_lookup or self.draft is not None) and not self.use_cache:
+            raise UsageError("guessing ahead needs a cache", hint="leave out --no-cache")
 
 
 def _require(what: str, value: int | None, minimum: int) -> None:

@@ -20,8 +20,9 @@ from gptrs.nn.pages.page_pool import PageCopy, PagePool, TextPages
 from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep, ragged_step
 from gptrs.plugins.capabilities import CausalLM
 from gptrs.runtime.generation.cache_budget import group_layouts
+from gptrs.runtime.generation.guessing.step_times import StepTimes
 from gptrs.runtime.generation.step_shapes import StepShapes
-from gptrs.runtime.generation.text_cache import Rows
+from gptrs.runtime.generation.text_cache import Row
 from gptrs.runtime.load import LoadedModel
 
 
@@ -48,6 +49,7 @@ class PagedCache:
         self._expect()
         self._lm = lm
         self._shapes = StepShapes(backend)
+        self.times = StepTimes()
         self.pool = self._new_pool()
         self._lock = threading.RLock()
         _every_cache.add(self)
@@ -70,15 +72,21 @@ class PagedCache:
             self._copy(copies)
         return text
 
-    def run(self, rows: Rows) -> np.ndarray:
-        """Append tokens to texts; return the logits f32 [B, V] after the last one of each."""
+    def run(self, rows: Sequence[Row]) -> np.ndarray:
+        """Append tokens to texts; return logits f32 [R, V] after them and each guessed token."""
         with self._lock:
             return self._run(rows)
 
-    def _run(self, rows: Rows) -> np.ndarray:
+    def keep(self, text: TextPages, tokens: Sequence[int]) -> None:
+        """Append the first tokens of a guess that the last step of the text has read."""
+        if tokens:
+            with self._consistent():
+                self.pool.commit(text, tokens)
+
+    def _run(self, rows: Sequence[Row]) -> np.ndarray:
         with self._consistent():
-            for text, tokens in rows:
-                self._copy(self.pool.extend(text, len(tokens)))
+            for text, tokens, guess, after in rows:
+                self._copy(self.pool.extend(text, len(tokens) + after + len(guess)))
             step = self._shapes.padded(_step(rows))
         try:
             self._resize()
@@ -88,9 +96,9 @@ class PagedCache:
                 self._reset()
             raise
         with self._consistent():
-            for text, tokens in rows:
-                self.pool.commit(text, tokens)
-        return logits[: len(rows)]
+            for row in rows:
+                self.pool.commit(row.text, row.tokens)
+        return logits[: sum(bool(row.tokens) + len(row.guess) for row in rows)]
 
     def fork(self, text: TextPages) -> TextPages | None:
         """Return another text with the same pages."""
@@ -218,12 +226,25 @@ def paged_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCa
     return known[1]
 
 
-def _step(rows: Rows) -> RaggedStep:
-    groups = range(len(rows[0][0].tables))
+def _step(rows: Sequence[Row]) -> RaggedStep:
+    """Return the step of some rows: each guessed token is a text of its own on the same pages.
+
+    A step writes all keys and values of a layer before it reads any, so that the token sees those
+    before it; and its logits are those of a step that has it alone, whatever is guessed.
+    """
+    parts: list[tuple[TextPages, Sequence[int], int]] = []
+    for text, tokens, guess, after in rows:
+        if tokens:
+            parts.append((text, tokens, text.length))
+        first = text.length + len(tokens) + after
+        parts += [(text, (token,), first + place) for place, token in enumerate(guess)]
     return ragged_step(
-        [np.array(tokens, np.int64) for _, tokens in rows],
-        [text.length for text, _ in rows],
-        [_tables([text.tables[number] for text, _ in rows]) for number in groups],
+        [np.array(tokens, np.int64) for _, tokens, _ in parts],
+        [start for _, _, start in parts],
+        [
+            _tables([text.tables[number] for text, _, _ in parts])
+            for number in range(len(rows[0].text.tables))
+        ],
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from functools import cached_property
 from typing import Final
@@ -90,6 +91,13 @@ class Sampler:
         key = (self._stream,) if self._stream else ()
         seeds = np.random.SeedSequence(self._sampling.seed, spawn_key=key)
         return np.random.Generator(np.random.PCG64(seeds))
+
+    def ahead(self) -> Sampler:
+        """Return a sampler that draws what this one will draw, and leaves it as it is."""
+        made = Sampler(self._sampling, self._stream)
+        if not self._sampling.greedy:
+            made.__dict__["_random"] = copy.deepcopy(self._random)
+        return made
 
     def choose(self, logits: np.ndarray) -> int:
         """Return the next token for processed logits f32 [V]; of equal ones the smallest.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 from bisect import insort
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -16,7 +17,8 @@ from gptrs.nn.pages.prefix_index import shared_tokens
 from gptrs.nn.ragged_step import PAGE_SIZE
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.generated_text import GeneratedText
-from gptrs.runtime.generation.text_cache import TextCache
+from gptrs.runtime.generation.guessing.guesser import Candidate, Guess, Guesser
+from gptrs.runtime.generation.text_cache import Row, TextCache
 from gptrs.spans import span
 
 WhenRead = Callable[[TextPages], None]
@@ -44,13 +46,29 @@ class _Work:
         return self.text.context.tokens[self.pages.length :]
 
 
+@dataclass(eq=False)
+class _Read:
+    """The next tokens of a text, whether they are its last ones, and what may come after them."""
+
+    work: _Work
+    tokens: list[int]
+    is_last: bool
+    guess: Guess | None = None
+
+    @property
+    def guessed(self) -> Sequence[int]:
+        """The tokens of the guess."""
+        return () if self.guess is None else self.guess.tokens
+
+
 class Scheduler:
     """Generates texts until each has ended; `step` runs the model once.
 
-    A step appends one token to each text whose prompt has been read, and reads up to `chunk` tokens
-    of prompts. Together they are no more than `chunk`, while fewer texts than that run. At most
-    `most_texts` run at once, as long as `cache` has room for them; the others wait, those of higher
-    priority and then those that were added first before the others. Of prompts the first one gets
+    A step appends one token, or more where they were guessed, to each text whose prompt has been
+    read, and reads up to `chunk` tokens of prompts. Together they are no more than `chunk`, while
+    fewer texts than that run. At most `most_texts` run at once, as long as `cache` has room for
+    them; the others wait, those of higher priority and then those that were added first before the
+    others. Of prompts the first one gets
     half of the room at least, and the shortest of the others what is left: a short one need not
     wait until a long one has been read. The outcome of a text does not depend on others.
 
@@ -68,6 +86,7 @@ class Scheduler:
         when_failed: WhenFailed | None = None,
     ) -> None:
         self._cache = cache
+        self._guesser = Guesser(cache.times)
         self._chunk = chunk
         self._most_texts = most_texts
         self._when_failed = when_failed
@@ -147,11 +166,42 @@ class Scheduler:
         self._admit()
         rows = self._rows()
         if rows:
-            logits = self._cache.run([(work.pages, tokens) for work, tokens, _ in rows])
-            for (work, _, is_read), scores in zip(rows, logits, strict=True):
-                if is_read:
-                    self._continue(work, scores)
+            self._run(rows)
             self._settle()
+
+    def _run(self, reads: Sequence[_Read]) -> None:
+        """Run the model on the next tokens of texts, and on what may come after them."""
+        self._guess(reads)
+        started = time.perf_counter()
+        logits = self._cache.run([Row(r.work.pages, r.tokens, r.guessed) for r in reads])
+        if all(len(read.tokens) == 1 for read in reads):
+            self._guesser.record(len(logits), time.perf_counter() - started)
+        first = 0
+        for read in reads:
+            scores = logits[first : first + 1 + len(read.guessed)]
+            first += len(scores)
+            if read.is_last:
+                accepted = self._continue(read.work, scores, read.guessed)
+                guesses = read.work.text.guesses
+                if guesses is not None and read.guess is not None:
+                    rows = len(reads), len(logits)
+                    self._guesser.told(guesses, read.guess, accepted, rows)
+
+    def _guess(self, reads: Sequence[_Read]) -> None:
+        """Guess what comes after the next tokens of texts, where they are to be guessed."""
+        growing: list[_Read] = []
+        asked: list[Candidate] = []
+        for read in reads:
+            text = read.work.text
+            if text.guesses is not None and text.tokens and read.is_last and len(read.tokens) == 1:
+                text.guesses.read(text.tokens)
+                growing.append(read)
+                asked.append(Candidate(text.guesses, len(text.tokens), text.room))
+        if asked:
+            room = self._chunk - sum(len(read.tokens) for read in reads)
+            guesses = self._guesser.guess(asked, len(reads), room)
+            for read, guess in zip(growing, guesses, strict=True):
+                read.guess = guess
 
     def _take_in(self) -> None:
         while self._added:
@@ -196,21 +246,24 @@ class Scheduler:
                     return True
         return False
 
-    def _rows(self) -> list[tuple[_Work, list[int], bool]]:
-        """Return the tokens of the next step, and whether they are the last of their texts."""
+    def _rows(self) -> list[_Read]:
+        """Return the tokens of the next step."""
         unread = {work: work.unread for work in self._running}
         reading = [w for w in self._running if self._cache.chunked and len(unread[w]) > 1]
         room = self._chunk - sum(bool(tokens) for tokens in unread.values()) + len(reading)
         shares = _shares({work: len(unread[work]) for work in reading}, max(1, room))
-        rows: list[tuple[_Work, list[int], bool]] = []
+        rows: list[_Read] = []
         for work, tokens in unread.items():
             taken = tokens[: shares.get(work, len(tokens))]
             if taken:
-                rows.append((work, taken, len(taken) == len(tokens)))
+                rows.append(_Read(work, taken, len(taken) == len(tokens)))
         return rows
 
-    def _continue(self, work: _Work, logits: np.ndarray) -> None:
-        """Choose the next token of a text, and of its copies after the prompt."""
+    def _continue(self, work: _Work, logits: np.ndarray, guess: Sequence[int]) -> int:
+        """Choose the next token of a text, and of its copies after the prompt.
+
+        Return how many tokens of the guess came true: there are logits after each of them.
+        """
         if work.when_read is not None:
             work.when_read(work.pages)
             work.when_read = None
@@ -223,18 +276,34 @@ class Scheduler:
             copy.pages = pages
             copy.text.start()
             self._running.append(copy)
-            self._grow(copy, logits)
-        self._grow(work, logits)
+            self._grow(copy, logits, ())
+        accepted = self._grow(work, logits, guess)
+        self._cache.keep(work.pages, guess[:accepted])
+        return accepted
 
-    def _grow(self, work: _Work, logits: np.ndarray) -> None:
+    def _grow(self, work: _Work, logits: np.ndarray, guess: Sequence[int]) -> int:
+        """Choose tokens as long as they are those of the guess, and one more; return how many."""
+        pieces: list[str] = []
+        accepted = 0
         try:
             with span("choose token"):
-                self._grown.append((work.text, work.text.append(logits)))
+                pieces.append(work.text.append(logits[0]))
+                while accepted < len(guess) and work.text.tokens[-1] == guess[accepted]:
+                    accepted += 1
+                    if work.text.ended:
+                        break
+                    pieces.append(work.text.append(logits[accepted]))
         except Exception as error:
-            if self._when_failed is None:
+            if pieces:  # those who read them get them first: the next step raises it again
+                pass
+            elif self._when_failed is None:
                 raise
-            self._end(work)
-            self._failed.append((work.text, error))
+            else:
+                self._end(work)
+                self._failed.append((work.text, error))
+        if pieces:
+            self._grown.append((work.text, "".join(pieces)))
+        return accepted
 
     def _settle(self) -> None:
         """Let go of texts that ended, and bring back those whose pages are not as they should be.
@@ -267,6 +336,8 @@ class Scheduler:
     def _end(self, work: _Work) -> None:
         self._running.remove(work)
         self._cache.release(work.pages)
+        if work.text.guesses is not None:
+            work.text.guesses.close()
 
 
 def _place(work: _Work) -> tuple[int, int]:

@@ -10,6 +10,9 @@ from gptrs.plugins.capabilities import CausalLM
 from gptrs.runtime.generation.cache_budget import cache_budget, cache_dtype
 from gptrs.runtime.generation.context import Context, ContextLimit
 from gptrs.runtime.generation.generated_text import GeneratedText
+from gptrs.runtime.generation.guessing.draft import DraftText, draft_cache
+from gptrs.runtime.generation.guessing.guesser import TextGuesses
+from gptrs.runtime.generation.guessing.prompt_lookup import PromptLookup
 from gptrs.runtime.generation.logits_processors import ProcessorChain, built_in_processors
 from gptrs.runtime.generation.model_settings import (
     configured_max_tokens,
@@ -67,21 +70,47 @@ class GenerationSetup:
         processors = [*built_in, *self.options.logits_processors]
         if self.options.form is not None:
             processors.append(self.options.form.new_processor(len(prompt)))
+        context, sampler = Context(prompt, self._limit), Sampler(self._sampling, stream)
+        # The last token that is chosen is not read.
+        most_positions = min(self._limit.size, len(prompt) + count - 1)
         return GeneratedText(
             prompt=prompt,
-            context=Context(prompt, self._limit),
-            # The last token that is chosen is not read.
-            most_positions=min(self._limit.size, len(prompt) + count - 1),
+            context=context,
+            most_positions=most_positions,
             max_tokens=count,
             ends=self._ends,
             shows_end=self.options.special,
-            sampler=Sampler(self._sampling, stream),
+            sampler=sampler,
             processors=ProcessorChain(processors, prompt),
             decode=self._decode(),
             stops=self._stops,
             logprobs=self.options.logprobs,
             load_seconds=self._model.load_seconds,
+            guesses=self._guesses(context, sampler, most_positions),
         )
+
+    def _guesses(
+        self, context: Context, sampler: Sampler, most_positions: int
+    ) -> TextGuesses | None:
+        """Return how a text is guessed ahead; CacheBudgetError if it does not fit the draft."""
+        options = self.options
+        if not (options.prompt_lookup or options.draft is not None):
+            return None
+        draft = None
+        if self._draft is not None:
+            chunk = options.prefill_chunk
+            draft = DraftText(self._draft, context, sampler, most_positions, chunk)
+            self._draft.require(draft.most_positions, chunk)
+        lookup = PromptLookup(context.tokens) if options.prompt_lookup else None
+        return TextGuesses(lookup, draft, self.lm.vocab_size)
+
+    @cached_property
+    def _draft(self) -> PagedCache | None:
+        """The cache of the draft; UsageError if its tokens are not those of the model."""
+        if self.options.draft is None:
+            return None
+        dtype = cache_dtype(self.options.cache_dtype)
+        return draft_cache(self._model, self.options.draft, dtype)
 
     def token_budget(self, prompt: int, max_tokens: int | None) -> int:
         """Return how many tokens may follow `prompt` ones; ContextLengthError if they do not fit.

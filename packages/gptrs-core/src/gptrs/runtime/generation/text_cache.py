@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
 from gptrs.nn.pages.page_pool import TextPages
+from gptrs.runtime.generation.guessing.step_times import StepTimes
 
-Rows = Sequence[tuple[TextPages, Sequence[int]]]
-"""Texts of a step, each with its new tokens, one at least."""
+
+class Row(NamedTuple):
+    """A text of a step, its new tokens, and tokens that may follow them.
+
+    The text keeps `tokens`. What is computed of `guess` is there until its next step, see `keep`:
+    it begins `after` tokens that were guessed before. One of both is not empty.
+    """
+
+    text: TextPages
+    tokens: Sequence[int]
+    guess: Sequence[int] = ()
+    after: int = 0
 
 
 class TextCache(Protocol):
@@ -36,8 +47,20 @@ class TextCache(Protocol):
         """
         ...
 
-    def run(self, rows: Rows) -> np.ndarray:
-        """Append tokens to texts; return the logits f32 [B, V] after the last one of each."""
+    @property
+    def times(self) -> StepTimes:
+        """How long steps take, as whoever runs them has measured."""
+        ...
+
+    def run(self, rows: Sequence[Row]) -> np.ndarray:
+        """Append tokens to texts; return logits f32 [R, V] after the last one of each.
+
+        Those after each guessed token of a text follow.
+        """
+        ...
+
+    def keep(self, text: TextPages, tokens: Sequence[int]) -> None:
+        """Append tokens that the last step of the text had as the first of its guess."""
         ...
 
     def fork(self, text: TextPages) -> TextPages | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import time
 import weakref
@@ -11,6 +12,7 @@ from typing import Final, Unpack
 from gptrs.errors import EngineBusyError, EngineClosedError, UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import did_you_mean, listed, quoted
+from gptrs.runtime.generation.guessing.draft import require_same_tokens
 from gptrs.runtime.generation.keyword_options import OptionFields, generation_options
 from gptrs.runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs.runtime.generation.setup import GenerationSetup
@@ -48,6 +50,7 @@ class Engine:
     model are written at once, and fewer where the key/value cache has no room; other requests wait
     in the order in which they came, those of higher priority before. No more than `most_requests`
     may wait and run. The models share `cache_budget`, `cache_dtype` is as in `GenerationOptions`.
+    `prompt_lookup` has all answers guessed ahead, `drafts` those of models by name.
 
     `close`, or leaving a `with` block, cancels what has not ended; `drain` waits for it.
     """
@@ -61,6 +64,8 @@ class Engine:
         most_requests: int = MOST_REQUESTS,
         cache_budget: int | str | None = None,
         cache_dtype: str | None = None,
+        prompt_lookup: bool = False,
+        drafts: Mapping[str, LoadedModel] | None = None,
     ) -> None:
         named = models if isinstance(models, Mapping) else {models.name: models}
         _require_limits(named, token_budget, most_running, most_requests)
@@ -77,6 +82,8 @@ class Engine:
             for (name, model), budget in zip(named.items(), budgets, strict=True)
         }
         self._most_requests = most_requests
+        self._prompt_lookup = prompt_lookup
+        self._drafts = _checked_drafts(named, drafts or {})
         self._requests: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._accepting = True
         self._process = os.getpid()
@@ -124,6 +131,7 @@ class Engine:
         self._require_open()
         chosen = generation_options(lane.model, options, fields)
         _require_own(chosen)
+        chosen = self._guessed(lane, chosen)
         stream = self._stream(lane, lane.model.prompt_tokens(prompt), chosen, answers)
         self._requests.add(stream)
         self._loop.call(lambda: _begin(lane, stream, priority))
@@ -131,6 +139,17 @@ class Engine:
             stream.end(EngineClosedError("the engine ended"))
             stream.wake()
         return stream
+
+    def _guessed(self, lane: Lane, options: GenerationOptions) -> GenerationOptions:
+        """Return the options of a request with what the engine guesses ahead by."""
+        draft = self._drafts.get(lane.name)
+        if draft is None and not self._prompt_lookup:
+            return options
+        return dataclasses.replace(
+            options,
+            prompt_lookup=options.prompt_lookup or self._prompt_lookup,
+            draft=draft if options.draft is None else options.draft,
+        )
 
     def state(self) -> EngineState:
         """Return what the engine does at the moment."""
@@ -213,6 +232,20 @@ def _begin(lane: Lane, stream: AnswerStream, priority: int) -> None:
         lane.add(stream, priority)
     except Exception as error:
         lane.end(stream, error)
+
+
+def _checked_drafts(
+    models: Mapping[str, LoadedModel], drafts: Mapping[str, LoadedModel]
+) -> dict[str, LoadedModel]:
+    """Return drafts by the names of their models; UsageError for one that does not suit."""
+    for name, draft in drafts.items():
+        if name not in models:
+            raise UsageError(
+                f"a draft is given for {quoted(name)}, which is no model of the engine",
+                hint=f"there are {listed(list(models), 8)}",
+            )
+        require_same_tokens(models[name], draft)
+    return dict(drafts)
 
 
 def _require_limits(

@@ -81,6 +81,10 @@ class TextTokenizer:
     def __repr__(self) -> str:
         return f"<TextTokenizer of {self._name}: {self.size} tokens>"
 
+    def vocabulary(self) -> dict[str, int]:
+        """Return the number of each token, added ones included."""
+        return self._tokenizer.get_vocab(with_added_tokens=True)
+
     def encode(self, text: str, *, special: bool = True) -> list[int]:
         """Return the tokens of `text`, with the special tokens that the file adds around it.
 
