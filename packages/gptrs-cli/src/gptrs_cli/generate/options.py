@@ -45,7 +45,7 @@ class PromptOptions:
         bool,
         option(
             "--chat",
-            "Send the prompt as a message, by the model's chat template.",
+            "Send the prompt as a message, by the chat template.",
         ),
     ] = False
     system: Annotated[
@@ -252,8 +252,7 @@ class OutputOptions:
         int | None,
         option(
             "--logprobs",
-            "With --json: log-probabilities of each token and of the N likeliest, by the model's"
-            " own logits.",
+            "With --json: log-probabilities, also of the N likeliest.",
             metavar="N",
         ),
     ] = None
