@@ -15,10 +15,10 @@ from gptrs.runtime.generation.generate import generate
 from gptrs.runtime.generation.guessing import guesser as guesser_module
 from gptrs.runtime.generation.guessing.odds import Balance, Odds, best_length
 from gptrs.runtime.generation.guessing.prompt_lookup import PromptLookup
-from gptrs.runtime.generation.guessing.step_times import StepTimes
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.setup import GenerationSetup
+from gptrs.runtime.generation.step_times import StepTimes
 from gptrs.runtime.load import load_model
 from gptrs.runtime.serving.engine import Engine
 from runtime.generation.fake_lm import VOCABULARY, FakeLM, FakeModel

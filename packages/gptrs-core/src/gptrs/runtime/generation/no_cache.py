@@ -10,7 +10,7 @@ import numpy as np
 
 from gptrs.nn.pages.page_pool import TextPages
 from gptrs.plugins.capabilities import CausalLM
-from gptrs.runtime.generation.guessing.step_times import StepTimes
+from gptrs.runtime.generation.step_times import StepTimes
 from gptrs.runtime.generation.text_cache import Row
 
 

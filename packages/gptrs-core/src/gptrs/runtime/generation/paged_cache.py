@@ -20,8 +20,8 @@ from gptrs.nn.pages.page_pool import PageCopy, PagePool, TextPages
 from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep, ragged_step
 from gptrs.plugins.capabilities import CausalLM
 from gptrs.runtime.generation.cache_budget import group_layouts
-from gptrs.runtime.generation.guessing.step_times import StepTimes
 from gptrs.runtime.generation.step_shapes import StepShapes
+from gptrs.runtime.generation.step_times import StepTimes
 from gptrs.runtime.generation.text_cache import Row
 from gptrs.runtime.load import LoadedModel
 

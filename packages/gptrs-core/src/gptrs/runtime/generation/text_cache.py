@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from gptrs.nn.pages.page_pool import TextPages
-from gptrs.runtime.generation.guessing.step_times import StepTimes
+from gptrs.runtime.generation.step_times import StepTimes
 
 
 class Row(NamedTuple):

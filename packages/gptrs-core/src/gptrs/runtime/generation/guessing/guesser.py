@@ -9,7 +9,7 @@ from gptrs.runtime.generation.guessing.counts import GuessCounts
 from gptrs.runtime.generation.guessing.draft import DraftText, Wish, drafted
 from gptrs.runtime.generation.guessing.odds import Balance, Odds, best_length
 from gptrs.runtime.generation.guessing.prompt_lookup import MOST_GUESSED, Match, PromptLookup
-from gptrs.runtime.generation.guessing.step_times import StepTimes
+from gptrs.runtime.generation.step_times import StepTimes
 from gptrs.spans import span
 
 
