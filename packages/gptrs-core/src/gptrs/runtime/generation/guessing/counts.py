@@ -1,4 +1,4 @@
-"""What became of the guesses of one text."""
+"""Counts of guessed tokens."""
 
 from __future__ import annotations
 

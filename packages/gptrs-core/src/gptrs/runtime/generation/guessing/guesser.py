@@ -1,4 +1,4 @@
-"""The guesses of a step: which texts get one, of which length, and what has become of it."""
+"""The guesses of a step: texts that get one, how long it is, and whether it came true."""
 
 from __future__ import annotations
 

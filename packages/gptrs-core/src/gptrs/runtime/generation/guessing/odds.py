@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 _MEMORY: Final = 0.8
-"""What a guess counts after the next one of its kind."""
+"""The weight of a guess after the next one of its kind."""
 _RECOVERY: Final = 0.03
 """How far odds return to what they were at first with each token that is not guessed."""
 _SIZES: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
