@@ -271,7 +271,7 @@ class OutputOptions:
 
 @dataclass(frozen=True)
 class GuessOptions:
-    """What guesses tokens ahead; the text is the same without it."""
+    """Sources of guessed tokens; the text is the same without them."""
 
     title: ClassVar[str] = "Guessing ahead: the same text, sooner"
     further: ClassVar[bool] = True
