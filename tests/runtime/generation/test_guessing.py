@@ -210,14 +210,15 @@ def test_an_engine_guesses(any_length):
 
 def test_guesses_that_lose_end():
     """A model whose draft is always wrong: the time lost is a small share."""
-    model, draft = fake_model(lm=RepeatingLM), fake_model(lm=FakeLM)
-    model.lm.slow_s = 0.0005
+    model, draft = fake_model(), fake_model(lm=FakeLM)
+    lm = RepeatingLM()
+    lm.slow_s = 0.0005
+    model.lm = lm
     options = GenerationOptions(
         sampling=Sampling(0), draft=draft, prompt_lookup=True, ignore_eos=True
     )
     setup = GenerationSetup(model, options)
     text = setup.new_text([1, 2, 3], 150)
-    rows = [0]
     finished(setup.new_scheduler(), [text])
     rows = [len(step.tokens) for step in model.lm.steps[1:]]
     plain = 5 * len(text.tokens)
