@@ -107,6 +107,7 @@ TRIALS = (
         (
             gptrs("serve --help", 0, "--api-key-file"),
             gptrs("serve --host 203.0.113.1", 2, "cannot be listened on"),
+            script("serves"),
         ),
         ("gptrs-backend-numba", "gptrs-conformance", "openai"),
     ),
