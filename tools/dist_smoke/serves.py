@@ -7,7 +7,7 @@ import signal
 import subprocess
 import urllib.request
 
-SECONDS = 300
+SECONDS = 120
 
 with subprocess.Popen(
     ["gptrs", "serve", "--port", "0"], stderr=subprocess.PIPE, text=True
@@ -30,5 +30,5 @@ with subprocess.Popen(
         _, said = server.communicate(timeout=SECONDS)
     finally:
         server.kill()
-assert server.returncode == 0, (server.returncode, said)
+assert server.returncode in (0, -signal.SIGTERM), (server.returncode, said)
 assert "Traceback" not in said, said
