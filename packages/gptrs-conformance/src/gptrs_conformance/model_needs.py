@@ -151,7 +151,7 @@ def _programs_of(name: str) -> list[Program]:
 
 def _use(model: LoadedModel) -> None:
     """Run what users run: some tokens, an image, a text."""
-    if "causal_lm" in model.capabilities:
+    if not model.capabilities.isdisjoint(("causal_lm", "seq2seq")):
         generate(model, _PROMPT, max_tokens=2, ignore_eos=True)
     elif "image_classifier" in model.capabilities:
         channels = model.image_classifier().channels

@@ -25,11 +25,11 @@ names are imported on first use, so that the module an entry point names stays l
   `MachineProbe`.
 - For models: `Tensor`, `tensor`, `jit`, `register_pytree`, `Module`, `Params`, `ConfigFields`,
   and the modules `nn` and `functionals`. `nn` has layers, activations, rope settings, the paged
-  key/value cache and the base classes: `CausalLMModule`, `ImageClassifierModule`,
+  key/value cache and the base classes: `CausalLMModule`, `ImageClassifierModule`, `Seq2SeqModule`,
   `TextEncoderModule` with `TextClassifierModule`, `TokenClassifierModule` and `MaskedLMModule`,
   `CacheSpec`, `LayerCache`, `PageBuffers`, `RaggedStep`. The protocols of capabilities: `CausalLM`,
   `ImageClassifier`, `TextEmbedder`, `TextClassifier`, `TokenClassifier`, `MaskedLM`,
-  `HiddenStates`.
+  `Seq2SeqLM`, `HiddenStates`.
 - For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
   `RunStart`, `RunEnd`, `KernelEvent`.
 - For functionals: `functional`, `implement`, and the module `primitives`.

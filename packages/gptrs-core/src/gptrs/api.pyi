@@ -102,6 +102,7 @@ from gptrs.nn.image_classifier import ImageClassifierModule as ImageClassifierMo
 from gptrs.nn.module import Module as Module
 from gptrs.nn.page_buffers import PageBuffers as PageBuffers
 from gptrs.nn.ragged_step import RaggedStep as RaggedStep
+from gptrs.nn.seq2seq import Seq2SeqModule as Seq2SeqModule
 from gptrs.optimizer.fusion import FoundCall as FoundCall
 from gptrs.optimizer.fusion import FusionPass as FusionPass
 from gptrs.optimizer.fusion import find_calls as find_calls
@@ -120,6 +121,7 @@ from gptrs.plugins.capabilities import CausalLM as CausalLM
 from gptrs.plugins.capabilities import HiddenStates as HiddenStates
 from gptrs.plugins.capabilities import ImageClassifier as ImageClassifier
 from gptrs.plugins.capabilities import MaskedLM as MaskedLM
+from gptrs.plugins.capabilities import Seq2SeqLM as Seq2SeqLM
 from gptrs.plugins.capabilities import TextClassifier as TextClassifier
 from gptrs.plugins.capabilities import TextEmbedder as TextEmbedder
 from gptrs.plugins.capabilities import TokenClassifier as TokenClassifier

@@ -7,6 +7,7 @@ from gptrs.nn.cache_spec import CacheGroup, CacheSpec, cache_groups
 from gptrs.nn.captured_once import captured_once
 from gptrs.nn.causal_lm import CausalLMModule
 from gptrs.nn.convolution import Conv2d
+from gptrs.nn.decoder_cache import DecoderCache, DecoderState, KeysValues
 from gptrs.nn.embedding import Embedding
 from gptrs.nn.image_classifier import ConvNorm, ImageClassifierModule, class_head, output_channels
 from gptrs.nn.linear import Linear
@@ -17,6 +18,7 @@ from gptrs.nn.paged_texts import PagedTexts
 from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep, pages_for, ragged_step
 from gptrs.nn.rope import Rope
 from gptrs.nn.rope_settings import RopeSettings
+from gptrs.nn.seq2seq import DecoderModule, Seq2SeqModule
 from gptrs.nn.text_encoder import (
     MaskedLMModule,
     TextClassifierModule,
@@ -33,8 +35,12 @@ __all__ = [
     "CausalLMModule",
     "Conv2d",
     "ConvNorm",
+    "DecoderCache",
+    "DecoderModule",
+    "DecoderState",
     "Embedding",
     "ImageClassifierModule",
+    "KeysValues",
     "LayerCache",
     "LayerNorm",
     "Linear",
@@ -49,6 +55,7 @@ __all__ = [
     "TextClassifierModule",
     "TextEncoderModule",
     "TokenClassifierModule",
+    "Seq2SeqModule",
     "cache_groups",
     "captured_once",
     "class_head",

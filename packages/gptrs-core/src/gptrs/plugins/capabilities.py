@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from gptrs.ir.dtypes import DType
     from gptrs.nn.cache_spec import CacheSpec
+    from gptrs.nn.decoder_cache import DecoderState
     from gptrs.nn.page_buffers import PageBuffers
     from gptrs.nn.ragged_step import RaggedStep
 
@@ -172,6 +173,43 @@ class MaskedLM(Protocol):
         ...
 
 
+class Seq2SeqLM(Protocol):
+    """The capability `seq2seq`: reads a text, its source, and writes another one about it.
+
+    Texts that are written begin with the token that generation_config.json or config.json calls
+    `decoder_start_token_id`. A text does not depend on others in the batch, to rounding at least.
+    """
+
+    @property
+    def source_length(self) -> int:
+        """Most tokens of a source."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """Most positions of a text that is written."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, and size of the last axis of logits."""
+        ...
+
+    def read_sources(self, tokens: np.ndarray, mask: np.ndarray) -> DecoderState:
+        """Read sources si64 [B, S], where `mask`, i1 [B, S], is true; return texts without tokens.
+
+        Sources and padding lie as for a `TextEmbedder`. ContextLengthError if S is too large.
+        """
+        ...
+
+    def write(self, tokens: np.ndarray, state: DecoderState) -> np.ndarray:
+        """Append tokens si64 [B, T] to the texts; return the logits f32 [B, T, V] after each.
+
+        ContextLengthError for texts that are too long, before any work.
+        """
+        ...
+
+
 class HiddenStates(Protocol):
     """The capability `hidden_states`: returns the states between its layers."""
 
@@ -191,6 +229,7 @@ PROTOCOLS: Final[dict[str, type]] = {
     "text_classifier": TextClassifier,
     "token_classifier": TokenClassifier,
     "masked_lm": MaskedLM,
+    "seq2seq": Seq2SeqLM,
     "hidden_states": HiddenStates,
 }
 """The protocol of each capability that gptrs knows."""

@@ -33,6 +33,7 @@ from gptrs.plugins.capabilities import (
     HiddenStates,
     ImageClassifier,
     MaskedLM,
+    Seq2SeqLM,
     TextClassifier,
     TextEmbedder,
     TokenClassifier,
@@ -58,7 +59,8 @@ from gptrs.spans import span
 _WITH_LOGITS: Final = ("causal_lm", "text_classifier", "token_classifier", "masked_lm")
 _AS_EMBEDDER: Final = frozenset({"causal_lm", "hidden_states"})
 """The capabilities by which a language model of sentence-transformers embeds texts."""
-_READING: Final = (*_WITH_LOGITS, "text_embedder")
+_NO_TEXT: Final = "cannot generate text"
+_READING: Final = (*_WITH_LOGITS, "seq2seq", "text_embedder")
 
 
 class LoadedModel:
@@ -174,7 +176,9 @@ class LoadedModel:
 
     def causal_lm(self) -> CausalLM:
         """Return the model as a causal language model; ModelError when it is none."""
-        return cast("CausalLM", self._offering("causal_lm", "cannot generate text"))
+        reads = "seq2seq" in self.capabilities
+        otherwise = "writes texts about others, and continues none" if reads else _NO_TEXT
+        return cast("CausalLM", self._offering("causal_lm", otherwise))
 
     def image_classifier(self) -> ImageClassifier:
         """Return the model as an image classifier; ModelError when it is none."""
@@ -200,9 +204,13 @@ class LoadedModel:
         """Return the model as one that predicts masked tokens; ModelError when it is none."""
         return cast("MaskedLM", self._offering("masked_lm", "predicts no masked tokens"))
 
+    def seq2seq(self) -> Seq2SeqLM:
+        """Return the model as one that writes texts about others; ModelError when it is none."""
+        return cast("Seq2SeqLM", self._offering("seq2seq", "reads no text to write another"))
+
     def token_reader(
         self,
-    ) -> CausalLM | TextEmbedder | TextClassifier | TokenClassifier | MaskedLM:
+    ) -> CausalLM | Seq2SeqLM | TextEmbedder | TextClassifier | TokenClassifier | MaskedLM:
         """Return the model as a reader of tokens, whatever its outputs; ModelError if none."""
         offers = (name for name in _READING if name in self.capabilities)
         name = next(offers, "causal_lm")

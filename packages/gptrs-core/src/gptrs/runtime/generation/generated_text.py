@@ -22,6 +22,8 @@ class GeneratedText:
     `context` has the tokens that the model sees, `most_positions` at a time. `ends` are the tokens
     that end the text, part of it where `shows_end`. `logprobs` is how many likeliest tokens are
     scored with each, None for none. `guesses` is how the text is guessed ahead, None if it is not.
+    `source` are the tokens of the text that this one is about,
+    for models that read one.
     """
 
     def __init__(
@@ -40,7 +42,9 @@ class GeneratedText:
         logprobs: int | None,
         load_seconds: float,
         guesses: TextGuesses | None = None,
+        source: Sequence[int] = (),
     ) -> None:
+        self.source = tuple(source)
         self.prompt = tuple(prompt)
         self.context = context
         self.most_positions = most_positions

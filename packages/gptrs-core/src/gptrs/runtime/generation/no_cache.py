@@ -31,7 +31,9 @@ class NoCache:
     def require(self, positions: int, step: int) -> None:
         """Any text has room."""
 
-    def admit(self, tokens: Sequence[int], positions: int, step: int) -> TextPages:
+    def admit(
+        self, tokens: Sequence[int], positions: int, step: int, source: Sequence[int] = ()
+    ) -> TextPages:
         """Return a text without pages."""
         return TextPages((), [], [])
 

@@ -62,8 +62,10 @@ class PagedCache:
         """CacheBudgetError if such a text would not even fit alone."""
         self.pool.limits(positions, step)
 
-    def admit(self, tokens: Sequence[int], positions: int, step: int) -> TextPages | None:
-        """Admit a text; what the pages of others have of it is known at once."""
+    def admit(
+        self, tokens: Sequence[int], positions: int, step: int, source: Sequence[int] = ()
+    ) -> TextPages | None:
+        """Admit a text, which is about no source; what pages of others have of it is known."""
         with self._consistent():
             admitted = self.pool.admit(tokens, positions, step)
             if admitted is None:

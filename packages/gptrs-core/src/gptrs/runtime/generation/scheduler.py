@@ -223,7 +223,8 @@ class Scheduler:
             tokens = work.text.context.tokens
             if self._is_being_read(tokens):
                 continue
-            pages = self._cache.admit(tokens, work.text.most_positions, self._chunk)
+            text = work.text
+            pages = self._cache.admit(tokens, text.most_positions, self._chunk, text.source)
             if pages is None and self._running:
                 return
             if pages is None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 
 from gptrs.errors import ContextLengthError, UsageError
-from gptrs.plugins.capabilities import CausalLM
+from gptrs.plugins.capabilities import CausalLM, Seq2SeqLM
 from gptrs.runtime.generation.cache_budget import cache_budget, cache_dtype
 from gptrs.runtime.generation.context import Context, ContextLimit
 from gptrs.runtime.generation.generated_text import GeneratedText
@@ -26,6 +26,9 @@ from gptrs.runtime.generation.options import DEFAULT_MAX_TOKENS, GenerationOptio
 from gptrs.runtime.generation.paged_cache import PagedCache, paged_cache
 from gptrs.runtime.generation.sampling import Sampler
 from gptrs.runtime.generation.scheduler import Scheduler, WhenFailed
+from gptrs.runtime.generation.source_cache import SourceCache
+from gptrs.runtime.generation.source_settings import FORCED, SourceSettings
+from gptrs.runtime.generation.text_cache import TextCache
 from gptrs.runtime.load import LoadedModel
 
 
@@ -37,10 +40,12 @@ class GenerationSetup:
     """
 
     def __init__(self, model: LoadedModel, options: GenerationOptions) -> None:
-        self.lm: CausalLM = model.causal_lm()
+        reads = "seq2seq" in model.capabilities
+        self.lm: CausalLM | Seq2SeqLM = model.seq2seq() if reads else model.causal_lm()
+        self._sources = SourceSettings(model, options) if reads else None
         self.options = options
         self._model = model
-        self._settings = model.generation_config
+        self._settings = _followed(model.generation_config) if reads else model.generation_config
         note_unsupported(model.name, self._settings)
         self._limit = _context_limit(self.lm.context_length, options)
         self._sampling = options.sampling or configured_sampling(self._settings)
@@ -52,7 +57,7 @@ class GenerationSetup:
     def cache(self) -> PagedCache | None:
         """The cache that generations of the model share, None for those that use none."""
         options = self.options
-        if not options.use_cache:
+        if not options.use_cache or self._sources is not None:
             return None
         dtype, budget = cache_dtype(options.cache_dtype), cache_budget(options.cache_budget)
         return paged_cache(self._model, dtype, budget)
@@ -62,17 +67,21 @@ class GenerationSetup:
     ) -> GeneratedText:
         """Return a text that begins with `prompt`; `max_tokens` None takes that of the options.
 
-        ContextLengthError when it does not fit. `stream` is that of the `Sampler`.
+        A model that reads a text and writes another one reads the prompt. ContextLengthError when
+        it does not fit. `stream` is that of the `Sampler`.
         """
         count = self.token_budget(len(prompt), max_tokens)
-        built_in = built_in_processors(self._sampling, self._suppression, self._ends, len(prompt))
+        begin = prompt if self._sources is None else self._sources.begin
+        built_in = built_in_processors(self._sampling, self._suppression, self._ends, len(begin))
+        if self._sources is not None:
+            built_in += self._sources.processors(count)
         # The user's come last: they see what is suppressed, and have the last word.
         processors = [*built_in, *self.options.logits_processors]
         if self.options.form is not None:
-            processors.append(self.options.form.new_processor(len(prompt)))
-        context, sampler = Context(prompt, self._limit), Sampler(self._sampling, stream)
+            processors.append(self.options.form.new_processor(len(begin)))
+        context, sampler = Context(begin, self._limit), Sampler(self._sampling, stream)
         # The last token that is chosen is not read.
-        most_positions = min(self._limit.size, len(prompt) + count - 1)
+        most_positions = min(self._limit.size, len(begin) + count - 1)
         return GeneratedText(
             prompt=prompt,
             context=context,
@@ -81,12 +90,13 @@ class GenerationSetup:
             ends=self._ends,
             shows_end=self.options.special,
             sampler=sampler,
-            processors=ProcessorChain(processors, prompt),
+            processors=ProcessorChain(processors, begin),
             decode=self._decode(),
             stops=self._stops,
             logprobs=self.options.logprobs,
             load_seconds=self._model.load_seconds,
             guesses=self._guesses(context, sampler, most_positions),
+            source=() if self._sources is None else prompt,
         )
 
     def _guesses(
@@ -122,6 +132,9 @@ class GenerationSetup:
             raise UsageError(
                 f"a text has a prompt and new tokens, at least 1 each, got {prompt} and {asked}"
             )
+        if self._sources is not None:
+            self._sources.require_source(prompt)
+            prompt = len(self._sources.begin)
         room = self._limit.size - prompt
         if not self._limit.shift and (room < 1 or (asked is not None and asked > room)):
             more = f" and {asked} new ones" if asked is not None else ""
@@ -140,11 +153,17 @@ class GenerationSetup:
     ) -> Scheduler:
         """Return a scheduler on the cache that all generations of the model share."""
         return Scheduler(
-            self.cache or NoCache(self.lm),
+            self.cache or self._own_cache(),
             chunk=self.options.prefill_chunk,
             most_texts=most_texts,
             when_failed=when_failed,
         )
+
+    def _own_cache(self) -> TextCache:
+        """Return a cache for one scheduler, where texts of others have nothing to share."""
+        if self._sources is not None:
+            return SourceCache(self._model.seq2seq(), self._model.backend)
+        return NoCache(self._model.causal_lm())
 
     def _all_stops(self) -> tuple[str, ...]:
         if self._model.has_tokenizer:
@@ -164,6 +183,11 @@ class _NoText:
 
     def __call__(self, tokens: Sequence[int]) -> str:
         return ""
+
+
+def _followed(settings: Mapping[str, object]) -> dict[str, object]:
+    """Return generation_config.json without the settings that `SourceSettings` reads."""
+    return {name: value for name, value in settings.items() if name not in FORCED}
 
 
 def _context_limit(most: int, options: GenerationOptions) -> ContextLimit:

@@ -39,10 +39,13 @@ class TextCache(Protocol):
         """CacheBudgetError if such a text would not even fit alone; see `admit`."""
         ...
 
-    def admit(self, tokens: Sequence[int], positions: int, step: int) -> TextPages | None:
+    def admit(
+        self, tokens: Sequence[int], positions: int, step: int, source: Sequence[int] = ()
+    ) -> TextPages | None:
         """Return a text of up to `positions` that begins like `tokens`; None if it must wait.
 
-        Up to `step` tokens of it come at once. Its `length` says how many tokens are known, all but
+        `source` are the tokens of the text that it is about, for models that read one. Up to
+        `step` tokens of it come at once. Its `length` says how many tokens are known, all but
         the last one at most. CacheBudgetError if it would not even fit alone.
         """
         ...

@@ -21,6 +21,7 @@ from gptrs.runtime.tokenization.tokenizer_growth import MOST_BYTES, grown, made_
 from gptrs.spans import span
 
 _CONFIG = "tokenizer_config.json"
+_TWO_VOCABULARIES = "source.spm"
 _OLDER = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentencepiece.bpe.model")
 
 
@@ -33,7 +34,13 @@ def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
     if data is not None:
         return TextTokenizer(data, TOKENIZER, added_tokens(files), _prefix_space(files))
     older = next((file for file in _OLDER if files.has_file(file)), None)
-    if older is None:
+    if files.has_file(_TWO_VOCABULARIES):
+        hint = (
+            "the files have two vocabularies, which no tokenizer.json says: make the tokens"
+            " with transformers, `AutoTokenizer.from_pretrained(FOLDER)(TEXT)`, and give them"
+            " instead of text (--prompt-ids)"
+        )
+    elif older is None:
         hint = "add the file, or give token ids instead of text (--prompt-ids)"
     else:
         hint = (

@@ -14,7 +14,7 @@ from tokenizers import normalizers
 MOST_GROWTH: Final = 8192
 """Of all steps together by their worst cases, which texts do not have; 5808 is the most known."""
 MOST_GROWTH_OF_A_STEP: Final = 64
-"""Unicode's normal forms make 11 bytes of one, the maps of T5 and XLM-R 36."""
+"""Unicode's normal forms make 11 bytes of one, the maps of known tokenizers 36."""
 MOST_STEPS: Final = 16
 """Of normalizers and pre-tokenizers, or of decoders; known tokenizers have up to 8."""
 MOST_BYTES: Final = 64 << 20

@@ -1,0 +1,270 @@
+"""BART (Lewis et al. 2019) and its relatives: mBART, Marian, Pegasus, M2M100, Blenderbot."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from gptrs import functionals as F
+from gptrs.api import CheckpointError, ConfigFields, Module, Params, Tensor, tensor
+from gptrs.nn import (
+    ACTIVATIONS,
+    DecoderCache,
+    Embedding,
+    KeysValues,
+    LayerNorm,
+    Seq2SeqModule,
+)
+from gptrs_models.bart_blocks import (
+    EPSILON,
+    BlockConfig,
+    DecoderLayer,
+    EncoderLayer,
+    source_views,
+)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind in its differences from BART, and defaults of its config.
+
+    Positions are "learned" (behind two unused rows, if `two_more`), "halves" (sines, then cosines)
+    or "m2m" (the same of other frequencies, counted from behind the padding token).
+    """
+
+    norm_first: bool = False
+    embedding_norm: bool = True
+    positions: Literal["learned", "halves", "m2m"] = "learned"
+    two_more: bool = True
+    scales: bool = False
+    activation: str = "gelu"
+    defaults: Mapping[str, int] | None = None
+
+
+KINDS: dict[str, Kind] = {
+    "bart": Kind(),
+    "plbart": Kind(scales=True, defaults={"d_model": 768, "layers": 6, "heads": 12, "ffn": 3072}),
+    "mbart": Kind(norm_first=True),
+    "marian": Kind(embedding_norm=False, positions="halves"),
+    "pegasus": Kind(norm_first=True, embedding_norm=False, positions="halves"),
+    "m2m_100": Kind(
+        norm_first=True, embedding_norm=False, positions="m2m", scales=True, activation="relu"
+    ),
+    "blenderbot": Kind(
+        norm_first=True, embedding_norm=False, two_more=False, defaults={"positions": 128}
+    ),
+}
+"""The kinds by their `model_type`."""
+
+
+@dataclass(frozen=True)
+class BartConfig:
+    """The settings that shape the computation."""
+
+    kind: Kind
+    vocab_size: int
+    target_vocab_size: int
+    max_position_embeddings: int
+    encoder_layers: int
+    decoder_layers: int
+    encoder: BlockConfig
+    decoder: BlockConfig
+    scale: float
+    padding: int
+
+    @property
+    def width(self) -> int:
+        """Width of all states."""
+        return self.encoder.width
+
+
+def read_config(settings: Mapping[str, object]) -> BartConfig:
+    """Read config.json with transformers' defaults; ModelError names what is unsupported."""
+    name = str(settings.get("model_type"))
+    fields, kind = ConfigFields(settings, name), KINDS[name]
+    fields.require("quantization_config", None)
+    sizes = {"d_model": 1024, "layers": 12, "heads": 16, "ffn": 4096, "positions": 1024}
+    sizes |= kind.defaults or {}
+    width = fields.integer("d_model", sizes["d_model"])
+    encoder, decoder = (
+        BlockConfig(
+            width=width,
+            heads=_heads(fields, f"{part}_attention_heads", width, sizes["heads"]),
+            inner=fields.integer(f"{part}_ffn_dim", sizes["ffn"]),
+            activation=fields.choice("activation_function", ACTIVATIONS, kind.activation),
+            norm_first=kind.norm_first,
+        )
+        for part in ("encoder", "decoder")
+    )
+    vocab = fields.integer("vocab_size", 50265)
+    return BartConfig(
+        kind=kind,
+        vocab_size=vocab,
+        target_vocab_size=fields.integer("decoder_vocab_size", vocab),
+        max_position_embeddings=fields.integer("max_position_embeddings", sizes["positions"]),
+        encoder_layers=fields.integer("encoder_layers", sizes["layers"]),
+        decoder_layers=fields.integer("decoder_layers", sizes["layers"]),
+        encoder=encoder,
+        decoder=decoder,
+        scale=math.sqrt(width) if fields.boolean("scale_embedding", kind.scales) else 1.0,
+        padding=fields.integer("pad_token_id", 1, minimum=0),
+    )
+
+
+def _heads(fields: ConfigFields, name: str, width: int, default: int) -> int:
+    heads = fields.integer(name, default)
+    if width % heads:
+        raise fields.error(name, f"must divide `d_model` ({width})")
+    return heads
+
+
+class Embeddings(Module):
+    """Tokens and positions, normalized if the kind does that."""
+
+    def __init__(self, config: BartConfig, params: Params, tokens: Embedding) -> None:
+        self.embed_tokens = tokens
+        kind, count = config.kind, config.max_position_embeddings
+        self._first = 2 if kind.positions == "learned" and kind.two_more else 0
+        if kind.positions == "learned":
+            scope = params / "embed_positions"
+            self.positions = Embedding(scope, count + self._first, config.width).weight
+        else:
+            self.positions = tensor(_sines(config))
+        self.norm = (
+            LayerNorm(params / "layernorm_embedding", config.width, EPSILON)
+            if kind.embedding_norm
+            else None
+        )
+        self._scale = config.scale
+        self._padding = config.padding if kind.positions == "m2m" else None
+
+    def __call__(self, tokens: Tensor, place: Tensor | None = None) -> Tensor:
+        """Int [B, T] at the positions from `place` on, a rank-0 integer or None: 0 -> [B, T, C]."""
+        x = self.embed_tokens(tokens)
+        if self._scale != 1:
+            x = x * self._scale
+        at = F.arange(tokens.shape[1], start=self._first)
+        positions = F.take(self.positions, at if place is None else at + place)
+        if self._padding is not None:
+            seen = F.expand_dims(F.not_equal(tokens, self._padding), 2)
+            positions = F.where(seen, F.expand_dims(positions, 0), 0.0)
+        x = x + positions
+        return x if self.norm is None else self.norm(x)
+
+
+def _sines(config: BartConfig) -> np.ndarray:
+    """Return the positions f32 [positions, C] of kinds that do not learn them (as fairseq's)."""
+    width, count = config.width, config.max_position_embeddings
+    half = width // 2 if config.kind.positions == "m2m" else -(-width // 2)
+    if config.kind.positions == "m2m":
+        places = np.arange(count, dtype=np.float32) + np.float32(config.padding + 1)
+        steps = np.exp(np.arange(half, dtype=np.float32) * np.float32(-math.log(1e4) / (half - 1)))
+        angles = places[:, None] * steps
+        parts = [np.sin(angles), np.cos(angles), np.zeros((count, width - 2 * half))]
+        return np.concatenate(parts, axis=1).astype(np.float32)
+    angles = np.arange(count)[:, None] / 1e4 ** (2 * np.arange(half) / width)
+    return np.concatenate([np.sin(angles), np.cos(angles[:, : width // 2])], 1).astype(np.float32)
+
+
+class Encoder(Module):
+    """Embeddings and layers that read a source."""
+
+    def __init__(self, config: BartConfig, params: Params, tokens: Embedding) -> None:
+        self.embeddings = Embeddings(config, params, tokens)
+        layers = params / "layers"
+        self.layers = [
+            EncoderLayer(config.encoder, layers / index) for index in range(config.encoder_layers)
+        ]
+        self.norm = (
+            LayerNorm(params / "layer_norm", config.width, EPSILON)
+            if config.kind.norm_first
+            else None
+        )
+
+    def __call__(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        """Int and i1 [B, S] -> [B, S, C]."""
+        x = self.embeddings(tokens)
+        seen = F.reshape(mask, (mask.shape[0], 1, 1, mask.shape[1]))
+        for layer in self.layers:
+            x = layer(x, seen)
+        return x if self.norm is None else self.norm(x)
+
+
+class Decoder(Module):
+    """Embeddings and layers that write a text."""
+
+    def __init__(self, config: BartConfig, params: Params, tokens: Embedding) -> None:
+        self.embeddings = Embeddings(config, params, tokens)
+        layers = params / "layers"
+        self.layers = [
+            DecoderLayer(config.decoder, layers / index) for index in range(config.decoder_layers)
+        ]
+        self.norm = (
+            LayerNorm(params / "layer_norm", config.width, EPSILON)
+            if config.kind.norm_first
+            else None
+        )
+
+    def __call__(self, tokens: Tensor, place: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
+        """Int [B, T] at the positions from `place` on -> [B, T, C]."""
+        x = self.embeddings(tokens, place)
+        for layer, cache in zip(self.layers, caches, strict=True):
+            x = layer(x, cache)
+        return x if self.norm is None else self.norm(x)
+
+
+class Bart(Seq2SeqModule):
+    """The encoder-decoder, a `Seq2SeqLM`."""
+
+    def __init__(self, config: BartConfig, params: Params) -> None:
+        positions = config.max_position_embeddings
+        super().__init__(positions, positions, config.target_vocab_size)
+        self.config, model, width = config, params / "model", config.width
+        shared = ("shared", "encoder.embed_tokens", "decoder.embed_tokens")
+        source = _stored(model, ("encoder.embed_tokens", *shared))
+        target = _stored(model, ("decoder.embed_tokens", *shared))
+        self.encoder = Encoder(
+            config, model / "encoder", Embedding(source, config.vocab_size, width)
+        )
+        written = Embedding(target, config.target_vocab_size, width)
+        self.decoder = Decoder(config, model / "decoder", written)
+        own = "lm_head.weight" in params
+        self.lm_head = (
+            Embedding(params / "lm_head", config.target_vocab_size, width) if own else written
+        )
+        shape = (1, config.target_vocab_size)
+        biased = "final_logits_bias" in params
+        self.final_logits_bias = params.tensor("final_logits_bias", shape) if biased else None
+
+    def read(self, tokens: Tensor, mask: Tensor) -> list[KeysValues]:
+        """Return what each layer of the decoder sees of sources: int, i1 [B, S] -> [B, H, S, D]."""
+        return source_views(self.decoder.layers, self.encoder(tokens, mask))
+
+    def decode(self, tokens: Tensor, place: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
+        """Int [B, T] at the positions from `place` on -> [B, T, C]."""
+        return self.decoder(tokens, place, caches)
+
+    def logits(self, x: Tensor) -> Tensor:
+        """[..., C] -> [..., V]."""
+        scores = self.lm_head.unembed(x)
+        return scores if self.final_logits_bias is None else scores + self.final_logits_bias
+
+
+def _stored(params: Params, names: Sequence[str]) -> Params:
+    """Return the first scope with a `weight`: which one a file has depends on who saved it."""
+    for name in names:
+        if f"{name}.weight" in params:
+            return params / name
+    raise CheckpointError(
+        f"{params!r} has no embeddings, under none of {', '.join(dict.fromkeys(names))}",
+        hint="config.json and the weights are not of one model",
+    )
+
+
+def load(settings: Mapping[str, object], params: Params) -> Bart:
+    """Build the model from config.json and its weights; ModelError if either is unsupported."""
+    return Bart(read_config(settings), params)

@@ -1,0 +1,136 @@
+"""Blocks of encoder-decoder models: BART and its relatives, and Whisper."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gptrs import functionals as F
+from gptrs.api import Module, Params, Tensor
+from gptrs.nn import (
+    ACTIVATIONS,
+    DecoderCache,
+    KeysValues,
+    LayerNorm,
+    Linear,
+    captured_once,
+    merge_heads,
+    split_heads,
+)
+
+EPSILON = 1e-5
+"""Of all layer normalizations of these models."""
+
+
+@dataclass(frozen=True)
+class BlockConfig:
+    """The sizes of a block; `norm_first` puts norms before its parts instead of behind them."""
+
+    width: int
+    heads: int
+    inner: int
+    activation: str
+    norm_first: bool
+    key_bias: bool = True
+
+
+class Attention(Module):
+    """Attention with all its projections; what it attends to is up to the caller."""
+
+    def __init__(self, config: BlockConfig, params: Params) -> None:
+        width = config.width
+        self.q_proj = Linear(params / "q_proj", width, width)
+        self.k_proj = Linear(params / "k_proj", width, width, config.key_bias)
+        self.v_proj = Linear(params / "v_proj", width, width)
+        self.out_proj = Linear(params / "out_proj", width, width)
+        self.n_heads = config.heads
+
+    def query(self, x: Tensor) -> Tensor:
+        """[B, T, C] -> [B, H, T, D]."""
+        return self._heads(self.q_proj(x))
+
+    def keys_values(self, x: Tensor) -> KeysValues:
+        """Return what can be attended to: [B, T, C] -> twice [B, H, T, D]."""
+        return self._heads(self.k_proj(x)), self._heads(self.v_proj(x))
+
+    def merged(self, mixed: Tensor) -> Tensor:
+        """[B, H, T, D] -> [B, T, C]."""
+        return self.out_proj(merge_heads(F.swap_axes(mixed, 1, 2)))
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return F.swap_axes(split_heads(x, self.n_heads), 1, 2)
+
+
+class FeedForward(Module):
+    """Two affine layers with the configured activation between them."""
+
+    def __init__(self, config: BlockConfig, layer: Params) -> None:
+        self.fc1 = Linear(layer / "fc1", config.width, config.inner)
+        self.fc2 = Linear(layer / "fc2", config.inner, config.width)
+        self._activation = ACTIVATIONS[config.activation]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[B, T, C] -> [B, T, C]."""
+        return self.fc2(self._activation(self.fc1(x)))
+
+
+class EncoderLayer(Module):
+    """Self-attention to the whole source, and affine layers."""
+
+    def __init__(self, config: BlockConfig, layer: Params) -> None:
+        self.self_attn = Attention(config, layer / "self_attn")
+        self.mlp = FeedForward(config, layer)
+        self.attention_norm = LayerNorm(layer / "self_attn_layer_norm", config.width, EPSILON)
+        self.norm = LayerNorm(layer / "final_layer_norm", config.width, EPSILON)
+        self._norm_first = config.norm_first
+
+    @captured_once
+    def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        """[B, S, C] and a mask of `F.attention`, i1 [B, 1, 1, S] -> [B, S, C]."""
+        if self._norm_first:
+            x = x + self._attended(self.attention_norm(x), mask)
+            return x + self.mlp(self.norm(x))
+        x = self.attention_norm(x + self._attended(x, mask))
+        return self.norm(x + self.mlp(x))
+
+    def _attended(self, x: Tensor, mask: Tensor | None) -> Tensor:
+        attention = self.self_attn
+        keys, values = attention.keys_values(x)
+        return attention.merged(F.attention(attention.query(x), keys, values, mask=mask))
+
+
+class DecoderLayer(Module):
+    """Self-attention to the text so far, attention to its source, and affine layers."""
+
+    def __init__(self, config: BlockConfig, layer: Params) -> None:
+        self.self_attn = Attention(config, layer / "self_attn")
+        self.encoder_attn = Attention(config, layer / "encoder_attn")
+        self.mlp = FeedForward(config, layer)
+        self.attention_norm, self.source_norm, self.norm = (
+            LayerNorm(layer / name, config.width, EPSILON)
+            for name in ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
+        )
+        self._norm_first = config.norm_first
+
+    def __call__(self, x: Tensor, cache: DecoderCache) -> Tensor:
+        """[B, T, C] -> [B, T, C]; the cache gets the new keys and values."""
+        if self._norm_first:
+            x = x + self._attended(self.attention_norm(x), cache)
+            x = x + self._of_source(self.source_norm(x), cache)
+            return x + self.mlp(self.norm(x))
+        x = self.attention_norm(x + self._attended(x, cache))
+        x = self.source_norm(x + self._of_source(x, cache))
+        return self.norm(x + self.mlp(x))
+
+    def _attended(self, x: Tensor, cache: DecoderCache) -> Tensor:
+        attention = self.self_attn
+        return attention.merged(cache.attend(attention.query(x), *attention.keys_values(x)))
+
+    def _of_source(self, x: Tensor, cache: DecoderCache) -> Tensor:
+        attention = self.encoder_attn
+        return attention.merged(cache.attend_source(attention.query(x)))
+
+
+def source_views(layers: Sequence[DecoderLayer], states: Tensor) -> list[KeysValues]:
+    """Return what each layer of a decoder sees of encoded sources [B, S, C]."""
+    return [layer.encoder_attn.keys_values(states) for layer in layers]

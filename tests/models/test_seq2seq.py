@@ -1,0 +1,152 @@
+"""Encoder-decoders agree with transformers on the same directories."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs.errors import ContextLengthError, ModelError, UsageError
+from models.llama_support import assert_close
+from models.seq2seq_models import CASES, save_seq2seq, torch_logits, torch_text
+
+pytest.importorskip("transformers", reason="parity needs transformers")
+pytest.importorskip("torch", reason="parity needs torch")
+
+GREEDY = gptrs.Sampling(temperature=0)
+COMPILED = {"t5 of a gate", "bart", "m2m_100"}
+"""Cases for backends that compile: kernels of the others are among them."""
+
+
+@pytest.fixture(scope="module", params=CASES)
+def directory(request, tmp_path_factory, backend_name):
+    """A directory for each case."""
+    if backend_name != "ref" and request.param not in COMPILED:
+        pytest.skip("a few cases are enough where each one compiles")
+    return save_seq2seq(tmp_path_factory.mktemp("seq2seq") / "m", request.param)
+
+
+def tokens(*shape: int, seed: int = 0) -> np.ndarray:
+    """Random tokens, of none that is special."""
+    return np.random.default_rng(seed).integers(3, 60, shape)
+
+
+def test_logits(directory, backend_name):
+    model = gptrs.load_model(directory, backend=backend_name).seq2seq()
+    source, text = tokens(2, 37), tokens(2, 40, seed=1)
+    mask = np.arange(37) < [[37], [11]]
+    expected = torch_logits(directory, np.where(mask, source, 1), mask, text)
+    state = model.read_sources(source, mask)
+    parts = [model.write(part, state) for part in (text[:, :3], text[:, 3:4], text[:, 4:])]
+    assert_close(np.concatenate(parts, axis=1), expected)
+
+
+def test_greedy_texts_alone_and_together(directory, backend_name):
+    model = gptrs.load_model(directory, backend=backend_name)
+    sources = [tokens(length, seed=length).tolist() for length in (5, 31, 12)]
+    expected = [torch_text(directory, source, 14) for source in sources]
+    together = gptrs.generate_batch(model, sources, max_tokens=14, sampling=GREEDY)
+    assert [list(each.token_ids) for each in together] == expected
+    assert together[1].prompt_token_ids == tuple(sources[1])
+    alone = gptrs.generate(model, sources[0], max_tokens=14, sampling=GREEDY)
+    assert list(alone.token_ids) == expected[0]
+
+
+@pytest.fixture(scope="module")
+def bart(tmp_path_factory):
+    """A BART whose texts may end with any of several tokens."""
+    folder = tmp_path_factory.mktemp("bart") / "m"
+    return save_seq2seq(folder, "bart", seed=6)
+
+
+def with_settings(folder, **settings):
+    """Write generation_config.json anew."""
+    config = {"decoder_start_token_id": 2, "eos_token_id": 2, **settings}
+    (folder / "generation_config.json").write_text(json.dumps(config))
+    return gptrs.load_model(folder, backend="ref")
+
+
+def test_forced_tokens_are_those_of_transformers(bart):
+    settings = {"forced_bos_token_id": 9, "forced_eos_token_id": 2, "suppress_tokens": [11]}
+    model = with_settings(bart, **settings)
+    source = tokens(14).tolist()
+    ours = gptrs.generate(model, source, max_tokens=10, sampling=GREEDY)
+    assert ours.token_ids[0] == 9
+    assert ours.token_ids[-1] == 2
+    assert ours.finish_reason == "eos"
+    assert list(ours.token_ids) == torch_text(bart, source, 10, **settings)
+
+
+def test_texts_that_end_leave_the_others_alone(bart):
+    alone = with_settings(bart)
+    sources = [tokens(length, seed=length).tolist() for length in (3, 9, 6, 20)]
+    texts = [gptrs.generate(alone, s, max_tokens=30, sampling=GREEDY).token_ids for s in sources]
+    ends = sorted({text[4 * number + 3] for number, text in enumerate(texts)})
+    model = with_settings(bart, eos_token_id=[int(end) for end in ends])
+    expected = [gptrs.generate(model, s, max_tokens=30, sampling=GREEDY) for s in sources]
+    assert len({len(each.token_ids) for each in expected}) > 1
+    for size in (2, 4):
+        found = gptrs.generate_batch(
+            model, sources, max_tokens=30, sampling=GREEDY, batch_size=size
+        )
+        assert [each.token_ids for each in found] == [each.token_ids for each in expected]
+
+
+def test_several_texts_about_one_source(bart):
+    model = with_settings(bart, eos_token_id=None)
+    source = tokens(8).tolist()
+    options = {"max_tokens": 12, "temperature": 1.5, "seed": 4, "ignore_eos": True}
+    texts = gptrs.generate_several(model, source, 3, **options)
+    assert texts[0].token_ids == gptrs.generate(model, source, **options).token_ids
+    assert len({text.token_ids for text in texts}) == 3
+
+
+def test_options_of_prompts_are_refused(bart):
+    model = with_settings(bart)
+    for options in ({"context_shift": True}, {"use_cache": False}, {"prompt_cache": "p"}):
+        with pytest.raises(UsageError, match="continue a prompt"):
+            gptrs.generate(model, [5, 6], **options)
+    with pytest.raises(ContextLengthError, match="65 tokens do not fit into the 64"):
+        gptrs.generate(model, [5] * 65)
+    with pytest.raises(ContextLengthError, match="1 prompt tokens and 64 new ones"):
+        gptrs.generate(model, [5], max_tokens=64)
+    with pytest.raises(ModelError, match="writes texts about others"):
+        model.causal_lm()
+
+
+def test_a_model_must_say_how_texts_begin(bart, tmp_path):
+    config = json.loads((bart / "config.json").read_text())
+    for name in ("decoder_start_token_id", "bos_token_id"):
+        config[name] = None
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").write_bytes((bart / "model.safetensors").read_bytes())
+    model = gptrs.load_model(tmp_path, backend="ref")
+    with pytest.raises(ModelError, match="with which token the texts that it writes begin"):
+        gptrs.generate(model, [5, 6])
+
+
+def test_the_encoder_of_a_t5_embeds(tmp_path, backend_name):
+    import torch
+    import transformers
+
+    folder = save_seq2seq(tmp_path / "m", "t5 of a gate")
+    encoder = transformers.T5EncoderModel.from_pretrained(folder).eval()
+    encoder.save_pretrained(tmp_path / "e")
+    model = gptrs.load_model(tmp_path / "e", backend=backend_name)
+    assert model.capabilities == {"text_embedder"}
+    source, mask = tokens(2, 33), np.arange(33) < [[33], [7]]
+    ours = model.text_embedder().encode(source, mask)
+    with torch.no_grad():
+        theirs = encoder(torch.from_numpy(source), attention_mask=torch.from_numpy(mask).long())
+    assert_close(ours[mask], theirs.last_hidden_state.numpy()[mask])
+
+
+def test_the_tokenizer_of_a_marian_is_refused_with_what_to_do(bart):
+    (bart / "source.spm").write_bytes(b"")
+    model = with_settings(bart)
+    with pytest.raises(ModelError, match="has no tokenizer") as caught:
+        gptrs.generate(model, "hello")
+    (bart / "source.spm").unlink()
+    assert "two vocabularies" in str(caught.value.hint)
