@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runtime.tiny_bert import save_tiny_bert
+from runtime.tiny_gpt2 import save_tiny_gpt2
 from runtime.tiny_resnet import save_tiny_resnet
 
 CONTRACT = {"work", "threads", "ours", "peer", "peer_name", "ratio", "unit", "share_of_limit"}
@@ -72,3 +73,35 @@ def test_what_does_not_fit_is_said_at_once(gptrs, quick, arguments, text):
     result = gptrs("bench", *arguments, *quick)
     assert result.code == 2
     assert text in result.err
+
+
+QUICK = ("--backend", "ref", "--rounds", 1, "--requests", 1, "--prompt-tokens", 2)
+
+
+def test_load_on_an_engine_and_a_server(gptrs, tmp_path):
+    pytest.importorskip("uvicorn", reason="gptrs-serve is not installed")
+    model = ("--model", save_tiny_gpt2(tmp_path / "tiny"))
+    asked = ("bench", "serve", *model, *QUICK, "--streams", "1,3", "--new-tokens", 4)
+    rows = gptrs(*asked, "--json").json["rows"]
+    assert [(row["streams"], row["over"]) for row in rows] == [
+        (1, "engine"), (1, "http"), (3, "engine"), (3, "http"),
+    ]  # fmt: skip
+    for row in rows:
+        assert 0 < row["first_token_ms"] <= row["first_token_ms_99"]
+        assert row["gap_ms"] <= row["gap_ms_99"]
+        assert row["tokens_per_s"] > row["requests_per_s"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (("--url", "ftp://x"), 2, "`ftp://x` is no address of the form http://HOST:PORT"),
+        (("--url", "http://127.0.0.1:9"), 1, "the server at 127.0.0.1 port 9 does not answer"),
+        (("--precision", "bf16"), 2, "does not have `--precision`"),
+        (("--url", "http://127.0.0.1:9", "--new-tokens", 9999), 3, "do not fit into the context"),
+    ],
+)
+def test_load_that_cannot_be_measured(gptrs, words, code, message):
+    result = gptrs("bench", "serve", *QUICK, "--streams", 1, *words)
+    assert message in result.err
+    assert result.code == code

@@ -58,6 +58,7 @@ CASES = {
     "conformance": ("conformance", "run", "--level", "smoke", "--op", "tanh"),
 }
 ELSEWHERE = {
+    "bench.serve",
     "conformance.report",
     "generate.event",
     "models.pull",

@@ -16,6 +16,7 @@ from gptrs.errors import UsageError
 from gptrs.runtime.load import load_model
 from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.app import Access
+from gptrs_serve.command import _listener
 from gptrs_serve.guard import LOCAL_HOSTS
 from runtime.serving_models import eventually
 from runtime.tiny_bert import save_tiny_bert
@@ -186,6 +187,12 @@ def test_the_command_serves_until_it_is_told_to_stop(model):
             assert process.wait(20) in (0, -signal.SIGTERM)
         finally:
             process.kill()
+
+
+def test_small_packets_do_not_wait_for_each_other():
+    """asyncio sees to that on sockets that state their protocol; else a stream stalls for 40 ms."""
+    with _listener("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
 
 
 @pytest.mark.parametrize(

@@ -181,7 +181,8 @@ def _keys(file: Path | None) -> list[str]:
 def _listener(host: str, port: int) -> socket.socket:
     """Return a socket that listens; UsageError if the address cannot be had."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol stated, asyncio switches off the wait of small packets for each other.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))

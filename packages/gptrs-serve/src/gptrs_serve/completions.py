@@ -190,6 +190,11 @@ async def _merged(
     prompts: Sequence[_Prompt], metrics: Metrics
 ) -> AsyncGenerator[tuple[int, Piece]]:
     """Yield the pieces of all prompts as they come, with the number of the prompt."""
+    first = prompts[0].stream
+    if len(prompts) == 1 and first is not None:  # no task stands between: one switch a token
+        async for piece in metrics.measured(first):
+            yield 0, piece
+        return
     arrived: asyncio.Queue[tuple[int, Piece] | None] = asyncio.Queue()
 
     async def read(number: int, stream: AnswerStream) -> None:

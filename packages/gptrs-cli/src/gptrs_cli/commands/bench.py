@@ -19,6 +19,7 @@ from gptrs.runtime.measure.bench_cases import require_room
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
 from gptrs.runtime.measure.rows import Row
 from gptrs.runtime.model_inputs import InputChoice, batch_of
+from gptrs_cli.bench.serving import serve
 from gptrs_cli.doctor import machine
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.groups import command_options
@@ -35,6 +36,7 @@ app = typer.Typer(
     add_completion=False,
     rich_markup_mode=None,
 )
+app.command()(serve)
 _RoundsOption = Annotated[
     int, typer.Option("--rounds", metavar="N", min=1, help="Take the median of N rounds.")
 ]

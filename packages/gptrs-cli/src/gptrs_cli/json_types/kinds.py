@@ -25,6 +25,7 @@ KINDS: Final[dict[str, type]] = {
     "validate": running.Validate,
     "validate.against": running.ValidateAgainst,
     "bench": running.Bench,
+    "bench.serve": running.BenchServe,
     "models.list": installation.ModelsList,
     "models.pull": installation.ModelsPull,
     "models.path": installation.ModelsPath,

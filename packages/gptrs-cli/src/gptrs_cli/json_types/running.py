@@ -352,3 +352,25 @@ class Bench(TypedDict):
     backend: str
     precision: str
     rows: list[BenchRow]
+
+
+class LoadRow(TypedDict):
+    """So many streams of the engine in the process, or over HTTP; times in milliseconds."""
+
+    streams: int
+    over: str
+    requests_per_s: float
+    tokens_per_s: float
+    first_token_ms: float
+    first_token_ms_99: float
+    gap_ms: float
+    gap_ms_99: float
+
+
+class BenchServe(TypedDict):
+    """`gptrs bench serve`."""
+
+    model: str
+    backend: str
+    precision: str
+    rows: list[LoadRow]

@@ -1,0 +1,1 @@
+"""`gptrs bench serve`: load on an engine and on a server."""
