@@ -145,7 +145,7 @@ def plugin_names_in_neutral_sources(root: Path, files: list[PurePosixPath]) -> I
                     yield f"{path}:{line}: {spelled}; ask the plugins for it"
 
 
-WORDS = frozenset({"new"})
+WORDS = frozenset({"clip", "new"})
 """Names of kinds that are plain words."""
 
 

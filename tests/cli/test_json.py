@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import math
 
@@ -13,6 +14,7 @@ from gptrs_cli.json_types.kinds import KINDS
 from gptrs_cli.terminal.json_result import as_line, schema_name
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_chat import save_tiny_chat
+from runtime.tiny_clip import save_tiny_clip
 from runtime.tiny_heads import save_tiny_head
 
 PROGRAM = """ptir.v0.5
@@ -21,6 +23,10 @@ func @main(%x: f32[2]) -> f32[2] {
   return %0
 }
 """
+PICTURE = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGP4z8AAAAMBAQDJ/pLvAAAAAElFTkSuQmCC"
+)
+"""A red pixel."""
 IDS = ("--tokens", "1,2")
 SHORT = ("--max-tokens", 2, "--greedy", "--ignore-eos")
 CASES = {
@@ -33,6 +39,7 @@ CASES = {
     "embed": ("embed", "--text", "a", "--text", "b", "--similarity"),
     "classify": ("classify", "--model", "nli", "--text", "a", "--pair", "the cat"),
     "rank": ("rank", "--model", "ranker", "--query", "a", "--text", "b", "--text", "the cat"),
+    "match": ("match", "--model", "clip", "--image", "a.png", "--text", "a cat"),
     "tag": ("tag", "--model", "ner", "--text", "the cat", "--ignore", "none"),
     "fill": ("fill", "--model", "words", "--text", "the [MASK] sat", "--top", 2),
     "tokenize": ("tokenize", "the cat"),
@@ -81,6 +88,8 @@ def folder(tmp_path_factory):
     save_tiny_head(folder / "ranker", "ForSequenceClassification", ("score",))
     save_tiny_head(folder / "ner", "ForTokenClassification", ("O", "B-PER"))
     save_tiny_head(folder / "words", "ForMaskedLM")
+    save_tiny_clip(folder / "clip")
+    (folder / "a.png").write_bytes(PICTURE)
     (folder / "p.ptir").write_text(PROGRAM)
     (folder / "prompts.jsonl").write_text('{"prompt": "the"}\n')
     return folder
@@ -97,6 +106,8 @@ def test_the_output_is_what_the_schema_says(gptrs, folder, monkeypatch, kind):
     arguments = [str(argument) for argument in CASES[kind]]
     if " ".join(arguments).startswith(WITH_MODEL) and "--model" not in arguments:
         arguments += ["--model", "tiny"]
+    if kind == "match":
+        pytest.importorskip("PIL", reason="images are read by Pillow")
     if kind == "embed":
         arguments += ["--model", "bert"]
     result = gptrs(*arguments, "--json")

@@ -80,12 +80,3 @@ def test_another_size_of_a_vit_is_refused(tmp_path):
     with pytest.raises(ModelError, match="of 20 x 20 pixels got an image of 24 x 20"):
         model.forward(images(1, 20, 24))
     assert np.isfinite(model.forward(images(1, 20, 20))).all()
-
-
-def test_a_model_without_a_head_is_refused(tmp_path):
-    import transformers
-
-    config = transformers.ViTConfig(**SIZES)
-    transformers.ViTModel(config).save_pretrained(tmp_path / "m")
-    with pytest.raises(gptrs.errors.GptrsError, match=r"vit\.embeddings|classifier"):
-        gptrs.load_model(tmp_path / "m", backend="ref")

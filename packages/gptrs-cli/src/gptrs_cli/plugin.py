@@ -14,9 +14,10 @@ GENERATE = _command("generate", "Continue a prompt.", "generate")
 CHAT = _command("chat", "Talk with a model, line by line.", "chat")
 FORWARD = _command("forward", "Run a model once and print the best classes or tokens.", "forward")
 TRACE = _command("trace", "Run a model once and print statistics of its hidden states.", "trace")
-EMBED = _command("embed", "Give each text a vector.", "embed")
+EMBED = _command("embed", "Give each text or image a vector.", "embed")
 CLASSIFY = _command("classify", "Tell the classes of texts.", "classify")
 RANK = _command("rank", "Rank documents by how well they answer a query.", "rank")
+MATCH = _command("match", "Tell how well texts belong to images.", "match")
 TAG = _command("tag", "Find names in texts, or other classes of words.", "tag")
 FILL = _command("fill", "Predict what is masked in texts.", "fill")
 TOKENIZE = _command("tokenize", "Print the tokens of a text, or the text of tokens.", "tokenize")
@@ -32,7 +33,7 @@ QUANTIZE = _command(
     "quantize", "Write a model with quantized weights, whole or not at all.", "quantize"
 )
 VALIDATE = _command(
-    "validate", "Compare a model with what transformers computes, or with another one.", "validate"
+    "validate", "Compare a model with transformers, or with another model.", "validate"
 )
 BENCH = _command("bench", "Measure a model on a backend, and the machine itself.", "app")
 CACHE = _command("cache", "Show, fill or clear what is kept on disk.", "app")

@@ -19,6 +19,9 @@ from gptrs.functionals.creation import zeros as zeros
 from gptrs.functionals.dispatch.override_scope import overrides as overrides
 from gptrs.plugins.manager import get_backend as get_backend
 from gptrs.runtime.embedding.embed import embed as embed
+from gptrs.runtime.embedding.embed_images import embed_images as embed_images
+from gptrs.runtime.embedding.match import Matches as Matches
+from gptrs.runtime.embedding.match import match as match
 from gptrs.runtime.generation.async_stream import astream as astream
 from gptrs.runtime.generation.chat_session import ChatSession as ChatSession
 from gptrs.runtime.generation.generate import Generation as Generation

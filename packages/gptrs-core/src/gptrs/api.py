@@ -28,8 +28,8 @@ names are imported on first use, so that the module an entry point names stays l
   key/value cache and the base classes: `CausalLMModule`, `ImageClassifierModule`, `Seq2SeqModule`,
   `TextEncoderModule` with `TextClassifierModule`, `TokenClassifierModule` and `MaskedLMModule`,
   `CacheSpec`, `LayerCache`, `PageBuffers`, `RaggedStep`. The protocols of capabilities: `CausalLM`,
-  `ImageClassifier`, `TextEmbedder`, `TextClassifier`, `TokenClassifier`, `MaskedLM`,
-  `Seq2SeqLM`, `HiddenStates`.
+  `ImageClassifier`, `ImageEmbedder`, `ImageTextScorer`, `TextEmbedder`, `TextClassifier`,
+  `TokenClassifier`, `MaskedLM`, `Seq2SeqLM`, `HiddenStates`.
 - For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
   `RunStart`, `RunEnd`, `KernelEvent`.
 - For functionals: `functional`, `implement`, and the module `primitives`.

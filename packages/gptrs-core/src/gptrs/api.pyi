@@ -120,6 +120,8 @@ from gptrs.optimizer.rewrite.rewrite import rewrite as rewrite
 from gptrs.plugins.capabilities import CausalLM as CausalLM
 from gptrs.plugins.capabilities import HiddenStates as HiddenStates
 from gptrs.plugins.capabilities import ImageClassifier as ImageClassifier
+from gptrs.plugins.capabilities import ImageEmbedder as ImageEmbedder
+from gptrs.plugins.capabilities import ImageTextScorer as ImageTextScorer
 from gptrs.plugins.capabilities import MaskedLM as MaskedLM
 from gptrs.plugins.capabilities import Seq2SeqLM as Seq2SeqLM
 from gptrs.plugins.capabilities import TextClassifier as TextClassifier

@@ -297,7 +297,7 @@ CONVNEXTV2 = ModelPlugin(
 )
 VIT = ModelPlugin(
     name="vit",
-    summary="ViT image classifiers",
+    summary="ViT, image classifiers and embedders",
     factory="gptrs_models.vit:load",
     api="0.1",
     relatives=relatives.VIT,
@@ -310,8 +310,32 @@ DEIT = ModelPlugin(
 )
 DINOV2 = ModelPlugin(
     name="dinov2",
-    summary="DINOv2 image classifiers",
+    summary="DINOv2, image classifiers and embedders",
     factory="gptrs_models.vit:load",
+    api="0.1",
+)
+CLIP = ModelPlugin(
+    name="clip",
+    summary="CLIP, images and texts in one space",
+    factory="gptrs_models.clip:load",
+    api="0.1",
+)
+CLIP_VISION = ModelPlugin(
+    name="clip_vision_model",
+    summary="the half of CLIP for images",
+    factory="gptrs_models.clip:load",
+    api="0.1",
+)
+SIGLIP = ModelPlugin(
+    name="siglip",
+    summary="SigLIP, images and texts in one space",
+    factory="gptrs_models.clip:load",
+    api="0.1",
+)
+SIGLIP_VISION = ModelPlugin(
+    name="siglip_vision_model",
+    summary="the half of SigLIP for images",
+    factory="gptrs_models.clip:load",
     api="0.1",
 )
 BERT = ModelPlugin(

@@ -33,7 +33,7 @@ GPT2 = ("biogpt", "codegen", "ctrl", "imagegpt", "openai-gpt", "xglm")
 RESNET = ("bit", "convnext", "convnextv2", "regnet", "van")
 MOBILENET_V2 = ("efficientnet", "mobilenet_v1", "mobilevit", "mobilevitv2")
 VIT = (
-    *("beit", "clip", "data2vec-vision", "dinov3_vit", "hiera", "ijepa", "siglip", "siglip2"),
-    *("siglip_vision_model", "clip_vision_model", "swin", "swinv2", "vit_mae", "vit_msn"),
+    *("beit", "data2vec-vision", "dinov3_vit", "hiera", "ijepa", "siglip2"),
+    *("swin", "swinv2", "vit_mae", "vit_msn"),
 )
 """Vision transformers."""

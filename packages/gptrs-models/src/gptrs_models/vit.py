@@ -1,9 +1,10 @@
-"""Vision transformers (Dosovitskiy et al. 2021) that name classes: ViT, DeiT, DINOv2."""
+"""Vision transformers (Dosovitskiy et al. 2021), with a head or not: ViT, DeiT, DINOv2."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -95,18 +96,12 @@ class Embeddings(Module):
 
     def __call__(self, images: Tensor) -> Tensor:
         """[B, channels, H, W] -> [B, T, C], for whole patches; others are cut off."""
-        batch, channels, height, width = images.shape
         size, dim = self._size, self.bias.shape[0]
-        rows, columns = height // size, width // size
-        whole = F.slice_axis(images, 2, 0, rows * size)
-        whole = F.slice_axis(whole, 3, 0, columns * size)
-        parts = F.reshape(whole, (batch, channels, rows, size, columns, size))
-        patches = F.reshape(
-            F.transpose(parts, (0, 2, 4, 1, 3, 5)), (batch, rows * columns, channels * size * size)
-        )
-        weight = F.reshape(self.weight, (dim, channels * size * size))
+        rows, columns = images.shape[2] // size, images.shape[3] // size
+        patches = cut_into_patches(images, size)
+        weight = F.reshape(self.weight, (dim, patches.shape[2]))
         x = F.linear(patches, weight, self.bias)
-        tokens = [F.broadcast_to(token, (batch, 1, dim)) for token in self.tokens]
+        tokens = [F.broadcast_to(token, (images.shape[0], 1, dim)) for token in self.tokens]
         return F.concat([*tokens, x], axis=1) + self._positions(rows, columns)
 
     def _positions(self, rows: int, columns: int) -> Tensor:
@@ -116,6 +111,27 @@ class Embeddings(Module):
         first = F.slice_axis(self.position_embeddings, 1, 0, special)
         patches = F.slice_axis(self.position_embeddings, 1, special, grid * grid)
         return F.concat([first, resized_positions(patches, grid, (rows, columns))], axis=1)
+
+
+def cut_into_patches(images: Tensor, size: int) -> Tensor:
+    """[B, C, H, W] -> the numbers of each whole patch, [B, patches, C * size * size]."""
+    batch, channels, height, width = images.shape
+    rows, columns = height // size, width // size
+    whole = F.slice_axis(images, 2, 0, rows * size)
+    whole = F.slice_axis(whole, 3, 0, columns * size)
+    parts = F.reshape(whole, (batch, channels, rows, size, columns, size))
+    numbers = channels * size * size
+    return F.reshape(F.transpose(parts, (0, 2, 4, 1, 3, 5)), (batch, rows * columns, numbers))
+
+
+def require_image_size(kind: str, size: int, images: np.ndarray) -> None:
+    """Raise ModelError unless images [B, C, H, W] are squares of `size`."""
+    height, width = images.shape[2:]
+    if (height, width) != (size, size):
+        raise ModelError(
+            f"a `{kind}` model of {size} x {size} pixels got an image of {width} x {height}",
+            hint="its `image_processor` makes images of the right size",
+        )
 
 
 class Attention(Module):
@@ -197,34 +213,29 @@ PROCESSORS = {
 
 
 class ViT(Module):
-    """The image classifier; DINOv2 reads the mean of the patches, too.
+    """The encoder, an `ImageEmbedder`: a vector is the last state of the class token."""
 
-    A DeiT with a teacher has two heads, whose scores are averaged.
-    """
+    capabilities = frozenset({"image_embedder", "hidden_states"})
 
-    capabilities = frozenset({"image_classifier", "hidden_states"})
-
-    def __init__(self, config: ViTConfig, settings: Mapping[str, object], params: Params) -> None:
-        body, width = params / config.kind, config.hidden_size
+    def __init__(self, config: ViTConfig, params: Params) -> None:
+        width = config.hidden_size
+        whole = f"{config.kind}.layernorm.weight" in params
+        body = params / config.kind if whole else params
         self.config, self.channels = config, config.channels
         self.processor = PROCESSORS[config.kind]
         self.embeddings = Embeddings(config, body / "embeddings")
         layers = body / "encoder" / "layer"
         self.layers = [Layer(config, layers / index) for index in range(config.layers)]
         self.layernorm = LayerNorm(body / "layernorm", width, config.epsilon)
-        taught = config.special > 1 and "cls_classifier.weight" in params
-        names = ("cls_classifier", "distillation_classifier") if taught else ("classifier",)
-        inputs = 2 * width if config.kind == "dinov2" else width
-        self.heads = [class_head(settings, params / name, inputs) for name in names]
-        self._classify, self._collect = jit(self._logits), jit(self._states)
+        self._embed, self._collect = jit(self._vectors), jit(self._states)
 
-    def classify(self, images: np.ndarray) -> np.ndarray:
-        """Return the score of each class, f32 [B, C, H, W] -> f32 [B, classes].
+    def embed_images(self, images: np.ndarray) -> np.ndarray:
+        """Return the vector of each image, f32 [B, C, H, W] -> f32 [B, E].
 
         ModelError for a size that the model does not take.
         """
         self._require_size(images)
-        return self._classify(tensor(images)).numpy()
+        return self._embed(tensor(images)).numpy()
 
     def hidden_states(self, images: np.ndarray) -> dict[str, np.ndarray]:
         """Return the embeddings and the state after each block, f32 [B, T, C].
@@ -238,13 +249,9 @@ class ViT(Module):
 
     def _require_size(self, images: np.ndarray) -> None:
         config, (height, width) = self.config, images.shape[2:]
-        size, patch = config.image_size, config.patch_size
-        if not config.resizes and (height, width) != (size, size):
-            raise ModelError(
-                f"a `{config.kind}` model of {size} x {size} pixels got an image of"
-                f" {width} x {height}",
-                hint="its `image_processor` makes images of the right size",
-            )
+        if not config.resizes:
+            require_image_size(config.kind, config.image_size, images)
+        patch = config.patch_size
         if min(height, width) < patch:
             raise ModelError(f"an image of {width} x {height} is less than a patch of {patch}")
 
@@ -258,9 +265,42 @@ class ViT(Module):
     def _states(self, images: Tensor) -> list[Tensor]:
         return list(self._each_state(images))
 
-    def _logits(self, images: Tensor) -> Tensor:
+    def _last(self, images: Tensor) -> Tensor:
+        """Return the state of all tokens behind the last norm, [B, T, C]."""
         *_, last = self._each_state(images)
-        x = self.layernorm(last)
+        return self.layernorm(last)
+
+    def _vectors(self, images: Tensor) -> Tensor:
+        return F.squeeze(F.slice_axis(self._last(images), 1, 0, 1), 1)
+
+
+class ClassifierViT(ViT):
+    """The image classifier; DINOv2 reads the mean of the patches, too.
+
+    A DeiT with a teacher has two heads, whose scores are averaged.
+    """
+
+    capabilities = ViT.capabilities | {"image_classifier"}
+
+    def __init__(self, config: ViTConfig, settings: Mapping[str, object], params: Params) -> None:
+        super().__init__(config, params)
+        width = config.hidden_size
+        taught = config.special > 1 and "cls_classifier.weight" in params
+        names = ("cls_classifier", "distillation_classifier") if taught else ("classifier",)
+        inputs = 2 * width if config.kind == "dinov2" else width
+        self.heads = [class_head(settings, params / name, inputs) for name in names]
+        self._classify = jit(self._logits)
+
+    def classify(self, images: np.ndarray) -> np.ndarray:
+        """Return the score of each class, f32 [B, C, H, W] -> f32 [B, classes].
+
+        ModelError for a size that the model does not take.
+        """
+        self._require_size(images)
+        return self._classify(tensor(images)).numpy()
+
+    def _logits(self, images: Tensor) -> Tensor:
+        x = self._last(images)
         tokens = [F.squeeze(F.slice_axis(x, 1, index, 1), 1) for index in range(len(self.heads))]
         if self.config.kind == "dinov2":
             patches = F.mean(F.slice_axis(x, 1, 1, x.shape[1] - 1), axis=1)
@@ -270,5 +310,12 @@ class ViT(Module):
 
 
 def load(settings: Mapping[str, object], params: Params) -> ViT:
-    """Build the model from config.json and its weights; ModelError if either is unsupported."""
-    return ViT(read_config(settings), settings, params)
+    """Build the model from config.json and its weights; ModelError if either is unsupported.
+
+    Without a head it is an embedder of images.
+    """
+    config = read_config(settings)
+    names = settings.get("architectures")
+    known = cast("list[object]", names) if isinstance(names, list) else []
+    headless = bool(known) and str(known[0]).endswith("Model")
+    return ViT(config, params) if headless else ClassifierViT(config, settings, params)

@@ -1,9 +1,10 @@
-"""`gptrs embed`: a vector for each text, and how alike the texts are."""
+"""`gptrs embed`: a vector for each text or image, and how alike they are."""
 
 from __future__ import annotations
 
 import re
 import time
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Final, cast
 
@@ -15,6 +16,7 @@ from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.embedding.embed import cosine_similarities
 from gptrs.runtime.embedding.embed import embed as embed_texts
+from gptrs.runtime.embedding.embed_images import IMAGES, embed_images
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.loading import loaded_model
@@ -66,6 +68,22 @@ class EmbedOptions:
     batch_size: Annotated[
         int, typer.Option("--batch-size", metavar="N", min=1, help="Run N texts together.")
     ] = 32
+    image: Annotated[
+        list[Path],
+        typer.Option(
+            "--image", metavar="FILE", help="An image in place of texts; can be repeated."
+        ),
+    ] = field(default_factory=list[Path])
+
+    def read(self, texts: TextOptions) -> list[str]:
+        """Return the texts, or the names of the images; UsageError if both are given."""
+        if not self.image:
+            return texts.read()
+        if texts.text or texts.file is not None:
+            raise UsageError("`--image` and texts exclude each other", hint="run the command twice")
+        if self.prompt_name is not None:
+            raise UsageError("`--prompt-name` is put before texts, not before images")
+        return [str(path) for path in self.image]
 
 
 @command_options(*MODEL)
@@ -76,7 +94,7 @@ def embed(
         typer.Option(
             "--model",
             metavar="MODEL",
-            help="A text embedder: a directory as transformers or sentence-transformers save it,"
+            help="An embedder: a directory as transformers or sentence-transformers save it,"
             " a .gptrschk file, or ORG/NAME[@REVISION] of the Hugging Face hub.",
         ),
     ],
@@ -92,12 +110,12 @@ def embed(
     options: EmbedOptions,
     settings: Settings,
 ) -> None:
-    """Give each text a vector.
+    """Give each text or image a vector.
 
-    Texts of like meaning get vectors that point the same way. Pooling, normalization and prompts
-    are those of the files beside the model.
+    What is alike gets vectors that point the same way. Pooling, normalization and prompts are those
+    of the files beside the model.
     """
-    given = texts.read()
+    given = options.read(texts)
     with observed(settings) as profile:
         if out is not None:
             require_writable(out)
@@ -105,37 +123,55 @@ def embed(
             _require_few(given)
         with Waiting(f"loading `{model}`"):
             loaded = loaded_model(model, settings)
-            loaded.text_embedder()
+            _require_embedder(loaded, bool(options.image))
         result = _embedded(loaded, given, options)
         if out is not None:
             write_archive(out, {"embeddings": result.vectors})
         if settings.json:
             fields = _as_json(loaded, given, result, with_vectors=out is None)
+            fields |= {"texts": [], "images": given} if options.image else {}
             print_result("embed", fields | profile_fields(profile))
             return
-        _print(given, result)
-        written = f", written to {out}" if out is not None else ""
-        note_below(
-            f"vectors f32{list(result.vectors.shape)} in {result.seconds:.3f} s, backend"
-            f" {loaded.backend.name}, loaded in {loaded.load_seconds:.2f} s{written}"
-        )
+        _print(given, result, "image" if options.image else "text")
+        note_below(_summary(loaded, result, out))
+
+
+def _summary(model: LoadedModel, result: _Result, out: Path | None) -> str:
+    written = f", written to {out}" if out is not None else ""
+    return (
+        f"vectors f32{list(result.vectors.shape)} in {result.seconds:.3f} s, backend"
+        f" {model.backend.name}, loaded in {model.load_seconds:.2f} s{written}"
+    )
 
 
 def _embedded(model: LoadedModel, texts: list[str], options: EmbedOptions) -> _Result:
-    _note_head(model)
+    if not options.image:
+        _note_head(model)
     started = time.perf_counter()
     with text_progress(model, len(texts), "embedding") as progress:
-        vectors = embed_texts(
-            model,
-            texts,
-            options.batch_size,
-            options.normalize,
-            prompt_name=options.prompt_name,
-            progress=progress,
-        )
+        if options.image:
+            size, unit = min(options.batch_size, IMAGES), bool(options.normalize)
+            vectors = embed_images(model, options.image, size, unit, progress=progress)
+        else:
+            vectors = embed_texts(
+                model,
+                texts,
+                options.batch_size,
+                options.normalize,
+                prompt_name=options.prompt_name,
+                progress=progress,
+            )
     seconds = time.perf_counter() - started
     similarities = cosine_similarities(vectors) if options.similarity else None
     return _Result(vectors, similarities, seconds)
+
+
+def _require_embedder(model: LoadedModel, of_images: bool) -> None:
+    """ModelError for a model that does not embed what is given."""
+    if of_images:
+        model.image_embedder()
+    elif "image_text" not in model.capabilities:
+        model.text_embedder()
 
 
 def _note_head(model: LoadedModel) -> None:
@@ -156,15 +192,15 @@ def _require_few(texts: list[str]) -> None:
         )
 
 
-def _print(texts: list[str], result: _Result) -> None:
+def _print(texts: list[str], result: _Result, what: str) -> None:
     """A row for each text: the first values of its vector, or its similarity to each text."""
     numbers = [str(number) for number in range(len(texts))]
     if result.similarities is None:
         cells = [[_first_values(vector)] for vector in result.vectors]
-        columns = ["#", "vector", "text"]
+        columns = ["#", "vector", what]
     else:
         cells = [[f"{value:.4f}" for value in row] for row in result.similarities]
-        columns = ["#", *numbers, "text"]
+        columns = ["#", *numbers, what]
     rows = [[number, *row, text] for number, row, text in zip(numbers, cells, texts, strict=True)]
     print_table(columns, rows)
 

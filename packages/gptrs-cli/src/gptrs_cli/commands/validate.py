@@ -70,7 +70,7 @@ def validate(
     other: AgainstOptions,
     settings: Settings,
 ) -> None:
-    """Compare a model with what transformers computes, or with another one.
+    """Compare a model with transformers, or with another model.
 
     Both load the same folder. Exits with 1 where they differ by more than the tolerance. Needs
     torch and transformers. `--against` needs neither: it says how far a model is from another one,

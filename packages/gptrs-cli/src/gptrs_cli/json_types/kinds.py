@@ -17,6 +17,7 @@ KINDS: Final[dict[str, type]] = {
     "embed": running.Embed,
     "classify": texts.Classify,
     "rank": texts.Rank,
+    "match": texts.Match,
     "tag": texts.Tag,
     "fill": texts.Fill,
     "tokenize": running.Tokenize,

@@ -99,6 +99,7 @@ class RunTimings(TypedDict):
     rank_s: NotRequired[float]
     tag_s: NotRequired[float]
     fill_s: NotRequired[float]
+    match_s: NotRequired[float]
     validate_s: NotRequired[float]
     perplexity_s: NotRequired[float]
 
@@ -199,10 +200,12 @@ class Embed(TypedDict):
     kind: str
     backend: str
     texts: list[str]
+    images: NotRequired[list[str]]
+    """The files, with `--image`."""
     shape: list[int]
     dtype: Literal["f32"]
     embeddings: NotRequired[list[list[Number]]]
-    """A vector for each text; not with `--out`."""
+    """A vector for each text or image; not with `--out`."""
     similarity: NotRequired[list[list[Number]]]
     timings: RunTimings
     profile: NotRequired[dict[str, object]]

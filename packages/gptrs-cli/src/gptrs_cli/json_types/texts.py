@@ -6,7 +6,7 @@ from typing import NotRequired
 
 from typing_extensions import TypedDict
 
-from gptrs_cli.json_types.running import RunTimings
+from gptrs_cli.json_types.running import Number, RunTimings
 
 
 class ClassScore(TypedDict):
@@ -48,6 +48,21 @@ class Rank(TypedDict):
     query: str
     ranking: list[RankedText]
     """The best first."""
+    timings: RunTimings
+    profile: NotRequired[dict[str, object]]
+
+
+class Match(TypedDict):
+    """`gptrs match`."""
+
+    model: str
+    kind: str
+    backend: str
+    images: list[str]
+    texts: list[str]
+    logits: list[list[Number]]
+    """For each image one for each text."""
+    probabilities: list[list[Number]]
     timings: RunTimings
     profile: NotRequired[dict[str, object]]
 

@@ -73,6 +73,63 @@ class ImageClassifier(Protocol):
         ...
 
 
+class ImageEmbedder(Protocol):
+    """The capability `image_embedder`: gives each image a vector, for searches by likeness."""
+
+    @property
+    def channels(self) -> int:
+        """Channels of the images: 3 for red, green and blue."""
+        ...
+
+    @property
+    def processor(self) -> str:
+        """The processor of transformers for images of its kind, where the files name none."""
+        ...
+
+    def embed_images(self, images: np.ndarray) -> np.ndarray:
+        """Return the vectors [B, E] of images f32 [B, channels, H, W], normalized as it needs."""
+        ...
+
+
+class ImageTextScorer(Protocol):
+    """The capability `image_text`: vectors of texts lie in the space of those of images.
+
+    Such a model is an `ImageEmbedder`, too. A text belongs to an image as far as the cosine of both
+    vectors says, times a scale and plus a bias.
+    """
+
+    @property
+    def context_length(self) -> int:
+        """Most tokens of a text."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids."""
+        ...
+
+    @property
+    def pads_texts(self) -> bool:
+        """Whether each text is filled up to the context with the tokenizer's token of padding."""
+        ...
+
+    @property
+    def independent_scores(self) -> bool:
+        """Whether each score is a probability by its sigmoid, not by a softmax."""
+        ...
+
+    def embed_texts(self, tokens: np.ndarray) -> np.ndarray:
+        """Return the vectors f32 [B, E] of tokens si64 [B, T], padded at the right.
+
+        ContextLengthError if T is too large.
+        """
+        ...
+
+    def scale_and_bias(self) -> tuple[float, float]:
+        """Return what cosines are multiplied with, and what is added then."""
+        ...
+
+
 class TextEmbedder(Protocol):
     """The capability `text_embedder`: gives each token of a text a vector.
 
@@ -225,6 +282,8 @@ class HiddenStates(Protocol):
 PROTOCOLS: Final[dict[str, type]] = {
     "causal_lm": CausalLM,
     "image_classifier": ImageClassifier,
+    "image_embedder": ImageEmbedder,
+    "image_text": ImageTextScorer,
     "text_embedder": TextEmbedder,
     "text_classifier": TextClassifier,
     "token_classifier": TokenClassifier,

@@ -32,6 +32,8 @@ from gptrs.plugins.capabilities import (
     CausalLM,
     HiddenStates,
     ImageClassifier,
+    ImageEmbedder,
+    ImageTextScorer,
     MaskedLM,
     Seq2SeqLM,
     TextClassifier,
@@ -60,7 +62,8 @@ _WITH_LOGITS: Final = ("causal_lm", "text_classifier", "token_classifier", "mask
 _AS_EMBEDDER: Final = frozenset({"causal_lm", "hidden_states"})
 """The capabilities by which a language model of sentence-transformers embeds texts."""
 _NO_TEXT: Final = "cannot generate text"
-_READING: Final = (*_WITH_LOGITS, "seq2seq", "text_embedder")
+_READING: Final = (*_WITH_LOGITS, "seq2seq", "text_embedder", "image_text")
+_OF_IMAGES: Final = ("image_classifier", "image_embedder")
 
 
 class LoadedModel:
@@ -158,8 +161,8 @@ class LoadedModel:
     def checked_inputs(self, inputs: np.ndarray) -> np.ndarray:
         """Return images as f32, tokens as si64; UsageError if the model does not take the array."""
         array = np.asarray(inputs)
-        if "image_classifier" in self.capabilities:
-            require_images(array, self.kind, self.image_classifier().channels)
+        if self.takes_images:
+            require_images(array, self.kind, self.image_reader().channels)
             return array.astype(np.float32, copy=False)
         reader = self.token_reader()
         if array.ndim != 2 or array.dtype.kind not in "iu" or 0 in array.shape:
@@ -183,6 +186,25 @@ class LoadedModel:
     def image_classifier(self) -> ImageClassifier:
         """Return the model as an image classifier; ModelError when it is none."""
         return cast("ImageClassifier", self._offering("image_classifier", "takes no images"))
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether its inputs are images, not tokens."""
+        return not self.capabilities.isdisjoint(_OF_IMAGES)
+
+    def image_reader(self) -> ImageClassifier | ImageEmbedder:
+        """Return the model as a reader of images, whatever its outputs; ModelError if none."""
+        name = next((name for name in _OF_IMAGES if name in self.capabilities), _OF_IMAGES[0])
+        return cast("ImageClassifier", self._offering(name, "takes no images"))
+
+    def image_embedder(self) -> ImageEmbedder:
+        """Return the model as an embedder of images; ModelError when it is none."""
+        return cast("ImageEmbedder", self._offering("image_embedder", "cannot embed images"))
+
+    def image_text(self) -> ImageTextScorer:
+        """Return the model as one that compares images and texts; ModelError when it is none."""
+        found = self._offering("image_text", "does not compare images with texts")
+        return cast("ImageTextScorer", found)
 
     def text_embedder(self) -> TextEmbedder:
         """Return the model as a text embedder; ModelError when it is none."""
@@ -210,7 +232,15 @@ class LoadedModel:
 
     def token_reader(
         self,
-    ) -> CausalLM | Seq2SeqLM | TextEmbedder | TextClassifier | TokenClassifier | MaskedLM:
+    ) -> (
+        CausalLM
+        | Seq2SeqLM
+        | TextEmbedder
+        | TextClassifier
+        | TokenClassifier
+        | MaskedLM
+        | ImageTextScorer
+    ):
         """Return the model as a reader of tokens, whatever its outputs; ModelError if none."""
         offers = (name for name in _READING if name in self.capabilities)
         name = next(offers, "causal_lm")
@@ -226,7 +256,7 @@ class LoadedModel:
     def image_processor(self) -> ImageProcessor:
         """What prepares an image; ModelError for unsupported settings, or a model of no images."""
         if self._image_processor is None:
-            default = self.image_classifier().processor
+            default = self.image_reader().processor
             self._image_processor = image_processor_of(self.files, default)
         return self._image_processor
 

@@ -74,7 +74,7 @@ def batch_of(model: LoadedModel, choice: InputChoice) -> Batch:
     """
     if choice.files:
         return _from_files(model, choice)
-    takes_images = "image_classifier" in model.capabilities
+    takes_images = model.takes_images
     if takes_images and (choice.tokens is not None or choice.prompt is not None):
         raise UsageError(
             f"`{model.name}` takes images, not tokens or text", hint="give --input IMAGE"
@@ -99,7 +99,7 @@ def _random_images(model: LoadedModel, choice: InputChoice) -> np.ndarray:
     """Return images of the `image_size` of config.json, else of a default size."""
     size = model.config.get("image_size")
     edge = size if isinstance(size, int) and 1 <= size <= 4096 else _RANDOM_EDGE
-    shape = (choice.count, model.image_classifier().channels, edge, edge)
+    shape = (choice.count, model.image_reader().channels, edge, edge)
     return np.random.default_rng(choice.seed).standard_normal(shape, np.float32)
 
 
@@ -132,7 +132,7 @@ def _from_files(model: LoadedModel, choice: InputChoice) -> Batch:
 def _read(model: LoadedModel, path: Path, key: str | None) -> np.ndarray:
     """Return a batch of at least one row."""
     if _is_image(path):
-        if "image_classifier" not in model.capabilities:
+        if not model.takes_images:
             raise UsageError(
                 f"{quoted(str(path), 200)} would be an image, which `{model.name}` does not take",
                 hint=f"give tokens in a file of tensors, {' '.join(ARCHIVES)}",
@@ -140,7 +140,7 @@ def _read(model: LoadedModel, path: Path, key: str | None) -> np.ndarray:
         return model.image_processor(read_image(path))[np.newaxis]
     with closing(open_archive(path)) as archive:
         array = archive.read(_tensor_name(archive, path, key))
-    row_rank = 3 if "image_classifier" in model.capabilities else 1
+    row_rank = 3 if model.takes_images else 1
     array = array[np.newaxis] if array.ndim == row_rank else array
     if array.ndim != row_rank + 1 or 0 in array.shape:
         form = "[B, C, H, W] or [C, H, W]" if row_rank == 3 else "[B, T] or [T]"

@@ -9,6 +9,7 @@ import numpy as np
 
 from gptrs.errors import UsageError
 from gptrs.quoting import listed, quoted
+from gptrs.runtime.embedding.match import text_vectors
 from gptrs.runtime.embedding.recipe import EmbeddingRecipe, embedding_recipe
 from gptrs.runtime.embedding.steps import Normalize, Truncate, VectorStep
 from gptrs.runtime.load import LoadedModel, require_known_tokens
@@ -34,10 +35,11 @@ def embed(
 
     Pooling, the steps after it, the most tokens of a text and the prompt before each text follow
     the model's files; see `embedding_recipe`. `normalize`: None follows the files, True
-    L2-normalizes, False drops a trailing `Normalize`. `prompt_name` is one of the prompts in the
-    files; a `prompt` of the caller's own replaces it, and an empty one is none. UsageError if there
-    is no text or one without tokens; ModelError for a model without the capability `text_embedder`,
-    or without a tokenizer.
+    L2-normalizes, False drops a trailing `Normalize`. A model of images and texts gives the
+    vectors of its texts, which lie in the space of `embed_images`. `prompt_name` is one of the
+    prompts in the files; a `prompt` of the caller's own replaces it, and an empty one is none.
+    UsageError if there is no text or one without tokens; ModelError for a model without the
+    capability `text_embedder`, or without a tokenizer.
     """
     if isinstance(texts, str):
         raise UsageError("`embed` takes a list of texts, got one text", hint="write `[text]`")
@@ -46,6 +48,8 @@ def embed(
             f"`embed` needs at least 1 text and a batch of at least 1, got {len(texts)} and"
             f" {batch_size}"
         )
+    if "image_text" in model.capabilities:
+        return _beside_images(model, texts, normalize, prompt_name, prompt)
     recipe = recipe_of(model)
     first = _prompt(recipe, prompt_name, prompt)
     tokens = _tokens(model, recipe, [first + text for text in texts])
@@ -54,6 +58,20 @@ def embed(
     for step in _steps(recipe, normalize):
         vectors = step(vectors)
     return vectors
+
+
+def _beside_images(
+    model: LoadedModel,
+    texts: Sequence[str],
+    normalize: bool | None,
+    name: str | None,
+    prompt: str | None,
+) -> np.ndarray:
+    """Return the vectors of texts in the space of images."""
+    if name is not None:
+        raise UsageError(f"a `{model.kind}` model has no named prompts", hint="give the `prompt`")
+    vectors = text_vectors(model, [(prompt or "") + text for text in texts])
+    return Normalize()(vectors) if normalize else vectors
 
 
 def cosine_similarities(vectors: np.ndarray) -> np.ndarray:

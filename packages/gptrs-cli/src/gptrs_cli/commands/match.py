@@ -1,0 +1,62 @@
+"""`gptrs match`: how well texts belong to images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gptrs.runtime.embedding.match import match as match_images
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.programs.value_text import json_values
+from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.options.texts import TextOptions
+from gptrs_cli.terminal.json_result import print_result
+from gptrs_cli.terminal.stderr import note_below
+from gptrs_cli.terminal.tables import print_table
+from gptrs_cli.text_run import HeadModel, run_texts
+
+
+@command_options(*MODEL)
+def match(
+    *,
+    model: HeadModel,
+    image: Annotated[
+        list[Path], typer.Option("--image", metavar="FILE", help="An image; can be repeated.")
+    ],
+    texts: TextOptions,
+    settings: Settings,
+) -> None:
+    """Tell how well texts belong to images.
+
+    The model gives both vectors of one space. The probabilities of an image sum to 1 over the
+    texts; of a model that scores each text by itself each has its own.
+    """
+    given = texts.read()
+    with observed(settings) as profile:
+        run = run_texts(
+            model,
+            settings,
+            len(image),
+            LoadedModel.image_text,
+            lambda loaded, _: match_images(loaded, image, given),
+        )
+        names, result = [str(path) for path in image], run.result
+        if settings.json:
+            scores = {
+                "logits": json_values(result.logits),
+                "probabilities": json_values(result.probabilities),
+            }
+            fields = {"images": names, "texts": given} | scores
+            print_result("match", run.json_fields("match") | fields | profile_fields(profile))
+            return
+        rows = [
+            [name, f"{result.probabilities[i, j]:.4f}", f"{result.logits[i, j]:.2f}", given[int(j)]]
+            for i, name in enumerate(names)
+            for j in result.logits[i].argsort()[::-1]
+        ]
+        print_table(["image", "probability", "logit", "text"], rows)
+        note_below(run.summary(f"scores of {len(names)} images and {len(given)} texts"))

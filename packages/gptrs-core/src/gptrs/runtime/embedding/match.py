@@ -1,0 +1,87 @@
+"""How well texts belong to images, by a model whose vectors of both lie in one space."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gptrs.errors import ModelError, UsageError
+from gptrs.quick_dataclass import dataclass
+from gptrs.runtime.embedding.embed_images import IMAGES, Image, embed_images
+from gptrs.runtime.embedding.steps import Normalize
+from gptrs.runtime.load import LoadedModel, require_known_tokens
+from gptrs.runtime.text_batches import BATCH_SIZE
+from gptrs.runtime.text_classes.scores import sigmoid, softmax
+from gptrs.runtime.tokenization.special_tokens import named_tokens
+
+
+@dataclass(frozen=True, eq=False)
+class Matches:
+    """Scores of images and texts, each [images, texts].
+
+    `logits` f32 are what the model gives, scaled cosines. `probabilities` f64 of an image sum to 1
+    over the texts, or stand each for themselves, as `independent_scores` of the model says.
+    """
+
+    logits: np.ndarray
+    probabilities: np.ndarray
+
+
+def match(
+    model: LoadedModel,
+    images: Sequence[Image],
+    texts: Sequence[str],
+    batch_size: int = IMAGES,
+) -> Matches:
+    """Return how well each text belongs to each image.
+
+    A text of more tokens than the model takes is cut. UsageError if there is no image or text;
+    ModelError for a model without the capability `image_text`, or without a tokenizer.
+    """
+    scorer = model.image_text()
+    vectors = text_vectors(model, texts)
+    pictures = embed_images(model, images, batch_size, normalize=True)
+    scale, bias = scorer.scale_and_bias()
+    cosines = pictures.astype(np.float64) @ Normalize()(vectors).T
+    logits = (cosines * scale + bias).astype(np.float32)
+    shares = sigmoid(logits) if scorer.independent_scores else softmax(logits)
+    return Matches(logits, shares)
+
+
+def text_vectors(model: LoadedModel, texts: Sequence[str]) -> np.ndarray:
+    """Return the vector of each text in the space of images, f32 [N, E]; errors as of `match`."""
+    scorer = model.image_text()
+    if isinstance(texts, str) or not texts:
+        raise UsageError("a list of at least 1 text is needed", hint="write `[text]`")
+    limit = scorer.context_length
+    rows = [model.tokenizer.encode_within(text, limit) for text in texts]
+    for number, row in enumerate(rows):
+        if not 1 <= len(row) <= limit:
+            raise UsageError(
+                f"text {number} has {len(row)} tokens, the model takes from 1 to {limit}",
+                hint="leave out empty texts",
+            )
+        require_known_tokens(row, scorer.vocab_size)
+    padding = _padding(model) if scorer.pads_texts else rows[0][-1]
+    found: list[np.ndarray] = []
+    for start in range(0, len(rows), BATCH_SIZE):
+        batch = rows[start:][:BATCH_SIZE]
+        length = limit if scorer.pads_texts else max(map(len, batch))
+        tokens = np.full((len(batch), length), padding, np.int64)
+        for index, row in enumerate(batch):
+            tokens[index, : len(row)] = row
+        found.append(scorer.embed_texts(tokens))
+    return np.concatenate(found)
+
+
+def _padding(model: LoadedModel) -> int:
+    """Return the token that texts are filled up with."""
+    name = named_tokens(model.files).get("pad_token")
+    token = None if name is None else model.tokenizer.number(name)
+    if token is None:
+        raise ModelError(
+            f"the files of `{model.name}` name no token of padding, which it needs",
+            hint="add `pad_token` to tokenizer_config.json",
+        )
+    return token

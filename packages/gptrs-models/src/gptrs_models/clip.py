@@ -1,0 +1,270 @@
+"""CLIP (Radford et al. 2021) and SigLIP (Zhai et al. 2023): images and texts in one space.
+
+SigLIP has no class token, reads texts from both sides and pools images by attention.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from gptrs import functionals as F
+from gptrs.api import Module, Params, Tensor, jit, tensor
+from gptrs.nn import (
+    ACTIVATIONS,
+    Embedding,
+    LayerNorm,
+    Linear,
+    captured_once,
+    merge_heads,
+    split_heads,
+)
+from gptrs_models.clip_config import ImageTextConfig, TowerConfig, read_config
+from gptrs_models.vit import cut_into_patches, require_image_size
+
+
+class Attention(Module):
+    """Self-attention of all tokens to all, or of each to those before it."""
+
+    def __init__(self, config: TowerConfig, params: Params) -> None:
+        width = config.hidden_size
+        self.q_proj = Linear(params / "q_proj", width, width)
+        self.k_proj = Linear(params / "k_proj", width, width)
+        self.v_proj = Linear(params / "v_proj", width, width)
+        self.out_proj = Linear(params / "out_proj", width, width)
+        self.n_heads, self.causal = config.heads, config.causal
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[B, T, C] -> [B, T, C]."""
+        query, key, value = (
+            F.swap_axes(split_heads(layer(x), self.n_heads), 1, 2)
+            for layer in (self.q_proj, self.k_proj, self.v_proj)
+        )  # each (B, H, T, D)
+        mixed = F.attention(query, key, value, causal=self.causal)
+        return self.out_proj(merge_heads(F.swap_axes(mixed, 1, 2)))
+
+
+class MLP(Module):
+    """Two affine layers with the configured activation between them."""
+
+    def __init__(self, config: TowerConfig, params: Params) -> None:
+        width, inner = config.hidden_size, config.intermediate_size
+        self.fc1 = Linear(params / "fc1", width, inner)
+        self.fc2 = Linear(params / "fc2", inner, width)
+        self._activation = ACTIVATIONS[config.hidden_act]
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[B, T, C] -> [B, T, C]."""
+        return self.fc2(self._activation(self.fc1(x)))
+
+
+class Layer(Module):
+    """Attention and MLP, each behind a norm and added to the residual stream."""
+
+    def __init__(self, config: TowerConfig, params: Params) -> None:
+        width, epsilon = config.hidden_size, config.epsilon
+        self.layer_norm1 = LayerNorm(params / "layer_norm1", width, epsilon)
+        self.self_attn = Attention(config, params / "self_attn")
+        self.layer_norm2 = LayerNorm(params / "layer_norm2", width, epsilon)
+        self.mlp = MLP(config, params / "mlp")
+
+    @captured_once
+    def __call__(self, x: Tensor) -> Tensor:
+        """[B, T, C] -> [B, T, C]."""
+        x = x + self.self_attn(self.layer_norm1(x))
+        return x + self.mlp(self.layer_norm2(x))
+
+
+def _layers(config: TowerConfig, params: Params) -> list[Layer]:
+    scope = params / "encoder" / "layers"
+    return [Layer(config, scope / number) for number in range(config.layers)]
+
+
+class Pooling(Module):
+    """Attention of one learned query to all patches, and an MLP (SigLIP)."""
+
+    def __init__(self, config: TowerConfig, params: Params) -> None:
+        width, own = config.hidden_size, params / "attention"
+        self.probe = params.tensor("probe", (1, 1, width))
+        self.in_proj_weight = own.tensor("in_proj_weight", (3 * width, width))
+        self.in_proj_bias = own.tensor("in_proj_bias", (3 * width,))
+        self.out_proj = Linear(own / "out_proj", width, width)
+        self.layernorm = LayerNorm(params / "layernorm", width, config.epsilon)
+        self.mlp = MLP(config, params / "mlp")
+        self.n_heads = config.heads
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[B, T, C] -> [B, C]."""
+        batch, _, width = x.shape
+        weights = F.split(self.in_proj_weight, 3, axis=0)
+        biases = F.split(self.in_proj_bias, 3, axis=0)
+        inputs = (F.broadcast_to(self.probe, (batch, 1, width)), x, x)
+        query, key, value = (
+            F.swap_axes(split_heads(F.linear(part, weight, bias), self.n_heads), 1, 2)
+            for part, weight, bias in zip(inputs, weights, biases, strict=True)
+        )
+        mixed = F.swap_axes(F.attention(query, key, value), 1, 2)
+        found = self.out_proj(merge_heads(mixed))
+        return F.squeeze(found + self.mlp(self.layernorm(found)), 1)
+
+
+class VisionTower(Module):
+    """A vision transformer: patches of an image to a vector."""
+
+    def __init__(self, config: TowerConfig, params: Params) -> None:
+        self.config, width, size = config, config.hidden_size, config.patch_size
+        embeddings = params / "embeddings"
+        patches = embeddings / "patch_embedding"
+        self.patch_weight = patches.tensor("weight", (width, config.channels, size, size))
+        self.patch_bias = patches.tensor("bias", (width,)) if config.sigmoid else None
+        self.class_embedding = None
+        rows = (config.image_size // size) ** 2
+        if not config.sigmoid:
+            self.class_embedding = embeddings.tensor("class_embedding", (width,))
+            rows += 1
+        self.positions = Embedding(embeddings / "position_embedding", rows, width)
+        self.pre_layernorm = (
+            None if config.sigmoid else LayerNorm(params / "pre_layrnorm", width, config.epsilon)
+        )
+        self.layers = _layers(config, params)
+        self.post_layernorm = LayerNorm(params / "post_layernorm", width, config.epsilon)
+        self.head = Pooling(config, params / "head") if config.sigmoid else None
+
+    def __call__(self, images: Tensor) -> list[Tensor]:
+        """[B, channels, H, W] -> the embeddings, the state after each layer, the vector [B, C]."""
+        width = self.config.hidden_size
+        patches = cut_into_patches(images, self.config.patch_size)
+        weight = F.reshape(self.patch_weight, (width, patches.shape[2]))
+        x = F.linear(patches, weight, self.patch_bias)
+        if self.class_embedding is not None:
+            first = F.broadcast_to(self.class_embedding, (x.shape[0], 1, width))
+            x = F.concat([first, x], axis=1)
+        x = x + self.positions.weight
+        states = [x if self.pre_layernorm is None else self.pre_layernorm(x)]
+        for layer in self.layers:
+            states.append(layer(states[-1]))
+        if self.head is not None:
+            return [*states, self.head(self.post_layernorm(states[-1]))]
+        first = F.squeeze(F.slice_axis(states[-1], 1, 0, 1), 1)
+        return [*states, self.post_layernorm(first)]
+
+
+class TextTower(Module):
+    """A transformer of a text: its vector is a state of one token."""
+
+    def __init__(self, config: TowerConfig, params: Params) -> None:
+        self.config, width, embeddings = config, config.hidden_size, params / "embeddings"
+        self.tokens = Embedding(embeddings / "token_embedding", config.vocab_size, width)
+        self.positions = Embedding(embeddings / "position_embedding", config.context, width)
+        self.layers = _layers(config, params)
+        self.final_layer_norm = LayerNorm(params / "final_layer_norm", width, config.epsilon)
+        self.head = Linear(params / "head", width, config.outputs) if config.sigmoid else None
+
+    def __call__(self, tokens: Tensor) -> Tensor:
+        """Int [B, T] -> [B, C]."""
+        batch, length = tokens.shape
+        x = self.tokens(tokens) + F.slice_axis(self.positions.weight, 0, 0, length)
+        for layer in self.layers:
+            x = layer(x)
+        x = self.final_layer_norm(x)
+        if self.head is not None:
+            return self.head(F.squeeze(F.slice_axis(x, 1, length - 1, 1), 1))
+        shape = (batch, 1, self.config.hidden_size)
+        ends = F.broadcast_to(F.reshape(self._ends(tokens), (batch, 1, 1)), shape)
+        return F.squeeze(F.gather(x, ends, axis=1), 1)
+
+    def _ends(self, tokens: Tensor) -> Tensor:
+        """Return the place of the token that ends each text, int [B].
+
+        Files of before say that token 2 ends texts, and mean the last of the vocabulary.
+        """
+        end = self.config.end_token
+        return F.argmax(tokens if end == 2 else F.cast(F.equal(tokens, end), tokens.dtype), axis=1)
+
+
+class ImageEncoder(Module):
+    """The vision tower, an `ImageEmbedder`."""
+
+    capabilities = frozenset({"image_embedder", "hidden_states"})
+
+    def __init__(self, config: ImageTextConfig, params: Params) -> None:
+        vision = config.vision
+        self.config, self.channels = config, vision.channels
+        self.processor = "SiglipImageProcessor" if vision.sigmoid else "CLIPImageProcessor"
+        inside = "vision_model.post_layernorm.weight" in params
+        self.vision_model = VisionTower(vision, params / "vision_model" if inside else params)
+        self.visual_projection = (
+            Linear(params / "visual_projection", vision.hidden_size, config.width, bias=False)
+            if "visual_projection.weight" in params
+            else None
+        )
+        self._images, self._collect = jit(self._vectors), jit(self.vision_model)
+
+    def embed_images(self, images: np.ndarray) -> np.ndarray:
+        """Return the vector of each image, f32 [B, C, H, W] -> f32 [B, E].
+
+        ModelError for a size that the model does not take.
+        """
+        self._require_size(images)
+        return self._images(tensor(images)).numpy()
+
+    def hidden_states(self, images: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the embeddings and the state after each layer, f32 [B, T, C].
+
+        ModelError for a size that the model does not take.
+        """
+        self._require_size(images)
+        states = [state.numpy() for state in self._collect(tensor(images))][:-1]
+        names = ["embeddings", *(f"layer.{index}" for index in range(len(states) - 1))]
+        return dict(zip(names, states, strict=True))
+
+    def _require_size(self, images: np.ndarray) -> None:
+        size = self.config.vision.image_size
+        require_image_size("siglip" if self.config.vision.sigmoid else "clip", size, images)
+
+    def _vectors(self, images: Tensor) -> Tensor:
+        found = self.vision_model(images)[-1]
+        return found if self.visual_projection is None else self.visual_projection(found)
+
+
+class ImageText(ImageEncoder):
+    """Both towers, an `ImageTextScorer`."""
+
+    capabilities = ImageEncoder.capabilities | {"image_text"}
+
+    def __init__(self, config: ImageTextConfig, text: TowerConfig, params: Params) -> None:
+        super().__init__(config, params)
+        self.context_length, self.vocab_size = text.context, text.vocab_size
+        self.pads_texts = self.independent_scores = text.sigmoid
+        self.text_model = TextTower(text, params / "text_model")
+        self.text_projection = (
+            None
+            if text.sigmoid
+            else Linear(params / "text_projection", text.hidden_size, config.width, bias=False)
+        )
+        shape = (1,) if text.sigmoid else ()
+        self.logit_scale = params.tensor("logit_scale", shape)
+        self.logit_bias = params.tensor("logit_bias", shape) if text.sigmoid else None
+        self._texts = jit(self._text_vectors, dynamic={"tokens": ("B", "T")})
+
+    def embed_texts(self, tokens: np.ndarray) -> np.ndarray:
+        """Return the vector of each text, si64 [B, T] -> f32 [B, E]."""
+        return self._texts(tensor(tokens)).numpy()
+
+    def scale_and_bias(self) -> tuple[float, float]:
+        """Return what cosines are multiplied with, and what is added then."""
+        bias = 0.0 if self.logit_bias is None else float(self.logit_bias.numpy().item())
+        return float(np.exp(self.logit_scale.numpy()).item()), bias
+
+    def _text_vectors(self, tokens: Tensor) -> Tensor:
+        found = self.text_model(tokens)
+        return found if self.text_projection is None else self.text_projection(found)
+
+
+def load(settings: Mapping[str, object], params: Params) -> ImageEncoder:
+    """Build the model from config.json and its weights; ModelError if either is unsupported."""
+    config = read_config(settings)
+    if config.text is None:
+        return ImageEncoder(config, params)
+    return ImageText(config, config.text, params)
