@@ -44,7 +44,7 @@ def kill(dice: random.Random, folder: Path) -> str:
     process = _WRITERS.Process(target=write_for_ever, args=(name, folder, started), daemon=True)
     process.start()
     assert started.wait(TIMEOUT_S)
-    time.sleep(dice.random() * dice.choice([0.003, 0.03]))
+    time.sleep(dice.random() * dice.choice([0.3, 3]) * WRITERS[name].seconds)
     process.kill()
     process.join()
     found = WRITERS[name].read(folder)

@@ -170,6 +170,25 @@ def test_a_piece_that_looks_at_enormous_words_is_refused():
         read_tokenizer(tokenizer(1001), "t.json")
 
 
+@pytest.mark.parametrize("letter", ["a", '"', "\\", "é", "\u0001"])
+@pytest.mark.parametrize("typed", [True, False])
+def test_a_long_piece_is_refused_before_the_library_recurs_for_it(
+    monkeypatch: pytest.MonkeyPatch, letter: str, typed: bool
+):
+    def tokenizer(length: int) -> bytes:
+        vocab = [["<unk>", 0.0], [letter * length, -1.0]]
+        model = {"unk_id": 0, "vocab": vocab} | ({"type": "Unigram"} if typed else {})
+        return json.dumps({"model": model}).encode()
+
+    assert read_tokenizer(tokenizer(400), "t.json").get_vocab_size() == 2
+    monkeypatch.setattr(tokenizer_file, "Tokenizer", None)
+    with pytest.raises(ModelError, match=r"a piece of \d{4,} bytes, more than 1000; save it again"):
+        read_tokenizer(tokenizer(1001), "t.json")
+    spelled = tokenizer(1001).replace(b'"vocab"', b'"\\u0076ocab"')
+    with pytest.raises(ModelError, match="bytes, more than 1000"):
+        read_tokenizer(spelled, "t.json")
+
+
 def test_a_character_map_is_bounded_by_its_longest_string():
     assert growth({"type": "Precompiled", "precompiled_charsmap": _charsmap(33)}) == 33
     assert growth({"type": "Precompiled", "precompiled_charsmap": _charsmap(10**5)}) == 10**5

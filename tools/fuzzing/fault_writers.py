@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import signal
 from collections.abc import Callable, Mapping
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gptrs.capture.caching.optimized_programs import OptimizedPrograms
+from gptrs.capture.caching.optimized_programs import KeptCapture, OptimizedPrograms
 from gptrs.checkpoint.converting.convert import convert
 from gptrs.checkpoint.formats.tensor_archive import open_archive, write_archive
 from gptrs.checkpoint.models.find_model import find_model
@@ -21,12 +22,19 @@ from gptrs.ir.parser import parse_program
 from gptrs.ir.printer import print_program
 from gptrs.optimizer.split import Split
 from gptrs.private_files import whole_file, write_all
+from gptrs.runtime.observe.profile import Profile
+from gptrs.runtime.observe.profile_files import write_profile
+from gptrs.runtime.observe.timeline import Interval
+from gptrs.runtime.quantize import quantize
 from gptrs_backend_numba.codegen.kernel_entry import Entry, encoded, read_entry
 from gptrs_backend_numba.kept_weights.weight_file import map_weight, write_weight
 from gptrs_cli.generate.result_lines import ResultLines
 
 SIZE = 1 << 18
 DEADLY_LIMIT = 1 << 17
+_WIDTH = 192
+_WORK = r"work \d+ of profile \d"
+_DENSE = ("attention.output", "intermediate", "output")
 _PROGRAM = "ptir.v0.5\nfunc @main(%x: f32[{n}]) -> f32[{n}] {{\n  return %x\n}}\n"
 
 
@@ -34,12 +42,14 @@ _PROGRAM = "ptir.v0.5\nfunc @main(%x: f32[{n}]) -> f32[{n}] {{\n  return %x\n}}\
 class Writer:
     """`write` makes content 0 or 1 in a folder; `read` says which is there, None for nothing.
 
-    `read` raises for anything else. `may_give_up`: a write that fails is no error.
+    `read` raises for anything else. `may_give_up`: a write that fails is no error. `seconds` is
+    about how long a write takes.
     """
 
     write: Callable[[Path, int], None]
     read: Callable[[Path], int | None]
     may_give_up: bool = False
+    seconds: float = 0.01
 
 
 def _arrays(number: int) -> dict[str, np.ndarray]:
@@ -103,6 +113,95 @@ def _read_program(folder: Path) -> int | None:
     )
 
 
+def _write_capture(folder: Path, number: int) -> None:
+    programs, text = OptimizedPrograms(folder), _PROGRAM.format(n=1)
+    name = programs.keep("optimized", Split(parse_program(text), (0,)), None)
+    if name is not None:
+        programs.keep_capture("key", KeptCapture(name, (), (number,), None, (), (), ()))
+
+
+def _read_capture(folder: Path) -> int | None:
+    found = OptimizedPrograms(folder).find_capture("key", None, lambda _: True)
+    if found is None:
+        return None
+    assert print_program(found[1].program) == print_program(parse_program(_PROGRAM.format(n=1)))
+    return found[0].bound[0]
+
+
+def _write_quantized(folder: Path, number: int) -> None:
+    quantize(_model(folder, number), folder / "quantized", "int8", rounding="nearest", force=True)
+
+
+def _read_quantized(folder: Path) -> int | None:
+    if not (folder / "quantized").exists():
+        return None
+    weights = find_model(folder / "quantized").weights
+    found = [np.rint(weights.load(name)) for name in weights.names()]
+    assert len(found) == len(_shapes())
+    (number,) = {int(value) for array in found for value in (array.min(), array.max())}
+    return number - 1
+
+
+def _write_gguf(folder: Path, number: int) -> None:
+    quantize("demo", folder / "x.gguf", ("q8", "q4")[number], rounding="nearest", force=True)
+
+
+def _read_gguf(folder: Path) -> int | None:
+    if not (folder / "x.gguf").exists():
+        return None
+    weights = find_model(folder / "x.gguf").weights
+    assert all(np.isfinite(weights.load(name)).all() for name in weights.names())
+    tags = {weights.locate(name)[1].tag for name in weights.names()}
+    return int("Q4_0" in tags)
+
+
+def _write_profile(folder: Path, number: int) -> None:
+    profile = Profile()
+    for work in range(2000):
+        name = f"work {work} of profile {number} {'x' * 100}"
+        profile.timeline.add(Interval("kernel", name, "", float(work), 0.5, 0))
+    write_profile(profile, folder)
+
+
+def _read_profile(folder: Path) -> int | None:
+    for path in folder.glob("report.html"):
+        assert path.read_bytes().endswith(b"</html>\n"), "a torn file"
+    whole = {path.name: json.loads(path.read_bytes()) for path in folder.glob("*.json")}
+    if "trace.json" not in whole:
+        return None
+    (number,) = {int(name.split()[4]) for name in re.findall(_WORK, str(whole["trace.json"]))}
+    return number
+
+
+def _model(folder: Path, number: int) -> Path:
+    """Return a BERT of one layer, all of whose weights are `number` + 1."""
+    model = folder / f"bert{number}"
+    if not (model / "model.safetensors").exists():
+        model.mkdir(exist_ok=True)
+        config = {
+            "model_type": "bert", "vocab_size": 8, "hidden_size": _WIDTH, "num_hidden_layers": 1,
+            "num_attention_heads": 2, "intermediate_size": _WIDTH, "max_position_embeddings": 4,
+        }  # fmt: skip
+        (model / "config.json").write_text(json.dumps(config))
+        arrays = {n: np.full(shape, number + 1, np.float32) for n, shape in _shapes().items()}
+        write_archive(model / "model.safetensors", arrays)
+    return model
+
+
+def _shapes() -> dict[str, tuple[int, ...]]:
+    layer = "encoder.layer.0"
+    attention = [f"{layer}.attention.{each}" for each in ("self.query", "self.key", "self.value")]
+    products = [*attention, *(f"{layer}.{each}.dense" for each in _DENSE)]
+    norms = ["embeddings", f"{layer}.attention.output", f"{layer}.output"]
+    tables = {"word_embeddings": 8, "position_embeddings": 4, "token_type_embeddings": 2}
+    return {
+        **{f"embeddings.{name}.weight": (rows, _WIDTH) for name, rows in tables.items()},
+        **{f"{name}.weight": (_WIDTH, _WIDTH) for name in products},
+        **{f"{name}.bias": (_WIDTH,) for name in products},
+        **{f"{name}.LayerNorm.{end}": (_WIDTH,) for name in norms for end in ("weight", "bias")},
+    }
+
+
 def _write_checkpoint(folder: Path, number: int) -> None:
     model = folder / f"model{number}"
     if not (model / "model.safetensors").exists():
@@ -140,6 +239,10 @@ WRITERS: Mapping[str, Writer] = {
     "checkpoint": Writer(_write_checkpoint, _read_checkpoint),
     "results": Writer(_write_result, _read_result),
     "program": Writer(_write_program, _read_program, may_give_up=True),
+    "capture": Writer(_write_capture, _read_capture, may_give_up=True),
+    "quantized": Writer(_write_quantized, _read_quantized, seconds=0.15),
+    "gguf": Writer(_write_gguf, _read_gguf, seconds=0.4),
+    "profile": Writer(_write_profile, _read_profile, seconds=0.3),
 }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gptrs.api import Backend, granted_cpus, requested_threads
+from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.errors import GptrsError, UsageError
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import manager
@@ -92,10 +93,8 @@ def report(
     if not reports:
         raise UsageError("no backend can be used", hint="`gptrs list plugins` says why")
     page = scoreboard(reports)
-    try:
-        html.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"`{html}` cannot be written: {error.strerror}") from error
+    with atomic_file(html, UsageError) as file:
+        file.write(page.encode())
     if settings.json:
         print_result("conformance.report", {"html": str(html), "reports": reports})
     else:

@@ -31,6 +31,11 @@ _LONGEST_REASON = 200
 _PANIC = "PanicException"
 _LONGEST_WORD = 1000
 """Characters; 100 is usual."""
+_LONGEST_PIECE = 1000
+"""Bytes of a piece of a Unigram; known ones have up to some dozens."""
+_PIECES = "vocab"
+_LISTED = re.compile(rb'"vocab"\s*:\s*\[|\\u00[2-7]')
+"""A list of pieces, or an escape that can spell its key."""
 _MAP = "precompiled_charsmap"
 _MAPS = re.compile(rb"charsmap|\\u00[2-7]")
 """The key, or an escape that can spell it."""
@@ -46,6 +51,7 @@ def read_tokenizer(data: bytes, name: str) -> Tokenizer:
     """
     require_bounded(data, name, hint=_AGAIN, max_depth=_MAX_DEPTH)
     _require_sound_maps(data, name)
+    _require_short_pieces(data, name)
     with panics_unheard():
         tokenizer = without_panics(lambda: Tokenizer.from_buffer(data), name)
     _require_bounded_growth((tokenizer.normalizer, tokenizer.pre_tokenizer), name)
@@ -72,6 +78,42 @@ def _require_sound_maps(data: bytes, name: str) -> None:
 
     with suppress(ValueError):  # for the library to say
         json.loads(data, object_pairs_hook=require)
+
+
+def _require_short_pieces(data: bytes, name: str) -> None:
+    """ModelError for a Unigram with a long piece: the library recurs once for each of its bytes.
+
+    It does so to free the vocabulary, too, and ends the process where the stack is full.
+    """
+    if _LISTED.search(data) is None:
+        return
+    strings = data.replace(rb"\"", b"__").split(b'"')
+    if max(map(len, strings)) <= _LONGEST_PIECE:
+        return  # most files
+
+    def require(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        for key, value in pairs:
+            is_list = key == _PIECES and isinstance(value, list)
+            pieces = _strings_of(cast("object", value)) if is_list else ()
+            longest = max((len(piece.encode(errors="replace")) for piece in pieces), default=0)
+            if longest > _LONGEST_PIECE:
+                raise ModelError(
+                    f"{quoted(name)} has a piece of {longest} bytes, more than {_LONGEST_PIECE}",
+                    hint=_AGAIN,
+                )
+        return dict(pairs)
+
+    with suppress(ValueError):  # for the library to say
+        json.loads(data, object_pairs_hook=require)
+
+
+def _strings_of(value: object) -> Iterator[str]:
+    """Yield all strings in nested lists."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in cast("list[object]", value):
+            yield from _strings_of(each)
 
 
 def _require_short_words(tokenizer: Tokenizer, name: str) -> None:
