@@ -330,3 +330,9 @@ def test_guesses_change_no_text_and_are_counted(gptrs):
     refused = gptrs("generate", prompt, "--prompt-lookup", "--no-cache")
     assert refused.code == 2
     assert "guessing ahead needs a cache" in refused.err
+
+
+def test_what_is_no_adapter_is_refused(gptrs, tmp_path):
+    refused = gptrs("generate", "x", "--backend", "ref", "--adapter", tmp_path)
+    assert refused.code == 3
+    assert "it has no adapter_config.json" in refused.err

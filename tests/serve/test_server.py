@@ -10,13 +10,16 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
+import gptrs
 from gptrs.errors import UsageError
 from gptrs.runtime.load import load_model
 from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.app import Access
-from gptrs_serve.command import _listener
+from gptrs_serve.command import _adapted, _listener
 from gptrs_serve.guard import LOCAL_HOSTS
 from runtime.serving_models import eventually
 from runtime.tiny_bert import save_tiny_bert
@@ -201,6 +204,10 @@ def test_small_packets_do_not_wait_for_each_other():
         (["a=demo", "a=demo"], "two models are called `a`"),
         (["--api-key-file", os.devnull], "has no key"),
         (["--host", "203.0.113.1"], "cannot be listened on"),
+        (["a=demo", "--adapter", "b:c=x"], "there is no model `b` to adapt"),
+        (["a=demo", "--adapter", "a=x"], "two models are called `a`"),
+        (["a=demo", "--adapter", "x"], "`x` is no [MODEL:]NAME=DIR"),
+        (["a=demo", "--draft", "demo", "--draft", "a=demo"], "two drafts are given for `a`"),
     ],
 )
 def test_refused_commands(capsys, words, message):
@@ -226,3 +233,40 @@ def test_a_server_that_guesses_gives_the_same_and_tells(model, address):
     )
     with pytest.raises(UsageError, match="no model of the engine"):
         Engine({"tiny": model}, drafts={"other": model})
+
+
+def test_an_adapter_is_a_model_of_its_own_name(model, tmp_path):
+    folder = tmp_path / "sql"
+    folder.mkdir()
+    layer = next(
+        (name, module)
+        for name, module in model.named_modules().items()
+        if name.endswith("c_attn") or name.endswith("q_proj")
+    )
+    name, (inputs, outputs) = layer[0], layer[1].weight.shape
+    if not name.endswith("c_attn"):
+        inputs, outputs = outputs, inputs
+    rng = np.random.default_rng(2)
+    factors = {"A": rng.normal(size=(3, inputs)), "B": rng.normal(size=(outputs, 3))}
+    save_file(
+        {
+            f"base_model.model.{name}.lora_{factor}.weight": values.astype(np.float32)
+            for factor, values in factors.items()
+        },
+        folder / "adapter_model.safetensors",
+    )
+    config = {"peft_type": "LORA", "r": 3, "lora_alpha": 6}
+    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    adapted = _adapted({"tiny": model}, [f"tiny:sql={folder}"])
+    asked = {**LONG, "max_tokens": 10, "temperature": 0}
+    with serving(adapted) as (address, _):
+        listed = httpx.get(f"{address}/v1/models").json()["data"]
+        texts = [
+            post(address, "/v1/completions", {**asked, "model": name}).json() for name in adapted
+        ]
+    assert [each["id"] for each in listed] == ["tiny", "sql"]
+    assert [text["model"] for text in texts] == ["tiny", "sql"]
+    fields = {"max_tokens": 10, "temperature": 0, "ignore_eos": True}
+    alone = gptrs.generate(adapted["sql"], "the cat", **fields)
+    assert texts[1]["choices"][0]["text"] == alone.text
+    assert texts[0]["choices"][0]["text"] != alone.text

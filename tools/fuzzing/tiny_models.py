@@ -88,5 +88,8 @@ class _Asked:
         self.arrays[self._prefix + name] = values
         return tensor(values)
 
+    def low_rank(self, inputs: int, outputs: int) -> None:
+        return None
+
     def unused(self) -> list[str]:
         return []

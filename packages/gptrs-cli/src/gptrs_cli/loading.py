@@ -8,10 +8,16 @@ from gptrs.runtime.load import LoadedModel, load_model
 from gptrs_cli.options.settings import Settings
 
 
-def loaded_model(path: Path | None, settings: Settings) -> LoadedModel:
+def loaded_model(path: Path | None, settings: Settings, adapter: Path | None = None) -> LoadedModel:
     """Load the model at `path` (None: the bundled demo model); raise what `load_model` raises."""
     weights = None if settings.weights is None else settings.weights.value
     precision = None if settings.precision is None else settings.precision.value
     return load_model(
-        path, settings.backend, settings.threads, settings.weight_budget, weights, precision
+        path,
+        settings.backend,
+        settings.threads,
+        settings.weight_budget,
+        weights,
+        precision,
+        adapter,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -87,6 +87,14 @@ _Drafts = Annotated[
         help="Have a smaller model guess ahead for the model NAME, or the first; repeatable.",
     ),
 ]
+_Adapters = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--adapter",
+        metavar="[MODEL:]NAME=DIR",
+        help="Serve MODEL, or the first, with a LoRA adapter under a name of its own; repeatable.",
+    ),
+]
 _DrainSeconds = Annotated[
     int,
     typer.Option(
@@ -110,6 +118,7 @@ def serve(
     cache_budget: _CacheBudget = None,
     prompt_lookup: _PromptLookup = False,
     draft: _Drafts = None,
+    adapter: _Adapters = None,
     drain_seconds: _DrainSeconds = 30,
 ) -> None:
     """Answer the clients of OpenAI's API.
@@ -119,7 +128,7 @@ def serve(
     """
     keys = _keys(api_key_file)
     with _listener(host, port) as listener:
-        loaded = _loaded(models or ["demo"], backend, threads)
+        loaded = _adapted(_loaded(models or ["demo"], backend, threads), adapter or [])
         writers = {name: m for name, m in loaded.items() if "causal_lm" in m.capabilities}
         engine = None
         if writers:
@@ -228,3 +237,21 @@ def _drafts(
             raise UsageError(f"two drafts are given for `{name}`", hint="write NAME=MODEL")
         drafts[name] = load_model(path if separator else each, backend, threads)
     return drafts
+
+
+def _adapted(loaded: Mapping[str, LoadedModel], given: Sequence[str]) -> dict[str, LoadedModel]:
+    """Return the models and what adapters make of them; UsageError for names that do not suit."""
+    served = dict(loaded)
+    for each in given:
+        names, _, path = each.partition("=")
+        base, separator, name = names.rpartition(":")
+        base = base if separator else next(iter(loaded))
+        if not name or not path:
+            raise UsageError(f"--adapter: `{each}` is no [MODEL:]NAME=DIR")
+        if base not in loaded or name in served:
+            problem = f"two models are called `{name}`"
+            if base not in loaded:
+                problem = f"there is no model `{base}` to adapt"
+            raise UsageError(f"--adapter: {problem}", hint=f"models are {', '.join(loaded)}")
+        served[name] = loaded[base].with_adapter(path, name)
+    return served

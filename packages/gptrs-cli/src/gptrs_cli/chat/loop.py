@@ -37,7 +37,7 @@ def converse(request: GenerateRequest, start: ChatStart, settings: Settings) -> 
     In a pipe the code is that of the first message that cannot be answered.
     """
     with Waiting(f"loading {model_shown(request.model)}"):
-        model = loaded_model(request.model, settings)
+        model = loaded_model(request.model, settings, request.adapter)
         options = generation_options(request, model, settings)
         session = ChatSession(model, options, request.prompt.system)
     commands = ChatCommands(session, model, stats=start.stats)

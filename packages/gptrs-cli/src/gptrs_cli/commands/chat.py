@@ -23,7 +23,7 @@ from gptrs_cli.generate.options import (
 from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.model import ModelOption
+from gptrs_cli.options.model import AdapterOption, ModelOption
 from gptrs_cli.options.settings import MODEL, Settings
 
 
@@ -57,6 +57,7 @@ def chat(
         ),
     ] = None,
     model: ModelOption = None,
+    adapter: AdapterOption = None,
     conversation: ConversationOptions,
     limits: LimitOptions,
     sampling: SamplingOptions,
@@ -79,7 +80,7 @@ def chat(
     prompt = PromptOptions(chat=True, system=conversation.system)
     output = OutputOptions()
     request = GenerateRequest(
-        path, prompt, BatchOptions(), limits, sampling, output, memory, form, guessing
+        path, prompt, BatchOptions(), limits, sampling, output, memory, form, guessing, adapter
     )
     request.check(context, as_json=False)
     # Late: neither the help nor a usage error needs what runs models.

@@ -18,7 +18,7 @@ from gptrs_cli.generate.options import (
 )
 from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.model import ModelOption
+from gptrs_cli.options.model import AdapterOption, ModelOption
 from gptrs_cli.options.settings import MODEL, Settings
 
 
@@ -27,6 +27,7 @@ def generate(
     *,
     context: typer.Context,
     model: ModelOption = None,
+    adapter: AdapterOption = None,
     prompt: PromptOptions,
     batch: BatchOptions,
     limits: LimitOptions,
@@ -43,7 +44,7 @@ def generate(
     model's generation_config.json.
     """
     request = GenerateRequest(
-        model, prompt, batch, limits, sampling, output, memory, form, guessing
+        model, prompt, batch, limits, sampling, output, memory, form, guessing, adapter
     )
     request.check(context, as_json=settings.json)
     # Late: neither the help nor a usage error needs what runs models.

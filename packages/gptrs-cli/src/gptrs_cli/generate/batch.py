@@ -34,7 +34,7 @@ def run_prompts(request: GenerateRequest, path: Path, settings: Settings) -> int
     parts = prompt_parts(path, bad)
     first = next(parts)
     with Waiting(f"loading {model_shown(request.model)}"):
-        model = loaded_model(request.model, settings)
+        model = loaded_model(request.model, settings, request.adapter)
     with ResultLines(request.batch.out, model.name) as results:
         run = _Run(request, model, generation_options(request, model, settings), results, bad)
         interrupted = False

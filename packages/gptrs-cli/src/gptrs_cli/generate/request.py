@@ -37,6 +37,7 @@ class GenerateRequest:
     context: ContextOptions
     form: FormOptions
     guessing: GuessOptions = field(default_factory=GuessOptions)
+    adapter: Path | None = None
 
     def check(self, context: typer.Context, *, as_json: bool) -> None:
         """Raise UsageError for options that exclude each other, before anything is loaded."""

@@ -43,7 +43,7 @@ def _run(request: GenerateRequest, settings: Settings, profile: Profile | None) 
         request.prompt, has_default=request.model is None and not request.prompt.chat
     )
     with Waiting(f"loading {model_shown(request.model)}") as waiting:
-        model = loaded_model(request.model, settings)
+        model = loaded_model(request.model, settings, request.adapter)
         options = generation_options(request, model, settings)
         work = _Work(request, model, prompt, waiting, options)
         waiting.now("reading the prompt")

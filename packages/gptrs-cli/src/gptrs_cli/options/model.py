@@ -19,6 +19,11 @@ ModelOption = Annotated[
     ),
 ]
 
+AdapterOption = Annotated[
+    Path | None,
+    option("--adapter", "Change the model by the LoRA adapter in a folder.", metavar="DIR"),
+]
+
 
 def model_shown(path: Path | None) -> str:
     """Return what messages call the model at `path`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal
 
@@ -16,6 +16,7 @@ from gptrs.backend.weight_identity import WeightIdentity
 from gptrs.capture import primitives
 from gptrs.capture.parameter import Parameter, WeightStreamer
 from gptrs.capture.tensor import Tensor
+from gptrs.checkpoint.adapters.low_rank import LowRankAdapter, LowRankProduct
 from gptrs.checkpoint.missing_tensor import suggest
 from gptrs.checkpoint.param_source import IdentifyingSource, MappedSource, ParamSource
 from gptrs.checkpoint.parameter_ids import base_param_id, new_namespace, param_key
@@ -51,7 +52,9 @@ class Params:
     its first use by a program on `backend`. Quantized tensors are converted then, too, unless
     `backend` reads them as they are: programs get their parts. `namespace` separates the parameters
     of models that are loaded side by side; None makes a new one. `origin` names the checkpoint in
-    errors. With a `streamer`, weights are in memory only as long as that holds them.
+    errors. With a `streamer`, weights are in memory only as long as that holds them. An `adapter`
+    changes linear layers: f32 weights that stay in memory are merged with it when they are loaded,
+    and `low_rank` has the factors of the others.
     """
 
     def __init__(
@@ -63,6 +66,7 @@ class Params:
         namespace: int | None = None,
         origin: str = "the checkpoint",
         streamer: WeightStreamer | None = None,
+        adapter: LowRankAdapter | None = None,
     ) -> None:
         if dtype is not None and not dtype.is_float:
             raise UsageError(f"weights are computed with as floats, got the dtype `{dtype}`")
@@ -73,6 +77,11 @@ class Params:
         self._namespace = new_namespace() if namespace is None else namespace
         self._origin = quoted(origin, 200)
         self._streamer = streamer
+        self._adapter = adapter
+        self._merges = streamer is None
+        self._adapted = set[str]()
+        """The modules of the adapter that the model has, and the weights merged with one."""
+        self._merged = set[str]()
         self._prefix = ""
         # Shared by all scopes of a model, so that one name is one parameter.
         self._parameters: dict[str, Parameter] = {}
@@ -85,6 +94,50 @@ class Params:
         below = copy.copy(self)
         below._prefix = f"{self._prefix}{part}."
         return below
+
+    def adapted(self, adapter: LowRankAdapter) -> Params:
+        """Return the same parameters with another adapter, which is merged with none of them."""
+        other = copy.copy(self)
+        other._adapter, other._merges, other._adapted = adapter, False, set[str]()
+        return other
+
+    def unadapted(self) -> list[str]:
+        """Return the modules of the adapter that no layer of the model asked for."""
+        modules = self._adapter.modules if self._adapter is not None else ()
+        return [module for module in modules if module not in self._adapted]
+
+    def low_rank(self, inputs: int, outputs: int) -> tuple[Tensor, Tensor] | None:
+        """Return A [rank, inputs] and B [outputs, rank], scaled, of what is added to this layer.
+
+        None without an adapter of it, or if `tensor` gave the weight merged. CheckpointError for
+        other sizes.
+        """
+        layer = self._prefix.removesuffix(".")
+        module = self._adapter.module_of(layer) if self._adapter is not None else None
+        if self._adapter is None or module is None:
+            return None
+        self._adapted.add(module)
+        product = self._adapter.product(module)
+        found = product.a.shape[1], product.b.shape[0]
+        if found != (inputs, outputs):
+            raise CheckpointError(
+                f"the adapter {quoted(str(self._adapter.path), 200)} changes {quoted(module)} from"
+                f" {found[0]} to {found[1]} values, the model has {inputs} and {outputs}",
+                hint="it is an adapter of another model",
+            )
+        if f"{layer}.weight" in self._merged:
+            return None
+        name = f"{layer}{_PART}adapter {self._adapter.digest}"
+        return self._factor(f"{name} A", product.a), self._factor(f"{name} B", product.scaled_b())
+
+    def _factor(self, name: str, values: np.ndarray) -> Tensor:
+        with self._lock:
+            if name not in self._parameters:
+                key = param_key(self._namespace, base_param_id(name))
+                self._parameters[name] = Parameter(
+                    TensorType.of(values), key, name, lambda: values, self.backend
+                )
+            return Tensor.of_parameter(self._parameters[name])
 
     def __contains__(self, name: str) -> bool:
         """Return whether the checkpoint has the tensor `name` in this scope."""
@@ -191,6 +244,9 @@ class Params:
         source = self._source
         load = read = partial(_load, source, name, type)
         is_plain = not isinstance(source, QuantizedSource) or not source.quantized(name)
+        product = self._mergeable(name, type)
+        if product is not None and is_plain:
+            return self._merged_parameter(name, type, read, product)
         zero_copy = False
         if isinstance(source, MappedSource) and stored == type and reads_mapped_files(self.backend):
             zero_copy = type.dtype.is_float and is_plain
@@ -202,6 +258,34 @@ class Params:
         return Parameter(
             type, key, name, load, self.backend, self._streamer, (), zero_copy, identity, read
         )
+
+    def _mergeable(self, name: str, type: TensorType) -> LowRankProduct | None:
+        """Return what is to be added to a weight of `type` when it is loaded; None for nothing."""
+        if self._adapter is None or not self._merges or type.dtype is not dtypes.f32:
+            return None
+        module = self._adapter.module_of(name.removesuffix(".weight"))
+        if module is None or self._uses.get(name) not in ("linear", "turned"):
+            return None
+        product = self._adapter.product(module)
+        shape = product.b.shape[0], product.a.shape[1]
+        turned = self._uses[name] == "turned"
+        return product if type.shape == (shape[::-1] if turned else shape) else None
+
+    def _merged_parameter(
+        self, name: str, type: TensorType, read: Callable[[], np.ndarray], product: LowRankProduct
+    ) -> Parameter:
+        assert self._adapter is not None, "there is a product of it"
+        self._merged.add(name)
+        turned = self._uses[name] == "turned"
+
+        def load() -> np.ndarray:
+            return product.merged(read(), turned=turned)
+
+        recipe = f"merged with adapter {self._adapter.digest}"
+        stored = self._identity(name, type.dtype)
+        key = param_key(self._namespace, base_param_id(f"{name}{_PART}{recipe}"))
+        identity = None if stored is None else stored.computed(recipe)
+        return Parameter(type, key, name, load, self.backend, identity=identity, read=load)
 
     def _identity(self, name: str, converted: DType | None) -> WeightIdentity | None:
         if not isinstance(self._source, IdentifyingSource):

@@ -14,7 +14,7 @@ class Linear(Module):
     """`x W^T + b`, [..., inputs] -> [..., outputs].
 
     `layout` says how the checkpoint stores the weight: "out_in" [outputs, inputs] as torch does, or
-    "in_out" [inputs, outputs].
+    "in_out" [inputs, outputs]. With an adapter that is not merged with it, its product is added.
     """
 
     def __init__(
@@ -29,8 +29,13 @@ class Linear(Module):
         use = "linear" if layout == "out_in" else "turned"
         self.weight = params.tensor("weight", shape, use=use)
         self.bias = params.tensor("bias", (outputs,)) if bias else None
+        self.low_rank = [*(params.low_rank(inputs, outputs) or ())]
         self._layout: Literal["out_in", "in_out"] = layout
 
     def __call__(self, x: Tensor) -> Tensor:
         """Map the last axis of `x`."""
-        return F.linear(x, self.weight, self.bias, self._layout)
+        y = F.linear(x, self.weight, self.bias, self._layout)
+        if not self.low_rank:
+            return y
+        a, b = self.low_rank
+        return y + F.linear(F.linear(x, a), b)

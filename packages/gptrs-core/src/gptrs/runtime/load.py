@@ -18,6 +18,7 @@ from gptrs.backend.precision import (
 )
 from gptrs.backend.protocol import Backend
 from gptrs.capture.streaming.mru_streamer import MruStreamer
+from gptrs.checkpoint.adapters.low_rank import LowRankAdapter
 from gptrs.checkpoint.models.find_model import find_model
 from gptrs.checkpoint.models.model_source import CONFIG, TOKENIZER, ModelSource
 from gptrs.checkpoint.models.sentence_transformers import MODULES
@@ -42,7 +43,7 @@ from gptrs.plugins.capabilities import (
     capabilities_of,
 )
 from gptrs.plugins.manager import manager
-from gptrs.quoting import shown_value
+from gptrs.quoting import listed, quoted, shown_value
 from gptrs.runtime.bundled_models import model_path
 from gptrs.runtime.causal_embedder import CausalEmbedder, CausalStates
 from gptrs.runtime.chat.messages import Message
@@ -74,6 +75,7 @@ class LoadedModel:
     took. Weights are read from the memory-mapped checkpoint when a run first needs them. The model
     runs with the overrides of functionals in `overrides`. `streamer` keeps the weights within
     their budget, if they have one. `weight_type` is what they were quantized to at load, if so.
+    `adapter` changes the weights.
     """
 
     def __init__(
@@ -85,6 +87,8 @@ class LoadedModel:
         overrides: Mapping[str, Choice],
         streamer: MruStreamer | None = None,
         weight_type: str | None = None,
+        params: Params | None = None,
+        adapter: LowRankAdapter | None = None,
     ) -> None:
         self.name = source.name
         self.kind = source.model_type
@@ -104,11 +108,39 @@ class LoadedModel:
         self.weights: ParamSource = source.weights
         self.streamer = streamer
         self.weight_type = weight_type
+        self.adapter = adapter
+        self._params = params
         self._tokenizer: TextTokenizer | None = None
 
     def __repr__(self) -> str:
         can = ", ".join(sorted(self.capabilities)) or "no capabilities"
         return f"<LoadedModel {self.name}: {self.kind} on {self.backend.name}; {can}>"
+
+    def with_adapter(self, path: str | Path, name: str | None = None) -> LoadedModel:
+        """Return this model as a LoRA adapter in a folder changes it, called `name`.
+
+        Both, and any number of such models, share the weights; products of the adapter are added to
+        layers as they run. What is cached of prompts is each model's own. ModelError for adapters
+        that do not suit the model or are not supported, and for a model that has one already.
+        """
+        if self._params is None or self.adapter is not None:
+            has = "an adapter already" if self.adapter is not None else "no weights to share"
+            raise ModelError(
+                f"`{self.name}` has {has}", hint="load the model, and give that its adapters"
+            )
+        started = time.perf_counter()
+        adapter = LowRankAdapter(path)
+        params = self._params.adapted(adapter)
+        with entered(self.overrides):
+            module = model_factory(self.kind)(self.config, params)
+        require_adapted(params, adapter, self.name)
+        elapsed = time.perf_counter() - started
+        made = LoadedModel(
+            self.files, module, self.backend, elapsed, self.overrides, self.streamer,
+            self.weight_type, params, adapter,
+        )  # fmt: skip
+        made.name = self.name if name is None else name
+        return made
 
     @property
     def precision(self) -> Precision:
@@ -350,6 +382,7 @@ def load_model(
     weight_budget: int | str | None = None,
     weights: str | None = None,
     precision: Precision | None = None,
+    adapter: str | Path | None = None,
 ) -> LoadedModel:
     """Load the model at `path` (None: the bundled demo model) on a backend by name.
 
@@ -361,8 +394,10 @@ def load_model(
     `threads` None leaves their number to it. `weights` "q8" or "q4" quantizes them when they are
     loaded; UsageError if they are quantized already. `precision` `f32`, `bf16` or `int8` is that of
     products; None is `f32`, and for quantized weights the one that the backend prefers. UsageError
-    if it does not have it. Raises ModelError (no such model, unknown kind, unsupported setting),
-    CheckpointError (damaged or missing weights) or PluginError (backend).
+    if it does not have it. `adapter` is the folder of a LoRA adapter: weights of f32 that stay in
+    memory are merged with it; see `LoadedModel.with_adapter` for several. Raises ModelError (no
+    such model, unknown kind, unsupported setting), CheckpointError (damaged or missing weights) or
+    PluginError (backend).
 
     All that the model computes follows `runtime.functional_overrides` of its config.json, an object
     of policies as `gptrs.overrides` takes them, where the variable `GPTRS_OVERRIDES`, a comma list
@@ -382,9 +417,35 @@ def load_model(
         streamer = weight_streamer(source.config, config_path, weight_budget, source.weights)
         if weights is not None:
             quantize_at_load(source, engine, weights, streamed=streamer is not None)
-        params = Params(source.weights, backend=engine, origin=str(source.path), streamer=streamer)
+        added = None if adapter is None else LowRankAdapter(adapter)
+        params = _params(source, engine, streamer, added)
         choices = model_choices(source.config, config_path)
         with entered(choices):
             module = factory(source.config, params)
+        if added is not None:
+            require_adapted(params, added, source.name)
     elapsed = time.perf_counter() - started
-    return LoadedModel(source, module, engine, elapsed, choices, streamer, weights)
+    return LoadedModel(source, module, engine, elapsed, choices, streamer, weights, params, added)
+
+
+def _params(
+    source: ModelSource,
+    backend: Backend,
+    streamer: MruStreamer | None,
+    adapter: LowRankAdapter | None,
+) -> Params:
+    origin = str(source.path)
+    return Params(
+        source.weights, backend=backend, origin=origin, streamer=streamer, adapter=adapter
+    )
+
+
+def require_adapted(params: Params, adapter: LowRankAdapter, name: str) -> None:
+    """ModelError unless a model that was made of `params` has all layers that `adapter` changes."""
+    missing = params.unadapted()
+    if missing:
+        raise ModelError(
+            f"the adapter {quoted(str(adapter.path), 200)} changes {listed(missing, 3)}, which are"
+            f" no linear layers of {quoted(name)}",
+            hint="take the adapter of this model, or merge it with PEFT",
+        )

@@ -20,6 +20,8 @@ def model_identity(model: LoadedModel) -> str:
     settings = json.dumps(
         [dict(model.config), overrides, model.weight_type], sort_keys=True
     ).encode()
+    if model.adapter is not None:
+        settings += model.adapter.digest.encode()
     digest = hashlib.blake2b(weights_digest(model.weights), digest_size=16)
     digest.update(settings)
     return digest.hexdigest()

@@ -1,0 +1,184 @@
+"""LoRA adapters of PEFT: merged with a model, beside it, several of them, on quantized weights."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+
+from gptrs.errors import CheckpointError, ModelError
+from gptrs.ir import dtypes
+from gptrs.runtime.generation.generate import generate
+from gptrs.runtime.generation.model_identity import model_identity
+from gptrs.runtime.load import load_model
+from gptrs.runtime.serving.engine import Engine
+from runtime.generation.tiny_lms import save_tiny_lm
+
+TOKENS = np.array([[5, 9, 2, 41, 7, 7, 30, 12]])
+LLAMA = ("model.layers.{}.self_attn.q_proj", "model.layers.{}.mlp.down_proj")
+GPT2 = ("transformer.h.{}.attn.c_attn",)
+SIZES = {
+    "q_proj": (40, 40), "down_proj": (56, 40), "c_attn": (40, 120),
+}  # fmt: skip
+"""Inputs and outputs in the tiny models."""
+
+
+def save_adapter(folder, modules, seed=1, rank=4, **settings):
+    """Write an adapter of random factors for two layers, as PEFT does."""
+    rng = np.random.default_rng(seed)
+    tensors = {}
+    for module in (m.format(n) for m in modules for n in range(2)):
+        inputs, outputs = SIZES[module.rpartition(".")[2]]
+        for factor, shape in (("A", (rank, inputs)), ("B", (outputs, rank))):
+            name = f"base_model.model.{module}.lora_{factor}.weight"
+            tensors[name] = rng.normal(0, 0.2, shape).astype(np.float32)
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    config = {"peft_type": "LORA", "r": rank, "lora_alpha": 8, "bias": "none", **settings}
+    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
+
+
+def merged_by_hand(model, adapter, target, scale):
+    """Save the model with W + scale * B A, by the definition."""
+    weights = load_file(model / "model.safetensors")
+    factors = load_file(adapter / "adapter_model.safetensors")
+    for name in [name for name in factors if "lora_A" in name]:
+        change = scale * factors[name.replace("lora_A", "lora_B")] @ factors[name]
+        module = name.removeprefix("base_model.model.").removesuffix(".lora_A.weight")
+        own = next(w for w in (module, module.partition(".")[2]) if f"{w}.weight" in weights)
+        weights[f"{own}.weight"] += change.T if "c_attn" in module else change
+    target.mkdir()
+    save_file(weights, target / "model.safetensors")
+    (target / "config.json").write_bytes((model / "config.json").read_bytes())
+    return target
+
+
+@pytest.mark.parametrize(
+    ("kind", "modules", "settings", "scale"),
+    [
+        ("llama", LLAMA, {}, 2.0),
+        ("gpt2", GPT2, {"use_rslora": True}, 4.0),
+    ],
+)
+@pytest.mark.parametrize("on", ["ref", "numba"])
+def test_merged_and_added_are_w_plus_ba(on, kind, modules, settings, scale, tmp_path):
+    base = save_tiny_lm(tmp_path / "base", kind, dtypes.f32)
+    adapter = save_adapter(tmp_path / "adapter", modules, **settings)
+    by_hand = merged_by_hand(base, adapter, tmp_path / "by hand", scale)
+    expected = load_model(by_hand, on).forward(TOKENS)
+    plain = load_model(base, on)
+    before = plain.forward(TOKENS)
+    assert np.abs(expected - before).max() > 0.5
+    for made in (load_model(base, on, adapter=adapter), plain.with_adapter(adapter)):
+        np.testing.assert_allclose(made.forward(TOKENS), expected, rtol=2e-4, atol=2e-4)
+    np.testing.assert_array_equal(plain.forward(TOKENS), before)
+
+
+@pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
+def test_peft_computes_the_same(tmp_path):
+    """As PEFT saves it, with its defaults for GPT-2, and a pattern of ranks and alphas."""
+    peft = pytest.importorskip("peft", reason="peft is not installed")
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(3)
+    config = transformers.LlamaConfig(
+        vocab_size=97, hidden_size=40, intermediate_size=56, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, initializer_range=0.3,
+    )  # fmt: skip
+    theirs = transformers.LlamaForCausalLM(config).eval()
+    theirs.save_pretrained(tmp_path / "base")
+    lora = peft.LoraConfig(
+        r=4, lora_alpha=6, use_rslora=True, init_lora_weights=False, target_modules="all-linear",
+        rank_pattern={"layers.1.mlp.up_proj": 8}, alpha_pattern={"layers.1.mlp.up_proj": 3},
+    )  # fmt: skip
+    adapted = peft.get_peft_model(theirs, lora)
+    adapted.save_pretrained(tmp_path / "adapter")
+    with torch.no_grad():
+        expected = adapted(torch.tensor(TOKENS)).logits.numpy()
+    for backend in ("ref", "numba"):
+        made = load_model(tmp_path / "base", backend, adapter=tmp_path / "adapter")
+        np.testing.assert_allclose(made.forward(TOKENS), expected, rtol=2e-4, atol=2e-4)
+
+
+def test_quantized_weights_get_the_product_beside_them(tmp_path):
+    base = save_tiny_lm(tmp_path / "base", "llama", dtypes.f32)
+    adapter = save_adapter(tmp_path / "adapter", LLAMA)
+    by_hand = merged_by_hand(base, adapter, tmp_path / "by hand", 2.0)
+    expected = load_model(by_hand, "numba").forward(TOKENS)
+    made = load_model(base, "numba", weights="q8", precision="f32", adapter=adapter)
+    found = made.forward(TOKENS)
+    assert np.abs(found - expected).max() < 0.05 * np.abs(expected).max()
+    far = load_model(base, "numba").forward(TOKENS)
+    assert np.abs(far - expected).max() > 0.3 * np.abs(expected).max()
+
+
+def test_an_engine_has_several_adapters_and_never_mixes_their_prompts(tmp_path):
+    base = load_model(save_tiny_lm(tmp_path / "base", "llama", dtypes.f32), "numba", 1)
+    paths = [save_adapter(tmp_path / f"{n}", LLAMA, seed=n) for n in (1, 2)]
+    models = {"base": base} | {p.name: base.with_adapter(p, p.name) for p in paths}
+    assert len({model_identity(model) for model in models.values()}) == 3
+    prompt = [3 + n % 40 for n in range(70)]
+    fields = {"max_tokens": 12, "temperature": 0, "ignore_eos": True, "logprobs": 0}
+    alone = {}
+    for path in paths:
+        fresh = load_model(tmp_path / "base", "numba", 1).with_adapter(path)
+        alone[path.name] = generate(fresh, prompt, **fields)
+    alone["base"] = generate(load_model(tmp_path / "base", "numba", 1), prompt, **fields)
+    assert len({made.token_ids for made in alone.values()}) == 3
+    streams = {}
+    with Engine(models) as engine:
+        for _ in range(2):  # the second finds the prompt of the first in its own cache
+            streams = {name: engine.submit(prompt, model=name, **fields) for name in models}
+            for name, stream in streams.items():
+                (made,) = stream.result()
+                assert (made.token_ids, made.logprobs) == (
+                    alone[name].token_ids, alone[name].logprobs,
+                )  # fmt: skip
+        assert all(stream.cached_tokens == len(prompt) - 1 for stream in streams.values())
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"use_dora": True}, "`use_dora` is set: DoRA"),
+        ({"modules_to_save": ["lm_head"]}, "`modules_to_save` is set"),
+        ({"bias": "all"}, "`bias` is `'all'`"),
+        ({"peft_type": "IA3"}, "`peft_type` is `'IA3'`"),
+        ({"init_lora_weights": "pissa_niter_4"}, "changes the model itself"),
+        ({"lora_alpha": "x"}, "`lora_alpha` is `'x'`"),
+        ({"alpha_pattern": {"(a+)+": 1}}, "has the expression"),
+    ],
+)
+def test_what_is_not_supported_is_refused_by_name(settings, message, tmp_path):
+    base = save_tiny_lm(tmp_path / "base", "llama", dtypes.f32)
+    adapter = save_adapter(tmp_path / "adapter", LLAMA, **settings)
+    with pytest.raises(ModelError) as error:
+        load_model(base, "ref", adapter=adapter)
+    assert message in str(error.value)
+
+
+def test_adapters_of_other_models_are_refused(tmp_path):
+    model = load_model(save_tiny_lm(tmp_path / "base", "llama", dtypes.f32), "ref")
+    with pytest.raises(ModelError, match="no linear layers of"):
+        model.with_adapter(save_adapter(tmp_path / "gpt2", GPT2))
+    with pytest.raises(ModelError, match=r"it has no adapter_config\.json"):
+        model.with_adapter(tmp_path / "base")
+    odd = save_adapter(tmp_path / "odd", LLAMA)
+    tensors = load_file(odd / "adapter_model.safetensors")
+    name = next(name for name in tensors if "q_proj.lora_A" in name)
+    save_file({**tensors, name: tensors[name][:, :30].copy()}, odd / "adapter_model.safetensors")
+    with pytest.raises(CheckpointError, match="from 30 to 40 values"):
+        model.with_adapter(odd)
+    save_file({**tensors, name: tensors[name][:2].copy()}, odd / "adapter_model.safetensors")
+    with pytest.raises(CheckpointError, match="needs factors A"):
+        model.with_adapter(odd)
+    save_file({**tensors, "base_model.model.x.lora_embedding_A": np.ones((2, 2), np.float32)},
+              odd / "adapter_model.safetensors")  # fmt: skip
+    with pytest.raises(ModelError, match="no factors of linear layers"):
+        model.with_adapter(odd)
+    adapted = model.with_adapter(save_adapter(tmp_path / "a", LLAMA))
+    with pytest.raises(ModelError, match="an adapter already"):
+        adapted.with_adapter(tmp_path / "a")
