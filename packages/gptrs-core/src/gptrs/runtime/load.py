@@ -409,9 +409,8 @@ def load_model(
         source = find_model(model_path(path))
         factory = model_factory(source.model_type)
         engine = with_precision(plugins.get_backend(backend, threads), precision)
-        if precision is None and (
-            weights is not None or isinstance(source.weights, QuantizedSource)
-        ):
+        quantized = weights is not None or isinstance(source.weights, QuantizedSource)
+        if precision is None and quantized:
             engine = with_quantized_precision(engine)
         config_path = str(source.path / CONFIG)
         streamer = weight_streamer(source.config, config_path, weight_budget, source.weights)
