@@ -275,6 +275,12 @@ def test_options_that_do_not_fit_together_are_refused(run, options):
     assert run(*options).code == 2
 
 
+def test_log_probabilities_that_nobody_would_see_are_refused(run):
+    refused = run("--prompt", "x", "--logprobs", "2")
+    assert (refused.code, refused.out) == (2, "")
+    assert "error: `--logprobs` stands in JSON results; add --json" in refused.err
+
+
 def test_conversations_in_a_file(gptrs, tmp_path):
     model = save_tiny_chat(tmp_path / "chat")
     file = tmp_path / "prompts.jsonl"

@@ -177,7 +177,12 @@ def saved(tmp_path_factory):
         ({"attention_bias": True}, r"self_attn\.q_proj\.bias"),
         ({"mlp_bias": True}, r"mlp\.gate_proj\.bias"),
         ({"num_hidden_layers": 3}, r"layers\.2\."),
-        ({"num_hidden_layers": 10**12}, r"layers\.2\."),
+        ({"num_hidden_layers": 10_000}, r"layers\.2\."),
+        (
+            {"num_hidden_layers": 10**12},
+            r"`num_hidden_layers` .* must be at most 10000, found `10{12}`",
+        ),
+        ({"model_type": "mistral", "num_hidden_layers": 2**40}, "must be at most 10000"),
         ({"vocab_size": 96}, r"embed_tokens\.weight.*\[96, 32\]"),
         ({"model_type": "qwen3", "head_dim": 8}, r"self_attn\.q_norm\.weight"),
         ({"model_type": "qwen2"}, r"self_attn\.q_proj\.bias"),

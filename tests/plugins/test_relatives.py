@@ -21,6 +21,17 @@ def test_a_known_kind_is_refused_with_the_nearest(tmp_path):
     assert "add_a_model_kind.md" in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["mamba", "lama", "gpt3"])
+def test_no_kind_is_suggested_for_how_it_is_spelled(kind):
+    """The file says it: nobody mistyped a name, and another kind would give another text."""
+    with pytest.raises(ModelError) as caught:
+        manager().model_factory(kind)
+    said = str(caught.value)
+    assert said.startswith(f"there is no model kind `{kind}`; `gptrs list models` shows")
+    assert "did you mean" not in said
+    assert not any(name in said.split() for name in ("`llama`", "`gpt2`"))
+
+
 def test_relatives_are_kinds_that_nobody_has():
     found = manager().relatives()
     installed = {record.name for record in manager().records(ModelPlugin)}

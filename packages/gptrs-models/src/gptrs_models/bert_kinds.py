@@ -52,7 +52,7 @@ def read_config(settings: Mapping[str, object]) -> BertConfig:
             f"`{own('hidden_size')}` ({width}) of a {name} model is no multiple of"
             f" `{own('num_attention_heads')}` ({heads})"
         )
-    layers = fields.integer(own("num_hidden_layers"), kind.layers)
+    layers = fields.layers(own("num_hidden_layers"), kind.layers)
     types = fields.integer("type_vocab_size", 2) if kind.type_vocab_size else 0
     config = BertConfig(
         names=kind.names,

@@ -117,7 +117,7 @@ def _shared(fields: ConfigFields, sigmoid: bool, width: int, inner: int, heads: 
         sigmoid=sigmoid,
         hidden_size=width,
         intermediate_size=fields.integer("intermediate_size", inner),
-        layers=fields.integer("num_hidden_layers", 12),
+        layers=fields.layers("num_hidden_layers", 12),
         heads=heads,
         hidden_act=fields.choice("hidden_act", ACTIVATIONS, activation),
         epsilon=fields.number("layer_norm_eps", 1e-6 if sigmoid else 1e-5),

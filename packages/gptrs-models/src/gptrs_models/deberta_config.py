@@ -129,7 +129,7 @@ def _shared(fields: ConfigFields) -> BertConfig:
     if width % heads:
         raise fields.error("hidden_size", f"must be a multiple of the {heads} heads")
     fields.require("pooler_hidden_size", width)
-    layers = fields.integer("num_hidden_layers", 24)
+    layers = fields.layers("num_hidden_layers", 24)
     return BertConfig(
         names=Names("deberta"),
         heads=_heads(fields),

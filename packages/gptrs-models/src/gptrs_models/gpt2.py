@@ -56,7 +56,7 @@ class GPT2Config:
             vocab_size=fields.integer("vocab_size", 50257),
             n_positions=fields.integer("n_positions", 1024),
             n_embd=n_embd,
-            n_layer=fields.integer("n_layer", 12),
+            n_layer=fields.layers("n_layer", 12),
             n_head=n_head,
             n_inner=fields.integer("n_inner", 4 * n_embd),
             activation_function=fields.choice("activation_function", ACTIVATIONS, "gelu_new"),

@@ -60,7 +60,7 @@ def read_shared(fields: ConfigFields, kind: str, defaults: KindDefaults) -> Llam
             fields.require(name, None)
     hidden = fields.integer(own("hidden_size"), defaults.hidden_size)
     heads, kv_heads, head_dim = _heads(fields, defaults, hidden)
-    layers = fields.integer(own("num_hidden_layers"), defaults.layers)
+    layers = fields.layers(own("num_hidden_layers"), defaults.layers)
     max_position = fields.integer(own("max_position_embeddings"), defaults.max_position)
     window = _window(fields, kind, defaults)
     ropes = _ropes(fields, kind, defaults, max_position, head_dim)

@@ -68,7 +68,7 @@ def read_config(settings: Mapping[str, object]) -> T5Config:
     name = "gelu_new" if words == ["gated", "gelu"] else words[-1]
     if name not in ACTIVATIONS or len(words) > 2 or (len(words) == 2 and words[0] != "gated"):
         raise fields.error("feed_forward_proj", "must be an activation, or `gated-` and one")
-    count = fields.integer("num_layers", layers)
+    count = fields.layers("num_layers", layers)
     buckets = fields.integer("relative_attention_num_buckets", 32, minimum=4)
     tied = fields.boolean("tie_word_embeddings", True)
     return T5Config(
@@ -77,7 +77,7 @@ def read_config(settings: Mapping[str, object]) -> T5Config:
         d_kv=fields.integer("d_kv", 64),
         d_ff=fields.integer("d_ff", inner),
         num_layers=count,
-        num_decoder_layers=fields.integer("num_decoder_layers", count),
+        num_decoder_layers=fields.layers("num_decoder_layers", count),
         num_heads=fields.integer("num_heads", heads),
         buckets=buckets,
         max_distance=fields.integer("relative_attention_max_distance", 128, minimum=buckets),

@@ -64,7 +64,7 @@ def read_config(settings: Mapping[str, object]) -> ViTConfig:
         kind=kind,
         hidden_size=width,
         inner=inner if dino else fields.integer("intermediate_size", 3072),
-        layers=fields.integer("num_hidden_layers", 12),
+        layers=fields.layers("num_hidden_layers", 12),
         heads=heads,
         hidden_act=fields.choice("hidden_act", ACTIVATIONS, "gelu"),
         epsilon=fields.number("layer_norm_eps", 1e-6 if dino else 1e-12),

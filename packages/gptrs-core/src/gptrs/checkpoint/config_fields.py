@@ -8,6 +8,8 @@ from typing import TypeGuard, cast
 from gptrs.errors import ModelError
 from gptrs.quoting import listed, quoted, shown_value
 
+_MOST_LAYERS = 10_000
+
 
 class Fields:
     """Settings in which null counts as missing.
@@ -36,6 +38,13 @@ class Fields:
         value = self.get(name, default)
         if not is_integer(value) or not minimum <= value < 2**63:
             raise self.error(name, f"must be an integer >= {minimum}")
+        return value
+
+    def layers(self, name: str, default: int | None = None) -> int:
+        """Return a number of layers: at least 1 and at most 10,000, as some make lists of them."""
+        value = self.integer(name, default)
+        if value > _MOST_LAYERS:
+            raise self.error(name, f"must be at most {_MOST_LAYERS}")
         return value
 
     def integers(self, name: str, default: Sequence[int], minimum: int = 1) -> tuple[int, ...]:
