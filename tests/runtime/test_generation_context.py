@@ -162,7 +162,7 @@ def test_texts_keep_to_the_budget_of_the_cache(model):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"cache_dtype": "f64"}, "elements of f32, bf16, f16, got `'f64'`"),
+        ({"cache_dtype": "f64"}, "elements of f32, bf16, f16, q8, got `'f64'`"),
         ({"cache_budget": "much"}, "must be a size above 0, found `'much'`"),
         ({"cache_budget": "1kB"}, r"cache of 1 kB holds no page of 32 positions"),
     ],
@@ -180,7 +180,7 @@ def test_the_environment_may_describe_the_cache(model, monkeypatch):
         generated(model, [5, 9, 2], 60, cache_dtype="f32")
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "f16"])
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "q8"])
 def test_the_cache_may_have_smaller_elements(model, dtype):
     whole = generated(model, [5, 9, 2], 12, logprobs=1)
     small = generated(model, [5, 9, 2], 12, logprobs=1, cache_dtype=dtype)

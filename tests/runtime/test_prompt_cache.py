@@ -273,3 +273,18 @@ def test_only_the_pages_of_the_tokens_are_saved(model, tmp_path):
     with pytest.raises(UsageError, match="names no format of tensors"):
         save_prompt_cache(tmp_path / "cache.bin", model, cache, pages)
     assert not list(tmp_path.iterdir())
+
+
+def test_pages_of_8_bits_go_there_and_back(model, tmp_path):
+    """To the bit what the cache that wrote them computes."""
+    path = _saved(model, tmp_path, ".safetensors", dtypes.si8)
+    wanted = run(new_cache(model, dtypes.si8), PROMPT)[2]
+    cache = new_cache(model, dtypes.si8)
+    pages = load_prompt_cache(path, model, cache)
+    assert {array.dtype for group in pages.groups for array in group} == {np.dtype(np.int8)}
+    cache.add_pages(pages.tokens, pages.groups)
+    _, known, logits = run(cache, PROMPT)
+    assert known == len(PROMPT) - 1
+    np.testing.assert_allclose(logits, wanted, rtol=1e-5, atol=1e-6)
+    with pytest.raises(CheckpointError):
+        load_prompt_cache(path, model, new_cache(model))

@@ -57,7 +57,8 @@ class Company:
         self.models = [load_model(folder, backend_name, n) for n in ((2, 1) if numba else (None,))]
         self.seen = SeenLogits(0 if numba else 1e-5)
         # Where bits differ anyway, a smaller type makes the difference large.
-        self.cache_dtypes = (dtypes.f32, dtypes.bf16, dtypes.f16) if numba else (dtypes.f32,)
+        self.cache_dtypes = (dtypes.f32, dtypes.bf16, dtypes.f16, dtypes.si8)
+        self.cache_dtypes = self.cache_dtypes if numba else self.cache_dtypes[:1]
         self.shared = self._tokens(90)
 
     def _tokens(self, count):

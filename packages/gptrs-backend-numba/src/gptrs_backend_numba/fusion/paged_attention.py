@@ -5,12 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gptrs.functionals.paged_attention import paged_attention, update_pages
+from gptrs.ir import dtypes
 from gptrs.ir.dictionary import Dictionary
 from gptrs.ir.ops.control_flow import Scan
 from gptrs.ir.ops.custom_call import CustomCall
-from gptrs.ir.ops.elementwise import Add, Cast, Compare, Div, Exp, Mul, Tanh
+from gptrs.ir.ops.elementwise import (
+    Add,
+    Cast,
+    Clamp,
+    Compare,
+    Div,
+    Exp,
+    Mul,
+    RoundNearestEven,
+    Select,
+    Tanh,
+)
 from gptrs.ir.ops.indexing import ScatterReduce, Take
-from gptrs.ir.ops.layout import BroadcastTo, Reshape, Transpose
+from gptrs.ir.ops.layout import BroadcastTo, Concat, Reshape, Transpose
 from gptrs.ir.program import Region, Value
 from gptrs.optimizer.evaluation import definitions
 from gptrs.optimizer.fusion import FoundCall
@@ -25,6 +37,12 @@ from gptrs_backend_numba.lowering.paged_attention import (
     fits_attention,
     fits_update,
 )
+
+_ROUNDING: tuple[tuple[type, int], ...] = (
+    (Reshape, 0), (Transpose, 0), (Concat, 0), (Cast, 0), (Select, 1), (Clamp, 0),
+    (RoundNearestEven, 0), (Div, 0),
+)  # fmt: skip
+"""From rows that are written to a pool of si8 back to what they were: ops, and their operands."""
 
 
 def _read_attention(made: Made, definition: Definer) -> ReadCall | None:
@@ -90,7 +108,9 @@ def _read_update(made: Made, definition: Definer) -> ReadCall | None:
     if scattered is None or not isinstance(scattered.op, ScatterReduce):
         return None
     flat, index, updates = scattered.operands
-    pool, new = _behind(flat, Reshape, definition), _new_rows(updates, definition)
+    pool = _behind(flat, Reshape, definition)
+    is_rounded = updates.type.dtype is dtypes.si8
+    new = (_rounded_rows if is_rounded else _new_rows)(updates, definition)
     if pool is None or new is None:
         return None
     slots = _slots(index, new.type.shape[0], definition)
@@ -107,6 +127,17 @@ def _new_rows(updates: Value, definition: Definer) -> Value | None:
         awaited.remove(type(made.op))
         value = made.operands[0]
     return value if awaited in ([], [Cast]) and value.type.rank == 3 else None
+
+
+def _rounded_rows(updates: Value, definition: Definer) -> Value | None:
+    """Return what was rounded to the codes that come first in the rows."""
+    value = updates
+    for op, place in _ROUNDING:
+        made = definition(value)
+        if made is None or not isinstance(made.op, op):
+            return None
+        value = made.operands[place]
+    return _behind(value, Cast, definition) or value
 
 
 def _slots(index: Value, rows: int, definition: Definer) -> Value | None:

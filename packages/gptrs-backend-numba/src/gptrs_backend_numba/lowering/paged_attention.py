@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gptrs.functionals.rounded_vectors import vector_bytes
 from gptrs.ir import dtypes
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
@@ -17,6 +18,10 @@ from gptrs_backend_numba.kernels.attention import page_updates
 from gptrs_backend_numba.kernels.attention import paged_geometry as geometry
 from gptrs_backend_numba.kernels.attention.paged import paged_attention as paged_attention_task
 from gptrs_backend_numba.kernels.attention.paged import run_paged_attention
+from gptrs_backend_numba.kernels.attention.paged_int8 import (
+    paged_attention_int8,
+    update_pages_int8,
+)
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering.attention import float_bits, with_dense_rows
 from gptrs_backend_numba.lowering.custom_calls import custom_call
@@ -28,6 +33,8 @@ from gptrs_backend_numba.views import View
 
 PAGED_ATTENTION = "gptrs.numba.paged_attention.v1"
 UPDATE_PAGES = "gptrs.numba.update_pages.v1"
+_POOLS = (*FLOATS, dtypes.si8)
+"""Element types of pools; those of si8 are of vectors as bytes."""
 _ATTRIBUTES = {"scale": float, "window": int, "softcap": float}
 
 
@@ -35,7 +42,8 @@ def fits_attention(operands: Sequence[TensorType]) -> bool:
     """Return whether there is a kernel of attention for operands that the functional takes."""
     query, key, value, *texts = operands
     return (
-        {query.dtype, key.dtype} <= set(FLOATS)
+        query.dtype in FLOATS
+        and key.dtype in _POOLS
         and key.dtype is value.dtype
         and all(x.dtype is dtypes.si32 for x in texts)
         and 0 not in (*query.shape[1:], *key.shape[1:], value.shape[3])
@@ -46,7 +54,8 @@ def fits_update(operands: Sequence[TensorType]) -> bool:
     """Return whether there is a kernel of updates for operands that the functional takes."""
     pool, new, slots = operands
     return (
-        {pool.dtype, new.dtype} <= set(FLOATS)
+        pool.dtype in _POOLS
+        and new.dtype in FLOATS
         and slots.dtype is dtypes.si32
         and 0 not in pool.shape[1:]
     )
@@ -62,9 +71,9 @@ def _is_attention(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     pages, kv_heads, size, _ = key.shape
     texts = table.shape[0]
     return (
-        op.results == (TensorType(query.dtype, (rows, heads, value.shape[3])),)
+        op.results == (TensorType(query.dtype, (rows, heads, _numbers(value))),)
         and heads % kv_heads == 0
-        and key.shape == (pages, kv_heads, size, head_dim)
+        and key.shape == (pages, kv_heads, size, head_dim + vector_bytes(key))
         and value.shape[:3] == (pages, kv_heads, size)
         and starts.shape == (texts + 1,)
         and lengths.shape == (texts,)
@@ -75,8 +84,12 @@ def _is_update(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     if op.attrs or [x.rank for x in operands] != [4, 3, 1] or not fits_update(operands):
         return False
     pool, new, slots = operands
-    _, kv_heads, _, head_dim = pool.shape
-    return op.results == (pool,) and new.shape == (slots.shape[0], kv_heads, head_dim)
+    return op.results == (pool,) and new.shape == (slots.shape[0], pool.shape[1], _numbers(pool))
+
+
+def _numbers(pool: TensorType) -> int:
+    """Return how many numbers a vector of a pool has."""
+    return pool.shape[3] - vector_bytes(pool)
 
 
 @custom_call(PAGED_ATTENTION, when=_is_attention)
@@ -90,6 +103,7 @@ def paged_attention(builder: Builder, unit: Unit) -> None:
     rows, heads, head_dim = query.shape
     pages, kv_heads, size, _ = key.shape
     texts, group = table.shape[0], heads // kv_heads
+    value_dim = unit.last.result.type.shape[2]
     out = builder.define(unit.last.result)
     window, softcap = op.attrs["window"], op.attrs["softcap"]
     assert isinstance(window, int)
@@ -107,11 +121,12 @@ def paged_attention(builder: Builder, unit: Unit) -> None:
         geometry.SCALE: float_bits(op.attrs["scale"]),
         geometry.SOFTCAP: float_bits(softcap),
         geometry.WINDOW: window,
-        geometry.PRODUCTS_A_KEY: heads * (head_dim + value.shape[3]),
-        geometry.ROW_BYTES: heads * value.shape[3] * query.dtype.itemsize,
+        geometry.PRODUCTS_A_KEY: heads * (head_dim + value_dim),
+        geometry.ROW_BYTES: heads * value_dim * query.dtype.itemsize,
     }
-    kind = geometry.PageKind(key.dtype, size, head_dim, value.shape[3], window > 0, softcap != 0)
-    task = compiled_task(paged_attention_task(query.dtype, kind))
+    kind = geometry.PageKind(key.dtype, size, head_dim, value_dim, window > 0, softcap != 0)
+    make = paged_attention_int8 if key.dtype is dtypes.si8 else paged_attention_task
+    task = compiled_task(make(query.dtype, kind))
     leading = (POOL.address, task, kv_heads * tasks, builder.context.threads)
     numbers = tuple(fields.get(field, 0) for field in geometry.FIELDS)
     reads = (query, key, value, table, starts, lengths)
@@ -125,7 +140,7 @@ def update_pages(builder: Builder, unit: Unit) -> None:
     """Write into the pool if its memory is free after this, else into a copy of it."""
     pool, new, slots = (builder.view(operand) for operand in unit.last.operands)
     new, slots = with_dense_rows(builder, new), builder.contiguous(slots)
-    pages, kv_heads, size, head_dim = pool.shape
+    pages, kv_heads, size, _ = pool.shape
     shared = any(pool.storage.root is other.storage.root for other in (new, slots))
     target = pool
     if shared or not builder.may_overwrite(pool):
@@ -135,13 +150,15 @@ def update_pages(builder: Builder, unit: Unit) -> None:
     fields = {
         page_updates.ROWS: new.shape[0],
         page_updates.KV_HEADS: kv_heads,
-        page_updates.HEAD_DIM: head_dim,
+        page_updates.HEAD_DIM: new.shape[2],
         page_updates.PAGES: pages,
         page_updates.PAGE_SIZE: size,
         page_updates.ROW_STEP: new.strides[0],
         page_updates.HEAD_STEP: new.strides[1],
     }
-    task = compiled_task(page_updates.update_pages(new.dtype, pool.dtype))
+    is_rounded = pool.dtype is dtypes.si8
+    make = update_pages_int8(new.dtype) if is_rounded else None
+    task = compiled_task(make or page_updates.update_pages(new.dtype, pool.dtype))
     leading = (POOL.address, task, kv_heads, builder.context.threads)
     numbers = tuple(fields[field] for field in page_updates.FIELDS)
     explain = _wrong_index("update_pages", "slot", slots, target, size)

@@ -346,7 +346,7 @@ class ContextOptions:
         str | None,
         option(
             "--cache-dtype",
-            "Keep keys and values as f32, bf16 or f16.  [env: GPTRS_CACHE_DTYPE]  [default: f32]",
+            "Keep keys and values as f32, bf16, f16, q8.  [env: GPTRS_CACHE_DTYPE]  [default: f32]",
             metavar="DTYPE",
         ),
     ] = None

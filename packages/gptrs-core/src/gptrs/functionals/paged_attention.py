@@ -24,9 +24,16 @@ from gptrs.functionals.operands import (
     require_shape,
     splat,
 )
+from gptrs.functionals.rounded_vectors import (
+    SCALE_BYTES,
+    read_vectors,
+    rounded_vectors,
+    vector_bytes,
+)
 from gptrs.ir import dtypes
 from gptrs.ir.symbolic_dim import exceeds
 
+_FLOATS = (dtypes.f16, dtypes.bf16, dtypes.f32, dtypes.f64)
 _MAX_ROWS = 2**31 - 1
 """Most rows of a pool, [P * K * S, D]: they are counted in si32."""
 
@@ -37,21 +44,25 @@ def update_pages(pool: Tensor, new: Tensor, slots: Tensor) -> Tensor:
 
     Slot s is position s % S of page s // S, for all K heads. `slots` are N integers; of rows with
     one slot the last is kept. `new` is rounded to the element type of the pool: both are f16, bf16,
-    f32 or f64. Backends write in place where the pool is donated and not read afterwards. A slot
-    outside [0, P * S) raises ExecutionError when it runs. UsageError for tensors that do not fit.
+    f32 or f64. A pool of si8 is [P, K, S, D + 4]; `rounded_vectors` says how it holds them.
+    Backends write in place where the pool is donated and not read afterwards. A slot outside
+    [0, P * S) raises ExecutionError when it runs. UsageError for tensors that do not fit.
     """
-    _require_floats("update_pages", 4, pool=pool)
+    _require_pools("update_pages", pool=pool)
     _require_floats("update_pages", 3, new=new)
     kv_heads, size, head_dim = pool.shape[1:]
     rows = new.shape[0]
-    require_shape("update_pages", "new", new, (rows, kv_heads, head_dim))
+    numbers = head_dim - vector_bytes(pool.type)
+    require_shape("update_pages", "new", new, (rows, kv_heads, numbers))
     require_integer("update_pages", slots=slots)
     require_shape("update_pages", "slots", slots, (rows,))
     lines = pool.shape[0] * kv_heads * size
     if exceeds(lines, _MAX_ROWS):
         raise UsageError(f"`update_pages` takes pools of P * K * S < 2**31, got `{pool.type}`")
     by_head = (kv_heads, rows, head_dim)
-    given = primitives.transpose(converted(new, pool.dtype), (1, 0, 2))
+    is_rounded = pool.dtype is dtypes.si8
+    stored = rounded_vectors(new) if is_rounded else converted(new, pool.dtype)
+    given = primitives.transpose(stored, (1, 0, 2))
     written = primitives.scatter_reduce(
         primitives.reshape(pool, (lines, head_dim)),
         primitives.reshape(
@@ -105,7 +116,8 @@ def paged_attention(
 
     `scale` is 1/sqrt(D) unless given; `softcap` is that of `attention`. The element types are f16,
     bf16, f32 and f64; both pools have one, and the query and the result may have another. All is
-    computed in f32, or in f64 if one of them is f64, and rounded once. A page outside [0, P)
+    computed in f32, or in f64 if one of them is f64, and rounded once. Pools of si8 have D + 4 and
+    E + 4 in the place of D and E, as `update_pages` writes them. A page outside [0, P)
     raises ExecutionError when it runs. UsageError for operands and settings that do not fit.
     """
     _require_operands(query, key_pool, value_pool)
@@ -117,7 +129,8 @@ def paged_attention(
     queries = primitives.mul(converted(query, wide), splat(factor, wide, query.shape))
     table, starts, lengths = (converted(x, dtypes.si32) for x in (page_table, row_starts, lengths))
     step = _step(queries, key_pool, value_pool, starts, window, softcap)
-    nothing = splat(0, query.dtype, (rows, heads, value_pool.shape[3]))
+    value_dim = value_pool.shape[3] - vector_bytes(value_pool.type)
+    nothing = splat(0, query.dtype, (rows, heads, value_dim))
     number = primitives.iota(lengths.shape, 0, dtypes.si32)
     (found,), _ = primitives.scan(step, [nothing], [number, table, lengths])
     return found
@@ -142,7 +155,7 @@ def _step(
         places = (text, primitives.add(text, one))
         begin, end = (primitives.take(row_starts, place) for place in places)
         keys, values = (
-            converted(primitives.take(pool, table), queries.dtype)
+            converted(_numbers(primitives.take(pool, table)), queries.dtype)
             for pool in (key_pool, value_pool)
         )  # (W, K, S, D)
         first, last = (
@@ -158,6 +171,10 @@ def _step(
         return primitives.select(_own(begin, end, found.shape), mixed, found)
 
     return step
+
+
+def _numbers(pages: Tensor) -> Tensor:
+    return read_vectors(pages) if pages.dtype is dtypes.si8 else pages
 
 
 def _seen(first: Tensor, last: Tensor, keys: Tensor, window: int | None) -> Tensor:
@@ -217,11 +234,12 @@ def _vector(x: Tensor) -> Tensor:
 def _require_operands(query: Tensor, key_pool: Tensor, value_pool: Tensor) -> None:
     name = "paged_attention"
     _require_floats(name, 3, query=query)
-    _require_floats(name, 4, key_pool=key_pool, value_pool=value_pool)
+    _require_pools(name, key_pool=key_pool, value_pool=value_pool)
     require_same_dtype(name, key_pool, value_pool)
     heads, head_dim = query.shape[1:]
     pages, kv_heads, size, _ = key_pool.shape
-    require_shape(name, "key_pool", key_pool, (pages, kv_heads, size, head_dim))
+    stored = head_dim + vector_bytes(key_pool.type)
+    require_shape(name, "key_pool", key_pool, (pages, kv_heads, size, stored))
     require_shape(name, "value_pool", value_pool, (pages, kv_heads, size, value_pool.shape[3]))
     if heads % kv_heads if kv_heads else heads:
         raise UsageError(
@@ -240,8 +258,21 @@ def _require_texts(page_table: Tensor, row_starts: Tensor, lengths: Tensor) -> N
     require_shape(name, "lengths", lengths, (texts,))
 
 
-def _require_floats(name: str, rank: int, **tensors: Tensor) -> None:
-    require_dtype(name, (dtypes.f16, dtypes.bf16, dtypes.f32, dtypes.f64), **tensors)
+def _require_pools(name: str, **tensors: Tensor) -> None:
+    """UsageError unless the tensors are of rank 4, of floats or of vectors as bytes."""
+    require_dtype(name, (*_FLOATS, dtypes.si8), **tensors)
     for label, x in tensors.items():
-        if x.rank != rank:
-            raise UsageError(f"`{name}` needs `{label}` of rank {rank}, got `{x.type}`")
+        _require_rank(name, label, x, 4)
+        if x.dtype is dtypes.si8 and x.shape[3] <= SCALE_BYTES:
+            raise UsageError(f"`{name}` needs vectors of 8 bits and their scales, got `{x.type}`")
+
+
+def _require_floats(name: str, rank: int, **tensors: Tensor) -> None:
+    require_dtype(name, _FLOATS, **tensors)
+    for label, x in tensors.items():
+        _require_rank(name, label, x, rank)
+
+
+def _require_rank(name: str, label: str, x: Tensor, rank: int) -> None:
+    if x.rank != rank:
+        raise UsageError(f"`{name}` needs `{label}` of rank {rank}, got `{x.type}`")

@@ -17,6 +17,7 @@ from gptrs.capture.graph import Source, Stored
 from gptrs.capture.jitting.jit import jit
 from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
+from gptrs.functionals.rounded_vectors import vector_bytes
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
 from gptrs.ir.shapes import Shape
@@ -25,7 +26,7 @@ from gptrs.nn.cache_spec import CacheSpec, cache_groups
 from gptrs.nn.ragged_step import PAGE_SIZE
 
 LayerPools = tuple[Tensor, Tensor]
-"""Keys and values of one layer, each [P, K, S, D] with the `PAGE_SIZE` S."""
+"""Keys and values of one layer, each [P, K, S, D] with the `PAGE_SIZE` S, or si8 [.., D + 4]."""
 
 
 class PageBuffers:
@@ -71,7 +72,7 @@ class PageBuffers:
     def page_bytes(self, group: int) -> int:
         """Return the memory of one page in all layers of a group."""
         specs = [self._specs[layer] for layer in self.groups[group].layers]
-        vectors = sum(2 * spec.n_kv_heads * spec.head_dim for spec in specs)
+        vectors = sum(2 * spec.n_kv_heads * self._stored(spec) for spec in specs)
         return vectors * PAGE_SIZE * self.dtype.itemsize
 
     def expect(self, pages: Sequence[int]) -> None:
@@ -129,8 +130,12 @@ class PageBuffers:
             )
         return tuple(pages)
 
+    def _stored(self, spec: CacheSpec) -> int:
+        """Return the elements of a vector in a pool."""
+        return spec.head_dim + vector_bytes(TensorType(self.dtype, ()))
+
     def _zeros(self, spec: CacheSpec, pages: int) -> Tensor:
-        shape = (pages, spec.n_kv_heads, PAGE_SIZE, spec.head_dim)
+        shape = (pages, spec.n_kv_heads, PAGE_SIZE, self._stored(spec))
         return self._uncopied(np.zeros(shape, self.dtype.numpy))
 
     def _resized(self, pool: Tensor, pages: int, most: int) -> Tensor:

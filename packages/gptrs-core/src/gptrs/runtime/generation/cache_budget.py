@@ -19,8 +19,12 @@ from gptrs.runtime.byte_sizes import parsed_bytes, shown_bytes
 BUDGET: Final = "GPTRS_CACHE_BUDGET"
 DTYPE: Final = "GPTRS_CACHE_DTYPE"
 CACHE_DTYPES: Final[dict[str, DType]] = {
-    dtype.name: dtype for dtype in (dtypes.f32, dtypes.bf16, dtypes.f16)
+    "f32": dtypes.f32,
+    "bf16": dtypes.bf16,
+    "f16": dtypes.f16,
+    "q8": dtypes.si8,
 }
+"""The element types by their names; q8 are codes of 8 bits with a scale for each vector."""
 
 _CONTEXTS = 8
 """Whole contexts that the default budget holds at most."""
@@ -30,7 +34,7 @@ _SHARE_OF_MEMORY = 2
 def cache_dtype(name: str | None) -> DType:
     """Return the element type of the cache: `name`, else `GPTRS_CACHE_DTYPE`, else f32.
 
-    UsageError for any other than f32, bf16 and f16.
+    UsageError for any other than f32, bf16, f16 and q8.
     """
     stated = name or os.environ.get(DTYPE, "").strip() or dtypes.f32.name
     if stated not in CACHE_DTYPES:

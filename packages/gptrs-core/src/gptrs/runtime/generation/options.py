@@ -65,7 +65,7 @@ class GenerationOptions:
     the others, and is read anew.
 
     All generations of a model share a key/value cache while they ask for the same `cache_dtype`
-    (f32, bf16, f16) and `cache_budget` (bytes, or a text such as `2GB`); None takes the variables
+    (f32, bf16, f16, q8) and `cache_budget` (bytes, or a text: `2GB`); None takes the variables
     `GPTRS_CACHE_DTYPE` and `GPTRS_CACHE_BUDGET`, else f32 and half of the memory, but no more than
     8 whole contexts. `prompt_cache` names a file that keeps the pages of the prompt for prompts of
     other processes that begin like it.
