@@ -15,6 +15,7 @@ from gptrs.backend.protocol import InputRole
 from gptrs.ir import dtypes, parse_program
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
+from gptrs_backend_numba.lowering import matmul
 
 ARGUMENT, PARAMETER, STREAMED = InputRole.ARGUMENT, InputRole.PARAMETER, InputRole.STREAMED
 ROWS = (*range(1, 41), 128, 300)
@@ -76,6 +77,22 @@ def test_products_with_a_large_table(dtype: str, k: int) -> None:
     x, w = numbers(random, (130, k), type_), numbers(random, (16_389, k), type_)
     make = partial(products, w, dtype, 1, PARAMETER)
     require_rows_alone(make, x, counts=(2, 3, 4, 5, 7, 8, 16, 31, 130))
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
+def test_products_with_a_table_of_long_rows(dtype: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums of several rows are added up in blocks of k, those of one row in one go."""
+    monkeypatch.setattr(matmul, "_LARGE", 64)
+    random, type_ = np.random.default_rng(0), getattr(dtypes, dtype)
+    for n, k in ((77, 1999), (64, 4160)):
+        x, w = numbers(random, (40, k), type_), numbers(random, (n, k), type_)
+        make = partial(products, w, dtype, 1, PARAMETER)
+        require_rows_alone(make, x, counts=(2, 5, 6, 7, 13, 40))
+        expected = x.astype(np.float64) @ w.astype(np.float64).T
+        found = make(40, 2)(x).astype(np.float64)
+        scale = np.abs(x).astype(np.float64) @ np.abs(w).astype(np.float64).T
+        assert np.abs(found - expected).max() <= (2**-7 if dtype != "f32" else 1e-5) * scale.max()
 
 
 def layers(

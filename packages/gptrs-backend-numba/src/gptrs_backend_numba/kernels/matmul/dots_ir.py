@@ -26,7 +26,7 @@ COLUMNS = 4
 """Rows of the table, columns of the result, in a block."""
 COLUMNS_OF_ONE = 8
 """The same for one row: with 4 its sums would wait for themselves, 1.15 times as long."""
-MOST_ROWS = 6 if FEATURES & {"avx512f", "neon"} else 3
+_MOST_ROWS = 6 if FEATURES & {"avx512f", "neon"} else 3
 """Rows of the largest block: its sums fill three quarters of the 32 or 16 registers."""
 LINE = 64
 """Bytes of a cache line."""
@@ -39,9 +39,15 @@ def steps_of(size: int) -> int:
     return max(LINE // size, WIDTH)
 
 
+def most_rows(size: int) -> int:
+    """Return the rows of the largest block with a table whose elements have `size` bytes."""
+    # LLVM would keep some of 24 sums in memory: of 32 rows, half as fast.
+    return 5 if size == 4 and WIDTH == 16 else _MOST_ROWS
+
+
 @cache
 def dot_block(dtype: str):
-    """Intrinsic: 1 to `MOST_ROWS` rows times `COLUMNS` rows of a table, all contiguous.
+    """Intrinsic: 1 to `most_rows` rows times `COLUMNS` rows of a table, all contiguous.
 
     One row meets `COLUMNS_OF_ONE` rows of the table.
 
@@ -58,9 +64,15 @@ def dot_block(dtype: str):
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
             emit = Emitter(builder)
-            wanted, *rest = arguments
-            for rows in emit.one_of(wanted, range(1, MOST_ROWS + 1)):
-                _emit_block(emit, rest, rows, dtype)
+            wanted, *operands, sums, sums_step, count = arguments
+            for rows in emit.one_of(wanted, range(1, most_rows(bytes_of(dtype)) + 1)):
+                columns = COLUMNS if rows > 1 else COLUMNS_OF_ONE
+                starts = [ZERO] * (rows * columns)
+                found = _sums(emit, operands, rows, columns, starts, count, dtype)
+                for at in range(0, len(found), _LANES):
+                    row, column = divmod(at, columns)
+                    place = emit.moved(emit.pointer(sums), (sums_step, row), 4 * column)
+                    emit.store(_totals(emit, found[at : at + _LANES]), place)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 11), generate
@@ -68,19 +80,72 @@ def dot_block(dtype: str):
     return micro_kernel
 
 
-def _emit_block(emit, arguments, rows, dtype):
-    """Emit the code of a block of so many rows."""
-    x, x_step, table, step, prefetch, apart, moved, out, out_step, count = arguments
-    columns = COLUMNS if rows > 1 else COLUMNS_OF_ONE
+@cache
+def dot_block_part(dtype: str):
+    """Intrinsic: a part of `dot_block` for 2 rows and more, whose sums stay apart, lane by lane.
+
+    Arguments: as those of `dot_block`, but for the sums: the address of vectors to begin with, and
+    the bytes from those of one row to the next; the same of the vectors to write; the count. The
+    vectors of a row, one for each row of the table, are next to one another.
+    """
+
+    @named_intrinsic(f"dot_block_part_{dtype}")
+    def micro_kernel(
+        typing_context, rows, x, x_step, table, step, prefetch, apart, moved, start, start_step,
+        sums, sums_step, count
+    ):  # fmt: skip
+        def generate(context, builder, signature, arguments):
+            emit = Emitter(builder)
+            wanted, *operands, start, start_step, sums, sums_step, count = arguments
+            for rows in emit.one_of(wanted, range(2, most_rows(bytes_of(dtype)) + 1)):
+                places = [(row, 4 * WIDTH * j) for row in range(rows) for j in range(COLUMNS)]
+                starts = [
+                    emit.load(emit.moved(emit.pointer(start), (start_step, row), at), VECTOR, 4)
+                    for row, at in places
+                ]
+                found = _sums(emit, operands, rows, COLUMNS, starts, count, dtype)
+                for value, (row, at) in zip(found, places, strict=True):
+                    emit.store(value, emit.moved(emit.pointer(sums), (sums_step, row), at))
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 13), generate
+
+    return micro_kernel
+
+
+@named_intrinsic("add_lanes")
+def add_lanes(typing_context, vectors, vectors_step, sums, sums_step, rows):
+    """Intrinsic: add the lanes of `COLUMNS` vectors of each row, as `dot_block` does.
+
+    Arguments: the address of the vectors, the bytes from those of one row to the next; the same of
+    the sums, f32; the number of rows.
+    """
+
+    def generate(context, builder, signature, arguments):
+        emit = Emitter(builder)
+        vectors, vectors_step, sums, sums_step, rows = arguments
+
+        def body(row, _):
+            first = emit.moved(emit.pointer(vectors), (builder.mul(row, vectors_step), 1))
+            found = [emit.load(emit.moved(first, 4 * WIDTH * j), VECTOR, 4) for j in range(COLUMNS)]
+            place = emit.moved(emit.pointer(sums), (builder.mul(row, sums_step), 1))
+            emit.store(_totals(emit, found), place)
+            return []
+
+        emit.loop(rows, 1, [], body)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 5), generate
+
+
+def _sums(emit, operands, rows, columns, starts, count, dtype):
+    """Emit the loop over k of so many rows and columns; return the vectors of their sums."""
+    x, x_step, table, step, prefetch, *prefetch_steps = operands
     lines = [emit.moved(emit.pointer(x), (x_step, row)) for row in range(rows)]
     table = [emit.moved(emit.pointer(table), (step, column)) for column in range(columns)]
-    body = _products(emit, lines, table, (apart, moved), dtype)
-    steps, start = steps_of(bytes_of(dtype)), emit.pointer(prefetch)
-    sums = emit.loop(count, steps, [start, *[ZERO] * (rows * columns)], body)[1:]
-    for at in range(0, len(sums), _LANES):
-        row, column = divmod(at, columns)
-        place = emit.moved(emit.pointer(out), (out_step, row), 4 * column)
-        emit.store(_totals(emit, sums[at : at + _LANES]), place)
+    body = _products(emit, lines, table, prefetch_steps, dtype)
+    steps = steps_of(bytes_of(dtype))
+    return emit.loop(count, steps, [emit.pointer(prefetch), *starts], body)[1:]
 
 
 def _products(emit, lines, table, prefetch_steps, dtype):
@@ -99,7 +164,7 @@ def _products(emit, lines, table, prefetch_steps, dtype):
                 for i, value in enumerate(left):
                     at = i * len(table) + j
                     sums[at] = emit.multiply_add(value, right, sums[at])
-            if dtype == "bf16" and MOST_ROWS == 3:
+            if dtype == "bf16" and _MOST_ROWS == 3:
                 # One of the 16 registers is left for what is widened: LLVM would take more.
                 emit.keep_order()
         return [emit.moved(prefetch, (moved, 1)), *sums]

@@ -18,8 +18,8 @@ from gptrs_backend_numba.kernels.matmul.dots_ir import (
     COLUMNS,
     COLUMNS_OF_ONE,
     LINE,
-    MOST_ROWS,
     dot_block,
+    most_rows,
     steps_of,
 )
 
@@ -97,7 +97,7 @@ def grouped(dtype: DType) -> SpecializedKernel:
     return grouped_task.specialize(
         SIZE=dtype.itemsize,
         STEPS=steps_of(dtype.itemsize),
-        TALL=MOST_ROWS,
+        TALL=most_rows(dtype.itemsize),
         dot_block=dot_block(str(dtype)),
         add_rest=add_rest.specialize(MEMORY=memory_of(dtype), load=load_of(dtype)),
     )
