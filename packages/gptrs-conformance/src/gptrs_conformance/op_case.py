@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 
@@ -63,10 +64,30 @@ def legal_dtypes(op_class: type[Op]) -> list[DType]:
 
 
 def cases(op_class: type[Op], dtype: DType, level: Level = "full") -> list[OpCase]:
-    """Return the cases of an op on a type, the same in every process.
+    """Return the cases of an op on a type, the same in every process; their arrays are read-only.
 
     `smoke` has the first only.
     """
+    make = ROWS[op_class][dtype]
+    if level == "smoke":
+        return [next(new_cases(make, op_class, dtype))]
+    return list(_kept_cases(make, op_class, dtype))
+
+
+def new_cases(make: CaseMaker, op_class: type[Op], dtype: DType) -> Iterator[OpCase]:
+    """Make the cases of an op on a type anew."""
     seed = zlib.crc32(f"{op_class.name} {dtype}".encode())
-    made = ROWS[op_class][dtype](op_class, dtype, np.random.default_rng(seed))
-    return [next(made)] if level == "smoke" else list(made)
+    return make(op_class, dtype, np.random.default_rng(seed))
+
+
+@cache
+def _kept_cases(make: CaseMaker, op_class: type[Op], dtype: DType) -> tuple[OpCase, ...]:
+    """Make the cases once: checks and generated programs ask for them again and again.
+
+    All cases of all ops take some 40 MB.
+    """
+    made = tuple(new_cases(make, op_class, dtype))
+    for case in made:
+        for array in (*case.inputs, *case.expected):
+            array.flags.writeable = False
+    return made
