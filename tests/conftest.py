@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import itertools
+import os
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,6 +19,10 @@ from gptrs.backend.protocol import Backend
 from gptrs.plugins.descriptions import BackendPlugin
 from gptrs.plugins.manager import PluginManager
 from gptrs.plugins.selection import Selection
+
+# OpenMP's threads wait actively: on cores that another worker uses, those of torch take ten times
+# what they compute. Workers and processes of tests inherit it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

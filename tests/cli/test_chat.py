@@ -75,7 +75,7 @@ class Terminal:
         for _ in range(20):
             self.send(CTRL_C)
             try:
-                self.wait_for(text, seconds=5)
+                self.wait_for(text, seconds=1)
             except TimeoutError:
                 continue
             return
