@@ -12,7 +12,8 @@ import threading
 
 import pytest
 
-from gptrs_cli.generate import prompt_lines
+from gptrs.runtime.generation.batch import Batches
+from gptrs_cli.generate import batch, prompt_lines
 from gptrs_cli.generate.prompt_lines import LONGEST_LINE
 from gptrs_cli.options import text_input
 from runtime.tiny_chat import save_tiny_chat
@@ -108,6 +109,31 @@ def test_each_prompt_gives_the_text_that_it_gives_alone(run, prompts):
         assert found[name].keys() == keys | {"schema"}
         for key in keys - {"id"}:
             assert found[name][key] == alone[key]
+
+
+def test_results_come_in_the_order_of_prompts(run, tmp_path, capsys, monkeypatch):
+    """Also where the first text ends last; and what is done is kept if the work ends early."""
+    file, out = tmp_path / "prompts.jsonl", tmp_path / "out.jsonl"
+    lines = [{"prompt_ids": [n + 1], "max_tokens": 9 - n} for n in range(9)]
+    file.write_text("\n".join(map(json.dumps, lines)))
+    whole = run("--prompts", file, "--batch-size", 9)
+    assert list(records(whole.out)) == list(range(1, 10))
+
+    class Interrupted(Batches):
+        def __next__(self):
+            number, result = super().__next__()
+            if number == 4:
+                raise KeyboardInterrupt
+            return number, result
+
+    with monkeypatch.context() as patched:
+        patched.setattr(batch, "Batches", Interrupted)
+        cut = run("--prompts", file, "--batch-size", 9, "--out", out)
+    assert cut.code == 130
+    assert list(records(out.read_text())) == [6, 7, 8, 9], "the short ones, which ended first"
+    assert "interrupted: 4 of 9 prompts are done" in cut.err
+    assert run("--prompts", file, "--out", out).err == "9 prompts are done, 4 of them before\n"
+    assert records(out.read_text()) == records(whole.out)
 
 
 def test_results_in_a_file_are_not_done_again(run, prompts, tmp_path):

@@ -1,13 +1,14 @@
-"""`gptrs generate --prompts`: many prompts, in batches, one line of JSON for each."""
+"""`gptrs generate --prompts`: many prompts, many at a time, one line of JSON for each."""
 
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from gptrs.runtime.generation.batch import DEFAULT_BATCH_SIZE, Batches
-from gptrs.runtime.generation.options import GenerationOptions
+from gptrs.runtime.generation.options import Generation, GenerationOptions
 from gptrs.runtime.load import LoadedModel
 from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.page import result_fields
@@ -18,7 +19,7 @@ from gptrs_cli.generate.result_lines import ResultLines
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.model import model_shown
 from gptrs_cli.options.settings import Settings
-from gptrs_cli.terminal.failures import INTERRUPTED
+from gptrs_cli.terminal.failures import INTERRUPTED, OutputFileError
 from gptrs_cli.terminal.progress import progress_bar
 from gptrs_cli.terminal.stderr import Step, note
 from gptrs_cli.terminal.waiting import Waiting
@@ -38,7 +39,7 @@ def run_prompts(request: GenerateRequest, path: Path, settings: Settings) -> int
     with ResultLines(request.batch.out, model.name) as results:
         run = _Run(request, model, generation_options(request, model, settings), results, bad)
         interrupted = False
-        with progress_bar("prompts") as step:
+        with progress_bar("prompts", tells_name=True) as step:
             try:
                 for part in itertools.chain([first], parts):
                     run.write(part, step)
@@ -62,20 +63,42 @@ class _Run:
         self._options = options
         size = request.batch.batch_size
         self._size = DEFAULT_BATCH_SIZE if size is None else size
-        self._read = self._known = self._done = 0
+        self._read = self._known = self._done = self._tokens = 0
+        self._started = time.monotonic()
 
     def write(self, lines: Sequence[PromptLine], step: Step) -> None:
-        """Write the result of each line as it comes."""
+        """Write the result of each line, in their order; those before it are waited for.
+
+        After an interrupt or an error those that are done are written, whichever is missing.
+        """
         todo = [line for line in lines if line.id not in self._results.done]
         self._read += len(lines)
         self._known += len(lines) - len(todo)
         todo, tasks = runnable_tasks(self._request, self._model, self._options, todo, self._bad)
-        for number, result in Batches(self._model, tasks, self._options, self._size):
-            fields = {"id": todo[number].id, **result_fields(result)}
-            fields["prompt_token_ids"] = result.prompt_token_ids
-            self._results.write({**fields, "model": self._model.name})
-            self._done += 1
-            step(self._known + self._done, self._read - self._bad.refused, "")
+        held: dict[int, Generation] = {}
+        turn = 0
+        try:
+            for number, result in Batches(self._model, tasks, self._options, self._size):
+                held[number] = result
+                self._tokens += len(result.token_ids)
+                while turn in held:
+                    self._write(todo[turn], held.pop(turn))
+                    turn += 1
+                rate = self._tokens / (time.monotonic() - self._started)
+                ended = self._known + self._done + len(held)
+                step(ended, self._read - self._bad.refused, f"{rate:.0f} tok/s")
+        except OutputFileError:  # the file may end within a line
+            raise
+        except BaseException:
+            for number in sorted(held):
+                self._write(todo[number], held[number])
+            raise
+
+    def _write(self, line: PromptLine, result: Generation) -> None:
+        fields = {"id": line.id, **result_fields(result)}
+        fields["prompt_token_ids"] = result.prompt_token_ids
+        self._results.write({**fields, "model": self._model.name})
+        self._done += 1
 
     def said(self, interrupted: bool) -> int:
         """Say how many prompts are done of those that were read; return the exit code."""

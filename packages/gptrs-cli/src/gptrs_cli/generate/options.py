@@ -90,7 +90,7 @@ class BatchOptions:
     ] = None
     batch_size: Annotated[
         int | None,
-        option("--batch-size", "With --prompts: how many at once.  [default: 8]", metavar="N"),
+        option("--batch-size", "With --prompts: how many at once.  [default: 32]", metavar="N"),
     ] = None
     skip_bad: Annotated[
         bool,

@@ -20,14 +20,14 @@ LINE_SECONDS: Final = 30.0
 
 
 @contextmanager
-def progress_bar(label: str) -> Generator[Step]:
+def progress_bar(label: str, *, tells_name: bool = False) -> Generator[Step]:
     """Open the scope of a bar; yield the function that moves it.
 
     Where standard error is no terminal, work of more than `LINE_SECONDS` tells how far it is by a
-    line every so often.
+    line every so often, with the name of the step if `tells_name`.
     """
     if not is_terminal(sys.stderr):
-        yield _Lines(label).step
+        yield _Lines(label, tells_name=tells_name).step
         return
     with rich_output().bar(label) as step:
         yield step
@@ -36,8 +36,9 @@ def progress_bar(label: str) -> Generator[Step]:
 class _Lines:
     """Lines such as `prompts: 120 of 1000, about 4 min left`."""
 
-    def __init__(self, label: str) -> None:
+    def __init__(self, label: str, *, tells_name: bool = False) -> None:
         self._label = label
+        self._tells_name = tells_name
         self._told = time.monotonic()
         self._first: tuple[float, int] | None = None
 
@@ -53,7 +54,8 @@ class _Lines:
         left = ""
         if done > before:
             left = f", about {_duration((now - started) / (done - before) * (total - done))} left"
-        note(f"{self._label}: {done} of {total}{left}")
+        named = f", {name}" if self._tells_name else ""
+        note(f"{self._label}: {done} of {total}{left}{named}")
 
 
 def _duration(seconds: float) -> str:

@@ -16,7 +16,7 @@ from gptrs.runtime.generation.setup import GenerationSetup
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.prompts import Prompt
 
-DEFAULT_BATCH_SIZE = 8
+DEFAULT_BATCH_SIZE = 32
 
 
 @dataclass(frozen=True)
