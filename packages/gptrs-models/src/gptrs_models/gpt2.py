@@ -163,4 +163,10 @@ class GPT2(CausalLMModule):
 
 def load(settings: Mapping[str, object], params: Params) -> GPT2:
     """Build the model from config.json and its weights; ModelError if either is unsupported."""
+    names = str(settings.get("architectures"))
+    if "Classification" in names:
+        raise ModelError(
+            f"a `gpt2` model with the head of {names:.80} is not supported",
+            hint="classifiers may be of the kinds with rotary positions, see docs/text_heads.md",
+        )
     return GPT2(GPT2Config.from_settings(settings), params)

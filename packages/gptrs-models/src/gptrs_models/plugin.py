@@ -13,50 +13,50 @@ GPT2 = ModelPlugin(
 LLAMA = ModelPlugin(
     name="llama",
     summary="Llama 2 and 3 and models of their shape, such as SmolLM",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
     relatives=relatives.LLAMA,
 )
 MISTRAL = ModelPlugin(
     name="mistral",
     summary="Mistral, with a sliding window",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 MINISTRAL = ModelPlugin(
     name="ministral",
     summary="Ministral, with a sliding window in some layers",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 MINISTRAL3 = ModelPlugin(
     name="ministral3",
     summary="the text model of Ministral 3",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 QWEN2 = ModelPlugin(
     name="qwen2",
     summary="Qwen2 and Qwen2.5, dense",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 QWEN3 = ModelPlugin(
     name="qwen3",
     summary="Qwen3, dense",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 GEMMA = ModelPlugin(
     name="gemma",
     summary="Gemma",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 GEMMA2 = ModelPlugin(
     name="gemma2",
     summary="Gemma 2",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 GEMMA3 = ModelPlugin(
@@ -68,205 +68,205 @@ GEMMA3 = ModelPlugin(
 PHI = ModelPlugin(
     name="phi",
     summary="Phi 1 to 2",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 PHI3 = ModelPlugin(
     name="phi3",
     summary="Phi 3 and 4, with LongRoPE",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 SMOLLM3 = ModelPlugin(
     name="smollm3",
     summary="SmolLM3",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 OLMO = ModelPlugin(
     name="olmo",
     summary="OLMo",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 OLMO2 = ModelPlugin(
     name="olmo2",
     summary="OLMo 2",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 OLMO3 = ModelPlugin(
     name="olmo3",
     summary="OLMo 3",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 GRANITE = ModelPlugin(
     name="granite",
     summary="Granite, dense",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 STARCODER2 = ModelPlugin(
     name="starcoder2",
     summary="StarCoder2",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 STABLELM = ModelPlugin(
     name="stablelm",
     summary="StableLM",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 COHERE = ModelPlugin(
     name="cohere",
     summary="Command R",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 COHERE2 = ModelPlugin(
     name="cohere2",
     summary="Command R7B and Command A",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 EXAONE4 = ModelPlugin(
     name="exaone4",
     summary="EXAONE 4",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 GLM = ModelPlugin(
     name="glm",
     summary="GLM-4, dense",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 GLM4 = ModelPlugin(
     name="glm4",
     summary="GLM-4-0414",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 SEED_OSS = ModelPlugin(
     name="seed_oss",
     summary="Seed-OSS",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 ARCEE = ModelPlugin(
     name="arcee",
     summary="AFM",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 HELIUM = ModelPlugin(
     name="helium",
     summary="Helium",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 ERNIE4_5 = ModelPlugin(
     name="ernie4_5",
     summary="ERNIE 4.5, dense",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 NEMOTRON = ModelPlugin(
     name="nemotron",
     summary="Nemotron 3 and 4, Minitron",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 HUNYUAN = ModelPlugin(
     name="hunyuan_v1_dense",
     summary="Hunyuan, dense",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 INTERNLM3 = ModelPlugin(
     name="internlm3",
     summary="InternLM3",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 GPT_NEOX = ModelPlugin(
     name="gpt_neox",
     summary="GPT-NeoX and Pythia",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 GPTJ = ModelPlugin(
     name="gptj",
     summary="GPT-J",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 FALCON = ModelPlugin(
     name="falcon",
     summary="Falcon without ALiBi",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 OPT = ModelPlugin(
     name="opt",
     summary="OPT",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 GPT_BIGCODE = ModelPlugin(
     name="gpt_bigcode",
     summary="StarCoder and SantaCoder",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 GPT_NEO = ModelPlugin(
     name="gpt_neo",
     summary="GPT-Neo",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 BLOOM = ModelPlugin(
     name="bloom",
     summary="BLOOM, with linear biases",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 MPT = ModelPlugin(
     name="mpt",
     summary="MPT, with linear biases",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 PERSIMMON = ModelPlugin(
     name="persimmon",
     summary="Persimmon",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 MIXTRAL = ModelPlugin(
     name="mixtral",
     summary="Mixtral, a mixture of experts",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 QWEN2_MOE = ModelPlugin(
     name="qwen2_moe",
     summary="Qwen1.5 and Qwen2, mixtures of experts",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 QWEN3_MOE = ModelPlugin(
     name="qwen3_moe",
     summary="Qwen3, mixtures of experts",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 OLMOE = ModelPlugin(
     name="olmoe",
     summary="OLMoE, a mixture of experts",
-    factory="gptrs_models.llama:load",
+    factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
 RESNET = ModelPlugin(

@@ -98,7 +98,8 @@ class RotaryEncoder(Body):
         ropes = self._ropes(batch, length)
         for index, layer in enumerate(self.layers):
             slides = index in llama.sliding_layers
-            rope = ropes[llama.sliding_rope if slides and llama.sliding_rope else llama.rope]
+            turn = llama.sliding_rope if slides and llama.sliding_rope else llama.rope
+            rope = None if index in llama.unrotated_layers else ropes[turn]
             flat = layer(flat, rope, near if slides else far)
             states.append(F.reshape(flat, shape))
         if self.norm is not None:
@@ -121,6 +122,12 @@ class RotaryEncoder(Body):
         shape = (batch, 1, 1, length)
         seen = F.full(shape, True, dtypes.i1) if mask is None else F.reshape(mask, shape)
         reach = self.config.reach
+        if self.config.causal:
+            # No text sees the padding behind it.
+            far = _as_mask(F.causal_mask(length, length), shape)
+            if reach is None:
+                return Sight(far), Sight(far)
+            return Sight(_as_mask(F.sliding_window_mask(length, length, reach), shape)), Sight(far)
         if reach is None:
             return Sight(seen), Sight(seen)
         places = F.arange(length)
@@ -139,8 +146,14 @@ class RotaryEncoder(Body):
             halves = F.rotary_tables(F.arange(length), size, rope.theta, rope.scaling)
             shape, rows = (batch, length, size // 2), (batch * length, size // 2)
             cos, sin = (F.reshape(F.broadcast_to(table, shape), rows) for table in halves)
-            found[rope] = Rope(cos, sin, None)
+            found[rope] = Rope(cos, sin, None, llama.interleaved)
         return found
+
+
+def _as_mask(seen: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Return i1 [T, T] as the mask of each text, [B, 1, T, T]."""
+    batch, length = shape[0], shape[3]
+    return F.broadcast_to(F.reshape(seen, (1, 1, length, length)), (batch, 1, length, length))
 
 
 class TextClassifier(TextClassifierModule, RotaryEncoder):

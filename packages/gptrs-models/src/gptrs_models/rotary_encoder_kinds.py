@@ -23,7 +23,8 @@ class RotaryConfig:
 
     `layers` is read as of a decoder of the Llama family, but for its window: in its
     `sliding_layers` a token sees those at a distance of at most `reach`. `token_types` is the scope
-    of embeddings of `type_vocab_size` token types, 0 for none.
+    of embeddings of `type_vocab_size` token types, 0 for none. With `causal` a token sees none
+    behind it, and `reach` counts itself.
     """
 
     layers: LlamaConfig
@@ -32,6 +33,7 @@ class RotaryConfig:
     token_types: str = "embeddings.token_type_embeddings"
     type_vocab_size: int = 0
     final_norm: bool = True
+    causal: bool = False
 
     @property
     def vocab_size(self) -> int:
@@ -62,13 +64,18 @@ class RotaryConfig:
 def read_config(settings: Settings) -> RotaryConfig:
     """Read config.json with transformers' defaults; ModelError names what is unsupported."""
     config = KINDS[str(settings.get("model_type"))](settings)
+    require_alone(config, settings.get("model_type"))
+    return config
+
+
+def require_alone(config: RotaryConfig, kind: object) -> None:
+    """Raise ModelError for positions that would depend on the other texts of a batch."""
     for rope in filter(None, (config.layers.rope, config.layers.sliding_rope)):
         if isinstance(rope.scaling, F.DynamicScaling | F.LongRopeScaling):
             raise ModelError(
-                f"a `{settings.get('model_type')}` encoder with {type(rope.scaling).__name__} is"
+                f"a `{kind}` encoder with {type(rope.scaling).__name__} is"
                 " not supported: its vectors would depend on the other texts of a batch"
             )
-    return config
 
 
 def _modernbert(settings: Settings) -> RotaryConfig:

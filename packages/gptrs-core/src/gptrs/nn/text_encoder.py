@@ -111,9 +111,10 @@ class TextClassifierModule(TextEncoderModule):
 
     @cached_property
     def _score(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
-        return jit(self._scores, dynamic=_PAIR_AXES)
+        return jit(self.text_scores, dynamic=_PAIR_AXES)
 
-    def _scores(self, tokens: Tensor, segments: Tensor, mask: Tensor) -> Tensor:
+    def text_scores(self, tokens: Tensor, segments: Tensor, mask: Tensor) -> Tensor:
+        """Return the logits of the classes of each text, as `classify_texts` does."""
         return self.head(self.last_state(tokens, mask, segments), mask)
 
 

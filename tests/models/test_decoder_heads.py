@@ -1,0 +1,96 @@
+"""Classifiers made of language models agree with transformers on the same directories."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs.errors import ModelError
+from models.models_support import save_gpt2
+
+torch = pytest.importorskip("torch", reason="parity needs torch")
+transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+
+SIZES: dict[str, object] = {
+    **{"vocab_size": 61, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3},
+    **{"num_key_value_heads": 1, "head_dim": 8, "intermediate_size": 36, "num_labels": 3},
+    **{"max_position_embeddings": 80, "initializer_range": 0.4, "pad_token_id": 2},
+    **{"bos_token_id": 0, "eos_token_id": 1},
+}
+WINDOWS = {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 7}
+CASES: dict[str, tuple[str, str, dict[str, object]]] = {
+    "llama": ("Llama", "Sequence", {"num_labels": 1}),
+    "qwen2": ("Qwen2", "Sequence", {**WINDOWS, "use_sliding_window": True}),
+    "qwen3": ("Qwen3", "Sequence", {"tie_word_embeddings": True}),
+    "qwen3 of tokens": ("Qwen3", "Token", {}),
+    "mistral": ("Mistral", "Sequence", {"sliding_window": 6}),
+    "gemma2": ("Gemma2", "Sequence", {**WINDOWS, "query_pre_attn_scalar": 11}),
+    "gemma3_text": ("Gemma3Text", "Sequence", {**WINDOWS, "query_pre_attn_scalar": 11}),
+    "smollm3 of tokens": ("SmolLM3", "Token", {"no_rope_layers": [1, 0]}),
+}
+COMPILED = ("qwen2", "qwen3 of tokens", "gemma3_text")
+
+
+@pytest.fixture(scope="module", params=CASES)
+def saved(request, tmp_path_factory, backend_name):
+    """A directory for each case, and the model in it."""
+    if backend_name != "ref" and request.param not in COMPILED:
+        pytest.skip("some are enough where each one compiles")
+    kind, head, settings = CASES[request.param]
+    torch.manual_seed(5)
+    config = getattr(transformers, f"{kind}Config")(**{**SIZES, **settings})
+    made = kind if hasattr(transformers, f"{kind}For{head}Classification") else kind[:6]
+    model = getattr(transformers, f"{made}For{head}Classification")(config).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 1:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+    folder = tmp_path_factory.mktemp("heads") / request.param.replace(" ", "_")
+    model.save_pretrained(folder)
+    return folder, model
+
+
+def test_logits(saved, backend_name):
+    folder, theirs = saved
+    model = gptrs.load_model(folder, backend=backend_name)
+    mask = np.arange(20) < np.array([20, 3, 11])[:, np.newaxis]
+    tokens = np.where(mask, np.random.default_rng(1).integers(3, 61, (3, 20)), 2)
+    tokens[2, 10] = 2  # the text ends with the token of padding
+    with torch.no_grad():
+        wanted = theirs(torch.from_numpy(tokens), attention_mask=torch.from_numpy(mask.astype(int)))
+    if "text_classifier" in model.capabilities:
+        ours = model.text_classifier().classify_texts(tokens, np.zeros_like(tokens), mask)
+        expected = wanted.logits.numpy()
+    else:
+        ours = model.token_classifier().classify_tokens(tokens, mask)[mask]
+        expected = wanted.logits.numpy()[mask]
+    assert "causal_lm" not in model.capabilities
+    error = np.linalg.norm(ours.astype(np.float64) - expected, axis=-1)
+    assert (error <= 1e-4 * np.linalg.norm(expected, axis=-1)).all()
+
+
+def test_heads_that_are_not_supported(tmp_path, caplog):
+    folder = save_gpt2(tmp_path / "gpt2", saved_as="GPT2ForSequenceClassification")
+    with pytest.raises(ModelError, match=r"`gpt2` model with the head.*is not supported"):
+        gptrs.load_model(folder, backend="ref")
+    config = transformers.OPTConfig(
+        vocab_size=61, hidden_size=16, ffn_dim=16, num_hidden_layers=1, num_attention_heads=2,
+        max_position_embeddings=20, word_embed_proj_dim=16,
+    )  # fmt: skip
+    transformers.OPTForSequenceClassification(config).save_pretrained(tmp_path / "opt")
+    with pytest.raises(ModelError, match="may name no head for kinds without a rotary"):
+        gptrs.load_model(tmp_path / "opt", backend="ref")
+    small = {**SIZES, "num_key_value_heads": 3}
+    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(**small))
+    theirs.save_pretrained(tmp_path / "llama")
+    path = tmp_path / "llama" / "config.json"
+    settings = json.loads(path.read_text())
+    path.write_text(json.dumps({**settings, "architectures": ["LlamaForReward"]}))
+    with caplog.at_level(logging.INFO, "gptrs"):
+        model = gptrs.load_model(tmp_path / "llama", backend="ref")
+    assert "causal_lm" in model.capabilities
+    assert "head of LlamaForReward is not known" in caplog.text
