@@ -16,6 +16,7 @@ from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_chat import save_tiny_chat
 from runtime.tiny_clip import save_tiny_clip
 from runtime.tiny_heads import save_tiny_head
+from runtime.tiny_whisper import save_sound, save_tiny_whisper
 
 PROGRAM = """ptir.v0.5
 func @main(%x: f32[2]) -> f32[2] {
@@ -42,6 +43,7 @@ CASES = {
     "match": ("match", "--model", "clip", "--image", "a.png", "--text", "a cat"),
     "tag": ("tag", "--model", "ner", "--text", "the cat", "--ignore", "none"),
     "fill": ("fill", "--model", "words", "--text", "the [MASK] sat", "--top", 2),
+    "transcribe": ("transcribe", "talk.wav", "--model", "ear"),
     "tokenize": ("tokenize", "the cat"),
     "perplexity": ("perplexity", "the cat and the dog"),
     "run": ("run", "p.ptir", "--random-seed", 1),
@@ -90,6 +92,8 @@ def folder(tmp_path_factory):
     save_tiny_head(folder / "words", "ForMaskedLM")
     save_tiny_clip(folder / "clip")
     (folder / "a.png").write_bytes(PICTURE)
+    save_tiny_whisper(folder / "ear")
+    save_sound(folder / "talk.wav")
     (folder / "p.ptir").write_text(PROGRAM)
     (folder / "prompts.jsonl").write_text('{"prompt": "the"}\n')
     return folder

@@ -23,7 +23,7 @@ from gptrs_cli.terminal.failures import is_usual_end
 HELP_GROUPS = {
     "Run models": (
         *("generate", "chat", "forward", "trace"),
-        *("embed", "classify", "rank", "match", "tag", "fill", "tokenize"),
+        *("embed", "classify", "rank", "match", "tag", "fill", "transcribe", "tokenize"),
     ),
     "Models and programs": ("models", "list", "inspect", "convert", "quantize", "run"),
     "Measure and check": ("bench", "perplexity", "validate", "cache", "doctor"),

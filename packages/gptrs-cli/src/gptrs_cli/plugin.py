@@ -20,6 +20,7 @@ RANK = _command("rank", "Rank documents by how well they answer a query.", "rank
 MATCH = _command("match", "Tell how well texts belong to images.", "match")
 TAG = _command("tag", "Find names in texts, or other classes of words.", "tag")
 FILL = _command("fill", "Predict what is masked in texts.", "fill")
+TRANSCRIBE = _command("transcribe", "Write down what is said in a file.", "transcribe")
 TOKENIZE = _command("tokenize", "Print the tokens of a text, or the text of tokens.", "tokenize")
 PERPLEXITY = _command("perplexity", "Measure how well a model predicts a text.", "perplexity")
 RUN = _command("run", "Run a program and print its results, large ones abbreviated.", "run")

@@ -29,7 +29,7 @@ names are imported on first use, so that the module an entry point names stays l
   `TextEncoderModule` with `TextClassifierModule`, `TokenClassifierModule` and `MaskedLMModule`,
   `CacheSpec`, `LayerCache`, `PageBuffers`, `RaggedStep`. The protocols of capabilities: `CausalLM`,
   `ImageClassifier`, `ImageEmbedder`, `ImageTextScorer`, `TextEmbedder`, `TextClassifier`,
-  `TokenClassifier`, `MaskedLM`, `Seq2SeqLM`, `HiddenStates`.
+  `TokenClassifier`, `MaskedLM`, `Seq2SeqLM`, `Transcriber`, `HiddenStates`.
 - For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
   `RunStart`, `RunEnd`, `KernelEvent`.
 - For functionals: `functional`, `implement`, and the module `primitives`.

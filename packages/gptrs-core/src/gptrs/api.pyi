@@ -127,6 +127,7 @@ from gptrs.plugins.capabilities import Seq2SeqLM as Seq2SeqLM
 from gptrs.plugins.capabilities import TextClassifier as TextClassifier
 from gptrs.plugins.capabilities import TextEmbedder as TextEmbedder
 from gptrs.plugins.capabilities import TokenClassifier as TokenClassifier
+from gptrs.plugins.capabilities import Transcriber as Transcriber
 from gptrs.plugins.descriptions import API_VERSION as API_VERSION
 from gptrs.plugins.descriptions import BackendPlugin as BackendPlugin
 from gptrs.plugins.descriptions import CommandPlugin as CommandPlugin

@@ -483,6 +483,12 @@ BLENDERBOT = ModelPlugin(
     factory="gptrs_models.bart:load",
     api="0.1",
 )
+WHISPER = ModelPlugin(
+    name="whisper",
+    summary="Whisper, speech to text",
+    factory="gptrs_models.whisper:load",
+    api="0.1",
+)
 DEMO = DemoModelPlugin(
     name="demo",
     summary="a small GPT-2 trained on Python source, for trying things out",

@@ -20,6 +20,7 @@ KINDS: Final[dict[str, type]] = {
     "match": texts.Match,
     "tag": texts.Tag,
     "fill": texts.Fill,
+    "transcribe": texts.Transcribe,
     "tokenize": running.Tokenize,
     "perplexity": running.Perplexity,
     "run": running.Run,

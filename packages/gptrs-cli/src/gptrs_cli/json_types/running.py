@@ -100,6 +100,7 @@ class RunTimings(TypedDict):
     tag_s: NotRequired[float]
     fill_s: NotRequired[float]
     match_s: NotRequired[float]
+    transcribe_s: NotRequired[float]
     validate_s: NotRequired[float]
     perplexity_s: NotRequired[float]
 

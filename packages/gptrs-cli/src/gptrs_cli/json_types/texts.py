@@ -109,3 +109,29 @@ class Fill(TypedDict):
     """Of each text for each masked place the likeliest ones, the best first."""
     timings: RunTimings
     profile: NotRequired[dict[str, object]]
+
+
+class SpokenPart(TypedDict):
+    """Text between two times, in seconds; `token_ids` include the tokens of the times."""
+
+    start: float
+    end: float
+    text: str
+    token_ids: list[int]
+
+
+class Transcribe(TypedDict):
+    """`gptrs transcribe`."""
+
+    model: str
+    kind: str
+    backend: str
+    file: str
+    text: str
+    language: str | None
+    """The code of the one that is spoken; null for a model of one language."""
+    seconds: float
+    """Of the sound."""
+    segments: list[SpokenPart]
+    timings: RunTimings
+    profile: NotRequired[dict[str, object]]

@@ -167,7 +167,7 @@ class Settings:
         Path | None,
         option(
             "--profile-out",
-            "Write the profile to this folder instead, with report.html.",
+            "Write it to this folder, with report.html.",
             metavar="DIR",
             panel=_RUN,
         ),

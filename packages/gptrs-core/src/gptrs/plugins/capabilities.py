@@ -267,6 +267,44 @@ class Seq2SeqLM(Protocol):
         ...
 
 
+class Transcriber(Protocol):
+    """The capability `transcriber`: hears windows of sound, and writes down what is said."""
+
+    @property
+    def mel_bins(self) -> int:
+        """Number of frequencies of the features."""
+        ...
+
+    @property
+    def frames(self) -> int:
+        """Frames of a window, 100 a second."""
+        ...
+
+    @property
+    def context_length(self) -> int:
+        """Most positions of a text that is written."""
+        ...
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, and size of the last axis of logits."""
+        ...
+
+    def hear(self, features: np.ndarray) -> DecoderState:
+        """Read windows f32 [B, mel_bins, frames] of log-mel features; return texts without tokens.
+
+        The features are those of transformers' `WhisperFeatureExtractor`.
+        """
+        ...
+
+    def write(self, tokens: np.ndarray, state: DecoderState) -> np.ndarray:
+        """Append tokens si64 [B, T] to the texts; return the logits f32 [B, T, V] after each.
+
+        ContextLengthError for texts that are too long, before any work.
+        """
+        ...
+
+
 class HiddenStates(Protocol):
     """The capability `hidden_states`: returns the states between its layers."""
 
@@ -289,6 +327,7 @@ PROTOCOLS: Final[dict[str, type]] = {
     "token_classifier": TokenClassifier,
     "masked_lm": MaskedLM,
     "seq2seq": Seq2SeqLM,
+    "transcriber": Transcriber,
     "hidden_states": HiddenStates,
 }
 """The protocol of each capability that gptrs knows."""

@@ -40,6 +40,7 @@ from gptrs.plugins.capabilities import (
     TextClassifier,
     TextEmbedder,
     TokenClassifier,
+    Transcriber,
     capabilities_of,
 )
 from gptrs.plugins.manager import manager
@@ -261,6 +262,10 @@ class LoadedModel:
     def seq2seq(self) -> Seq2SeqLM:
         """Return the model as one that writes texts about others; ModelError when it is none."""
         return cast("Seq2SeqLM", self._offering("seq2seq", "reads no text to write another"))
+
+    def transcriber(self) -> Transcriber:
+        """Return the model as one that writes down what is said; ModelError when it is none."""
+        return cast("Transcriber", self._offering("transcriber", "does not hear"))
 
     def token_reader(
         self,

@@ -12,7 +12,7 @@ from gptrs.spans import span
 _COMPUTING = frozenset(
     {
         *("step", "forward", "classify", "encode", "hidden_states"),
-        *("classify_texts", "classify_tokens", "predict_tokens", "read_sources", "write"),
+        *("classify_texts", "classify_tokens", "predict_tokens", "read_sources", "hear", "write"),
     }
 )
 """The methods that return what was computed of weights."""

@@ -1,0 +1,1 @@
+"""Speech: files of sound, features, windows, texts with times."""

@@ -1,0 +1,203 @@
+"""Whisper agrees with transformers: features, logits, tokens of sounds of any length."""
+
+from __future__ import annotations
+
+import json
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs.errors import ModelError, UsageError
+from gptrs.runtime.speech.features import log_mel
+from gptrs.runtime.speech.sound_files import read_sound, resampled
+from gptrs.runtime.speech.subtitles import srt, vtt
+from models.llama_support import assert_close
+
+transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+torch = pytest.importorskip("torch", reason="parity needs torch")
+
+SETTINGS = {
+    "vocab_size": 90,
+    "num_mel_bins": 80,
+    "d_model": 24,
+    "encoder_layers": 2,
+    "decoder_layers": 2,
+    "encoder_attention_heads": 3,
+    "decoder_attention_heads": 4,
+    "encoder_ffn_dim": 32,
+    "decoder_ffn_dim": 40,
+    "max_source_positions": 50,
+    "max_target_positions": 24,
+    "decoder_start_token_id": 31,
+    "eos_token_id": 30,
+    "pad_token_id": 30,
+    "bos_token_id": 30,
+    "begin_suppress_tokens": [3, 30],
+}
+GENERATION = {
+    "decoder_start_token_id": 31,
+    "eos_token_id": 30,
+    "pad_token_id": 30,
+    "bos_token_id": 30,
+    "max_length": 24,
+    "is_multilingual": True,
+    "lang_to_id": {"<|en|>": 32, "<|de|>": 33},
+    "task_to_id": {"translate": 34, "transcribe": 35},
+    "no_timestamps_token_id": 37,
+    "max_initial_timestamp_index": 20,
+    "suppress_tokens": [5, 31, 32, 33, 34, 35, 36],
+    "begin_suppress_tokens": [3, 30],
+    "return_timestamps": True,
+    "prev_sot_token_id": 36,
+}
+"""One second is a window: 50 steps of times, tokens 38 to 88."""
+
+
+@pytest.fixture(scope="module", params=[0, 1, 2])
+def folder(request, tmp_path_factory) -> Path:
+    """A model with random weights."""
+    path = tmp_path_factory.mktemp("whisper") / "m"
+    torch.manual_seed(request.param)
+    model = transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**SETTINGS))
+    with torch.no_grad():
+        for each in model.parameters():
+            each.copy_(torch.randn_like(each) * 0.35 + (each.ndim == 1) * 0.4)
+    model.save_pretrained(path)
+    (path / "generation_config.json").write_text(json.dumps(GENERATION))
+    return path
+
+
+def sound(seconds: float, seed: int = 0) -> np.ndarray:
+    """Tones that change, and noise."""
+    at = np.arange(int(seconds * 16000)) / 16000
+    noise = np.random.default_rng(seed).standard_normal(at.size) * 0.02
+    return (np.sin(800 * at * (1 + np.sin(3 * at))) * 0.4 + noise).astype(np.float32)
+
+
+def reference(folder):
+    """The model as transformers loads it."""
+    kind = transformers.WhisperForConditionalGeneration
+    return kind.from_pretrained(folder, dtype=torch.float32).eval()
+
+
+@pytest.mark.parametrize("mels", [80, 128])
+def test_features_are_those_of_transformers(mels, backend_name):
+    samples = sound(1.7)
+    samples[9000:14000] = 0
+    extractor = transformers.WhisperFeatureExtractor(feature_size=mels)
+    found = extractor(samples, sampling_rate=16000, padding="longest", return_tensors="np")
+    ours = log_mel(samples, mels, gptrs.get_backend(backend_name))
+    assert np.abs(ours - found["input_features"][0]).max() <= 1e-4
+
+
+def test_logits(folder, backend_name):
+    model = gptrs.load_model(folder, backend=backend_name).transcriber()
+    features = np.random.default_rng(1).standard_normal((2, 80, 100)).astype(np.float32)
+    text = np.random.default_rng(2).integers(0, 90, (2, 9))
+    with torch.no_grad():
+        theirs = reference(folder)(
+            torch.from_numpy(features), decoder_input_ids=torch.from_numpy(text)
+        ).logits.numpy()
+    state = model.hear(features)
+    parts = [model.write(part, state) for part in (text[:, :4], text[:, 4:5], text[:, 5:])]
+    assert_close(np.concatenate(parts, axis=1), theirs)
+
+
+def test_long_sounds_are_heard_as_transformers_does(folder, backend_name):
+    samples = sound(4.3)
+    extractor = transformers.WhisperFeatureExtractor(feature_size=80)
+    found = extractor(samples, sampling_rate=16000, padding="longest", return_tensors="pt")
+    with torch.no_grad():
+        theirs = reference(folder).generate(
+            found["input_features"],
+            language="de",
+            task="translate",
+            return_timestamps=True,
+            return_segments=True,
+            condition_on_prev_tokens=False,
+        )["segments"][0]
+    model = gptrs.load_model(folder, backend=backend_name)
+    ours = gptrs.transcribe(model, samples, language="de", task="translate")
+    assert ours.language == "de"
+    assert [list(each.token_ids) for each in ours.segments] == [
+        each["tokens"].tolist() for each in theirs
+    ]
+    times = [(float(each["start"]), float(each["end"])) for each in theirs]
+    assert np.allclose([(each.start, each.end) for each in ours.segments], times, atol=1e-3)
+
+
+def test_a_language_is_told_and_tasks_are_known(folder):
+    model = gptrs.load_model(folder, backend="ref")
+    samples = sound(0.8)
+    features = transformers.WhisperFeatureExtractor(feature_size=80, chunk_length=1)(
+        samples, sampling_rate=16000, return_tensors="pt"
+    )["input_features"]
+    told = reference(folder).detect_language(features)[0].item()
+    result = gptrs.transcribe(model, samples)
+    assert result.language == {32: "en", 33: "de"}[told]
+    assert abs(result.seconds - 0.8) < 1e-3
+    with pytest.raises(UsageError, match="`fr` is no language") as caught:
+        gptrs.transcribe(model, samples, language="fr")
+    assert "`en`" in str(caught.value.hint)
+    whole = gptrs.transcribe(model, samples, language="en", timestamps=False)
+    assert len(whole.segments) == 1
+    with pytest.raises(UsageError, match=r"samples of floats \[N\]"):
+        gptrs.transcribe(model, np.zeros((2, 3), np.float32))
+    with pytest.raises(ModelError, match="cannot generate text"):
+        gptrs.generate(model, [1, 2])
+
+
+def save_wav(path: Path, samples: np.ndarray, rate: int, width: int = 2, channels: int = 1) -> Path:
+    """Write samples in [-1, 1] as integers."""
+    scale = 2.0 ** (8 * width - 1)
+    whole = np.clip(np.round(samples * scale), -scale, scale - 1).astype(np.int64)
+    whole += 128 if width == 1 else 0
+    data = whole.astype("<i8").view(np.uint8).reshape(-1, 8)[:, :width].tobytes()
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(data)
+    return path
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 4])
+def test_wav_files_of_each_width(tmp_path, width):
+    samples = sound(0.1)
+    stereo = np.stack([samples, samples * 0.5], axis=1).ravel()
+    path = save_wav(tmp_path / "a.wav", stereo, 16000, width, channels=2)
+    assert np.abs(read_sound(path, 16000) - samples * 0.75).max() <= 1.1 * 2.0 ** (1 - 8 * width)
+
+
+@pytest.mark.parametrize("rate", [8000, 11025, 44100, 48000])
+def test_resampling_is_that_of_scipy(rate):
+    signal = pytest.importorskip("scipy.signal", reason="the reference of resampling")
+    samples, common = sound(0.2).astype(np.float64), int(np.gcd(rate, 16000))
+    expected = signal.resample_poly(samples, 16000 // common, rate // common)
+    assert np.abs(resampled(samples, rate, 16000) - expected).max() < 1e-9
+
+
+def test_other_files_are_refused_with_what_to_do(tmp_path):
+    for name, content in (("a.mp3", b"ID3"), ("a.wav", b"RIFF1234WAVE"), ("b.wav", b"")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(UsageError, match="WAV file") as caught:
+            read_sound(tmp_path / name, 16000)
+        assert "ffmpeg" in str(caught.value.hint)
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_sound(tmp_path / "none.wav", 16000)
+    with pytest.raises(UsageError, match="holds no sound"):
+        read_sound(save_wav(tmp_path / "c.wav", np.zeros(0), 16000), 16000)
+
+
+def test_subtitles():
+    segments = [
+        gptrs.Segment(0.0, 1.5, " Hello <you>", (1,)),
+        gptrs.Segment(3661.25, 3662.0, " there", (2,)),
+    ]
+    assert srt(segments) == (
+        "1\n00:00:00,000 --> 00:00:01,500\nHello <you>\n\n2\n01:01:01,250 --> 01:01:02,000\nthere\n"
+    )
+    assert vtt(segments).startswith("WEBVTT\n\n00:00:00.000 --> 00:00:01.500\nHello &lt;you>\n")
