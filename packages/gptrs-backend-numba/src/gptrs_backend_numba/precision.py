@@ -10,7 +10,7 @@ from gptrs.quoting import quoted
 
 VARIABLE = "GPTRS_NUMBA_PRECISION"
 PRECISIONS: tuple[Precision, ...] = ("f32", "int8")
-"""Those that the kernels have."""
+"""The precisions that there are kernels for."""
 
 
 def chosen_precision() -> Precision:

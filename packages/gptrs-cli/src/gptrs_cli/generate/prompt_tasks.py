@@ -24,7 +24,7 @@ class BadLines:
         self.skips = skips
         self.skipped = 0
         self.refused = 0
-        """Those of the skipped ones that were read as prompts."""
+        """How many of the skipped lines were read as prompts, and refused then."""
 
     def __call__(self, error: GptrsError) -> None:
         """Raise the error, or print it as a warning."""

@@ -85,7 +85,7 @@ class Tag(TypedDict):
     backend: str
     texts: list[str]
     entities: list[list[NamedPart]]
-    """Those of each text, in its order."""
+    """The named parts of each text, in the order of the text."""
     timings: RunTimings
     profile: NotRequired[dict[str, object]]
 

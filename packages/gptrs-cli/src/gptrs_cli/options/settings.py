@@ -199,10 +199,10 @@ class Settings:
 ALWAYS = ("json", "debug", "disabled")
 """The options of each command."""
 OBSERVED = ("dump_dir", "dump_mode", "trace_sinks")
-"""Those of commands that run programs and let others listen."""
+"""Settings of commands that run programs and let trace sinks listen."""
 PROGRAM = ("backend", "threads", "overrides", *OBSERVED, "profile", "profile_out")
-"""Those of commands that run programs for their results."""
+"""Settings of commands that run programs for their results."""
 MODEL = (*PROGRAM, "weight_budget", "weights", "precision")
-"""Those of commands that run a model for its results."""
+"""Settings of commands that run a model for its results."""
 LOAD = ("backend", "threads", "weight_budget", "weights", "precision")
-"""Those of commands that load a model for figures."""
+"""Settings of commands that load a model to measure it."""

@@ -15,7 +15,6 @@ from gptrs_conformance.op_case import OpCase, rows
 from gptrs_conformance.samples import edge_integers, integers, next_seed, sample
 
 SHAPES: tuple[tuple[int, ...], ...] = ((), (0,), (1,), (3, 0, 2), (2, 1, 3, 5), (37,))
-SIGNED = tuple(dtype for dtype in dtypes.INTEGERS if dtype.kind == "signed")
 BITS = (dtypes.i1, *dtypes.INTEGERS)
 
 

@@ -18,7 +18,7 @@ from gptrs_conformance.program_generator.reduction import combinable, kindred
 
 @emits(ops.DotGeneral, dtypes=NUMBERS, weight=4)
 def dots(draft: Draft, op: type[Op], dtype: DType) -> None:
-    """Of any values."""
+    """Emit a product of any values."""
     x = draft.operand(dtype)
     y = draft.search(lambda value: value.type.dtype is dtype and _shares(value, x))
     if y is None or draft.dice.chance(0.3):

@@ -131,7 +131,7 @@ def some_function(draft: Draft) -> Function:
 
 
 def arguments(draft: Draft, function: Function) -> list[Value]:
-    """Exact values of the types of the parameters."""
+    """Return exact values of the types of the parameters."""
     return [draft.like(param.type, exact=True) for param in function.body.params]
 
 

@@ -21,19 +21,19 @@ from gptrs_conformance.program_generator.facts import Facts, joined
 
 @emits(ops.Reshape, dtypes=dtypes.ALL)
 def reshapes(draft: Draft, op: type[Op], dtype: DType) -> None:
-    """Of any value."""
+    """Emit the op on any value."""
     reshape(draft, draft.operand(dtype))
 
 
 @emits(ops.Transpose, dtypes=dtypes.ALL)
 def transposes(draft: Draft, op: type[Op], dtype: DType) -> None:
-    """Of any value."""
+    """Emit the op on any value."""
     transpose(draft, draft.operand(dtype))
 
 
 @emits(ops.BroadcastTo, dtypes=dtypes.ALL)
 def broadcasts(draft: Draft, op: type[Op], dtype: DType) -> None:
-    """Of any value."""
+    """Emit the op on any value."""
     broadcast(draft, draft.operand(dtype))
 
 
@@ -89,7 +89,7 @@ def broadcast(draft: Draft, x: Value) -> Value:
 
 @emits(ops.Slice, dtypes=dtypes.ALL, weight=2)
 def slices(draft: Draft, op: type[Op], dtype: DType) -> None:
-    """Of any value."""
+    """Emit the op on any value."""
     slice_(draft, draft.operand(dtype))
 
 
@@ -125,7 +125,7 @@ def concats(draft: Draft, op: type[Op], dtype: DType) -> None:
 
 @emits(ops.Pad, dtypes=dtypes.ALL)
 def pads(draft: Draft, op: type[Op], dtype: DType) -> None:
-    """Of any value."""
+    """Emit the op on any value."""
     pad(draft, draft.operand(dtype))
 
 
@@ -152,7 +152,7 @@ def pad(draft: Draft, x: Value) -> Value:
 
 @emits(ops.Tile, dtypes=dtypes.ALL)
 def tiles(draft: Draft, op: type[Op], dtype: DType) -> None:
-    """Of any value."""
+    """Emit the op on any value."""
     tile(draft, draft.operand(dtype))
 
 
@@ -164,7 +164,7 @@ def tile(draft: Draft, x: Value) -> Value:
 
 @emits(ops.Reverse, dtypes=dtypes.ALL)
 def reverses(draft: Draft, op: type[Op], dtype: DType) -> None:
-    """Of any value."""
+    """Emit the op on any value."""
     reverse(draft, draft.operand(dtype))
 
 

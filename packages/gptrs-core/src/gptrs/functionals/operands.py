@@ -73,7 +73,7 @@ def _in_range(value: int, dtype: DType) -> bool:
 
 
 def expand(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """`x` repeated to `shape`, nothing captured where it has that shape already."""
+    """Return `x` broadcast to `shape`, and `x` itself if it has that shape."""
     return x if x.shape == shape else primitives.broadcast_to(x, shape)
 
 

@@ -20,7 +20,7 @@ def with_operands(instruction: Instruction, known: Mapping[Value, Value]) -> Ins
 
 
 def splice(region: Region, arguments: Sequence[Value], into: list[Instruction]) -> list[Value]:
-    """Append a copy of `region` for `arguments` to `into`; the values that it returns there."""
+    """Append a copy of `region` on `arguments` to `into`; return the values that it returns."""
     copies = dict(zip(region.params, arguments, strict=True))
     for instruction in region.instructions:
         results = tuple(Value(value.type, value.name) for value in instruction.results)

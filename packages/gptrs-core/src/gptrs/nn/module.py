@@ -25,7 +25,7 @@ class Watcher(Protocol):
 
     @property
     def wants_attention(self) -> bool:
-        """Whether it wants to know the weights of attention, which are computed for it only."""
+        """Whether attention weights are computed for the watcher; nothing else needs them."""
         ...
 
     def attention_of(self, weights: Tensor) -> None:
@@ -34,7 +34,7 @@ class Watcher(Protocol):
 
 
 WATCHER: ContextVar[Watcher | None] = ContextVar("gptrs_watcher", default=None)
-"""Whoever watches the calls of modules now, in this thread."""
+"""The watcher of module calls in this thread, if any."""
 
 
 class Module:

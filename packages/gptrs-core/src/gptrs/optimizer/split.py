@@ -11,7 +11,7 @@ class Recipe:
     """A derived parameter: a program over parameters of the whole one computes it."""
 
     program: Program
-    """It gives one result."""
+    """A program with one result."""
     inputs: tuple[int, ...]
     """The parameters of the whole program that it takes, by position."""
 

@@ -24,7 +24,7 @@ class ListedImplementation:
 
     @property
     def state(self) -> PluginState:
-        """Whether it is usable."""
+        """The state of its plugin; `loaded` for our own."""
         return self.plugin.state if self.plugin else PluginState.LOADED
 
 

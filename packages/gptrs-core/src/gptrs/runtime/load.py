@@ -222,7 +222,7 @@ class LoadedModel:
 
     @property
     def takes_images(self) -> bool:
-        """Whether its inputs are images, not tokens."""
+        """Whether the model takes images, not tokens."""
         return not self.capabilities.isdisjoint(_OF_IMAGES)
 
     def image_reader(self) -> ImageClassifier | ImageEmbedder:

@@ -20,7 +20,6 @@ ROUNDINGS: tuple[Rounding, ...] = ("nearest", "search")
 _SHRINKS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75, 0.7)
 """Shares of the range of a group that its codes may span; what is beyond them is clipped."""
 _SHRINKS_OF_8_BITS = (1.0, 0.985, 0.97)
-LARGEST_SCALE = float(np.finfo(np.float16).max)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class While(ControlFlow):
     region_names = ("condition", "body")
 
     def infer(self, *state: TensorType, bodies: tuple[Signature, ...]) -> Types:
-        """The types of the state."""
+        """Return the types of the state."""
         condition, body = bodies
         self.require_types("parameters of `condition`", state, condition.params)
         predicate = (TensorType(dtypes.i1, ()),)

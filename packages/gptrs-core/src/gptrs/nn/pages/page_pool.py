@@ -141,7 +141,7 @@ class PagePool:
         return copies
 
     def commit(self, text: TextPages, tokens: Sequence[int]) -> None:
-        """Say that the keys and values of these next tokens are in the pages now."""
+        """Record that the pages hold the keys and values of these tokens, the next ones."""
         text.tokens += tokens
         while len(text.blocks) < text.length // self.page_size:
             self._remember(text, len(text.blocks))
@@ -237,7 +237,7 @@ class PagePool:
         return next((i for i, is_held in enumerate(held) if not is_held), len(blocks))
 
     def _sees(self, text: TextPages, length: int) -> bool:
-        """Whether the text still has all that the query at `length` sees."""
+        """Return whether the text still has every page that the query at `length` sees."""
         held = -(-length // self.page_size)
         return all(
             all(table[group.layout.first_seen(length, self.page_size) : held])

@@ -13,7 +13,7 @@ _SMALLEST_NORM: Final = 1e-12
 """The least divisor of a vector, as in torch's `normalize`."""
 
 _NORM_EPSILON: Final = 1e-5
-"""That of torch, which sentence-transformers leaves as it is."""
+"""The default epsilon of `torch.nn.LayerNorm`, which sentence-transformers keeps."""
 
 VectorStep = Callable[[np.ndarray], np.ndarray]
 """From f32 [N, D] to f32 [N, E]."""

@@ -239,7 +239,7 @@ class Scheduler:
             self._running.append(work)
 
     def _is_being_read(self, tokens: Sequence[int]) -> bool:
-        """Whether a prompt that runs will soon have read pages that `tokens` begins with, too."""
+        """Return whether a running prompt is about to fill pages that `tokens` can share."""
         for work in self._running:
             if len(work.unread) > 1 and self._cache.chunked:
                 shared = shared_tokens(work.text.context.tokens, tokens[: len(tokens) - 1])

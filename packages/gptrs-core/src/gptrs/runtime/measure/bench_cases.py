@@ -69,7 +69,7 @@ class Prefill:
         self._stream = stream(self._model, next(self._prompts), greedy(1))
 
     def run(self) -> None:
-        """Read it whole, in the chunks of `generate`, and choose a token."""
+        """Prefill the whole prompt in chunks, as `generate` does, and choose a token."""
         next(self._stream)
 
 

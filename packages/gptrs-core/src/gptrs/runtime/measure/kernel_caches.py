@@ -54,7 +54,7 @@ def weight_caches(name: str | None = None) -> dict[str, WeightCache]:
 
 
 def program_cache() -> OptimizedPrograms:
-    """The optimized programs of all backends."""
+    """Return the cache of optimized programs, which all backends share."""
     return optimized_programs()
 
 

@@ -50,7 +50,7 @@ class Measure:
     step: WorkOfStep | None = None
 
     def rows(self, seconds: Mapping[str, float], limits: MachineLimits | None = None) -> list[Row]:
-        """Ours, the first of `seconds`, beside each of the others; alone where there is none."""
+        """Return our row, the first of `seconds`, beside each peer; alone without peers."""
         (_, ours), *peers = seconds.items()
         row = Row(self.work, self.threads, self._figure(ours), self.unit)
         if self.step is not None:

@@ -95,7 +95,7 @@ class ProgramProfile:
     inputs: tuple[str, ...] = ()
     """The names of the inputs of the optimized program."""
     layer: str = ""
-    """That of the last kernel."""
+    """The layer of the last kernel."""
 
     @property
     def share_of_kernels(self) -> float:

@@ -56,7 +56,7 @@ def zero_shot(
 
 
 def _classes(model: LoadedModel, count: int) -> tuple[int, int]:
-    """Return the class of what follows, and the one against it: the first, else the last."""
+    """Return the class "entailment" and the class against it: the first, or the last for that."""
     names = [class_label(model.config, index) for index in range(count)]
     follows = [index for index, name in enumerate(names) if name.lower().startswith(_FOLLOWS)]
     if not follows or count < 2:

@@ -18,7 +18,7 @@ MOST_GROWTH_OF_A_STEP: Final = 64
 MOST_STEPS: Final = 16
 """Of normalizers and pre-tokenizers, or of decoders; known tokenizers have up to 8."""
 MOST_BYTES: Final = 64 << 20
-"""That steps may make of one text; the library takes some 35 bytes for each."""
+"""Most bytes that steps may make of one text; the library takes some 35 bytes for each."""
 _INNER: Final = ("normalizers", "pretokenizers", "decoders")
 _GROWTH: Final = {
     "ByteLevel": 2.0,
