@@ -14,7 +14,12 @@ from typing import Any
 import pytest
 
 from cli.json_records import checked
+from gptrs.backend.protocol import Backend
 from gptrs.plugins.manager import configure
+from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits
+from gptrs.runtime.observe import profile_files
+from gptrs_cli.commands import bench
+from gptrs_cli.doctor import environment
 from gptrs_cli.main import main
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
@@ -52,6 +57,23 @@ def _plain_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("GPTRS_WEIGHT_CACHE_BYTES", "0")  # as `tests/conftest.py` does
     yield
     configure()
+
+
+_measured: dict[str, MachineLimits] = {}
+"""What this machine can do at most, as the backend called so finds."""
+
+
+def _measured_once(backend: Backend) -> MachineLimits:
+    if backend.name not in _measured:
+        _measured[backend.name] = measure_limits(backend)
+    return _measured[backend.name]
+
+
+@pytest.fixture(autouse=True)
+def _a_machine_that_is_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let commands in this process measure the machine once, not each anew for a second."""
+    for module in (environment, bench, profile_files):
+        monkeypatch.setattr(module, "measure_limits", _measured_once)
 
 
 @pytest.fixture
