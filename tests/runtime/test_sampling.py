@@ -101,6 +101,9 @@ def test_logits_that_are_not_finite_are_an_error(bad, temperature):
         ({"seed": -1}, "seed"),
         ({"min_p": 1.5}, "min-p"),
         ({"min_p": -0.1}, "min-p"),
+        ({"typical_p": 0}, "typical-p"),
+        ({"epsilon_cutoff": 1.5}, "epsilon-cutoff"),
+        ({"eta_cutoff": -1}, "eta-cutoff"),
         ({"repetition_penalty": 0}, "repetition penalty"),
         ({"repetition_penalty": math.inf}, "repetition penalty"),
         ({"presence_penalty": math.nan}, "presence penalty"),
@@ -127,6 +130,12 @@ def test_settings_out_of_range_are_refused(settings, message):
         ({"do_sample": True, "top_k": 50}, {"top_k": 0}, Sampling(top_p=1)),
         ({"do_sample": True, "top_k": 0}, {}, Sampling(top_p=1)),
         ({"temperature": 0.7}, {"top_p": 0.5}, Sampling(temperature=0.7, top_p=0.5)),
+        (
+            {"do_sample": True, "typical_p": 0.4, "epsilon_cutoff": 0.0, "eta_cutoff": 0.1},
+            {"top_k": 0},
+            Sampling(top_p=1, typical_p=0.4, eta_cutoff=0.1),
+        ),
+        ({}, {"epsilon_cutoff": 0.1}, Sampling(top_p=1, epsilon_cutoff=0.1)),
         ({"do_sample": True}, {"temperature": 0.0}, Sampling(temperature=0, top_k=50, top_p=1)),
         ({"do_sample": True, "min_p": 0.2}, {}, Sampling(top_k=50, top_p=1, min_p=0.2)),
         ({"do_sample": True, "min_p": 0.2}, {"min_p": 0.0}, Sampling(top_k=50, top_p=1, min_p=0.0)),
@@ -189,6 +198,15 @@ _TRUNCATIONS = [
     {"temperature": 2.5, "top_p": 0.97},
     {"temperature": 0.3, "min_p": 0.001},
     {"temperature": 1.5, "top_k": 100, "top_p": 0.8, "min_p": 0.03},
+    {"typical_p": 0.2},
+    {"typical_p": 0.9},
+    {"typical_p": 0.999, "temperature": 2.0},
+    {"epsilon_cutoff": 0.02},
+    {"epsilon_cutoff": 0.9},
+    {"eta_cutoff": 0.3},
+    {"eta_cutoff": 1e-3, "temperature": 3.0},
+    {"top_k": 30, "typical_p": 0.7, "epsilon_cutoff": 0.01, "eta_cutoff": 0.05},
+    {"top_p": 0.95, "typical_p": 0.8, "eta_cutoff": 0.02, "temperature": 2.0},
 ]
 
 
@@ -203,6 +221,9 @@ def test_the_tokens_that_may_be_drawn_are_those_of_transformers(settings, size):
         "top_k": transformers.TopKLogitsWarper,
         "top_p": transformers.TopPLogitsWarper,
         "min_p": transformers.MinPLogitsWarper,
+        "typical_p": transformers.TypicalLogitsWarper,
+        "epsilon_cutoff": transformers.EpsilonLogitsWarper,
+        "eta_cutoff": transformers.EtaLogitsWarper,
     }
     logits = np.random.default_rng(size).normal(0, 3, size).astype(np.float32)
     scores = torch.from_numpy(logits)[None]

@@ -27,6 +27,9 @@ class SamplingFields(TypedDict, total=False):
     repetition_penalty: float
     presence_penalty: float
     frequency_penalty: float
+    typical_p: float
+    epsilon_cutoff: float
+    eta_cutoff: float
 
 
 class OptionFields(SamplingFields, total=False):

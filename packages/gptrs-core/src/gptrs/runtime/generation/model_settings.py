@@ -22,10 +22,7 @@ _FILE: Final = "generation_config.json"
 _WITHOUT_EFFECT: Final[Mapping[str, tuple[object, ...]]] = {
     "num_beams": (1,),
     "num_return_sequences": (1,),
-    "typical_p": (1,),
     "top_h": (),
-    "epsilon_cutoff": (0,),
-    "eta_cutoff": (0,),
     "penalty_alpha": (0,),
     "guidance_scale": (1,),
     "encoder_repetition_penalty": (1,),
@@ -54,15 +51,18 @@ def configured_sampling(
     repetition_penalty: float | None = None,
     presence_penalty: float = 0.0,
     frequency_penalty: float = 0.0,
+    typical_p: float | None = None,
+    epsilon_cutoff: float | None = None,
+    eta_cutoff: float | None = None,
 ) -> Sampling:
     """Return the sampling of generation_config.json, with the given fields in place of its own.
 
-    Greedy unless `settings` say `do_sample` or one of `temperature`, `top_k` (0: no limit), `top_p`
-    and `min_p` is given. UsageError for a given value out of range, ModelError for one in
-    `settings`.
+    Greedy unless `settings` say `do_sample`, or the temperature or a truncation of the distribution
+    is given; a `top_k` of 0 is no limit. UsageError for a given value out of range, ModelError for
+    one in `settings`.
     """
     base = _sampling_of(settings)
-    given = (temperature, top_k, top_p, min_p)
+    given = (temperature, top_k, top_p, min_p, typical_p, epsilon_cutoff, eta_cutoff)
     repetition = base.repetition_penalty if repetition_penalty is None else repetition_penalty
     if not settings.get("do_sample") and all(value is None for value in given):
         base, temperature = Sampling(), 0.0
@@ -75,6 +75,9 @@ def configured_sampling(
         repetition_penalty=repetition,
         presence_penalty=presence_penalty,
         frequency_penalty=frequency_penalty,
+        typical_p=base.typical_p if typical_p is None else typical_p,
+        epsilon_cutoff=base.epsilon_cutoff if epsilon_cutoff is None else epsilon_cutoff,
+        eta_cutoff=base.eta_cutoff if eta_cutoff is None else eta_cutoff,
     )
 
 
@@ -139,6 +142,7 @@ def _note(name: str, ignored: tuple[str, ...]) -> None:
 
 
 def _sampling_of(settings: Mapping[str, object]) -> Sampling:
+    typical = _number(settings, "typical_p", 1.0)
     try:
         return Sampling(
             temperature=_number(settings, "temperature", 1.0),
@@ -146,6 +150,9 @@ def _sampling_of(settings: Mapping[str, object]) -> Sampling:
             top_p=_number(settings, "top_p", 1.0),
             min_p=_number(settings, "min_p", 0.0) or None,
             repetition_penalty=_number(settings, "repetition_penalty", 1.0),
+            typical_p=None if typical == 1 else typical,
+            epsilon_cutoff=_number(settings, "epsilon_cutoff", 0.0) or None,
+            eta_cutoff=_number(settings, "eta_cutoff", 0.0) or None,
         )
     except UsageError as error:
         raise ModelError(f"{_FILE}: {error.message}") from error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Callable
 from functools import cached_property
 from typing import Final
 
@@ -26,15 +27,18 @@ _BLOCK: Final = 512
 class Sampling:
     """Settings of penalties and of the choice of a token.
 
-    Temperature 0 is greedy and ignores `top_k`, `top_p` and `min_p`.
+    Temperature 0 is greedy and ignores what truncates the distribution.
 
     The penalties come first. `repetition_penalty` divides the positive logits of all tokens seen so
     far, the prompt included, and multiplies the negative ones (Keskar et al. 2019). Of tokens that
     were generated, `frequency_penalty` is subtracted once for each time, `presence_penalty` once
     (OpenAI). Logits are then divided by the temperature. `top_k` keeps the k most likely tokens,
     `top_p` the fewest most likely ones of those whose probabilities reach p (Holtzman et al. 2019),
-    `min_p` those at least p times as likely as the likeliest (Nguyen et al. 2024). With a `seed`
-    the same logits give the same tokens. UsageError for values out of range.
+    `min_p` those at least p times as likely as the likeliest (Nguyen et al. 2024). `typical_p`
+    keeps those whose surprise is nearest to the entropy, until they reach p (Meister et al. 2022),
+    `epsilon_cutoff` those of at least that probability, `eta_cutoff` e those of at least
+    `min(e, sqrt(e) * exp(-entropy))` (Hewitt et al. 2022). With a `seed` the same logits give the
+    same tokens. UsageError for values out of range.
     """
 
     temperature: float = 1.0
@@ -45,6 +49,9 @@ class Sampling:
     repetition_penalty: float = 1.0
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
+    typical_p: float | None = None
+    epsilon_cutoff: float | None = None
+    eta_cutoff: float | None = None
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature >= 0):
@@ -55,6 +62,11 @@ class Sampling:
             raise UsageError(f"top-p must be above 0 and at most 1, got {self.top_p}")
         if self.min_p is not None and not 0 <= self.min_p <= 1:
             raise UsageError(f"min-p must be from 0 to 1, got {self.min_p}")
+        for name in ("typical_p", "epsilon_cutoff", "eta_cutoff"):
+            value: float | None = getattr(self, name)
+            if value is not None and not 0 < value <= 1:
+                shown = name.replace("_", "-")
+                raise UsageError(f"{shown} must be above 0 and at most 1, got {value}")
         if self.seed is not None and self.seed < 0:
             raise UsageError(f"the seed must be an integer >= 0, got {self.seed}")
         self._check_penalties()
@@ -135,8 +147,56 @@ def candidates(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray | ran
         tokens, weights = range(logits.size), _weights(logits, sampling)
     if sampling.min_p:
         kept = np.flatnonzero(weights >= sampling.min_p)
-        tokens, weights = kept if isinstance(tokens, range) else tokens[kept], weights[kept]
+        tokens, weights = _of(tokens, kept), weights[kept]
+    for cut in _cuts(sampling):
+        kept = cut(weights)
+        tokens, weights = _of(tokens, kept), weights[kept]
     return tokens, weights
+
+
+def _of(tokens: np.ndarray | range, kept: np.ndarray) -> np.ndarray:
+    return kept if isinstance(tokens, range) else tokens[kept]
+
+
+def _cuts(sampling: Sampling) -> list[Callable[[np.ndarray], np.ndarray]]:
+    """Return the truncations of transformers that need whole distributions, in its order."""
+    typical, epsilon, eta = sampling.typical_p, sampling.epsilon_cutoff, sampling.eta_cutoff
+    cuts: list[Callable[[np.ndarray], np.ndarray]] = []
+    if typical is not None and typical < 1:
+        cuts.append(lambda weights: _typical(weights, typical))
+    if epsilon is not None and epsilon < 1:
+        cuts.append(lambda weights: _at_least(weights, epsilon))
+    if eta is not None and eta < 1:
+        cuts.append(
+            lambda weights: _at_least(
+                weights, min(eta, math.sqrt(eta) * math.exp(-_surprise(weights)[2]))
+            )
+        )
+    return cuts
+
+
+def _surprise(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+    """Return probabilities, their negative logarithms, and the entropy, f64."""
+    shares = weights / weights.sum(dtype=np.float64)
+    with np.errstate(divide="ignore"):
+        surprise = -np.log(shares)
+    entropy = float((surprise[shares > 0] * shares[shares > 0]).sum())
+    return shares, surprise, entropy
+
+
+def _typical(weights: np.ndarray, mass: float) -> np.ndarray:
+    """Return which tokens are typical: the nearest to the entropy, until they reach `mass`."""
+    shares, surprise, entropy = _surprise(weights)
+    distance = np.abs(surprise - entropy)
+    order = np.argsort(distance, kind="stable")
+    before = int((np.cumsum(shares[order]) < mass).sum())
+    return np.flatnonzero(distance <= distance[order[min(before, len(order) - 1)]])
+
+
+def _at_least(weights: np.ndarray, share: float) -> np.ndarray:
+    """Return which tokens have at least that probability; the likeliest always."""
+    wanted = share * weights.sum(dtype=np.float64)
+    return np.flatnonzero((weights >= wanted) | (weights == weights.max()))
 
 
 def _weights(logits: np.ndarray, sampling: Sampling) -> np.ndarray:
