@@ -98,7 +98,7 @@ def test_load_on_an_engine_and_a_server(gptrs, tmp_path):
         (("--url", "ftp://x"), 2, "`ftp://x` is no address of the form http://HOST:PORT"),
         (("--url", "http://127.0.0.1:9"), 1, "the server at 127.0.0.1 port 9 does not answer"),
         (("--precision", "bf16"), 2, "does not have `--precision`"),
-        (("--url", "http://127.0.0.1:9", "--new-tokens", 9999), 3, "do not fit into the context"),
+        (("--url", "http://127.0.0.1:9", "--new-tokens", 9999), 2, "do not fit into the context"),
     ],
 )
 def test_load_that_cannot_be_measured(gptrs, words, code, message):

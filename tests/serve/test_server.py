@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -13,16 +14,20 @@ import time
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from starlette.routing import Route
 
 import gptrs
 from gptrs.errors import UsageError
 from gptrs.runtime.load import load_model
 from gptrs.runtime.serving.engine import Engine
-from gptrs_serve.app import Access
+from gptrs_serve.app import Access, new_app
 from gptrs_serve.command import _adapted, _listener
 from gptrs_serve.guard import LOCAL_HOSTS
+from gptrs_serve.served import Served
 from runtime.serving_models import eventually
 from runtime.tiny_bert import save_tiny_bert
+from runtime.tiny_chat import save_tiny_chat
+from runtime.tiny_heads import save_tiny_head
 from serve.conftest import serving
 
 httpx = pytest.importorskip("httpx", reason="the HTTP client httpx is not installed")
@@ -58,6 +63,27 @@ def test_health_and_metrics(address):
     assert 'gptrs_requests_total{path="/v1/completions",status="200"}' in text
     assert "gptrs_texts_running 0.0" in text
     assert "gptrs_first_token_seconds_bucket" in text
+
+
+def test_the_openapi_page_describes_every_route(address, model):
+    jsonschema = pytest.importorskip("jsonschema")
+    page = httpx.get(f"{address}/openapi.json").json()
+    routes = {
+        (route.path.replace(":path", ""), method.lower())
+        for route in new_app(Served({"tiny": model}, None, 9), Access()).routes
+        if isinstance(route, Route)
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    shown = {(path, method) for path, ways in page["paths"].items() for method in ways}
+    assert routes - shown == {("/", "get"), ("/page.js", "get"), ("/page.css", "get")}
+    assert shown <= routes
+    schema = {"$ref": "#/components/schemas/ChatBody", "components": page["components"]}
+    asked = {"messages": [{"role": "user", "content": "hi"}], "tool_choice": "auto", "tools": []}
+    jsonschema.validate(asked, schema)
+    for wrong in ({**asked, "n": 0}, {**asked, "unknown": 1}, {"messages": []}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(wrong, schema)
+        assert post(address, "/v1/chat/completions", wrong).status_code == 400
 
 
 @pytest.mark.parametrize(
@@ -164,6 +190,52 @@ def test_embeddings(tmp_path, model):
     np.testing.assert_allclose([one["embedding"] for one in told["data"]], expected, rtol=1e-5)
     decoded = np.frombuffer(base64.b64decode(packed["data"][1]["embedding"]), "<f4")
     np.testing.assert_allclose(decoded, expected[1], rtol=1e-5)
+
+
+def test_documents_are_ranked(tmp_path, model):
+    import gptrs
+
+    ranker = load_model(
+        save_tiny_head(tmp_path / "r", "ForSequenceClassification", ("LABEL_0",)), backend="ref"
+    )
+    texts = ["the cat sat", "a dog ran", "red houses"]
+    expected = gptrs.rank(ranker, "the cat", texts)
+    with serving({"tiny": model, "ranker": ranker}) as (address, _):
+        documents = [texts[0], {"text": texts[1]}, texts[2]]
+        body = {"query": "the cat", "documents": documents}
+        told = post(address, "/v1/rerank", {**body, "return_documents": True}).json()
+        best = post(address, "/rerank", {**body, "top_n": 1, "model": "ranker"}).json()
+        wrong = post(address, "/v1/rerank", {**body, "model": "tiny"})
+        assert post(address, "/tokenize", {"model": "ranker", "prompt": "a"}).status_code == 200
+    results = told["results"]
+    assert [one["index"] for one in results] == [one.index for one in expected]
+    assert [one["relevance_score"] for one in results] == [
+        pytest.approx(one.score, abs=1e-6) for one in expected
+    ]
+    assert [one["document"]["text"] for one in results] == [one.text for one in expected]
+    assert best["results"] == [{key: results[0][key] for key in ("index", "relevance_score")}]
+    assert "it offers causal_lm" in wrong.json()["error"]["message"]
+
+
+def test_a_request_alone_and_among_others_gives_the_same_tokens(tmp_path):
+    """On numba, whose steps are equal to the bit whatever else they take."""
+    quick = load_model(save_tiny_chat(tmp_path / "tiny"), backend="numba")
+    asked = {"temperature": 1, "max_tokens": 24, "logprobs": 2, "prompt": "the cat and"}
+    bodies = [{**asked, "seed": n, "prompt": "the dog " * (n % 5) + "x"} for n in range(15)]
+
+    async def together(address):
+        async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+            url = "/v1/completions"
+            one = {**asked, "seed": 99}
+            alone = (await client.post(url, json=one)).json()["choices"]
+            told = await asyncio.gather(
+                *(client.post(url, json=body) for body in (*bodies[:7], one, *bodies[7:]))
+            )
+            return alone, told[7].json()["choices"]
+
+    with serving({"tiny": quick}) as (address, _):
+        alone, among = asyncio.run(together(address))
+    assert alone == among
 
 
 def test_the_command_serves_until_it_is_told_to_stop(model):

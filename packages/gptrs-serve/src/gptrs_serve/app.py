@@ -21,6 +21,7 @@ from gptrs_serve.bodies import (
     CompletionBody,
     DetokenizeBody,
     EmbeddingBody,
+    RerankBody,
     TokenizeBody,
     decoded,
 )
@@ -28,8 +29,16 @@ from gptrs_serve.chat import chat
 from gptrs_serve.completions import completions
 from gptrs_serve.events import CLOSED_BY_CLIENT
 from gptrs_serve.guard import Guard, read_body
-from gptrs_serve.listing import detokenize, embeddings, listed_models, one_model, tokenize
+from gptrs_serve.listing import (
+    detokenize,
+    embeddings,
+    listed_models,
+    one_model,
+    rerank,
+    tokenize,
+)
 from gptrs_serve.metrics import Metrics
+from gptrs_serve.openapi import openapi_page
 from gptrs_serve.problems import RequestError, problem_of
 from gptrs_serve.served import Served
 
@@ -99,6 +108,9 @@ def _routes(served: Served, metrics: Metrics, most_bytes: int) -> list[Route]:
     async def text(_: Request) -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
+    async def described(_: Request) -> Response:
+        return JSONResponse(openapi_page())
+
     async def models(_: Request) -> Response:
         return listed_models(served)
 
@@ -110,10 +122,13 @@ def _routes(served: Served, metrics: Metrics, most_bytes: int) -> list[Route]:
         post("/v1/completions",
              reading(CompletionBody, lambda r, b: completions(r, b, served, metrics))),
         post("/v1/embeddings", reading(EmbeddingBody, lambda _, b: embeddings(b, served))),
+        post("/v1/rerank", reading(RerankBody, lambda _, b: rerank(b, served))),
+        post("/rerank", reading(RerankBody, lambda _, b: rerank(b, served))),
         post("/tokenize", reading(TokenizeBody, lambda _, b: tokenize(b, served))),
         post("/detokenize", reading(DetokenizeBody, lambda _, b: detokenize(b, served))),
         get("/v1/models", models),
         get("/v1/models/{name:path}", model),
+        get("/openapi.json", described),
         get("/health", health),
         get("/metrics", text),
         get("/", _file("page.html")),

@@ -150,6 +150,22 @@ class EmbeddingBody(Struct, forbid_unknown_fields=True, kw_only=True):
     user: str | None = None
 
 
+class Document(Struct, forbid_unknown_fields=True):
+    """A document as an object, as some clients send it."""
+
+    text: str
+
+
+class RerankBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`/v1/rerank`, as Jina and Cohere have it."""
+
+    query: str
+    documents: Annotated[list[str | Document], Meta(min_length=1, max_length=2048)]
+    model: str | None = None
+    top_n: Count | None = None
+    return_documents: bool = False
+
+
 class TokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """`/tokenize`: a text, or messages as the template of the model renders them."""
 

@@ -18,7 +18,7 @@ from gptrs.runtime.load import LoadedModel, load_model
 from gptrs.runtime.serving.engine import MOST_REQUESTS, MOST_RUNNING, Engine
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.guard import LOCAL_HOSTS
-from gptrs_serve.served import Served
+from gptrs_serve.served import SERVED, Served
 
 KEY_VARIABLE: Final = "GPTRS_SERVE_API_KEY"
 _LOCAL: Final = ("127.0.0.1", "::1", "localhost")
@@ -123,8 +123,8 @@ def serve(
 ) -> None:
     """Answer the clients of OpenAI's API.
 
-    There are /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/models, /tokenize,
-    /detokenize, /health and /metrics, and a page to chat on at /.
+    There are /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/rerank, /v1/models,
+    /tokenize, /detokenize, /health and /metrics, and a page to chat on at /.
     """
     keys = _keys(api_key_file)
     with _listener(host, port) as listener:
@@ -219,8 +219,8 @@ def _loaded(
                 f"two models are called `{name}`" if name else f"`{given}` names no model",
                 hint="write NAME=MODEL",
             )
-        if not {"causal_lm", "text_embedder"} & set(model.capabilities):
-            raise UsageError(f"`{name}` neither writes nor embeds texts")
+        if not set(SERVED) & set(model.capabilities):
+            raise UsageError(f"`{name}` neither writes, embeds nor ranks texts")
         loaded[name] = model
     return loaded
 

@@ -1,17 +1,18 @@
-"""The smaller routes: embeddings, tokens, the models that there are."""
+"""The smaller routes: embeddings, rankings, tokens, the models that there are."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import uuid
 
 import numpy as np
 from starlette.responses import JSONResponse, Response
 
 from gptrs.runtime.load import LoadedModel
-from gptrs_serve.bodies import DetokenizeBody, EmbeddingBody, TokenizeBody
+from gptrs_serve.bodies import DetokenizeBody, EmbeddingBody, RerankBody, TokenizeBody
 from gptrs_serve.problems import RequestError
-from gptrs_serve.served import Served
+from gptrs_serve.served import SERVED, Served
 
 
 async def embeddings(body: EmbeddingBody, served: Served) -> Response:
@@ -34,6 +35,25 @@ async def embeddings(body: EmbeddingBody, served: Served) -> Response:
 
 def _encoded(vector: np.ndarray) -> str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
+
+
+async def rerank(body: RerankBody, served: Served) -> Response:
+    """Return the documents in the order in which they answer a query, the best first."""
+    name, model = served.named(body.model, "text_classifier")
+    texts = [each if isinstance(each, str) else each.text for each in body.documents]
+    found = await served.ranked(model, body.query, texts, body.top_n)
+    pairs = [body.query, *texts]
+    counts = await asyncio.to_thread(lambda: [len(model.tokenizer.encode(t)) for t in pairs])
+    results: list[dict[str, object]] = []
+    for each in found:
+        told: dict[str, object] = {"index": each.index, "relevance_score": each.score}
+        if body.return_documents:
+            told["document"] = {"text": each.text}
+        results.append(told)
+    read = counts[0] * len(texts) + sum(counts[1:])
+    usage = {"prompt_tokens": read, "total_tokens": read}
+    number = f"rerank-{uuid.uuid4().hex}"
+    return JSONResponse({"id": number, "model": name, "results": results, "usage": usage})
 
 
 async def tokenize(body: TokenizeBody, served: Served) -> Response:
@@ -66,11 +86,9 @@ async def detokenize(body: DetokenizeBody, served: Served) -> Response:
 def _reader(name: str | None, served: Served) -> tuple[str, LoadedModel]:
     if name is None:
         name = next(iter(served.models))
-    capability = "causal_lm"
     known = served.models.get(name)
-    if known is not None and "causal_lm" not in known.capabilities:
-        capability = "text_embedder"
-    return served.named(name, capability)
+    found = [each for each in SERVED if known is not None and each in known.capabilities]
+    return served.named(name, found[0] if found else SERVED[0])
 
 
 def listed_models(served: Served) -> Response:

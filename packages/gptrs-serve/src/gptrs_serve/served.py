@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -18,8 +18,12 @@ from gptrs.runtime.generation.generate import GenerationOptions, TokenScores
 from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.serving.answers import AnswerStream
 from gptrs.runtime.serving.engine import Engine
+from gptrs.runtime.text_classes.rank import Ranked, rank
 from gptrs_serve.problems import RequestError
 from gptrs_serve.token_texts import TokenTexts
+
+SERVED: Final = ("causal_lm", "text_embedder", "text_classifier")
+"""What a model does, one of these at least, to be served."""
 
 
 class Served:
@@ -36,7 +40,7 @@ class Served:
         self.engine = engine
         self._most_output = most_output
         self._texts = {name: TokenTexts(model) for name, model in self.models.items()}
-        self._embedding = threading.Lock()
+        self._reading = threading.Lock()
 
     @cached_property
     def _default(self) -> dict[str, str]:
@@ -144,11 +148,22 @@ class Served:
 
         return await asyncio.to_thread(work)
 
+    async def ranked(
+        self, model: LoadedModel, query: str, documents: Sequence[str], top: int | None
+    ) -> list[Ranked]:
+        """Return the documents, the best first; one request at a time."""
+
+        def work() -> list[Ranked]:
+            with self._reading:
+                return rank(model, query, documents, top)
+
+        return await asyncio.to_thread(work)
+
     async def vectors(self, model: LoadedModel, texts: Sequence[str]) -> np.ndarray:
         """Return the vector of each text, f32 [N, D]; one request at a time."""
 
         def work() -> np.ndarray:
-            with self._embedding:
+            with self._reading:
                 return embed(model, texts)
 
         return await asyncio.to_thread(work)

@@ -1,0 +1,122 @@
+"""The routes as an OpenAPI page, out of the types that requests are read by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from gptrs import __version__
+from gptrs.quick_dataclass import dataclass
+from gptrs_serve.bodies import (
+    ChatBody,
+    CompletionBody,
+    DetokenizeBody,
+    EmbeddingBody,
+    RerankBody,
+    TokenizeBody,
+)
+
+
+@dataclass(frozen=True)
+class _Route:
+    """A route in the description: its body, if it has one, and the type of what it answers."""
+
+    method: str
+    summary: str
+    body: type | None = None
+    answer: str = "application/json"
+
+
+ROUTES: Final[Mapping[str, _Route]] = {
+    "/v1/chat/completions": _Route("post", "Answer a conversation.", ChatBody),
+    "/v1/completions": _Route("post", "Continue prompts.", CompletionBody),
+    "/v1/embeddings": _Route("post", "Give each text a vector.", EmbeddingBody),
+    "/v1/rerank": _Route("post", "Rank documents by how well they answer a query.", RerankBody),
+    "/rerank": _Route("post", "The same.", RerankBody),
+    "/tokenize": _Route("post", "Return the tokens of a text or of messages.", TokenizeBody),
+    "/detokenize": _Route("post", "Return the text of tokens.", DetokenizeBody),
+    "/v1/models": _Route("get", "List the models that are served."),
+    "/v1/models/{name}": _Route("get", "Describe a model."),
+    "/health": _Route("get", "Tell that the server lives."),
+    "/metrics": _Route("get", "Tell counts and times to Prometheus.", answer="text/plain"),
+    "/openapi.json": _Route("get", "Return this page."),
+}
+"""All routes but those of the page to chat on."""
+_STREAMED: Final = (ChatBody, CompletionBody)
+_REFUSALS: Final = {
+    "400": "The request is not as it must be, or asks for what is not supported.",
+    "401": "The API key is missing or wrong.",
+    "403": "The server does not answer for that host.",
+    "404": "There is no such model or path.",
+    "405": "The path has other methods.",
+    "413": "The body is too long.",
+    "415": "The body is not called JSON.",
+    "429": "There are as many requests as the server takes; try again later.",
+    "500": "The server failed.",
+    "503": "The server ends.",
+}
+_ERROR: Final = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": ["string", "null"]},
+            },
+        }
+    },
+}
+
+
+def openapi_page() -> dict[str, Any]:
+    """Return the description of all routes, by OpenAPI 3.1."""
+    bodies = [route.body for route in ROUTES.values() if route.body is not None]
+    references, schemas = msgspec.json.schema_components(
+        bodies, ref_template="#/components/schemas/{name}"
+    )
+    known = dict(zip(bodies, references, strict=True))
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "gptrs serve",
+            "version": __version__,
+            "description": "Models of gptrs, as the clients of OpenAI's API expect them.",
+        },
+        "paths": {path: {route.method: _operation(path, route, known)}
+                  for path, route in ROUTES.items()},
+        "components": {
+            "schemas": {**schemas, "Error": _ERROR},
+            "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"key": []}],
+    }  # fmt: skip
+
+
+def _operation(path: str, route: _Route, known: Mapping[type, dict[str, Any]]) -> dict[str, Any]:
+    content: dict[str, Any] = {route.answer: {"schema": {}}}
+    if route.answer == "application/json":
+        content = {route.answer: {"schema": {"type": "object"}}}
+    if route.body in _STREAMED:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    refused = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
+    told: dict[str, Any] = {
+        "summary": route.summary,
+        "responses": {
+            "200": {"description": "The answer.", "content": content},
+            **{status: {"description": why, **refused} for status, why in _REFUSALS.items()},
+        },
+    }
+    if route.body is not None:
+        body = {"application/json": {"schema": known[route.body]}}
+        told["requestBody"] = {"required": True, "content": body}
+    if "{name}" in path:
+        name = {"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}
+        told["parameters"] = [name]
+    return told
