@@ -76,6 +76,7 @@ fuzz: .venv/.installed-test ## optimize FUZZ_PROGRAMS programs, FUZZ_SIZES for a
 	@$(BIN)/python tools/fuzz_faults.py --count $(FUZZ_FAULTS)
 	@$(BIN)/gptrs conformance run --backend numba --level full
 	@$(BIN)/python tools/soak.py
+	@$(BIN)/python tools/soak_server.py
 
 floors: ## try the lowest versions of all dependencies in a throw-away environment
 	@$(PYTHON) tools/floors.py
