@@ -224,7 +224,7 @@ def test_a_request_alone_and_among_others_gives_the_same_tokens(tmp_path):
     bodies = [{**asked, "seed": n, "prompt": "the dog " * (n % 5) + "x"} for n in range(15)]
 
     async def together(address):
-        async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+        async with httpx.AsyncClient(base_url=address, timeout=300) as client:
             url = "/v1/completions"
             one = {**asked, "seed": 99}
             alone = (await client.post(url, json=one)).json()["choices"]
