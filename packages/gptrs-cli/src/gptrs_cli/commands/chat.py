@@ -51,8 +51,8 @@ def chat(
         Path | None,
         typer.Argument(
             metavar="MODEL",
-            help="A model with a chat template: a folder, a .gptrschk file, or ORG/NAME[@REVISION]"
-            " of the Hugging Face hub; `gptrs models list` shows those on this disk.",
+            help="A model with a chat template: a folder, a file (.gptrschk, .gguf), or"
+            " ORG/NAME[@REVISION] of the Hugging Face hub; `gptrs models list` shows those here.",
             show_default=False,
         ),
     ] = None,
