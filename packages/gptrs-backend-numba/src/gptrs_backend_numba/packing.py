@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterable
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -134,17 +135,26 @@ def _keep(array: np.ndarray, layout: Arrangement, packed: np.ndarray, streamed: 
 
 def _packed(array: np.ndarray, layout: Layout, threads: int) -> np.ndarray:
     target = _ARENA.aligned(layout.nbytes)
+    pack, task = _tasks(layout.size)
     fields = {
         N: layout.n,
         K: layout.k,
         RN: layout.row,
         RK: layout.column,
-        PACK: compiled_task(gemm.right_packing(layout.size)),
+        PACK: pack,
     }
     geometry = np.array(numbers(fields), np.int64)
     source = address_of(array) + layout.offset * layout.size
-    task = compiled_task(gemm.panel_packing(layout.size))
     panels = -(-layout.n // PANEL)
     addresses = (source, source, address_of(target), address_of(geometry))
     run_tasks()(POOL.address, task, panels, threads, *addresses)
     return target
+
+
+@cache
+def _tasks(size: int) -> tuple[int, int]:
+    """Return the addresses of the packing of a panel, and of all, of elements of `size` bytes."""
+    return (
+        compiled_task(gemm.right_packing(size)),
+        compiled_task(gemm.panel_packing(size)),
+    )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError
+from functools import cache
 from reprlib import recursive_repr
 from types import FunctionType
 from typing import Any, TypeVar, cast, dataclass_transform
@@ -182,11 +183,15 @@ def _freeze(cls: type[object], fields: _Fields, slots: bool) -> None:
 
 def _state(self: object) -> list[object]:
     """Return the values of the fields, for copies and pickles of a frozen class with slots."""
-    fields = cast("_Fields", dataclasses.fields(cast("Any", self)))
-    return [getattr(self, each.name) for each in fields]
+    return [getattr(self, name) for name in _names(type(self))]
 
 
 def _set_state(self: object, state: Sequence[object]) -> None:
-    fields = cast("_Fields", dataclasses.fields(cast("Any", self)))
-    for field, value in zip(fields, state, strict=True):
-        object.__setattr__(self, field.name, value)
+    for name, value in zip(_names(type(self)), state, strict=True):
+        object.__setattr__(self, name, value)
+
+
+@cache
+def _names(cls: type[object]) -> tuple[str, ...]:
+    """Return the names of the fields of a dataclass, which takes longer than to set them."""
+    return tuple([each.name for each in cast("_Fields", dataclasses.fields(cast("Any", cls)))])

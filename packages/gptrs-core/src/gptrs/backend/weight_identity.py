@@ -12,7 +12,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import field
-from typing import Protocol, runtime_checkable
+from typing import Protocol, cast, runtime_checkable
 
 import numpy as np
 
@@ -124,3 +124,10 @@ class WeightKeeper(Protocol):
     def prefetch_weight(self, identity: WeightIdentity) -> bool:
         """Have the system read what is kept of a weight, without waiting; False if nothing is."""
         ...
+
+
+def weight_keeper(backend: object) -> WeightKeeper | None:
+    """Return the backend if it is a `WeightKeeper`; quicker than asking a protocol, per weight."""
+    methods = ("weight_to_device", "prefetch_weight")
+    keeps = all([callable(getattr(backend, name, None)) for name in methods])
+    return cast("WeightKeeper", backend) if keeps else None

@@ -11,7 +11,7 @@ import numpy as np
 
 from gptrs.backend.mapped_pages import prefetch_pages, release_pages
 from gptrs.backend.protocol import Backend, Buffer
-from gptrs.backend.weight_identity import WeightIdentity, WeightKeeper
+from gptrs.backend.weight_identity import WeightIdentity, weight_keeper
 from gptrs.capture.backend_calls import moved, to_device, to_host
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
@@ -47,7 +47,7 @@ class Parameter:
     `streamer` is in memory only as long as that holds it. `sources` are the weights that a derived
     one is computed from. `zero_copy`: `load` gives a view of a mapped file and reads nothing ahead.
     `read` gives the same in memory, for whoever reads a weight outside of a program. With an
-    `identity`, a backend that is a `WeightKeeper` may keep forms of the weight on disk.
+    `identity`, a backend that is a `weight_keeper` may keep forms of the weight on disk.
     """
 
     abstract: ClassVar[bool] = False
@@ -120,12 +120,8 @@ class Parameter:
 
     def prefetch(self) -> None:
         """Let the system read the files that the weight, or its sources, are mapped from."""
-        backend, identity = self.backend, self.identity
-        if (
-            identity is not None
-            and isinstance(backend, WeightKeeper)
-            and backend.prefetch_weight(identity)
-        ):
+        keeper, identity = weight_keeper(self.backend), self.identity
+        if identity is not None and keeper is not None and keeper.prefetch_weight(identity):
             return
         for source in self.sources or (self,):
             if source.zero_copy:
@@ -143,14 +139,14 @@ class Parameter:
             return found
 
     def _read(self) -> Buffer:
-        backend = self.backend
-        if self.identity is None or not isinstance(backend, WeightKeeper):
+        backend, keeper = self.backend, weight_keeper(self.backend)
+        if self.identity is None or keeper is None:
             return to_device(backend, self._loaded())
         identity, load = self.identity, self._loaded
         return moved(
             backend,
             "weight_to_device",
-            lambda: backend.weight_to_device(identity, self.type, load, self.zero_copy),
+            lambda: keeper.weight_to_device(identity, self.type, load, self.zero_copy),
             self.type,
         )
 

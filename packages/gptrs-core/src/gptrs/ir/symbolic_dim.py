@@ -225,10 +225,12 @@ def parse_dim(text: str) -> int:
     return _made(map(_parsed, _SIGNED_TERM.findall(text)))
 
 
+_NONE: frozenset[int] = frozenset()
+
+
 def symbols_of(dims: Iterable[object]) -> frozenset[int]:
     """Return the numbers of the symbols in any of `dims`."""
-    found = (dim.symbols() for dim in dims if isinstance(dim, SymbolicDim))
-    return frozenset(number for numbers in found for number in numbers)
+    return _NONE.union(*[dim.symbols() for dim in dims if isinstance(dim, SymbolicDim)])
 
 
 def substituted(dim: int, values: Mapping[int, int]) -> int:

@@ -33,11 +33,14 @@ class TensorType:
     def __post_init__(self) -> None:
         if len(self.shape) > MAX_RANK:
             raise ProgramError(f"a tensor type has at most {MAX_RANK} axes, got {len(self.shape)}")
-        static = [dim for dim in self.shape if not isinstance(dim, SymbolicDim)]
-        if any(map(is_negative, self.shape)):
-            raise ProgramError(f"a tensor type needs dims >= 0, got `{self}`")
-        # A zero-sized dim must not hide an overflow in the others: strides are computed from them.
-        if math.prod(dim for dim in static if dim) > MAX_ELEMENTS:
+        elements = 1
+        for dim in self.shape:
+            if is_negative(dim):
+                raise ProgramError(f"a tensor type needs dims >= 0, got `{self}`")
+            # One of 0 must not hide an overflow in the others: strides are computed from them.
+            if not isinstance(dim, SymbolicDim):
+                elements *= dim or 1
+        if elements > MAX_ELEMENTS:
             raise ProgramError(f"`{self}` has more than 2^48 elements")
 
     def __hash__(self) -> int:
@@ -55,7 +58,7 @@ class TensorType:
     @property
     def is_static(self) -> bool:
         """Whether every dim is a number."""
-        return not any(isinstance(dim, SymbolicDim) for dim in self.shape)
+        return SymbolicDim not in map(type, self.shape)
 
     @property
     def symbols(self) -> frozenset[int]:
