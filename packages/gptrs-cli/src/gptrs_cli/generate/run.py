@@ -122,6 +122,8 @@ class _Work:
             "backend": self._model.backend.name,
             "precision": self._model.precision,
         }
+        if self._request.adapter is not None:
+            fields["adapter"] = str(self._request.adapter)
         if several:
             fields["generations"] = [result_fields(result) for result in results]
         print_result("generate", fields | profile_fields(profile))

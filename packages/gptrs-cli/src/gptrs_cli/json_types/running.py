@@ -64,6 +64,8 @@ class Generate(GeneratedText):
     backend: str
     precision: str
     """Of products: `f32`, or `int8` where quantized weights meet activations of 8 bits."""
+    adapter: NotRequired[str]
+    """With `--adapter`: its folder."""
     generations: NotRequired[list[GeneratedText]]
     """With `--num-return`: all texts; the first is that of the other keys."""
     profile: NotRequired[dict[str, object]]
