@@ -77,7 +77,11 @@ def test_an_interrupt_prints_the_partial_json(long_winded):
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(timeout=5)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        try:
+            out, err = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()  # else `with` waits for its end, hours later
+            raise
     assert process.returncode == 130
     assert err == b""
     result = json.loads(out)

@@ -120,6 +120,7 @@ class FakeModel:
     eos_tokens = frozenset({0})
     has_tokenizer = False
     load_seconds = 0.0
+    capabilities = frozenset({"causal_lm"})
 
     def __init__(self, windows=(None,), backend=None):
         self.generation_config = {}
