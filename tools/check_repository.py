@@ -116,8 +116,10 @@ def version_mismatches(root: Path, files: Iterable[PurePosixPath]) -> Iterator[s
 
 
 def own_pins(project: dict, names: set[str]) -> set[str]:
-    """Return the requirements of `project` for distributions of our own, without their extras."""
-    requirements = [re.sub(r"\[.*?\]", "", spec) for spec in project.get("dependencies", [])]
+    """Return the requirements of `project`, of its extras too, for distributions of our own."""
+    optional = project.get("optional-dependencies", {}).values()
+    specs = [*project.get("dependencies", []), *(spec for extra in optional for spec in extra)]
+    requirements = [re.sub(r"\[.*?\]", "", spec) for spec in specs]
     return {spec for spec in requirements if re.split(r"[^\w.-]", spec, maxsplit=1)[0] in names}
 
 

@@ -1,0 +1,226 @@
+"""A graph of ONNX becomes calls of functionals: values in order, node by node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Final, cast
+
+import onnx_ir as ir
+
+from gptrs.api import GptrsError, ModelError, Tensor, UnsupportedError
+from gptrs_onnx import known_ops
+from gptrs_onnx.element_types import dtype_of
+from gptrs_onnx.function_bodies import body_of
+from gptrs_onnx.node import Node, Origins, shown, stored_array
+from gptrs_onnx.registry import Converter, Results, converter_of
+from gptrs_onnx.values import SMALL, Known, Value, as_tensor, settled
+
+MAX_DEPTH: Final = 64
+"""Functions, branches and loops inside one another."""
+MAX_NODES: Final = 1_000_000
+"""Nodes, those of a function as often as it is called."""
+
+
+class NeedsKnownError(Exception):
+    """Sizes depend on the values of these inputs, which must be known before the conversion."""
+
+    def __init__(self, origins: Origins, why: str) -> None:
+        super().__init__(why)
+        self.origins = origins
+
+
+class Conversion:
+    """The values of a graph so far. `weight` gives the large initializers as tensors by name."""
+
+    def __init__(
+        self,
+        functions: Mapping[ir.OperatorIdentifier, ir.Function],
+        opsets: Mapping[str, int],
+        weight: Callable[[str, ir.TensorProtocol], Tensor],
+    ) -> None:
+        self._functions = functions
+        self._opsets = opsets
+        self._weight = weight
+        self._values: dict[ir.Value, Value] = {}
+        self._origins: dict[ir.Value, Origins] = {}
+        self._absent: set[ir.Value] = set()
+        self._attributes: Mapping[str, ir.Attr] = {}
+        self._depth = 0
+        self._nodes = 0
+
+    def bind(self, value: ir.Value, found: Value, origins: Origins = frozenset()) -> None:
+        """Give a value of the graph, and the inputs that it is computed from."""
+        self._values[value] = found
+        self._origins[value] = origins
+        self._absent.discard(value)
+
+    def leave_out(self, value: ir.Value) -> None:
+        """Say that an optional input is not given."""
+        self._absent.add(value)
+
+    def run(self, graph: ir.Graph | ir.Function) -> list[Value]:
+        """Convert all nodes of a graph whose inputs are bound; return its outputs."""
+        if self._depth == MAX_DEPTH:
+            raise UnsupportedError(f"graphs and functions nest more than {MAX_DEPTH} deep")
+        self._depth += 1
+        try:
+            if isinstance(graph, ir.Graph):
+                self._bind_initializers(graph)
+            for source in graph:
+                self._convert(source)
+            return [self._found(value, "an output of the graph") for value in graph.outputs]
+        finally:
+            self._depth -= 1
+
+    def origins_of(self, values: Sequence[ir.Value | None]) -> Origins:
+        """Return the inputs of the graph that any of these values is computed from."""
+        found = (self._origins.get(each, frozenset()) for each in values if each is not None)
+        return frozenset[str]().union(*found)
+
+    def known(self, value: ir.Value, why: str) -> Known:
+        """Return a value as an array; NeedsKnownError if it depends on inputs that are not."""
+        found = self._found(value, why)
+        if not isinstance(found, Tensor):
+            return found
+        origins = self._origins.get(value, frozenset())
+        if origins:
+            raise NeedsKnownError(origins, why)
+        if value.const_value is not None:
+            return stored_array(value.const_value, why)
+        return cast("Known", found.numpy())
+
+    def _bind_initializers(self, graph: ir.Graph) -> None:
+        for name, value in graph.initializers.items():
+            if value in self._values or value.const_value is None:
+                continue
+            stored = value.const_value
+            dtype_of(stored.dtype, f"the initializer `{shown(name)}`")
+            if stored.size <= SMALL:
+                self.bind(value, stored_array(stored, f"the initializer `{shown(name)}`"))
+            else:
+                self.bind(value, self._weight(name, stored))
+
+    def _found(self, value: ir.Value, what: str) -> Value:
+        found = self._values.get(value)
+        if found is None:
+            raise ModelError(f"the value `{shown(value.name)}`, {what}, is nowhere computed")
+        return found
+
+    def _convert(self, source: ir.Node) -> None:
+        self._nodes += 1
+        if self._nodes > MAX_NODES:
+            raise UnsupportedError(f"the graph has more than {MAX_NODES} nodes with its functions")
+        node = self._node(source)
+        inputs = [None if self._is_left_out(each) else each for each in source.inputs]
+        results = self._results(node, inputs)
+        made = list(results) if isinstance(results, (list, tuple)) else [cast("Value", results)]
+        if len(made) < sum(bool(each.name) for each in source.outputs):
+            node.malformed(f"has {len(source.outputs)} outputs, at most {len(made)} are defined")
+        origins = self.origins_of([*inputs, *_outer_values(source)])
+        for value, found in zip(source.outputs, made, strict=False):
+            if found is None:
+                self.leave_out(value)
+            else:
+                known = not isinstance(found, Tensor)
+                self.bind(value, found, frozenset() if known else origins)
+
+    def _is_left_out(self, value: ir.Value | None) -> bool:
+        return value is None or not value.name or value in self._absent
+
+    def _node(self, source: ir.Node) -> Node:
+        domain = "" if source.domain == "ai.onnx" else source.domain
+        version = self._opsets.get(domain, self._opsets.get("ai.onnx", 0) if not domain else 1)
+        attributes: dict[str, ir.Attr] = {}
+        for name, attribute in source.attributes.items():
+            if attribute.is_ref():
+                given = self._attributes.get(attribute.ref_attr_name or "")
+                if given is not None:
+                    attributes[name] = given
+            else:
+                attributes[name] = attribute
+        return Node(source, version, attributes, self)
+
+    def _results(self, node: Node, inputs: Sequence[ir.Value | None]) -> Results:
+        function = self._functions.get((node.source.domain, node.op_type, node.source.overload))
+        if function is not None:
+            return self._call(node, function, inputs, self._opsets)
+        values = [
+            None if each is None else self._found(each, f"an input of {node}") for each in inputs
+        ]
+        known = known_ops.evaluated(node, values)
+        if known is not None:
+            return known
+        converter = converter_of(node)
+        if converter is not None:
+            return self._converted(node, converter, inputs, values)
+        body = body_of(node, values)
+        if body is None:
+            raise UnsupportedError(
+                f"{node} is an operator that gptrs-onnx does not convert",
+                hint="`gptrs_onnx.supported_operators()` lists those that it does",
+            )
+        function, opsets = body
+        return self._call(node, function, inputs, opsets)
+
+    def _converted(
+        self,
+        node: Node,
+        converter: Converter,
+        inputs: Sequence[ir.Value | None],
+        values: Sequence[Value | None],
+    ) -> Results:
+        given: list[Value | None] = []
+        for position, (each, value) in enumerate(zip(inputs, values, strict=True)):
+            if each is None or value is None:
+                given.append(None)
+            elif position in converter.known:
+                given.append(settled(self.known(each, f"input {position} of {node}")))
+            else:
+                given.append(value if converter.as_is else as_tensor(value))
+        try:
+            return converter.convert(node, *given)
+        except GptrsError as error:
+            error.add_note(f"while converting {node}")
+            raise
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            # A node that breaks the standard: too many inputs, lists that do not fit together.
+            raise ModelError(f"{node} cannot be converted: {shown(error)}") from error
+
+    def _call(
+        self,
+        node: Node,
+        function: ir.Function,
+        inputs: Sequence[ir.Value | None],
+        opsets: Mapping[str, int],
+    ) -> list[Value]:
+        """Convert the body of a function in place of a node that calls it."""
+        outer = self._attributes, self._opsets
+        defaults = {
+            each.name: each for each in function.attributes.values() if each.value is not None
+        }
+        own = {name: each for name in function.attributes if (each := node.attribute(name))}
+        for formal, actual in zip_longest(function.inputs, inputs):
+            if formal is None:
+                node.malformed(f"has {len(inputs)} inputs, its function takes fewer")
+            if actual is None:
+                self.leave_out(formal)
+            else:
+                self.bind(formal, self._values[actual], self._origins.get(actual, frozenset()))
+        try:
+            self._attributes = {**defaults, **own}
+            self._opsets = {**opsets, **function.opset_imports}
+            return self.run(function)
+        finally:
+            self._attributes, self._opsets = outer
+
+
+def _outer_values(source: ir.Node) -> list[ir.Value]:
+    """Return all values that the graphs inside a node read: of itself, and of what surrounds it."""
+    found: list[ir.Value] = []
+    for attribute in source.attributes.values():
+        if attribute.type == ir.AttributeType.GRAPH and not attribute.is_ref():
+            inner = attribute.as_graph()
+            found.extend(each for node in inner.all_nodes() for each in node.inputs if each)
+            found.extend(inner.outputs)
+    return found

@@ -1,0 +1,261 @@
+"""An ONNX model that runs: converted once for its free sizes, compiled and run by a backend."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias, cast
+
+import numpy as np
+import onnx_ir as ir
+
+from gptrs import get_backend
+from gptrs.api import (
+    Backend,
+    DType,
+    Params,
+    Program,
+    Tensor,
+    UnsupportedError,
+    UsageError,
+    jit,
+    tensor,
+)
+from gptrs_onnx import ops
+from gptrs_onnx.conversion import Conversion, NeedsKnownError
+from gptrs_onnx.element_types import dtype_of
+from gptrs_onnx.node import shown
+from gptrs_onnx.values import SMALL, Known, as_tensor
+from gptrs_onnx.weights import InitializerSource
+
+assert ops  # its modules register the converters
+Dim: TypeAlias = "int | str"
+MAX_KEPT: Final = 64
+"""Programs that are kept for values which decide sizes, see `OnnxModel`."""
+
+
+@dataclass(frozen=True)
+class Slot:
+    """An input or output: its element type, and its sizes, numbers or names, None if not stated."""
+
+    name: str
+    dtype: DType
+    shape: tuple[Dim, ...] | None
+    optional: bool = False
+
+    def __str__(self) -> str:
+        sizes = "[..]" if self.shape is None else f"[{', '.join(map(str, self.shape))}]"
+        return f"{shown(self.name)}: {self.dtype}{sizes}{'?' if self.optional else ''}"
+
+
+class OnnxModel:
+    """A model out of an ONNX file, called with NumPy arrays by name.
+
+    Sizes that the file names instead of giving are free: one program serves all of them. Where the
+    graph computes sizes from the values of inputs (`Reshape` to a shape that is an input), those
+    values are part of what is compiled, and others compile anew; at most 64 are kept.
+    """
+
+    def __init__(self, model: ir.Model, backend: str | Backend | None, origin: str) -> None:
+        self.name = origin
+        self._model = model
+        graph = model.graph
+        inner = set(graph.initializers)
+        self.inputs: dict[str, Slot] = {}
+        for each in graph.inputs:
+            if each.name not in inner:
+                slot = slot_of(each)
+                self.inputs[slot.name] = slot
+        self.outputs = tuple(str(each.name) for each in graph.outputs)
+        named = backend is None or isinstance(backend, str)
+        self.backend = (
+            get_backend(cast("str | None", backend)) if named else cast("Backend", backend)
+        )
+        stored = {
+            name: value.const_value
+            for part in model.graphs()
+            for name, value in part.initializers.items()
+            if value.const_value is not None and value.const_value.size > SMALL
+        }
+        self._params = Params(
+            InitializerSource(stored), backend=self.backend, dtype=None, origin=origin
+        )
+        self._known_inputs: frozenset[str] = frozenset()
+        self._programs: OrderedDict[object, Callable[..., dict[str, Tensor]]] = OrderedDict()
+        self._is_static = False
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        takes = ", ".join(map(str, self.inputs.values()))
+        return f"<OnnxModel {shown(self.name)}({takes}) -> ({', '.join(map(shown, self.outputs))})>"
+
+    def __call__(self, *arrays: object, **named: object) -> dict[str, np.ndarray]:
+        """Return the outputs by name for inputs in order or by name.
+
+        UsageError for an input that is missing, unknown, or of another type or shape;
+        UnsupportedError, before anything runs, for operators that are not converted.
+        """
+        given = self._given(arrays, named)
+        while True:
+            step, arguments = self._step(given)
+            try:
+                found = step(*arguments)
+                break
+            except NeedsKnownError as need:
+                self._require_small(need, given)
+                self._known_inputs |= need.origins
+            except (UsageError, UnsupportedError) as error:
+                if self._is_static or not _asks_for_sizes(error):
+                    raise
+                self._is_static = True
+        return {name: value.numpy() for name, value in found.items()}
+
+    def program(self, *arrays: object, **named: object) -> Program:
+        """Return the program, before it is optimized, for inputs like these.
+
+        Its parameters are the inputs that are tensors, in order, and then the weights.
+        """
+        given = self._given(arrays, named)
+        while True:
+            step, arguments = self._step(given)
+            try:
+                return step.lower(*arguments)  # pyright: ignore[reportFunctionMemberAccess]
+            except NeedsKnownError as need:
+                self._require_small(need, given)
+                self._known_inputs |= need.origins
+
+    def _given(
+        self, arrays: Sequence[object], named: Mapping[str, object]
+    ) -> dict[str, np.ndarray]:
+        names = list(self.inputs)
+        if len(arrays) > len(names):
+            raise UsageError(f"`{shown(self.name)}` takes {len(names)} inputs, got {len(arrays)}")
+        given = dict(zip(names, arrays, strict=False)) | dict(named)
+        unknown = [name for name in given if name not in self.inputs]
+        missing = [name for name in names if name not in given and not self.inputs[name].optional]
+        if unknown or missing or len(given) < len(arrays) + len(named):
+            wrong = f"no input `{shown(unknown[0])}`" if unknown else "each input once"
+            raise UsageError(
+                f"`{shown(self.name)}` takes {wrong}"
+                if unknown
+                else f"`{shown(self.name)}` lacks the input `{shown((missing or names)[0])}`",
+                hint=f"its inputs are {', '.join(map(str, self.inputs.values()))}",
+            )
+        present = [name for name in names if given.get(name) is not None]
+        return {name: _checked(self.inputs[name], given[name]) for name in present}
+
+    def _step(
+        self, given: Mapping[str, np.ndarray]
+    ) -> tuple[Callable[..., dict[str, Tensor]], list[Tensor]]:
+        """Return what computes the outputs, and the inputs that it takes as tensors."""
+        known = {name: given[name] for name in given if name in self._known_inputs}
+        free = [name for name in given if name not in known]
+        values = tuple(
+            (name, each.dtype.str, each.shape, each.tobytes()) for name, each in known.items()
+        )
+        key = (values, tuple((name, given[name].ndim) for name in free), self._is_static)
+        with self._lock:
+            step = self._programs.get(key)
+            if step is None:
+                step = self._programs[key] = self._made(known, free, given)
+                while len(self._programs) > MAX_KEPT:
+                    self._programs.popitem(last=False)
+            self._programs.move_to_end(key)
+        return step, [tensor(given[name]) for name in free]
+
+    def _made(
+        self, known: Mapping[str, np.ndarray], free: Sequence[str], given: Mapping[str, np.ndarray]
+    ) -> Callable[..., dict[str, Tensor]]:
+        axes = tuple(_axes(self.inputs[name], given[name].ndim) for name in free)
+        dynamic = any(any(each) for each in axes) and not self._is_static
+
+        def convert(*arguments: Tensor) -> dict[str, Tensor]:
+            return self._converted(known, dict(zip(free, arguments, strict=True)))
+
+        convert.__name__ = "onnx_model"
+        return jit(convert, dynamic={"arguments": axes}) if dynamic else jit(convert)
+
+    def _converted(
+        self, known: Mapping[str, Known], free: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        model = self._model
+        conversion = Conversion(model.functions, dict(model.opset_imports), self._weight)
+        for value in model.graph.inputs:
+            name = str(value.name)
+            if name in known:
+                conversion.bind(value, known[name])
+            elif name in free:
+                conversion.bind(value, free[name], frozenset({name}))
+            elif name in self.inputs:
+                conversion.leave_out(value)
+        results = conversion.run(model.graph)
+        return dict(zip(self.outputs, map(as_tensor, results), strict=True))
+
+    def _weight(self, name: str, stored: ir.TensorProtocol) -> Tensor:
+        del stored
+        return self._params.tensor(name, floating=False)
+
+    def _require_small(self, need: NeedsKnownError, given: Mapping[str, np.ndarray]) -> None:
+        for name in need.origins:
+            if name in self._known_inputs or given[name].size > SMALL:
+                raise UnsupportedError(
+                    f"{need} depends on the values of the input `{shown(name)}`, which has"
+                    f" {given[name].size} elements",
+                    hint="sizes may depend on inputs of few elements only",
+                )
+
+
+def slot_of(value: ir.Value) -> Slot:
+    """Return what a graph says about an input; UnsupportedError for types that PTIR lacks."""
+    name = str(value.name)
+    held = value.type
+    optional = isinstance(held, ir.OptionalType)
+    if isinstance(held, ir.OptionalType):
+        held = held.elem_type
+    if not isinstance(held, ir.TensorType):
+        kind = type(held).__name__.removesuffix("Type").lower() if held else "unknown"
+        raise UnsupportedError(f"the input `{shown(name)}` is of type {kind}, tensors are taken")
+    dtype = dtype_of(held.dtype, f"the input `{shown(name)}`")
+    if value.shape is None or optional:
+        return Slot(name, dtype, None, optional)
+    dims = [
+        size if isinstance(size, int) else str(size.value or f"{name}_{place}")
+        for place, size in enumerate(value.shape)
+    ]
+    return Slot(name, dtype, tuple(dims))
+
+
+def _axes(slot: Slot, rank: int) -> tuple[str | None, ...]:
+    """Return the names of free sizes as `jit` takes them: letters and digits."""
+    if slot.shape is None:
+        return (None,) * rank
+    return tuple(None if isinstance(each, int) else _identifier(each) for each in slot.shape)
+
+
+def _identifier(name: str) -> str:
+    return name if name.isidentifier() else "size_" + name.encode().hex()
+
+
+def _checked(slot: Slot, value: object) -> np.ndarray:
+    array = np.asarray(value)
+    wanted = slot.dtype.numpy
+    if array.dtype != wanted and array.dtype.kind in "ifb" and not isinstance(value, np.ndarray):
+        array = array.astype(wanted)  # lists and numbers have no type of their own
+    if array.dtype != wanted:
+        raise UsageError(f"the input {slot} got an array of {array.dtype}")
+    if slot.shape is not None and not _fits(array.shape, slot.shape):
+        raise UsageError(f"the input {slot} got an array of shape {list(array.shape)}")
+    return array
+
+
+def _fits(shape: tuple[int, ...], stated: tuple[Dim, ...]) -> bool:
+    return len(shape) == len(stated) and all(
+        isinstance(want, str) or want == have for have, want in zip(shape, stated, strict=True)
+    )
+
+
+def _asks_for_sizes(error: UsageError | UnsupportedError) -> bool:
+    """Return whether a graph asks of free sizes what only numbers answer."""
+    return "the number behind" in error.message

@@ -1,0 +1,178 @@
+"""Branches and loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+import onnx_ir as ir
+
+from gptrs.api import Tensor, primitives
+from gptrs.api import functionals as F
+from gptrs_onnx.node import Node
+from gptrs_onnx.registry import converts
+from gptrs_onnx.values import Value, as_tensor
+
+UNROLLED: Final = 32
+"""Most iterations of a loop that become copies of its body, so that sizes may differ."""
+
+
+@converts("If", as_is=True)
+def branch(node: Node, condition: Value) -> list[Value] | tuple[Tensor, ...]:
+    """Return what one of two graphs gives, of the same types unless it is known which."""
+    then, otherwise = node.graph("then_branch"), node.graph("else_branch")
+    conversion = node.conversion
+    if not isinstance(condition, Tensor):
+        return conversion.run(then if bool(condition.reshape(-1)[0]) else otherwise)
+    first, second = (_plain(conversion.run, graph) for graph in (then, otherwise))
+    return primitives.cond(F.reshape(condition, []), first, second)
+
+
+def _plain(
+    run: Callable[[ir.Graph], list[Value]], graph: ir.Graph
+) -> Callable[[], tuple[Tensor, ...]]:
+    return lambda: tuple(map(as_tensor, run(graph)))
+
+
+@converts("Loop", as_is=True)
+def loop(
+    node: Node, count: Value | None, condition: Value | None, *carried: Value
+) -> Sequence[Value]:
+    """Return the last carried values of a loop, and what its iterations give, stacked."""
+    body = node.graph("body")
+    states = list(carried)
+    known_count = None if isinstance(count, Tensor) else count
+    if count is not None and isinstance(count, Tensor):
+        origin = node.source.inputs[0]
+        assert origin is not None
+        known_count = node.conversion.known(origin, f"the number of iterations of {node}")
+    most = None if known_count is None else int(known_count.reshape(-1)[0])
+    going = np.asarray(True) if condition is None else condition
+    if not isinstance(going, Tensor) and not bool(going.reshape(-1)[0]):
+        most = 0
+    scanned = len(body.outputs) - 1 - len(states)
+    if most is not None and most <= UNROLLED and (scanned or not isinstance(going, Tensor)):
+        return _unrolled(node, body, most, going, states, scanned)
+    if scanned:
+        node.refuse(f"collects results of more than {UNROLLED} iterations")
+    return _while(node, body, most, going, states)
+
+
+def _unrolled(
+    node: Node, body: ir.Graph, count: int, going: Value, states: list[Value], scanned: int
+) -> list[Value]:
+    """Return the results of a loop whose iterations are known, as copies of its body."""
+    collected: list[list[Tensor]] = [[] for _ in range(scanned)]
+    asked = node.source.inputs[1] if len(node.source.inputs) > 1 else None
+    for iteration in range(count):
+        if isinstance(going, Tensor):
+            assert asked is not None, "it has been computed"
+            going = node.conversion.known(asked, f"the condition of {node}")
+        if not bool(going.reshape(-1)[0]):
+            break
+        results = _iteration(node, body, np.asarray(iteration, np.int64), going, states)
+        going, states, asked = results[0], results[1 : 1 + len(states)], body.outputs[0]
+        for each, value in zip(collected, results[1 + len(states) :], strict=True):
+            each.append(as_tensor(value))
+    if scanned and not all(collected):
+        node.refuse("collects results of no iteration, whose shape nobody knows")
+    return [*states, *(F.stack(each, 0) for each in collected)]
+
+
+def _iteration(
+    node: Node, body: ir.Graph, number: Value, going: Value, states: Sequence[Value]
+) -> list[Value]:
+    conversion = node.conversion
+    origins = conversion.origins_of(node.source.inputs)
+    for formal, actual in zip(body.inputs, (number, going, *states), strict=True):
+        conversion.bind(formal, actual, origins if isinstance(actual, Tensor) else frozenset())
+    return conversion.run(body)
+
+
+def _while(
+    node: Node, body: ir.Graph, most: int | None, going: Value, states: Sequence[Value]
+) -> list[Value]:
+    """Return the last carried values of a loop that the program runs."""
+    start = [
+        primitives.constant(np.int64(0)),
+        F.reshape(as_tensor(going), []),
+        *map(as_tensor, states),
+    ]
+
+    def goes_on(number: Tensor, holds: Tensor, *_: Tensor) -> tuple[Tensor]:
+        return (holds if most is None else F.logical_and(holds, number < most),)
+
+    def step(number: Tensor, holds: Tensor, *values: Tensor) -> tuple[Tensor, ...]:
+        results = _iteration(node, body, number, holds, values)
+        following, *rest = map(as_tensor, results)
+        return (number + 1, F.reshape(following, []), *rest)
+
+    return list(primitives.while_(goes_on, step, *start)[2:])
+
+
+@converts("Scan")
+def scan(node: Node, *operands: Tensor) -> list[Tensor]:
+    """Return the last states of a loop over slices, and what its iterations give, stacked."""
+    if node.version < 9:
+        return _batched_scan(node, *operands)
+    body, count = node.graph("body"), node.integer("num_scan_inputs")
+    states, sequences = (
+        list(operands[: len(operands) - count]),
+        list(operands[len(operands) - count :]),
+    )
+    axes = node.integers("scan_input_axes", [0] * count)
+    directions = node.integers("scan_input_directions", [0] * count)
+    turned = [
+        F.flip(_first(x, axis), 0) if back else _first(x, axis)
+        for x, axis, back in zip(sequences, axes, directions, strict=True)
+    ]
+    return _scanned(node, body, states, turned)
+
+
+def _scanned(
+    node: Node, body: ir.Graph, states: Sequence[Tensor], sequences: Sequence[Tensor]
+) -> list[Tensor]:
+    conversion = node.conversion
+    origins = conversion.origins_of(node.source.inputs)
+
+    def step(*values: Tensor) -> tuple[Tensor, ...]:
+        for formal, actual in zip(body.inputs, values, strict=True):
+            conversion.bind(formal, actual, origins)
+        return tuple(map(as_tensor, conversion.run(body)))
+
+    last, stacked = primitives.scan(step, list(states), list(sequences))
+    outputs = len(stacked)
+    axes = node.integers("scan_output_axes", [0] * outputs)
+    directions = node.integers("scan_output_directions", [0] * outputs)
+    made = [
+        _placed(F.flip(x, 0) if back else x, axis)
+        for x, axis, back in zip(stacked, axes, directions, strict=True)
+    ]
+    return [*last, *made]
+
+
+def _batched_scan(node: Node, lengths: Tensor | None, *operands: Tensor) -> list[Tensor]:
+    """Return a scan of opset 8: one for each example of a batch, which come one after another."""
+    if lengths is not None:
+        node.refuse("has lengths of its own for each sequence")
+    body, count = node.graph("body"), node.integer("num_scan_inputs")
+    batch = operands[0].shape[0]
+    results: list[list[Tensor]] = []
+    for place in range(batch):
+        own = [F.squeeze(F.slice_axis(x, 0, place, 1), 0) for x in operands]
+        states, sequences = own[: len(own) - count], own[len(own) - count :]
+        results.append(_scanned(node, body, states, sequences))
+    return [F.stack(list(parts), 0) for parts in zip(*results, strict=True)]
+
+
+def _first(x: Tensor, axis: int) -> Tensor:
+    axis %= x.rank
+    return F.transpose(x, [axis, *(i for i in range(x.rank) if i != axis)])
+
+
+def _placed(x: Tensor, axis: int) -> Tensor:
+    """Return x with its first axis at another place."""
+    order = list(range(1, x.rank))
+    order.insert(axis % x.rank, 0)
+    return F.transpose(x, order)

@@ -1,0 +1,108 @@
+"""Tensors out of nothing: constants, ranges, diagonals, windows of signals."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from gptrs.api import DType, Tensor, primitives
+from gptrs.api import functionals as F
+from gptrs_onnx.node import Node
+from gptrs_onnx.registry import converts
+from gptrs_onnx.values import Known, constant, is_number, numbers
+
+_WINDOWS = {
+    "HannWindow": (0.5, 0.5, 0.0),
+    "HammingWindow": (25 / 46, 21 / 46, 0.0),
+    "BlackmanWindow": (0.42, 0.5, 0.08),
+}
+
+
+@converts("ConstantOfShape", known=[0])
+def constant_of_shape(node: Node, shape: Known) -> Tensor:
+    """Return one value in a shape."""
+    value = node.array("value") if "value" in node else np.zeros(1, np.float32)
+    return F.broadcast_to(F.reshape(constant(value), []), numbers(shape))
+
+
+@converts("Range", known=[0, 1, 2])
+def range_(node: Node, start: Known, limit: Known, delta: Known) -> Tensor:
+    """Return numbers from `start` to before `limit`, `delta` apart."""
+    del node
+    if start.dtype.kind == "f":
+        return constant(np.arange(start.item(), limit.item(), delta.item(), dtype=start.dtype))
+    first, end, step = (numbers(each)[0] for each in (start, limit, delta))
+    count = -((first - end) // step) if is_number(step, 1) else max(-((first - end) // step), 0)
+    dtype = constant(np.zeros((), np.int64 if start.dtype == object else start.dtype)).dtype
+    return F.arange(count, dtype=dtype) * constant(np.asarray(step, dtype.numpy)) + _number(
+        first, dtype
+    )
+
+
+def _number(size: int, dtype: DType) -> Tensor:
+    if is_number(size):
+        return constant(np.asarray(size, dtype.numpy))
+    return F.cast(F.sum(F.arange(size) * 0 + 1), dtype)
+
+
+@converts("EyeLike")
+def eye_like(node: Node, x: Tensor) -> Tensor:
+    """Return ones on a diagonal in the shape of x."""
+    dtype = node.dtype("dtype") if "dtype" in node else x.dtype
+    rows, columns = x.shape
+    place = node.integer("k", 0)
+    down = F.expand_dims(F.arange(rows), 1) + place
+    return F.cast(F.equal(down, F.expand_dims(F.arange(columns), 0)), dtype)
+
+
+@converts("OneHot", known=[1])
+def one_hot(node: Node, indices: Tensor, depth: Known, values: Tensor) -> Tensor:
+    """Return `values[1]` at places that indices name along a new axis, `values[0]` elsewhere."""
+    count = numbers(depth)[0] if depth.dtype.kind != "f" else int(depth.item())
+    axis = node.integer("axis", -1) % (indices.rank + 1)
+    whole = F.cast(indices, primitives.constant(np.int64(0)).dtype)
+    whole = F.where(whole < 0, whole + count, whole)
+    places = F.reshape(F.arange(count), [-1 if i == axis else 1 for i in range(indices.rank + 1)])
+    off, on = F.split(values, 2, 0)
+    return F.where(
+        F.equal(F.expand_dims(whole, axis), places), F.reshape(on, []), F.reshape(off, [])
+    )
+
+
+@converts(*_WINDOWS, known=[0])
+def signal_window(node: Node, size: Known) -> Tensor:
+    """Return a window of `size` points: sums of cosines over one period."""
+    dtype = node.dtype("output_datatype", ir.DataType.FLOAT)
+    count = numbers(size)[0]
+    node.require_bounded(count)
+    steps = max(count if node.flag("periodic", 1) else count - 1, 1)
+    flat, once, twice = _WINDOWS[node.op_type]
+    angle = 2 * math.pi * np.arange(count) / steps
+    made = flat - once * np.cos(angle) + twice * np.cos(2 * angle)
+    return F.cast(constant(made.astype(np.float64)), dtype)
+
+
+@converts("MelWeightMatrix", known=[0, 1, 2, 3, 4])
+def mel_weights(
+    node: Node, bins: Known, length: Known, rate: Known, lower: Known, upper: Known
+) -> Tensor:
+    """Return triangular filters that are equally wide on the mel scale [length / 2 + 1, bins]."""
+    dtype = node.dtype("output_datatype", ir.DataType.FLOAT)
+    count, size = numbers(bins)[0], numbers(length)[0]
+    node.require_bounded(count, size)
+    low, high = (2595 * math.log10(1 + each.item() / 700) for each in (lower, upper))
+    edges = np.arange(count + 2) * ((high - low) / (count + 2)) + low
+    hertz = 700 * (10 ** (edges / 2595) - 1)
+    places = ((size + 1) * hertz // numbers(rate)[0]).astype(int)
+    made = np.zeros((size // 2 + 1, count))
+    for i in range(count):
+        left, middle, right = places[i : i + 3]
+        if middle == left:
+            made[middle, i] = 1
+        else:
+            made[left : middle + 1, i] = np.arange(middle - left + 1) / (middle - left)
+        if right > middle:
+            made[middle:right, i] = np.arange(right - middle, 0, -1) / (right - middle)
+    return F.cast(constant(made), dtype)

@@ -1,0 +1,129 @@
+"""Normalization by statistics of the elements."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+
+from gptrs.api import Tensor, dtypes
+from gptrs.api import functionals as F
+from gptrs_onnx.element_types import dtype_of
+from gptrs_onnx.node import Node
+from gptrs_onnx.registry import converts
+
+
+@converts("BatchNormalization")
+def batch_normalization(
+    node: Node, x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor
+) -> tuple[Tensor, ...]:
+    """Return channels shifted and scaled: by given statistics, or in training mode by their own."""
+    epsilon = node.number("epsilon", 1e-5)
+    if not node.flag("training_mode"):
+        return (_by_statistics(x, scale, bias, mean, variance, epsilon),)
+    axes = [axis for axis in range(x.rank) if axis != 1]
+    wide = x if x.dtype.bits >= 32 else F.cast(x, dtypes.f32)
+    own_mean = F.cast(F.mean(wide, axes), mean.dtype)
+    own_variance = F.cast(F.variance(wide, axes), variance.dtype)
+    result = _by_statistics(x, scale, bias, own_mean, own_variance, epsilon)
+    momentum = node.number("momentum", 0.9)
+    running = [
+        given * momentum + own * (1.0 - momentum)
+        for given, own in ((mean, own_mean), (variance, own_variance))
+    ]
+    return (result, *running)
+
+
+def _by_statistics(
+    x: Tensor, scale: Tensor, bias: Tensor, mean: Tensor, variance: Tensor, epsilon: float
+) -> Tensor:
+    if {x.dtype, scale.dtype, bias.dtype, mean.dtype, variance.dtype} == {x.dtype}:
+        return F.batch_norm(x, mean, variance, scale, bias, epsilon, axis=1)
+    wide = [F.cast(each, dtypes.f32) for each in (x, mean, variance, scale, bias)]
+    return F.cast(F.batch_norm(*wide, epsilon=epsilon, axis=1), x.dtype)
+
+
+@converts("InstanceNormalization")
+def instance_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """Return each channel of each example with mean 0 and variance 1, shifted and scaled."""
+    axes = list(range(2, x.rank))
+    normal = _standardized(x, axes, node.number("epsilon", 1e-5))
+    shape = [-1, *[1] * (x.rank - 2)]
+    return normal * F.reshape(scale, shape) + F.reshape(bias, shape)
+
+
+def _standardized(x: Tensor, axes: list[int], epsilon: float) -> Tensor:
+    centred = x - F.mean(x, axes, keepdims=True)
+    return centred * F.rsqrt(F.mean(centred * centred, axes, keepdims=True) + epsilon)
+
+
+@converts("LayerNormalization")
+def layer_normalization(
+    node: Node, x: Tensor, scale: Tensor, bias: Tensor | None = None
+) -> tuple[Tensor, ...]:
+    """Return the elements from an axis on with mean 0 and variance 1, shifted and scaled."""
+    axis = node.integer("axis", -1) % x.rank
+    epsilon = node.number("epsilon", 1e-5)
+    stash = dtype_of(node.integer("stash_type", int(ir.DataType.FLOAT)), f"{node}")
+    axes = list(range(axis, x.rank))
+    if not (node.wants(1) or node.wants(2)) and scale.shape == x.shape[axis:]:
+        return (F.layer_norm(x, scale, bias, epsilon, axes),)
+    wide = F.cast(x, stash)
+    mean = F.mean(wide, axes, keepdims=True)
+    centred = wide - mean
+    inverse = F.rsqrt(F.mean(centred * centred, axes, keepdims=True) + epsilon)
+    normal = F.cast(centred * inverse, x.dtype) * scale
+    return (normal if bias is None else normal + bias, mean, inverse)
+
+
+@converts("RMSNormalization")
+def rms_normalization(node: Node, x: Tensor, scale: Tensor) -> Tensor:
+    """Return the elements from an axis on divided by their root mean square, scaled."""
+    axis = node.integer("axis", -1) % x.rank
+    epsilon = node.number("epsilon", 1e-5)
+    if axis == x.rank - 1 and scale.shape == x.shape[-1:] and scale.dtype == x.dtype:
+        return F.rms_norm(x, scale, epsilon)
+    stash = dtype_of(node.integer("stash_type", int(ir.DataType.FLOAT)), f"{node}")
+    wide = F.cast(x, stash)
+    mean = F.mean(wide * wide, list(range(axis, x.rank)), keepdims=True)
+    return F.cast(wide * F.rsqrt(mean + epsilon), scale.dtype) * scale
+
+
+@converts("GroupNormalization")
+def group_normalization(node: Node, x: Tensor, scale: Tensor, bias: Tensor) -> Tensor:
+    """Return groups of channels with mean 0 and variance 1, each channel shifted and scaled."""
+    groups, epsilon = node.integer("num_groups"), node.number("epsilon", 1e-5)
+    batch, channels, *spatial = x.shape
+    flat = F.reshape(x, [batch, groups, (channels // groups) * math.prod(spatial)])
+    normal = F.reshape(_standardized(flat, [2], epsilon), x.shape)
+    ends = [-1, *[1] * len(spatial)]
+    if node.version < 21:  # a scale for each group
+        scale, bias = (F.repeat_interleave(each, channels // groups, 0) for each in (scale, bias))
+    return normal * F.reshape(scale, ends) + F.reshape(bias, ends)
+
+
+@converts("LpNormalization")
+def lp_normalization(node: Node, x: Tensor) -> Tensor:
+    """Return x divided by its 1- or 2-norm along an axis; zeros stay."""
+    axis = node.integer("axis", -1)
+    if node.integer("p", 2) == 1:
+        length = F.sum(F.abs(x), axis, keepdims=True)
+    else:
+        length = F.sqrt(F.sum(x * x, axis, keepdims=True))
+    zero = F.zeros([], x.dtype)
+    return F.where(F.equal(length, zero), zero, x / length)
+
+
+@converts("LRN")
+def local_response_normalization(node: Node, x: Tensor) -> Tensor:
+    """Return x divided by a power of the squares in channels nearby (Krizhevsky et al. 2012)."""
+    size, bias = node.integer("size"), node.number("bias", 1.0)
+    alpha, beta = node.number("alpha", 1e-4), node.number("beta", 0.75)
+    low = (size - 1) // 2
+    sides = [(0, 0), (low, size - 1 - low), *[(0, 0)] * (x.rank - 2)]
+    squares = F.pad(x * x, sides)
+    count = x.shape[1]
+    total = F.slice_axis(squares, 1, 0, count)
+    for start in range(1, size):
+        total = total + F.slice_axis(squares, 1, start, count)
+    return x / F.pow(bias + (alpha / size) * total, beta)

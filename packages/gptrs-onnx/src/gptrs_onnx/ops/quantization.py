@@ -1,0 +1,176 @@
+"""Quantized numbers: codes with a scale and a zero point."""
+
+from __future__ import annotations
+
+from gptrs.api import DType, Tensor, dtypes
+from gptrs.api import functionals as F
+from gptrs_onnx.node import Node
+from gptrs_onnx.ops.casts import converted
+from gptrs_onnx.ops.contraction import product
+from gptrs_onnx.ops.convolution import integer_convolved
+from gptrs_onnx.registry import converts
+from gptrs_onnx.values import scalar
+
+
+def _spread(part: Tensor, x: Tensor, axis: int, block: int) -> Tensor:
+    """Return scales or zero points so that they broadcast to x: one, one an index, one a block."""
+    if part.rank == 0 or (part.size == 1 and part.rank <= 1):
+        return F.reshape(part, [])
+    if block:
+        return F.slice_axis(F.repeat_interleave(part, block, axis), axis, 0, x.shape[axis])
+    if part.rank == 1:
+        return F.reshape(part, [-1 if i == axis else 1 for i in range(x.rank)])
+    return part
+
+
+def _limits(dtype: DType) -> tuple[int, int]:
+    if dtype.kind == "signed":
+        return -(2 ** (dtype.bits - 1)), 2 ** (dtype.bits - 1) - 1
+    return 0, 2**dtype.bits - 1
+
+
+def quantized(ratio: Tensor, zero: Tensor | None, dtype: DType) -> Tensor:
+    """Return quotients rounded to even, moved by the zero point, within what `dtype` holds."""
+    least, most = _limits(dtype)
+    moved = F.round(ratio)
+    if zero is not None:
+        moved = moved + F.cast(zero, moved.dtype)
+    return F.cast(F.clamp(moved, float(least), float(most)), dtype)
+
+
+@converts("QuantizeLinear")
+def quantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    """Return `round(x / scale) + zero` as codes, for a tensor, an axis, or blocks along it."""
+    axis = node.integer("axis", 1)
+    axis = axis % x.rank if x.rank else 0
+    block = node.integer("block_size", 0)
+    dtype = dtypes.ui8 if zero is None else zero.dtype
+    if node.integer("output_dtype", 0):
+        dtype = node.dtype("output_dtype")
+    wide = F.cast(x, dtypes.f32) if x.dtype.bits < 32 or x.dtype.is_integer else x
+    ratio = wide / F.cast(_spread(scale, x, axis, block), wide.dtype)
+    if dtype.is_float:
+        return converted(node, ratio, dtype)
+    return quantized(ratio, None if zero is None else _spread(zero, x, axis, block), dtype)
+
+
+@converts("DequantizeLinear")
+def dequantize_linear(node: Node, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
+    """Return `(x - zero) * scale` in the type of the scale."""
+    axis = node.integer("axis", 1)
+    axis = axis % x.rank if x.rank else 0
+    block = node.integer("block_size", 0)
+    out = scale.dtype
+    if node.integer("output_dtype", 0):
+        out = node.dtype("output_dtype")
+    if x.dtype.is_float:
+        codes = F.cast(x, dtypes.f32)
+    else:
+        codes = F.cast(x, dtypes.si32)
+        if zero is not None:
+            codes = codes - F.cast(_spread(zero, x, axis, block), dtypes.si32)
+    wide = dtypes.f64 if out == dtypes.f64 else dtypes.f32
+    return F.cast(F.cast(codes, wide) * F.cast(_spread(scale, x, axis, block), wide), out)
+
+
+@converts("DynamicQuantizeLinear")
+def dynamic_quantize_linear(node: Node, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return ui8 codes, and the scale and zero point that the range of x gives."""
+    del node
+    zero = scalar(0, x.dtype)
+    low, high = F.minimum(F.min(x), zero), F.maximum(F.max(x), zero)
+    scale = (high - low) / 255.0
+    scale = F.where(F.equal(scale, zero), scalar(1, x.dtype), scale)
+    point = F.cast(F.round(F.clamp((-low) / scale, 0.0, 255.0)), dtypes.ui8)
+    return quantized(x / scale, point, dtypes.ui8), scale, point
+
+
+@converts("QLinearMatMul")
+def quantized_matmul(
+    node: Node,
+    a: Tensor,
+    a_scale: Tensor,
+    a_zero: Tensor,
+    b: Tensor,
+    b_scale: Tensor,
+    b_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+) -> Tensor:
+    """Return the product of quantized matrices, quantized again."""
+    del node
+    if a_scale.rank == 1 and a_scale.size > 1:
+        a_scale, a_zero = F.expand_dims(a_scale, -1), F.expand_dims(a_zero, -1)
+    left = F.cast(a, dtypes.si32) - F.cast(a_zero, dtypes.si32)
+    right = F.cast(b, dtypes.si32) - F.cast(b_zero, dtypes.si32)
+    sums = F.cast(product(left, right), dtypes.f32)
+    factor = F.cast(a_scale, dtypes.f32) * F.cast(b_scale, dtypes.f32) / F.cast(y_scale, dtypes.f32)
+    return quantized(sums * factor, y_zero, y_zero.dtype)
+
+
+@converts("QLinearConv")
+def quantized_conv(
+    node: Node,
+    x: Tensor,
+    x_scale: Tensor,
+    x_zero: Tensor,
+    weight: Tensor,
+    weight_scale: Tensor,
+    weight_zero: Tensor,
+    y_scale: Tensor,
+    y_zero: Tensor,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Return the convolution of quantized images, quantized again."""
+    ends = [-1, *[1] * (x.rank - 1)]
+    left = F.cast(x, dtypes.si32) - F.cast(F.reshape(x_zero, []), dtypes.si32)
+    point = F.cast(weight_zero, dtypes.si32)
+    right = F.cast(weight, dtypes.si32) - (
+        F.reshape(point, ends) if point.size > 1 else F.reshape(point, [])
+    )
+    sums = integer_convolved(node, left, right)
+    if bias is not None:
+        sums = sums + F.reshape(bias, ends[:-1])
+    spread = F.reshape(weight_scale, ends[:-1] if weight_scale.size > 1 else [])
+    factor = F.reshape(x_scale, []) * spread / F.reshape(y_scale, [])
+    return quantized(F.cast(sums, dtypes.f32) * factor, F.reshape(y_zero, []), y_zero.dtype)
+
+
+@converts("MatMulNBits", domain="com.microsoft")
+def matmul_n_bits(
+    node: Node,
+    x: Tensor,
+    codes: Tensor,
+    scales: Tensor,
+    zeros: Tensor | None = None,
+    order: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:
+    """Return x [.., K] times a weight [N, K] of 4 or 8 bits in blocks of K with a scale each."""
+    inputs, outputs = node.integer("K"), node.integer("N")
+    bits, block = node.integer("bits", 4), node.integer("block_size")
+    if bits not in (4, 8) or order is not None:
+        node.refuse(f"has weights of {bits} bits, or an order of columns; 4 and 8 bits are done")
+    blocks = -(-inputs // block)
+    plain = _unpacked(F.reshape(codes, [outputs, -1]), bits)
+    plain = F.cast(F.reshape(plain, [outputs, blocks, block]), x.dtype)
+    if zeros is None:
+        middle: Tensor | float = float(2 ** (bits - 1))
+    elif zeros.dtype.is_float:
+        middle = F.reshape(zeros, [outputs, blocks, 1])
+    else:
+        points = F.slice_axis(_unpacked(F.reshape(zeros, [outputs, -1]), bits), 1, 0, blocks)
+        middle = F.cast(F.reshape(points, [outputs, blocks, 1]), x.dtype)
+    weight = (plain - middle) * F.cast(F.reshape(scales, [outputs, blocks, 1]), x.dtype)
+    weight = F.slice_axis(F.reshape(weight, [outputs, blocks * block]), 1, 0, inputs)
+    result = F.linear(x, weight)
+    return result if bias is None else result + bias
+
+
+def _unpacked(packed: Tensor, bits: int) -> Tensor:
+    """Return ui8 codes [rows, n] out of bytes, the low half of each first."""
+    if bits == 8:
+        return packed
+    low = F.bitwise_and(packed, scalar(15, packed.dtype))
+    high = F.right_shift(packed, scalar(4, packed.dtype))
+    return F.reshape(F.stack([low, high], -1), [packed.shape[0], -1])

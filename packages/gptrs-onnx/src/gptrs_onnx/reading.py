@@ -1,0 +1,93 @@
+"""An ONNX file as a model: bounded, and with external data only out of its own folder."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final, cast
+
+import onnx
+import onnx_ir as ir
+from google.protobuf.message import DecodeError
+
+from gptrs.api import ModelError, UnsupportedError
+from gptrs_onnx.node import shown
+
+MAX_BYTES: Final = 2**31 - 1
+"""The largest protobuf message."""
+MIN_OPSET: Final = 7
+MAX_OPSET: Final = onnx.defs.onnx_opset_version()
+
+
+def read_model(path: str | os.PathLike[str]) -> ir.Model:
+    """Return the model in a file; ModelError for what is none, UnsupportedError for its version."""
+    file = Path(path)
+    if not file.is_file():
+        raise ModelError(f"`{shown(file)}` is no file", hint="give the path of an .onnx file")
+    if file.stat().st_size > MAX_BYTES:
+        raise ModelError(
+            f"`{shown(file)}` has {file.stat().st_size} bytes, more than a protobuf message can",
+            hint="save the model with its weights as external data",
+        )
+    return parsed_model(file.read_bytes(), file.parent, str(file))
+
+
+def parsed_model(data: bytes, folder: Path | None, origin: str) -> ir.Model:
+    """Return the model written in `data`, whose external data lies in `folder` or below."""
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(data)
+    except DecodeError as error:
+        raise ModelError(f"`{shown(origin)}` is no ONNX model: {error}") from None
+    if not proto.HasField("graph") or not proto.opset_import:
+        raise ModelError(f"`{shown(origin)}` is no ONNX model: it lacks a graph or operator sets")
+    return model_of(proto, folder, origin)
+
+
+def model_of(proto: onnx.ModelProto, folder: Path | None, origin: str = "the model") -> ir.Model:
+    """Return a checked model; external data must lie in `folder` or below."""
+    for each in proto.opset_import:
+        if each.domain in ("", "ai.onnx") and not MIN_OPSET <= each.version <= MAX_OPSET:
+            raise UnsupportedError(
+                f"`{shown(origin)}` is written in operator set {each.version},"
+                f" those from {MIN_OPSET} to {MAX_OPSET} are read",
+                hint="convert it with `onnx.version_converter`",
+            )
+    try:
+        model = ir.serde.deserialize_model(proto)
+    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, IndexError) as error:
+        raise ModelError(f"`{shown(origin)}` is no sound ONNX model: {shown(error)}") from error
+    _bind_external(model, folder)
+    return model
+
+
+def _bind_external(model: ir.Model, folder: Path | None) -> None:
+    for graph in model.graphs():
+        for name, value in graph.initializers.items():
+            tensor = value.const_value
+            if isinstance(tensor, ir.ExternalTensor):
+                _require_inside(name, tensor, folder)
+                assert folder is not None
+                tensor.base_dir = str(folder)
+
+
+def _require_inside(name: str, tensor: ir.ExternalTensor, folder: Path | None) -> None:
+    """ModelError unless external data is a regular file in the folder that is long enough."""
+    place = Path(os.fspath(cast("str", tensor.location)))
+    if folder is None:
+        raise ModelError(f"the initializer `{shown(name)}` is in another file, which is not here")
+    target = (folder / place).resolve()
+    if place.is_absolute() or not target.is_relative_to(folder.resolve()):
+        raise ModelError(
+            f"the initializer `{shown(name)}` is in `{shown(place)}`, outside the model's folder"
+        )
+    if not target.is_file():
+        raise ModelError(
+            f"the initializer `{shown(name)}` is in `{shown(place)}`, which is no file"
+        )
+    end = (tensor.offset or 0) + (tensor.length if tensor.length is not None else tensor.nbytes)
+    if end > target.stat().st_size or (tensor.offset or 0) < 0:
+        raise ModelError(
+            f"the initializer `{shown(name)}` ends at byte {end} of `{shown(place)}`,"
+            f" which has {target.stat().st_size}"
+        )
