@@ -12,13 +12,13 @@ from gptrs.api import GptrsError, ModelError, Tensor, UnsupportedError
 from gptrs_onnx import known_ops
 from gptrs_onnx.element_types import dtype_of
 from gptrs_onnx.function_bodies import body_of
-from gptrs_onnx.node import Node, Origins, shown, stored_array
+from gptrs_onnx.node import DAMAGE, Node, Origins, shown, stored_array
 from gptrs_onnx.registry import Converter, Results, converter_of
 from gptrs_onnx.values import SMALL, Known, Value, as_tensor, settled
 
 MAX_DEPTH: Final = 64
 """Functions, branches and loops inside one another."""
-MAX_NODES: Final = 1_000_000
+MAX_NODES: Final = 200_000
 """Nodes, those of a function as often as it is called."""
 
 
@@ -129,6 +129,9 @@ class Conversion:
         return value is None or not value.name or value in self._absent
 
     def _node(self, source: ir.Node) -> Node:
+        words = (source.op_type, source.domain, *source.attributes)
+        if not all(isinstance(word, str) for word in cast("Sequence[object]", words)):
+            raise ModelError(f"the name of a node `{shown(source.op_type)}` is not UTF-8")
         domain = "" if source.domain == "ai.onnx" else source.domain
         version = self._opsets.get(domain, self._opsets.get("ai.onnx", 0) if not domain else 1)
         attributes: dict[str, ir.Attr] = {}
@@ -183,7 +186,7 @@ class Conversion:
         except GptrsError as error:
             error.add_note(f"while converting {node}")
             raise
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except DAMAGE as error:
             # A node that breaks the standard: too many inputs, lists that do not fit together.
             raise ModelError(f"{node} cannot be converted: {shown(error)}") from error
 

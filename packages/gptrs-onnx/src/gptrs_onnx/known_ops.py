@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from gptrs.api import ModelError, ProgramError, Tensor
-from gptrs_onnx.node import Node
+from gptrs_onnx.node import DAMAGE, Node, shown
 from gptrs_onnx.values import Known, Value, is_symbolic, numbers, settled, sizes
 
 MOST = 65_536
@@ -26,6 +26,8 @@ def evaluated(node: Node, values: Sequence[Value | None]) -> Known | list[Known]
     if node.domain or node.op_type not in _OPS:
         return None
     if node.op_type in ("Shape", "Size"):
+        if len(values) != 1 or values[0] is None:
+            node.malformed(f"has {len(values)} inputs, it takes one")
         return _OPS[node.op_type](node, values[0])
     if any(isinstance(each, Tensor) for each in values) or not _is_small(values):
         return None
@@ -33,8 +35,8 @@ def evaluated(node: Node, values: Sequence[Value | None]) -> Known | list[Known]
         found = _OPS[node.op_type](node, *values)
     except ProgramError:  # it depends on symbols
         return None
-    except (ValueError, IndexError, TypeError, OverflowError) as error:
-        raise ModelError(f"{node} cannot be computed: {error}") from error
+    except DAMAGE as error:
+        raise ModelError(f"{node} cannot be computed: {shown(error)}") from error
     if found is NotImplemented:
         return None
     if isinstance(found, list):

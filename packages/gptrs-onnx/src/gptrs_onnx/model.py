@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -34,6 +34,18 @@ assert ops  # its modules register the converters
 Dim: TypeAlias = "int | str"
 MAX_KEPT: Final = 64
 """Programs that are kept for values which decide sizes, see `OnnxModel`."""
+
+
+class Step(Protocol):
+    """The conversion of a graph, jitted."""
+
+    def __call__(self, arguments: tuple[Tensor, ...]) -> dict[str, Tensor]:
+        """Return the outputs by name."""
+        ...
+
+    def lower(self, arguments: tuple[Tensor, ...]) -> Program:
+        """Return the program that computes them."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -82,8 +94,8 @@ class OnnxModel:
         self._params = Params(
             InitializerSource(stored), backend=self.backend, dtype=None, origin=origin
         )
-        self._known_inputs: frozenset[str] = frozenset()
-        self._programs: OrderedDict[object, Callable[..., dict[str, Tensor]]] = OrderedDict()
+        self._known_inputs: dict[str, str] = {}  # and what asks for their values
+        self._programs: OrderedDict[object, Step] = OrderedDict()
         self._is_static = False
         self._lock = threading.Lock()
 
@@ -101,11 +113,10 @@ class OnnxModel:
         while True:
             step, arguments = self._step(given)
             try:
-                found = step(*arguments)
+                found = step(arguments)
                 break
             except NeedsKnownError as need:
-                self._require_small(need, given)
-                self._known_inputs |= need.origins
+                self._ask_for(need)
             except (UsageError, UnsupportedError) as error:
                 if self._is_static or not _asks_for_sizes(error):
                     raise
@@ -121,10 +132,9 @@ class OnnxModel:
         while True:
             step, arguments = self._step(given)
             try:
-                return step.lower(*arguments)  # pyright: ignore[reportFunctionMemberAccess]
+                return step.lower(arguments)
             except NeedsKnownError as need:
-                self._require_small(need, given)
-                self._known_inputs |= need.origins
+                self._ask_for(need)
 
     def _given(
         self, arrays: Sequence[object], named: Mapping[str, object]
@@ -146,11 +156,13 @@ class OnnxModel:
         present = [name for name in names if given.get(name) is not None]
         return {name: _checked(self.inputs[name], given[name]) for name in present}
 
-    def _step(
-        self, given: Mapping[str, np.ndarray]
-    ) -> tuple[Callable[..., dict[str, Tensor]], list[Tensor]]:
+    def _step(self, given: Mapping[str, np.ndarray]) -> tuple[Step, tuple[Tensor, ...]]:
         """Return what computes the outputs, and the inputs that it takes as tensors."""
-        known = {name: given[name] for name in given if name in self._known_inputs}
+        known = {
+            name: self._require_small(name, array)
+            for name, array in given.items()
+            if name in self._known_inputs
+        }
         free = [name for name in given if name not in known]
         values = tuple(
             (name, each.dtype.str, each.shape, each.tobytes()) for name, each in known.items()
@@ -163,15 +175,15 @@ class OnnxModel:
                 while len(self._programs) > MAX_KEPT:
                     self._programs.popitem(last=False)
             self._programs.move_to_end(key)
-        return step, [tensor(given[name]) for name in free]
+        return step, tuple(tensor(given[name]) for name in free)
 
     def _made(
         self, known: Mapping[str, np.ndarray], free: Sequence[str], given: Mapping[str, np.ndarray]
-    ) -> Callable[..., dict[str, Tensor]]:
+    ) -> Step:
         axes = tuple(_axes(self.inputs[name], given[name].ndim) for name in free)
         dynamic = any(any(each) for each in axes) and not self._is_static
 
-        def convert(*arguments: Tensor) -> dict[str, Tensor]:
+        def convert(arguments: tuple[Tensor, ...]) -> dict[str, Tensor]:
             return self._converted(known, dict(zip(free, arguments, strict=True)))
 
         convert.__name__ = "onnx_model"
@@ -197,14 +209,22 @@ class OnnxModel:
         del stored
         return self._params.tensor(name, floating=False)
 
-    def _require_small(self, need: NeedsKnownError, given: Mapping[str, np.ndarray]) -> None:
-        for name in need.origins:
-            if name in self._known_inputs or given[name].size > SMALL:
-                raise UnsupportedError(
-                    f"{need} depends on the values of the input `{shown(name)}`, which has"
-                    f" {given[name].size} elements",
-                    hint="sizes may depend on inputs of few elements only",
-                )
+    def _ask_for(self, need: NeedsKnownError) -> None:
+        """Note inputs whose values decide sizes; UnsupportedError if these are no inputs."""
+        asked = {name: str(need) for name in need.origins if name not in self._known_inputs}
+        if not asked:
+            raise UnsupportedError(f"{need} depends on values that are computed of data")
+        self._known_inputs |= asked
+
+    def _require_small(self, name: str, array: np.ndarray) -> np.ndarray:
+        """Return the values of an input that decide sizes; UnsupportedError if they are many."""
+        if array.size > SMALL:
+            raise UnsupportedError(
+                f"{self._known_inputs[name]} depends on the values of the input `{shown(name)}`,"
+                f" which has {array.size} elements",
+                hint=f"sizes may depend on inputs of at most {SMALL} elements",
+            )
+        return array
 
 
 def slot_of(value: ir.Value) -> Slot:

@@ -14,12 +14,24 @@ from gptrs.api import DType, ModelError, UnsupportedError
 from gptrs_onnx.element_types import dtype_of
 from gptrs_onnx.values import Known, Value
 
+DAMAGE: Final = (
+    ArithmeticError,
+    AssertionError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+"""The errors that the library raises for damaged files, among others those of its assertions."""
+
 
 def stored_array(tensor: ir.TensorProtocol, what: str) -> Known:
     """Return the elements of a tensor in a file; ModelError that names `what` if it is damaged."""
     try:
         return cast("Known", np.asarray(tensor.numpy()))
-    except (OSError, ValueError, TypeError, OverflowError) as error:
+    except DAMAGE as error:
         raise ModelError(f"{what} cannot be read: {shown(error)}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
 from typing import Final, cast
@@ -11,7 +12,7 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from gptrs.api import ModelError, UnsupportedError
-from gptrs_onnx.node import shown
+from gptrs_onnx.node import DAMAGE, shown
 
 MAX_BYTES: Final = 2**31 - 1
 """The largest protobuf message."""
@@ -53,9 +54,11 @@ def model_of(proto: onnx.ModelProto, folder: Path | None, origin: str = "the mod
                 f" those from {MIN_OPSET} to {MAX_OPSET} are read",
                 hint="convert it with `onnx.version_converter`",
             )
+    # The library warns of names that a hostile file may have chosen; ours are errors.
+    logging.getLogger("onnx_ir").setLevel(logging.ERROR)
     try:
         model = ir.serde.deserialize_model(proto)
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError, IndexError) as error:
+    except DAMAGE as error:
         raise ModelError(f"`{shown(origin)}` is no sound ONNX model: {shown(error)}") from error
     _bind_external(model, folder)
     return model

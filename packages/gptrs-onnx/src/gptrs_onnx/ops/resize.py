@@ -70,12 +70,14 @@ def _targets(
     """Return the factor and the size of each axis."""
     if scales is not None and scales.size:
         factors = [float(each) for each in scales]
-        return factors, [int(np.floor(s * f)) for s, f in zip(old, factors, strict=True)]
+        scaled = zip(old, factors, strict=True)
+        return factors, [size if factor == 1 else int(size * factor) for size, factor in scaled]
     if sizes is None or not sizes.size:
         node.malformed("has neither sizes nor scales")
     wanted = numbers(sizes)
     policy = node.text("keep_aspect_ratio_policy", "stretch")
-    factors = [new / size for new, size in zip(wanted, old, strict=True)]
+    pairs = zip(wanted, old, strict=True)
+    factors = [1.0 if new is size or new == size else new / size for new, size in pairs]
     if policy != "stretch":
         one = min(factors) if policy == "not_larger" else max(factors)
         factors = [one] * len(factors)

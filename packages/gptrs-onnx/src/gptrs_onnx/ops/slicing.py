@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
-from gptrs.api import Tensor
+from gptrs.api import Tensor, primitives
 from gptrs.api import functionals as F
 from gptrs_onnx.node import Node
 from gptrs_onnx.registry import converts
@@ -27,21 +28,41 @@ def slice_(node: Node, x: Tensor, *bounds: Known | None) -> Tensor:
     starts, ends, axes, steps = given[:4]
     if starts is None or ends is None:
         node.malformed("lacks its bounds")
-    count = len(starts)
-    key: list[tuple[int | None, int | None, int]] = [(0, size, 1) for size in x.shape]
-    for i, axis in enumerate(axes or range(count)):
-        key[axis] = _bounds(x.shape[axis], starts[i], ends[i], steps[i] if steps else 1)
-    return F.slice(x, *zip(*key, strict=True)) if x.rank else x
+    cut: dict[int, tuple[int, int, int]] = {}
+    turned: list[int] = []
+    for i, axis in enumerate(axes or range(len(starts))):
+        place, step, size = axis % x.rank, steps[i] if steps else 1, x.shape[axis]
+        begin, end = _counted(starts[i], size), _counted(ends[i], size)
+        if step < 0:  # read from the other end
+            begin, end, step = size - 1 - min(begin, size - 1), size - 1 - max(end, -1), -step
+            turned.append(place)
+        cut[place] = (begin, _reached(end, size), step)
+    return _sliced(F.flip(x, turned) if turned else x, cut)
 
 
-def _bounds(size: int, start: int, end: int, step: int) -> tuple[int | None, int | None, int]:
-    """Return bounds as those of a Python slice: beyond the ends is at them."""
-    if step < 0 and is_number(end) and is_number(size):
-        last = end if end >= 0 else end + size
-        return (min(start, size - 1) if start >= 0 else start), (None if last < 0 else end), step
-    if is_number(end) and end >= 2**31 - 1:
-        return start, None, step
-    return start, end, step
+def _counted(bound: int, size: int) -> int:
+    """Return a bound counted from the start; -1 or less is before it."""
+    return bound + size if is_number(bound) and bound < 0 else bound
+
+
+def _reached(end: int, size: int) -> int:
+    """Return an end that is in the axis, or at its own."""
+    beyond = is_number(end) and end >= 2**31 - 1
+    return size if beyond else min(end, size)
+
+
+def _sliced(x: Tensor, cut: Mapping[int, tuple[int, int, int]]) -> Tensor:
+    """Return x cut along axes to (begin, end, step), where sizes may be symbolic."""
+    starts, sizes, strides = [0] * x.rank, list(x.shape), [1] * x.rank
+    for axis, (begin, end, step) in cut.items():
+        first = begin if is_number(begin, 0) else max(min(begin, x.shape[axis]), 0)
+        length = end - first
+        count = length if step == 1 else (length + step - 1) // step
+        starts[axis], strides[axis] = first, step
+        sizes[axis] = max(count, 0) if is_number(count) else count
+        if is_number(count) and count <= 0:
+            starts[axis] = 0
+    return primitives.slice(x, starts, sizes, strides)
 
 
 @converts("Pad", known=[1, 3])

@@ -1,0 +1,231 @@
+"""ONNX models as their users meet them: sizes, inputs, errors, data in other files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="these tests read ONNX models")
+
+from onnx import parser  # noqa: E402
+
+import gptrs_onnx  # noqa: E402
+from gptrs.errors import ModelError, UnsupportedError, UsageError  # noqa: E402
+
+OPSET = 'ir_version: 10, opset_import: ["" : 21]'
+MLP = """
+mlp (float[batch, 4] x) => (float[batch, 2] y)
+<float[4, 2] w = {1, 2, 3, 4, 5, 6, 7, 8}, float[2] b = {0.5, -0.5}> {
+  h = MatMul(x, w)
+  y = Add(h, b)
+}
+"""
+
+
+def model_of(text: str, backend: str = "ref", header: str = OPSET) -> gptrs_onnx.OnnxModel:
+    return gptrs_onnx.from_proto(parser.parse_model(f"<{header}>\n{text}"), backend)
+
+
+def test_one_program_serves_all_sizes_that_the_file_leaves_free() -> None:
+    model = model_of(MLP, "numba")
+    rng = np.random.default_rng(0)
+    weight = np.arange(1, 9, dtype=np.float32).reshape(4, 2)
+    for batch in (3, 1, 8, 5):
+        x = rng.standard_normal((batch, 4)).astype(np.float32)
+        expected = x @ weight + np.asarray([0.5, -0.5], np.float32)
+        np.testing.assert_allclose(model(x)["y"], expected, rtol=1e-5)
+    program = model.program(x)
+    assert "f32[?0, 4]" in str(program)
+
+
+def test_sizes_are_computed_with_where_the_graph_does_so() -> None:
+    model = model_of("""
+    heads (float[b, t, 12] x) => (float[b, 3, t, 4] y) {
+      shape = Shape <start = 0, end = 2> (x)
+      rest = Constant <value_ints = [3, 4]> ()
+      target = Concat <axis = 0> (shape, rest)
+      parts = Reshape (x, target)
+      y = Transpose <perm = [0, 2, 1, 3]> (parts)
+    }""")
+    for batch, tokens in ((2, 5), (3, 7)):
+        x = np.arange(batch * tokens * 12, dtype=np.float32).reshape(batch, tokens, 12)
+        expected = x.reshape(batch, tokens, 3, 4).transpose(0, 2, 1, 3)
+        np.testing.assert_array_equal(model(x)["y"], expected)
+
+
+def test_values_that_decide_sizes_are_part_of_what_is_compiled() -> None:
+    model = model_of("""
+    reshaped (float[6] x, int64[2] shape) => (float[n, m] y) {
+      y = Reshape (x, shape)
+    }""")
+    x = np.arange(6, dtype=np.float32)
+    for shape in ([2, 3], [3, -1], [6, 1], [2, 3]):
+        expected = x.reshape(shape)
+        np.testing.assert_array_equal(model(x, np.asarray(shape, np.int64))["y"], expected)
+
+
+def test_sizes_that_depend_on_much_data_are_refused() -> None:
+    model = model_of("places (float[n] x) => (int64[1, m] y) { y = NonZero (x) }")
+    assert model(np.asarray([0, 2, 0, 1], np.float32))["y"].tolist() == [[1, 3]]
+    with pytest.raises(UnsupportedError, match="`NonZero` depends on the values of the input `x`"):
+        model(np.ones(5000, np.float32))
+
+
+def test_functions_of_a_file_are_called_and_may_leave_out_inputs() -> None:
+    model = model_of(
+        """
+        main (float[2] x) => (float[2] y, float[2] z) {
+          y = local.scaled <factor = 3.0> (x)
+          z = local.scaled (x)
+        }
+        <opset_import: ["" : 21], domain: "local">
+        scaled <factor: float = 2.0> (x) => (y) {
+          k = Constant <value_float: float = @factor> ()
+          y = Mul (x, k)
+        }""",
+        header='ir_version: 10, opset_import: ["" : 21, "local" : 1]',
+    )
+    found = model(np.asarray([1, 2], np.float32))
+    assert (found["y"].tolist(), found["z"].tolist()) == ([3, 6], [2, 4])
+
+
+def test_a_condition_on_data_runs_one_branch() -> None:
+    model = model_of("""
+    chosen (bool which, float[2] x) => (float[2] y) {
+      y = If (which) <
+        then_branch = t () => (float[2] a) { a = Neg (x) },
+        else_branch = e () => (float[2] b) { b = Identity (x) }
+      >
+    }""")
+    x = np.asarray([1, 2], np.float32)
+    assert model(np.asarray(True), x)["y"].tolist() == [-1, -2]
+    assert model(np.asarray(False), x)["y"].tolist() == [1, 2]
+
+
+def test_what_is_not_converted_is_refused_by_name() -> None:
+    model = model_of("m (float[2] x) => (float[2] y) { y = RandomNormalLike (x) }")
+    with pytest.raises(UnsupportedError, match="`RandomNormalLike` makes random numbers"):
+        model(np.ones(2, np.float32))
+    unknown = model_of(
+        "m (float[2] x) => (float[2] y) { y = com.example.Magic (x) }",
+        header='ir_version: 10, opset_import: ["" : 21, "com.example" : 1]',
+    )
+    with pytest.raises(UnsupportedError, match=r"`com\.example\.Magic` .* does not convert"):
+        unknown(np.ones(2, np.float32))
+
+
+@pytest.mark.parametrize(
+    ("arrays", "named", "message"),
+    [
+        ((), {}, "lacks the input `x`"),
+        ((1, 2), {}, "takes 1 inputs, got 2"),
+        ((), {"z": 1}, "takes no input `z`"),
+        ((np.ones((2, 4)),), {}, r"x: f32\[batch, 4\] got an array of float64"),
+        ((np.ones((2, 5), np.float32),), {}, r"got an array of shape \[2, 5\]"),
+        ((np.ones(4, np.float32),), {}, r"got an array of shape \[4\]"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(arrays: tuple, named: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        model_of(MLP)(*arrays, **named)
+
+
+def test_a_model_tells_its_inputs_and_outputs() -> None:
+    assert repr(model_of(MLP)) == "<OnnxModel mlp(x: f32[batch, 4]) -> (y)>"
+    listed = gptrs_onnx.supported_operators()
+    assert "Conv" in listed["ai.onnx"]
+    assert "MatMulNBits" in listed["com.microsoft"]
+
+
+def with_external_weight(folder: Path, location: str, data: bytes) -> Path:
+    """Save a model whose weight [64, 100] is said to be in `location`."""
+    weight = np.arange(6400, dtype=np.float32).reshape(64, 100)
+    model = parser.parse_model(
+        f"<{OPSET}> m (float[n, 64] x) => (float[n, 100] y) <float[64, 100] w>"
+        " { y = MatMul (x, w) }"
+    )
+    tensor = onnx.numpy_helper.from_array(weight, "w")
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", "16"), ("length", str(weight.nbytes))):
+        tensor.external_data.add(key=key, value=value)
+    del model.graph.initializer[:]
+    model.graph.initializer.append(tensor)
+    (folder / "weights.bin").write_bytes(data)
+    (folder / "model.onnx").write_bytes(model.SerializeToString())
+    return folder / "model.onnx"
+
+
+def test_data_in_another_file_is_read_out_of_the_folder(tmp_path: Path) -> None:
+    weight = np.arange(6400, dtype=np.float32)
+    path = with_external_weight(tmp_path, "weights.bin", bytes(16) + weight.tobytes())
+    x = np.eye(2, 64, dtype=np.float32)
+    found = gptrs_onnx.load(path, "ref")(x)["y"]
+    np.testing.assert_array_equal(found, weight.reshape(64, 100)[:2])
+
+
+@pytest.mark.parametrize(
+    ("location", "size", "message"),
+    [
+        ("../weights.bin", 25616, "outside the model's folder"),
+        ("/etc/passwd", 25616, "outside the model's folder"),
+        ("missing.bin", 25616, "which is no file"),
+        ("weights.bin", 25000, r"ends at byte 25616 of `weights\.bin`, which has 25000"),
+    ],
+)
+def test_data_elsewhere_or_too_short_is_refused(
+    tmp_path: Path, location: str, size: int, message: str
+) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = with_external_weight(folder, location, bytes(size))
+    (tmp_path / "weights.bin").write_bytes(bytes(size))
+    with pytest.raises(ModelError, match=message):
+        gptrs_onnx.load(path, "ref")
+
+
+def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    path = with_external_weight(folder, "link.bin", b"")
+    (tmp_path / "secret.bin").write_bytes(bytes(25616))
+    (folder / "link.bin").symlink_to(tmp_path / "secret.bin")
+    with pytest.raises(ModelError, match="outside the model's folder"):
+        gptrs_onnx.load(path, "ref")
+
+
+def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.onnx"
+    with pytest.raises(ModelError, match="is no file"):
+        gptrs_onnx.load(file)
+    file.write_bytes(b"\x80\x04pickle")
+    with pytest.raises(ModelError, match="is no ONNX model"):
+        gptrs_onnx.load(file)
+    file.write_bytes(b"")
+    with pytest.raises(ModelError, match="lacks a graph"):
+        gptrs_onnx.load(file)
+    old = parser.parse_model(
+        '<ir_version: 3, opset_import: ["" : 5]> m (float[2] x) => (float[2] y) { y = Neg (x) }'
+    )
+    with pytest.raises(UnsupportedError, match="operator set 5, those from 7"):
+        gptrs_onnx.from_proto(old)
+
+
+def test_calls_that_double_forever_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gptrs_onnx.conversion.MAX_NODES", 5000)
+    functions = "\n".join(
+        f"""<opset_import: ["" : 21, "local" : 1], domain: "local">
+        f{i} (x) => (y) {{ a = local.f{i + 1} (x)  y = local.f{i + 1} (a) }}"""
+        for i in range(40)
+    )
+    last = '<opset_import: ["" : 21], domain: "local"> f40 (x) => (y) { y = Identity (x) }'
+    proto = parser.parse_model(
+        f"""<ir_version: 10, opset_import: ["" : 21, "local" : 1]>
+        m (float[2] x) => (float[2] y) {{ y = local.f0 (x) }}
+        {functions}
+        {last}"""
+    )
+    with pytest.raises(UnsupportedError, match=r"more than .* nodes"):
+        gptrs_onnx.from_proto(proto, "ref")(np.ones(2, np.float32))
