@@ -103,6 +103,8 @@ class Conversion:
 
     def _found(self, value: ir.Value, what: str) -> Value:
         found = self._values.get(value)
+        if value in self._absent:
+            raise UnsupportedError(f"`{shown(value.name)}`, {what}, is an optional that is absent")
         if found is None:
             raise ModelError(f"the value `{shown(value.name)}`, {what}, is nowhere computed")
         return found
