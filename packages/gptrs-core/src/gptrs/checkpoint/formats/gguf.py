@@ -35,11 +35,13 @@ class TensorMapping:
 
     With `heads`, the rows of each head are in the order of interleaved rotary embeddings, in which
     the two halves of a head alternate. `transposed` matrices are the other way round in the model.
+    `offset` is what plain numbers are more in the file.
     """
 
     name: str
     heads: int | None = None
     transposed: bool = False
+    offset: float = 0.0
 
 
 class GgufFile(MappedTensors):
@@ -169,7 +171,8 @@ class GgufFile(MappedTensors):
         return TensorEntry(name, type_.name, type_.dtype, shape, tensor.offset, tensor.nbytes)
 
     def _is_moved(self, name: str) -> bool:
-        return self._mappings[name].heads is not None or self._mappings[name].transposed
+        mapping = self._mappings[name]
+        return mapping.heads is not None or mapping.transposed or mapping.offset != 0
 
     def _blocks(self, name: str) -> Iterator[np.ndarray]:
         """Yield the blocks of some rows at a time, ui8 [rows, blocks, bytes], as stored."""
@@ -188,8 +191,10 @@ class GgufFile(MappedTensors):
             whole = [self._values(blocks, quantized, tensor) for blocks in self._blocks(name)]
             yield self._in_order(name, np.concatenate(whole))
             return
+        offset = self._mappings[name].offset
         for blocks in self._blocks(name):
-            yield self._values(blocks, quantized, tensor)
+            values = self._values(blocks, quantized, tensor)
+            yield values if not offset else (values - values.dtype.type(offset))
 
     def _values(
         self, blocks: np.ndarray, quantized: QuantizedTensor | None, tensor: GgufTensor

@@ -14,12 +14,18 @@ import numpy as np
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.formats.gguf import TensorMapping
 from gptrs.checkpoint.formats.gguf_header import GgufHeader, GgufTensor
-from gptrs.checkpoint.models.gguf_architectures import ARCHITECTURES
+from gptrs.checkpoint.models.gguf_architectures import ARCHITECTURES, Architecture
 from gptrs.errors import ModelError
 from gptrs.quoting import listed, quoted
 
 _LAYER = re.compile(r"blk\.(0|[1-9][0-9]{0,5})\.(.+)")
 _ROPE_FACTORS = "rope_freqs.weight"
+_QUERY_NORM = "blk.0.attn_q_norm.weight"
+_REFUSED_TENSORS = ("rope_factors_long.weight", "rope_factors_short.weight")
+_WINDOWLESS = ("llama", "qwen2", "qwen3")
+"""Kinds whose files have a window that llama.cpp does not use."""
+GEMMA2_LARGEST = 46
+"""The layers of the only Gemma 2 that scales scores by `embedding_length / head_count`."""
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LLAMA3_POSITIONS = 8192
 
@@ -42,11 +48,11 @@ class GgufSettings:
         self._where = f"in {quoted(str(path), 200)}"
         general = Fields(metadata, self._where)
         architecture = general.text("general.architecture")
-        if architecture is None or architecture not in _READERS:
+        if architecture is None or architecture not in ARCHITECTURES:
             found = "nothing" if architecture is None else quoted(architecture)
             raise ModelError(
                 f"`general.architecture` {self._where} is {found}, which gptrs does not read",
-                hint=f"the architectures that are read: {listed(_READERS, 99)}",
+                hint=f"the architectures that are read: {listed(ARCHITECTURES, 99)}",
             )
         self.architecture: str = architecture
         start = f"{architecture}."
@@ -55,7 +61,8 @@ class GgufSettings:
         self._tensors = tensors
         self._rope_factors = rope_factors
         self._fields.require("expert_count", 0)
-        self.config = {"model_type": architecture, **_READERS[architecture](self)}
+        read = GgufSettings.gpt2 if architecture == "gpt2" else GgufSettings.general
+        self.config = {"model_type": ARCHITECTURES[architecture].kind, **read(self)}
 
     def mapping(self, tensor: GgufTensor) -> TensorMapping:
         """Return what the model calls a tensor; its own name where the model has none for it."""
@@ -67,7 +74,10 @@ class GgufSettings:
         known = kind.names[stem]
         name = f"{kind.layers}.{layer[1]}.{known}" if layer else known
         turned = stem in kind.turned and len(tensor.shape) == 2
-        return TensorMapping(f"{name}.{suffix}", self._heads(stem, tensor), turned)
+        offset = kind.offset_of(stem, suffix)
+        if offset and tensor.type.dtype is None:
+            raise ModelError(f"norm {quoted(tensor.name)} {self._where} is quantized")
+        return TensorMapping(f"{name}.{suffix}", self._heads(stem, tensor), turned, offset)
 
     def _heads(self, stem: str, tensor: GgufTensor) -> int | None:
         """Return the heads whose rows llama.cpp has put in another order, None for no such."""
@@ -103,14 +113,22 @@ class GgufSettings:
             "tie_word_embeddings": "output.weight" not in self._tensors,
         }
 
-    def llama(self) -> dict[str, object]:
-        """Return the config of a `llama`, `qwen2` or `qwen3` model."""
-        fields = self._fields
+    def general(self) -> dict[str, object]:
+        """Return the config of a model of any kind but `gpt2`."""
+        fields, own = self._fields, ARCHITECTURES[self.architecture]
         width, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
         head_dim = fields.integer("attention.key_length", max(1, width // heads))
         fields.require("attention.value_length", head_dim)
-        fields.require("rope.dimension_count", head_dim)
-        config: dict[str, object] = {
+        for name in _REFUSED_TENSORS:
+            if name in self._tensors:
+                raise ModelError(
+                    f"tensor {quoted(name)} {self._where} is of a setting that gptrs does not read"
+                )
+        fields.require("use_parallel_residual", False)
+        if own.kind not in _WINDOWLESS and not own.window:
+            fields.require("attention.sliding_window", 0, fields.get("context_length"))
+        key, epsilon = own.epsilon
+        return {
             "vocab_size": self._vocab_size(),
             "hidden_size": width,
             "intermediate_size": fields.integer("feed_forward_length"),
@@ -119,14 +137,30 @@ class GgufSettings:
             "num_key_value_heads": fields.integer("attention.head_count_kv", heads),
             "head_dim": head_dim,
             "max_position_embeddings": fields.integer("context_length"),
-            "rms_norm_eps": fields.number("attention.layer_norm_rms_epsilon"),
-            "rope_parameters": self._rope(head_dim),
+            epsilon: fields.number(key),
+            "rope_parameters": {**self._share(own, head_dim), **self._rope(head_dim)},
             "tie_word_embeddings": "output.weight" not in self._tensors,
+            **{name: fields.number(key, default) for key, name, default in own.numbers},
+            **{name: tensor in self._tensors for name, tensor in own.biases},
+            **({} if own.kind != "cohere" else {"use_qk_norm": _QUERY_NORM in self._tensors}),
+            **({} if own.kind != "gemma2" else self._gemma2(head_dim, width // heads)),
         }
-        if self.architecture == "llama":
-            config["attention_bias"] = "blk.0.attn_q.bias" in self._tensors
-            config["mlp_bias"] = "blk.0.ffn_up.bias" in self._tensors
-        return config
+
+    def _gemma2(self, head_dim: int, whole: int) -> dict[str, object]:
+        """Return the window, and by what scores are scaled: the files do not say."""
+        is_largest = self._fields.integer("block_count") == GEMMA2_LARGEST
+        return {
+            "sliding_window": self._fields.integer("attention.sliding_window", 4096),
+            "query_pre_attn_scalar": whole if is_largest else head_dim,
+        }
+
+    def _share(self, own: Architecture, head_dim: int) -> dict[str, object]:
+        """Return the share of a head that rotates, of kinds in which it may be less than all."""
+        if own.share is None:
+            self._fields.require("rope.dimension_count", head_dim)
+            return {}
+        rotated = self._fields.integer("rope.dimension_count", head_dim)
+        return {"partial_rotary_factor": rotated / head_dim}
 
     def _rope(self, head_dim: int) -> dict[str, object]:
         fields = self._fields
@@ -163,11 +197,3 @@ class GgufSettings:
             )
         positions = {"original_max_position_embeddings": _LLAMA3_POSITIONS}
         return {"factor": factor, **_LLAMA3, **positions}
-
-
-_READERS: Mapping[str, Callable[[GgufSettings], dict[str, object]]] = {
-    "llama": GgufSettings.llama,
-    "qwen2": GgufSettings.llama,
-    "qwen3": GgufSettings.llama,
-    "gpt2": GgufSettings.gpt2,
-}

@@ -8,6 +8,8 @@ import numpy as np
 
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.formats.gguf_header import MetadataValue
+from gptrs.checkpoint.models.gguf_architectures import ARCHITECTURES, RMS_EPSILON
+from gptrs.checkpoint.models.gguf_config import GEMMA2_LARGEST
 from gptrs.errors import ModelError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
@@ -28,8 +30,9 @@ class Rotary:
     factors: np.ndarray | None
 
 
-ReadRotary = Callable[[Mapping[str, object], str, int, int], Rotary]
-"""Reads the rotary embedding in settings of a kind, for positions and components of a head."""
+ReadRotary = Callable[[Mapping[str, object], str, int, int, float | None], Rotary]
+"""Reads the rotary embedding in settings of a kind, for so many positions and components of a head;
+the last is the share of these that rotates by default."""
 
 
 @dataclass(frozen=True)
@@ -72,17 +75,26 @@ def _gpt2(fields: Fields, _kind: str, _: ReadRotary) -> GgufSettingsOf:
     return GgufSettingsOf("gpt2", _named("gpt2", own), (heads, heads))
 
 
-def _llama(fields: Fields, kind: str, read_rotary: ReadRotary) -> GgufSettingsOf:
-    architecture = "llama" if kind == "mistral" else kind
-    fields.require("hidden_act", "silu")
+def _general(fields: Fields, kind: str, read_rotary: ReadRotary) -> GgufSettingsOf:
+    architecture = _ARCHITECTURE_OF[kind]
+    own = ARCHITECTURES[architecture]
+    for name in _ACTIVATIONS:
+        fields.require(name, *own.activations)
+    for name in ("use_parallel_residual", "qk_layernorm"):
+        fields.require(name, False)
     width, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     kv_heads = fields.integer("num_key_value_heads", heads)
     head_dim = fields.integer("head_dim", 128 if kind == "qwen3" else width // heads)
     positions = fields.integer("max_position_embeddings")
-    rope = read_rotary(fields.settings, kind, positions, head_dim)
-    if rope.rotated != 1.0:
+    rope = read_rotary(fields.settings, kind, positions, head_dim, own.share)
+    if rope.rotated != 1.0 and own.share is None:
         raise fields.error("partial_rotary_factor", "is supported as 1 only in a GGUF file")
-    own: Metadata = {
+    key, epsilon = own.epsilon
+    window = fields.integer("sliding_window", 4096)
+    if kind == "gemma2":
+        is_largest = fields.get("num_hidden_layers") == GEMMA2_LARGEST
+        fields.require("query_pre_attn_scalar", width // heads if is_largest else head_dim)
+    metadata: Metadata = {
         "context_length": _seen(fields, kind, positions),
         "embedding_length": width,
         "block_count": fields.integer("num_hidden_layers"),
@@ -91,20 +103,24 @@ def _llama(fields: Fields, kind: str, read_rotary: ReadRotary) -> GgufSettingsOf
         "attention.head_count_kv": kv_heads,
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
-        "attention.layer_norm_rms_epsilon": fields.number("rms_norm_eps", 1e-6),
-        "rope.dimension_count": head_dim,
+        key: fields.number(epsilon, 1e-6 if key == RMS_EPSILON else 1e-5),
+        "rope.dimension_count": int(head_dim * rope.rotated),
         "rope.freq_base": rope.theta,
         "vocab_size": fields.integer("vocab_size"),
+        **{key: fields.number(name, default) for key, name, default in own.numbers},
+        **({"use_parallel_residual": False} if kind == "stablelm" else {}),
+        **({} if not own.window else {"attention.sliding_window": window}),
+        **rope.scaling,
     }
-    metadata = _named(architecture, {**own, **rope.scaling})
-    return GgufSettingsOf(architecture, metadata, (heads, kv_heads), rope.factors)
+    named = _named(architecture, metadata)
+    return GgufSettingsOf(architecture, named, (heads, kv_heads), rope.factors)
 
 
 def _seen(fields: Fields, kind: str, positions: int) -> int:
     """Return the positions up to which a window changes nothing: the file has no word for it."""
     switched = kind.startswith("qwen") and not fields.boolean("use_sliding_window", False)
     default = 4096 if kind == "mistral" and "sliding_window" not in fields.settings else None
-    if switched or kind == "llama" or fields.get("sliding_window", default) is None:
+    if switched or kind in ("llama", "gemma2") or fields.get("sliding_window", default) is None:
         return positions
     return min(positions, fields.integer("sliding_window", default))
 
@@ -113,10 +129,9 @@ def _named(architecture: str, own: Metadata) -> Metadata:
     return {f"{architecture}.{key}": value for key, value in own.items()}
 
 
+_ACTIVATIONS = ("hidden_act", "hidden_activation")
+_ARCHITECTURE_OF = {own.kind: name for name, own in ARCHITECTURES.items()} | {"mistral": "llama"}
 _WRITERS: Mapping[str, Callable[[Fields, str, ReadRotary], GgufSettingsOf]] = {
+    **dict.fromkeys(_ARCHITECTURE_OF, _general),
     "gpt2": _gpt2,
-    "llama": _llama,
-    "mistral": _llama,
-    "qwen2": _llama,
-    "qwen3": _llama,
 }

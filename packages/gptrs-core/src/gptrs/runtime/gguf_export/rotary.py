@@ -16,9 +16,11 @@ _BY_DIVISORS = (1.0, 4.0, 8192)
 """The low and high factors, and the positions, of the scaling that is told by divisors only."""
 
 
-def read_rotary(settings: Mapping[str, object], kind: str, positions: int, head_dim: int) -> Rotary:
+def read_rotary(
+    settings: Mapping[str, object], kind: str, positions: int, head_dim: int, share: float | None
+) -> Rotary:
     """Return the rotary embedding of a model; ModelError for one that has no words there."""
-    rope = RopeSettings.from_settings(settings, kind, positions)
+    rope = RopeSettings.from_settings(settings, kind, positions, rotated=share)
     return Rotary(rope.theta, rope.rotated, *_scaled(rope, head_dim))
 
 

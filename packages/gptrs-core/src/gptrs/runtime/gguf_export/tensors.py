@@ -62,6 +62,11 @@ class GgufNames:
             return load
         return partial(_interleaved, load, self.settings.heads[_ROTATED.index(stem)])
 
+    def offset_of(self, name: str) -> float:
+        """Return what a tensor of that name in the file has more there."""
+        stem, _, suffix = name.rpartition(".")
+        return self._kind.offset_of(stem.rpartition(".")[2], suffix)
+
     def is_moved(self, name: str) -> bool:
         """Return whether a tensor of that name in the file is stored otherwise there."""
         stem = name.rpartition(".")[0].rpartition(".")[2]
@@ -85,10 +90,14 @@ def plain_tensors(
         if known.is_moved(stored):
             load = known.ordered(stored, partial(source.load, name))
             parts = partial(_whole, load, turned)
+        offset = known.offset_of(stored)
+        if offset:
+            parts = partial(_more, parts, offset)
         shape = type_.shape[::-1] if turned else type_.shape
         own = dtype or (type_.dtype if type_.dtype in _NAMES_OF else dtypes.f32)
         wanted = own if type_.rank == _MATRIX else dtypes.f32
-        outgoing = in_dtype(OutgoingTensor(name, type_.with_shape(shape), parts), wanted)
+        given = type_.with_dtype(dtypes.f32) if offset else type_
+        outgoing = in_dtype(OutgoingTensor(name, given.with_shape(shape), parts), wanted)
         yield as_bytes(outgoing, stored)
 
 
@@ -124,6 +133,11 @@ def _interleaved(load: Callable[[], np.ndarray], heads: int) -> np.ndarray:
     array = load()
     halves = array.reshape(heads, 2, array.shape[0] // heads // 2, -1)
     return halves.swapaxes(1, 2).reshape(array.shape)
+
+
+def _more(parts: Callable[[], Iterator[np.ndarray]], offset: float) -> Iterator[np.ndarray]:
+    for part in parts():
+        yield part.astype(np.float32) + np.float32(offset)
 
 
 def _whole(load: Callable[[], np.ndarray], turned: bool) -> Iterator[np.ndarray]:
