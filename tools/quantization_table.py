@@ -59,8 +59,9 @@ def _rounded_cache(source: Path | str, _: Path) -> tuple[LoadedModel, float]:
     """Return the model with keys and values of 8 bits, and the bits of one of them."""
     model = load_model(source)
     lm = model.causal_lm()
-    made = lm.new_buffers
-    setattr(lm, "new_buffers", lambda pages: made(pages, dtypes.si8))  # noqa: B010 - of one model
+    module = vars(lm).get("_model", lm)  # whole texts are read with the pools that this makes
+    made = module.new_buffers
+    module.new_buffers = lambda pages: made(pages, dtypes.si8)
     return model, 8 * (1 + 4 / lm.cache_specs()[0].head_dim)
 
 
