@@ -80,7 +80,7 @@ def test_the_openapi_page_describes_every_route(address, model):
     schema = {"$ref": "#/components/schemas/ChatBody", "components": page["components"]}
     asked = {"messages": [{"role": "user", "content": "hi"}], "tool_choice": "auto", "tools": []}
     jsonschema.validate(asked, schema)
-    for wrong in ({**asked, "n": 0}, {**asked, "unknown": 1}, {"messages": []}):
+    for wrong in ({**asked, "n": 0}, {**asked, "unknown": 1}, {"messages": []}, {"messages": [{}]}):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(wrong, schema)
         assert post(address, "/v1/chat/completions", wrong).status_code == 400
@@ -110,7 +110,8 @@ def test_bodies_that_are_refused(address, content, headers, status, message):
 
 def test_paths_and_methods_that_there_are_not(address):
     assert httpx.get(f"{address}/v1/nothing").json()["error"]["code"] == "not_found"
-    assert httpx.get(f"{address}/v1/completions").status_code == 405
+    refused = httpx.get(f"{address}/v1/completions")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
 
 
 def test_keys_hosts_and_origins(model):

@@ -167,4 +167,6 @@ async def _refused(request: Request, error: Exception) -> Response:
     """Answer for paths and methods that there are not."""
     assert isinstance(error, HTTPException)
     told = f"{request.method} {request.url.path[:200]}: {error.detail}"
-    return RequestError(told, status=error.status_code, code="not_found").response()
+    response = RequestError(told, status=error.status_code, code="not_found").response()
+    response.headers.update(error.headers or {})  # which methods there are
+    return response

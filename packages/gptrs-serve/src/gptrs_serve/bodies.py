@@ -121,10 +121,16 @@ class NamedTool(Struct, tag="function", forbid_unknown_fields=True):
     function: ToolReference
 
 
+Message = Annotated[
+    dict[str, Any],
+    Meta(extra_json_schema={"properties": {"role": {"type": "string"}}, "required": ["role"]}),
+]
+
+
 class ChatBody(Generating, kw_only=True):
     """`/v1/chat/completions`. Messages are read by the template of the model."""
 
-    messages: Annotated[list[dict[str, Any]], Meta(min_length=1)]
+    messages: Annotated[list[Message], Meta(min_length=1)]
     max_tokens: Count | None = None
     max_completion_tokens: Count | None = None
     logprobs: bool | None = None
