@@ -211,3 +211,11 @@ def test_a_wrong_variable_is_blamed_and_not_the_option(gptrs, monkeypatch):
     assert result.code == 2
     assert "the variable `GPTRS_TEMPERATURE=hot`" in result.err
     assert "--temperature" not in result.err
+
+
+@pytest.mark.parametrize("command", ["classify", "embed", "tag", "fill"])
+def test_a_text_as_an_argument_is_told_where_it_stands(gptrs, command):
+    refused = gptrs(command, "good", "--model", "demo")
+    assert refused.code == 2
+    assert "(good); a text stands after `--text`, see `gptrs " in refused.err
+    assert "`--text`" not in gptrs("list", "models", "extra").err

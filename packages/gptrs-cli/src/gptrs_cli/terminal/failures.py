@@ -103,7 +103,15 @@ def _usage_failure(error: typer.BadParameter) -> Failure:
         message = message.replace(f"'{parameter.opts[0]}'", _assignment(parameter.envvar))
     command = error.ctx.command_path if error.ctx else "gptrs"
     clause = message[:1].lower() + message[1:]
-    return Failure(USAGE, "usage", clause, f"see `{command} --help`")
+    hint = f"see `{command} --help`"
+    if "extra argument" in clause and _takes_texts(error.ctx):
+        hint = f"a text stands after `--text`, {hint}"
+    return Failure(USAGE, "usage", clause, hint)
+
+
+def _takes_texts(context: Any) -> bool:
+    """Return whether a command has its texts in an option, and not as its arguments."""
+    return context is not None and any("--text" in each.opts for each in context.command.params)
 
 
 def _of_environment(context: Any, parameter: Any) -> bool:
