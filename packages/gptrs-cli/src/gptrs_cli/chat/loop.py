@@ -13,6 +13,7 @@ from gptrs.runtime.load import LoadedModel
 from gptrs_cli.chat.commands import COMMANDS, ChatCommands, is_command
 from gptrs_cli.chat.reading import Reader
 from gptrs_cli.generate.generation_options import generation_options
+from gptrs_cli.generate.options import template_variables
 from gptrs_cli.generate.page import Page, figures, write_stream
 from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.loading import loaded_model
@@ -38,6 +39,7 @@ def converse(request: GenerateRequest, start: ChatStart, settings: Settings) -> 
     """
     with Waiting(f"loading {model_shown(request.model)}"):
         model = loaded_model(request.model, settings, request.adapter)
+        model.template_variables.update(template_variables(request.prompt.template_var))
         options = generation_options(request, model, settings)
         session = ChatSession(model, options, request.prompt.system)
     commands = ChatCommands(session, model, stats=start.stats)

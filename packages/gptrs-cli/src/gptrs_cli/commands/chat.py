@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +20,7 @@ from gptrs_cli.generate.options import (
     OutputOptions,
     PromptOptions,
     SamplingOptions,
+    TemplateVariables,
 )
 from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.options.declare import option
@@ -38,6 +40,7 @@ class ConversationOptions:
         Path | None,
         option("--load", "Go on with the conversation that /save wrote.", metavar="FILE"),
     ] = None
+    template_var: TemplateVariables = field(default_factory=list[str])
     stats: Annotated[
         bool, option("--stats", "Show counts and speed after each answer, as /stats on does.")
     ] = False
@@ -77,7 +80,8 @@ def chat(
             "a conversation has no JSON form", hint="use `gptrs generate --chat --json`"
         )
     path = _one_model(named, model)
-    prompt = PromptOptions(chat=True, system=conversation.system)
+    variables = conversation.template_var
+    prompt = PromptOptions(chat=True, system=conversation.system, template_var=variables)
     output = OutputOptions()
     request = GenerateRequest(
         path, prompt, BatchOptions(), limits, sampling, output, memory, form, guessing, adapter

@@ -11,6 +11,7 @@ from gptrs.runtime.generation.batch import DEFAULT_BATCH_SIZE, Batches
 from gptrs.runtime.generation.options import Generation, GenerationOptions
 from gptrs.runtime.load import LoadedModel
 from gptrs_cli.generate.generation_options import generation_options
+from gptrs_cli.generate.options import template_variables
 from gptrs_cli.generate.page import result_fields
 from gptrs_cli.generate.prompt_lines import PromptLine, prompt_parts
 from gptrs_cli.generate.prompt_tasks import BadLines, runnable_tasks
@@ -36,6 +37,7 @@ def run_prompts(request: GenerateRequest, path: Path, settings: Settings) -> int
     first = next(parts)
     with Waiting(f"loading {model_shown(request.model)}"):
         model = loaded_model(request.model, settings, request.adapter)
+        model.template_variables.update(template_variables(request.prompt.template_var))
     with ResultLines(request.batch.out, model.name) as results:
         run = _Run(request, model, generation_options(request, model, settings), results, bad)
         interrupted = False

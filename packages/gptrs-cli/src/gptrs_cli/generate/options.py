@@ -2,17 +2,55 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Annotated, ClassVar
 
 import typer
 
+from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import shown_value
 from gptrs_cli.help_pages import FURTHER
 from gptrs_cli.options.declare import option
 
 _PENALTIES = f"{FURTHER}Penalties"
+
+
+TemplateVariables = Annotated[
+    list[str],
+    option("--template-var", "Tell the chat template this.", metavar="NAME=VALUE"),
+]
+
+
+def template_variables(given: Sequence[str]) -> dict[str, object]:
+    """Return the variables in texts NAME=VALUE: a VALUE of JSON is that, any other one is text.
+
+    UsageError for what is no NAME=VALUE, or names one twice.
+    """
+    found: dict[str, object] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.isidentifier() or name in found:
+            raise UsageError(
+                f"`--template-var` takes NAME=VALUE, each name once, got {shown_value(text)}",
+                hint="write --template-var enable_thinking=false",
+            )
+        found[name] = _value(value)
+    return found
+
+
+def _value(text: str) -> object:
+    try:
+        return json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _no_number(word: str) -> None:
+    raise ValueError(word)
 
 
 @dataclass(frozen=True)
@@ -37,7 +75,7 @@ class PromptOptions:
         str | None,
         option(
             "--prompt-file",
-            "Continue a UTF-8 file as it is; `-`: standard input.",
+            "Continue a UTF-8 file; `-`: standard input.",
             metavar="FILE",
         ),
     ] = None
@@ -45,12 +83,13 @@ class PromptOptions:
         bool,
         option(
             "--chat",
-            "Send the prompt as a message, by the chat template.",
+            "Send the prompt as a message of a chat.",
         ),
     ] = False
     system: Annotated[
         str | None, option("--system", "With --chat: the system message.", metavar="TEXT")
     ] = None
+    template_var: TemplateVariables = field(default_factory=list[str])
 
     @property
     def given(self) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from gptrs.errors import GptrsError, ModelError, UsageError
 from gptrs.runtime.chat.messages import Message
-from gptrs.runtime.chat.template import ChatTemplateError, chat_template_of
+from gptrs.runtime.chat.template import ChatTemplateError
 from gptrs.runtime.generation.batch import Task
 from gptrs.runtime.generation.chat_session import conversation
 from gptrs.runtime.generation.options import GenerationOptions
@@ -104,7 +104,7 @@ def _rendered(
     """Return the tokens of conversations by their numbers, without those that are refused."""
     if not said:
         return {}
-    template = chat_template_of(model.files, model.name)
+    template = model.chat_template()
     while said:
         try:
             texts = template.render_all(list(said.values()))

@@ -19,6 +19,7 @@ from gptrs_cli.generate.options import (
     OutputOptions,
     PromptOptions,
     SamplingOptions,
+    template_variables,
 )
 
 _NOT_GREEDY = ("temperature", "top_k", "top_p", "min_p")
@@ -43,10 +44,7 @@ class GenerateRequest:
         """Raise UsageError for options that exclude each other, before anything is loaded."""
         if self.sampling.greedy:
             _refuse_with_greedy(context)
-        if self.prompt.system is not None and not self.prompt.chat:
-            _refuse("`--system` belongs to a conversation", "add --chat")
-        if self.prompt.chat and self.prompt.prompt_ids is not None:
-            _refuse("`--chat` makes a message of a text, not of tokens", "use --prompt")
+        self._check_conversation()
         if len(self.form.given) > 1:
             one, other, *_ = self.form.given
             _refuse(f"`{one}` and `{other}` exclude each other", "a text has one form")
@@ -75,6 +73,15 @@ class GenerateRequest:
             "--prompt-cache": self.context.prompt_cache,
         }
         _refuse_given(one_prompt, "and `--prompts` exclude each other")
+
+    def _check_conversation(self) -> None:
+        prompt = self.prompt
+        if template_variables(prompt.template_var) and not (prompt.chat or self.batch.prompts):
+            _refuse("`--template-var` belongs to a conversation", "add --chat")
+        if prompt.system is not None and not prompt.chat:
+            _refuse("`--system` belongs to a conversation", "add --chat")
+        if prompt.chat and prompt.prompt_ids is not None:
+            _refuse("`--chat` makes a message of a text, not of tokens", "use --prompt")
 
 
 def _refuse_with_greedy(context: typer.Context) -> None:

@@ -13,6 +13,7 @@ from gptrs.runtime.load import LoadedModel
 from gptrs.runtime.observe.profile import Profile
 from gptrs_cli.generate.batch import run_prompts
 from gptrs_cli.generate.generation_options import generation_options
+from gptrs_cli.generate.options import template_variables
 from gptrs_cli.generate.page import Page, figures, result_fields, shown_text, write_stream
 from gptrs_cli.generate.prompt import DEMO_PROMPT, Prompt, read_prompt
 from gptrs_cli.generate.request import GenerateRequest
@@ -44,6 +45,7 @@ def _run(request: GenerateRequest, settings: Settings, profile: Profile | None) 
     )
     with Waiting(f"loading {model_shown(request.model)}") as waiting:
         model = loaded_model(request.model, settings, request.adapter)
+        model.template_variables.update(template_variables(request.prompt.template_var))
         options = generation_options(request, model, settings)
         work = _Work(request, model, prompt, waiting, options)
         waiting.now("reading the prompt")

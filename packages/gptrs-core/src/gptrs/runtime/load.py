@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final, cast
@@ -48,7 +49,7 @@ from gptrs.quoting import listed, quoted, shown_value
 from gptrs.runtime.bundled_models import model_path
 from gptrs.runtime.causal_embedder import CausalEmbedder, CausalStates
 from gptrs.runtime.chat.messages import Message
-from gptrs.runtime.chat.template import chat_template_of
+from gptrs.runtime.chat.template import ChatTemplate, chat_template_of
 from gptrs.runtime.functional_overrides import OverriddenModel, model_choices
 from gptrs.runtime.guarded_model import guarded, model_factory
 from gptrs.runtime.images.processor import ImageProcessor
@@ -73,7 +74,8 @@ class LoadedModel:
 
     `kind` is the `model_type` of its config, `config` the whole of config.json, `capabilities` what
     it can do (`causal_lm`: generate text), `files` its source, `load_seconds` the time that loading
-    took. Weights are read from the memory-mapped checkpoint when a run first needs them. The model
+    took. `template_variables` are JSON values for its chat template, such as `enable_thinking`.
+    Weights are read from the memory-mapped checkpoint when a run first needs them. The model
     runs with the overrides of functionals in `overrides`. `streamer` keeps the weights within
     their budget, if they have one. `weight_type` is what they were quantized to at load, if so.
     `adapter` changes the weights.
@@ -112,6 +114,7 @@ class LoadedModel:
         self.adapter = adapter
         self._params = params
         self._tokenizer: TextTokenizer | None = None
+        self.template_variables: dict[str, object] = {}
 
     def __repr__(self) -> str:
         can = ", ".join(sorted(self.capabilities)) or "no capabilities"
@@ -346,9 +349,14 @@ class LoadedModel:
             return self.tokenizer.encode(prompt)
         if prompt and isinstance(prompt[0], Mapping):
             messages = cast("list[Message]", prompt)
-            text = chat_template_of(self.files, self.name).render(messages)
+            text = self.chat_template().render(messages)
             return self.tokenizer.encode(text, special=False)
         return cast("list[int]", prompt)
+
+    def chat_template(self) -> ChatTemplate:
+        """Return the chat template with `template_variables`; ModelError if there is none."""
+        found = chat_template_of(self.files, self.name)
+        return replace(found, variables=dict(self.template_variables))
 
     def _token_setting(self, name: str) -> list[int]:
         for settings in (self.generation_config, self.config):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import field
 from typing import Final, Protocol, cast
 
 from gptrs.errors import MissingLibraryError, ModelError, UsageError
@@ -55,10 +56,11 @@ class ChatTemplateError(ModelError):
 
 @dataclass(frozen=True)
 class ChatTemplate:
-    """A Jinja template, and the special tokens that it may name."""
+    """A Jinja template, the special tokens that it may name, and variables for all its texts."""
 
     source: str
     special_tokens: Mapping[str, str]
+    variables: Mapping[str, object] = field(default_factory=dict[str, object])
 
     def render(
         self,
@@ -90,7 +92,11 @@ class ChatTemplate:
         seconds = _CPU_SECONDS + int(_SECONDS_PER_CONVERSATION * len(checked))
         request: dict[str, object] = {
             "template": self.source,
-            "variables": {**self.special_tokens, **usual, **_checked(variables)},
+            "variables": {
+                **self.special_tokens,
+                **usual,
+                **_checked({**self.variables, **(variables or {})}),
+            },
             "conversations": [[as_templates_read(m) for m in messages] for messages in checked],
             "characters": _MAX_CHARACTERS,
             "cpu_seconds": seconds,
@@ -99,9 +105,8 @@ class ChatTemplate:
         return _answer(request, seconds * _WALL_FACTOR)
 
 
-def _checked(variables: Mapping[str, object] | None) -> Mapping[str, object]:
+def _checked(given: Mapping[str, object]) -> Mapping[str, object]:
     """Return variables for a template, which stands in another process; UsageError for no JSON."""
-    given: Mapping[str, object] = variables or {}
     try:
         json.dumps(given, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Unpack
 
 from gptrs.runtime.chat.messages import Message
-from gptrs.runtime.chat.template import chat_template_of
 from gptrs.runtime.generation.keyword_options import OptionFields, generation_options
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.stream import TextStream
@@ -30,7 +29,7 @@ class ChatSession:
         self._model = model
         self._options = generation_options(model, options, fields)
         self._tokenizer = model.tokenizer
-        self._template = chat_template_of(model.files, model.name)
+        self._template = model.chat_template()
 
     def ask(self, text: str) -> TextStream:
         """Return the answer to `text`; `remember` makes it part of the conversation.
@@ -58,4 +57,4 @@ def conversation(system: str | None, *texts: str) -> list[Message]:
 
 def chat_prompt(model: LoadedModel, messages: list[Message]) -> str:
     """Render a conversation with the chat template of `model`; errors as those of `render`."""
-    return chat_template_of(model.files, model.name).render(messages)
+    return model.chat_template().render(messages)
