@@ -483,6 +483,24 @@ BLENDERBOT = ModelPlugin(
     factory="gptrs_models.bart:load",
     api="0.1",
 )
+REGNET = ModelPlugin(
+    name="regnet",
+    summary="RegNet image classifiers",
+    factory="gptrs_models.regnet:load",
+    api="0.1",
+)
+MOBILENET_V1 = ModelPlugin(
+    name="mobilenet_v1",
+    summary="MobileNetV1 image classifiers",
+    factory="gptrs_models.mobilenet_v1:load",
+    api="0.1",
+)
+EFFICIENTNET = ModelPlugin(
+    name="efficientnet",
+    summary="EfficientNet image classifiers",
+    factory="gptrs_models.efficientnet:load",
+    api="0.1",
+)
 WHISPER = ModelPlugin(
     name="whisper",
     summary="Whisper, speech to text",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal, cast
+from typing import cast
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from gptrs.capture.jitting.jit import jit
 from gptrs.capture.tensor import Tensor, tensor
 from gptrs.checkpoint.params import Params
 from gptrs.errors import CheckpointError, ModelError
+from gptrs.functionals.windows import Padding
 from gptrs.nn.batch_norm import BatchNorm2d
 from gptrs.nn.convolution import Conv2d
 from gptrs.nn.linear import Linear
@@ -88,7 +89,7 @@ class ConvNorm(Module):
         activation: Activation | None = None,
         *,
         stride: int = 1,
-        padding: int | Literal["same"] | None = None,
+        padding: Padding | None = None,
         dilation: int = 1,
         groups: int = 1,
         epsilon: float = 1e-5,

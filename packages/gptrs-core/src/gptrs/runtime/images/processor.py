@@ -48,6 +48,7 @@ class ImageProcessor:
 
     `resize` is done with Pillow's filter number `resample`. Where `crop_fraction` is given, a
     shortest edge is resized to `edge / crop_fraction` and cut to a square of that edge.
+    `offset` is added to scaled values, and with `twice` they are divided by `std` once more.
     Equal to transformers' Pillow processors bit by bit.
     """
 
@@ -58,6 +59,8 @@ class ImageProcessor:
     factor: float | None
     mean: tuple[float, ...] | None
     std: tuple[float, ...] | None
+    offset: float = 0.0
+    twice: bool = False
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
         """ui8 [H, W, 3] -> f32 [3, h, w], what the model takes.
@@ -109,8 +112,12 @@ class ImageProcessor:
         """Return the value of each of 256 levels, f32 [256, 3], rounded in transformers' order."""
         levels = np.arange(256, dtype=np.float64)[:, np.newaxis]
         values = (levels * (1 if self.factor is None else self.factor)).astype(np.float32)
+        if self.offset:
+            values += np.float32(self.offset)
         if self.mean is not None and self.std is not None:
             values = (values - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
+        if self.twice and self.std is not None:
+            values = values / np.array(self.std, np.float32)
         return np.broadcast_to(values, (256, 3))
 
 

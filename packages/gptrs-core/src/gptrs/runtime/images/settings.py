@@ -26,7 +26,8 @@ _logger = logging.getLogger("gptrs")
 class _Recipe:
     """The defaults of a processor of transformers, where its file is silent.
 
-    A `size` that is one number is that of a `square`, else of the shortest edge.
+    A `size` that is one number is that of a `square`, else of the shortest edge. With `twice` files
+    may ask for a second division by the deviation (`include_top`), and for `rescale_offset`.
     """
 
     resample: int
@@ -36,6 +37,7 @@ class _Recipe:
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     square: bool = False
+    twice: bool = False
 
 
 _SQUARE_224 = {"height": 224, "width": 224}
@@ -45,12 +47,15 @@ _MOBILENET_V2 = _Recipe(_BILINEAR, {"shortest_edge": 256}, _SQUARE_224)
 _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 _CLIP = _Recipe(_BICUBIC, {"shortest_edge": 224}, _SQUARE_224, None, _CLIP_MEAN, _CLIP_STD)
+_EFFICIENTNET = _Recipe(_BICUBIC, {"height": 346, "width": 346}, square=True, twice=True)
 _RECIPES = {
     "BitImageProcessor": _CLIP,
     "CLIPImageProcessor": _CLIP,
     "ConvNextImageProcessor": _CONVNEXT,
     "DeiTImageProcessor": _Recipe(_BICUBIC, _SQUARE_256, _SQUARE_224, square=True),
     "MobileNetV2ImageProcessor": _MOBILENET_V2,
+    "EfficientNetImageProcessor": _EFFICIENTNET,
+    "MobileNetV1ImageProcessor": _MOBILENET_V2,
     "SiglipImageProcessor": _Recipe(_BICUBIC, _SQUARE_224),
     "ViTImageProcessor": _Recipe(_BILINEAR, _SQUARE_224, square=True),
 }
@@ -122,6 +127,10 @@ def _processor(settings: Mapping[str, object], recipe: _Recipe) -> ImageProcesso
     size = fields.size("size", recipe.size, square) if resizes else None
     if fraction is not None and size is not None and size.shortest_edge is None:
         raise fields.error("size", "needs a `shortest_edge` for this processor")
+    moved = recipe.twice and fields.boolean("rescale_offset", False)
+    twice = recipe.twice and fields.boolean("include_top", True)
+    if twice and not normalizes:
+        raise fields.error("include_top", "needs `do_normalize`")
     return ImageProcessor(
         resize=size,
         resample=fields.filter(recipe.resample),
@@ -132,4 +141,6 @@ def _processor(settings: Mapping[str, object], recipe: _Recipe) -> ImageProcesso
         else None,
         mean=fields.channels("image_mean", recipe.mean) if normalizes else None,
         std=fields.channels("image_std", recipe.std, positive=True) if normalizes else None,
+        offset=-1.0 if moved else 0.0,
+        twice=twice,
     )
