@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +56,23 @@ def logits(folder: Path, budget: str = "off") -> bytes:
     return result
 
 
+def note_reads(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """Return the tensors that are read from now on, or looked at, and their bytes."""
+    seen: dict[str, int] = {}
+
+    def noted(original: Callable[[MappedTensors, str], np.ndarray]) -> Callable[..., np.ndarray]:
+        def noting(self: MappedTensors, name: str) -> np.ndarray:
+            array = original(self, name)
+            seen[name] = array.nbytes
+            return array
+
+        return noting
+
+    for method in ("read", "view"):
+        monkeypatch.setattr(MappedTensors, method, noted(getattr(MappedTensors, method)))
+    return seen
+
+
 def forbid_packing(monkeypatch: pytest.MonkeyPatch) -> None:
     def packed(self: Layout, array: np.ndarray, threads: int) -> np.ndarray:
         raise AssertionError(f"{self} is packed")
@@ -94,17 +111,9 @@ def test_derived_and_converted_weights_are_not_made_again(store, tmp_path, monke
     first = load(folder).forward(images)
     store.writer.finish()
     assert store.written.count > 0
-    read: list[int] = []
-    original = MappedTensors.read
-
-    def counting(self: MappedTensors, name: str) -> np.ndarray:
-        array = original(self, name)
-        read.append(array.nbytes)
-        return array
-
-    monkeypatch.setattr(MappedTensors, "read", counting)
+    read = note_reads(monkeypatch)
     assert load(folder).forward(images).tobytes() == first.tobytes()
-    assert max(read) < 1 << 18, "larger ones come from the store, in the form that is read"
+    assert max(read.values()) < 1 << 18, "larger ones come from the store, in the form that is read"
 
 
 def test_streamed_weights_are_mapped_and_leave_with_the_budget(store, folder, monkeypatch):
@@ -127,18 +136,11 @@ def test_streamed_weights_are_written_at_once(store, folder, monkeypatch):
 
 def test_weights_are_prefetched_from_the_store(store, folder, monkeypatch):
     logits(folder)
-    read: list[str] = []
-    original = MappedTensors.read
-
-    def noting(self: MappedTensors, name: str) -> np.ndarray:
-        read.append(name)
-        return original(self, name)
-
-    monkeypatch.setattr(MappedTensors, "read", noting)
+    read = note_reads(monkeypatch)
     parameters = Params(FileSource.of_file(folder / "model.safetensors"), backend=create(1))
     matrix, bias = (f"transformer.h.0.attn.c_attn.{name}" for name in ("weight", "bias"))
     for name in (matrix, bias):
         weight = parameters.tensor(name).source
         assert isinstance(weight, Parameter)
         weight.prefetch()
-    assert read == [bias], "the matrix is read in its packed form"
+    assert list(read) == [bias], "the matrix is read in its packed form"
