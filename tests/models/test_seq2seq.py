@@ -20,7 +20,16 @@ COMPILED = {"t5 of a gate", "bart", "m2m_100"}
 """Cases for backends that compile: kernels of the others are among them."""
 
 
-@pytest.fixture(scope="module", params=CASES)
+ALIKE = {"t5", "mt5", "plbart", "blenderbot", "marian of two vocabularies"}
+"""Cases that differ from others in little."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(name, marks=[pytest.mark.slow] if name in ALIKE else []) for name in CASES
+    ],
+)
 def directory(request, tmp_path_factory, backend_name):
     """A directory for each case."""
     if backend_name != "ref" and request.param not in COMPILED:

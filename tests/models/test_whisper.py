@@ -56,7 +56,9 @@ GENERATION = {
 """One second is a window: 50 steps of times, tokens 38 to 88."""
 
 
-@pytest.fixture(scope="module", params=[0, 1, 2])
+@pytest.fixture(
+    scope="module", params=[0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))]
+)
 def folder(request, tmp_path_factory) -> Path:
     """A model with random weights."""
     path = tmp_path_factory.mktemp("whisper") / "m"
