@@ -9,6 +9,7 @@ import pytest
 
 import gptrs
 from gptrs.errors import ContextLengthError, ModelError, UsageError
+from gptrs.runtime.generation.batch import Batches, Task
 from models.llama_support import assert_close
 from models.seq2seq_models import CASES, save_seq2seq, torch_logits, torch_text
 
@@ -89,18 +90,20 @@ def test_forced_tokens_are_those_of_transformers(bart):
 
 
 def test_texts_that_end_leave_the_others_alone(bart):
-    alone = with_settings(bart)
-    sources = [tokens(length, seed=length).tolist() for length in (3, 9, 6, 20)]
-    texts = [gptrs.generate(alone, s, max_tokens=30, sampling=GREEDY).token_ids for s in sources]
-    ends = sorted({text[4 * number + 3] for number, text in enumerate(texts)})
-    model = with_settings(bart, eos_token_id=[int(end) for end in ends])
-    expected = [gptrs.generate(model, s, max_tokens=30, sampling=GREEDY) for s in sources]
-    assert len({len(each.token_ids) for each in expected}) > 1
-    for size in (2, 4):
-        found = gptrs.generate_batch(
-            model, sources, max_tokens=30, sampling=GREEDY, batch_size=size
-        )
-        assert [each.token_ids for each in found] == [each.token_ids for each in expected]
+    model = with_settings(bart, eos_token_id=None)
+    counts = (9, 3, 20, 1, 14)
+    sources = [tokens(count + 2, seed=count).tolist() for count in counts]
+    options = gptrs.GenerationOptions(
+        sampling=gptrs.Sampling(temperature=8.0, seed=3), ignore_eos=True
+    )
+    expected = [
+        gptrs.generate(model, source, options, max_tokens=count).token_ids
+        for source, count in zip(sources, counts, strict=True)
+    ]
+    tasks = [Task(s, "a task", count) for s, count in zip(sources, counts, strict=True)]
+    for size in (2, 5):
+        found = dict(Batches(model, tasks, options, size))
+        assert [found[number].token_ids for number in range(5)] == expected
 
 
 def test_several_texts_about_one_source(bart):
