@@ -133,10 +133,13 @@ from gptrs.plugins.descriptions import BackendPlugin as BackendPlugin
 from gptrs.plugins.descriptions import CommandPlugin as CommandPlugin
 from gptrs.plugins.descriptions import DemoModelPlugin as DemoModelPlugin
 from gptrs.plugins.descriptions import FunctionalPlugin as FunctionalPlugin
+from gptrs.plugins.descriptions import ImporterPlugin as ImporterPlugin
 from gptrs.plugins.descriptions import ModelPlugin as ModelPlugin
 from gptrs.plugins.descriptions import TraceSinkPlugin as TraceSinkPlugin
 from gptrs.plugins.descriptions import is_compatible as is_compatible
 from gptrs.plugins.hookspecs import hookimpl as hookimpl
+from gptrs.plugins.importers import ImportedModel as ImportedModel
+from gptrs.plugins.importers import ModelInput as ModelInput
 from gptrs.runtime.conformance import op_support as op_support
 from gptrs.runtime.conformance import run_conformance as run_conformance
 from gptrs.runtime.programs.run import run_program as run_program

@@ -1,40 +1,25 @@
-"""ONNX models on any backend of gptrs: `gptrs_onnx.load("model.onnx")(x)["logits"]`."""
+"""ONNX models on any backend of gptrs: `gptrs_onnx.load("model.onnx")(x)["logits"]`.
+
+Its names are imported on first use, so that listing the plugin imports no ONNX.
+"""
 
 from __future__ import annotations
 
-import os
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-import onnx
+if TYPE_CHECKING:
+    from gptrs_onnx.loading import from_proto, load, supported_operators
+    from gptrs_onnx.model import OnnxModel
 
-from gptrs.api import Backend
-from gptrs_onnx.model import OnnxModel, Slot
-from gptrs_onnx.reading import model_of, read_model
-from gptrs_onnx.registry import CONVERTERS
-
-__all__ = ["OnnxModel", "Slot", "from_proto", "load", "supported_operators"]
+__all__ = ["OnnxModel", "from_proto", "load", "supported_operators"]
 
 
-def load(path: str | os.PathLike[str], backend: str | Backend | None = None) -> OnnxModel:
-    """Return the model in an .onnx file, ready to be called.
-
-    `backend` is a name, a backend, or None for the default. External data must lie in the folder
-    of the file. ModelError for a file that is no sound model, UnsupportedError for an operator set
-    or a type of input that is not read.
-    """
-    return OnnxModel(read_model(path), backend, os.fspath(path))
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module `gptrs_onnx` has no attribute {name!r}")
+    return getattr(import_module("gptrs_onnx.loading"), name)
 
 
-def from_proto(model: onnx.ModelProto, backend: str | Backend | None = None) -> OnnxModel:
-    """Return a model that is in memory; errors as `load`, and external data is refused."""
-    return OnnxModel(model_of(model, None), backend, model.graph.name or "the model")
-
-
-def supported_operators() -> dict[str, list[str]]:
-    """Return the operators that are converted by themselves, in order, by domain.
-
-    Those that the standard defines by others (`MeanVarianceNormalization`) are converted, too.
-    """
-    found: dict[str, list[str]] = {}
-    for domain, name in sorted(CONVERTERS):
-        found.setdefault(domain or "ai.onnx", []).append(name)
-    return found
+def __dir__() -> list[str]:
+    return list(__all__)

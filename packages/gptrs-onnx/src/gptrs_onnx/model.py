@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Final, Protocol, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -14,7 +13,7 @@ import onnx_ir as ir
 from gptrs import get_backend
 from gptrs.api import (
     Backend,
-    DType,
+    ModelInput,
     Params,
     Program,
     Tensor,
@@ -31,7 +30,6 @@ from gptrs_onnx.values import SMALL, Known, as_tensor
 from gptrs_onnx.weights import InitializerSource
 
 assert ops  # its modules register the converters
-Dim: TypeAlias = "int | str"
 MAX_KEPT: Final = 64
 """Programs that are kept for values which decide sizes, see `OnnxModel`."""
 
@@ -48,20 +46,6 @@ class Step(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class Slot:
-    """An input or output: its element type, and its sizes, numbers or names, None if not stated."""
-
-    name: str
-    dtype: DType
-    shape: tuple[Dim, ...] | None
-    optional: bool = False
-
-    def __str__(self) -> str:
-        sizes = "[..]" if self.shape is None else f"[{', '.join(map(str, self.shape))}]"
-        return f"{shown(self.name)}: {self.dtype}{sizes}{'?' if self.optional else ''}"
-
-
 class OnnxModel:
     """A model out of an ONNX file, called with NumPy arrays by name.
 
@@ -75,7 +59,7 @@ class OnnxModel:
         self._model = model
         graph = model.graph
         inner = set(graph.initializers)
-        self.inputs: dict[str, Slot] = {}
+        self.inputs: dict[str, ModelInput] = {}
         for each in graph.inputs:
             if each.name not in inner:
                 slot = slot_of(each)
@@ -227,7 +211,7 @@ class OnnxModel:
         return array
 
 
-def slot_of(value: ir.Value) -> Slot:
+def slot_of(value: ir.Value) -> ModelInput:
     """Return what a graph says about an input; UnsupportedError for types that PTIR lacks."""
     name = str(value.name)
     held = value.type
@@ -239,15 +223,15 @@ def slot_of(value: ir.Value) -> Slot:
         raise UnsupportedError(f"the input `{shown(name)}` is of type {kind}, tensors are taken")
     dtype = dtype_of(held.dtype, f"the input `{shown(name)}`")
     if value.shape is None or optional:
-        return Slot(name, dtype, None, optional)
+        return ModelInput(name, dtype, None, optional)
     dims = [
         size if isinstance(size, int) else str(size.value or f"{name}_{place}")
         for place, size in enumerate(value.shape)
     ]
-    return Slot(name, dtype, tuple(dims))
+    return ModelInput(name, dtype, tuple(dims))
 
 
-def _axes(slot: Slot, rank: int) -> tuple[str | None, ...]:
+def _axes(slot: ModelInput, rank: int) -> tuple[str | None, ...]:
     """Return the names of free sizes as `jit` takes them: letters and digits."""
     if slot.shape is None:
         return (None,) * rank
@@ -258,7 +242,7 @@ def _identifier(name: str) -> str:
     return name if name.isidentifier() else "size_" + name.encode().hex()
 
 
-def _checked(slot: Slot, value: object) -> np.ndarray:
+def _checked(slot: ModelInput, value: object) -> np.ndarray:
     array = np.asarray(value)
     wanted = slot.dtype.numpy
     if array.dtype != wanted and array.dtype.kind in "ifb" and not isinstance(value, np.ndarray):
@@ -270,7 +254,7 @@ def _checked(slot: Slot, value: object) -> np.ndarray:
     return array
 
 
-def _fits(shape: tuple[int, ...], stated: tuple[Dim, ...]) -> bool:
+def _fits(shape: tuple[int, ...], stated: tuple[int | str, ...]) -> bool:
     return len(shape) == len(stated) and all(
         isinstance(want, str) or want == have for have, want in zip(shape, stated, strict=True)
     )

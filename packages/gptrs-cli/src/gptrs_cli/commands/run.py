@@ -11,8 +11,9 @@ from typing import Annotated
 import numpy as np
 import typer
 
-from gptrs.api import Program, run_program
+from gptrs.api import Program, run_program, tensor
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
+from gptrs.plugins.importers import import_model, importer_of
 from gptrs.plugins.manager import get_backend
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.programs.file import read_program
@@ -20,6 +21,7 @@ from gptrs.runtime.programs.inputs import InputFiles, random_inputs, require_com
 from gptrs.runtime.programs.report import result_types
 from gptrs.runtime.programs.sizes import parse_sizes, with_sizes
 from gptrs.runtime.programs.value_text import MAX_JSON_ELEMENTS, json_values, shown_values
+from gptrs_cli.imported_run import inputs_of, named_sizes
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -55,7 +57,8 @@ class ProgramInputs:
         list[str],
         option(
             "--symbol",
-            "The size of the dim `?N`, which inputs from files give as well; can be repeated.",
+            "The size of the dim `?N`, or of that name, which inputs from files give as well;"
+            " can be repeated.",
             metavar="N=SIZE",
         ),
     ] = field(default_factory=list[str])
@@ -65,7 +68,11 @@ class ProgramInputs:
 def run(
     *,
     program: Annotated[
-        Path, typer.Argument(help="A program, as text (.ptir) or as JSON.", show_default=False)
+        Path,
+        typer.Argument(
+            help="A program, as text (.ptir) or as JSON, or a model that an importer reads.",
+            show_default=False,
+        ),
     ],
     inputs: ProgramInputs,
     out: Annotated[
@@ -78,37 +85,80 @@ def run(
     ] = None,
     settings: Settings,
 ) -> None:
-    """Run a program and print its results, large ones abbreviated.
+    """Run a program, or a model of another format, and print its results, large ones abbreviated.
 
     Parameters without a name are called arg0, arg1 and so on, by their position.
     """
-    sizes = parse_sizes(inputs.symbols)
-    if settings.overrides:
+    importer = importer_of(program)
+    sizes = {} if importer else parse_sizes(inputs.symbols)
+    if settings.overrides and importer is None:
         note("a program is made of ops: what overrides functionals changes nothing in it")
     with observed(settings) as profile:
         if out is not None:
             require_writable(out)
         with Waiting(f"reading `{program}`") as waiting:
-            loaded, arrays = _read(program, inputs, sizes, waiting)
-            backend = get_backend(settings.backend, settings.threads)
-            waiting.now(f"running on {backend.name}")
-            started = time.perf_counter()
-            with compilation_shown(backend, waiting):
-                found = run_program(loaded, arrays, backend)
-            seconds = time.perf_counter() - started
-            results = {f"result{position}": array for position, array in enumerate(found)}
+            if importer is None:
+                done = _run_program(program, inputs, sizes, settings, waiting)
+            else:
+                done = _run_model(program, importer, inputs, settings, waiting)
             if out is not None:
                 waiting.now(f"writing `{out}`")
-                write_archive(out, results)
-        types = result_types(loaded)
+                write_archive(out, done.results)
         if settings.json:
-            fields = _as_json(types, results, backend.name, seconds)
-            print_result("run", fields | profile_fields(profile))
+            print_result("run", _as_json(done) | profile_fields(profile))
             return
-        _print(types, results)
-        noun = "result" if len(results) == 1 else "results"
+        _print(done)
+        noun = "result" if len(done.results) == 1 else "results"
         written = f", written to {out}" if out is not None else ""
-        note_below(f"{len(results)} {noun} in {seconds:.3f} s, backend {backend.name}{written}")
+        note_below(
+            f"{len(done.results)} {noun} in {done.seconds:.3f} s, backend {done.backend}{written}"
+        )
+
+
+@dataclass(frozen=True)
+class _Done:
+    """The results of a run by name, their types, and how long it took."""
+
+    results: Mapping[str, np.ndarray]
+    types: Mapping[str, str]
+    backend: str
+    seconds: float
+
+
+def _run_program(
+    path: Path,
+    inputs: ProgramInputs,
+    sizes: dict[int, int],
+    settings: Settings,
+    waiting: Waiting,
+) -> _Done:
+    loaded, arrays = _read(path, inputs, sizes, waiting)
+    backend = get_backend(settings.backend, settings.threads)
+    waiting.now(f"running on {backend.name}")
+    started = time.perf_counter()
+    with compilation_shown(backend, waiting):
+        found = run_program(loaded, arrays, backend)
+    seconds = time.perf_counter() - started
+    results = {f"result{position}": array for position, array in enumerate(found)}
+    return _Done(results, result_types(loaded), backend.name, seconds)
+
+
+def _run_model(
+    path: Path, importer: str, inputs: ProgramInputs, settings: Settings, waiting: Waiting
+) -> _Done:
+    sizes = named_sizes(inputs.symbols)
+    backend = get_backend(settings.backend, settings.threads)
+    model = import_model(path, importer, backend)
+    waiting.now("reading the inputs")
+    with InputFiles(tuple(inputs.inputs)) as files:
+        arrays = inputs_of(model, files, sizes, inputs.random_seed)
+    waiting.now(f"running on {backend.name}")
+    started = time.perf_counter()
+    with compilation_shown(backend, waiting):
+        results = model(**arrays)
+    seconds = time.perf_counter() - started
+    types = {name: str(tensor(array).type) for name, array in results.items()}
+    return _Done(results, types, backend.name, seconds)
 
 
 def _read(
@@ -129,27 +179,22 @@ def _read(
     return program, arrays
 
 
-def _print(types: Mapping[str, str], results: Mapping[str, np.ndarray]) -> None:
-    for name, array in results.items():
-        print(f"{name}: {types[name]}")
+def _print(done: _Done) -> None:
+    for name, array in done.results.items():
+        print(f"{printable(name)}: {done.types[name]}")
         for line in shown_values(array).splitlines():
             print(printable(f"  {line}".rstrip()))
 
 
-def _as_json(
-    types: Mapping[str, str],
-    results: Mapping[str, np.ndarray],
-    backend: str,
-    seconds: float,
-) -> dict[str, object]:
+def _as_json(done: _Done) -> dict[str, object]:
     listed: list[dict[str, object]] = []
-    for name, array in results.items():
+    for name, array in done.results.items():
         fields: dict[str, object] = {
             "name": name,
-            "dtype": types[name].partition("[")[0],
+            "dtype": done.types[name].partition("[")[0],
             "shape": list(array.shape),
         }
         if array.size <= MAX_JSON_ELEMENTS:
             fields["values"] = json_values(array)
         listed.append(fields)
-    return {"backend": backend, "results": listed, "seconds": seconds}
+    return {"backend": done.backend, "results": listed, "seconds": done.seconds}

@@ -101,6 +101,7 @@ _STARTED = {
     "functional": "importing the implementation",
     "command": "making the command",
     "trace_sink": "making the sink",
+    "importer": "importing the factory",
     "demo_model": "finding the folder",
 }
 

@@ -25,6 +25,7 @@ from gptrs.plugins.descriptions import (
     CommandPlugin,
     DemoModelPlugin,
     FunctionalPlugin,
+    ImporterPlugin,
     ModelPlugin,
     PluginDescription,
     TraceSinkPlugin,
@@ -100,12 +101,17 @@ def _start_trace_sink(plugins: PluginManager, name: str) -> None:
         raise TypeError(f"its factory made a `{kind}`, an `ExecutionTraceSink` is needed")
 
 
+def _start_importer(plugins: PluginManager, name: str) -> None:
+    plugins.factory(ImporterPlugin, name)
+
+
 _STARTS: dict[type[PluginDescription], Callable[[PluginManager, str], object]] = {
     BackendPlugin: PluginManager.get_backend,
     ModelPlugin: PluginManager.model_factory,
     FunctionalPlugin: _start_functional,
     CommandPlugin: _start_command,
     TraceSinkPlugin: _start_trace_sink,
+    ImporterPlugin: _start_importer,
     DemoModelPlugin: PluginManager.demo_model_path,
 }
 

@@ -16,6 +16,7 @@ API_VERSION = "0.1"
 """The version, MAJOR.MINOR, of the names in `gptrs.api` and of the protocols behind them."""
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SUFFIX = re.compile(r"\.[a-z0-9]+")
 _REFERENCE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 _DIRECTORY = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:(?!(.*/)?\.\.(/|$))[^/\\][^\\]*")
 _VERSION = re.compile(r"(\d{1,4})\.(\d{1,4})")
@@ -169,6 +170,24 @@ class TraceSinkPlugin(FactoryPlugin):
 
     It is made when `GPTRS_TRACE_SINKS` or `--trace-sink` names it, and only then.
     """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImporterPlugin(FactoryPlugin):
+    """A reader of models in files of another format; `suffixes` are those of the files, `.xyz`.
+
+    `factory(path: Path, backend: gptrs.api.Backend)` returns a `gptrs.api.ImportedModel`.
+    """
+
+    suffixes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        found = cast("object", self.suffixes)
+        if found == () or not isinstance(found, tuple):
+            raise _malformed(self, "suffixes", "a tuple of suffixes such as `.xyz`", found)
+        for suffix in cast("tuple[object, ...]", found):
+            _require_match(self, "suffixes", suffix, _SUFFIX, "a tuple of suffixes such as `.xyz`")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ The modules of the entry point are imported to list plugins, and so must be ligh
 | `gptrs.functionals` | `FunctionalPlugin` | what the functional is called with | its result |
 | `gptrs.commands` | `CommandPlugin` | the arguments of the command line | the work of the command |
 | `gptrs.trace_sinks` | `TraceSinkPlugin` | nothing | an `ExecutionTraceSink` |
+| `gptrs.importers` | `ImporterPlugin` | `Path`, `Backend` | an `ImportedModel` |
 | `gptrs.demo_models` | `DemoModelPlugin` | (no factory: a directory in a package) | |
 """
 
@@ -30,6 +31,7 @@ from gptrs.plugins.descriptions import (
     CommandPlugin,
     DemoModelPlugin,
     FunctionalPlugin,
+    ImporterPlugin,
     ModelPlugin,
     PluginDescription,
     TraceSinkPlugin,
@@ -58,6 +60,7 @@ EXTENSION_POINTS: Final = (
     ExtensionPoint("gptrs.functionals", "functional", FunctionalPlugin),
     ExtensionPoint("gptrs.commands", "command", CommandPlugin),
     ExtensionPoint("gptrs.trace_sinks", "trace_sink", TraceSinkPlugin),
+    ExtensionPoint("gptrs.importers", "importer", ImporterPlugin),
     ExtensionPoint("gptrs.demo_models", "demo_model", DemoModelPlugin),
 )
 

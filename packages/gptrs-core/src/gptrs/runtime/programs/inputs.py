@@ -71,6 +71,10 @@ class InputFiles:
                     f"input {quoted(name)} must be `{wanted[name].type}`, got `{found}`",
                     hint="give a tensor of that type: nothing is converted",
                 )
+        return self.arrays()
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return all tensors of the files."""
         return {name: archive.read(name) for name, archive in self._archives.items()}
 
     def _add(self, path: str, archive: TensorArchive) -> None:
@@ -116,6 +120,11 @@ def random_inputs(
         for name, param in program.inputs.items()
         if name not in (given or {})
     }
+
+
+def made_up_array(name: str, type_: TensorType, seed: int) -> np.ndarray:
+    """Return a made-up array for an input, as `random_inputs` does where nothing is known of it."""
+    return _random(type_, _generator(seed, name), None)
 
 
 def _generator(seed: int, name: str) -> np.random.Generator:

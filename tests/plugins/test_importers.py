@@ -1,0 +1,140 @@
+"""Importers: found by the suffix of a file, blamed for what they do wrong."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gptrs.checkpoint.formats.tensor_archive import write_archive
+from gptrs.errors import ModelError, PluginError, UsageError
+from gptrs.plugins.importers import import_model, importer_of
+from gptrs.plugins.manager import configure
+from gptrs.runtime.programs.inputs import InputFiles
+from gptrs_backend_ref.backend import create
+from gptrs_cli.imported_run import inputs_of, named_sizes
+
+SOURCE = """
+import json
+import numpy as np
+from gptrs.api import ImporterPlugin, ModelError, ModelInput, dtypes
+
+
+def described(name, factory, suffix):
+    return ImporterPlugin(
+        name=name, summary="s", factory=f"lines:{factory}", suffixes=(suffix,), api="0.1"
+    )
+
+
+class Line:
+    '''y = a * x + b, with a and b out of a file of JSON.'''
+
+    def __init__(self, a, b):
+        self.a, self.b = a, b
+        self.inputs = {"x": ModelInput("x", dtypes.f32, ("n", 2))}
+        self.outputs = ("y",)
+
+    def __call__(self, x):
+        return {"y": (self.a * x + self.b).astype(np.float32)}
+
+
+def read(path, backend):
+    try:
+        return Line(*json.loads(path.read_text()))
+    except ValueError as error:
+        raise ModelError(f"no line: {error}") from error
+
+
+def breaks(path, backend):
+    raise SystemExit("no licence")
+
+
+def other(path, backend):
+    return "a model"
+
+
+LINE = described("line", "read", ".line")
+BROKEN = described("broken", "breaks", ".broken")
+OTHER = described("other", "other", ".other")
+TWIN = described("twin", "read", ".twin")
+SECOND = described("second", "read", ".twin")
+"""
+NAMES = ("line", "broken", "other", "twin", "second")
+
+
+@pytest.fixture(autouse=True)
+def _importers(install) -> None:
+    entries = {name: f"lines:{name.upper()}" for name in NAMES}
+    install("some-importers", {"gptrs.importers": entries}, {"lines": SOURCE})
+    configure()
+
+
+def read(folder: Path, suffix: str, text: str = "[2, 1]"):
+    """Write a file with that suffix, and read it by its importer."""
+    path = folder / f"model.{suffix}"
+    path.write_text(text, encoding="utf-8")
+    importer = importer_of(path)
+    assert importer is not None
+    return import_model(path, importer, create(None))
+
+
+def test_an_importer_is_found_by_the_suffix(tmp_path):
+    assert importer_of("model.line") == "line"
+    assert importer_of("MODEL.LINE") == "line"
+    assert importer_of("model.other_suffix") is None
+    assert importer_of("model") is None
+    model = read(tmp_path, "line")
+    assert str(model.inputs["x"]) == "x: f32[n, 2]"
+    assert model(x=np.ones((1, 2), np.float32))["y"].tolist() == [[3, 3]]
+
+
+def test_several_importers_of_one_suffix_are_an_error():
+    with pytest.raises(PluginError, match=r"several importers read `\.twin` files: second, twin"):
+        importer_of("model.twin")
+
+
+@pytest.mark.parametrize(
+    ("suffix", "message"),
+    [("broken", "no licence"), ("other", "a `str`, an `ImportedModel` is needed")],
+)
+def test_an_importer_that_breaks_is_named(tmp_path, suffix, message):
+    with pytest.raises(PluginError, match=message) as caught:
+        read(tmp_path, suffix)
+    assert f"`{suffix}`" in str(caught.value)
+
+
+def test_errors_of_gptrs_pass_through(tmp_path):
+    with pytest.raises(ModelError, match="no line: "):
+        read(tmp_path, "line", "{")
+
+
+def test_inputs_come_from_files_and_say_free_sizes(tmp_path):
+    model = read(tmp_path, "line")
+    x = np.asarray([[1, 2], [3, 4]], np.float32)
+    write_archive(tmp_path / "in.npz", {"x": x})
+    with InputFiles([tmp_path / "in.npz"]) as files:
+        assert inputs_of(model, files, {}, None)["x"].tolist() == x.tolist()
+
+
+def test_inputs_are_made_up_with_sizes_by_name(tmp_path):
+    model = read(tmp_path, "line")
+    with InputFiles([]) as files:
+        made = [inputs_of(model, files, named_sizes(["n=4"]), seed)["x"] for seed in (1, 1, 2)]
+    assert made[0].shape == (4, 2)
+    assert made[0].tobytes() == made[1].tobytes() != made[2].tobytes()
+
+
+def test_inputs_that_do_not_fit_are_refused(tmp_path):
+    model = read(tmp_path, "line")
+    write_archive(tmp_path / "z.npz", {"z": np.zeros(1, np.float32)})
+    unknown = pytest.raises(UsageError, match="the model has no input `z`")
+    with InputFiles([tmp_path / "z.npz"]) as files, unknown:
+        inputs_of(model, files, {}, 1)
+    with InputFiles([]) as files:
+        with pytest.raises(UsageError, match="no input is given for `x: f32"):
+            inputs_of(model, files, {}, None)
+        with pytest.raises(UsageError, match=r"the size `n` of .* is not known"):
+            inputs_of(model, files, {}, 1)
+    with pytest.raises(UsageError, match="`4` is no size"):
+        named_sizes(["4"])
