@@ -12,6 +12,8 @@ onnx = pytest.importorskip("onnx", reason="these tests read ONNX models")
 from onnx import parser  # noqa: E402
 
 import gptrs_onnx  # noqa: E402
+from gptrs.api import CompileStart, ExecutionTraceSink  # noqa: E402
+from gptrs.capture.events.trace import tracing  # noqa: E402
 from gptrs.errors import ModelError, UnsupportedError, UsageError  # noqa: E402
 
 OPSET = 'ir_version: 10, opset_import: ["" : 21]'
@@ -38,6 +40,24 @@ def test_one_program_serves_all_sizes_that_the_file_leaves_free() -> None:
         np.testing.assert_allclose(model(x)["y"], expected, rtol=1e-5)
     program = model.program(x)
     assert "f32[?0, 4]" in str(program)
+
+
+class Backends(ExecutionTraceSink):
+    """Notes on which backends programs are compiled."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def before_program(self, event: CompileStart) -> None:
+        self.names.append(event.backend)
+
+
+@pytest.mark.parametrize("name", ["ref", "numba"])
+def test_a_graph_without_weights_runs_on_the_backend_of_its_model(name: str) -> None:
+    model = model_of("m (float[n] x) => (float[n] y) { y = Relu (x) }", name)
+    with tracing(sink := Backends()):
+        assert model(np.ones(2, np.float32))["y"].tolist() == [1, 1]
+    assert set(sink.names) == {name}
 
 
 def test_sizes_are_computed_with_where_the_graph_does_so() -> None:

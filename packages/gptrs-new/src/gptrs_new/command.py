@@ -19,6 +19,7 @@ _TRY = {
     Kind.MODEL: "gptrs list models",
     Kind.FUNCTIONAL: 'gptrs generate "def read" --override silu={name}',
     Kind.COMMAND: "gptrs {name} --help",
+    Kind.IMPORTER: "gptrs run FILE --random-seed 1",
     Kind.TRACE_SINK: 'gptrs generate "def read" --trace-sink {name}',
 }
 

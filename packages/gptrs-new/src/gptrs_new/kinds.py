@@ -21,6 +21,7 @@ class Kind(StrEnum):
     MODEL = "model"
     FUNCTIONAL = "functional"
     COMMAND = "command"
+    IMPORTER = "importer"
     TRACE_SINK = "trace-sink"
 
     @property
@@ -59,6 +60,11 @@ class Names:
     def class_name(self) -> str:
         """The stem of classes, such as `Acme`."""
         return "".join(part.capitalize() for part in re.split(r"[-_]", self.name))
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of the files that an importer reads, such as `.acme`."""
+        return f".{re.sub('[-_]', '', self.name)}"
 
     @property
     def plugin(self) -> str:

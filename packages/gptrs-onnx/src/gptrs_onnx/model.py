@@ -10,7 +10,7 @@ from typing import Final, Protocol, cast
 import numpy as np
 import onnx_ir as ir
 
-from gptrs import get_backend
+from gptrs import get_backend, use_backend
 from gptrs.api import (
     Backend,
     ModelInput,
@@ -94,18 +94,20 @@ class OnnxModel:
         UnsupportedError, before anything runs, for operators that are not converted.
         """
         given = self._given(arrays, named)
+        with use_backend(self.backend):  # a graph without weights does not say where it runs
+            return {name: value.numpy() for name, value in self._run(given).items()}
+
+    def _run(self, given: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
         while True:
             step, arguments = self._step(given)
             try:
-                found = step(arguments)
-                break
+                return step(arguments)
             except NeedsKnownError as need:
                 self._ask_for(need)
             except (UsageError, UnsupportedError) as error:
                 if self._is_static or not _asks_for_sizes(error):
                     raise
                 self._is_static = True
-        return {name: value.numpy() for name, value in found.items()}
 
     def program(self, *arrays: object, **named: object) -> Program:
         """Return the program, before it is optimized, for inputs like these.

@@ -11,6 +11,7 @@ from typing import Annotated
 import numpy as np
 import typer
 
+from gptrs import use_backend
 from gptrs.api import Program, run_program, tensor
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.plugins.importers import import_model, importer_of
@@ -154,7 +155,7 @@ def _run_model(
         arrays = inputs_of(model, files, sizes, inputs.random_seed)
     waiting.now(f"running on {backend.name}")
     started = time.perf_counter()
-    with compilation_shown(backend, waiting):
+    with compilation_shown(backend, waiting), use_backend(backend):
         results = model(**arrays)
     seconds = time.perf_counter() - started
     types = {name: str(tensor(array).type) for name, array in results.items()}

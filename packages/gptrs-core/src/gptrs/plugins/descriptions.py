@@ -176,7 +176,8 @@ class TraceSinkPlugin(FactoryPlugin):
 class ImporterPlugin(FactoryPlugin):
     """A reader of models in files of another format; `suffixes` are those of the files, `.xyz`.
 
-    `factory(path: Path, backend: gptrs.api.Backend)` returns a `gptrs.api.ImportedModel`.
+    `factory(path: Path, backend: gptrs.api.Backend)` returns a `gptrs.api.ImportedModel` that runs
+    on `backend`.
     """
 
     suffixes: tuple[str, ...]
