@@ -102,6 +102,12 @@ TRIALS = (
         ("gptrs-conformance", "gptrs-models", "numba"),
     ),
     Trial(
+        "ONNX files",
+        ("gptrs-onnx", "gptrs-cli", "gptrs-backend-ref"),
+        (gptrs("list plugins", 0, "Models in ONNX files."), script("reads_onnx")),
+        ("gptrs-backend-numba", "gptrs-models", "onnxruntime", "torch"),
+    ),
+    Trial(
         "a server",
         ("gptrs-serve", "gptrs-cli", "gptrs-backend-ref", "gptrs-models"),
         (
