@@ -27,7 +27,7 @@ from gptrs_backend_numba.backend import create
 
 path = sys.argv[1]
 file = SafetensorsFile.open(path)
-weights, other = file.read("w"), np.ones((64, 8192), np.float32)
+weights, other = file.view("w"), np.ones((64, 8192), np.float32)
 program = parse_program(
     '''ptir.v0.5
     func @main(%x: f32[9, 64], %w: f32[64, 8192]) -> f32[9, 8192] {
@@ -100,7 +100,7 @@ import os, sys
 import gptrs
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 file = SafetensorsFile.open(sys.argv[1])
-weights = file.read("w")
+weights = file.view("w")
 (gptrs.tensor([1.0]) * 2).numpy()  # the backend has installed its handler
 os.truncate(sys.argv[1], 4096)
 print(weights.sum())

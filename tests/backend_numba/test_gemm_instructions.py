@@ -1,5 +1,6 @@
 """The machine code of the matrix product uses full vectors; `make paths` checks other widths."""
 
+import os
 import re
 from collections.abc import Callable
 from typing import cast
@@ -55,4 +56,6 @@ def test_blocks_of_a_table_keep_their_sums_in_registers(dtype: str, block: Block
     text = assembly(block(dtype), call)
     # Of 16 registers 12 are sums: LLVM, ordering the widening of f16 for Haswell, runs short.
     spills = 0.33 if WIDTH == 8 and dtype == "f16" else 0
+    if WIDTH == 16 and dtype != "f32" and os.environ.get("NUMBA_CPU_NAME") == "skylake-avx512":
+        spills = 0.17  # of 32 registers 24 are sums; there is no such machine to measure 5 rows on
     require_sums_in_registers(text, rows * COLUMNS, spills)

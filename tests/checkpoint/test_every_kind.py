@@ -20,10 +20,20 @@ from runtime.tiny_resnet import save_tiny_resnet
 
 def _result(model: LoadedModel) -> np.ndarray:
     tokens = np.array([[1, 2, 3]])
+    image = np.linspace(0, 1, 3 * 32 * 32, dtype=np.float32).reshape(1, 3, 32, 32)
     if "image_classifier" in model.capabilities:
-        return model.forward(np.linspace(0, 1, 3 * 32 * 32, dtype=np.float32).reshape(1, 3, 32, 32))
+        return model.forward(image)
+    if "image_embedder" in model.capabilities:
+        return model.image_embedder().embed_images(image)
     if "causal_lm" in model.capabilities:
         return model.forward(tokens)
+    if "seq2seq" in model.capabilities:
+        state = model.seq2seq().read_sources(tokens, np.ones(tokens.shape, np.bool_))
+        return state.source[0][0].numpy()
+    if "transcriber" in model.capabilities:
+        heard = model.transcriber()
+        state = heard.hear(np.ones((1, heard.mel_bins, heard.frames), np.float32))
+        return state.source[0][0].numpy()
     return model.text_embedder().encode(tokens, np.ones(tokens.shape, np.bool_))
 
 

@@ -36,9 +36,33 @@ CONFIGS: Mapping[str, dict[str, object]] = {
                      "image_size": 32, "num_channels": 3, "id2label": _LABELS},
     "convnext": {"hidden_sizes": [4, 6], "depths": [1, 1], "num_stages": 2, "num_channels": 3,
                  "id2label": _LABELS},
+    "regnet": {"hidden_sizes": [4, 6], "depths": [1, 1], "embedding_size": 4, "groups_width": 2,
+               "layer_type": "y", "num_channels": 3, "id2label": _LABELS},
+    "mobilenet_v1": {"depth_multiplier": 0.25, "min_depth": 4, "image_size": 32,
+                     "num_channels": 3, "id2label": _LABELS},
+    "efficientnet": {"width_coefficient": 0.1, "depth_coefficient": 0.1, "hidden_dim": 12,
+                     "image_size": 32, "num_channels": 3, "id2label": _LABELS},
+    "clip": {"projection_dim": 6, "text_config": {**_TEXT, "eos_token_id": 2},
+             "vision_config": {**_TEXT, "image_size": 32, "patch_size": 8, "num_channels": 3}},
+    "deberta-v2": {**_TEXT, "relative_attention": True, "position_buckets": 4,
+                   "pos_att_type": ["c2p", "p2c"], "type_vocab_size": 0, "pad_token_id": 0},
+    "modernbert": {**_TEXT, "pad_token_id": 0, "global_attn_every_n_layers": 2},
+    "bart": {"vocab_size": 20, "d_model": 8, "encoder_layers": 1, "decoder_layers": 1,
+             "encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 12,
+             "decoder_ffn_dim": 12, "max_position_embeddings": 32, "pad_token_id": 1,
+             "bos_token_id": 0, "eos_token_id": 2, "decoder_start_token_id": 2},
+    "t5": {"vocab_size": 20, "d_model": 8, "d_kv": 4, "d_ff": 12, "num_layers": 1, "num_heads": 2,
+           "pad_token_id": 0, "eos_token_id": 1},
+    "whisper": {"vocab_size": 20, "num_mel_bins": 4, "d_model": 8, "encoder_layers": 1,
+                "decoder_layers": 1, "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+                "encoder_ffn_dim": 12, "decoder_ffn_dim": 12, "max_source_positions": 8,
+                "max_target_positions": 16, "pad_token_id": 0, "bos_token_id": 1,
+                "eos_token_id": 2, "decoder_start_token_id": 3},
     "vit": {**_TEXT, "image_size": 32, "patch_size": 8, "num_channels": 3, "id2label": _LABELS},
 }  # fmt: skip
 """A config.json for each kind, apart from `model_type`."""
+_THERE = frozenset({"shared.weight", "model.shared.weight"})
+"""Weights that are there for models that look for one under several names."""
 
 
 def _ramp(shape: Sequence[int]) -> np.ndarray:
@@ -79,7 +103,7 @@ class _Asked:
         return below
 
     def __contains__(self, name: str) -> bool:
-        return self._prefix + name in self.arrays
+        return self._prefix + name in self.arrays or self._prefix + name in _THERE
 
     def tensor(
         self, name: str, shape: Sequence[int], *, floating: bool = True, use: object = None

@@ -11,7 +11,8 @@ from gptrs.quick_dataclass import dataclass
 OWN = frozenset(
     f"gptrs-{name}"
     for name in (
-        *("core", "cli", "models", "conformance", "new", "serve", "backend-ref", "backend-numba"),
+        *("core", "cli", "models", "conformance", "new", "serve", "onnx"),
+        *("backend-ref", "backend-numba"),
     )
 )
 """The distributions of gptrs itself: no other one takes the names of their plugins."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import weakref
@@ -49,7 +50,8 @@ class MappedTensors:
     ) -> None:
         """Map the `size` bytes of the regular file `descriptor`, which stays the caller's.
 
-        `path` is what errors speak of; CheckpointError if the file cannot be mapped.
+        `path` is what errors speak of; CheckpointError if the file cannot be mapped,
+        MemoryError for lack of address space.
         """
         self.path = path
         self.size = size
@@ -59,6 +61,8 @@ class MappedTensors:
             mapping = mmap.mmap(descriptor, size, access=mmap.ACCESS_READ)
             self._descriptor = os.dup(descriptor)
         except (OSError, ValueError) as problem:
+            if isinstance(problem, OSError) and problem.errno == errno.ENOMEM:
+                raise MemoryError(f"no address space is left for `{path}`") from problem
             raise CheckpointError(f"cannot map {quoted(str(path), 200)}: {problem}") from problem
         self._mapping: mmap.mmap | None = mapping
         MAPPED_FILES.add(mapping, str(path))
