@@ -54,6 +54,10 @@ def numba() -> NumbaBackend:
     return create(2)
 
 
+LONGEST = ("reduce", "reduce_window")
+"""Ops that take more seconds than all the others together."""
+
+
 def results(program: Program, inputs: Iterable[np.ndarray]) -> list[bytes]:
     """Return the bytes of the results of the second of two runs."""
     arrays = list(inputs)
@@ -97,7 +101,10 @@ def test_programs_for_all_sizes_sum_nothing_to_zero(
 
 
 @pytest.mark.paths
-@pytest.mark.parametrize("name", sorted(OPS))
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name in LONGEST else ()) for name in sorted(OPS)],
+)
 def test_ops_do_not_show_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     legal = legal_dtypes(OPS[name])
     for place, dtype in enumerate(dtype for dtype in FEW_TYPES if dtype in legal):

@@ -72,10 +72,10 @@ class Terminal:
         CPython's `input` sees a signal that strikes between the prompt and its wait for a key only
         with the next key or signal.
         """
-        for _ in range(20):
+        for _ in range(50):
             self.send(CTRL_C)
             try:
-                self.wait_for(text, seconds=1)
+                self.wait_for(text, seconds=0.4)
             except TimeoutError:
                 continue
             return

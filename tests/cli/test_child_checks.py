@@ -60,6 +60,7 @@ def by_name(plugins: PluginManager) -> dict[str, PluginRecord]:
     return {record.name: record for record in plugins.installed() if record.kind == "backend"}
 
 
+@pytest.mark.slow
 def test_each_misbehaviour_is_the_state_of_that_plugin(strangers):
     plugins = configure()
     check_plugins(plugins, seconds=5)

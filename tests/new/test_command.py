@@ -59,7 +59,7 @@ def test_as_json(new, tmp_path: Path) -> None:
         (["backend", "Acme"], "`Acme` cannot be the name of a plugin; begin with a lower-case"),
         (["model", "../x"], "`../x` cannot be the name of a plugin"),
         (["command", "a" * 41], "cannot be the name of a plugin"),
-        (["importer", "acme"], "importer"),
+        (["demo-model", "acme"], "demo-model"),
     ],
 )
 def test_what_cannot_be_made(new, tmp_path: Path, words: list[str], message: str) -> None:

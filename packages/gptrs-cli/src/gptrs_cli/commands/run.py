@@ -86,7 +86,7 @@ def run(
     ] = None,
     settings: Settings,
 ) -> None:
-    """Run a program, or a model of another format, and print its results, large ones abbreviated.
+    """Run a program, or an imported model, and print its results.
 
     Parameters without a name are called arg0, arg1 and so on, by their position.
     """
