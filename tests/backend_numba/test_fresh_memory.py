@@ -47,15 +47,13 @@ func @main(%x: f32[5000]) -> (f32[5000], f32[]) {
   return %0, %1
 }
 """
+LONGEST = ("reduce", "reduce_window")
+"""Ops that take more seconds than all the others together."""
 
 
 @cache
 def numba() -> NumbaBackend:
     return create(2)
-
-
-LONGEST = ("reduce", "reduce_window")
-"""Ops that take more seconds than all the others together."""
 
 
 def results(program: Program, inputs: Iterable[np.ndarray]) -> list[bytes]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import cast
@@ -166,8 +168,8 @@ class PageBuffers:
         """Return zeros that can grow where they are, up to `most` along the first axis."""
         dtype = self.dtype.numpy
         if claims_when_written() and shape[0] < most:
-            with suppress(MemoryError):  # of the address space, or as the system counts it
-                roomy = np.zeros((most, *shape[1:]), dtype)
+            with suppress(OSError):  # for lack of address space, or as the system counts it
+                roomy = _claimed_when_written((most, *shape[1:]), dtype)
                 self._roomy[id(roomy)] = roomy
                 return roomy[: shape[0]]
         return np.zeros(shape, dtype)
@@ -223,3 +225,12 @@ _AXES = {"pools": ("P", None, None, None)}
 _copy_page = jit(_copied, donate=["pools"], dynamic=_AXES)
 _read_page = jit(_contents, dynamic=_AXES)
 _write_page = jit(_written, donate=["pools"], dynamic=_AXES)
+
+
+def _claimed_when_written(shape: Shape, dtype: np.dtype[np.generic]) -> np.ndarray:
+    """Return zeros whose memory the system gives out page by page; OSError if it does not.
+
+    NumPy would ask for huge pages, which the system may have to make room for: 30 ms of a prefill
+    of 128 tokens were spent so where the memory was full of files.
+    """
+    return np.ndarray(shape, dtype, mmap.mmap(-1, math.prod(shape) * dtype.itemsize))
