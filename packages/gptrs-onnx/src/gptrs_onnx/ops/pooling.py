@@ -12,7 +12,7 @@ from gptrs.api import functionals as F
 from gptrs_onnx.node import Node
 from gptrs_onnx.ops.windows import Geometry, geometry_of
 from gptrs_onnx.registry import converts
-from gptrs_onnx.values import constant, scalar
+from gptrs_onnx.values import Known, constant, numbers, scalar
 
 
 @converts("MaxPool")
@@ -135,19 +135,17 @@ def _places(node: Node, x: Tensor, best: Tensor, geometry: Geometry) -> Tensor:
     if node.flag("storage_order"):
         order = order[::-1]
     inside = np.arange(count).reshape([x.shape[axis] for axis in order])
-    numbers = np.transpose(inside, [order.index(axis) for axis in range(2, x.rank)])
+    numbered = np.transpose(inside, [order.index(axis) for axis in range(2, x.rank)])
     planes = x.shape[0] * x.shape[1]
     flat = F.reshape(x, [planes, *spatial, 1])
     values = _patches(flat, geometry, None)
-    size = math.prod(geometry.kernel)
-    where = _patches(constant(numbers.reshape(1, *spatial, 1)), geometry, -1)
+    where = _patches(constant(numbered.reshape(1, *spatial, 1)), geometry, -1)
     is_best = F.logical_and(
         F.equal(values, F.reshape(best, [planes, *best.shape[2:], 1])), where >= 0
     )
     found = F.min(
         F.where(is_best, F.broadcast_to(where, values.shape), scalar(count, where.dtype)), -1
     )
-    del size
     offsets = F.reshape(F.arange(planes) * count, [planes, *[1] * len(spatial)])
     return F.reshape(found + offsets, best.shape)
 
@@ -159,37 +157,31 @@ def _patches(x: Tensor, geometry: Geometry, value: int | None) -> Tensor:
 
 
 @converts("MaxUnpool", known=[2])
-def max_unpool(node: Node, x: Tensor, places: Tensor, shape: object = None) -> Tensor:
-    """Return zeros with the elements of x at the places that `MaxPool` gave."""
-    if shape is not None:
-        wanted = [int(each) for each in np.asarray(shape)]
-    else:
-        kernel = node.integers("kernel_shape")
-        strides = node.integers("strides", [1] * len(kernel))
-        pads = node.integers("pads", [0] * (2 * len(kernel)))
-        wanted = list(x.shape[:2])
-        for i, size in enumerate(x.shape[2:]):
-            wanted.append((size - 1) * strides[i] + kernel[i] - pads[i] - pads[i + len(kernel)])
-    inferred = [*x.shape[:2]]
-    if shape is not None:
-        kernel = node.integers("kernel_shape")
-        strides = node.integers("strides", [1] * len(kernel))
-        inferred += [(size - 1) * strides[i] + kernel[i] for i, size in enumerate(x.shape[2:])]
-    else:
-        inferred = wanted
-    total = math.prod(inferred)
-    zeros = F.zeros([total], x.dtype)
+def max_unpool(node: Node, x: Tensor, places: Tensor, shape: Known | None = None) -> Tensor:
+    """Return zeros with the elements of x at the places that `MaxPool` gave.
+
+    The places are those of the shape that the windows give; `shape` adds zeros at the ends.
+    """
+    kernel = node.integers("kernel_shape")
+    count = len(kernel)
+    strides = node.integers("strides", [1] * count)
+    pads = node.integers("pads", [0] * (2 * count))
+    inferred = list(x.shape[:2])
+    for i, size in enumerate(x.shape[2:]):
+        cut = pads[i] + pads[i + count] if shape is None else 0
+        inferred.append((size - 1) * strides[i] + kernel[i] - cut)
+    zeros = F.zeros([math.prod(inferred)], x.dtype)
     flat = F.scatter(zeros, F.reshape(places, [-1]), F.reshape(x, [-1]), 0)
     made = F.reshape(flat, inferred)
+    wanted = inferred if shape is None else numbers(shape)
     sides = [(0, want - have) for want, have in zip(wanted, inferred, strict=True)]
     return F.pad(made, sides) if any(high for _, high in sides) else made
 
 
 @converts("Col2Im", known=[1, 2])
-def columns_to_image(node: Node, x: Tensor, image: object, block: object) -> Tensor:
+def columns_to_image(node: Node, x: Tensor, image: Known, block: Known) -> Tensor:
     """Return the sum of blocks put back where windows took them from (torch's `fold`)."""
-    spatial = [int(each) for each in np.asarray(image)]
-    kernel = [int(each) for each in np.asarray(block)]
+    spatial, kernel = numbers(image), numbers(block)
     geometry = geometry_of(node, spatial, kernel)
     size = math.prod(kernel)
     node.require_bounded(size, *spatial)
