@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from gptrs.api import Tensor, dtypes, primitives
@@ -12,6 +13,7 @@ from gptrs_onnx.registry import converts
 from gptrs_onnx.values import scalar
 
 Activation = Callable[[Tensor], Tensor]
+Step = Callable[..., tuple[Tensor, ...]]
 _PLAIN: dict[str, Activation] = {
     "relu": F.relu,
     "tanh": F.tanh,
@@ -86,7 +88,7 @@ class _Layer:
 
     def run(
         self,
-        step: Callable[..., tuple[Tensor, ...]],
+        step: Step,
         states: Sequence[Tensor],
         projected: Tensor,
         backwards: bool,
@@ -108,6 +110,28 @@ class _Layer:
             body, list(states), [projected, numbers], reverse=backwards
         )
         return last, outputs
+
+    def over_directions(
+        self,
+        recurrence: Tensor,
+        bias: Tensor | None,
+        defaults: Sequence[str],
+        made: Callable[[_Direction], tuple[Step, Sequence[Tensor], Tensor]],
+    ) -> tuple[Tensor, ...]:
+        """Return the outputs and last states; `made` gives the step, first states and inputs."""
+        outputs: list[Tensor] = []
+        lasts: list[tuple[Tensor, ...]] = []
+        functions = _activations(self.node, defaults)
+        for place, backwards in enumerate(_reversals(self.node)):
+            matrix, own = _part(self.weight, place), _part(recurrence, place)
+            assert matrix is not None
+            assert own is not None
+            one = _Direction(place, matrix, own, _biases(bias, place), functions[place])
+            step, states, projected = made(one)
+            last, whole = self.run(step, states, projected, backwards)
+            outputs.append(whole)
+            lasts.append(last)
+        return self.joined(outputs, lasts)
 
     def joined(
         self, outputs: Sequence[Tensor], lasts: Sequence[Sequence[Tensor]]
@@ -138,6 +162,23 @@ def _clipped(node: Node, x: Tensor) -> Tensor:
     return F.clamp(x, -bound, bound) if bound else x
 
 
+@dataclass(frozen=True)
+class _Direction:
+    """The weights, biases of input and state, and activations of one direction."""
+
+    place: int
+    matrix: Tensor
+    own: Tensor
+    biases: tuple[Tensor | None, Tensor | None]
+    functions: list[Activation]
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The sum of both biases."""
+        first, second = self.biases
+        return None if first is None or second is None else first + second
+
+
 @converts("RNN")
 def rnn(
     node: Node,
@@ -150,27 +191,16 @@ def rnn(
 ) -> tuple[Tensor, ...]:
     """Return `h = f(x W^T + h R^T + b)` at each step, and the last h."""
     layer = _Layer(node, x, weight, lengths)
-    outputs: list[Tensor] = []
-    lasts: list[tuple[Tensor, ...]] = []
-    functions = _activations(node, ["Tanh"])
-    for place, backwards in enumerate(_reversals(node)):
-        matrix, own = _part(weight, place), _part(recurrence, place)
-        assert matrix is not None
-        assert own is not None
-        first, second = _biases(bias, place)
-        both = None if first is None or second is None else first + second
-        projected = F.linear(layer.x, matrix, both)
-        (function,) = functions[place]
 
-        def step(
-            row: Tensor, state: Tensor, own: Tensor = own, f: Activation = function
-        ) -> tuple[Tensor]:
-            return (f(_clipped(node, row + F.linear(state, own))),)
+    def made(one: _Direction) -> tuple[Step, Sequence[Tensor], Tensor]:
+        (function,) = one.functions
 
-        last, whole = layer.run(step, [layer.start(start, place)], projected, backwards)
-        outputs.append(whole)
-        lasts.append(last)
-    return layer.joined(outputs, lasts)
+        def step(row: Tensor, state: Tensor) -> tuple[Tensor]:
+            return (function(_clipped(node, row + F.linear(state, one.own))),)
+
+        return step, [layer.start(start, one.place)], F.linear(layer.x, one.matrix, one.bias)
+
+    return layer.over_directions(recurrence, bias, ["Tanh"], made)
 
 
 @converts("GRU")
@@ -185,27 +215,21 @@ def gru(
 ) -> tuple[Tensor, ...]:
     """Return the states of gated recurrent units (Cho et al. 2014) at each step, and the last."""
     layer = _Layer(node, x, weight, lengths)
-    outputs: list[Tensor] = []
-    lasts: list[tuple[Tensor, ...]] = []
-    functions = _activations(node, ["Sigmoid", "Tanh"])
     before = not node.flag("linear_before_reset")
-    for place, backwards in enumerate(_reversals(node)):
-        matrix, own = _part(weight, place), _part(recurrence, place)
-        assert matrix is not None
-        assert own is not None
-        first, second = _biases(bias, place)
-        projected = F.linear(layer.x, matrix, first)
-        gates_own, hidden_own = F.split(own, [2 * layer.hidden, layer.hidden], 0)
+    sizes = [2 * layer.hidden, layer.hidden]
+
+    def made(one: _Direction) -> tuple[Step, Sequence[Tensor], Tensor]:
+        first, second = one.biases
+        gates_own, hidden_own = F.split(one.own, sizes, 0)
         gate_bias = hidden_bias = None
         if second is not None:
-            gate_bias, hidden_bias = F.split(second, [2 * layer.hidden, layer.hidden], 0)
+            gate_bias, hidden_bias = F.split(second, sizes, 0)
         step = partial(
-            _gru_step, node, functions[place], before, gates_own, hidden_own, gate_bias, hidden_bias
+            _gru_step, node, one.functions, before, gates_own, hidden_own, gate_bias, hidden_bias
         )
-        last, whole = layer.run(step, [layer.start(start, place)], projected, backwards)
-        outputs.append(whole)
-        lasts.append(last)
-    return layer.joined(outputs, lasts)
+        return step, [layer.start(start, one.place)], F.linear(layer.x, one.matrix, first)
+
+    return layer.over_directions(recurrence, bias, ["Sigmoid", "Tanh"], made)
 
 
 def _gru_step(
@@ -247,22 +271,13 @@ def lstm(
 ) -> tuple[Tensor, ...]:
     """Return the states of long short-term memory (Hochreiter, Schmidhuber 1997), and the last."""
     layer = _Layer(node, x, weight, lengths)
-    outputs: list[Tensor] = []
-    lasts: list[tuple[Tensor, ...]] = []
-    functions = _activations(node, ["Sigmoid", "Tanh", "Tanh"])
-    for place, backwards in enumerate(_reversals(node)):
-        matrix, own = _part(weight, place), _part(recurrence, place)
-        assert matrix is not None
-        assert own is not None
-        first, second = _biases(bias, place)
-        both = None if first is None or second is None else first + second
-        projected = F.linear(layer.x, matrix, both)
-        step = partial(_lstm_step, node, functions[place], own, _part(peepholes, place))
-        states = [layer.start(start, place), layer.start(start_cell, place)]
-        last, whole = layer.run(step, states, projected, backwards)
-        outputs.append(whole)
-        lasts.append(last)
-    return layer.joined(outputs, lasts)
+
+    def made(one: _Direction) -> tuple[Step, Sequence[Tensor], Tensor]:
+        step = partial(_lstm_step, node, one.functions, one.own, _part(peepholes, one.place))
+        states = [layer.start(start, one.place), layer.start(start_cell, one.place)]
+        return step, states, F.linear(layer.x, one.matrix, one.bias)
+
+    return layer.over_directions(recurrence, bias, ["Sigmoid", "Tanh", "Tanh"], made)
 
 
 def _lstm_step(
