@@ -26,8 +26,7 @@ _BODIES = ("Model", "PreTrainedModel")
 _logger = logging.getLogger("gptrs")
 
 Pooling = Literal["first", "mean", "late"]
-"""What a head of texts scores: the first token, the mean of all, or each one, whose scores are
-averaged."""
+"""A head of texts scores the first token, the mean of all, or each one and averages the scores."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from gptrs_serve.problems import RequestError
 from gptrs_serve.token_texts import TokenTexts
 
 SERVED: Final = ("causal_lm", "text_embedder", "text_classifier")
-"""What a model does, one of these at least, to be served."""
+"""Capabilities; a model with one of these at least can be served."""
 
 
 class Served:

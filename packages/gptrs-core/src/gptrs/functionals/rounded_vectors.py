@@ -16,7 +16,7 @@ from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
 
 SCALE_BYTES = 4
-"""What follows the codes of a vector."""
+"""Bytes of the f32 scale that follows the codes of a vector."""
 _LARGEST = 127.0
 
 

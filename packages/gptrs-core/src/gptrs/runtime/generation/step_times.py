@@ -12,7 +12,7 @@ _TRUSTED: Final = 2
 _LIFETIME: Final = 512
 """Steps after which a sample counts no more: the machine may have other things to do by now."""
 _UNKNOWN_ROW: Final = 0.04
-"""What a row more is taken to cost, in steps of one row, until it has been measured."""
+"""Cost of one more row before it is measured, in steps of one row."""
 
 
 class StepTimes:
