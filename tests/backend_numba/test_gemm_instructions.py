@@ -1,6 +1,5 @@
 """The machine code of the matrix product uses full vectors; `make paths` checks other widths."""
 
-import os
 import re
 from collections.abc import Callable
 from typing import cast
@@ -8,9 +7,8 @@ from typing import cast
 import pytest
 from numba import njit
 
-from gptrs.ir import dtypes
 from gptrs_backend_numba.codegen.vector_ir import FEATURES, WIDTH
-from gptrs_backend_numba.kernels.matmul.dots_ir import COLUMNS, dot_block, dot_block_part, most_rows
+from gptrs_backend_numba.kernels.matmul.dots_ir import COLUMNS, MOST_ROWS, dot_block, dot_block_part
 from gptrs_backend_numba.kernels.matmul.gemm_ir import ROWS, VECTORS, tile
 
 Block = Callable[[str], object]
@@ -49,13 +47,10 @@ def test_tiles_keep_their_sums_in_registers(dtype: str) -> None:
 @pytest.mark.parametrize("block", [dot_block, dot_block_part], ids=["whole", "part"])
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_blocks_of_a_table_keep_their_sums_in_registers(dtype: str, block: Block) -> None:
-    rows = most_rows(dtypes.by_name(dtype).itemsize)
     starts = "a, 64, " if block is dot_block_part else ""
     # Strides are values: with numbers LLVM may need fewer registers than in the kernel.
-    call = f"{rows}, a, k, b, c, b, a, b, {starts}c, k, k"
+    call = f"{MOST_ROWS}, a, k, b, c, b, a, b, {starts}c, k, k"
     text = assembly(block(dtype), call)
     # Of 16 registers 12 are sums: LLVM, ordering the widening of f16 for Haswell, runs short.
     spills = 0.33 if WIDTH == 8 and dtype == "f16" else 0
-    if WIDTH == 16 and dtype != "f32" and os.environ.get("NUMBA_CPU_NAME") == "skylake-avx512":
-        spills = 0.17  # of 32 registers 24 are sums; there is no such machine to measure 5 rows on
-    require_sums_in_registers(text, rows * COLUMNS, spills)
+    require_sums_in_registers(text, MOST_ROWS * COLUMNS, spills)

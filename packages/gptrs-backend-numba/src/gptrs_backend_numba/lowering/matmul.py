@@ -13,7 +13,7 @@ from gptrs_backend_numba.codegen.compiled import compiled_task
 from gptrs_backend_numba.codegen.vector_ir import WIDTH
 from gptrs_backend_numba.kernels.matmul import gemm as kernels
 from gptrs_backend_numba.kernels.matmul.dots import table_products
-from gptrs_backend_numba.kernels.matmul.dots_ir import most_rows
+from gptrs_backend_numba.kernels.matmul.dots_ir import MOST_ROWS
 from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
     ALONG_K,
     BLOCK_LENGTH,
@@ -188,9 +188,8 @@ def _multiply_table(builder: Builder, product: Product, out: View, epilogue: Epi
     lhs, rhs = product.lhs, product.rhs
     rows = replace(lhs.view, shape=(lhs.rows, product.k), strides=(lhs.row, lhs.column))
     left = builder.converted(rows, dtypes.f32)
-    tall = most_rows(rhs.view.dtype.itemsize)
-    tiles = -(-lhs.rows // tall)
-    most = _LEFT_BYTES // (4 * tall * product.k)
+    tiles = -(-lhs.rows // MOST_ROWS)
+    most = _LEFT_BYTES // (4 * MOST_ROWS * product.k)
     fields = call_fields(product, out, epilogue)
     fields |= division(product, tiles, most, builder.context.threads)
     task = compiled_task(table_products(rhs.view.dtype))

@@ -18,8 +18,8 @@ from gptrs_backend_numba.kernels.matmul.dots_ir import (
     COLUMNS,
     COLUMNS_OF_ONE,
     LINE,
+    MOST_ROWS,
     dot_block,
-    most_rows,
     steps_of,
 )
 
@@ -28,7 +28,7 @@ FIELDS = ("groups", "rows", "inputs", "outputs", "matrices", "block", "unused")
 
 
 @kernel
-def grouped_task(x, weight, out, geometry, task, *, SIZE, STEPS, TALL, dot_block, add_rest):
+def grouped_task(x, weight, out, geometry, task, *, SIZE, STEPS, dot_block, add_rest):
     """Compute a block of columns of all rows; the groups are known to be in range."""
     G = pointer(geometry, np.int64)
     I, X, O = pointer(G[0], np.int64), pointer(x, np.float32), pointer(out, np.float32)
@@ -37,16 +37,16 @@ def grouped_task(x, weight, out, geometry, task, *, SIZE, STEPS, TALL, dot_block
     end = min(n, begin + block)
     even, step = k - k % STEPS, SIZE * k
     left_step = (4 * k + LINE - 1) // LINE * LINE
-    held = np.empty(TALL * (left_step // 4 + COLUMNS_OF_ONE) + LINE, np.float32)
+    held = np.empty(MOST_ROWS * (left_step // 4 + COLUMNS_OF_ONE) + LINE, np.float32)
     sums = np.int64(held.ctypes.data)
-    left = (sums + 4 * TALL * COLUMNS_OF_ONE + LINE - 1) // LINE * LINE
+    left = (sums + 4 * MOST_ROWS * COLUMNS_OF_ONE + LINE - 1) // LINE * LINE
     S = pointer(sums, np.float32)
-    chosen = np.empty(TALL, np.int64)
+    chosen = np.empty(MOST_ROWS, np.int64)
     for matrix in range(matrices):
         row = np.int64(0)
         while row < rows:
             height = np.int64(0)
-            while row < rows and height < TALL:
+            while row < rows and height < MOST_ROWS:
                 if I[row] == matrix:
                     L = pointer(left + height * left_step, np.float32)
                     for p in range(k):
@@ -97,7 +97,6 @@ def grouped(dtype: DType) -> SpecializedKernel:
     return grouped_task.specialize(
         SIZE=dtype.itemsize,
         STEPS=steps_of(dtype.itemsize),
-        TALL=most_rows(dtype.itemsize),
         dot_block=dot_block(str(dtype)),
         add_rest=add_rest.specialize(MEMORY=memory_of(dtype), load=load_of(dtype)),
     )
