@@ -30,7 +30,7 @@ from replay_overhead import demo_row
 from report import markdown, write_report
 
 import gptrs
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.measure.bench import ModelBench
 from gptrs.runtime.measure.bench_cases import BenchCase, Decode, DecodeCase, Prefill
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits

@@ -17,7 +17,7 @@ import numpy as np
 import gptrs
 from gptrs.errors import UsageError
 from gptrs.runtime.generation.grammar import Grammar
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 MOST_TOKENS = 300
 CLOSING = ('"', "}", "]", '"}', '"]', "}}", "]]", '",')

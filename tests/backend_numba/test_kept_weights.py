@@ -15,7 +15,7 @@ from gptrs.capture.parameter import Parameter
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.params import Params
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_backend_numba.backend import create
 from gptrs_backend_numba.kept_weights.weight_store import WeightStore, weight_store
 from gptrs_backend_numba.packing import PACKED_WEIGHTS, Layout

@@ -12,7 +12,8 @@ from gptrs.plugins.descriptions import ModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs.runtime.chat.template import chat_template_of
 from gptrs.runtime.embedding.embed import embed
-from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.load import load_model
+from gptrs.runtime.loaded_model import LoadedModel
 from runtime.tiny_bert import module, save_dense, save_sentence_bert
 from runtime.tiny_chat import save_tiny_chat
 from runtime.tiny_resnet import save_tiny_resnet

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.load import load_model
+from gptrs.runtime.loaded_model import LoadedModel
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import uvicorn
 
-from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.load import load_model
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.served import Served

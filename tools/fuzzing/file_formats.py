@@ -22,7 +22,8 @@ from gptrs.checkpoint.models.gguf_model import GgufSource
 from gptrs.checkpoint.models.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.paged_texts import PagedTexts
-from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.load import load_model
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.tokenization.tokenizer import TextTokenizer
 from gptrs_conformance.program_generator.dice import Dice
 

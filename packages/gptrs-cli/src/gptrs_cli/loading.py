@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.load import load_model
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.options.settings import Settings
 
 

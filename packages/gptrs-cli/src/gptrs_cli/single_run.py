@@ -10,7 +10,7 @@ import numpy as np
 
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.model_inputs import Batch, InputChoice, batch_of
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.model import model_shown

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 
 from gptrs.runtime.embedding.embed import Progress
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.measure.kernel_caches import compiling
 from gptrs_cli.terminal.progress import compiling_kernel, progress_bar
 from gptrs_cli.terminal.stderr import Step

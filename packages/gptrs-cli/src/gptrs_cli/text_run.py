@@ -11,7 +11,7 @@ import typer
 
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.embedding.embed import Progress
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.waiting import Waiting

@@ -24,7 +24,7 @@ from gptrs.plugins.manager import manager
 from gptrs.runtime.bundled_models import model_path
 from gptrs.runtime.generation.generate import generate
 from gptrs.runtime.guarded_model import model_factory
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_conformance.allowances import ULPS, elementwise_tolerance
 from gptrs_conformance.numerics import decode
 from gptrs_conformance.op_case import OpCase

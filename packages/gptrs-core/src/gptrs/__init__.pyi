@@ -32,8 +32,8 @@ from gptrs.runtime.generation.generate import generate_batch as generate_batch
 from gptrs.runtime.generation.generate import generate_several as generate_several
 from gptrs.runtime.generation.generate import stream as stream
 from gptrs.runtime.generation.sampling import Sampling as Sampling
-from gptrs.runtime.load import LoadedModel as LoadedModel
 from gptrs.runtime.load import load_model as load_model
+from gptrs.runtime.loaded_model import LoadedModel as LoadedModel
 from gptrs.runtime.observe.dump import dumping as dumping
 from gptrs.runtime.observe.hooks import Hooks as Hooks
 from gptrs.runtime.observe.profile_files import profiling as profiling

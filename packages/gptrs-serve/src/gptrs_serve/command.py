@@ -14,7 +14,8 @@ import uvicorn
 from starlette.applications import Starlette
 
 from gptrs.api import UsageError
-from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.load import load_model
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.engine import MOST_REQUESTS, MOST_RUNNING, Engine
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.guard import LOCAL_HOSTS

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.generate import TokenScores
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.answers import Envelope, finish_reason, usage
 from gptrs_serve.bodies import CompletionBody

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gptrs.runtime.generation.grammar import Grammar
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import ChatBody, Generating, JsonObject, JsonSchema
 from gptrs_serve.problems import RequestError
 

@@ -9,7 +9,7 @@ import uuid
 import numpy as np
 from starlette.responses import JSONResponse, Response
 
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import DetokenizeBody, EmbeddingBody, RerankBody, TokenizeBody
 from gptrs_serve.problems import RequestError
 from gptrs_serve.served import SERVED, Served

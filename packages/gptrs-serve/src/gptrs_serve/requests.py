@@ -11,7 +11,7 @@ import numpy as np
 from gptrs.runtime.generation.generate import GenerationOptions
 from gptrs.runtime.generation.grammar import Grammar
 from gptrs.runtime.generation.model_settings import configured_sampling
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, Part
 from gptrs_serve.problems import RequestError
 from gptrs_serve.tools.messages import with_call_objects

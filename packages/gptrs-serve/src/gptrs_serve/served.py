@@ -15,7 +15,7 @@ from gptrs.quoting import listed
 from gptrs.runtime.chat.template import chat_template_of
 from gptrs.runtime.embedding.embed import embed
 from gptrs.runtime.generation.generate import GenerationOptions, TokenScores
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.answers import AnswerStream
 from gptrs.runtime.serving.engine import Engine
 from gptrs.runtime.text_classes.rank import Ranked, rank

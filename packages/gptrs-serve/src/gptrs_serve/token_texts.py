@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gptrs.runtime.generation.generate import TokenScores
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 _INCOMPLETE = "\N{REPLACEMENT CHARACTER}"
 

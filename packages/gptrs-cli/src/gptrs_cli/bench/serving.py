@@ -12,7 +12,7 @@ import typer
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.measure.bench_cases import require_room
 from gptrs.runtime.measure.http_stream import StreamClient
 from gptrs.runtime.measure.serving_load import (

@@ -12,7 +12,7 @@ from gptrs.quoting import counted, did_you_mean, quoted
 from gptrs.runtime.chat.messages import checked_messages
 from gptrs.runtime.generation.chat_session import ChatSession, conversation
 from gptrs.runtime.generation.options import Generation
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.strict_json import parse_object
 from gptrs_cli.generate.page import figures
 from gptrs_cli.terminal.failures import InputFileError

@@ -9,7 +9,7 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.chat_session import ChatSession
 from gptrs.runtime.generation.options import Generation
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.chat.commands import COMMANDS, ChatCommands, is_command
 from gptrs_cli.chat.reading import Reader
 from gptrs_cli.generate.generation_options import generation_options

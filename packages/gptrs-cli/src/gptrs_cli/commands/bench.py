@@ -13,7 +13,7 @@ import typer
 from gptrs import __version__
 from gptrs.errors import ModelError
 from gptrs.quoting import quoted
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.measure.bench import ModelBench
 from gptrs.runtime.measure.bench_cases import require_room
 from gptrs.runtime.measure.machine_limits import MachineLimits, measure_limits

@@ -10,7 +10,7 @@ import typer
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.embedding.embed import Progress
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_classes.classify import LabelScore
 from gptrs.runtime.text_classes.classify import classify as classify_texts
 from gptrs.runtime.text_classes.zero_shot import TEMPLATE, zero_shot

@@ -17,7 +17,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.embedding.embed import cosine_similarities
 from gptrs.runtime.embedding.embed import embed as embed_texts
 from gptrs.runtime.embedding.embed_images import IMAGES, embed_images
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.observation import observed, profile_fields

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from gptrs.runtime.embedding.match import match as match_images
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options

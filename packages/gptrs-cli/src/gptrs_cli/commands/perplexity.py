@@ -6,7 +6,7 @@ import math
 import time
 from typing import Annotated
 
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.measure.perplexity import Perplexity, Progress, measure_perplexity
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.observation import observed, profile_fields

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_classes.rank import rank as rank_documents
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options

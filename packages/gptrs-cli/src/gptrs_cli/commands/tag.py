@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_classes.tag import AGGREGATIONS, OUTSIDE, Entity
 from gptrs.runtime.text_classes.tag import tag as tag_texts
 from gptrs_cli.observation import observed, profile_fields

@@ -13,7 +13,7 @@ import typer
 from gptrs.checkpoint.files.atomic_write import atomic_file
 from gptrs.runtime.compare.error_picture import error_picture
 from gptrs.runtime.compare.trace_comparison import TraceComparison, compare_traces
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.model_inputs import Batch
 from gptrs.runtime.observe.hooks import module_names
 from gptrs.runtime.observe.traced_values import hidden_states_of, logit_lens, traced_values

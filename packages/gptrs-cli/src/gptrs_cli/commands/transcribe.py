@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.speech.subtitles import srt, vtt
 from gptrs.runtime.speech.transcribe import Transcription
 from gptrs.runtime.speech.transcribe import transcribe as transcribe_sound

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gptrs.runtime.generation.batch import DEFAULT_BATCH_SIZE, Batches
 from gptrs.runtime.generation.options import Generation, GenerationOptions
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.generate.generation_options import generation_options
 from gptrs_cli.generate.options import template_variables
 from gptrs_cli.generate.page import result_fields

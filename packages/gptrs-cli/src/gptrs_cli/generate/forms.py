@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.grammar import Form, Grammar
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.generate.options import FormOptions
 from gptrs_cli.options.text_input import read_text
 

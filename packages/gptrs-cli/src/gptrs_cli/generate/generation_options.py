@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from gptrs.runtime.generation.model_settings import configured_sampling
 from gptrs.runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.load import load_model
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.generate.forms import asked_form
 from gptrs_cli.generate.options import SamplingOptions
 from gptrs_cli.generate.request import GenerateRequest

@@ -9,7 +9,7 @@ import typer
 
 from gptrs.quoting import counted
 from gptrs.runtime.generation.generate import Generation, TextStream
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.spans import span
 from gptrs_cli.terminal.stderr import has_colors, is_terminal, printable
 from gptrs_cli.terminal.waiting import Waiting

@@ -11,7 +11,7 @@ from gptrs.runtime.generation.batch import Task
 from gptrs.runtime.generation.chat_session import conversation
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.setup import GenerationSetup
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.generate.prompt_lines import PromptLine
 from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.terminal.stderr import complain

@@ -9,7 +9,7 @@ from gptrs.quoting import quoted
 from gptrs.runtime.generation.batch import Several
 from gptrs.runtime.generation.chat_session import chat_prompt, conversation
 from gptrs.runtime.generation.generate import Generation, GenerationOptions, TextStream, stream
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.observe.profile import Profile
 from gptrs_cli.generate.batch import run_prompts
 from gptrs_cli.generate.generation_options import generation_options

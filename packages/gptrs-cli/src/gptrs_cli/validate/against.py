@@ -15,7 +15,8 @@ from gptrs.runtime.compare.divergence import (
     compare_text,
     compare_vectors,
 )
-from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.load import load_model
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.completion import model_names
 from gptrs_cli.options.declare import option

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 from gptrs.checkpoint.models.hf_directory import HfDirectory
 from gptrs.errors import MissingLibraryError, ModelError
 from gptrs.install_hints import install_extra
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
     from gptrs_cli.validate.torch_reference import TorchReference

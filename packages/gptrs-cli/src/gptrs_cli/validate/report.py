@@ -9,7 +9,7 @@ import numpy as np
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.compare.agreement import Agreement
 from gptrs.runtime.compare.validation import Validation
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.programs.value_text import json_values
 from gptrs_cli.terminal.stderr import note_below
 from gptrs_cli.terminal.tables import print_table

@@ -17,7 +17,7 @@ from transformers.image_utils import load_image
 
 from gptrs.errors import ModelError
 from gptrs.quoting import clipped, quoted
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 _CLASSES: Final[dict[str, Any]] = {
     "causal_lm": transformers.AutoModelForCausalLM,

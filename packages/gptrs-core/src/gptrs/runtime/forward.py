@@ -11,7 +11,7 @@ import numpy as np
 from gptrs.errors import ModelError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import shown_value
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.model_inputs import Batch
 
 TOP = 5

@@ -15,7 +15,7 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs.runtime.images.decoding import read_image
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 ARCHIVES = (".npy", ".npz", ".safetensors", ".gptrsten")
 """The suffixes of files of tensors; everything else is taken for an image."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import Function
 from gptrs_serve.tools.families import Family
 

@@ -10,7 +10,7 @@ from typing import Any
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed
 from gptrs.runtime.chat.template import chat_template_of
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import ChatBody, Function, JsonObject, JsonSchema, NamedTool
 from gptrs_serve.problems import RequestError
 from gptrs_serve.tools.families import Family, family_of

@@ -10,7 +10,8 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs.runtime.embedding.embed import embed
-from gptrs.runtime.load import LoadedModel, require_known_tokens
+from gptrs.runtime.input_checks import require_known_tokens
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.measure.perplexity import Perplexity, Progress, checked_window, window_spans
 
 _ROWS = 64

@@ -14,7 +14,7 @@ from gptrs.nn.paged_texts import PagedTexts
 from gptrs.plugins.capabilities import CausalLM
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.compare.agreement import Agreement, agreement, least_cosine, share, top_agreement
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.model_inputs import Batch
 
 MADE_UP_TOKENS: Final = 32

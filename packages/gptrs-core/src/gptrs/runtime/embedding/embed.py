@@ -12,7 +12,8 @@ from gptrs.quoting import listed, quoted
 from gptrs.runtime.embedding.match import text_vectors
 from gptrs.runtime.embedding.recipe import EmbeddingRecipe, embedding_recipe
 from gptrs.runtime.embedding.steps import Normalize, Truncate, VectorStep
-from gptrs.runtime.load import LoadedModel, require_known_tokens
+from gptrs.runtime.input_checks import require_known_tokens
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_batches import BATCH_SIZE, text_batches
 
 _RECIPES: WeakKeyDictionary[LoadedModel, EmbeddingRecipe] = WeakKeyDictionary()

@@ -11,7 +11,7 @@ import numpy as np
 from gptrs.errors import UsageError
 from gptrs.runtime.embedding.steps import Normalize
 from gptrs.runtime.images.decoding import read_image
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 Image = str | os.PathLike[str] | np.ndarray
 """A file, or pixels ui8 [H, W, 3] of red, green and blue."""

@@ -10,7 +10,8 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.embedding.embed_images import IMAGES, Image, embed_images
 from gptrs.runtime.embedding.steps import Normalize
-from gptrs.runtime.load import LoadedModel, require_known_tokens
+from gptrs.runtime.input_checks import require_known_tokens
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_batches import BATCH_SIZE
 from gptrs.runtime.text_classes.scores import sigmoid, softmax
 from gptrs.runtime.tokenization.special_tokens import named_tokens

@@ -9,7 +9,7 @@ from typing import Unpack
 from gptrs.runtime.generation.keyword_options import OptionFields, generation_options
 from gptrs.runtime.generation.options import Generation, GenerationOptions
 from gptrs.runtime.generation.stream import TextStream
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.prompts import Prompt
 
 

@@ -13,7 +13,7 @@ from gptrs.runtime.generation.keyword_options import OptionFields, generation_op
 from gptrs.runtime.generation.options import Generation, GenerationOptions
 from gptrs.runtime.generation.prompt_file import PromptFile
 from gptrs.runtime.generation.setup import GenerationSetup
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.prompts import Prompt
 
 DEFAULT_BATCH_SIZE = 32

@@ -8,7 +8,7 @@ from gptrs.runtime.chat.messages import Message
 from gptrs.runtime.generation.keyword_options import OptionFields, generation_options
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.stream import TextStream
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 
 class ChatSession:

@@ -17,7 +17,7 @@ from gptrs.runtime.generation.options import (
 )
 from gptrs.runtime.generation.stream import TextStream
 from gptrs.runtime.generation.token_scores import TokenScores
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.prompts import Prompt
 
 __all__ = [

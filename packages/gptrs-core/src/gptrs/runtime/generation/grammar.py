@@ -15,7 +15,7 @@ from gptrs.capture.fork_safe_lock import ForkSafeLock
 from gptrs.errors import MissingLibraryError, ModelError, UsageError
 from gptrs.install_hints import install_extra
 from gptrs.quoting import clipped
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer

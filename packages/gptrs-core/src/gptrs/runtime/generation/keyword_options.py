@@ -13,7 +13,7 @@ from gptrs.runtime.generation.logits_processors import LogitsProcessor, Processo
 from gptrs.runtime.generation.model_settings import configured_sampling
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.sampling import Sampling
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 
 class SamplingFields(TypedDict, total=False):

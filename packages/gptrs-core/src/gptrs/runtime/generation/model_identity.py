@@ -7,7 +7,7 @@ import json
 
 from gptrs.checkpoint.content_digest import weights_digest
 from gptrs.functionals.dispatch.active_overrides import ACTIVE, entered
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 
 def model_identity(model: LoadedModel) -> str:

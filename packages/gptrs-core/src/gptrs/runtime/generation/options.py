@@ -14,7 +14,7 @@ from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.token_scores import TokenScores
 
 if TYPE_CHECKING:
-    from gptrs.runtime.load import LoadedModel
+    from gptrs.runtime.loaded_model import LoadedModel
 
 DEFAULT_MAX_TOKENS: Final = 128
 PREFILL_CHUNK: Final = 256

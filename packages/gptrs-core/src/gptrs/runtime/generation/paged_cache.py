@@ -23,7 +23,7 @@ from gptrs.runtime.generation.cache_budget import group_layouts
 from gptrs.runtime.generation.step_shapes import StepShapes
 from gptrs.runtime.generation.step_times import StepTimes
 from gptrs.runtime.generation.text_cache import Row
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 
 class PagedCache:

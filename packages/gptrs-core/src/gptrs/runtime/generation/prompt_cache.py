@@ -19,7 +19,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs.runtime.generation.model_identity import model_identity
 from gptrs.runtime.generation.paged_cache import PagedCache
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.strict_json import parse_object
 
 LAYOUT: Final = 3

@@ -9,7 +9,7 @@ from gptrs.nn.pages.page_pool import TextPages
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.paged_cache import PagedCache
 from gptrs.runtime.generation.prompt_cache import PromptPages, load_prompt_cache, save_prompt_cache
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 
 class PromptFile:

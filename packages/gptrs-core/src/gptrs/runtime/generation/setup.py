@@ -29,7 +29,7 @@ from gptrs.runtime.generation.scheduler import Scheduler, WhenFailed
 from gptrs.runtime.generation.source_cache import SourceCache
 from gptrs.runtime.generation.source_settings import FORCED, SourceSettings
 from gptrs.runtime.generation.text_cache import TextCache
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 
 class GenerationSetup:

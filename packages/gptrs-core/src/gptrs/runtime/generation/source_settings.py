@@ -12,7 +12,7 @@ from gptrs.errors import ContextLengthError, ModelError, UsageError
 from gptrs.quoting import shown_value
 from gptrs.runtime.generation.logits_processors import LogitsProcessor
 from gptrs.runtime.generation.options import GenerationOptions
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 FORCED = ("forced_bos_token_id", "forced_eos_token_id")
 """Settings that are followed where a text has a source."""

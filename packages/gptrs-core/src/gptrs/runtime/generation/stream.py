@@ -8,7 +8,7 @@ from gptrs.quoting import counted
 from gptrs.runtime.generation.options import Generation, GenerationOptions
 from gptrs.runtime.generation.prompt_file import PromptFile
 from gptrs.runtime.generation.setup import GenerationSetup
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.prompts import Prompt
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.generate import PREFILL_CHUNK
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.measure.bench_cases import (
     BenchCase,
     Decode,

@@ -13,7 +13,7 @@ from gptrs.errors import CacheBudgetError, ContextLengthError, UsageError
 from gptrs.runtime.generation.generate import PREFILL_CHUNK, GenerationOptions, stream
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.setup import GenerationSetup
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 Tokens = list[int]
 

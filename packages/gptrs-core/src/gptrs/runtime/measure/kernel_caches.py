@@ -22,7 +22,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.stream import TextStream
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 DEFAULT_LENGTHS = (1, 128, 512)
 """The prompt lengths that are prepared where nobody asks for others."""

@@ -9,7 +9,8 @@ import numpy as np
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.load import LoadedModel, require_known_tokens
+from gptrs.runtime.input_checks import require_known_tokens
+from gptrs.runtime.loaded_model import LoadedModel
 
 DEFAULT_WINDOW = 1024
 _ROWS = 64

@@ -18,7 +18,7 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.module import WATCHER, Module
 from gptrs.quoting import quoted
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 Replacement = Callable[[Tensor], Tensor] | np.ndarray
 """A function of the output of a module, or rows that stand in the place of its first ones."""

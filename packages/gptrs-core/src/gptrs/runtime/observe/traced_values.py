@@ -11,7 +11,7 @@ import numpy as np
 from gptrs.capture.tensor import Tensor, tensor
 from gptrs.errors import ModelError
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.observe.hooks import Hooks
 
 _MODULE = re.compile(r"\.(?:input|output|attention)(?:@\d+)?$")

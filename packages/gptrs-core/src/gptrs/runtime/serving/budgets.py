@@ -8,7 +8,7 @@ from gptrs.backend.memory_limit import memory_bytes
 from gptrs.ir.dtypes import DType
 from gptrs.plugins.capabilities import CausalLM
 from gptrs.runtime.generation.cache_budget import cache_budget, cache_dtype
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 _CONTEXTS = 8
 _SHARE_OF_MEMORY = 2

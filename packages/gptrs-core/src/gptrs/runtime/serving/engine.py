@@ -16,7 +16,7 @@ from gptrs.runtime.generation.guessing.draft import require_same_tokens
 from gptrs.runtime.generation.keyword_options import OptionFields, generation_options
 from gptrs.runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs.runtime.generation.setup import GenerationSetup
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.prompts import Prompt
 from gptrs.runtime.serving.answers import AnswerStream
 from gptrs.runtime.serving.budgets import shared_budget

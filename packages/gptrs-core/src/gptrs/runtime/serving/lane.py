@@ -8,7 +8,7 @@ from gptrs.errors import CacheBudgetError, GptrsError
 from gptrs.runtime.generation.generated_text import GeneratedText
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.setup import GenerationSetup
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.answers import AnswerStream
 
 _logger = logging.getLogger("gptrs")

@@ -13,7 +13,7 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.plugins.capabilities import Transcriber
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.speech.features import HOP, RATE, log_mel
 from gptrs.runtime.speech.sound_files import read_sound, resampled
 from gptrs.runtime.speech.timestamps import SECONDS, Part, TimestampRules, parts_of

@@ -11,7 +11,8 @@ from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.forward import class_label
-from gptrs.runtime.load import LoadedModel, require_known_tokens
+from gptrs.runtime.input_checks import require_known_tokens
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_batches import BATCH_SIZE, text_batches
 from gptrs.runtime.text_classes.scores import class_scores
 from gptrs.runtime.tokenization.encoded_text import EncodedText

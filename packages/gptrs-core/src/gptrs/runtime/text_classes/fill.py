@@ -9,7 +9,7 @@ import numpy as np
 from gptrs.errors import ModelError, UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_batches import BATCH_SIZE, text_batches
 from gptrs.runtime.text_classes.classify import Progress
 from gptrs.runtime.text_classes.scores import softmax

@@ -8,7 +8,7 @@ import numpy as np
 
 from gptrs.errors import ModelError, UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_batches import BATCH_SIZE
 from gptrs.runtime.text_classes.classify import Progress, text_logits
 from gptrs.runtime.text_classes.scores import rank_scores

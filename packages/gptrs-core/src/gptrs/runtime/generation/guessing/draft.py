@@ -18,7 +18,7 @@ from gptrs.runtime.generation.guessing.odds import Odds
 from gptrs.runtime.generation.paged_cache import PagedCache, paged_cache
 from gptrs.runtime.generation.sampling import Sampler
 from gptrs.runtime.generation.text_cache import Row
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 
 MOST_GUESSED = 16
 

@@ -1,0 +1,121 @@
+"""A model by what it can do: each capability as its protocol, or an error with what it offers."""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from gptrs.errors import ModelError
+from gptrs.plugins.capabilities import (
+    CausalLM,
+    ImageClassifier,
+    ImageEmbedder,
+    ImageTextScorer,
+    MaskedLM,
+    Seq2SeqLM,
+    TextClassifier,
+    TextEmbedder,
+    TokenClassifier,
+    Transcriber,
+)
+from gptrs.runtime.causal_embedder import CausalEmbedder, CausalStates
+
+_WITH_LOGITS: Final = ("causal_lm", "text_classifier", "token_classifier", "masked_lm")
+AS_EMBEDDER: Final = frozenset({"causal_lm", "hidden_states"})
+"""The capabilities by which a language model of sentence-transformers embeds texts."""
+_NO_TEXT: Final = "cannot generate text"
+_READING: Final = (*_WITH_LOGITS, "seq2seq", "text_embedder", "image_text")
+_OF_IMAGES: Final = ("image_classifier", "image_embedder")
+
+
+class CapableModel:
+    """A model called `name`, of any kind, whose `module` does what `capabilities` say."""
+
+    def __init__(self, name: str, capabilities: frozenset[str], module: object) -> None:
+        self.name = name
+        self.capabilities = capabilities
+        self.module = module
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether `forward` has something to return: an embedder without a head has vectors."""
+        return not self.capabilities.isdisjoint(("image_classifier", *_WITH_LOGITS))
+
+    def causal_lm(self) -> CausalLM:
+        """Return the model as a causal language model; ModelError when it is none."""
+        reads = "seq2seq" in self.capabilities
+        otherwise = "writes texts about others, and continues none" if reads else _NO_TEXT
+        return cast("CausalLM", self.offering("causal_lm", otherwise))
+
+    def image_classifier(self) -> ImageClassifier:
+        """Return the model as an image classifier; ModelError when it is none."""
+        return cast("ImageClassifier", self.offering("image_classifier", "takes no images"))
+
+    @property
+    def takes_images(self) -> bool:
+        """Whether the model takes images, not tokens."""
+        return not self.capabilities.isdisjoint(_OF_IMAGES)
+
+    def image_reader(self) -> ImageClassifier | ImageEmbedder:
+        """Return the model as a reader of images, whatever its outputs; ModelError if none."""
+        name = next((name for name in _OF_IMAGES if name in self.capabilities), _OF_IMAGES[0])
+        return cast("ImageClassifier", self.offering(name, "takes no images"))
+
+    def image_embedder(self) -> ImageEmbedder:
+        """Return the model as an embedder of images; ModelError when it is none."""
+        return cast("ImageEmbedder", self.offering("image_embedder", "cannot embed images"))
+
+    def image_text(self) -> ImageTextScorer:
+        """Return the model as one that compares images and texts; ModelError when it is none."""
+        found = self.offering("image_text", "does not compare images with texts")
+        return cast("ImageTextScorer", found)
+
+    def text_embedder(self) -> TextEmbedder:
+        """Return the model as a text embedder; ModelError when it is none."""
+        found = self.offering("text_embedder", "cannot embed texts")
+        if self.capabilities >= AS_EMBEDDER:
+            return CausalEmbedder(cast("CausalStates", found))
+        return cast("TextEmbedder", found)
+
+    def text_classifier(self) -> TextClassifier:
+        """Return the model as a classifier of texts; ModelError when it is none."""
+        return cast("TextClassifier", self.offering("text_classifier", "has no classes of texts"))
+
+    def token_classifier(self) -> TokenClassifier:
+        """Return the model as a classifier of tokens; ModelError when it is none."""
+        found = self.offering("token_classifier", "has no classes of tokens")
+        return cast("TokenClassifier", found)
+
+    def masked_lm(self) -> MaskedLM:
+        """Return the model as one that predicts masked tokens; ModelError when it is none."""
+        return cast("MaskedLM", self.offering("masked_lm", "predicts no masked tokens"))
+
+    def seq2seq(self) -> Seq2SeqLM:
+        """Return the model as one that writes texts about others; ModelError when it is none."""
+        return cast("Seq2SeqLM", self.offering("seq2seq", "reads no text to write another"))
+
+    def transcriber(self) -> Transcriber:
+        """Return the model as one that writes down what is said; ModelError when it is none."""
+        return cast("Transcriber", self.offering("transcriber", "does not hear"))
+
+    def token_reader(
+        self,
+    ) -> (
+        CausalLM
+        | Seq2SeqLM
+        | TextEmbedder
+        | TextClassifier
+        | TokenClassifier
+        | MaskedLM
+        | ImageTextScorer
+    ):
+        """Return the model as a reader of tokens, whatever its outputs; ModelError if none."""
+        offers = (name for name in _READING if name in self.capabilities)
+        name = next(offers, "causal_lm")
+        return cast("CausalLM", self.offering(name, "takes no tokens"))
+
+    def offering(self, capability: str, otherwise: str) -> object:
+        """Return the module; ModelError for another model, with what that one offers."""
+        if capability not in self.capabilities:
+            can = ", ".join(sorted(self.capabilities)) or "nothing that gptrs knows"
+            raise ModelError(f"`{self.name}` {otherwise}", hint=f"it offers: {can}")
+        return self.module
