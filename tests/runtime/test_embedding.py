@@ -16,6 +16,7 @@ from fuzzing.tiny_models import save_tiny_model
 from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.errors import ModelError, UsageError
 from gptrs.runtime.embedding.embed import cosine_similarities
+from gptrs.runtime.text_batches import text_batches
 from gptrs_backend_ref.backend import RefBackend, create
 from gptrs_models.bert import Bert
 from runtime.tiny_bert import (
@@ -293,6 +294,23 @@ def test_a_text_has_the_same_bits_alone_and_in_company(long_texts, backend):
             assert together.tobytes() == alone.tobytes()
         else:
             np.testing.assert_allclose(together, alone, atol=2e-6)
+
+
+def test_unequal_texts_cost_what_their_tokens_cost(backend):
+    if not isinstance(backend, SymbolicBackend):
+        pytest.skip("the backend compiles no symbols")
+    random = np.random.default_rng(0)
+    lengths = np.clip(random.lognormal(3.2, 0.9, 64), 9, 256).astype(int)
+    tokens = [[1] * length for length in lengths]
+    batches = [*text_batches(tokens, 32, backend, 256)]
+    assert sorted(row for batch in batches for row in batch.rows) == list(range(64))
+    assert all(len(batch.rows) <= 32 for batch in batches)
+    computed = sum(batch.tokens.size for batch in batches)
+    assert computed < 1.15 * lengths.sum()  # two batches of 32 take twice as many
+    # Texts of one length are not taken apart, however many batches there might be.
+    assert [len(batch.rows) for batch in text_batches([[1] * 20] * 64, 32, backend, 256)] == [
+        32
+    ] * 2
 
 
 @pytest.mark.parametrize("length", [1, 8, 9, 100])

@@ -15,7 +15,7 @@ from gptrs.nn.pages.page_pool import TextPages
 from gptrs.plugins.capabilities import Seq2SeqLM
 from gptrs.runtime.generation.step_times import StepTimes
 from gptrs.runtime.generation.text_cache import Row
-from gptrs.runtime.text_batches import text_batches
+from gptrs.runtime.text_batches import one_batch
 
 
 class SourceText(TextPages):
@@ -123,7 +123,7 @@ class SourceCache:
         for texts in lots.values():
             sources = [text.source for text in texts]
             longest = self._lm.source_length
-            (batch,) = text_batches(sources, len(sources), self._backend, longest)
+            batch = one_batch(sources, self._backend, longest)
             lot = Lot(self._lm.read_sources(batch.tokens, batch.mask))
             for row, number in enumerate(batch.rows):
                 texts[number].lot, texts[number].row = lot, row
