@@ -19,7 +19,7 @@ _SHORTEST: Final = 16
 _FEWEST: Final = 8
 """Tokens that short texts are padded to elsewhere: kernels for fewer may round in another way."""
 _TOKENS_OF_BATCH: Final = 48
-"""What a batch more costs, in tokens: 5 ms of MiniLM on two cores, 0.1 ms a token."""
+"""Cost of a batch more, in tokens: 5 ms of MiniLM on two cores, 0.1 ms a token."""
 
 
 @dataclass(frozen=True, eq=False)

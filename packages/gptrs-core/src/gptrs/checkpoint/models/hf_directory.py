@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import cast
@@ -18,11 +19,14 @@ from typing_extensions import override
 from gptrs.checkpoint.files.open_file import is_plain, read_whole
 from gptrs.checkpoint.formats.foreign_files import PICKLE_SUFFIXES
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
+from gptrs.checkpoint.models import byte_bpe_files
 from gptrs.checkpoint.models.model_folder import ModelFolder
 from gptrs.checkpoint.models.model_source import (
     CONFIG,
     GENERATION_CONFIG,
     MAX_SETTINGS_BYTES,
+    MAX_TOKENIZER_BYTES,
+    TOKENIZER,
     ModelSource,
 )
 from gptrs.checkpoint.models.quantization_config import KEY, scheme_of
@@ -44,7 +48,11 @@ _CONVERT = (
 
 
 class HfDirectory(ModelSource):
-    """The settings of a model folder, read when it is opened, and its weights, read when used."""
+    """The settings of a model folder, read when it is opened, and its weights, read when used.
+
+    A folder with `vocab.json` and `merges.txt` of a known class has a `tokenizer.json`, too, which
+    is made when it is read.
+    """
 
     def __init__(self, folder: ModelFolder) -> None:
         super().__init__(folder.path, folder.path.resolve().name)
@@ -73,20 +81,37 @@ class HfDirectory(ModelSource):
 
     @override
     def has_file(self, name: str, subfolder: str = "") -> bool:
-        return self._folder.find(name, subfolder) is not None
+        if self._folder.find(name, subfolder) is not None:
+            return True
+        return (name, subfolder) == (TOKENIZER, "") and self._tokenizer_class is not None
 
     @override
     def read_bytes(
         self, name: str, subfolder: str = "", limit: int = MAX_SETTINGS_BYTES
     ) -> bytes | None:
         found = self._folder.find(name, subfolder)
-        return None if found is None else read_whole(found, limit)
+        if found is not None:
+            return read_whole(found, limit)
+        made = self._tokenizer_class if (name, subfolder) == (TOKENIZER, "") else None
+        return None if made is None else byte_bpe_files.tokenizer_json(self._tokenizer_file, made)
+
+    @cached_property
+    def _tokenizer_class(self) -> byte_bpe_files.TokenizerClass | None:
+        """The class of a tokenizer in older files, None without these."""
+        names = (byte_bpe_files.VOCABULARY, byte_bpe_files.MERGES)
+        there = all(self._folder.find(name) is not None for name in names)
+        return byte_bpe_files.class_of(self._tokenizer_file) if there else None
+
+    def _tokenizer_file(self, name: str) -> bytes | None:
+        found = self._folder.find(name)
+        return None if found is None else read_whole(found, MAX_TOKENIZER_BYTES)
 
     @override
     def file_names(self) -> Sequence[str]:
         weights = {CONFIG, WEIGHTS, INDEX, *self.weights.files}
         names = self._folder.walk()
-        return tuple(n for n in names if n not in weights and not n.endswith(_OF_SUBFOLDER))
+        kept = [n for n in names if n not in weights and not n.endswith(_OF_SUBFOLDER)]
+        return tuple(kept if self._tokenizer_class is None else dict.fromkeys([*kept, TOKENIZER]))
 
     @override
     def tensor_folders(self) -> Sequence[str]:

@@ -8,9 +8,10 @@ from contextlib import nullcontext
 
 from tokenizers import AddedToken, Encoding
 
+from gptrs.checkpoint.models.byte_bpe_files import CLASSES, MERGES, VOCABULARY
 from gptrs.checkpoint.models.model_source import MAX_TOKENIZER_BYTES, TOKENIZER, ModelSource
 from gptrs.errors import ModelError, UsageError
-from gptrs.quoting import quoted
+from gptrs.quoting import listed, quoted
 from gptrs.runtime.tokenization.encoded_text import EncodedText, cut_lengths
 from gptrs.runtime.tokenization.missing_tokens import add_missing, set_prefix_space
 from gptrs.runtime.tokenization.rust_panics import panics_unheard
@@ -28,7 +29,7 @@ _OLDER = ("tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "sentenc
 def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
     """Return the tokenizer in the files of a model; ModelError when there is none.
 
-    Of the older files beside it, `tokenizer.model` or `vocab.json`, transformers makes one.
+    Of other older files, like `tokenizer.model`, transformers makes one.
     """
     data = files.read_bytes(TOKENIZER, limit=MAX_TOKENIZER_BYTES)
     if data is not None:
@@ -42,6 +43,12 @@ def tokenizer_of(files: ModelSource, name: str) -> TextTokenizer:
         )
     elif older is None:
         hint = "add the file, or give token ids instead of text (--prompt-ids)"
+    elif older == VOCABULARY and files.has_file(MERGES):
+        hint = (
+            f"name its class in {_CONFIG}, as `tokenizer_class`: {listed(CLASSES)} are read from"
+            f" {VOCABULARY} and {MERGES}; or make {TOKENIZER} with transformers: `AutoTokenizer"
+            ".from_pretrained(FOLDER).save_pretrained(FOLDER)`"
+        )
     else:
         hint = (
             f"make one of its {older} with transformers: `AutoTokenizer.from_pretrained(FOLDER)"

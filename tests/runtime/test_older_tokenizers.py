@@ -1,0 +1,124 @@
+"""Tokenizers in `vocab.json` and `merges.txt` are read as transformers reads them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from gptrs.checkpoint.converting.convert import convert
+from gptrs.checkpoint.models.byte_bpe_files import CLASSES
+from gptrs.checkpoint.models.find_model import find_model
+from gptrs.errors import ModelError
+from gptrs.runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
+from runtime.tiny_gpt2 import save_tiny_gpt2
+
+TEXTS = (
+    "The quick brown fox isn't 12345 years old.",
+    "  two spaces,\ttabs\n\nand lines  ",
+    "Grüße, 世界! 🙂 don't STOP",
+    "<s> a <mask> of it</s> <|endoftext|> and <extra> more",
+    "",
+)
+OF_ROBERTA = ["<s>", "</s>", "<unk>", "<pad>", "<mask>"]
+CASES = {
+    "gpt2": ("GPT2Tokenizer", ["<|endoftext|>"], {}),
+    "gpt2 with a space": ("GPT2TokenizerFast", ["<|endoftext|>"], {"add_prefix_space": True}),
+    "gpt2 without its token": ("GPT2Tokenizer", [], {}),
+    "roberta": ("RobertaTokenizer", OF_ROBERTA, {"mask_token": {
+        "__type": "AddedToken", "content": "<mask>", "lstrip": True, "rstrip": False,
+        "normalized": False, "single_word": False, "special": True,
+    }}),
+    "bart": ("BartTokenizer", OF_ROBERTA, {}),
+    "qwen2": ("Qwen2Tokenizer", [], {"eos_token": "<|im_end|>", "added_tokens_decoder": {
+        str(number): {
+            "content": text, "special": text[1] == "|", "lstrip": False, "rstrip": False,
+            "normalized": False, "single_word": False,
+        }
+        for number, text in ((600, "<|endoftext|>"), (601, "<|im_end|>"), (602, "<extra>"))
+    }}),
+    "clip": ("CLIPTokenizer", ["<|startoftext|>", "<|endoftext|>"], {}),
+}  # fmt: skip
+
+
+def save(folder: Path, special: list[str], settings: dict[str, object], suffix: str = "") -> Path:
+    """Save a model with a vocabulary of 600 entries that was learned from these tests."""
+    save_tiny_gpt2(folder, tokenizer=False)
+    learned = Tokenizer(models.BPE(end_of_word_suffix=suffix) if suffix else models.BPE())
+    learned.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600,
+        special_tokens=special,
+        initial_alphabet=alphabet,
+        show_progress=False,
+        **({"end_of_word_suffix": suffix} if suffix else {}),
+    )
+    learned.train_from_iterator([Path(__file__).read_text().lower(), *TEXTS], trainer)
+    model = json.loads(learned.to_str())["model"]
+    (folder / "vocab.json").write_text(json.dumps(model["vocab"]))
+    lines = [" ".join(merge) for merge in model["merges"]]
+    (folder / "merges.txt").write_text("\n".join(["#version: 0.2", *lines]) + "\n")
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_tokens_are_those_of_transformers(tmp_path, case):
+    transformers = pytest.importorskip("transformers", reason="parity needs transformers")
+    name, special, settings = CASES[case]
+    suffix = "</w>" if name == "CLIPTokenizer" else ""
+    folder = save(tmp_path / "m", special, {"tokenizer_class": name, **settings}, suffix)
+    theirs = getattr(transformers, name).from_pretrained(folder)
+    ours = tokenizer_of(find_model(folder), "m")
+    for text in TEXTS:
+        tokens = theirs(text)["input_ids"]
+        assert ours.encode(text) == tokens, text
+        if name != "CLIPTokenizer":  # whose text transformers takes the ends of words from
+            wanted = theirs.decode(tokens, clean_up_tokenization_spaces=False)
+            assert ours.decode(tokens, special=True) == wanted
+    pair = ours.encode_pair("a fox", "so it is", 99).tokens
+    if "Roberta" in name or name == "BartTokenizer":
+        assert list(pair) == theirs("a fox", "so it is")["input_ids"]
+
+
+def test_such_a_folder_has_a_tokenizer_for_all_who_ask(tmp_path):
+    folder = save(tmp_path / "m", ["<|endoftext|>"], {"tokenizer_class": "GPT2Tokenizer"})
+    source = find_model(folder)
+    assert source.has_file("tokenizer.json")
+    convert(folder, tmp_path / "m.gptrschk")  # one file has what was made
+    assert find_model(tmp_path / "m.gptrschk").has_file("tokenizer.json")
+    read = TextTokenizer(source.read_bytes("tokenizer.json") or b"", "tokenizer.json")
+    assert read.decode(read.encode("as it was")) == "as it was"
+
+
+def test_a_file_of_its_own_goes_first(tmp_path):
+    folder = save(tmp_path / "m", [], {"tokenizer_class": "GPT2Tokenizer"})
+    (folder / "tokenizer.json").write_text("{}")
+    assert find_model(folder).read_bytes("tokenizer.json") == b"{}"
+
+
+@pytest.mark.parametrize("settings", [{}, {"tokenizer_class": "BlenderbotTokenizer"}])
+def test_a_class_that_is_not_known_is_told(tmp_path, settings):
+    folder = save(tmp_path / "m", [], settings)
+    with pytest.raises(ModelError, match=r"has no tokenizer\.json") as caught:
+        tokenizer_of(find_model(folder), "m")
+    assert all(name in str(caught.value.hint) for name in [*list(CLASSES)[:2], "tokenizer_class"])
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "message"),
+    [
+        ("vocab.json", '{"a": "b"}', "must number its tokens"),
+        ("vocab.json", "[]", "must be an object"),
+        ("merges.txt", "#version: 0.2\na b c\n", "line 2 of `merges.txt` must be two tokens"),
+        ("merges.txt", "a q\n", "is not a tokenizer file"),
+    ],
+)
+def test_malformed_files_are_told(tmp_path, file, content, message):
+    folder = save(tmp_path / "m", [], {"tokenizer_class": "GPT2Tokenizer"})
+    (folder / file).write_text(content)
+    with pytest.raises(ModelError, match=message):
+        tokenizer_of(find_model(folder), "m")
