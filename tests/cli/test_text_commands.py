@@ -98,3 +98,13 @@ def test_what_does_not_fit_is_refused(gptrs, folders, asked, code, message):
     result = gptrs(*asked, "--model", folders["nli"])
     assert result.code == code, result.err
     assert message in " ".join(result.err.split())
+
+
+def test_each_head_is_shown(gptrs, folders):
+    shown = gptrs("inspect", folders["ranker"], "--json").json["model"]
+    assert shown["architecture"].endswith("ForSequenceClassification")
+    assert (shown["classes"], shown["commands"]) == (1, "classify and rank")
+    assert "commands tag" in gptrs("inspect", folders["ner"]).out
+    listed = gptrs("models", "list", folders["words"], "--json").json["models"]
+    assert listed[-1]["architecture"].endswith("ForMaskedLM")
+    assert "ForMaskedLM" in gptrs("models", "list", folders["words"]).out

@@ -340,68 +340,68 @@ SIGLIP_VISION = ModelPlugin(
 )
 BERT = ModelPlugin(
     name="bert",
-    summary="BERT encoders, for sentence embeddings",
+    summary="BERT encoders: vectors, classes, tags, masked words",
     factory="gptrs_models.bert_tasks:load",
     api="0.1",
     relatives=relatives.BERT,
 )
 ROBERTA = ModelPlugin(
     name="roberta",
-    summary="RoBERTa encoders, for sentence embeddings",
+    summary="RoBERTa encoders: vectors, classes, tags, masked words",
     factory="gptrs_models.bert_tasks:load",
     api="0.1",
 )
 XLM_ROBERTA = ModelPlugin(
     name="xlm-roberta",
-    summary="XLM-RoBERTa encoders, such as E5 and BGE-M3",
+    summary="XLM-RoBERTa encoders, such as E5 and BGE-M3, with every head",
     factory="gptrs_models.bert_tasks:load",
     api="0.1",
 )
 CAMEMBERT = ModelPlugin(
     name="camembert",
-    summary="CamemBERT encoders, for sentence embeddings",
+    summary="CamemBERT encoders: vectors, classes, tags, masked words",
     factory="gptrs_models.bert_tasks:load",
     api="0.1",
 )
 DISTILBERT = ModelPlugin(
     name="distilbert",
-    summary="DistilBERT encoders, for sentence embeddings",
+    summary="DistilBERT encoders: vectors, classes, tags, masked words",
     factory="gptrs_models.bert_tasks:load",
     api="0.1",
 )
 MPNET = ModelPlugin(
     name="mpnet",
-    summary="MPNet encoders, for sentence embeddings",
+    summary="MPNet encoders: vectors, classes, tags, masked words",
     factory="gptrs_models.bert_tasks:load",
     api="0.1",
 )
 ELECTRA = ModelPlugin(
     name="electra",
-    summary="ELECTRA encoders, for sentence embeddings",
+    summary="ELECTRA encoders: vectors, classes, tags, masked words",
     factory="gptrs_models.bert_tasks:load",
     api="0.1",
 )
 ALBERT = ModelPlugin(
     name="albert",
-    summary="ALBERT encoders, for sentence embeddings",
+    summary="ALBERT encoders: vectors, classes, tags, masked words",
     factory="gptrs_models.bert_tasks:load",
     api="0.1",
 )
 MODERNBERT = ModelPlugin(
     name="modernbert",
-    summary="ModernBERT encoders, of long texts",
+    summary="ModernBERT encoders, of long texts, with every head",
     factory="gptrs_models.rotary_encoder:load",
     api="0.1",
 )
 NOMIC_BERT = ModelPlugin(
     name="nomic_bert",
-    summary="NomicBERT encoders, such as nomic-embed-text",
+    summary="NomicBERT encoders, such as nomic-embed-text, with every head",
     factory="gptrs_models.rotary_encoder:load",
     api="0.1",
 )
 GTE = ModelPlugin(
     name="gte",
-    summary="GTE encoders, such as gte-multilingual",
+    summary="GTE encoders, such as gte-multilingual, with every head",
     factory="gptrs_models.rotary_encoder:load",
     api="0.1",
 )
@@ -413,13 +413,13 @@ NEW = ModelPlugin(
 )
 EUROBERT = ModelPlugin(
     name="eurobert",
-    summary="EuroBERT encoders",
+    summary="EuroBERT encoders, with every head",
     factory="gptrs_models.rotary_encoder:load",
     api="0.1",
 )
 DEBERTA_V2 = ModelPlugin(
     name="deberta-v2",
-    summary="DeBERTa v2 and v3 encoders, often classifiers",
+    summary="DeBERTa v2 and v3 encoders, often classifiers, with every head",
     factory="gptrs_models.deberta:load",
     api="0.1",
 )

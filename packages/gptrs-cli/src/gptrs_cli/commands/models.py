@@ -53,7 +53,7 @@ def list_models(
         note("there are none; `gptrs models pull ORG/NAME` fetches one, FOLDER names others")
         return
     rows = [_row(model) for model in found]
-    print_table(["model", "from", "kind", "size", "runs"], rows)
+    print_table(["model", "from", "kind", "architecture", "size", "runs"], rows)
 
 
 @app.command()
@@ -150,7 +150,8 @@ def _path(name: str) -> Path:
 
 def _row(model: DiskModel) -> list[str]:
     runs = "yes" if model.problem is None else f"no: {model.problem}"
-    return [model.name, model.source, model.kind or "", byte_size(model.nbytes), runs]
+    kind, head = model.kind or "", model.architecture or ""
+    return [model.name, model.source, kind, head, byte_size(model.nbytes), runs]
 
 
 def _as_json(model: DiskModel) -> dict[str, object]:
@@ -158,6 +159,7 @@ def _as_json(model: DiskModel) -> dict[str, object]:
         "name": model.name,
         "source": model.source,
         "kind": model.kind,
+        "architecture": model.architecture,
         "bytes": model.nbytes,
         "path": str(model.path),
         "problem": model.problem,

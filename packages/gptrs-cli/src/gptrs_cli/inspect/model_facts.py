@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from gptrs.checkpoint.models.model_source import TOKENIZER, ModelSource
+from gptrs_cli.models.head import architecture, classes, commands
 
 _SETTINGS: Final = {
     "layers": ("num_hidden_layers", "n_layer"),
@@ -23,13 +24,17 @@ _TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 
 
 def model_facts(source: ModelSource) -> Mapping[str, object]:
-    """Return sizes of the model, and whether it has tokenizer and chat template."""
+    """Return sizes of the model, its head, and whether it has tokenizer and chat template."""
     facts: dict[str, object] = {}
     for name, keys in _SETTINGS.items():
         values = (source.config.get(key) for key in keys)
         number = next((value for value in values if isinstance(value, int)), None)
         if number is not None:
             facts[name] = number
+    named = {"classes": classes(source), "architecture": architecture(source)}
+    facts.update({name: value for name, value in named.items() if value is not None})
+    if commands(source):
+        facts["commands"] = " and ".join(commands(source))
     if "vocabulary" in facts:
         facts["tokenizer"] = _shown(source.has_file(TOKENIZER))
         settings = source.read_json(_TOKENIZER_CONFIG) or {}

@@ -107,11 +107,15 @@ class ListPatterns(TypedDict):
 
 
 class DiskModel(TypedDict):
-    """A model on this disk; `problem` says why it does not run, null if it does."""
+    """A model on this disk; `problem` says why it does not run, null if it does.
+
+    `architecture` is the class of transformers that config.json names, null if it names none.
+    """
 
     name: str
     source: Literal["bundled", "hub", "folder"]
     kind: str | None
+    architecture: str | None
     bytes: int
     path: str
     problem: str | None

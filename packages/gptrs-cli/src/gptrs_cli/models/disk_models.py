@@ -13,6 +13,7 @@ from gptrs.plugins.descriptions import DemoModelPlugin
 from gptrs.plugins.manager import manager
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
+from gptrs_cli.models.head import architecture
 from gptrs_cli.models.hub_cache import cached_revisions
 from gptrs_cli.terminal.stderr import note
 
@@ -25,6 +26,7 @@ class DiskModel:
     """A model on this disk: the name that `--model` takes, and where it lies.
 
     `source` is `bundled`, `hub` or `folder`; `problem` says why it does not run, None if it does.
+    `architecture` is the class of transformers that config.json names: its head.
     """
 
     name: str
@@ -33,6 +35,7 @@ class DiskModel:
     nbytes: int
     path: Path
     problem: str | None = None
+    architecture: str | None = None
 
 
 def disk_models(folders: Iterable[Path]) -> Iterator[DiskModel]:
@@ -76,15 +79,15 @@ def _models_in(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _examined(name: str, source: str, path: Path) -> DiskModel:
-    kind, size = None, _size(path)
+    kind, head, size = None, None, _size(path)
     try:
         model = find_model(path)
-        kind = model.model_type
+        kind, head = model.model_type, architecture(model)
         manager().model_plugin(kind)
         model.weights.names()
     except GptrsError as error:
-        return DiskModel(name, source, kind, size, path, error.message)
-    return DiskModel(name, source, kind, size, path)
+        return DiskModel(name, source, kind, size, path, error.message, head)
+    return DiskModel(name, source, kind, size, path, None, head)
 
 
 def _size(path: Path) -> int:

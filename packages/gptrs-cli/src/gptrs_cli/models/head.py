@@ -1,0 +1,52 @@
+"""The head of a stored model, as its config names it, and the commands that it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+from gptrs.checkpoint.models.model_source import ModelSource
+from gptrs.checkpoint.models.sentence_transformers import MODULES
+
+_COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
+    "ForCausalLM": ("generate", "chat"),
+    "LMHeadModel": ("generate", "chat"),
+    "ForConditionalGeneration": ("generate", "transcribe"),
+    "MTModel": ("generate",),
+    "ForSequenceClassification": ("classify", "rank"),
+    "ForTokenClassification": ("tag",),
+    "ForMaskedLM": ("fill",),
+    "ForPreTraining": ("fill",),
+    "ForImageClassification": ("forward",),
+    "Model": ("embed",),
+}
+"""Commands by the end of an architecture's name; the first end that fits counts."""
+_HEARING: Final = "num_mel_bins"
+"""The setting of models that hear."""
+
+
+def architecture(source: ModelSource) -> str | None:
+    """Return the class of transformers that config.json names first, None if it names none."""
+    names = source.config.get("architectures")
+    first = cast("list[object]", names)[0] if isinstance(names, list) and names else None
+    return first if isinstance(first, str) else None
+
+
+def commands(source: ModelSource) -> tuple[str, ...]:
+    """Return the commands for the head, none where it is not known."""
+    name = architecture(source) or ""
+    ending = next((ending for ending in _COMMANDS if name.endswith(ending)), None)
+    if ending is None:
+        return ()
+    found = _COMMANDS[ending]
+    if ending == "ForConditionalGeneration":
+        found = found[1:] if _HEARING in source.config else found[:1]
+    modules = source.read_json_list(MODULES) or []
+    added = "rank" if any("LogitScore" in str(module) for module in modules) else "embed"
+    return (*found, added) if modules and added not in found else found
+
+
+def classes(source: ModelSource) -> int | None:
+    """Return the number of classes that the config names, None without names."""
+    names = source.config.get("id2label")
+    return len(cast("Mapping[str, object]", names)) if isinstance(names, Mapping) else None
