@@ -175,15 +175,9 @@ class Encoder(Module):
 
     def __init__(self, config: BartConfig, params: Params, tokens: Embedding) -> None:
         self.embeddings = Embeddings(config, params, tokens)
-        layers = params / "layers"
-        self.layers = [
-            EncoderLayer(config.encoder, layers / index) for index in range(config.encoder_layers)
-        ]
-        self.norm = (
-            LayerNorm(params / "layer_norm", config.width, EPSILON)
-            if config.kind.norm_first
-            else None
-        )
+        layers, count = params / "layers", config.encoder_layers
+        self.layers = [EncoderLayer(config.encoder, layers / index) for index in range(count)]
+        self.norm = _last_norm(config, params)
 
     def __call__(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Int and i1 [B, S] -> [B, S, C]."""
@@ -199,15 +193,9 @@ class Decoder(Module):
 
     def __init__(self, config: BartConfig, params: Params, tokens: Embedding) -> None:
         self.embeddings = Embeddings(config, params, tokens)
-        layers = params / "layers"
-        self.layers = [
-            DecoderLayer(config.decoder, layers / index) for index in range(config.decoder_layers)
-        ]
-        self.norm = (
-            LayerNorm(params / "layer_norm", config.width, EPSILON)
-            if config.kind.norm_first
-            else None
-        )
+        layers, count = params / "layers", config.decoder_layers
+        self.layers = [DecoderLayer(config.decoder, layers / index) for index in range(count)]
+        self.norm = _last_norm(config, params)
 
     def __call__(self, tokens: Tensor, place: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
         """Int [B, T] at the positions from `place` on -> [B, T, C]."""
@@ -215,6 +203,12 @@ class Decoder(Module):
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, cache)
         return x if self.norm is None else self.norm(x)
+
+
+def _last_norm(config: BartConfig, params: Params) -> LayerNorm | None:
+    """Return the norm behind all layers, for kinds whose layers do not end with one."""
+    first = config.kind.norm_first
+    return LayerNorm(params / "layer_norm", config.width, EPSILON) if first else None
 
 
 class Bart(Seq2SeqModule):

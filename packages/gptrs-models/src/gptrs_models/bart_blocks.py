@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gptrs import functionals as F
@@ -74,8 +74,8 @@ class FeedForward(Module):
         return self.fc2(self._activation(self.fc1(x)))
 
 
-class EncoderLayer(Module):
-    """Self-attention to the whole source, and affine layers."""
+class ResidualLayer(Module):
+    """What layers of encoder and decoder share: self-attention, affine layers, and their norms."""
 
     def __init__(self, config: BlockConfig, layer: Params) -> None:
         self.self_attn = Attention(config, layer / "self_attn")
@@ -84,51 +84,49 @@ class EncoderLayer(Module):
         self.norm = LayerNorm(layer / "final_layer_norm", config.width, EPSILON)
         self._norm_first = config.norm_first
 
+    def added(self, x: Tensor, part: Callable[[Tensor], Tensor], norm: LayerNorm) -> Tensor:
+        """Return `x + part(x)`, [B, T, C], with the norm before the part or behind the sum."""
+        return x + part(norm(x)) if self._norm_first else norm(x + part(x))
+
+
+class EncoderLayer(ResidualLayer):
+    """Self-attention to the whole source, and affine layers."""
+
     @captured_once
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[B, S, C] and a mask of `F.attention`, i1 [B, 1, 1, S] -> [B, S, C]."""
-        if self._norm_first:
-            x = x + self._attended(self.attention_norm(x), mask)
-            return x + self.mlp(self.norm(x))
-        x = self.attention_norm(x + self._attended(x, mask))
-        return self.norm(x + self.mlp(x))
 
-    def _attended(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        attention = self.self_attn
-        keys, values = attention.keys_values(x)
-        return attention.merged(F.attention(attention.query(x), keys, values, mask=mask))
+        def attended(x: Tensor) -> Tensor:
+            attention = self.self_attn
+            keys, values = attention.keys_values(x)
+            return attention.merged(F.attention(attention.query(x), keys, values, mask=mask))
+
+        x = self.added(x, attended, self.attention_norm)
+        return self.added(x, self.mlp, self.norm)
 
 
-class DecoderLayer(Module):
+class DecoderLayer(ResidualLayer):
     """Self-attention to the text so far, attention to its source, and affine layers."""
 
     def __init__(self, config: BlockConfig, layer: Params) -> None:
-        self.self_attn = Attention(config, layer / "self_attn")
+        super().__init__(config, layer)
         self.encoder_attn = Attention(config, layer / "encoder_attn")
-        self.mlp = FeedForward(config, layer)
-        self.attention_norm, self.source_norm, self.norm = (
-            LayerNorm(layer / name, config.width, EPSILON)
-            for name in ("self_attn_layer_norm", "encoder_attn_layer_norm", "final_layer_norm")
-        )
-        self._norm_first = config.norm_first
+        self.source_norm = LayerNorm(layer / "encoder_attn_layer_norm", config.width, EPSILON)
 
     def __call__(self, x: Tensor, cache: DecoderCache) -> Tensor:
         """[B, T, C] -> [B, T, C]; the cache gets the new keys and values."""
-        if self._norm_first:
-            x = x + self._attended(self.attention_norm(x), cache)
-            x = x + self._of_source(self.source_norm(x), cache)
-            return x + self.mlp(self.norm(x))
-        x = self.attention_norm(x + self._attended(x, cache))
-        x = self.source_norm(x + self._of_source(x, cache))
-        return self.norm(x + self.mlp(x))
 
-    def _attended(self, x: Tensor, cache: DecoderCache) -> Tensor:
-        attention = self.self_attn
-        return attention.merged(cache.attend(attention.query(x), *attention.keys_values(x)))
+        def attended(x: Tensor) -> Tensor:
+            attention = self.self_attn
+            return attention.merged(cache.attend(attention.query(x), *attention.keys_values(x)))
 
-    def _of_source(self, x: Tensor, cache: DecoderCache) -> Tensor:
-        attention = self.encoder_attn
-        return attention.merged(cache.attend_source(attention.query(x)))
+        def of_source(x: Tensor) -> Tensor:
+            attention = self.encoder_attn
+            return attention.merged(cache.attend_source(attention.query(x)))
+
+        x = self.added(x, attended, self.attention_norm)
+        x = self.added(x, of_source, self.source_norm)
+        return self.added(x, self.mlp, self.norm)
 
 
 def source_views(layers: Sequence[DecoderLayer], states: Tensor) -> list[KeysValues]:
