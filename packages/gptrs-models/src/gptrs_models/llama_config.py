@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from gptrs.nn import RopeSettings
@@ -113,3 +113,8 @@ class LlamaConfig:
     def window(self, layer: int) -> int | None:
         """Return how many keys a query of the layer sees; None for all."""
         return self.sliding_window if layer in self.sliding_layers else None
+
+
+def with_biases(config: LlamaConfig, attention: bool, mlp: bool) -> LlamaConfig:
+    """Say whether all projections of attention have a bias, and those of the MLP."""
+    return replace(config, qkv_bias=attention, output_bias=attention, mlp_bias=mlp)

@@ -8,7 +8,7 @@ from typing import cast
 
 from gptrs.api import ConfigFields
 from gptrs_models.llama_alibi import bloom_slopes, mpt_slopes
-from gptrs_models.llama_config import LlamaConfig, Names
+from gptrs_models.llama_config import LlamaConfig, Names, with_biases
 
 GPT_NAMES = Names(
     body="transformer",
@@ -58,13 +58,10 @@ MPT_NAMES = Names(
 def unrotated(config: LlamaConfig, names: Names, bias: bool = True) -> LlamaConfig:
     """Switch names, layer norms, all biases, as many key heads as heads, and no rotary."""
     return replace(
-        config,
+        with_biases(config, bias, bias),
         names=names,
         num_key_value_heads=config.num_attention_heads,
         norm="layer" if bias else "layer_weight",
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=bias,
         unrotated_layers=tuple(range(config.num_hidden_layers)),
     )
 
@@ -149,15 +146,12 @@ def persimmon(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         norm="final_layernorm",
     )
     return replace(
-        config,
+        with_biases(config, True, True),
         names=names,
         num_key_value_heads=config.num_attention_heads,
         norm="layer",
         head_norm="layer" if fields.boolean("qk_layernorm", True) else None,
         qkv_groups=True,
-        qkv_bias=True,
-        output_bias=True,
-        mlp_bias=True,
     )
 
 
@@ -181,13 +175,10 @@ def opt(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     )
     bias = fields.boolean("enable_bias", True)
     return replace(
-        config,
+        with_biases(config, bias, bias),
         num_key_value_heads=config.num_attention_heads,
         names=names,
         norm="layer",
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=bias,
         unrotated_layers=tuple(range(config.num_hidden_layers)),
         position_offset=2,
     )

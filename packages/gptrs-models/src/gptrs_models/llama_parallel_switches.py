@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gptrs.api import ConfigFields, ModelError
-from gptrs_models.llama_config import LlamaConfig, Names
+from gptrs_models.llama_config import LlamaConfig, Names, with_biases
 from gptrs_models.llama_switches import full_layers
 
 ONE_NORM = Names(mlp_in="input_layernorm")
@@ -25,14 +25,11 @@ def phi(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         norm="final_layernorm",
     )
     return replace(
-        config,
+        with_biases(config, True, True),
         names=names,
         norm="layer",
         head_norm="layer" if fields.boolean("qk_layernorm", False) else None,
         parallel=True,
-        qkv_bias=True,
-        output_bias=True,
-        mlp_bias=True,
         head_bias=True,
     )
 
@@ -87,15 +84,12 @@ def gpt_neox(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     )
     bias = fields.boolean("attention_bias", True)
     return replace(
-        config,
+        with_biases(config, bias, True),
         num_key_value_heads=config.num_attention_heads,
         names=names,
         norm="layer",
         parallel=fields.boolean("use_parallel_residual", True),
         qkv_groups=True,
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=True,
     )
 
 
@@ -160,14 +154,11 @@ def falcon(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
             f"`num_attention_heads` ({heads}) is no multiple of `num_kv_heads` ({kv_heads})"
         )
     return replace(
-        config,
+        with_biases(config, bias, bias),
         names=names,
         norm="layer",
         num_key_value_heads=kv_heads,
         intermediate_size=fields.integer("ffn_hidden_size", 4 * config.hidden_size),
         parallel=parallel,
         qkv_groups=True,
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=bias,
     )

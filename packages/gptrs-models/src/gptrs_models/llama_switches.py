@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from gptrs.api import ConfigFields
-from gptrs_models.llama_config import LlamaConfig, Names
+from gptrs_models.llama_config import LlamaConfig, Names, with_biases
 
 SANDWICH = Names(
     attention_out="post_attention_layernorm",
@@ -34,9 +34,7 @@ def biased(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Set `attention_bias` of all projections and `mlp_bias`."""
     fields.require("no_rope_layers", None)
     bias = fields.boolean("attention_bias", False)
-    return replace(
-        config, qkv_bias=bias, output_bias=bias, mlp_bias=fields.boolean("mlp_bias", False)
-    )
+    return with_biases(config, bias, fields.boolean("mlp_bias", False))
 
 
 def internlm3(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
@@ -115,10 +113,7 @@ def smollm3(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     unrotated = tuple(layer for layer, flag in enumerate(rotates) if not flag)
     bias = fields.boolean("attention_bias", False)
     return replace(
-        config,
-        qkv_bias=bias,
-        output_bias=bias,
-        mlp_bias=fields.boolean("mlp_bias", False),
+        with_biases(config, bias, fields.boolean("mlp_bias", False)),
         unrotated_layers=unrotated,
     )
 
@@ -151,9 +146,7 @@ def starcoder2(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch layer norms, and an MLP without a gate."""
     bias = fields.boolean("use_bias", True)
     names = Names(gate=None, up="c_fc", down="c_proj")
-    return replace(
-        config, names=names, norm="layer", qkv_bias=bias, output_bias=bias, mlp_bias=bias
-    )
+    return replace(with_biases(config, bias, bias), names=names, norm="layer")
 
 
 def exaone4(_: ConfigFields, config: LlamaConfig) -> LlamaConfig:
@@ -210,7 +203,7 @@ def helium(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
 def ernie(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     """Switch interleaved rotary, and all biases by one setting."""
     bias = fields.boolean("use_bias", False)
-    return replace(config, qkv_bias=bias, output_bias=bias, mlp_bias=bias, interleaved=True)
+    return replace(with_biases(config, bias, bias), interleaved=True)
 
 
 def nemotron(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
