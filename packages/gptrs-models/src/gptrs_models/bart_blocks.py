@@ -75,7 +75,7 @@ class FeedForward(Module):
 
 
 class ResidualLayer(Module):
-    """What layers of encoder and decoder share: self-attention, affine layers, and their norms."""
+    """The common part of encoder and decoder layers: self-attention, affine layers, their norms."""
 
     def __init__(self, config: BlockConfig, layer: Params) -> None:
         self.self_attn = Attention(config, layer / "self_attn")
