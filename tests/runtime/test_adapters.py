@@ -10,6 +10,8 @@ from safetensors.numpy import load_file, save_file
 
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.ir import dtypes
+from gptrs.nn import CausalLMModule
+from gptrs.runtime.generation.batch import generate_several
 from gptrs.runtime.generation.generate import generate
 from gptrs.runtime.generation.model_identity import model_identity
 from gptrs.runtime.load import load_model
@@ -138,6 +140,82 @@ def test_an_engine_has_several_adapters_and_never_mixes_their_prompts(tmp_path):
                     alone[name].token_ids, alone[name].logprobs,
                 )  # fmt: skip
         assert all(stream.cached_tokens == len(prompt) - 1 for stream in streams.values())
+
+
+class Steps:
+    """Counts the steps of an engine that more than one adapter takes part in."""
+
+    def __init__(self, monkeypatch):
+        self.mixed = 0
+        run = CausalLMModule.adapted_step
+
+        def counted(model, step, adapters, buffers):
+            self.mixed += len(set(adapters.tolist())) > 1
+            return run(model, step, adapters, buffers)
+
+        monkeypatch.setattr(CausalLMModule, "adapted_step", counted)
+
+
+@pytest.mark.parametrize(("kind", "modules"), [("llama", LLAMA), ("gpt2", GPT2)])
+@pytest.mark.parametrize("guessed", [False, True])
+def test_adapters_of_one_model_share_steps_and_answer_as_alone(
+    kind, modules, guessed, tmp_path, monkeypatch
+):
+    """Of other ranks, among texts of the base and of other layers, with several answers."""
+    monkeypatch.setenv("GPTRS_NUMBA_AMX", "0")  # it rounds the products of many rows otherwise
+    base = load_model(save_tiny_lm(tmp_path / "base", kind, dtypes.f32), "numba", 1)
+    one = base.with_adapter(save_adapter(tmp_path / "one", modules), "one")
+    two = base.with_adapter(save_adapter(tmp_path / "two", modules, seed=2, rank=3), "two")
+    other = base.with_adapter(save_adapter(tmp_path / "other", modules[:1], seed=3), "other")
+    models = {"two": two, "base": base, "one": one, "again": one, "other": other}
+    rng = np.random.default_rng(0)
+    asked = [(name, rng.integers(3, 40, length).tolist())
+             for length in (1, 70, 33, 5) for name in models]  # fmt: skip
+    fields = {"max_tokens": 10, "seed": 3, "temperature": 0.8, "ignore_eos": True, "logprobs": 2}
+    steps = Steps(monkeypatch)
+    with Engine(models, token_budget=128, prompt_lookup=guessed) as engine:
+        tried = steps.mixed
+        streams = [engine.submit(p, model=name, answers=2, **fields) for name, p in asked]
+        found = [stream.result() for stream in streams]
+        assert engine.state().pages_held == 0
+    assert tried == 1
+    assert steps.mixed > 5
+    for (name, prompt), texts in zip(asked, found, strict=True):
+        alone = generate_several(models[name], prompt, 2, **fields)
+        for text, expected in zip(texts, alone, strict=True):
+            assert (text.token_ids, text.logprobs) == (expected.token_ids, expected.logprobs)
+
+
+def test_ref_runs_adapters_together_too(tmp_path, monkeypatch):
+    base = load_model(save_tiny_lm(tmp_path / "base", "llama", dtypes.f32), "ref")
+    models = {f"{n}": base.with_adapter(save_adapter(tmp_path / f"{n}", LLAMA, seed=n))
+              for n in (1, 2)}  # fmt: skip
+    steps = Steps(monkeypatch)
+    with Engine(models) as engine:
+        streams = {n: engine.submit([3, 4, 5], model=n, max_tokens=4, temperature=0)
+                   for n in models}  # fmt: skip
+        for name, stream in streams.items():
+            (text,) = stream.result()
+            alone = generate(models[name], [3, 4, 5], max_tokens=4, temperature=0)
+            assert text.token_ids == alone.token_ids
+    assert steps.mixed > 1
+
+
+def test_a_model_that_cannot_tell_rows_apart_takes_steps_for_each_adapter(
+    tmp_path, monkeypatch, caplog
+):
+    def refuses(*_):
+        raise ModelError("no rows")
+
+    monkeypatch.setattr(CausalLMModule, "adapted_step", refuses)
+    base = load_model(save_tiny_lm(tmp_path / "base", "llama", dtypes.f32), "ref")
+    models = {name: base.with_adapter(save_adapter(tmp_path / name, LLAMA)) for name in "ab"}
+    with Engine({"base": base, **models}) as engine:
+        for name in models:
+            (text,) = engine.submit([3, 4], model=name, max_tokens=3, temperature=0).result()
+            alone = generate(models[name], [3, 4], max_tokens=3, temperature=0)
+            assert text.token_ids == alone.token_ids
+    assert "take steps of their own: no rows" in caplog.text
 
 
 @pytest.mark.parametrize(

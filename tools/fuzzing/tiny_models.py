@@ -112,8 +112,8 @@ class _Asked:
         self.arrays[self._prefix + name] = values
         return tensor(values)
 
-    def low_rank(self, inputs: int, outputs: int) -> None:
-        return None
+    def low_rank(self, inputs: int, outputs: int) -> list[None]:
+        return []
 
     def unused(self) -> list[str]:
         return []

@@ -121,6 +121,7 @@ class FakeModel:
     has_tokenizer = False
     load_seconds = 0.0
     capabilities = frozenset({"causal_lm"})
+    base = adapter = None
 
     def __init__(self, windows=(None,), backend=None):
         self.generation_config = {}

@@ -37,6 +37,9 @@ from gptrs.quoting import quoted
 WeightUse = Literal["linear", "turned", "table"]
 """The use of a matrix: a linear layer [O, I], one that is stored as [I, O], a table of vectors."""
 
+Factors = tuple[Tensor, Tensor]
+"""A [rank, inputs] and B [outputs, rank] of a product that is added to a linear layer."""
+
 _PART = "#"
 """Between the name of a quantized tensor and that of a part of it."""
 _MATRIX = 2
@@ -54,7 +57,7 @@ class Params:
     of models that are loaded side by side; None makes a new one. `origin` names the checkpoint in
     errors. With a `streamer`, weights are in memory only as long as that holds them. An `adapter`
     changes linear layers: f32 weights that stay in memory are merged with it when they are loaded,
-    and `low_rank` has the factors of the others.
+    and `low_rank` has the factors of the others. Several of them, see `adapted`, are never merged.
     """
 
     def __init__(
@@ -77,10 +80,10 @@ class Params:
         self._namespace = new_namespace() if namespace is None else namespace
         self._origin = quoted(origin, 200)
         self._streamer = streamer
-        self._adapter = adapter
+        self._adapters: Sequence[LowRankAdapter] = () if adapter is None else (adapter,)
         self._merges = streamer is None
         self._adapted = set[str]()
-        """The modules of the adapter that the model has, and the weights merged with one."""
+        """The modules of the adapters that the model has, and the weights merged with one."""
         self._merged = set[str]()
         self._prefix = ""
         # Shared by all scopes of a model, so that one name is one parameter.
@@ -95,39 +98,42 @@ class Params:
         below._prefix = f"{self._prefix}{part}."
         return below
 
-    def adapted(self, adapter: LowRankAdapter) -> Params:
-        """Return the same parameters with another adapter, which is merged with none of them."""
+    def adapted(self, *adapters: LowRankAdapter) -> Params:
+        """Return the same parameters with other adapters, which are merged with none of them."""
         other = copy.copy(self)
-        other._adapter, other._merges, other._adapted = adapter, False, set[str]()
+        other._adapters, other._merges, other._adapted = adapters, False, set[str]()
         return other
 
     def unadapted(self) -> list[str]:
-        """Return the modules of the adapter that no layer of the model asked for."""
-        modules = self._adapter.modules if self._adapter is not None else ()
+        """Return the modules of the adapters that no layer of the model asked for."""
+        modules = dict.fromkeys(module for each in self._adapters for module in each.modules)
         return [module for module in modules if module not in self._adapted]
 
-    def low_rank(self, inputs: int, outputs: int) -> tuple[Tensor, Tensor] | None:
-        """Return A [rank, inputs] and B [outputs, rank], scaled, of what is added to this layer.
+    def low_rank(self, inputs: int, outputs: int) -> list[Factors | None]:
+        """Return what each adapter adds to this layer: A [rank, inputs], B [outputs, rank], scaled.
 
-        None without an adapter of it, or if `tensor` gave the weight merged. CheckpointError for
-        other sizes.
+        None for one that does not change it, or if `tensor` gave the weight merged.
+        CheckpointError for other sizes.
         """
+        return [self._factors(adapter, inputs, outputs) for adapter in self._adapters]
+
+    def _factors(self, adapter: LowRankAdapter, inputs: int, outputs: int) -> Factors | None:
         layer = self._prefix.removesuffix(".")
-        module = self._adapter.module_of(layer) if self._adapter is not None else None
-        if self._adapter is None or module is None:
+        module = adapter.module_of(layer)
+        if module is None:
             return None
         self._adapted.add(module)
-        product = self._adapter.product(module)
+        product = adapter.product(module)
         found = product.a.shape[1], product.b.shape[0]
         if found != (inputs, outputs):
             raise CheckpointError(
-                f"the adapter {quoted(str(self._adapter.path), 200)} changes {quoted(module)} from"
+                f"the adapter {quoted(str(adapter.path), 200)} changes {quoted(module)} from"
                 f" {found[0]} to {found[1]} values, the model has {inputs} and {outputs}",
                 hint="it is an adapter of another model",
             )
         if f"{layer}.weight" in self._merged:
             return None
-        name = f"{layer}{_PART}adapter {self._adapter.digest}"
+        name = f"{layer}{_PART}adapter {adapter.digest}"
         return self._factor(f"{name} A", product.a), self._factor(f"{name} B", product.scaled_b())
 
     def _factor(self, name: str, values: np.ndarray) -> Tensor:
@@ -261,12 +267,13 @@ class Params:
 
     def _mergeable(self, name: str, type: TensorType) -> LowRankProduct | None:
         """Return what is to be added to a weight of `type` when it is loaded; None for nothing."""
-        if self._adapter is None or not self._merges or type.dtype is not dtypes.f32:
+        if not (self._adapters and self._merges) or type.dtype is not dtypes.f32:
             return None
-        module = self._adapter.module_of(name.removesuffix(".weight"))
+        (adapter,) = self._adapters
+        module = adapter.module_of(name.removesuffix(".weight"))
         if module is None or self._uses.get(name) not in ("linear", "turned"):
             return None
-        product = self._adapter.product(module)
+        product = adapter.product(module)
         shape = product.b.shape[0], product.a.shape[1]
         turned = self._uses[name] == "turned"
         return product if type.shape == (shape[::-1] if turned else shape) else None
@@ -274,14 +281,14 @@ class Params:
     def _merged_parameter(
         self, name: str, type: TensorType, read: Callable[[], np.ndarray], product: LowRankProduct
     ) -> Parameter:
-        assert self._adapter is not None, "there is a product of it"
+        (adapter,) = self._adapters
         self._merged.add(name)
         turned = self._uses[name] == "turned"
 
         def load() -> np.ndarray:
             return product.merged(read(), turned=turned)
 
-        recipe = f"merged with adapter {self._adapter.digest}"
+        recipe = f"merged with adapter {adapter.digest}"
         stored = self._identity(name, type.dtype)
         key = param_key(self._namespace, base_param_id(f"{name}{_PART}{recipe}"))
         identity = None if stored is None else stored.computed(recipe)

@@ -21,12 +21,14 @@ from gptrs.ir.dtypes import DType
 from gptrs.nn.attention import LayerCache
 from gptrs.nn.cache_spec import CacheSpec, cache_groups
 from gptrs.nn.closure import closure_of
+from gptrs.nn.linear import adapter_rows
 from gptrs.nn.module import Module
 from gptrs.nn.page_buffers import LayerPools, PageBuffers
 from gptrs.nn.ragged_step import RaggedStep, as_tensors, own_pages, ragged_step
 
 Result = TypeVar("Result")
 _Compiled = Jitted[[RaggedStep[Tensor], list[LayerPools]], tuple[Result, list[LayerPools]]]
+_Adapted = Jitted[[RaggedStep[Tensor], list[LayerPools], Tensor], tuple[Tensor, list[LayerPools]]]
 _AXES = RaggedStep[Any]._make([("N",), ("N",), ("B+1",), ("B",), ("B", "W"), ("N",)])
 """Names of the axes of a step; all page tables have the same width W."""
 
@@ -98,6 +100,21 @@ class CausalLMModule(Module):
             logits, buffers.pools = self._step(as_tensors(step), buffers.pools)
         return logits.numpy()
 
+    def adapted_step(
+        self, step: RaggedStep, adapters: np.ndarray, buffers: PageBuffers
+    ) -> np.ndarray:
+        """Run `step` where row n is computed with adapter `adapters[n]`, si32 [N].
+
+        The linear layers of the model have several, the first is 1. Each row is that of a model
+        with its adapter alone. Errors as of `step`; ModelError where a layer takes other rows than
+        those of the step.
+        """
+        self._require_context(int(step.lengths.max()))
+        rows = Tensor.of_array(adapters)
+        with self._on_backend():
+            logits, buffers.pools = self._adapted_step(as_tensors(step), buffers.pools, rows)
+        return logits.numpy()
+
     def cache_specs(self) -> Sequence[CacheSpec]:
         """Return what the cache of each block holds, in the order of the blocks."""
         raise NotImplementedError
@@ -129,17 +146,24 @@ class CausalLMModule(Module):
     def _step(self) -> _Compiled[Tensor]:
         return self._compiled(self._next_logits)
 
+    @cached_property
+    def _adapted_step(self) -> _Adapted:
+        dynamic = {**self._axes(), "adapters": ("N",)}
+        return Jitted(self._adapted_logits, donate=["pools"], dynamic=dynamic)
+
     def _compiled(
         self,
         function: Callable[[RaggedStep[Tensor], list[LayerPools]], tuple[Result, list[LayerPools]]],
     ) -> _Compiled[Result]:
         """Compile a step for all numbers of rows, texts, and pages of a table and of the pools."""
+        describe = partial(closure_of, function) if self.captures_on_disk else None
+        return Jitted(function, donate=["pools"], dynamic=self._axes(), describe=describe)
+
+    def _axes(self) -> dict[str, object]:
+        """Return the names of the axes of a step and of its pools."""
         groups = enumerate(cache_groups(self.cache_specs()))
         pages = {layer: f"P{number}" for number, group in groups for layer in group.layers}
-        pools = [(pages[layer], None, None, None) for layer in sorted(pages)]
-        describe = partial(closure_of, function) if self.captures_on_disk else None
-        dynamic = {"step": _AXES, "pools": pools}
-        return Jitted(function, donate=["pools"], dynamic=dynamic, describe=describe)
+        return {"step": _AXES, "pools": [(pages[n], None, None, None) for n in sorted(pages)]}
 
     @property
     def _backend(self) -> Backend | None:
@@ -172,24 +196,37 @@ class CausalLMModule(Module):
         self, step: RaggedStep[Tensor], pools: list[LayerPools]
     ) -> tuple[Tensor, list[LayerPools]]:
         states, pools = self._all_states(step, pools)
-        return self.logits(states[-1]), pools
+        with self._adapted(_first_adapter(step)):
+            return self.logits(states[-1]), pools
 
     def _all_states(
         self, step: RaggedStep[Tensor], pools: list[LayerPools]
     ) -> tuple[list[Tensor], list[LayerPools]]:
         caches = self._caches(step, pools)
-        *states, last = self.states(step, caches)
-        return [*states, self.final_norm(last)], [cache.pools for cache in caches]
+        with self._adapted(_first_adapter(step)):
+            *states, last = self.states(step, caches)
+            return [*states, self.final_norm(last)], [cache.pools for cache in caches]
 
     def _next_logits(
         self, step: RaggedStep[Tensor], pools: list[LayerPools]
     ) -> tuple[Tensor, list[LayerPools]]:
+        return self._adapted_logits(step, pools, _first_adapter(step))
+
+    def _adapted_logits(
+        self, step: RaggedStep[Tensor], pools: list[LayerPools], adapters: Tensor
+    ) -> tuple[Tensor, list[LayerPools]]:
         caches = self._caches(step, pools)
-        *_, x = self.states(step, caches)  # (N, C)
+        with self._adapted(adapters):
+            *_, x = self.states(step, caches)  # (N, C)
         texts = step.lengths.shape[0]
         last = F.take(step.row_starts, F.arange(texts, 1)) - 1  # (B,)
-        x = self.final_norm(F.take(x, last))  # (B, C)
-        return self.logits(x), [cache.pools for cache in caches]
+        with self._adapted(F.take(adapters, last)):
+            logits = self.logits(self.final_norm(F.take(x, last)))  # (B, V)
+        return logits, [cache.pools for cache in caches]
+
+    def _adapted(self, rows: Tensor) -> AbstractContextManager[object]:
+        """Scope in which layers know the adapter of each row."""
+        return adapter_rows((module for _, module in self.named_modules()), rows)
 
     def _caches(self, step: RaggedStep[Tensor], pools: list[LayerPools]) -> list[LayerCache]:
         specs = self.cache_specs()
@@ -202,3 +239,8 @@ class CausalLMModule(Module):
             LayerCache(pair, step, of_layer[layer], spec.window)
             for layer, (spec, pair) in enumerate(zip(specs, pools, strict=True))
         ]
+
+
+def _first_adapter(step: RaggedStep[Tensor]) -> Tensor:
+    """Return 1 for each row, si32 [N], which is not known before the step runs."""
+    return F.cast(step.tokens >= 0, dtypes.si32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -54,7 +54,7 @@ class LoadedModel(CapableModel):
     Weights are read from the memory-mapped checkpoint when a run first needs them. The model
     runs with the overrides of functionals in `overrides`. `streamer` keeps the weights within
     their budget, if they have one. `weight_type` is what they were quantized to at load, if so.
-    `adapter` changes the weights.
+    `adapter` changes the weights, those of the model `base` if it is one of several to share them.
     """
 
     def __init__(
@@ -73,20 +73,19 @@ class LoadedModel(CapableModel):
         capabilities = capabilities_of(module)
         if capabilities >= AS_EMBEDDER and source.has_file(MODULES):
             capabilities |= {"text_embedder"}
-        module = guarded(module, self.kind)
-        module = OverriddenModel(module, overrides) if overrides else module
-        super().__init__(source.name, capabilities, WatchedModel(module, source.weights))
+        self.overrides = overrides
+        self.files = source
+        super().__init__(source.name, capabilities, self._running(module))
         self.config = source.config
         self.generation_config = source.generation_config
         self.backend = backend
         self.load_seconds = load_seconds
-        self.overrides = overrides
-        self.files = source
         self._image_processor: ImageProcessor | None = None
         self.weights: ParamSource = source.weights
         self.streamer = streamer
         self.weight_type = weight_type
         self.adapter = adapter
+        self.base: LoadedModel | None = None
         self._params = params
         self._tokenizer: TextTokenizer | None = None
         self.template_variables: dict[str, object] = {}
@@ -110,8 +109,7 @@ class LoadedModel(CapableModel):
         started = time.perf_counter()
         adapter = LowRankAdapter(path)
         params = self._params.adapted(adapter)
-        with entered(self.overrides):
-            module = model_factory(self.kind)(self.config, params)
+        module = self._made_of(params)
         require_adapted(params, adapter, self.name)
         elapsed = time.perf_counter() - started
         made = LoadedModel(
@@ -119,7 +117,26 @@ class LoadedModel(CapableModel):
             self.weight_type, params, adapter,
         )  # fmt: skip
         made.name = self.name if name is None else name
+        made.base = self
         return made
+
+    def with_several(self, adapters: Sequence[LowRankAdapter]) -> object:
+        """Return the module of this model whose linear layers have all of `adapters`.
+
+        It is for `adapted_step`, where the module has it; the errors are those of `with_adapter`.
+        """
+        assert self._params is not None, "it has given its weights to each of them"
+        return self._running(self._made_of(self._params.adapted(*adapters)))
+
+    def _made_of(self, params: Params) -> object:
+        with entered(self.overrides):
+            return model_factory(self.kind)(self.config, params)
+
+    def _running(self, module: object) -> WatchedModel:
+        """Return a module that is guarded and watched, and runs with the overrides."""
+        module = guarded(module, self.kind)
+        module = OverriddenModel(module, self.overrides) if self.overrides else module
+        return WatchedModel(module, self.files.weights)
 
     @property
     def precision(self) -> Precision:
@@ -194,6 +211,8 @@ class LoadedModel(CapableModel):
     @property
     def tokenizer(self) -> TextTokenizer:
         """The tokenizer beside the weights; ModelError when there is none."""
+        if self.base is not None:
+            return self.base.tokenizer
         if self._tokenizer is None:
             with span("read tokenizer"):
                 self._tokenizer = tokenizer_of(self.files, self.name)

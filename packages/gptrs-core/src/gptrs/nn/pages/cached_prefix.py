@@ -19,10 +19,14 @@ class CachedPrefix:
 
 
 def cached_prefix(
-    index: PrefixIndex, groups: Sequence[PageGroup], tokens: Sequence[int], page_size: int
+    index: PrefixIndex,
+    groups: Sequence[PageGroup],
+    tokens: Sequence[int],
+    page_size: int,
+    family: int = 0,
 ) -> CachedPrefix:
     """Return the longest start of `tokens` after which each group has all that is seen next."""
-    parent = index.root
+    parent = index.root(family)
     blocks: list[Block] = []
     for start in range(0, len(tokens) - page_size + 1, page_size):
         parent = index.child(parent, tokens[start : start + page_size])
@@ -30,7 +34,7 @@ def cached_prefix(
     del blocks[_complete(groups, blocks) :]
     while blocks and not _has(groups, blocks, page_size):
         blocks.pop()
-    parent = blocks[-1] if blocks else index.root
+    parent = blocks[-1] if blocks else index.root(family)
     partial, count = index.longest_start(parent, tokens[len(blocks) * page_size :])
     return CachedPrefix(blocks, partial, count)
 

@@ -26,8 +26,8 @@ class TextPages:
     """The pages of one text: `tables[g][i]` holds the positions from `i * page_size` on, group g.
 
     Entry 0 stands for a page that no later position sees. `tokens` are those whose keys and values
-    are in the pages. A text holds up to `limits[g]` pages; the first `discounts[g]` of them are
-    reserved by another text. `lost` says that the pool was abandoned: admit the text elsewhere.
+    are in the pages, as the `family` of the text computes them. A text holds up to `limits[g]`
+    pages; the first `discounts[g]` of them are reserved by another text. `lost` says that the pool was abandoned: admit the text elsewhere.
     """
 
     limits: tuple[int, ...]
@@ -36,6 +36,7 @@ class TextPages:
     tokens: list[int] = field(default_factory=list[int])
     blocks: list[Block] = field(default_factory=list[Block])
     lost: bool = False
+    family: int = 0
 
     @property
     def length(self) -> int:
@@ -87,19 +88,21 @@ class PagePool:
         return found
 
     def admit(
-        self, tokens: Sequence[int], positions: int, step: int
+        self, tokens: Sequence[int], positions: int, step: int, family: int = 0
     ) -> tuple[TextPages, list[PageCopy]] | None:
         """Return the pages of a text of up to `positions`, and what to copy; None without room.
 
-        What is cached of `tokens`, all but the last one at most, is part of it at once.
+        What is cached of `tokens` by texts of the same `family`, all but the last one at most, is
+        part of it at once.
         CacheBudgetError if the text would not even fit alone.
         """
         limits = self.limits(positions, step)
-        prefix = cached_prefix(self.index, self.groups, tokens[: len(tokens) - 1], self.page_size)
+        known = tokens[: len(tokens) - 1]
+        prefix = cached_prefix(self.index, self.groups, known, self.page_size, family)
         discounts = [self._shared(prefix.blocks, group) for group in range(len(self.groups))]
         if not self._reserve(limits, discounts):
             return None
-        text = self._new_text(limits, [[] for _ in self.groups], discounts)
+        text = self._new_text(limits, [[] for _ in self.groups], discounts, family)
         for number, group in enumerate(self.groups):
             first = group.layout.first_seen(len(prefix.blocks) * self.page_size, self.page_size)
             for position, block in enumerate(prefix.blocks):
@@ -165,7 +168,7 @@ class PagePool:
             for position, page in enumerate(tables[number]):
                 if page:
                     group.hold(page, discounted=position < discounts[number])
-        made = self._new_text(text.limits, tables, discounts)
+        made = self._new_text(text.limits, tables, discounts, text.family)
         made.tokens, made.blocks = list(text.tokens), list(text.blocks)
         return made
 
@@ -203,9 +206,13 @@ class PagePool:
             text.lost = True
 
     def _new_text(
-        self, limits: tuple[int, ...], tables: list[list[int]], discounts: list[int]
+        self,
+        limits: tuple[int, ...],
+        tables: list[list[int]],
+        discounts: list[int],
+        family: int = 0,
     ) -> TextPages:
-        text = TextPages(limits, tables, discounts)
+        text = TextPages(limits, tables, discounts, family=family)
         self._texts.add(text)
         return text
 
@@ -277,7 +284,7 @@ class PagePool:
     def _remember(self, text: TextPages, position: int) -> None:
         """Index a page that is complete; where another text had the same one, hold that one."""
         start = position * self.page_size
-        parent = text.blocks[-1] if text.blocks else self.index.root
+        parent = text.blocks[-1] if text.blocks else self.index.root(text.family)
         block = self.index.child(parent, text.tokens[start : start + self.page_size])
         text.blocks.append(block)
         pages = [table[position] for table in text.tables]
@@ -304,7 +311,7 @@ class PagePool:
             group.holders(page) == 1 and group.block_of(page) is None
             for group, page in zip(self.groups, pages, strict=True)
         )
-        parent = text.blocks[-1] if text.blocks else self.index.root
+        parent = text.blocks[-1] if text.blocks else self.index.root(text.family)
         if not alone or self.index.longest_start(parent, tail)[1] == len(tail):
             return
         block = self.index.child(parent, tail)

@@ -43,15 +43,26 @@ class PrefixIndex:
     """The blocks with a page in any of `groups` cache groups.
 
     `identity` tells the model and its settings from all others; it begins each chain of hashes.
+    Texts of another `family` have other keys and values for the same tokens, and a tree of their
+    own.
     """
 
     def __init__(self, identity: bytes, groups: int) -> None:
-        self.root = Block(None, (), hashlib.blake2b(identity, digest_size=16).digest(), groups)
+        self._identity = identity
         self._groups = groups
         self._blocks: dict[bytes, Block] = {}
+        self._roots: dict[int, Block] = {}
 
     def __len__(self) -> int:
         return len(self._blocks)
+
+    def root(self, family: int) -> Block:
+        """Return the block before the first tokens of the texts of a family."""
+        if family not in self._roots:
+            told = self._identity + family.to_bytes(8, "little")
+            digest = hashlib.blake2b(told, digest_size=16).digest()
+            self._roots[family] = Block(None, (-1 - family,), digest, self._groups)
+        return self._roots[family]
 
     def child(self, parent: Block, tokens: Sequence[int]) -> Block:
         """Return the block of these tokens after `parent`; an empty one where none is known.

@@ -51,6 +51,8 @@ class GeneratedText:
         self.tokens: list[int] = []
         self.reason: FinishReason = "interrupted"
         self.guesses = guesses
+        self.family = 0
+        """Which of the models that share a cache it is of."""
         self.found = 0
         """How many tokens of the prompt were in the cache already."""
         self._max_tokens = max_tokens

@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gptrs.capture.fork_safe_lock import ForkSafeLock
+from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.errors import MissingLibraryError, ModelError, UsageError
 from gptrs.install_hints import install_extra
 from gptrs.quoting import clipped
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 Form = Literal["json_schema", "regex", "lark"]
 
 
-_vocabularies: WeakKeyDictionary[LoadedModel, LLTokenizer] = WeakKeyDictionary()
+_vocabularies: WeakKeyDictionary[ModelSource, LLTokenizer] = WeakKeyDictionary()
 _vocabularies_lock = ForkSafeLock()
 
 
@@ -39,11 +40,14 @@ def _library() -> ModuleType:
 
 
 def _vocabulary(model: LoadedModel) -> LLTokenizer:
-    """Return the tokens of a model as llguidance reads them, which takes it a while at first."""
+    """Return the tokens of a model as llguidance reads them, which takes it a while at first.
+
+    Models that differ by their adapters alone share them.
+    """
     with _vocabularies_lock:
-        known = _vocabularies.get(model)
+        known = _vocabularies.get(model.files)
         if known is None:
-            known = _vocabularies[model] = _new_vocabulary(model)
+            known = _vocabularies[model.files] = _new_vocabulary(model)
         return known
 
 

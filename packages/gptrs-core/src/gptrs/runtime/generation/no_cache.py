@@ -32,7 +32,12 @@ class NoCache:
         """Any text has room."""
 
     def admit(
-        self, tokens: Sequence[int], positions: int, step: int, source: Sequence[int] = ()
+        self,
+        tokens: Sequence[int],
+        positions: int,
+        step: int,
+        source: Sequence[int] = (),
+        family: int = 0,
     ) -> TextPages:
         """Return a text without pages."""
         return TextPages((), [], [])

@@ -63,11 +63,16 @@ class PagedCache:
         self.pool.limits(positions, step)
 
     def admit(
-        self, tokens: Sequence[int], positions: int, step: int, source: Sequence[int] = ()
+        self,
+        tokens: Sequence[int],
+        positions: int,
+        step: int,
+        source: Sequence[int] = (),
+        family: int = 0,
     ) -> TextPages | None:
         """Admit a text, which is about no source; what pages of others have of it is known."""
         with self._consistent():
-            admitted = self.pool.admit(tokens, positions, step)
+            admitted = self.pool.admit(tokens, positions, step, family)
             if admitted is None:
                 return None
             text, copies = admitted
@@ -92,7 +97,7 @@ class PagedCache:
             step = self._shapes.padded(_step(rows))
         try:
             self._resize()
-            logits = self._lm.step(step, self.buffers)
+            logits = self._logits(rows, step)
         except BaseException:
             if not self.buffers.usable:
                 self._reset()
@@ -101,6 +106,10 @@ class PagedCache:
             for row in rows:
                 self.pool.commit(row.text, row.tokens)
         return logits[: sum(bool(row.tokens) + len(row.guess) for row in rows)]
+
+    def _logits(self, rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
+        """Run the model on the step of some rows."""
+        return self._lm.step(step, self.buffers)
 
     def fork(self, text: TextPages) -> TextPages | None:
         """Return another text with the same pages."""

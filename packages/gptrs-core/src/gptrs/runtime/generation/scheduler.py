@@ -220,11 +220,12 @@ class Scheduler:
         for work in list(self._waiting):
             if self._is_full:
                 return
-            tokens = work.text.context.tokens
-            if self._is_being_read(tokens):
-                continue
             text = work.text
-            pages = self._cache.admit(tokens, text.most_positions, self._chunk, text.source)
+            if self._is_being_read(text):
+                continue
+            pages = self._cache.admit(
+                text.context.tokens, text.most_positions, self._chunk, text.source, text.family
+            )
             if pages is None and self._running:
                 return
             if pages is None:
@@ -238,10 +239,11 @@ class Scheduler:
             self._waiting.remove(work)
             self._running.append(work)
 
-    def _is_being_read(self, tokens: Sequence[int]) -> bool:
-        """Return whether a running prompt is about to fill pages that `tokens` can share."""
+    def _is_being_read(self, text: GeneratedText) -> bool:
+        """Return whether a running prompt is about to fill pages that `text` can share."""
+        tokens = text.context.tokens
         for work in self._running:
-            if len(work.unread) > 1 and self._cache.chunked:
+            if len(work.unread) > 1 and self._cache.chunked and work.text.family == text.family:
                 shared = shared_tokens(work.text.context.tokens, tokens[: len(tokens) - 1])
                 if shared // PAGE_SIZE * PAGE_SIZE > work.pages.length:
                     return True

@@ -149,11 +149,14 @@ class GenerationSetup:
         return default if self._limit.shift else min(room, default)
 
     def new_scheduler(
-        self, most_texts: int | None = None, when_failed: WhenFailed | None = None
+        self,
+        most_texts: int | None = None,
+        when_failed: WhenFailed | None = None,
+        cache: TextCache | None = None,
     ) -> Scheduler:
-        """Return a scheduler on the cache that all generations of the model share."""
+        """Return a scheduler on `cache`, else on that which all generations of the model share."""
         return Scheduler(
-            self.cache or self._own_cache(),
+            cache or self.cache or self._own_cache(),
             chunk=self.options.prefill_chunk,
             most_texts=most_texts,
             when_failed=when_failed,

@@ -78,7 +78,12 @@ class SourceCache:
         """Any text has room."""
 
     def admit(
-        self, tokens: Sequence[int], positions: int, step: int, source: Sequence[int] = ()
+        self,
+        tokens: Sequence[int],
+        positions: int,
+        step: int,
+        source: Sequence[int] = (),
+        family: int = 0,
     ) -> TextPages | None:
         """Return a text about `source`; None while others write."""
         return None if self._begun else SourceText(source)

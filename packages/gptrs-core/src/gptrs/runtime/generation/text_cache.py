@@ -40,11 +40,17 @@ class TextCache(Protocol):
         ...
 
     def admit(
-        self, tokens: Sequence[int], positions: int, step: int, source: Sequence[int] = ()
+        self,
+        tokens: Sequence[int],
+        positions: int,
+        step: int,
+        source: Sequence[int] = (),
+        family: int = 0,
     ) -> TextPages | None:
         """Return a text of up to `positions` that begins like `tokens`; None if it must wait.
 
-        `source` are the tokens of the text that it is about, for models that read one. Up to
+        `source` are the tokens of the text that it is about, for models that read one. `family` is
+        which of the models of a `FamilyCache` it is of. Up to
         `step` tokens of it come at once. Its `length` says how many tokens are known, all but
         the last one at most. CacheBudgetError if it would not even fit alone.
         """

@@ -20,6 +20,7 @@ from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.prompts import Prompt
 from gptrs.runtime.serving.answers import AnswerStream
 from gptrs.runtime.serving.budgets import shared_budget
+from gptrs.runtime.serving.families import families
 from gptrs.runtime.serving.lane import Lane
 from gptrs.runtime.serving.loop import EngineLoop
 
@@ -45,9 +46,10 @@ class Engine:
     """Answers requests to `models`, one or several by name, in a thread of its own.
 
     Each answer is the one that `generate` gives for its prompt and options, to the bit, whatever
-    else the engine does at the time. A step of a model takes up to `token_budget` tokens: one of
-    each answer that is being written, and chunks of prompts. At most `most_running` answers of a
-    model are written at once, and fewer where the key/value cache has no room; other requests wait
+    else the engine does at the time. Adapters of one model (`LoadedModel.with_adapter`) take
+    steps together, other models in turn. A step takes up to `token_budget` tokens:
+    one of each answer that is being written, and chunks of prompts. At most `most_running` answers
+    are written by such steps, and fewer where the key/value cache has no room; other requests wait
     in the order in which they came, those of higher priority before. No more than `most_requests`
     may wait and run. The models share `cache_budget`, `cache_dtype` is as in `GenerationOptions`.
     `prompt_lookup` has all answers guessed ahead, `drafts` those of models by name.
@@ -69,25 +71,28 @@ class Engine:
     ) -> None:
         named = models if isinstance(models, Mapping) else {models.name: models}
         _require_limits(named, token_budget, most_running, most_requests)
-        budgets = shared_budget(list(named.values()), cache_budget, cache_dtype)
-        self._lanes = {
-            name: Lane(
-                name,
-                model,
+        found = families(named)
+        budgets = shared_budget([each.models[0] for each in found], cache_budget, cache_dtype)
+        lanes = [
+            Lane(
+                family,
                 GenerationOptions(
                     prefill_chunk=token_budget, cache_budget=budget, cache_dtype=cache_dtype
                 ),
                 most_running,
             )
-            for (name, model), budget in zip(named.items(), budgets, strict=True)
-        }
+            for family, budget in zip(found, budgets, strict=True)
+        ]
+        of_name = {name: lane for lane in lanes for name in lane.family.names}
+        self._lanes = {name: of_name[name] for name in named}
+        self._models = dict(named)
         self._most_requests = most_requests
         self._prompt_lookup = prompt_lookup
         self._drafts = _checked_drafts(named, drafts or {})
         self._requests: weakref.WeakSet[AnswerStream] = weakref.WeakSet()
         self._accepting = True
         self._process = os.getpid()
-        self._loop = EngineLoop(list(self._lanes.values()))
+        self._loop = EngineLoop(lanes)
         self._loop.start()
         self._finalizer = weakref.finalize(self, self._loop.stop)
 
@@ -107,7 +112,7 @@ class Engine:
     @property
     def models(self) -> dict[str, LoadedModel]:
         """The models by name; the first is the one of requests that name none."""
-        return {name: lane.model for name, lane in self._lanes.items()}
+        return dict(self._models)
 
     def submit(
         self,
@@ -127,12 +132,13 @@ class Engine:
         it takes, EngineClosedError if it takes none, CacheBudgetError if the cache would not even
         hold the text alone.
         """
-        lane = self._lane(model)
+        name = self._named(model)
+        asked, lane = self._models[name], self._lanes[name]
         self._require_open()
-        chosen = generation_options(lane.model, options, fields)
+        chosen = generation_options(asked, options, fields)
         _require_own(chosen)
-        chosen = self._guessed(lane, chosen)
-        stream = self._stream(lane, lane.model.prompt_tokens(prompt), chosen, answers)
+        chosen = self._guessed(name, chosen)
+        stream = self._stream(name, asked.prompt_tokens(prompt), chosen, answers)
         self._requests.add(stream)
         self._loop.call(lambda: _begin(lane, stream, priority))
         if not self._loop.alive:
@@ -140,9 +146,9 @@ class Engine:
             stream.wake()
         return stream
 
-    def _guessed(self, lane: Lane, options: GenerationOptions) -> GenerationOptions:
+    def _guessed(self, name: str, options: GenerationOptions) -> GenerationOptions:
         """Return the options of a request with what the engine guesses ahead by."""
-        draft = self._drafts.get(lane.name)
+        draft = self._drafts.get(name)
         if draft is None and not self._prompt_lookup:
             return options
         return dataclasses.replace(
@@ -153,7 +159,7 @@ class Engine:
 
     def state(self) -> EngineState:
         """Return what the engine does at the moment."""
-        lanes = list(self._lanes.values())
+        lanes = list(dict.fromkeys(self._lanes.values()))
         pages = [lane.cache_pages() for lane in lanes]
         return EngineState(
             running=sum(lane.running for lane in lanes),
@@ -183,16 +189,17 @@ class Engine:
         self.refuse()
         self._finalizer()
 
-    def _lane(self, name: str | None) -> Lane:
+    def _named(self, name: str | None) -> str:
+        """Return the name of a model, the first one where none is asked for."""
         if name is None:
-            return next(iter(self._lanes.values()))
+            return next(iter(self._lanes))
         if name not in self._lanes:
             raise UsageError(
                 f"there is no model {quoted(name)} in the engine",
                 hint=f"{did_you_mean(name, list(self._lanes))}there are"
                 f" {listed(list(self._lanes), 8)}",
             )
-        return self._lanes[name]
+        return name
 
     def _require_open(self) -> None:
         if os.getpid() != self._process:
@@ -213,12 +220,15 @@ class Engine:
         return sum(not stream.done for stream in list(self._requests))
 
     def _stream(
-        self, lane: Lane, tokens: list[int], options: GenerationOptions, answers: int
+        self, name: str, tokens: list[int], options: GenerationOptions, answers: int
     ) -> AnswerStream:
         if not 1 <= answers <= MOST_ANSWERS:
             raise UsageError(f"a request has 1 to {MOST_ANSWERS} answers, asked for {answers}")
-        setup = GenerationSetup(lane.model, options)
+        model, lane = self._models[name], self._lanes[name]
+        setup = GenerationSetup(model, options)
         texts = [setup.new_text(tokens, stream=number) for number in range(answers)]
+        for text in texts:
+            text.family = lane.family.number(model)
         lane.check(texts[0])
 
         def cancel(stream: AnswerStream) -> None:  # as it names the engine, a stream keeps it alive

@@ -8,8 +8,8 @@ from gptrs.errors import CacheBudgetError, GptrsError
 from gptrs.runtime.generation.generated_text import GeneratedText
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.setup import GenerationSetup
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.answers import AnswerStream
+from gptrs.runtime.serving.families import Family
 
 _logger = logging.getLogger("gptrs")
 
@@ -18,17 +18,14 @@ _ATTEMPTS = 2
 
 
 class Lane:
-    """The texts of one model; everything but `check` happens in the thread of the engine."""
+    """The texts of a model or of a family; all but `check` happens in the thread of the engine."""
 
-    def __init__(
-        self, name: str, model: LoadedModel, options: GenerationOptions, most_texts: int
-    ) -> None:
-        self.name = name
-        self.model = model
+    def __init__(self, family: Family, options: GenerationOptions, most_texts: int) -> None:
+        self.family = family
         self.options = options
-        setup = GenerationSetup(model, options)
-        self._cache = setup.cache
-        self._scheduler = setup.new_scheduler(most_texts, self._failed)
+        setup = GenerationSetup(family.models[0], options)
+        self._cache = family.new_cache(options) or setup.cache
+        self._scheduler = setup.new_scheduler(most_texts, self._failed, self._cache)
         self._streams: dict[GeneratedText, AnswerStream] = {}
         self._failures = 0
         self._changed: set[AnswerStream] = set()
@@ -118,7 +115,7 @@ class Lane:
     def _give_up(self, error: Exception) -> None:
         """End the texts that run: one of them may be why steps fail. Those that wait go on."""
         if not isinstance(error, GptrsError):
-            _logger.error("a step of `%s` failed", self.name, exc_info=error)
+            _logger.error("a step of `%s` failed", self.family.models[0].name, exc_info=error)
         self._failures = 0
         running = {self._streams[t] for t in self._scheduler.running if t in self._streams}
         for stream in running:
