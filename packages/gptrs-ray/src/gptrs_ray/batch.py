@@ -1,0 +1,100 @@
+"""A run over a file of rows: slices go to workers, results to parts, parts into one file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from gptrs.api import UsageError
+from gptrs_ray.cluster import joined, room_for
+from gptrs_ray.failures import InputRowsError
+from gptrs_ray.parts import Parts
+from gptrs_ray.pool import Pool, Slice
+from gptrs_ray.records import count_rows, digest_of, format_of, slices
+from gptrs_ray.tasks import ERROR, task_named
+from gptrs_ray.worker import WorkerSettings
+
+ROWS: Final = 256
+"""Rows of a slice: what is done again when a worker is lost."""
+
+Progress = Callable[[int, int], None]
+"""Called with how many rows are done, and how many there are."""
+
+
+@dataclass(frozen=True)
+class BatchResult:
+    """How a run ended: rows in all, those that earlier runs had done, and those left out as bad.
+
+    `lost` workers ended before their time, and others did their rows.
+    """
+
+    rows: int
+    before: int
+    bad: int
+    lost: int
+    workers: int
+    cpus: int
+
+
+def run_batch(
+    source: Path,
+    out: Path,
+    settings: WorkerSettings,
+    *,
+    address: str | None = None,
+    workers: int | None = None,
+    cpus: int | None = None,
+    rows: int = ROWS,
+    progress: Progress = lambda done, total: None,
+) -> BatchResult:
+    """Run a model over the rows of `source`, and write them with their results to `out`.
+
+    Both are .jsonl or .parquet. Results have the order of the rows. A run that was ended goes on
+    with the same arguments. UsageError for arguments that do not fit, InputRowsError,
+    OutputRowsError, ClusterError, and RemoteError with what a worker could not do.
+    """
+    if rows < 1:
+        raise UsageError(f"a slice has at least 1 row, got {rows}")
+    format_of(source)
+    format_of(out)
+    if source.resolve() == out.resolve():
+        raise UsageError("the results would replace the rows", hint="name another file")
+    task = task_named(settings.task)
+    task.require_options(settings.options)
+    total = count_rows(source)
+    if not total:
+        raise InputRowsError(f"`{source}` has no rows")
+    run = {"input": digest_of(source), "rows": rows, **_of_results(settings)}
+    bad = 0
+    with Parts(out, run) as parts, joined(address):
+        before = sum(len(part.rows) for part in _slices(source, rows) if part.number in parts.done)
+        done = before
+        room = room_for(workers, cpus)
+        lost = 0
+        if done < total:
+            with Pool(replace(settings, threads=settings.threads or room.cpus), room) as pool:
+                parts.require_model(pool.identity())
+                progress(done, total)
+                todo = (each for each in _slices(source, rows) if each.number not in parts.done)
+                for part, results in pool.run(todo):
+                    parts.write(part.number, results)
+                    bad += sum(row.get(ERROR) is not None for row in results)
+                    done += len(results)
+                    progress(done, total)
+                lost = pool.lost
+        parts.publish(-(-total // rows))
+    return BatchResult(total, before, bad, lost, room.workers, room.cpus)
+
+
+def _slices(source: Path, rows: int) -> Iterator[Slice]:
+    for number, part in enumerate(slices(source, rows)):
+        yield Slice(number, number * rows + 1, part)
+
+
+def _of_results(settings: WorkerSettings) -> dict[str, object]:
+    """Return the settings that results depend on; threads are not among them."""
+    fields = asdict(settings)
+    del fields["threads"]
+    return fields

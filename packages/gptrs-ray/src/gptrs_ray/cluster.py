@@ -1,0 +1,82 @@
+"""The cluster: joining or starting one, and how many workers it has room for."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import ray
+
+from gptrs.api import granted_cpus
+from gptrs_ray.failures import ClusterError
+
+RAY: Final[Any] = ray
+"""Ray, whose functions have types in part."""
+MOST_CPUS: Final = 4
+"""CPUs of a worker unless told: with more, workers of fewer threads answer more rows a second."""
+_VARIABLE: Final = "RAY_ADDRESS"
+
+
+@dataclass(frozen=True)
+class Room:
+    """How many workers there are, and the CPUs of each."""
+
+    workers: int
+    cpus: int
+
+
+@contextmanager
+def joined(address: str | None) -> Generator[None]:
+    """Scope in which this process is part of the cluster at `address`.
+
+    None is what RAY_ADDRESS says, else a cluster on this machine alone, which ends with the scope.
+    ClusterError where it cannot be reached.
+    """
+    if RAY.is_initialized():
+        yield
+        return
+    where = address or os.environ.get(_VARIABLE) or "local"
+    alone: dict[str, Any] = {}
+    if where == "local":
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # our cluster reports to nobody
+        alone = {"num_cpus": granted_cpus(), "include_dashboard": False}
+    try:
+        RAY.init(address=where, log_to_driver=False, logging_level=logging.ERROR, **alone)
+    except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+        said = str(error).strip().splitlines()
+        raise ClusterError(
+            f"the Ray cluster `{where}` cannot be joined: {said[0] if said else error}",
+            hint="start one by `ray start --head`, or leave --ray out to use this machine alone",
+        ) from error
+    try:
+        yield
+    finally:
+        RAY.shutdown()
+
+
+def room_for(workers: int | None, cpus: int | None) -> Room:
+    """Return how the cluster is divided among workers; ClusterError if it has no room for one.
+
+    `cpus` None gives each worker all of the smallest node, but at most `MOST_CPUS`; `workers` None
+    makes as many as fit.
+    """
+    nodes = [int(node["Resources"].get("CPU", 0)) for node in _alive()]
+    nodes = [count for count in nodes if count]
+    if not nodes:
+        raise ClusterError("no node of the cluster has a CPU for a worker")
+    each = min(*nodes, MOST_CPUS) if cpus is None else cpus
+    fitting = sum(count // each for count in nodes)
+    if not fitting:
+        raise ClusterError(
+            f"no node of the cluster has {each} CPUs, the largest has {max(nodes)}",
+            hint=f"--cpus {max(nodes)}",
+        )
+    return Room(fitting if workers is None else workers, each)
+
+
+def _alive() -> list[dict[str, Any]]:
+    return [node for node in cast("list[dict[str, Any]]", RAY.nodes()) if node["Alive"]]

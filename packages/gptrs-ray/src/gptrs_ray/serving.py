@@ -1,0 +1,61 @@
+"""The server of gptrs-serve as an application of Ray Serve."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+
+from ray import serve
+from ray.serve import Application
+from starlette.applications import Starlette
+
+from gptrs.runtime.load import load_model
+from gptrs.runtime.serving.engine import Engine
+from gptrs_serve.app import Access, new_app
+from gptrs_serve.served import Served
+
+_SERVE: Final[Any] = serve
+"""Ray Serve, whose functions have types in part."""
+
+
+def serve_app(
+    models: Mapping[str, str | None],
+    *,
+    replicas: int = 1,
+    cpus: int = 4,
+    backend: str | None = None,
+    most_output: int = 2048,
+    keys: tuple[str, ...] = (),
+    name: str = "gptrs",
+) -> Application:
+    """Return an application that answers the clients of OpenAI's API; run it by `serve.run`.
+
+    `models` are paths or names, as `load_model` takes them on each host, by the names that clients
+    call them by. Each of the `replicas` has `cpus` CPUs, as many threads, an engine and a key/value
+    cache of its own. With `keys` those alone are answered who send one of them.
+    """
+
+    def replica() -> Starlette:
+        return _application(models, backend, cpus, most_output, keys)
+
+    deployment = _SERVE.deployment(
+        name=name, num_replicas=replicas, ray_actor_options={"num_cpus": cpus}
+    )
+    return cast("Application", deployment(_SERVE.ingress(replica)(_Replica)).bind())
+
+
+class _Replica:
+    """What Ray Serve makes a replica of: all requests go to the application."""
+
+
+def _application(
+    models: Mapping[str, str | None],
+    backend: str | None,
+    threads: int,
+    most_output: int,
+    keys: tuple[str, ...],
+) -> Starlette:
+    loaded = {name: load_model(path, backend, threads) for name, path in models.items()}
+    writers = {name: each for name, each in loaded.items() if "causal_lm" in each.capabilities}
+    engine = Engine(writers) if writers else None
+    return new_app(Served(loaded, engine, most_output), Access(keys=keys))

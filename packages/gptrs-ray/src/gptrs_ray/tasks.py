@@ -1,0 +1,211 @@
+"""What a model does with rows: generate, embed, forward; each adds columns of its own."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+import numpy as np
+
+from gptrs.api import GptrsError, UsageError
+from gptrs.runtime.embedding.embed import embed
+from gptrs.runtime.generation.generate import generate_batch
+from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.prompts import Prompt
+
+Row = dict[str, Any]
+"""Columns of a row by name: JSON values, or what Ray Data makes of them."""
+Rows = Sequence[Row]
+
+ERROR: Final = "error"
+"""The column that says why a row could not be run, where bad rows are left out."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is done: `columns` hold what it reads, the first one present counts; `adds` its results.
+
+    `options` are the names that it takes; None for those of a generation, which core checks.
+    """
+
+    name: str
+    columns: tuple[str, ...]
+    adds: tuple[str, ...]
+    options: frozenset[str] | None
+    run: Callable[[LoadedModel, list[Any], Mapping[str, Any]], list[Row]]
+
+    def require_options(self, options: Mapping[str, Any]) -> None:
+        """UsageError for an option that the task does not have."""
+        if self.options is None:
+            return
+        for name in options:
+            if name not in self.options:
+                known = ", ".join(f"`{each}`" for each in sorted(self.options)) or "none"
+                raise UsageError(
+                    f"the task `{self.name}` has no option `{name}`", hint=f"it takes {known}"
+                )
+
+    def input_of(self, row: Row, column: str | None) -> Any:
+        """Return what the task reads of a row; UsageError where its column is missing."""
+        wanted = self.columns if column is None else (column,)
+        for name in wanted:
+            if row.get(name) is not None:
+                return _plain(row[name])
+        listed = " or ".join(f"`{name}`" for name in wanted)
+        found = ", ".join(f"`{name}`" for name in row) or "nothing"
+        raise UsageError(f"a row needs {listed}, found {found}", hint="name its column")
+
+    def require_free(self, row: Row) -> None:
+        """UsageError where a row already has a column that the task would write."""
+        taken = [name for name in self.adds if name in row]
+        if taken:
+            raise UsageError(
+                f"the rows have a column `{taken[0]}`, which `{self.name}` writes",
+                hint="rename the column",
+            )
+
+
+def task_named(name: str) -> Task:
+    """Return a task; UsageError for a name that is none."""
+    if name not in TASKS:
+        raise UsageError(f"there is no task `{name}`", hint=f"there are {', '.join(TASKS)}")
+    return TASKS[name]
+
+
+def run_rows(
+    model: LoadedModel,
+    task: Task,
+    rows: Rows,
+    *,
+    column: str | None = None,
+    options: Mapping[str, Any] | None = None,
+    skip_bad: bool = False,
+) -> list[Row]:
+    """Return each row with the results of the task, in the same order.
+
+    With `skip_bad` a row that cannot be run has null results and says why in the column `error`,
+    which is null in the others. Without it the error is raised, and names no row: a caller that
+    knows their numbers finds the first one by running them alone.
+    """
+    given = dict(options or {})
+    adds = (*task.adds, ERROR) if skip_bad else task.adds
+    empty = dict.fromkeys(adds)
+    if not skip_bad:
+        inputs = [_checked_input(task, row, column) for row in rows]
+        results = task.run(model, inputs, given)
+        return [{**row, **result} for row, result in zip(rows, results, strict=True)]
+    try:
+        inputs = [_checked_input(task, row, column) for row in rows]
+        results = task.run(model, inputs, given)
+    except GptrsError:
+        return [_one_row(model, task, row, column, given, empty) for row in rows]
+    return [{**row, **empty, **result} for row, result in zip(rows, results, strict=True)]
+
+
+def _one_row(
+    model: LoadedModel,
+    task: Task,
+    row: Row,
+    column: str | None,
+    options: Mapping[str, Any],
+    empty: Row,
+) -> Row:
+    try:
+        (result,) = task.run(model, [_checked_input(task, row, column)], options)
+    except GptrsError as error:
+        return {**row, **empty, ERROR: error.message}
+    return {**row, **empty, **result}
+
+
+def _checked_input(task: Task, row: Row, column: str | None) -> Any:
+    task.require_free(row)
+    return task.input_of(row, column)
+
+
+def _plain(value: Any) -> Any:
+    """Return Python's own numbers, texts and lists in place of NumPy's."""
+    return cast("Any", value).tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _generate(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any]) -> list[Row]:
+    prompts = [_prompt(value) for value in inputs]
+    found = generate_batch(model, prompts, **cast("Any", dict(options)))
+    return [
+        {
+            "generated": each.text,
+            "generated_token_ids": list(each.token_ids),
+            "finish_reason": each.finish_reason,
+        }
+        for each in found
+    ]
+
+
+def _prompt(value: Any) -> Prompt:
+    if isinstance(value, str | list) and value:
+        return cast("Prompt", value)
+    raise UsageError(
+        f"a prompt is a text, a list of tokens or one of messages, got {_shown(value)}",
+        hint="leave out rows without a prompt, or skip bad ones",
+    )
+
+
+def _embed(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any]) -> list[Row]:
+    texts = [_text(value) for value in inputs]
+    vectors = embed(model, texts, **cast("Any", dict(options)))
+    return [{"embedding": vector.tolist()} for vector in vectors]
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, str):
+        return value
+    raise UsageError(f"a text is needed, got {_shown(value)}")
+
+
+def _forward(model: LoadedModel, inputs: list[Any], options: Mapping[str, Any]) -> list[Row]:
+    """Run rows of one shape together; a batch of several shapes runs one for each."""
+    arrays = [_array(value) for value in inputs]
+    results: list[Row] = [{} for _ in arrays]
+    for shape in dict.fromkeys(array.shape for array in arrays):
+        places = [place for place, array in enumerate(arrays) if array.shape == shape]
+        outputs = model.forward(np.stack([arrays[place] for place in places]))
+        for place, output in zip(places, outputs, strict=True):
+            results[place] = {"output": output.tolist()}
+    return results
+
+
+def _array(value: Any) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise UsageError(f"an input is numbers in equal rows: {error}") from error
+    if array.dtype.kind not in "iuf" or not array.ndim:
+        raise UsageError(f"an input is a list of numbers, got {_shown(value)}")
+    return array.astype(np.float32 if array.dtype.kind == "f" else np.int32)
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, default=str)[:60]
+
+
+TASKS: Final[Mapping[str, Task]] = {
+    task.name: task
+    for task in (
+        Task(
+            "generate",
+            ("prompt", "prompt_ids", "messages"),
+            ("generated", "generated_token_ids", "finish_reason"),
+            None,
+            _generate,
+        ),
+        Task(
+            "embed",
+            ("text",),
+            ("embedding",),
+            frozenset({"batch_size", "normalize", "prompt", "prompt_name"}),
+            _embed,
+        ),
+        Task("forward", ("input",), ("output",), frozenset(), _forward),
+    )
+}

@@ -1,0 +1,115 @@
+"""A worker: a process somewhere in the cluster that holds a model and answers rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gptrs.api import GptrsError
+from gptrs.runtime.generation.model_identity import model_identity
+from gptrs.runtime.load import LoadedModel, load_model
+from gptrs_ray.tasks import Row, Rows, Task, run_rows, task_named
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """Which model, how it is run, and what is done; plain values, as they travel to other hosts.
+
+    `model` is what `load_model` takes, as the host of the worker finds it: a path that is there on
+    each host, or a name of the hub. `threads` are those of the backend.
+    """
+
+    model: str | None
+    task: str
+    column: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    skip_bad: bool = False
+    backend: str | None = None
+    threads: int | None = None
+    weights: str | None = None
+    precision: str | None = None
+
+    def load(self) -> LoadedModel:
+        """Return the model; errors as those of `load_model`."""
+        return load_model(
+            self.model,
+            self.backend,
+            self.threads,
+            weights=self.weights,
+            precision=self.precision,  # pyright: ignore[reportArgumentType]
+        )
+
+
+@dataclass(frozen=True)
+class Failed:
+    """An error of gptrs as it travels: exceptions with arguments of their own do not."""
+
+    message: str
+    hint: str | None
+    exit_code: int
+    code: str
+
+
+class RowWorker:
+    """Loads the model when it is asked to, and answers rows; what Ray runs as an actor."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._task: Task = task_named(settings.task)
+        self._model: LoadedModel | None = None
+
+    def load(self) -> str | Failed:
+        """Load the model and return its identity."""
+        try:
+            self._model = self._settings.load()
+            return model_identity(self._model)
+        except GptrsError as error:
+            return _failed(error)
+
+    def run(self, rows: Rows) -> list[Row] | Failed:
+        """Return the rows with their results."""
+        try:
+            return self._run(rows)
+        except GptrsError as error:
+            return _failed(error)
+
+    def _run(self, rows: Rows) -> list[Row]:
+        if self._model is None:
+            self._model = self._settings.load()
+        return run_rows(
+            self._model,
+            self._task,
+            rows,
+            column=self._settings.column,
+            options=self._settings.options,
+            skip_bad=self._settings.skip_bad,
+        )
+
+
+class BatchWorker(RowWorker):
+    """The same for Ray Data, which hands over columns."""
+
+    def __call__(self, batch: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Return the columns of a batch and those of the results; errors are raised."""
+        names = list(batch)
+        rows: list[Row] = [
+            dict(zip(names, values, strict=True)) for values in zip(*batch.values(), strict=True)
+        ]
+        done = self._run(rows)
+        return {name: _column([row[name] for row in done]) for name in (done[0] if done else ())}
+
+
+def _column(values: list[Any]) -> Any:
+    """Return results as a column: vectors of one length become one array."""
+    try:
+        array = np.asarray(values)
+    except ValueError:  # rows of several lengths
+        return values
+    return array.astype(np.float32) if array.ndim == 2 and array.dtype.kind == "f" else values
+
+
+def _failed(error: GptrsError) -> Failed:
+    return Failed(error.message, error.hint, error.exit_code, error.code)

@@ -1,0 +1,65 @@
+"""The server behind Ray Serve: the same routes, answered by replicas."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+import gptrs
+
+ray = pytest.importorskip("ray", reason="Ray is not installed")
+pytest.importorskip("ray.serve", reason="Ray Serve is not installed")
+httpx = pytest.importorskip("httpx", reason="httpx is not installed")
+
+from ray import serve  # noqa: E402
+
+from gptrs_ray import serve_app  # noqa: E402
+from gptrs_ray.cluster import joined  # noqa: E402
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # Ray's own
+]
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def client():
+    with joined("local"):
+        port = free_port()
+        serve.start(http_options={"host": "127.0.0.1", "port": port})
+        serve.run(serve_app({"demo": "demo"}, cpus=1, backend="ref", keys=("secret",)))
+        headers = {"Authorization": "Bearer secret"}
+        with httpx.Client(
+            base_url=f"http://127.0.0.1:{port}", headers=headers, timeout=120
+        ) as client:
+            yield client
+        serve.shutdown()
+
+
+def test_completions_are_those_of_the_model(client):
+    body = {"model": "demo", "prompt": "def f(", "max_tokens": 4, "temperature": 0}
+    answer = client.post("/v1/completions", json=body)
+    assert answer.status_code == 200
+    model = gptrs.load_model(backend="ref")
+    alone = gptrs.generate(model, "def f(", max_tokens=4, temperature=0)
+    assert answer.json()["choices"][0]["text"] == alone.text
+
+
+def test_answers_are_streamed(client):
+    body = {"prompt": "def f(", "max_tokens": 4, "temperature": 0, "stream": True}
+    with client.stream("POST", "/v1/completions", json=body) as answer:
+        lines = [line for line in answer.iter_lines() if line]
+    assert lines[-1] == "data: [DONE]"
+    assert len(lines) > 2
+
+
+def test_a_key_is_needed(client):
+    answer = client.get("/v1/models", headers={"Authorization": "Bearer other"})
+    assert answer.status_code == 401

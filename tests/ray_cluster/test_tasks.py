@@ -1,0 +1,106 @@
+"""What a worker does with rows; no cluster is needed."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs.api import UsageError
+
+pytest.importorskip("ray", reason="Ray is not installed")
+
+from gptrs_ray.tasks import ERROR, run_rows, task_named
+from gptrs_ray.worker import BatchWorker, Failed, RowWorker, WorkerSettings
+from runtime.tiny_bert import save_tiny_bert
+
+
+@pytest.fixture(scope="module")
+def demo():
+    return gptrs.load_model(backend="ref")
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return save_tiny_bert(tmp_path_factory.mktemp("ray") / "bert")
+
+
+def test_rows_keep_their_columns_and_gain_what_generate_gives(demo):
+    options = {"max_tokens": 3, "temperature": 0}
+    rows = [{"id": 7, "prompt": "def f("}, {"id": 8, "prompt": "class A"}]
+    found = run_rows(demo, task_named("generate"), rows, options=options)
+    for row, given in zip(found, rows, strict=True):
+        alone = gptrs.generate(demo, given["prompt"], **options)
+        assert row == {
+            **given,
+            "generated": alone.text,
+            "generated_token_ids": list(alone.token_ids),
+            "finish_reason": alone.finish_reason,
+        }
+
+
+def test_prompts_may_be_tokens_and_arrays(demo):
+    task = task_named("generate")
+    listed, array = (
+        run_rows(demo, task, [{"prompt_ids": tokens}], options={"max_tokens": 2, "temperature": 0})
+        for tokens in ([5, 6, 7], np.array([5, 6, 7]))
+    )
+    assert listed[0]["generated"] == array[0]["generated"]
+
+
+def test_vectors_are_those_of_embed(bert):
+    model = gptrs.load_model(bert, backend="ref")
+    rows = [{"text": "one two"}, {"text": "three"}]
+    found = run_rows(model, task_named("embed"), rows)
+    expected = gptrs.embed(model, ["one two", "three"])
+    np.testing.assert_allclose([row["embedding"] for row in found], expected, rtol=1e-6)
+
+
+def test_forward_runs_rows_of_several_lengths(demo):
+    rows = [{"input": [1, 2, 3]}, {"input": [4, 5]}, {"input": [6, 7, 8]}]
+    found = run_rows(demo, task_named("forward"), rows)
+    for row in found:
+        expected = demo.forward(np.array([row["input"]]))[0]
+        np.testing.assert_allclose(row["output"], expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_bad_row_says_why_and_leaves_the_others(demo):
+    rows = [{"prompt": "def"}, {"prompt": ""}, {"text": "def"}, {"prompt": 5}]
+    found = run_rows(demo, task_named("generate"), rows, options={"max_tokens": 1}, skip_bad=True)
+    assert [row[ERROR] is None for row in found] == [True, False, False, False]
+    assert found[0]["generated"]
+    assert found[1]["generated"] is None
+    assert "found `text`" in found[2][ERROR]
+    with pytest.raises(UsageError, match="found `text`"):
+        run_rows(demo, task_named("generate"), rows[2:3])
+
+
+def test_a_column_is_not_overwritten(demo):
+    rows = [{"prompt": "def", "generated": "mine"}]
+    with pytest.raises(UsageError, match="have a column `generated`"):
+        run_rows(demo, task_named("generate"), rows)
+
+
+def test_unknown_tasks_and_options_are_refused(demo):
+    with pytest.raises(UsageError, match="no task `embedd`"):
+        task_named("embedd")
+    with pytest.raises(UsageError, match="has no option `max_tokens`"):
+        task_named("embed").require_options({"max_tokens": 3, "temperature": 0})
+    with pytest.raises(UsageError, match="no option `max_tokes`"):
+        run_rows(demo, task_named("generate"), [{"prompt": "a"}], options={"max_tokes": 3})
+
+
+def test_a_worker_says_what_it_could_not_do():
+    worker = RowWorker(WorkerSettings("/nowhere/at/all", "generate", backend="ref"))
+    failed = worker.load()
+    assert isinstance(failed, Failed)
+    assert failed.exit_code == 3
+    assert "/nowhere/at/all" in failed.message
+
+
+def test_columns_of_ray_data_become_rows_and_columns_again(bert):
+    worker = BatchWorker(WorkerSettings(str(bert), "embed", backend="ref"))
+    found = worker({"text": np.array(["one", "two three"], object), "n": np.array([1, 2])})
+    assert found["embedding"].dtype == np.float32
+    assert found["embedding"].shape[0] == 2
+    assert list(found["n"]) == [1, 2]
