@@ -22,7 +22,7 @@ pytest.importorskip("pyarrow", reason="pyarrow is not installed")
 from gptrs_ray import map_batches  # noqa: E402
 from gptrs_ray.batch import run_batch  # noqa: E402
 from gptrs_ray.cluster import joined  # noqa: E402
-from gptrs_ray.failures import OutputRowsError, RemoteError  # noqa: E402
+from gptrs_ray.failures import ClusterError, OutputRowsError, RemoteError  # noqa: E402
 from gptrs_ray.records import slices  # noqa: E402
 from gptrs_ray.worker import WorkerSettings  # noqa: E402
 from runtime.tiny_bert import WORDS, save_tiny_bert  # noqa: E402
@@ -90,6 +90,14 @@ def test_an_error_names_the_rows_and_the_run_goes_on_when_it_is_mended(bert, clu
     source.write_text("\n".join([*rows, json.dumps({"id": 6, "text": "a dog"})]))
     with pytest.raises(OutputRowsError, match="another `input`"):
         run_batch(source, out, settings(bert), workers=1, cpus=1, rows=2)
+
+
+def test_a_cluster_that_is_not_there_is_said_at_once(bert, tmp_path):
+    save_texts(tmp_path / "in.jsonl", 2)
+    with pytest.raises(ClusterError, match=r"no Ray cluster answers at `127\.0\.0\.1:9`"):
+        run_batch(
+            tmp_path / "in.jsonl", tmp_path / "o.jsonl", settings(bert), address="127.0.0.1:9"
+        )
 
 
 def test_bad_rows_are_left_out_where_asked_to(bert, cluster, tmp_path):

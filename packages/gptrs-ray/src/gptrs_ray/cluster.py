@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import socket
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +21,8 @@ RAY: Final[Any] = ray
 MOST_CPUS: Final = 4
 """CPUs of a worker unless told: with more, workers of fewer threads answer more rows a second."""
 _VARIABLE: Final = "RAY_ADDRESS"
+_ADDRESS: Final = re.compile(r"(ray://)?\[?(?P<host>[^\[\]/]+)\]?:(?P<port>[0-9]{1,5})")
+_CONNECT_S: Final = 10.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +48,8 @@ def joined(address: str | None) -> Generator[None]:
     if where == "local":
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # our cluster reports to nobody
         alone = {"num_cpus": granted_cpus(), "include_dashboard": False}
+    else:
+        _require_reachable(where)
     try:
         RAY.init(address=where, log_to_driver=False, logging_level=logging.ERROR, **alone)
     except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
@@ -56,6 +62,20 @@ def joined(address: str | None) -> Generator[None]:
         yield
     finally:
         RAY.shutdown()
+
+
+def _require_reachable(where: str) -> None:
+    """ClusterError if nothing listens at HOST:PORT: Ray itself would try for minutes."""
+    address = _ADDRESS.fullmatch(where)
+    if address is None:
+        return
+    try:
+        socket.create_connection((address["host"], int(address["port"])), _CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(
+            f"no Ray cluster answers at `{where}`: {error}",
+            hint="start one by `ray start --head`, or leave --ray out to use this machine alone",
+        ) from error
 
 
 def room_for(workers: int | None, cpus: int | None) -> Room:
