@@ -1,4 +1,4 @@
-"""What ends a run on a cluster."""
+"""Errors that end a run on a cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ClusterError(GptrsError):
 
 
 class RemoteError(GptrsError):
-    """What a worker could not do, as it said it."""
+    """An error of a worker, in its own words."""
 
     def __init__(self, failed: Failed, where: str = "") -> None:
         super().__init__(f"{where}{failed.message}", hint=failed.hint)

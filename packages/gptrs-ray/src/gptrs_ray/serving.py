@@ -45,7 +45,7 @@ def serve_app(
 
 
 class _Replica:
-    """What Ray Serve makes a replica of: all requests go to the application."""
+    """A replica of Ray Serve: all requests go to the application."""
 
 
 def _application(

@@ -1,4 +1,4 @@
-"""What a model does with rows: generate, embed, forward; each adds columns of its own."""
+"""Tasks of a model on rows: generate, embed, forward; each adds columns of its own."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ERROR: Final = "error"
 
 @dataclass(frozen=True)
 class Task:
-    """What is done: `columns` hold what it reads, the first one present counts; `adds` its results.
+    """A task: it reads the first present column of `columns`, and `adds` those of its results.
 
     `options` are the names that it takes; None for those of a generation, which core checks.
     """
