@@ -154,7 +154,8 @@ def test_the_page_that_was_left_first_is_evicted_first():
     other, _ = read_text(pool, [7, 7, 7])
     pool.release(other)
     assert pool.admit([*range(100, 108), 1], 9, 4).length == 8
-    assert pool.pool.index.child(pool.pool.index.root(0), range(4)).pages == [1], "its end went first"
+    index = pool.pool.index
+    assert index.child(index.root(0), range(4)).pages == [1], "its end went first"
 
 
 def test_pages_become_more_as_they_are_needed():

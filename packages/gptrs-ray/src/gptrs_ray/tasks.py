@@ -12,7 +12,7 @@ import numpy as np
 from gptrs.api import GptrsError, UsageError
 from gptrs.runtime.embedding.embed import embed
 from gptrs.runtime.generation.generate import generate_batch
-from gptrs.runtime.load import LoadedModel
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.prompts import Prompt
 
 Row = dict[str, Any]

@@ -10,7 +10,8 @@ import numpy as np
 
 from gptrs.api import GptrsError
 from gptrs.runtime.generation.model_identity import model_identity
-from gptrs.runtime.load import LoadedModel, load_model
+from gptrs.runtime.load import load_model
+from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_ray.tasks import Row, Rows, Task, run_rows, task_named
 
 
