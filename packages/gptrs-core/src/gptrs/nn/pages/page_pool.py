@@ -27,7 +27,8 @@ class TextPages:
 
     Entry 0 stands for a page that no later position sees. `tokens` are those whose keys and values
     are in the pages, as the `family` of the text computes them. A text holds up to `limits[g]`
-    pages; the first `discounts[g]` of them are reserved by another text. `lost` says that the pool was abandoned: admit the text elsewhere.
+    pages; the first `discounts[g]` of them are reserved by another text. `lost` says that the pool
+    was abandoned: admit the text elsewhere.
     """
 
     limits: tuple[int, ...]
