@@ -13,6 +13,7 @@ from gptrs.backend.op_table import OpTable as OpTable
 from gptrs.backend.op_table import require_supported as require_supported
 from gptrs.backend.precision import PreciseBackend as PreciseBackend
 from gptrs.backend.precision import Precision as Precision
+from gptrs.backend.precision import with_precision as with_precision
 from gptrs.backend.process_limits import affinity_cpus as affinity_cpus
 from gptrs.backend.process_limits import cpu_quota as cpu_quota
 from gptrs.backend.process_limits import granted_cpus as granted_cpus
@@ -40,6 +41,8 @@ from gptrs.capture.events.trace import KernelEvent as KernelEvent
 from gptrs.capture.events.trace import PassEvent as PassEvent
 from gptrs.capture.events.trace import RunEnd as RunEnd
 from gptrs.capture.events.trace import RunStart as RunStart
+from gptrs.capture.host_arrays import share_array as share_array
+from gptrs.capture.host_arrays import take_array as take_array
 from gptrs.capture.jitting.jit import jit as jit
 from gptrs.capture.jitting.pytree import register_pytree as register_pytree
 from gptrs.capture.optimization import BackendWithPasses as BackendWithPasses

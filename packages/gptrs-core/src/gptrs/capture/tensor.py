@@ -34,7 +34,7 @@ _LOOP = "loop over `range(x.shape[0])` and slice, or compute with whole tensors"
 
 
 @lru_cache(maxsize=4096)
-def _type_of(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> TensorType:
+def array_type(dtype: np.dtype[np.generic], shape: tuple[int, ...]) -> TensorType:
     """Return `TensorType.of`, cached: every step makes tensors of the same few types."""
     return TensorType(from_numpy(dtype), shape)
 
@@ -55,7 +55,7 @@ class Tensor(Operators, Methods):
     def of_array(cls, array: npt.ArrayLike) -> Tensor:
         """Return a tensor with a copy of `array`; ProgramError for foreign dtypes."""
         copy = np.array(array, order="C")
-        return cls(Stored(_type_of(copy.dtype, copy.shape), copy, None))
+        return cls(Stored(array_type(copy.dtype, copy.shape), copy, None))
 
     @classmethod
     def of_parameter(cls, parameter: Parameter) -> Tensor:
