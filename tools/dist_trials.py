@@ -114,6 +114,12 @@ TRIALS = (
         ("gptrs-backend-numba", "gptrs-serve", "torch"),
     ),
     Trial(
+        "programs of torch",
+        ("gptrs-torch", "gptrs-cli", "gptrs-backend-ref"),
+        (gptrs("list plugins", 0, "Programs that torch.export wrote."), script("reads_torch")),
+        ("gptrs-backend-numba", "gptrs-models", "onnx", "transformers"),
+    ),
+    Trial(
         "a server",
         ("gptrs-serve", "gptrs-cli", "gptrs-backend-ref", "gptrs-models"),
         (

@@ -11,7 +11,7 @@ from gptrs.quick_dataclass import dataclass
 OWN = frozenset(
     f"gptrs-{name}"
     for name in (
-        *("core", "cli", "models", "conformance", "new", "serve", "onnx", "ray"),
+        *("core", "cli", "models", "conformance", "new", "serve", "onnx", "ray", "torch"),
         *("backend-ref", "backend-numba"),
     )
 )

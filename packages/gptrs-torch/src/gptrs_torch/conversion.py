@@ -1,0 +1,166 @@
+"""A graph of ATen operators becomes calls of functionals, node by node."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from operator import attrgetter
+from typing import Any, Final, cast
+
+import sympy
+import torch
+from torch import fx
+
+from gptrs.api import GptrsError, Tensor, UsageError
+from gptrs_torch.node import Node, NotConvertedError, operator_name
+from gptrs_torch.registry import converter_of
+from gptrs_torch.symbols import evaluated, expression_of
+
+NUMERIC: Final[Mapping[object, Callable[..., object]]] = cast(
+    "Mapping[object, Callable[..., object]]",
+    {
+        operator.add: operator.add,
+        operator.sub: operator.sub,
+        operator.mul: operator.mul,
+        operator.floordiv: operator.floordiv,
+        operator.mod: operator.mod,
+        operator.neg: operator.neg,
+        operator.getitem: operator.getitem,
+        operator.ge: operator.ge,
+        operator.gt: operator.gt,
+        operator.le: operator.le,
+        operator.lt: operator.lt,
+        operator.eq: operator.eq,
+        operator.ne: operator.ne,
+        torch.sym_max: max,
+        torch.sym_min: min,
+        math.floor: math.floor,
+        math.ceil: math.ceil,
+    },
+)
+"""Functions of Python on sizes."""
+WRONG: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
+"""What converters raise for arguments that they did not expect."""
+
+Weight = Callable[[str], Tensor]
+"""Returns a constant of the graph module by name."""
+
+
+class Conversion:
+    """The values of a graph so far; `sizes` are those of the symbols of torch, by expression."""
+
+    def __init__(self, module: fx.GraphModule, weight: Weight) -> None:
+        self._module = module
+        self._weight = weight
+        self._constants = constants_of(module)
+        self._sizes: dict[sympy.Expr, int] = {}
+        self._values: dict[fx.Node, object] = {}
+
+    def bind(self, node: fx.Node, value: object) -> None:
+        """Give the value of a placeholder, and by it those of the symbols in its shape."""
+        self._values[node] = value
+        held = node.meta.get("val")
+        if not isinstance(value, Tensor) or not isinstance(held, torch.Tensor):
+            return
+        for size, dim in zip(held.shape, value.shape, strict=True):
+            expression = expression_of(size)
+            if expression is not None:
+                self._sizes.setdefault(expression, dim)
+
+    def run(self) -> list[object]:
+        """Convert all nodes; return what the graph returns.
+
+        NotConvertedError for an operator that is left to torch; UsageError of `jit` where a size is
+        needed as a number.
+        """
+        for node in self._module.graph.nodes:
+            if node.op == "output":
+                several = isinstance(node.args[0], (tuple, list))
+                return self._mapped(node.args[0] if several else node.args)
+            if node not in self._values:
+                self._values[node] = self._value(node)
+        raise AssertionError("a graph has an output")
+
+    def _value(self, node: fx.Node) -> object:
+        held = node.meta.get("val")
+        if node.op == "get_attr":
+            return self._constant(node)
+        if isinstance(held, (torch.SymInt, int)) and not isinstance(held, bool):
+            found = self._size(held)
+            if found is not None:
+                return found
+        if node.op == "placeholder":
+            raise NotConvertedError(node, "is a size that no input has")
+        return self._called(node)
+
+    def _constant(self, node: fx.Node) -> Tensor:
+        name = str(node.target)
+        if name not in self._constants:
+            raise NotConvertedError(node, "is a part of the graph that is not converted")
+        return self._weight(name)
+
+    def _size(self, held: torch.SymInt | int) -> int | None:
+        """Return a size from the dims of inputs, None where these do not give it."""
+        expression = expression_of(held)
+        if expression is None:
+            return int(held)
+        return evaluated(expression, self._sizes)
+
+    def _called(self, node: fx.Node) -> object:
+        args = self._mapped(node.args)
+        kwargs = {name: self._argument(value) for name, value in node.kwargs.items()}
+        function = NUMERIC.get(node.target)
+        if function is not None:
+            return function(*args, **kwargs)
+        converter = converter_of(node.target)
+        if converter is None:
+            raise NotConvertedError(node, "is an operator that gptrs-torch does not convert")
+        try:
+            return converter(Node(node), *args, **kwargs)
+        except NotConvertedError:
+            raise
+        except UsageError as error:
+            if asks_for_sizes(error):
+                raise
+            raise NotConvertedError(node, f"is not converted: {error.message}") from error
+        except GptrsError as error:
+            raise NotConvertedError(node, f"is not converted: {error.message}") from error
+        except WRONG as error:
+            raise NotConvertedError(
+                node, f"is not converted for these arguments: {error}"
+            ) from error
+
+    def _mapped(self, values: object) -> list[Any]:
+        return [self._argument(each) for each in cast("tuple[object, ...]", values)]
+
+    def _argument(self, value: object) -> object:
+        if isinstance(value, fx.Node):
+            return self._values[value]
+        if isinstance(value, (list, tuple)):
+            return self._mapped(cast("object", value))
+        return value
+
+
+def asks_for_sizes(error: GptrsError) -> bool:
+    """Return whether a graph asks of free sizes what only numbers answer."""
+    return "the number behind" in error.message
+
+
+def constants_of(module: fx.GraphModule) -> dict[str, torch.Tensor]:
+    """Return the tensors that a graph module brings along, by name."""
+    found: dict[str, torch.Tensor] = {}
+    for node in module.graph.nodes:
+        if node.op == "get_attr":
+            value = attrgetter(str(node.target))(module)
+            if isinstance(value, torch.Tensor):
+                found[str(node.target)] = value
+    return found
+
+
+def unsupported_nodes(module: fx.GraphModule) -> Iterator[tuple[fx.Node, str]]:
+    """Yield the nodes that no converter takes, and why."""
+    for node in module.graph.nodes:
+        known = node.op != "call_function" or node.target in NUMERIC
+        if not known and converter_of(node.target) is None:
+            yield node, f"`{operator_name(node)}` is not converted"

@@ -1,0 +1,65 @@
+"""The compile backend of torch: `torch.compile(model, backend="gptrs")`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from functorch.compile import make_boxed_func  # pyright: ignore[reportMissingTypeStubs]
+from torch import fx
+from torch._dynamo.backends.common import aot_autograd
+from torch._guards import TracingContext
+
+from gptrs.api import Backend, UsageError
+from gptrs_torch.decompositions import table
+from gptrs_torch.partition import PartitionedGraph
+from gptrs_torch.settings import Settings
+
+Compiled = Callable[..., Any]
+
+
+def gptrs_backend(
+    module: fx.GraphModule,
+    example_inputs: Sequence[object],
+    *,
+    options: Mapping[str, object] | None = None,
+    mode: str | None = None,
+) -> Compiled:
+    """Return what runs a graph of torch on a backend of gptrs: its entry point calls this.
+
+    `options` are those of `Settings`. Inference only: with gradients wanted, torch runs the graph,
+    and one warning says so. UsageError for options and modes that there are not.
+    """
+    settings = Settings.of(options)
+    if mode not in (None, "default"):
+        raise UsageError(f"the compile backend `gptrs` has no mode `{mode}`, it has `options`")
+    if torch.is_grad_enabled() and any(
+        isinstance(each, torch.Tensor) and each.requires_grad for each in example_inputs
+    ):
+        warnings.warn(
+            "the compile backend `gptrs` does not train: torch runs this graph; for inference call"
+            " the model under `torch.inference_mode()`",
+            stacklevel=2,
+        )
+        return module.forward
+    backend = settings.engine()
+    compiler = aot_autograd(
+        fw_compiler=partial(_compiled, backend),
+        inference_compiler=partial(_compiled, backend),
+        decompositions=table(),
+    )
+    return compiler(module, example_inputs)
+
+
+def _compiled(
+    backend: Backend, module: fx.GraphModule, example_inputs: Sequence[object]
+) -> Compiled:
+    """Return the function for a graph of core ATen, called with a list of its inputs."""
+    del example_inputs
+    context = TracingContext.try_get()
+    metadata = None if context is None else context.fw_metadata
+    static = [] if metadata is None else list(metadata.static_input_indices)
+    return make_boxed_func(PartitionedGraph(module, backend, static))

@@ -1,0 +1,206 @@
+"""A graph of torch as a compiled function on tensors of torch, one program for all sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from operator import attrgetter, is_
+from typing import Any, Protocol, cast
+
+import sympy
+import torch
+from torch import fx
+
+from gptrs.api import (
+    Backend,
+    Params,
+    Program,
+    Tensor,
+    UnsupportedError,
+    UsageError,
+    jit,
+    share_array,
+    take_array,
+)
+from gptrs_torch.arrays import array_of, tensor_of
+from gptrs_torch.conversion import Conversion, asks_for_sizes, constants_of
+from gptrs_torch.node import NotConvertedError
+from gptrs_torch.symbols import expression_of
+from gptrs_torch.weights import TensorSource
+
+_VERSION = attrgetter("_version")
+"""How often torch has changed a tensor in place."""
+
+
+class Step(Protocol):
+    """The conversion of a graph, jitted."""
+
+    def __call__(self, tensors: tuple[Tensor, ...], numbers: tuple[int, ...]) -> tuple[Tensor, ...]:
+        """Return the outputs that are tensors."""
+        ...
+
+    def lower(self, tensors: tuple[Tensor, ...], numbers: tuple[int, ...]) -> Program:
+        """Return the program that computes them."""
+        ...
+
+
+class GraphFunction:
+    """A graph module, called with the values of its placeholders; returns its outputs.
+
+    Placeholders at the positions in `static` are weights: the same tensors in each call, used where
+    they are. Where torch has changed or replaced one since, they are read anew.
+    """
+
+    def __init__(
+        self, module: fx.GraphModule, backend: Backend, static: Collection[int] = ()
+    ) -> None:
+        self._module = module
+        self.backend = backend
+        self._inputs = [node for node in module.graph.nodes if node.op == "placeholder"]
+        self._sizes = _size_sources(self._inputs)
+        self._static = [i for i in sorted(static) if _is_tensor(self._inputs[i])]
+        fixed = set(self._static)
+        self._tensors = [
+            i for i, node in enumerate(self._inputs) if _is_tensor(node) and i not in fixed
+        ]
+        self._numbers = [
+            i
+            for i, node in enumerate(self._inputs)
+            if not _is_tensor(node) and _size_of(node) not in self._sizes
+        ]
+        self._outputs: list[object] = list(_output_of(module))
+        self._weights: list[torch.Tensor] = []
+        self._versions: list[int] = []
+        self._step: Step | None = None
+        self._is_static = False
+
+    def __call__(self, *values: object) -> list[object]:
+        """Return the outputs for inputs in order.
+
+        NotConvertedError, before anything runs, for an operator that is left to torch.
+        """
+        step, tensors, numbers = self._prepared(values)
+        try:
+            made = step(tensors, numbers)
+        except (UsageError, UnsupportedError) as error:
+            if self._is_static or not asks_for_sizes(error):
+                raise
+            self._is_static, self._step = True, None
+            step, tensors, numbers = self._prepared(values)
+            made = step(tensors, numbers)
+        results = iter(made)
+        return [self._result(each, values, results) for each in self._outputs]
+
+    def program(self, *values: object) -> Program:
+        """Return the program, before it is optimized, for inputs like these."""
+        step, tensors, numbers = self._prepared(values)
+        return step.lower(tensors, numbers)
+
+    def _prepared(
+        self, values: Sequence[object]
+    ) -> tuple[Step, tuple[Tensor, ...], tuple[int, ...]]:
+        weights = [cast("torch.Tensor", values[i]) for i in self._static]
+        step = self._step
+        if step is None or self._changed(weights):
+            step = self._step = self._bound(weights)
+        given = tuple(
+            [share_array(array_of(cast("torch.Tensor", values[i]))) for i in self._tensors]
+        )
+        return step, given, tuple([cast("int", values[i]) for i in self._numbers])
+
+    def _changed(self, weights: list[torch.Tensor]) -> bool:
+        same = all(map(is_, weights, self._weights))
+        return not same or list(map(_VERSION, weights)) != self._versions
+
+    def _bound(self, weights: list[torch.Tensor]) -> Step:
+        """Return the step that computes with these weights as they are now."""
+        self._weights, self._versions = weights, list(map(_VERSION, weights))
+        named = {self._inputs[i].name: w for i, w in zip(self._static, weights, strict=True)}
+        source = TensorSource({**named, **constants_of(self._module)})
+        params = Params(source, backend=self.backend, dtype=None, origin="the graph")
+
+        def torch_graph(
+            tensors: tuple[Tensor, ...], numbers: tuple[int, ...]
+        ) -> tuple[Tensor, ...]:
+            conversion = Conversion(self._module, lambda name: params.tensor(name, floating=False))
+            for i, given in zip(self._tensors, tensors, strict=True):
+                conversion.bind(self._inputs[i], given)
+            for i, number in zip(self._numbers, numbers, strict=True):
+                conversion.bind(self._inputs[i], number)
+            for i in self._static:
+                name = self._inputs[i].name
+                conversion.bind(self._inputs[i], params.tensor(name, floating=False))
+            return self._tensor_outputs(conversion.run())
+
+        if self._is_static or not self._sizes:
+            return cast("Step", jit(torch_graph))
+        axes = tuple(self._axes(self._inputs[i]) for i in self._tensors)
+        return cast("Step", jit(torch_graph, dynamic={"tensors": axes}))
+
+    def _tensor_outputs(self, values: Sequence[object]) -> tuple[Tensor, ...]:
+        """Return the outputs that are tensors, in the types that torch gives them."""
+        found: list[Tensor] = []
+        for node, value in zip(self._outputs, values, strict=True):
+            if isinstance(value, Tensor):
+                found.append(value)
+            elif isinstance(node, fx.Node) and _is_tensor(node):
+                raise NotConvertedError(node, "does not give a tensor")
+        return tuple(found)
+
+    def _axes(self, node: fx.Node) -> tuple[str | None, ...]:
+        held = cast("torch.Tensor", node.meta["val"])
+        return tuple(_axis_name(size) for size in held.shape)
+
+    def _result(self, node: object, values: Sequence[object], made: Any) -> object:
+        if not isinstance(node, fx.Node):
+            return node
+        if _is_tensor(node):
+            return tensor_of(take_array(next(made)))
+        held = cast("object", node.meta.get("val"))
+        expression = expression_of(held)
+        return held if expression is None else self._number(expression, values)
+
+    def _number(self, expression: sympy.Expr, values: Sequence[object]) -> int:
+        """Return a size among the outputs, from those of the inputs."""
+        known: dict[sympy.Expr, int] = {}
+        for symbol, (place, axis) in self._sizes.items():
+            known[symbol] = cast("torch.Tensor", values[place]).shape[axis]
+        for place in self._numbers:
+            known[_size_of(self._inputs[place])] = cast("int", values[place])
+        return int(cast("Any", expression).subs(known))
+
+
+def _is_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _size_of(node: fx.Node) -> sympy.Expr:
+    """Return the expression of an input that is a number; one of its own if it is no free size."""
+    return expression_of(node.meta.get("val")) or sympy.Symbol(node.name)
+
+
+def _size_sources(inputs: Sequence[fx.Node]) -> dict[sympy.Expr, tuple[int, int]]:
+    """Return for each size that is free an input, by position, and its axis of that size."""
+    found: dict[sympy.Expr, tuple[int, int]] = {}
+    for place, node in enumerate(inputs):
+        if _is_tensor(node):
+            for axis, size in enumerate(cast("torch.Tensor", node.meta["val"]).shape):
+                expression = expression_of(size)
+                if expression is not None:
+                    found.setdefault(expression, (place, axis))
+    return found
+
+
+def _axis_name(size: object) -> str | None:
+    """Return the name of a size as `jit` takes it: letters and digits, one for an expression."""
+    expression = expression_of(size)
+    text = str(expression)
+    if expression is None or text.isidentifier():
+        return text if expression is not None else None
+    return "size_" + text.encode().hex()
+
+
+def _output_of(module: fx.GraphModule) -> Sequence[object]:
+    output = next(node for node in reversed(module.graph.nodes) if node.op == "output")
+    found = cast("object", output.args[0])
+    several = isinstance(found, (tuple, list))
+    return cast("Sequence[object]", found) if several else (found,)

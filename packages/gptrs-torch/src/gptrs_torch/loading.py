@@ -1,0 +1,54 @@
+"""Programs of torch.export, out of files and out of memory, and which operators are converted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, cast
+
+from torch._export.serde import schema, serialize
+from torch.export import ExportedProgram
+
+from gptrs.api import Backend, GptrsError, ModelError
+from gptrs_torch import ops
+from gptrs_torch.archive import read_archive
+from gptrs_torch.model import TorchModel
+from gptrs_torch.registry import CONVERTERS
+
+assert ops  # its modules register the converters
+
+
+def load(
+    program: ExportedProgram | str | os.PathLike[str], backend: str | Backend | None = None
+) -> TorchModel:
+    """Return an exported program, or the one in a `.pt2` file, ready to be called.
+
+    `backend` is a name, a backend, or None for the default. Nothing in a file is unpickled or
+    evaluated. ModelError for a file that is damaged or no such program, UnsupportedError for
+    what is not converted.
+    """
+    if isinstance(program, ExportedProgram):
+        return TorchModel(program, backend, "the exported program")
+    shown = Path(program).name
+    try:
+        return TorchModel(_deserialized(program), backend, shown)
+    except (GptrsError, KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:  # of torch, about a file that says what it cannot mean
+        line = ascii(" ".join(f"{type(error).__name__}: {error}".split())[:200])[1:-1]
+        raise ModelError(f"`{ascii(shown)[1:-1]}` cannot be read: {line}") from error
+
+
+def _deserialized(path: str | os.PathLike[str]) -> ExportedProgram:
+    archive = read_archive(path)
+    described = cast("Any", serialize)._dict_to_dataclass(schema.ExportedProgram, archive.program)
+    reader = serialize.ExportedProgramDeserializer(None)
+    return reader.deserialize(described, archive.weights, archive.constants, cast("Any", None))
+
+
+def supported_operators() -> list[str]:
+    """Return the operators of ATen that are converted by themselves, in order.
+
+    Those that torch takes apart into these are converted, too.
+    """
+    return sorted(name.removeprefix("aten.") for name in CONVERTERS)

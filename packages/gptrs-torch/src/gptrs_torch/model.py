@@ -1,0 +1,247 @@
+"""A program of torch.export that runs: on arrays by name, or as a module of torch."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch.export import ExportedProgram
+from torch.export.graph_signature import InputKind, OutputKind
+from torch.utils import _pytree as pytree
+
+from gptrs import get_backend, use_backend
+from gptrs.api import Backend, ModelInput, Program, UnsupportedError, UsageError
+from gptrs_torch.arrays import array_of, tensor_of
+from gptrs_torch.decompositions import table
+from gptrs_torch.element_types import dtype_of
+from gptrs_torch.graph import GraphFunction
+from gptrs_torch.symbols import expression_of
+
+_WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
+_STATES = (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
+
+
+class TorchModel:
+    """An exported program on a backend: called with arrays by name, gives arrays by name.
+
+    One program serves all sizes that the export left free. Buffers that the program changes keep
+    their values from call to call; an input that it changes is written to. `module` takes and
+    gives tensors of torch, nested as they were exported.
+    """
+
+    def __init__(
+        self, exported: ExportedProgram, backend: str | Backend | None, origin: str
+    ) -> None:
+        self.name = origin
+        named = backend is None or isinstance(backend, str)
+        self.backend = (
+            get_backend(cast("str | None", backend)) if named else cast("Backend", backend)
+        )
+        whole = _decomposed(exported)
+        self._exported = whole
+        self._signature = whole.graph_signature
+        self._state = _state_of(whole)
+        self._nodes = [node for node in whole.graph.nodes if node.op == "placeholder"]
+        changed = {spec.target for spec in self._signature.output_specs if spec.kind in _STATES}
+        self._sources = [
+            spec.target if spec.kind in _WEIGHTS else None for spec in self._signature.input_specs
+        ]
+        static = [
+            i for i, name in enumerate(self._sources) if name is not None and name not in changed
+        ]
+        self._function = GraphFunction(whole.graph_module, self.backend, static)
+        self.inputs: dict[str, ModelInput] = {}
+        self._constants: dict[str, object] = {}
+        for spec, node in zip(self._signature.input_specs, self._nodes, strict=True):
+            if spec.kind is InputKind.USER_INPUT:
+                self._take_input(node)
+            elif spec.kind not in _WEIGHTS:
+                raise UnsupportedError(f"the program takes a {spec.kind.name.lower()}")
+        self.outputs = tuple(
+            f"output_{number}" if spec.arg.name is None else str(spec.arg.name)
+            for number, spec in enumerate(self._user_outputs())
+        )
+        self.module = TorchModule(self, exported)
+        self._lock = threading.RLock()
+
+    def __repr__(self) -> str:
+        takes = ", ".join(map(str, self.inputs.values()))
+        return f"<TorchModel {ascii(self.name)[1:-1]}({takes}) -> ({', '.join(self.outputs)})>"
+
+    def __call__(self, *arrays: object, **named: object) -> dict[str, np.ndarray]:
+        """Return the outputs by name for inputs in order or by name: arrays, or tensors of torch.
+
+        UsageError for an input that is missing, unknown, or of another type or shape;
+        UnsupportedError, before anything runs, for operators that are not converted.
+        """
+        given = self._given(arrays, named)
+        found = self.run([given[name] for name in self.inputs])
+        pairs = zip(self.outputs, found, strict=True)
+        return {name: _as_array(value) for name, value in pairs if value is not None}
+
+    def program(self, *arrays: object, **named: object) -> Program:
+        """Return the program, before it is optimized, for inputs like these.
+
+        Its parameters are inputs and changing buffers, in order, and then the weights.
+        """
+        given = self._given(arrays, named)
+        with use_backend(self.backend):
+            return self._function.program(*self._values([given[name] for name in self.inputs]))
+
+    def run(self, tensors: Sequence[object]) -> list[object]:
+        """Return the outputs for the inputs of `inputs` in order; state is changed."""
+        with self._lock if self._has_state() else nullcontext(), use_backend(self.backend):
+            values = self._values(tensors)
+            results = self._function(*values)
+            return self._settled(results, tensors)
+
+    def _has_state(self) -> bool:
+        return any(spec.kind is not OutputKind.USER_OUTPUT for spec in self._signature.output_specs)
+
+    def _settled(self, results: Sequence[object], tensors: Sequence[object]) -> list[object]:
+        """Write back what the program changed; return the outputs that users asked for."""
+        found: list[object] = []
+        places = list(self.inputs)
+        for spec, value in zip(self._signature.output_specs, results, strict=True):
+            if spec.kind is OutputKind.USER_OUTPUT:
+                found.append(value)
+            elif spec.kind in _STATES:
+                self._state[str(spec.target)] = cast("torch.Tensor", value)
+            elif spec.kind is OutputKind.USER_INPUT_MUTATION:
+                target = cast("torch.Tensor", tensors[places.index(str(spec.target))])
+                with torch.no_grad():
+                    target.copy_(cast("torch.Tensor", value))
+            else:
+                raise UnsupportedError(f"the program gives a {spec.kind.name.lower()}")
+        return found
+
+    def _values(self, tensors: Sequence[object]) -> list[object]:
+        given = dict(zip(self.inputs, tensors, strict=True))
+        values: list[object] = []
+        for node, source in zip(self._nodes, self._sources, strict=True):
+            if source is not None:
+                values.append(self._state[source])
+            else:
+                values.append(given.get(node.name, self._constants.get(node.name)))
+        return values
+
+    def _user_outputs(self) -> list[Any]:
+        return [
+            spec for spec in self._signature.output_specs if spec.kind is OutputKind.USER_OUTPUT
+        ]
+
+    def _take_input(self, node: torch.fx.Node) -> None:
+        held = node.meta.get("val")
+        name = node.name
+        if isinstance(held, torch.Tensor):
+            sizes = [_size_name(size) for size in held.shape]
+            dtype = dtype_of(held.dtype, f"the input `{name}`")
+            self.inputs[name] = ModelInput(name, dtype, tuple(sizes))
+        elif isinstance(held, torch.SymInt):
+            raise UnsupportedError(f"the input `{name}` is a number that the export left free")
+        else:
+            self._constants[name] = held
+
+    def _given(self, arrays: Sequence[object], named: Mapping[str, object]) -> dict[str, object]:
+        names = list(self.inputs)
+        given = dict(zip(names, arrays, strict=False)) | dict(named)
+        if len(arrays) > len(names):
+            raise UsageError(f"`{self.name}` takes {len(names)} inputs, got {len(arrays)}")
+        for name in given:
+            if name not in self.inputs:
+                raise UsageError(f"`{self.name}` takes no input `{name}`", hint=self._takes())
+        for name in names:
+            if name not in given:
+                raise UsageError(f"`{self.name}` lacks the input `{name}`", hint=self._takes())
+        return {name: self.checked(name, given[name]) for name in names}
+
+    def _user_nodes(self) -> list[str]:
+        kinds = zip(self._signature.input_specs, self._nodes, strict=True)
+        return [node.name for spec, node in kinds if spec.kind is InputKind.USER_INPUT]
+
+    def _takes(self) -> str:
+        return f"its inputs are {', '.join(map(str, self.inputs.values()))}"
+
+    def checked(self, name: str, value: object) -> torch.Tensor:
+        """Return an input as a tensor of torch; UsageError for another type or shape."""
+        slot = self.inputs[name]
+        tensor = value if isinstance(value, torch.Tensor) else _as_tensor(value, slot)
+        if tensor.layout is not torch.strided or tensor.device.type != "cpu":
+            raise UsageError(f"the input {slot} got a tensor that is not strided memory of the CPU")
+        if dtype_of(tensor.dtype, f"the input {slot}") != slot.dtype:
+            raise UsageError(f"the input {slot} got a tensor of {tensor.dtype}")
+        assert slot.shape is not None
+        if len(slot.shape) != tensor.ndim or any(
+            want != have and not isinstance(want, str)
+            for want, have in zip(slot.shape, tensor.shape, strict=True)
+        ):
+            raise UsageError(f"the input {slot} got a tensor of shape {list(tensor.shape)}")
+        return tensor
+
+
+def _decomposed(exported: ExportedProgram) -> ExportedProgram:
+    """Return the program in the operators that are converted, without mutations inside."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch warns of its own trees
+        return cast("Any", exported).run_decompositions(table())
+
+
+def _state_of(exported: ExportedProgram) -> dict[str, torch.Tensor]:
+    """Return weights, buffers and constants by name."""
+    found = {**exported.state_dict, **exported.constants}
+    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+
+
+def _size_name(size: object) -> int | str:
+    expression = expression_of(size)
+    return int(cast("int", size)) if expression is None else str(expression)
+
+
+def _as_tensor(value: object, slot: ModelInput) -> torch.Tensor:
+    array = np.asarray(value)
+    wanted = slot.dtype.numpy
+    if array.dtype != wanted and array.dtype.kind in "ifb" and not isinstance(value, np.ndarray):
+        array = array.astype(wanted)  # lists and numbers have no type of their own
+    if array.dtype != wanted:
+        raise UsageError(f"the input {slot} got an array of {array.dtype}")
+    return tensor_of(array if array.flags.writeable else array.copy())
+
+
+def _as_array(value: object) -> np.ndarray:
+    return array_of(value) if isinstance(value, torch.Tensor) else np.asarray(value)
+
+
+def _ordered(spec: pytree.TreeSpec, kwargs: Mapping[str, object]) -> list[str]:
+    """Return the names of keyword arguments in the order of the export."""
+    order: list[str] = list(cast("Any", spec.child(1).context or []))
+    return sorted(kwargs, key=lambda name: order.index(name) if name in order else len(order))
+
+
+class TorchModule(torch.nn.Module):
+    """An exported program as a module: tensors of torch in and out, nested as exported."""
+
+    def __init__(self, model: TorchModel, exported: ExportedProgram) -> None:
+        super().__init__()
+        self._model = model
+        self._call = exported.module_call_graph[0].signature
+
+    def forward(self, *args: object, **kwargs: object) -> object:
+        """Return the outputs; UsageError for arguments that are nested in another way."""
+        signature = self._call
+        assert signature is not None
+        given = (args, {name: kwargs[name] for name in _ordered(signature.in_spec, kwargs)})
+        leaves, spec = pytree.tree_flatten(given)
+        if spec != signature.in_spec:
+            raise UsageError("the arguments are nested otherwise than those of the export")
+        nodes = self._model._user_nodes()  # pyright: ignore[reportPrivateUsage]
+        tensors = [
+            self._model.checked(name, leaf)
+            for name, leaf in zip(nodes, leaves, strict=True)
+            if name in self._model.inputs
+        ]
+        return pytree.tree_unflatten(self._model.run(tensors), signature.out_spec)

@@ -1,0 +1,35 @@
+"""Converters of ATen operators, a module a family; importing this package registers all of them."""
+
+from gptrs_torch.ops import (
+    activations,
+    arithmetic,
+    attention,
+    comparison,
+    contraction,
+    convolution,
+    creation,
+    indexing,
+    layout,
+    normalization,
+    padding,
+    pooling,
+    reduction,
+    sorting,
+)
+
+__all__ = [
+    "activations",
+    "arithmetic",
+    "attention",
+    "comparison",
+    "contraction",
+    "convolution",
+    "creation",
+    "indexing",
+    "layout",
+    "normalization",
+    "padding",
+    "pooling",
+    "reduction",
+    "sorting",
+]

@@ -1,0 +1,68 @@
+"""Attention, kept whole: backends have kernels for it."""
+
+from __future__ import annotations
+
+from gptrs.api import Tensor, dtypes
+from gptrs.api import functionals as F
+from gptrs_torch.node import Node
+from gptrs_torch.registry import converts
+from gptrs_torch.values import converted
+
+
+def attended(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    causal: bool,
+    scale: float | None,
+) -> Tensor:
+    """Return attention of [.., T, D] with any number of axes in front."""
+    lead = query.shape[:-2]
+    if query.rank < 4:
+        extra = [1] * (4 - query.rank)
+        query, key, value = (F.reshape(x, [*extra, *x.shape]) for x in (query, key, value))
+    if mask is not None and not mask.dtype.is_bool:
+        mask = converted(mask, query.dtype)
+    made = F.attention(query, key, value, mask, scale, causal, offset=0 if causal else None)
+    return F.reshape(made, [*lead, *made.shape[-2:]])
+
+
+@converts("_scaled_dot_product_flash_attention_for_cpu")
+def flash_attention(
+    node: Node,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    attn_mask: Tensor | None = None,
+    scale: float | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return attention, and zeros for the sums that only a gradient reads."""
+    if dropout_p:
+        node.refuse("drops elements at random")
+    made = attended(query, key, value, attn_mask, is_causal, scale)
+    return made, F.zeros(query.shape[:-1], dtypes.f32)
+
+
+@converts("scaled_dot_product_attention")
+def scaled_dot_product_attention(
+    node: Node,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """Return attention; with `enable_gqa` several query heads read one key head."""
+    if dropout_p:
+        node.refuse("drops elements at random")
+    if query.rank > 4 or not (enable_gqa or query.shape[:-2] == key.shape[:-2]):
+        node.refuse("has batches that are broadcast, or of more than two axes")
+    return attended(query, key, value, attn_mask, is_causal, scale)

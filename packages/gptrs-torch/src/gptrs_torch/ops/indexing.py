@@ -1,0 +1,279 @@
+"""Reading and writing at places that numbers or tensors name."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal, cast
+
+from gptrs.api import Tensor, dtypes, primitives
+from gptrs.api import functionals as F
+from gptrs_torch.node import Node
+from gptrs_torch.ops.arithmetic import name_of
+from gptrs_torch.registry import converts
+from gptrs_torch.values import (
+    Operand,
+    axis_of,
+    converted,
+    is_number,
+    is_symbol,
+    operand,
+    size_tensor,
+)
+
+ScatterKind = Literal["add", "mul", "max", "min", "replace"]
+_KINDS: dict[str, ScatterKind] = {
+    "add": "add",
+    "sum": "add",
+    "prod": "mul",
+    "multiply": "mul",
+    "amax": "max",
+    "amin": "min",
+}
+_END = 2**31
+
+
+def counted_from_start(indices: Tensor, size: int) -> Tensor:
+    """Return indices counted from the start; negative ones count from the end."""
+    whole = F.cast(indices, dtypes.si64)
+    return F.where(whole < 0, whole + size_tensor(size), whole)
+
+
+def _bounds(x: Tensor, axis: int, start: int | None, end: int | None) -> tuple[int, int]:
+    """Return where a slice begins and how many elements it spans, of sizes that may be free."""
+    size = x.shape[axis]
+    low = _place(0 if start is None else start, size)
+    high = size if end is None or (is_number(end) and end >= _END) else _place(end, size)
+    if is_number(low) and is_number(high) and high < low:
+        return low, 0
+    return low, high - low
+
+
+def _place(bound: int, size: int) -> int:
+    if is_number(bound) and bound < 0:
+        bound = size + bound
+        return max(bound, 0) if is_number(bound) else bound
+    if is_number(bound, 0):
+        return 0
+    if is_symbol(bound) and bound == size:
+        return size
+    return min(bound, size)
+
+
+def _counted(index: int, size: int) -> int:
+    """Return an index counted from the start."""
+    return size + index if is_number(index) and index < 0 else index
+
+
+@converts("slice", "slice_copy")
+def sliced(
+    node: Node,
+    x: Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Tensor:
+    """Return a part of x along an axis."""
+    del node
+    axis = axis_of(dim, x)
+    first, span = _bounds(x, axis, start, end)
+    if first == 0 and span == x.shape[axis] and step == 1:
+        return x
+    return _part(x, axis, first, span, step)
+
+
+def _part(x: Tensor, axis: int, first: int, span: int, step: int) -> Tensor:
+    count = span if step == 1 else (span + step - 1) // step
+    starts, sizes, strides = [0] * x.rank, list(x.shape), [1] * x.rank
+    starts[axis], sizes[axis], strides[axis] = (0 if count == 0 else first), count, step
+    return primitives.slice(x, starts, sizes, strides)
+
+
+@converts("select", "select_copy")
+def selected(node: Node, x: Tensor, dim: int, index: int) -> Tensor:
+    """Return one slice of x along an axis, without the axis."""
+    del node
+    axis = axis_of(dim, x)
+    place = _counted(index, x.shape[axis])
+    return F.squeeze(_part(x, axis, place, 1, 1), axis)
+
+
+@converts("slice_scatter")
+def slice_scattered(
+    node: Node,
+    x: Tensor,
+    source: Tensor,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Tensor:
+    """Return x with a part of it replaced."""
+    del node
+    axis = axis_of(dim, x)
+    first, span = _bounds(x, axis, start, end)
+    if step != 1:
+        return _scattered_steps(x, source, axis, first, step)
+    rest = x.shape[axis] - first - span
+    parts = [_part(x, axis, 0, first, 1)] if not is_number(first, 0) else []
+    parts.append(converted(source, x.dtype))
+    if not is_number(rest, 0):
+        parts.append(_part(x, axis, first + span, rest, 1))
+    return F.concat(parts, axis) if len(parts) > 1 else parts[0]
+
+
+def _scattered_steps(x: Tensor, source: Tensor, axis: int, first: int, step: int) -> Tensor:
+    places = F.arange(source.shape[axis]) * step + size_tensor(first)
+    shaped = F.reshape(places, [-1 if i == axis else 1 for i in range(x.rank)])
+    return F.scatter(x, F.broadcast_to(shaped, source.shape), converted(source, x.dtype), axis)
+
+
+@converts("select_scatter")
+def select_scattered(node: Node, x: Tensor, source: Tensor, dim: int, index: int) -> Tensor:
+    """Return x with one of its slices replaced."""
+    axis = axis_of(dim, x)
+    place = _counted(index, x.shape[axis])
+    return slice_scattered(node, x, F.expand_dims(source, axis), axis, place, place + 1)
+
+
+@converts("embedding")
+def embedding(node: Node, weight: Tensor, indices: Tensor, *rest: object) -> Tensor:
+    """Return rows of a table."""
+    del node, rest
+    return F.embedding(indices, weight)
+
+
+@converts("index_select")
+def index_select(node: Node, x: Tensor, dim: int, indices: Tensor) -> Tensor:
+    """Return slices of x at places along an axis."""
+    del node
+    if x.rank == 0:
+        return x
+    flat = indices if indices.rank else F.reshape(indices, [1])
+    return F.take(x, flat, axis_of(dim, x))
+
+
+@converts("gather")
+def gather(
+    node: Node, x: Tensor, dim: int, indices: Tensor, *, sparse_grad: bool = False
+) -> Tensor:
+    """Return elements of x at places of their own along an axis."""
+    del node, sparse_grad
+    if x.rank == 0:
+        return F.broadcast_to(x, indices.shape)
+    if indices.rank == 0:
+        return F.reshape(F.take(x, indices, 0), [])
+    return F.gather(x, indices, axis_of(dim, x))
+
+
+@converts("scatter", "scatter_add", "scatter_reduce.two")
+def scatter(
+    node: Node,
+    x: Tensor,
+    dim: int,
+    indices: Tensor,
+    updates: Operand,
+    *how: str,
+    reduce: str | None = None,
+    include_self: bool = True,
+) -> Tensor:
+    """Return x with updates put, or reduced, at places along an axis."""
+    kind: ScatterKind = "add" if name_of(node) == "scatter_add" else "replace"
+    asked = how[0] if how else reduce
+    if asked is not None:
+        if asked not in _KINDS or not include_self:
+            node.refuse(f"reduces by {asked}" + ("" if include_self else " without what is there"))
+        kind = _KINDS[asked]
+    if x.rank == 0 or indices.rank == 0:
+        whole = F.reshape(x, [1] * max(x.rank, 1)) if x.rank == 0 else x
+        spots = F.reshape(indices, [1] * whole.rank)
+        given = F.reshape(updates, [1] * whole.rank) if isinstance(updates, Tensor) else updates
+        return F.reshape(F.scatter(whole, spots, operand(given, x.dtype), 0, kind), x.shape)
+    written = operand(updates, x.dtype)
+    if isinstance(updates, Tensor):
+        written = F.slice(written, [0] * x.rank, list(indices.shape))
+    return F.scatter(x, indices, written, axis_of(dim, x), kind)
+
+
+def _flat_places(x: Tensor, indices: list[Tensor], axes: list[int]) -> Tensor:
+    """Return places of several axes as numbers in row-major order, broadcast together."""
+    total: Tensor | None = None
+    for axis, each in zip(axes, indices, strict=True):
+        place = counted_from_start(each, x.shape[axis])
+        inside = F.logical_and(place >= 0, place < size_tensor(x.shape[axis]))
+        place = F.where(inside, place, -(2**40))  # a place outside is one that no table has
+        total = place if total is None else total * size_tensor(x.shape[axis]) + place
+    assert total is not None
+    return total
+
+
+def _indexed_axes(node: Node, x: Tensor, indices: list[Tensor | None]) -> list[int]:
+    """Return the axes that have indices; masks are refused, their counts depend on data."""
+    for each in indices:
+        if each is not None and each.dtype.is_bool:
+            node.refuse("has a mask, whose count of elements depends on data")
+    del x
+    return [axis for axis, each in enumerate(indices) if each is not None]
+
+
+@converts("index", "_unsafe_index")
+def index(node: Node, x: Tensor, indices: list[Tensor | None]) -> Tensor:
+    """Return `x[indices]` by NumPy's rules for tensors of integers."""
+    axes = _indexed_axes(node, x, indices)
+    given = [cast("Tensor", indices[axis]) for axis in axes]
+    if len(axes) == 1:
+        return F.take(x, counted_from_start(given[0], x.shape[axes[0]]), axes[0])
+    rest = [axis for axis in range(x.rank) if axis not in axes]
+    turned = F.transpose(x, [*axes, *rest])
+    places = _flat_places(x, given, axes)
+    sizes = [x.shape[axis] for axis in rest]
+    table = F.reshape(turned, [math.prod(x.shape[axis] for axis in axes), *sizes])
+    found = F.take(table, places, 0)
+    if axes != list(range(axes[0], axes[0] + len(axes))) or axes[0] == 0:
+        return found
+    lead, before = places.rank, axes[0]
+    order = [*range(lead, lead + before), *range(lead), *range(lead + before, found.rank)]
+    return F.transpose(found, order)
+
+
+@converts("index_put", "_unsafe_index_put")
+def index_put(
+    node: Node, x: Tensor, indices: list[Tensor | None], values: Tensor, accumulate: bool = False
+) -> Tensor:
+    """Return x with values put, or added, at `x[indices]`; a mask takes one value."""
+    given = [each for each in indices if each is not None]
+    if len(given) == 1 and indices[0] is given[0] and given[0].dtype.is_bool:
+        if accumulate or values.type.size != 1:
+            node.refuse("puts several values where a mask holds")
+        mask = F.reshape(given[0], [*given[0].shape, *[1] * (x.rank - given[0].rank)])
+        return F.where(mask, F.reshape(values, []), x)
+    axes = _indexed_axes(node, x, indices)
+    rest = [axis for axis in range(x.rank) if axis not in axes]
+    order = [*axes, *rest]
+    turned = F.transpose(x, order)
+    places = _flat_places(x, [cast("Tensor", indices[axis]) for axis in axes], axes)
+    sizes = [x.shape[axis] for axis in rest]
+    first, width = math.prod(x.shape[axis] for axis in axes), math.prod(sizes)
+    count = math.prod(places.shape)
+    spread = _spread_values(values, places, sizes, axes)
+    rows = F.broadcast_to(F.reshape(places, [count, 1]), [count, width])
+    written = F.scatter(
+        F.reshape(turned, [first, width]),
+        rows,
+        F.reshape(spread, [count, width]),
+        0,
+        "add" if accumulate else "replace",
+    )
+    back = [order.index(axis) for axis in range(x.rank)]
+    return F.transpose(F.reshape(written, turned.shape), back)
+
+
+def _spread_values(values: Tensor, places: Tensor, sizes: list[int], axes: list[int]) -> Tensor:
+    """Return values broadcast to the result of reading, with the axes of the places in front."""
+    together = axes == list(range(axes[0], axes[0] + len(axes)))
+    before = axes[0] if together else 0
+    shape = [*sizes[:before], *places.shape, *sizes[before:]]
+    spread = F.broadcast_to(values, shape)
+    lead = places.rank
+    order = [*range(before, before + lead), *range(before), *range(before + lead, len(shape))]
+    return F.transpose(spread, order)

@@ -1,0 +1,208 @@
+"""Shapes, orders of axes, parts and joins: nothing is computed."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+
+from gptrs.api import Tensor, primitives
+from gptrs.api import functionals as F
+from gptrs_torch.node import Node
+from gptrs_torch.ops.arithmetic import towards_zero
+from gptrs_torch.ops.comparison import truth
+from gptrs_torch.registry import converts
+from gptrs_torch.values import axis_of, converted, is_number
+
+
+@converts(
+    "alias",
+    "clone",
+    "detach",
+    "contiguous",
+    "lift_fresh_copy",
+    "detach_copy",
+    "lift_fresh",
+    "alias_copy",
+)
+def same(node: Node, x: Tensor, **named: object) -> Tensor:
+    """Return x: values do not change, so that a copy is the same."""
+    del node, named
+    return x
+
+
+@converts("_to_copy", "to.dtype", "type_as", "to.dtype_layout")
+def to_copy(node: Node, x: Tensor, *rest: object, **named: object) -> Tensor:
+    """Return x in another element type; a float becomes an integer towards 0."""
+    del rest
+    device = named.get("device")
+    if device is not None and torch.device(str(device)).type != "cpu":
+        node.refuse(f"moves a tensor to {device}")
+    dtype = node.dtype
+    if dtype.is_bool:
+        return truth(x)
+    if dtype.is_integer and x.dtype.is_float:
+        return F.cast(towards_zero(x), dtype)
+    return converted(x, dtype)
+
+
+@converts("copy")
+def copy(node: Node, x: Tensor, source: Tensor, non_blocking: bool = False) -> Tensor:
+    """Return the source in the type and shape of x."""
+    del node, non_blocking
+    return F.broadcast_to(converted(source, x.dtype), x.shape)
+
+
+@converts("view", "reshape", "_unsafe_view", "view_copy", "_reshape_alias")
+def reshape(node: Node, x: Tensor, shape: list[int] | torch.dtype, *rest: object) -> Tensor:
+    """Return x in another shape, where one -1 is what is left."""
+    del rest
+    if isinstance(shape, torch.dtype):
+        wanted = node.dtype_at(shape)
+        if wanted.bits != x.dtype.bits:
+            node.refuse("reads bits as elements of another size")
+        return primitives.bitcast(x, wanted)
+    return F.reshape(x, _without_rest(x, shape))
+
+
+def _without_rest(x: Tensor, shape: list[int]) -> list[int]:
+    rests = [place for place, size in enumerate(shape) if is_number(size, -1)]
+    if not rests:
+        return shape
+    rest = rests[0]
+    given = math.prod(shape[:rest] + shape[rest + 1 :])
+    return [*shape[:rest], math.prod(x.shape) // given, *shape[rest + 1 :]]
+
+
+@converts("permute", "permute_copy")
+def permute(node: Node, x: Tensor, dims: list[int]) -> Tensor:
+    """Return x with its axes in another order."""
+    del node
+    return F.transpose(x, [axis % x.rank for axis in dims]) if x.rank else x
+
+
+@converts("transpose.int", "t")
+def transpose(node: Node, x: Tensor, first: int = 0, second: int = 1) -> Tensor:
+    """Return x with two axes exchanged."""
+    del node
+    return F.swap_axes(x, axis_of(first, x), axis_of(second, x)) if x.rank > 1 else x
+
+
+@converts("expand", "expand_copy")
+def expand(node: Node, x: Tensor, sizes: list[int], *, implicit: bool = False) -> Tensor:
+    """Return x repeated to a shape, in which -1 keeps a size."""
+    del node, implicit
+    own = [1] * (len(sizes) - x.rank) + list(x.shape)
+    target = [mine if is_number(size, -1) else size for size, mine in zip(sizes, own, strict=True)]
+    return F.broadcast_to(x, target)
+
+
+@converts("unsqueeze", "unsqueeze_copy")
+def unsqueeze(node: Node, x: Tensor, dim: int) -> Tensor:
+    """Return x with a new axis of size 1."""
+    del node
+    return F.expand_dims(x, dim % (x.rank + 1))
+
+
+@converts("squeeze", "squeeze_copy")
+def squeeze(node: Node, x: Tensor, dim: int | list[int] | None = None) -> Tensor:
+    """Return x without axes of size 1."""
+    del node
+    places = range(x.rank) if dim is None else [dim] if isinstance(dim, int) else dim
+    axes = [axis_of(axis, x) for axis in places]
+    ones = sorted({axis for axis in axes if x.rank and x.shape[axis] == 1})
+    return F.squeeze(x, ones) if ones else x
+
+
+@converts("cat")
+def cat(node: Node, parts: list[Tensor], dim: int = 0) -> Tensor:
+    """Return tensors one after another; old empty ones of one axis count for nothing."""
+    kept = [part for part in parts if part.shape != (0,)] or parts[:1]
+    joined = [converted(part, node.dtype) for part in kept]
+    return F.concat(joined, axis_of(dim, joined[0])) if len(joined) > 1 else joined[0]
+
+
+@converts("stack")
+def stack(node: Node, parts: list[Tensor], dim: int = 0) -> Tensor:
+    """Return tensors side by side along a new axis."""
+    return F.stack([converted(part, node.dtype) for part in parts], dim % (parts[0].rank + 1))
+
+
+@converts("split_with_sizes", "split_with_sizes_copy")
+def split_with_sizes(node: Node, x: Tensor, sizes: list[int], dim: int = 0) -> list[Tensor]:
+    """Return parts of x of given sizes."""
+    del node
+    axis, start = axis_of(dim, x), 0
+    parts: list[Tensor] = []
+    for size in sizes:
+        parts.append(F.slice_axis(x, axis, start, size))
+        start = start + size
+    return parts
+
+
+@converts("split.Tensor")
+def split(node: Node, x: Tensor, size: int, dim: int = 0) -> list[Tensor]:
+    """Return parts of x of one size, the last one of what is left."""
+    axis = axis_of(dim, x)
+    whole = x.shape[axis]
+    return split_with_sizes(
+        node, x, [min(size, whole - start) for start in range(0, whole, size)], dim
+    )
+
+
+@converts("unbind", "unbind_copy")
+def unbind(node: Node, x: Tensor, dim: int = 0) -> list[Tensor]:
+    """Return the slices of x along an axis."""
+    axis = axis_of(dim, x)
+    count = len(node.source.meta["val"])
+    return [F.squeeze(F.slice_axis(x, axis, place, 1), axis) for place in range(count)]
+
+
+@converts("repeat")
+def repeat(node: Node, x: Tensor, repeats: list[int]) -> Tensor:
+    """Return x repeated along each axis, with new ones in front."""
+    del node
+    return F.tile(F.reshape(x, [1] * (len(repeats) - x.rank) + list(x.shape)), repeats)
+
+
+@converts("flip")
+def flip(node: Node, x: Tensor, dims: list[int]) -> Tensor:
+    """Return x turned round along axes."""
+    del node
+    return F.flip(x, [axis_of(axis, x) for axis in dims]) if x.rank and dims else x
+
+
+@converts("diagonal", "diagonal_copy")
+def diagonal(node: Node, x: Tensor, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Tensor:
+    """Return the diagonal of matrices, as the last axis."""
+    del node
+    first, second = axis_of(dim1, x), axis_of(dim2, x)
+    rest = [axis for axis in range(x.rank) if axis not in (first, second)]
+    turned = F.transpose(x, [*rest, first, second])
+    rows, columns = turned.shape[-2:]
+    down, right = max(-offset, 0), max(offset, 0)
+    count = max(min(rows - down, columns - right), 0)
+    lead = list(turned.shape[:-2])
+    flat = F.reshape(turned, [*lead, rows * columns])
+    places = F.arange(count) * (columns + 1) + (down * columns + right)
+    return F.take(flat, places, len(lead))
+
+
+@converts("tril", "triu")
+def triangle(node: Node, x: Tensor, diagonal: int = 0) -> Tensor:
+    """Return matrices with zeros above, or below, a diagonal."""
+    function = F.tril if ".tril." in str(node.source.target) else F.triu
+    return function(x, diagonal)
+
+
+@converts("roll")
+def roll(node: Node, x: Tensor, shifts: list[int], dims: list[int] | None = None) -> Tensor:
+    """Return x with its elements moved on along axes, the last ones first."""
+    del node
+    several = [shifts] if isinstance(shifts, int) else shifts
+    axes = [dims] if isinstance(dims, int) else (dims or [])
+    if not axes:
+        return F.reshape(F.roll(F.reshape(x, [math.prod(x.shape)]), several[0], 0), x.shape)
+    for shift, axis in zip(several, axes, strict=True):
+        x = F.roll(x, shift, axis_of(axis, x))
+    return x

@@ -1,0 +1,143 @@
+"""Reductions along axes, and sums along the way."""
+
+from __future__ import annotations
+
+import math
+
+from gptrs.api import Tensor, dtypes
+from gptrs.api import functionals as F
+from gptrs_torch.node import Node
+from gptrs_torch.ops.arithmetic import name_of
+from gptrs_torch.ops.comparison import truth
+from gptrs_torch.registry import converts
+from gptrs_torch.values import Number, axes_of, axis_of, converted, is_number
+
+Axes = int | list[int] | None
+
+
+@converts("sum", "mean")
+def summed(
+    node: Node, x: Tensor, dim: Axes = None, keepdim: bool = False, *, dtype: object = None
+) -> Tensor:
+    """Return the sum or the mean, of integers in si64."""
+    del dtype
+    function = F.sum if name_of(node) == "sum" else F.mean
+    if x.rank == 0:
+        return converted(x, node.dtype)
+    return function(converted(x, node.dtype), axes_of(dim, x), keepdim)
+
+
+@converts("prod")
+def product(
+    node: Node, x: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: object = None
+) -> Tensor:
+    """Return the product."""
+    del dtype
+    made = converted(x, node.dtype)
+    return made if x.rank == 0 else F.prod(made, axes_of(dim, x), keepdim)
+
+
+@converts("amax", "amin")
+def extreme(node: Node, x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
+    """Return the largest or the smallest element."""
+    if x.rank == 0:
+        return x
+    if x.dtype.is_bool:
+        function = F.any if name_of(node) == "amax" else F.all
+    else:
+        function = F.max if name_of(node) == "amax" else F.min
+    return function(x, axes_of(dim, x), keepdim)
+
+
+@converts("max.default", "min.default")
+def extreme_of_all(node: Node, x: Tensor) -> Tensor:
+    """Return the largest or the smallest element of all."""
+    return extreme(node, x) if x.rank == 0 else _extreme_of_all(node, x)
+
+
+def _extreme_of_all(node: Node, x: Tensor) -> Tensor:
+    is_max = name_of(node) == "max"
+    if x.dtype.is_bool:
+        return F.any(x) if is_max else F.all(x)
+    return F.max(x) if is_max else F.min(x)
+
+
+@converts("max.dim", "min.dim")
+def extreme_with_place(
+    node: Node, x: Tensor, dim: int, keepdim: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return the largest or smallest elements along an axis, and where they are."""
+    if x.rank == 0:
+        return x, F.zeros([], dtypes.si64)
+    axis = axis_of(dim, x)
+    found = (F.argmax if name_of(node) == "max" else F.argmin)(x, axis, True)
+    values = F.gather(x, found, axis)
+    if keepdim:
+        return values, found
+    return F.squeeze(values, axis), F.squeeze(found, axis)
+
+
+@converts("argmax", "argmin")
+def place_of_extreme(
+    node: Node, x: Tensor, dim: int | None = None, keepdim: bool = False
+) -> Tensor:
+    """Return where the largest or smallest element is."""
+    if x.rank == 0:
+        return F.zeros([], dtypes.si64)
+    function = F.argmax if name_of(node) == "argmax" else F.argmin
+    return function(x, None if dim is None else axis_of(dim, x), keepdim)
+
+
+@converts("any", "all")
+def quantified(node: Node, x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
+    """Return whether any or all elements are not 0."""
+    made = truth(x)
+    if x.rank:
+        axes = [] if dim == [] else axes_of(dim, x)
+        made = (F.any if name_of(node) == "any" else F.all)(made, axes, keepdim) if axes else made
+    return converted(made, node.dtype)
+
+
+@converts("var")
+def variance(
+    node: Node,
+    x: Tensor,
+    dim: Axes | bool = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    *,
+    correction: Number | None = None,
+) -> Tensor:
+    """Return the variance along axes."""
+    if isinstance(dim, bool):
+        dim, unbiased = None, dim
+    if str(node.source.target).endswith("correction"):
+        keepdim = keepdim or bool(node.source.kwargs.get("keepdim", False))
+    given = (1 if unbiased else 0) if correction is None else correction
+    if x.rank == 0:
+        node.refuse("of a scalar")
+    axes = axes_of(dim, x)
+    if isinstance(given, int):
+        return F.variance(x, axes, given, keepdim)
+    count = math.prod(x.shape[axis] for axis in axes)
+    if not is_number(count):
+        node.refuse("has a fractional correction of a free size")
+    whole = F.variance(x, axes, 0, keepdim)
+    return whole * (count / max(count - given, 0)) if count > given else whole * math.nan
+
+
+@converts("cumsum", "cumprod")
+def running(node: Node, x: Tensor, dim: int, *, dtype: object = None) -> Tensor:
+    """Return the sums or products of all elements up to each one."""
+    del dtype
+    made = converted(x, node.dtype)
+    if x.rank == 0:
+        return made
+    return (F.cumsum if name_of(node) == "cumsum" else F.cumprod)(made, axis_of(dim, x))
+
+
+@converts("logsumexp")
+def log_sum_exp(node: Node, x: Tensor, dim: Axes, keepdim: bool = False) -> Tensor:
+    """Return `log(sum(exp(x)))`."""
+    made = converted(x, node.dtype)
+    return made if x.rank == 0 else F.logsumexp(made, axes_of(dim, x), keepdim)

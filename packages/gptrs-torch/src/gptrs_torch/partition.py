@@ -1,0 +1,168 @@
+"""A graph in parts: what is converted runs on a backend, the rest stays with torch."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Final, cast
+
+import torch
+from torch import fx
+from torch.fx.passes.infra.partitioner import CapabilityBasedPartitioner
+from torch.fx.passes.operator_support import OperatorSupportBase
+
+from gptrs.api import Backend
+from gptrs_torch.conversion import NUMERIC, unsupported_nodes
+from gptrs_torch.graph import GraphFunction
+from gptrs_torch.node import NotConvertedError
+
+_logger = logging.getLogger("gptrs")
+_said: set[str] = set()
+MAX_PARTS: Final = 100
+"""Operators of one graph that are found, one at a time, to be left to torch."""
+
+
+class PartitionedGraph:
+    """A graph module that falls back to torch operator by operator.
+
+    The whole graph is one program if every operator is converted. What a converter refuses shows
+    when the first call converts the graph; then it is cut anew.
+    """
+
+    def __init__(
+        self, module: fx.GraphModule, backend: Backend, static: Collection[int] = ()
+    ) -> None:
+        self._module = module
+        self._backend = backend
+        self._static = static
+        self._refused = {node.name: why for node, why in unsupported_nodes(module)}
+        self._runs: Any = None
+        self._lock = threading.RLock()
+
+    def __call__(self, *values: object) -> Sequence[object]:
+        """Return the outputs for the values of all placeholders."""
+        runs = self._runs
+        if runs is None:
+            with self._lock:
+                return self._first(values)
+        return runs(*values)
+
+    def _first(self, values: Sequence[object]) -> Sequence[object]:
+        """Convert the graph, cut it where an operator is refused, and run it."""
+        for _ in range(MAX_PARTS):
+            runs = self._cut()
+            try:
+                found = runs(*values)
+            except NotConvertedError as error:
+                if error.node.name in self._refused:
+                    raise
+                self._refused[error.node.name] = error.message
+                continue
+            self._runs = runs
+            return found
+        return self._module(*values)
+
+    def _cut(self) -> Any:
+        if not self._refused and _is_convertible(self._module):
+            return GraphFunction(self._module, self._backend, self._static)
+        for why in self._refused.values():
+            _say_once(why)
+        support = _Convertible(self._refused)
+        copied = fx.GraphModule(self._module, _copied(self._module.graph))
+        parts = CapabilityBasedPartitioner(copied, support, allows_single_node_partition=True)
+        fused = parts.fuse_partitions(parts.propose_partitions())
+        weights = _names_at(self._module, self._static)
+        for node in fused.graph.nodes:
+            if node.op == "call_module" and isinstance(node.target, str):
+                inner = cast("fx.GraphModule", fused.get_submodule(node.target))
+                self._replace(fused, node, inner, weights)
+        return fused
+
+    def _replace(
+        self, fused: fx.GraphModule, node: fx.Node, inner: fx.GraphModule, weights: set[str]
+    ) -> None:
+        """Put a function of the backend in the place of a part of the graph."""
+        static = [i for i, each in enumerate(node.args) if cast("fx.Node", each).name in weights]
+        given = zip(node.args, _placeholders(inner), strict=True)
+        for outer, placeholder in given:
+            placeholder.meta.setdefault("val", cast("fx.Node", outer).meta.get("val"))
+        single = not isinstance(_result_of(inner), (tuple, list))
+        fused.delete_submodule(cast("str", node.target))
+        part = _Part(GraphFunction(inner, self._backend, static), single=single)
+        fused.add_module(cast("str", node.target), part)
+
+
+class _Part(torch.nn.Module):
+    """A part of a graph as a module of it."""
+
+    def __init__(self, function: GraphFunction, *, single: bool) -> None:
+        super().__init__()
+        self._function = function
+        self._single = single
+
+    def forward(self, *values: object) -> object:
+        """Return the outputs of the part, the only one by itself."""
+        found = self._function(*values)
+        return found[0] if self._single else tuple(found)
+
+
+class _Convertible(OperatorSupportBase):
+    """Tells the partitioner which nodes are converted."""
+
+    def __init__(self, refused: Mapping[str, str]) -> None:
+        self._refused = refused
+
+    def is_node_supported(self, submodules: Mapping[str, torch.nn.Module], node: fx.Node) -> bool:
+        """Return whether a node is an operator on tensors that nothing has refused."""
+        del submodules
+        if node.op != "call_function" or node.name in self._refused or node.target in NUMERIC:
+            return (
+                node.op == "call_function"
+                and node.name not in self._refused
+                and (_gives_tensor(node))
+            )
+        return _gives_tensors(node)
+
+
+def _gives_tensor(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.Tensor)
+
+
+def _gives_tensors(node: fx.Node) -> bool:
+    held = cast("object", node.meta.get("val"))
+    several = cast("list[object]", held) if isinstance(held, (tuple, list)) else [held]
+    return all(isinstance(each, torch.Tensor) for each in several)
+
+
+def _is_convertible(module: fx.GraphModule) -> bool:
+    """Return whether anything is computed: a graph without operators is torch's."""
+    return any(node.op == "call_function" for node in module.graph.nodes)
+
+
+def _say_once(why: str) -> None:
+    if why not in _said:
+        _said.add(why)
+        _logger.warning("%s; torch runs this part of the graph", why)
+
+
+def _copied(graph: fx.Graph) -> fx.Graph:
+    made = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    output = made.graph_copy(graph, copies)
+    made.output(output)
+    return made
+
+
+def _names_at(module: fx.GraphModule, positions: Collection[int]) -> set[str]:
+    inputs = _placeholders(module)
+    return {inputs[position].name for position in positions}
+
+
+def _placeholders(module: fx.GraphModule) -> list[fx.Node]:
+    return [node for node in module.graph.nodes if node.op == "placeholder"]
+
+
+def _result_of(module: fx.GraphModule) -> object:
+    output = next(node for node in reversed(module.graph.nodes) if node.op == "output")
+    return output.args[0]

@@ -1,0 +1,186 @@
+"""Programs of torch.export, in memory and in files."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="these tests run models of torch")
+
+from torch import nn  # noqa: E402
+
+import gptrs_torch  # noqa: E402
+from gptrs.errors import ModelError, UnsupportedError, UsageError  # noqa: E402
+from gptrs_cli.main import main  # noqa: E402
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield
+
+
+class Pair(nn.Module):
+    """Two results in a dict, and a buffer that counts calls."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 4)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x: Any, scale: Any = None) -> Any:
+        self.calls.add_(1)
+        y = self.layer(x.reshape(-1, 8)) * self.calls
+        return {"y": y, "scaled": y if scale is None else y * scale}
+
+
+def exported(model: nn.Module | None = None, *, free: bool = True) -> Any:
+    args = (torch.randn(3, 2, 8), torch.randn(4))
+    sizes = {"x": {0: torch.export.Dim("batch", min=1, max=64)}, "scale": None}
+    return torch.export.export(model or Pair(), args, dynamic_shapes=sizes if free else None)
+
+
+def saved(program: Any, path: Path) -> Path:
+    torch.export.save(program, path)
+    return path
+
+
+@pytest.mark.parametrize("kind", ["memory", "file"])
+def test_a_program_gives_what_torch_gives_and_keeps_its_state(kind: str, tmp_path: Path) -> None:
+    program = exported()
+    torch_runs = program.module()
+    given = program if kind == "memory" else saved(program, tmp_path / "m.pt2")
+    model = gptrs_torch.load(given, "ref")
+    for batch in (1, 3, 7):
+        x, scale = torch.randn(batch, 2, 8), torch.randn(4)
+        torch.testing.assert_close(model.module(x, scale), torch_runs(x, scale))
+    assert "f32[?0, 2, 8]" in str(model.program(x, scale))
+
+
+def test_a_model_takes_arrays_by_name() -> None:
+    model = gptrs_torch.load(exported(), "ref")
+    assert list(model.inputs) == ["x", "scale"]
+    found = model(np.ones((2, 2, 8), np.float32), scale=np.ones(4, np.float32))
+    assert [value.shape for value in found.values()] == [(4, 4), (4, 4)]
+    assert repr(model).startswith("<TorchModel the exported program(x: f32[s")
+
+
+def test_an_input_that_the_program_changes_is_written_to() -> None:
+    class Grows(nn.Module):
+        def forward(self, x: Any) -> Any:
+            x.add_(1)
+            return x * 2
+
+    program = torch.export.export(Grows(), (torch.zeros(3),))
+    x = torch.ones(3)
+    assert gptrs_torch.load(program, "ref").module(x).tolist() == [4, 4, 4]
+    assert x.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "named", "message"),
+    [
+        ((), {}, "lacks the input `x`"),
+        ((1, 2, 3), {}, "takes 2 inputs, got 3"),
+        ((), {"z": 1}, "takes no input `z`"),
+        ((np.ones((2, 2, 8)), np.ones(4)), {}, "got an array of float64"),
+        ((np.ones((2, 3, 8), np.float32), np.ones(4, np.float32)), {}, r"of shape \[2, 3, 8\]"),
+    ],
+)
+def test_inputs_that_do_not_fit_are_refused(arrays: tuple, named: dict, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        gptrs_torch.load(exported(), "ref")(*arrays, **named)
+    with pytest.raises(UsageError, match="nested otherwise"):
+        gptrs_torch.load(exported(), "ref").module([torch.ones(1, 2, 8)])
+
+
+def test_operators_that_are_not_converted_are_refused_by_name() -> None:
+    class Inverse(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return torch.linalg.det(x)
+
+    model = gptrs_torch.load(torch.export.export(Inverse(), (torch.eye(3),)), "ref")
+    with pytest.raises(UnsupportedError, match=r"`_linalg_det\.default` .* does not convert"):
+        model(np.eye(3, dtype=np.float32))
+
+
+def test_a_file_runs_on_the_command_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = saved(exported(free=False), tmp_path / "m.pt2")
+    np.savez(tmp_path / "in.npz", x=np.ones((3, 2, 8), np.float32), scale=np.ones(4, np.float32))
+    arguments = ["--input", str(tmp_path / "in.npz"), "--json", "--backend", "ref"]
+    assert main(["run", str(path), *arguments]) == 0
+    first, second = json.loads(capsys.readouterr().out)["results"]
+    assert first["shape"] == second["shape"] == [6, 4]
+
+
+def rewritten(path: Path, change: Any) -> Path:
+    """Return a copy of an archive whose entries `change(name, data)` returns anew."""
+    made = path.with_name("changed.pt2")
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(made, "w") as new:
+        for info in old.infolist():
+            new.writestr(info.filename, change(info.filename, old.read(info)))
+    return made
+
+
+class Opened:
+    """What unpickling would do."""
+
+    def __reduce__(self) -> Any:
+        return (open, ("/proc/version",))
+
+
+def test_nothing_is_unpickled_or_evaluated(tmp_path: Path) -> None:
+    path = saved(exported(), tmp_path / "m.pt2")
+    stream = io.BytesIO()
+    torch.save(Opened(), stream)
+
+    def sample(name: str, data: bytes) -> bytes:
+        return stream.getvalue() if "sample_inputs" in name else data
+
+    gptrs_torch.load(rewritten(path, sample), "ref")  # never read
+
+    def pickled(name: str, data: bytes) -> bytes:
+        return data.replace(b'"use_pickle": false', b'"use_pickle": true')
+
+    with pytest.raises(UnsupportedError, match="is pickled, which can run any code"):
+        gptrs_torch.load(rewritten(path, pickled), "ref")
+
+    def size(name: str, data: bytes) -> bytes:
+        return data.replace(b"Mul(Integer(2)", b"Mul(eval('1')")
+
+    with pytest.raises(UnsupportedError, match="is no expression that is read"):
+        gptrs_torch.load(rewritten(path, size), "ref")
+
+    def target(name: str, data: bytes) -> bytes:
+        return data.replace(b"torch.ops.aten.reshape.default", b"torch.hub.load")
+
+    with pytest.raises(UnsupportedError, match=r"`torch\.hub\.load` is none of ATen"):
+        gptrs_torch.load(rewritten(path, target), "ref")
+
+
+def test_files_that_are_no_programs_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="is no file"):
+        gptrs_torch.load(tmp_path / "none.pt2")
+    file = tmp_path / "m.pt2"
+    file.write_bytes(b"\x80\x04pickle")
+    with pytest.raises(ModelError, match=r"is no archive of torch\.export"):
+        gptrs_torch.load(file)
+    with zipfile.ZipFile(file, "w") as made:
+        made.writestr("m/data.pkl", b"\x80\x04")
+    with pytest.raises(UnsupportedError, match="holds 0 programs"):
+        gptrs_torch.load(file)
