@@ -12,7 +12,7 @@ from starlette.responses import JSONResponse, Response
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import DetokenizeBody, EmbeddingBody, RerankBody, TokenizeBody
 from gptrs_serve.problems import RequestError
-from gptrs_serve.served import SERVED, Served
+from gptrs_serve.served import RANKING, SERVED, Served
 
 
 async def embeddings(body: EmbeddingBody, served: Served) -> Response:
@@ -39,7 +39,7 @@ def _encoded(vector: np.ndarray) -> str:
 
 async def rerank(body: RerankBody, served: Served) -> Response:
     """Return the documents in the order in which they answer a query, the best first."""
-    name, model = served.named(body.model, "text_classifier")
+    name, model = served.named(body.model, _ranking(body.model, served))
     texts = [each if isinstance(each, str) else each.text for each in body.documents]
     found = await served.ranked(model, body.query, texts, body.top_n)
     pairs = [body.query, *texts]
@@ -54,6 +54,15 @@ async def rerank(body: RerankBody, served: Served) -> Response:
     usage = {"prompt_tokens": read, "total_tokens": read}
     number = f"rerank-{uuid.uuid4().hex}"
     return JSONResponse({"id": number, "model": name, "results": results, "usage": usage})
+
+
+def _ranking(name: str | None, served: Served) -> str:
+    """Return the capability by which a model ranks; without a name that of the first one."""
+    models = served.models.values() if name is None else [served.models.get(name)]
+    found = (each for each in models if each is not None)
+    return next(
+        (kind for each in found for kind in RANKING if kind in each.capabilities), RANKING[0]
+    )
 
 
 async def tokenize(body: TokenizeBody, served: Served) -> Response:

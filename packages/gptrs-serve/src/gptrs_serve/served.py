@@ -22,7 +22,9 @@ from gptrs.runtime.text_classes.rank import Ranked, rank
 from gptrs_serve.problems import RequestError
 from gptrs_serve.token_texts import TokenTexts
 
-SERVED: Final = ("causal_lm", "text_embedder", "text_classifier")
+RANKING: Final = ("text_classifier", "reranker")
+"""The capabilities of rerankers: encoders with a head, language models with a score."""
+SERVED: Final = ("causal_lm", "text_embedder", *RANKING)
 """Capabilities; a model with one of these at least can be served."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Annotated
 
 import typer
@@ -29,27 +30,41 @@ def rank(
     top_k: Annotated[
         int | None, typer.Option("--top", metavar="N", min=1, help="Print the N best only.")
     ] = None,
+    prompt_name: Annotated[
+        str | None,
+        typer.Option("--prompt-name", metavar="NAME", help="Take this prompt of the model."),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", metavar="TEXT", help="Take this prompt; an empty one is none."),
+    ] = None,
     batch_size: BatchSize = 32,
     settings: Settings,
 ) -> None:
     """Rank documents by how well they answer a query.
 
-    The model is a reranker (cross-encoder), which reads the query together with each document.
+    The model is a reranker (cross-encoder), which reads the query together with each document. A
+    prompt stands before both: an instruction, for example.
     """
-    given = texts.read()
+    given, prompts = texts.read(), {"prompt_name": prompt_name, "prompt": prompt}
     with observed(settings) as profile:
         run = run_texts(
             model,
             settings,
             len(given),
-            LoadedModel.text_classifier,
+            LoadedModel.ranker,
             lambda loaded, progress: rank_documents(
-                loaded, query, given, top_k, batch_size, progress=progress
+                loaded,
+                query,
+                given,
+                top_k,
+                batch_size,
+                progress=progress,
+                **prompts,
             ),
         )
         if settings.json:
-            ranking = [{"index": e.index, "score": e.score, "text": e.text} for e in run.result]
-            fields = {"query": query, "ranking": ranking}
+            fields = {"query": query, "ranking": [asdict(each) for each in run.result]}
             print_result("rank", run.json_fields("rank") | fields | profile_fields(profile))
             return
         rows = [[f"{each.score:.4f}", str(each.index), each.text] for each in run.result]

@@ -22,6 +22,8 @@ from gptrs.runtime.causal_embedder import CausalEmbedder, CausalStates
 _WITH_LOGITS: Final = ("causal_lm", "text_classifier", "token_classifier", "masked_lm")
 AS_EMBEDDER: Final = frozenset({"causal_lm", "hidden_states"})
 """The capabilities by which a language model of sentence-transformers embeds texts."""
+RERANKER: Final = "reranker"
+"""The capability of a language model whose files say which of its logits are a score."""
 _NO_TEXT: Final = "cannot generate text"
 _READING: Final = (*_WITH_LOGITS, "seq2seq", "text_embedder", "image_text")
 _OF_IMAGES: Final = ("image_classifier", "image_embedder")
@@ -79,6 +81,12 @@ class CapableModel:
     def text_classifier(self) -> TextClassifier:
         """Return the model as a classifier of texts; ModelError when it is none."""
         return cast("TextClassifier", self.offering("text_classifier", "has no classes of texts"))
+
+    def ranker(self) -> object:
+        """Return the model as one that scores pairs of texts; ModelError when it is none."""
+        if RERANKER in self.capabilities:
+            return self.module
+        return self.offering("text_classifier", "has no score of a query and a document")
 
     def token_classifier(self) -> TokenClassifier:
         """Return the model as a classifier of tokens; ModelError when it is none."""

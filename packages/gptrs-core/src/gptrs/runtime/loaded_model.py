@@ -19,6 +19,7 @@ from gptrs.backend.protocol import Backend
 from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.checkpoint.adapters.low_rank import LowRankAdapter
 from gptrs.checkpoint.models.model_source import TOKENIZER, ModelSource
+from gptrs.checkpoint.models.module_folders import ends_in_logits
 from gptrs.checkpoint.models.sentence_transformers import MODULES
 from gptrs.checkpoint.param_source import ParamSource
 from gptrs.checkpoint.params import Params
@@ -31,7 +32,7 @@ from gptrs.plugins.capabilities import (
     capabilities_of,
 )
 from gptrs.quoting import listed, quoted, shown_value
-from gptrs.runtime.capable_model import AS_EMBEDDER, CapableModel
+from gptrs.runtime.capable_model import AS_EMBEDDER, RERANKER, CapableModel
 from gptrs.runtime.chat.messages import Message
 from gptrs.runtime.chat.template import ChatTemplate, chat_template_of
 from gptrs.runtime.functional_overrides import OverriddenModel
@@ -72,7 +73,7 @@ class LoadedModel(CapableModel):
         self.kind = source.model_type
         capabilities = capabilities_of(module)
         if capabilities >= AS_EMBEDDER and source.has_file(MODULES):
-            capabilities |= {"text_embedder"}
+            capabilities |= {RERANKER if ends_in_logits(source) else "text_embedder"}
         self.overrides = overrides
         self.files = source
         super().__init__(source.name, capabilities, self._running(module))

@@ -8,11 +8,12 @@ from typing import Final, cast
 
 from gptrs.checkpoint.files.open_file import is_plain, read_whole
 from gptrs.checkpoint.models.model_folder import ModelFolder
-from gptrs.checkpoint.models.model_source import MAX_SETTINGS_BYTES
+from gptrs.checkpoint.models.model_source import MAX_SETTINGS_BYTES, ModelSource
 from gptrs.checkpoint.models.sentence_transformers import MODULES
 from gptrs.errors import ModelError
 from gptrs.strict_json import parse_list
 
+_PACKAGE: Final = "sentence_transformers."
 MOST_MODULES: Final = 16
 """A list of more modules is refused."""
 
@@ -33,6 +34,19 @@ def module_folders(path: str | os.PathLike[str]) -> tuple[str, ...]:
         return ()
     folders = (_folder(entry) for entry in entries)
     return tuple(dict.fromkeys(folder for folder in folders if is_plain(folder)))
+
+
+def ends_in_logits(source: ModelSource) -> bool:
+    """Return whether the last module of a model scores texts by logits: `LogitScore`.
+
+    Not for a malformed list: who needs the modules is told what is wrong.
+    """
+    try:
+        last = (source.read_json_list(MODULES) or [None])[-1]
+    except ModelError:
+        return False
+    kind = cast("Mapping[str, object]", last).get("type") if isinstance(last, Mapping) else None
+    return isinstance(kind, str) and kind.startswith(_PACKAGE) and kind.endswith(".LogitScore")
 
 
 def _folder(entry: object) -> str:

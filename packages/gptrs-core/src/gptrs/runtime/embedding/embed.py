@@ -8,12 +8,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from gptrs.errors import UsageError
-from gptrs.quoting import listed, quoted
 from gptrs.runtime.embedding.match import text_vectors
 from gptrs.runtime.embedding.recipe import EmbeddingRecipe, embedding_recipe
 from gptrs.runtime.embedding.steps import Normalize, Truncate, VectorStep
 from gptrs.runtime.input_checks import require_known_tokens
 from gptrs.runtime.loaded_model import LoadedModel
+from gptrs.runtime.named_prompts import chosen_prompt
 from gptrs.runtime.text_batches import BATCH_SIZE, text_batches
 
 _RECIPES: WeakKeyDictionary[LoadedModel, EmbeddingRecipe] = WeakKeyDictionary()
@@ -52,7 +52,7 @@ def embed(
     if "image_text" in model.capabilities:
         return _beside_images(model, texts, normalize, prompt_name, prompt)
     recipe = recipe_of(model)
-    first = _prompt(recipe, prompt_name, prompt)
+    first = chosen_prompt(recipe.prompts, recipe.default_prompt, prompt_name, prompt)
     tokens = _tokens(model, recipe, [first + text for text in texts])
     skipped = 0 if recipe.pooling.include_prompt else _prompt_tokens(model, recipe, first)
     vectors = _pooled(model, recipe, tokens, batch_size, skipped, progress)
@@ -90,19 +90,6 @@ def recipe_of(model: LoadedModel) -> EmbeddingRecipe:
         model.text_embedder()
         _RECIPES[model] = embedding_recipe(model.files)
     return _RECIPES[model]
-
-
-def _prompt(recipe: EmbeddingRecipe, name: str | None, prompt: str | None) -> str:
-    if prompt is not None:
-        return prompt
-    if name is None:
-        return recipe.default_prompt
-    if name not in recipe.prompts:
-        raise UsageError(
-            f"the model has no prompt {quoted(name)}",
-            hint=f"it has {listed(recipe.prompts)}" if recipe.prompts else "it has none",
-        )
-    return recipe.prompts[name]
 
 
 def _longest(model: LoadedModel, recipe: EmbeddingRecipe) -> int:

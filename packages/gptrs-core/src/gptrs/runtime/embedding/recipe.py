@@ -11,15 +11,14 @@ from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.models.model_source import ModelSource
 from gptrs.checkpoint.models.sentence_transformers import MODEL_CONFIG, MODULES, TRANSFORMER_CONFIG
 from gptrs.quick_dataclass import dataclass
-from gptrs.quoting import listed, quoted
+from gptrs.quoting import quoted
 from gptrs.runtime.embedding.modules import pooling_and_steps
 from gptrs.runtime.embedding.pooling import Pooling
 from gptrs.runtime.embedding.steps import Truncate, VectorStep
+from gptrs.runtime.named_prompts import read_prompts
 
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 
-_LONGEST_PROMPT: Final = 10_000
-"""In characters: a prompt is read anew with every text."""
 _MEAN: Final[tuple[Pooling, tuple[VectorStep, ...]]] = (Pooling(), ())
 _logger = logging.getLogger("gptrs")
 
@@ -47,7 +46,7 @@ def embedding_recipe(files: ModelSource) -> EmbeddingRecipe:
     ModelError for malformed files, and for modules and settings that are not supported, by name.
     """
     max_length, lower_case = _text_settings(files)
-    prompts, default = _prompts(files)
+    prompts, default = read_prompts(files, "SentenceTransformer")
     modules = files.read_json_list(MODULES)
     pooling, steps = _MEAN if modules is None else pooling_and_steps(files, modules)
     if modules is None:
@@ -66,18 +65,6 @@ def _text_settings(files: ModelSource) -> tuple[int | None, bool]:
     if longest is None:
         longest = _fields(files, TOKENIZER_CONFIG).count("model_max_length")
     return longest, fields.boolean("do_lower_case", False)
-
-
-def _prompts(files: ModelSource) -> tuple[dict[str, str], str]:
-    fields = _fields(files, MODEL_CONFIG)
-    fields.require("model_type", "SentenceTransformer")
-    prompts = fields.texts("prompts")
-    if any(len(prompt) > _LONGEST_PROMPT for prompt in prompts.values()):
-        raise fields.error("prompts", f"must be of at most {_LONGEST_PROMPT} characters each")
-    name = fields.text("default_prompt_name")
-    if name is not None and name not in prompts:
-        raise fields.error("default_prompt_name", f"must be one of {listed(prompts) or 'none'}")
-    return prompts, "" if name is None else prompts[name]
 
 
 def _fields(files: ModelSource, name: str) -> Fields:

@@ -6,11 +6,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gptrs.checkpoint.models.sentence_transformers import MODEL_CONFIG
 from gptrs.errors import ModelError, UsageError
 from gptrs.quick_dataclass import dataclass
+from gptrs.runtime.capable_model import RERANKER
 from gptrs.runtime.loaded_model import LoadedModel
+from gptrs.runtime.named_prompts import chosen_prompt, read_prompts
 from gptrs.runtime.text_batches import BATCH_SIZE
 from gptrs.runtime.text_classes.classify import Progress, text_logits
+from gptrs.runtime.text_classes.logit_scores import pair_logits
 from gptrs.runtime.text_classes.scores import rank_scores
 
 
@@ -30,26 +34,41 @@ def rank(
     top_k: int | None = None,
     batch_size: int = BATCH_SIZE,
     *,
+    prompt_name: str | None = None,
+    prompt: str | None = None,
     progress: Progress | None = None,
 ) -> list[Ranked]:
     """Return the documents, the best first, or the `top_k` best; of equal scores the earlier one.
 
-    Scores are the sigmoid of the logit, or what the files of sentence-transformers name. UsageError
-    if there is no document; ModelError for a model that does not give a pair one score.
+    Scores are the sigmoid of the logit, or what the files of sentence-transformers name. The
+    instruction before each pair is the default one of these files, the one called `prompt_name`, or
+    the caller's own `prompt`, empty for none. UsageError if there is no document; ModelError for a
+    model that does not give a pair one score.
     """
     if isinstance(documents, str) or not documents or (top_k is not None and top_k < 1):
         raise UsageError(
             "`rank` needs a list of documents and a `top_k` of at least 1",
             hint="write `rank(model, query, [document, ...])`",
         )
-    pairs = [(query, document) for document in documents]
-    logits = text_logits(model, pairs, batch_size, progress)
+    model.ranker()
+    prompts, default = read_prompts(model.files, "CrossEncoder")
+    first = chosen_prompt(prompts, default, prompt_name, prompt)
+    if RERANKER in model.capabilities:
+        pairs = [(query, document) for document in documents]
+        logits = pair_logits(model, pairs, first, batch_size, progress)
+    else:
+        pairs = [(first + query, document) for document in documents]
+        logits = _only_class(model, text_logits(model, pairs, batch_size, progress))
+    scores = rank_scores(model.config, model.files.read_json(MODEL_CONFIG))(logits)
+    order = np.argsort(-logits, kind="stable")[:top_k]
+    rows = [int(row) for row in order]
+    return [Ranked(row, float(scores[row]), documents[row]) for row in rows]
+
+
+def _only_class(model: LoadedModel, logits: np.ndarray) -> np.ndarray:
     if logits.shape[1] != 1:
         raise ModelError(
             f"`{model.name}` gives a pair {logits.shape[1]} classes, a reranker gives it one score",
             hint="`classify` takes pairs and tells their classes",
         )
-    scores = rank_scores(model.config)(logits[:, 0])
-    order = np.argsort(-logits[:, 0], kind="stable")[:top_k]
-    rows = [int(row) for row in order]
-    return [Ranked(row, float(scores[row]), documents[row]) for row in rows]
+    return logits[:, 0]

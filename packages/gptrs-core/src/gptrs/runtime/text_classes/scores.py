@@ -58,14 +58,16 @@ def class_scores(config: Mapping[str, object], classes: int) -> Scores:
     return sigmoid if classes == 1 and problem != "regression" else _BY_PROBLEM[problem]
 
 
-def rank_scores(config: Mapping[str, object]) -> Scores:
+def rank_scores(config: Mapping[str, object], saved: Mapping[str, object] | None = None) -> Scores:
     """Return what makes a score of the one logit of a reranker: a sigmoid unless its files say so.
 
-    sentence-transformers names the function in config.json. ModelError for another function.
+    sentence-transformers names the function in config.json, or in `saved`, the content of
+    config_sentence_transformers.json, which goes first. ModelError for another function.
     """
     own = config.get("sentence_transformers")
     table = cast("Mapping[str, object]", own if isinstance(own, Mapping) else {})
-    name = table.get("activation_fn") or config.get("sbert_ce_default_activation_function")
+    name = (saved or {}).get("activation_fn") or table.get("activation_fn")
+    name = name or config.get("sbert_ce_default_activation_function")
     if name is None:
         return sigmoid
     if not isinstance(name, str) or name not in _BY_MODULE:
