@@ -102,6 +102,12 @@ TRIALS = (
         ("gptrs-conformance", "gptrs-models", "numba"),
     ),
     Trial(
+        "the JAX backend alone",
+        ("gptrs-backend-jax",),
+        (script("runs_a_program", "jax"),),
+        ("gptrs-backend-numba", "gptrs-cli", "numba"),
+    ),
+    Trial(
         "ONNX files",
         ("gptrs-onnx", "gptrs-cli", "gptrs-backend-ref"),
         (gptrs("list plugins", 0, "Models in ONNX files."), script("reads_onnx")),

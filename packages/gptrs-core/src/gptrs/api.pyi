@@ -143,6 +143,7 @@ from gptrs.plugins.descriptions import is_compatible as is_compatible
 from gptrs.plugins.hookspecs import hookimpl as hookimpl
 from gptrs.plugins.importers import ImportedModel as ImportedModel
 from gptrs.plugins.importers import ModelInput as ModelInput
+from gptrs.private_files import private_folder as private_folder
 from gptrs.runtime.conformance import op_support as op_support
 from gptrs.runtime.conformance import run_conformance as run_conformance
 from gptrs.runtime.programs.run import run_program as run_program

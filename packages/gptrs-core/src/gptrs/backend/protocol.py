@@ -69,6 +69,9 @@ class Backend(Protocol):
     With an attribute `reads_mapped_files` that is True it is given weights as views of mapped
     files, and sees to what becomes of a run when such a file is cut: `gptrs.backend.mapped_files`.
     All other backends are given weights in memory.
+
+    `flushes_subnormals` that is True says that its arithmetic takes subnormal f32 and f64 for 0:
+    PTIR, section Exactness. The conformance kit does not judge these elements then.
     """
 
     @property

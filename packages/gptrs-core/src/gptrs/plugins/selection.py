@@ -12,7 +12,7 @@ OWN = frozenset(
     f"gptrs-{name}"
     for name in (
         *("core", "cli", "models", "conformance", "new", "serve", "onnx", "ray", "torch"),
-        *("backend-ref", "backend-numba"),
+        *("backend-ref", "backend-numba", "backend-jax"),
     )
 )
 """The distributions of gptrs itself: no other one takes the names of their plugins."""

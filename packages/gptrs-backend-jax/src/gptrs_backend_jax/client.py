@@ -1,0 +1,75 @@
+"""JAX itself, as far as the backend asks it for devices, arrays and compiled functions."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar, cast
+
+import jax
+import numpy as np
+from jax import Array
+
+Results = TypeVar("Results")
+
+# The types of these functions of JAX are partly unknown.
+_jax = cast("Any", jax)
+
+
+class Device(Protocol):
+    """A device of JAX."""
+
+    @property
+    def platform(self) -> str:
+        """`cpu`, `gpu` or `tpu`."""
+        ...
+
+
+def local_devices(platform: str | None) -> Sequence[Device]:
+    """Return the devices of this process; RuntimeError if JAX has no such platform."""
+    return cast("Sequence[Device]", _jax.local_devices(backend=platform))
+
+
+@contextmanager
+def all_types(device: Device | None = None) -> Generator[None]:
+    """Scope in which JAX knows types of 64 bits, and puts arrays on `device`."""
+    with _jax.enable_x64(True), _jax.default_device(device):
+        yield
+
+
+def placed(array: np.ndarray, device: Device) -> Array:
+    """Return `array` on a device, to which it is not committed."""
+    # JAX compares the layouts of committed arrays, and has two for an integer of 4 bits.
+    with all_types(device):
+        return cast("Array", _jax.device_put(array))
+
+
+def compiled(
+    function: Callable[..., Results],
+    types: Sequence[tuple[tuple[int, ...], np.dtype[np.generic]]],
+    *,
+    donated: Sequence[int],
+    device: Device,
+    options: Mapping[str, bool | str],
+) -> Callable[..., Results]:
+    """Record `function` on arguments of these types, and compile it for a device.
+
+    The result is called within `with all_types():`, with arrays on that device.
+    """
+    structures = [_jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in types]
+    with all_types(device), warnings.catch_warnings():
+        # A donated input that fits no result is freed, which is what was asked for.
+        warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
+        lowered = _jax.jit(function, donate_argnums=tuple(donated)).lower(*structures)
+        return cast("Callable[..., Results]", lowered.compile(dict(options)))
+
+
+def setting(name: str) -> object:
+    """Return a setting of JAX."""
+    return cast("object", _jax.config.values[name])
+
+
+def change_setting(name: str, value: object) -> None:
+    """Change a setting of JAX for this process."""
+    _jax.config.update(name, value)

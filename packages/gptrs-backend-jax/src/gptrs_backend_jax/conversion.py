@@ -1,0 +1,117 @@
+"""Conversion between element types, for `cast` and the `out_dtype` of other ops."""
+
+from __future__ import annotations
+
+import numpy as np
+from jax import Array, lax
+
+from gptrs.api import DType, dtypes
+from gptrs_backend_jax.element_types import (
+    held,
+    integer_limits,
+    is_narrow_float,
+    order_keys,
+    widen,
+    wrap,
+)
+
+
+def convert(x: Array, source: DType, target: DType) -> Array:
+    """Convert held elements of `source` to `target`, by the rules of `cast`."""
+    if source is target:
+        return x
+    if target.is_bool:
+        return _to_bool(x, source)
+    if target.is_complex:
+        return _to_complex(x, source, target)
+    if source.is_bool:
+        return lax.convert_element_type(x, held(target))
+    if target.is_float:
+        return _to_float(x, source, target)
+    if source.is_float:
+        return _float_to_integer(widen(source, x), target)
+    return _integer_to_integer(x, source, target)
+
+
+def _to_bool(x: Array, source: DType) -> Array:
+    if source.is_complex:
+        part = dtypes.f32 if source is dtypes.cf32 else dtypes.f64
+        return _to_bool(lax.real(x), part) | _to_bool(lax.imag(x), part)
+    return order_keys(source, x)[0] != 0
+
+
+def _to_complex(x: Array, source: DType, target: DType) -> Array:
+    if source.is_complex:
+        return lax.convert_element_type(x, target.numpy)
+    part = dtypes.f32 if target is dtypes.cf32 else dtypes.f64
+    real = convert(x, source, part)
+    return lax.complex(real, lax.full_like(real, 0))
+
+
+def _to_float(x: Array, source: DType, target: DType) -> Array:
+    if source.is_float:
+        if source is dtypes.f64 and target is dtypes.f16:
+            x = _rounded_to_odd_f32(x)  # XLA goes by f32 and rounds twice
+        wide = widen(source, x)
+        if target is dtypes.f64 and source in (dtypes.f32, dtypes.bf16):
+            return _f32_to_f64(wide)
+        return lax.convert_element_type(wide, target.numpy)
+    if not is_narrow_float(target) or source.bits < 32:
+        return lax.convert_element_type(x, target.numpy)
+    if source.bits == 64:
+        x = _rounded_to_53_bits(x)
+    return _to_float(lax.convert_element_type(x, np.float64), dtypes.f64, target)
+
+
+def _f32_to_f64(x: Array) -> Array:
+    """Convert each f32, those too that XLA takes for 0 on CPUs: by the bits of subnormal ones."""
+    bits = lax.bitcast_convert_type(x, np.int32)
+    mantissa = lax.convert_element_type(bits & (2**23 - 1), np.float64)
+    magnitude = mantissa * np.float64(2.0**-149)
+    subnormal = lax.select(bits < 0, -magnitude, magnitude)
+    is_subnormal = (bits & (255 << 23)) == 0
+    return lax.select(is_subnormal, subnormal, lax.convert_element_type(x, np.float64))
+
+
+def _rounded_to_odd_f32(x: Array) -> Array:
+    """Round f64 to f32; an inexact one becomes the neighbour whose last bit is 1 (round to odd).
+
+    Rounding to nearest twice can go wrong: the f32 may lie halfway between two values of the target
+    where `x` does not. An odd f32 never lies halfway, and is on the same side as `x`.
+    """
+    nearest = lax.convert_element_type(x, np.float32)
+    back = lax.convert_element_type(nearest, np.float64)
+    bits = lax.bitcast_convert_type(nearest, np.int32)
+    toward_zero = lax.select(lax.abs(back) > lax.abs(x), bits - 1, bits)
+    odd = lax.select(back == x, bits, toward_zero | 1)
+    odd = lax.select(lax.is_finite(x), odd, bits)
+    return lax.bitcast_convert_type(odd, np.float32)
+
+
+def _rounded_to_53_bits(x: Array) -> Array:
+    """Round 64-bit integers beyond +-2^53, which f64 may not hold, to odd multiples of 2^11."""
+    inexact = (x & (2**11 - 1)) != 0
+    odd = (x & ~np.array(2**11 - 1, x.dtype)) | (lax.convert_element_type(inexact, x.dtype) << 11)
+    is_large = x >= 2**53
+    if x.dtype == np.int64:
+        is_large = is_large | (x <= -(2**53))
+    return lax.select(is_large, odd, x)
+
+
+def _float_to_integer(x: Array, target: DType) -> Array:
+    low, high = integer_limits(target)
+    # `high` itself may be no float, but the power of two above it is.
+    too_high, too_low = x >= float(high + 1), x <= float(low) - (1.0 if target.bits < 32 else 0.0)
+    inside = ~(too_high | too_low | (x != x))
+    whole = lax.convert_element_type(
+        lax.select(inside, x, lax.full_like(x, 0)), held(target)
+    )  # truncates
+    whole = lax.select(too_high, lax.full_like(whole, high), whole)
+    return lax.select(too_low, lax.full_like(whole, low), whole)
+
+
+def _integer_to_integer(x: Array, source: DType, target: DType) -> Array:
+    (source_low, source_high), (low, high) = integer_limits(source), integer_limits(target)
+    bounds = max(low, source_low), min(high, source_high)
+    least, most = (np.array(bound, x.dtype) for bound in bounds)
+    return wrap(target, lax.convert_element_type(lax.clamp(least, x, most), held(target)))

@@ -1,0 +1,35 @@
+"""One small function of `jax.lax` calls per op; importing this package fills the table."""
+
+from gptrs_backend_jax.lowering import TABLE
+from gptrs_backend_jax.lowerings import (
+    contraction,
+    control_flow,
+    creation,
+    elementwise,
+    indexing,
+    layout,
+    normalization,
+    quantization,
+    random,
+    reduction,
+    scattering,
+    sorting,
+    window,
+)
+
+__all__ = [
+    "TABLE",
+    "contraction",
+    "control_flow",
+    "creation",
+    "elementwise",
+    "indexing",
+    "layout",
+    "normalization",
+    "quantization",
+    "random",
+    "reduction",
+    "scattering",
+    "sorting",
+    "window",
+]

@@ -1,0 +1,36 @@
+"""Lowerings of the ops that shift and scale elements by the statistics of their axis."""
+
+from __future__ import annotations
+
+import numpy as np
+from jax import Array, lax
+
+from gptrs.api import dtypes, ops
+from gptrs_backend_jax import typed_lax
+from gptrs_backend_jax.element_types import narrow, widen
+from gptrs_backend_jax.lowering import TABLE, Step
+
+LayerNorm = ops.normalization.LayerNorm
+
+
+@TABLE.register(LayerNorm, dtypes=dtypes.FLOATS)
+def layer_norm(op: LayerNorm, step: Step, x: Array, scale: Array, bias: Array) -> Array:
+    """Normalize in two passes, mean then variance."""
+    dtype = step.result.dtype
+    if not x.size:
+        return x
+    wide, scale, bias = (widen(dtype, array) for array in (x, scale, bias))
+    count = np.array(wide.shape[op.axis], wide.dtype)
+    others = [axis for axis in range(wide.ndim) if axis != op.axis]
+
+    def mean(values: Array) -> Array:
+        total = typed_lax.reduce(values, np.zeros((), values.dtype), lax.add, (op.axis,))
+        return typed_lax.broadcast_in(total / count, values.shape, others)
+
+    def along(vector: Array) -> Array:
+        return typed_lax.broadcast_in(vector, wide.shape, (op.axis,))
+
+    centred = wide - mean(wide)
+    variance = mean(centred * centred)
+    normal = centred / lax.sqrt(variance + np.array(op.epsilon, wide.dtype))
+    return narrow(dtype, normal * along(scale) + along(bias))

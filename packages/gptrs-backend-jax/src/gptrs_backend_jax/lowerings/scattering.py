@@ -1,0 +1,102 @@
+"""Lowerings of the ops that write at positions given by another tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from jax import Array, lax
+
+from gptrs.api import dtypes, ops
+from gptrs_backend_jax import typed_lax
+from gptrs_backend_jax.element_types import NUMBERS, narrow, widen
+from gptrs_backend_jax.lowering import TABLE, Step
+from gptrs_backend_jax.lowerings.indexing import IN_BOUNDS, checked
+from gptrs_backend_jax.lowerings.reduction import start
+
+indexing = ops.indexing
+ScatterReduce = indexing.ScatterReduce
+Place = tuple[Array, ...]
+
+
+def _combined(target: Array, kind: str, place: Place, updates: Array) -> Array:
+    """Return `target` with updates combined into the elements at `place`, in any order."""
+    at = target.at[place]
+    combine: dict[str, Callable[..., Array]] = {
+        "add": at.add,
+        "sum": at.add,
+        "mul": at.multiply,
+        "prod": at.multiply,
+        "max": at.max,
+        "min": at.min,
+    }
+    return combine[kind](updates, mode=IN_BOUNDS)
+
+
+@TABLE.register(ScatterReduce, dtypes=dtypes.ALL)
+def scatter_reduce(
+    op: ScatterReduce, step: Step, x: Array, indices: Array, updates: Array
+) -> Array:
+    """Return `x` with the updates combined into it."""
+    dtype = step.result.dtype
+    along = checked(step, indices, 1, op.axis, x.shape[op.axis], "writes")
+    if not along.size or not x.size:
+        return x
+    if op.kind == "replace":
+        return _replaced(op, step, x, along, updates)
+    place = tuple(
+        along if axis == op.axis else typed_lax.iota(np.int32, along.shape, axis)
+        for axis in range(x.ndim)
+    )
+    return narrow(dtype, _combined(widen(dtype, x), op.kind, place, widen(dtype, updates)))
+
+
+def _replaced(op: ScatterReduce, step: Step, x: Array, along: Array, updates: Array) -> Array:
+    """Write the last of the updates of each element; whole rows where their indices are one.
+
+    XLA leaves the order of several updates open, so that all but the last are sent outside of the
+    tensor, where they are dropped.
+    """
+    if op.axis == 0 and step.walk.repeats_rows(step.instruction.operands[1]):
+        rows = along[(slice(None), *([0] * (along.ndim - 1)))]
+        kept = _last_of_equals(rows, x.shape[0])
+        width = updates.shape[1:]
+        whole = x.at[(kept, *(slice(size) for size in width))]
+        return whole.set(updates, mode="drop", unique_indices=True)
+    place = [typed_lax.iota(along.dtype, along.shape, axis) for axis in range(x.ndim)]
+    place[op.axis] = along
+    number = typed_lax.zeros(along.shape, np.int64)
+    for part, dim in zip(place, x.shape, strict=True):
+        number = number * dim + lax.convert_element_type(part, np.int64)
+    flat = lax.reshape(number, (number.size,))
+    kept = _last_of_equals(flat, x.size)
+    line = lax.reshape(x, (x.size,))
+    written = line.at[kept].set(
+        lax.reshape(updates, (updates.size,)), mode="drop", unique_indices=True
+    )
+    return lax.reshape(written, x.shape)
+
+
+def _last_of_equals(indices: Array, size: int) -> Array:
+    """Return a vector of indices in which all but the last of equal ones are `size` or more.
+
+    Those are all different, so that XLA may write in any order.
+    """
+    count = indices.shape[0]
+    order = lax.iota(indices.dtype, count)
+    ordered, places = lax.sort((indices, order), num_keys=1, is_stable=True)
+    following = lax.concatenate([ordered[1:], typed_lax.full((1,), -1, ordered.dtype)], 0)
+    target = lax.select(ordered != following, ordered, size + places)
+    return lax.sort((places, target), num_keys=1)[1]
+
+
+@TABLE.register(indexing.SegmentReduce, dtypes=NUMBERS)
+def segment_reduce(op: indexing.SegmentReduce, step: Step, x: Array, segment_ids: Array) -> Array:
+    """Combine every row into the row of its segment."""
+    dtype = step.result.dtype
+    rows = checked(step, segment_ids, 1, 0, op.num_segments, "writes")
+    wide = widen(dtype, x)
+    total = typed_lax.full(step.result.shape, start(op.kind, dtype, wide), wide.dtype)
+    if wide.size and total.size:
+        total = _combined(total, op.kind, (rows,), wide)
+    return narrow(dtype, total)

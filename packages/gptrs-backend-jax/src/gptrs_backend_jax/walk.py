@@ -1,0 +1,178 @@
+"""The walk over a program that calls the lowering of each instruction, while JAX records them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array, lax
+
+from gptrs.api import Program, Region, Value, ops
+from gptrs_backend_jax import typed_lax
+from gptrs_backend_jax.element_types import held
+from gptrs_backend_jax.lowering import Arrays, Step
+from gptrs_backend_jax.lowerings import TABLE
+
+Failure = Array
+"""The first error so far, si64 [2]: its number from 1 on, 0 for none, and the value it names."""
+Carried = tuple[Failure, tuple[Array, ...]]
+_LAYOUT = (ops.layout.Reshape, ops.layout.BroadcastTo)
+
+
+@dataclass(frozen=True)
+class Message:
+    """The text of an error, with `{}` in the place of the value that it names."""
+
+    text: str
+    is_unsigned: bool
+
+    def about(self, value: int) -> str:
+        """Return the text for a value that came as si64."""
+        return self.text.format(value % 2**64 if self.is_unsigned else value)
+
+
+@dataclass
+class ProgramWalk:
+    """One recording of a program. `messages` has those of its errors, by number from 1 on."""
+
+    program: Program
+    messages: list[Message] = field(default_factory=list[Message])
+    failure: Failure = field(default_factory=lambda: no_failure())
+    _definitions: dict[Value, Value] = field(default_factory=dict[Value, Value])
+    """The operand of each reshape and broadcast, for `repeats_rows`."""
+
+    def region(self, region: Region, inputs: Arrays) -> tuple[Array, ...]:
+        """Record the instructions of a region on held arrays; return its held results."""
+        values = dict(zip(region.params, inputs, strict=True))
+        for instruction in region.instructions:
+            operands = tuple(value.type for value in instruction.operands)
+            results = tuple(value.type for value in instruction.results)
+            lowering = TABLE.find(instruction.op, operands, results)
+            assert lowering is not None, "`require_supported` has found one"
+            if isinstance(instruction.op, _LAYOUT):
+                self._definitions[instruction.result] = instruction.operands[0]
+            step = Step(instruction, operands, results, self)
+            made = lowering(instruction.op, step, *(values[x] for x in instruction.operands))
+            arrays = made if isinstance(made, Sequence) else (made,)
+            values.update(zip(instruction.results, arrays, strict=True))
+        return tuple(values[value] for value in region.results)
+
+    def repeats_rows(self, indices: Value) -> bool:
+        """Whether `indices` is known to have one number in each row: a vector that was repeated."""
+        shape = indices.type.shape
+        source: Value | None = indices
+        while source is not None:
+            if source.type.size == shape[0]:
+                return len(shape) > 1 and self._keeps_rows(indices, source)
+            source = self._definitions.get(source)
+        return False
+
+    def _keeps_rows(self, indices: Value, source: Value) -> bool:
+        """Whether each step from `source` to `indices` repeats along trailing axes only."""
+        value = indices
+        while value is not source:
+            before = self._definitions[value]
+            old, new = before.type.shape, value.type.shape
+            if old != new and before.type.size != value.type.size:
+                leading = len(new) - 1
+                if len(old) != len(new) or old[:leading] != new[:leading]:
+                    return False
+            value = before
+        return True
+
+    def check(self, is_bad: Array, values: Array, message: str) -> None:
+        """Make the run fail where any of `is_bad` holds; `{}` in `message` is the value there."""
+        if not is_bad.size:
+            return
+        is_unsigned = np.issubdtype(values.dtype, np.unsignedinteger)
+        self.messages.append(Message(message, is_unsigned))
+        flat = lax.reshape(is_bad, (is_bad.size,))
+        first = lax.reshape(values, (values.size,))[jnp.argmax(flat)]
+        found = jnp.stack(
+            [
+                typed_lax.array(len(self.messages), np.int64),
+                lax.convert_element_type(first, np.int64),
+            ]
+        )
+        is_first = jnp.any(flat) & (self.failure[0] == 0)
+        self.failure = jnp.where(is_first, found, self.failure)
+
+    def cond(self, predicate: Array, branches: Sequence[Region], operands: Arrays) -> Arrays:
+        """Run the first of two regions if the predicate is true, else the second."""
+        then, otherwise = (self._isolated(region) for region in branches)
+        return self._reopened(
+            typed_lax.cond(predicate, then, otherwise, (self.failure, tuple(operands)))
+        )
+
+    def loop(self, condition: Region, body: Region, state: Arrays) -> Arrays:
+        """Run `body` while `condition` holds and nothing has failed.
+
+        The condition of the next round is computed at the end of each, so that its errors count.
+        """
+        holds, advance = self._isolated(condition), self._isolated(body)
+
+        def more(carried: tuple[Array, Carried]) -> Array:
+            go_on, (failure, _) = carried
+            return go_on & (failure[0] == 0)
+
+        def judged(carried: Carried) -> tuple[Array, Carried]:
+            failure, (go_on,) = holds(carried)
+            return go_on, (failure, carried[1])
+
+        def advanced(carried: tuple[Array, Carried]) -> tuple[Array, Carried]:
+            return judged(advance(carried[1]))
+
+        first = judged((self.failure, tuple(state)))
+        _, last = typed_lax.while_loop(more, advanced, first)
+        return self._reopened(last)
+
+    def scan(
+        self, body: Region, carried: Arrays, scanned: Arrays, length: int, reverse: bool
+    ) -> Arrays:
+        """Run `body` for each step; return the last carried values, then the stacked results."""
+        count = len(carried)
+        advance = self._isolated(body)
+
+        def step(state: Carried, scanned: tuple[Array, ...]) -> tuple[Carried, tuple[Array, ...]]:
+            failure, results = advance((state[0], (*state[1], *scanned)))
+            return (failure, results[:count]), results[count:]
+
+        first: Carried = (self.failure, tuple(carried))
+        last, stacked = typed_lax.scan(step, first, tuple(scanned), length=length, reverse=reverse)
+        return (*self._reopened(last), *stacked)
+
+    def call(self, function: str, operands: Arrays) -> Arrays:
+        """Run a function of the program."""
+        return self.region(self.program.function(function).body, operands)
+
+    def _isolated(self, region: Region) -> Callable[[Carried], Carried]:
+        """Return `region` as a function of the failure so far and its inputs, for lax."""
+
+        def run(carried: Carried) -> Carried:
+            outer, self.failure = self.failure, carried[0]
+            results = self.region(region, carried[1])
+            inner, self.failure = self.failure, outer
+            return inner, results
+
+        return run
+
+    def _reopened(self, carried: Carried) -> tuple[Array, ...]:
+        self.failure, results = carried
+        return results
+
+
+def no_failure() -> Failure:
+    """Return the failure of a run without an error."""
+    return typed_lax.zeros((2,), np.int64)
+
+
+def entered(value: Value, x: Array) -> Array:
+    """Return an input in the type in which it is held."""
+    return lax.convert_element_type(x, held(value.type.dtype))
+
+
+def left(value: Value, x: Array) -> Array:
+    """Return a result in the type of PTIR."""
+    return lax.convert_element_type(x, value.type.dtype.numpy)
