@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -25,10 +28,16 @@ def require_amx(shape: Shape) -> None:
     assert amx_attention.suits(fields, group * length)
 
 
+def _seeds() -> Iterator[pytest.ParameterSet]:
+    """Ten shapes in three types; each shape in one of them is not `slow`."""
+    for seed, (place, dtype) in itertools.product(range(10), enumerate(("f32", "f16", "bf16"))):
+        marks = [pytest.mark.slow] if (seed + place) % 3 else []
+        yield pytest.param(seed, dtype, marks=marks)
+
+
 @pytest.mark.paths
-@pytest.mark.parametrize("dtype", ["f32", "f16", "bf16"])
-@pytest.mark.parametrize("seed", range(10))
-def test_random_shapes_masks_and_positions(dtype: str, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "dtype"), list(_seeds()))
+def test_random_shapes_masks_and_positions(seed: int, dtype: str) -> None:
     random = np.random.default_rng(seed)
     batch, n_kv_heads = (int(random.integers(1, 3)) for _ in range(2))
     group = int(random.choice([1, 1, 3, 4, 16]))

@@ -31,7 +31,7 @@ from gptrs_conformance.program_generator import programs_covering, random_inputs
 PATTERNS = ("255", "63")
 """NaN in every float and -1 in every integer; numbers near 0.75 and large integers."""
 FEW_TYPES = (dtypes.f32, dtypes.bf16, dtypes.si32, dtypes.si4, dtypes.i1, dtypes.cf64)
-PART, FEW = 3, 4
+PART, FEW = 3, 2
 """Of the cases of an op and type one of `PART` is run, and not many more than `FEW`."""
 
 SUMS_OF_NOTHING = """ptir.v0.5
@@ -118,7 +118,7 @@ def claimed(op, operands, types) -> bool:
 
 
 @pytest.mark.paths
-@pytest.mark.parametrize("seed", range(1000, 1020))
+@pytest.mark.parametrize("seed", range(1000, 1010))
 def test_generated_programs_do_not_show_it(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     program = random_program(seed, size=40, accepts=claimed)
     assert_alike(monkeypatch, program, random_inputs(program, seed).values())

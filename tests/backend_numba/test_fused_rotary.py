@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import pytest
@@ -69,10 +69,19 @@ def require_fused(
     return arrays, found
 
 
-@pytest.mark.parametrize("types", TYPES)
-@pytest.mark.parametrize("interleaved", [False, True])
-@pytest.mark.parametrize("each", [False, True], ids=["one table", "a table for each sequence"])
-@pytest.mark.parametrize("half", [1, 3, 8, 21])
+HALVES = (1, 3, 8, 21)
+
+
+def _forms() -> Iterator[pytest.ParameterSet]:
+    """Each type in each form; one number of pairs of the four is not `slow`, each in its turn."""
+    forms = itertools.product(TYPES, (False, True), (False, True))
+    for place, (types, interleaved, each) in enumerate(forms):
+        for turn, half in enumerate(HALVES):
+            marks = [pytest.mark.slow] if (place + place // 4 + turn) % len(HALVES) else []
+            yield pytest.param(types, interleaved, each, half, marks=marks)
+
+
+@pytest.mark.parametrize(("types", "interleaved", "each", "half"), list(_forms()))
 def test_every_form_gives_the_bits_of_the_ops(
     types: str, interleaved: bool, each: bool, half: int
 ) -> None:

@@ -18,7 +18,7 @@ from gptrs_conformance.op_runner import run_case
 FEW_TYPES = (dtypes.f32, dtypes.bf16, dtypes.si32, dtypes.ui8, dtypes.si4, dtypes.i1, dtypes.cf64)
 
 
-PART_OF_FEW, PART = 2, 10
+PART_OF_FEW, PART = 3, 10
 """Where each case is compiled, one of so many is run, not the same ones of each type.
 
 Of the first of the few types all are; on the reference all of all types. `make fuzz` runs the rest.

@@ -25,6 +25,11 @@ from runtime.generation.tiny_lms import VARIANTS, VOCABULARY, save_tiny_lm
 
 GROUPS = 1
 """Of each variant and dtype."""
+OTHER_NUMBERS = {
+    "gpt2 untied", "llama of llama3", "llama of biases", "llama tied", "mistral of yarn",
+    "ministral3",
+}  # fmt: skip
+"""Variants that are like another one in all that rows of a step share: they are `slow`."""
 
 
 class SeenLogits:
@@ -152,7 +157,8 @@ def _variants():
     """Each variant on both dtypes; one of the two is `slow`, not the same one of each variant."""
     for place, variant in enumerate(VARIANTS):
         for i, dtype in enumerate(("f32", "bf16")):
-            yield pytest.param(variant, dtype, marks=[pytest.mark.slow] * ((place + i) % 2))
+            slow = (place + i) % 2 or variant in OTHER_NUMBERS
+            yield pytest.param(variant, dtype, marks=[pytest.mark.slow] if slow else [])
 
 
 @pytest.mark.many
