@@ -9,6 +9,7 @@ import typer
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import counted
 from gptrs.runtime.embedding.embed import Progress
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_classes.classify import LabelScore
@@ -120,4 +121,4 @@ def classify(
             for place, each in enumerate(row[:_SHOWN])
         ]
         print_table(["#", "class", "score", "text"], rows)
-        note_below(run.summary(f"classes of {len(given)} texts"))
+        note_below(run.summary(f"classes of {counted(len(given), 'text')}"))

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from gptrs.quoting import counted
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_classes.fill import fill as fill_texts
 from gptrs_cli.observation import observed, profile_fields
@@ -66,4 +67,4 @@ def fill(
             for each in best
         ]
         print_table(["#", "place", "probability", "token", "text"], rows)
-        note_below(run.summary(f"words for {sum(map(len, run.result))} masked places"))
+        note_below(run.summary(f"words for {counted(sum(map(len, run.result)), 'masked place')}"))

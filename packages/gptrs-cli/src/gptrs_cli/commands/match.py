@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gptrs.quoting import counted
 from gptrs.runtime.embedding.match import match as match_images
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.programs.value_text import json_values
@@ -59,4 +60,5 @@ def match(
             for j in result.logits[i].argsort()[::-1]
         ]
         print_table(["image", "probability", "logit", "text"], rows)
-        note_below(run.summary(f"scores of {len(names)} images and {len(given)} texts"))
+        both = f"{counted(len(names), 'image')} and {counted(len(given), 'text')}"
+        note_below(run.summary(f"scores of {both}"))

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gptrs.quoting import counted
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_classes.rank import rank as rank_documents
 from gptrs_cli.observation import observed, profile_fields
@@ -69,4 +70,4 @@ def rank(
             return
         rows = [[f"{each.score:.4f}", str(each.index), each.text] for each in run.result]
         print_table(["score", "#", "text"], rows)
-        note_below(run.summary(f"scores of {len(given)} documents"))
+        note_below(run.summary(f"scores of {counted(len(given), 'document')}"))

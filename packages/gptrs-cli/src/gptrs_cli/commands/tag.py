@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from gptrs.quoting import counted
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.text_classes.tag import AGGREGATIONS, OUTSIDE, Entity
 from gptrs.runtime.text_classes.tag import tag as tag_texts
@@ -67,7 +68,8 @@ def tag(
             print_result("tag", run.json_fields("tag") | fields | profile_fields(profile))
             return
         _print(run.result)
-        note_below(run.summary(f"{sum(map(len, run.result))} parts of {len(given)} texts"))
+        parts = counted(sum(map(len, run.result)), "part")
+        note_below(run.summary(f"{parts} of {counted(len(given), 'text')}"))
 
 
 def _print(result: list[list[Entity]]) -> None:

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import counted
 from gptrs.runtime.compare.divergence import (
     TextDivergence,
     VectorDivergence,
@@ -110,7 +111,7 @@ def print_comparison(
     """Print a line for each figure, and which models they are of."""
     if isinstance(found, VectorDivergence):
         print(f"cosine of two vectors: {found.cosine:.6f}, least {found.least_cosine:.6f}")
-        extent = f"{found.texts} texts"
+        extent = counted(found.texts, "text")
     else:
         print(
             f"KL divergence: {found.kl:.6f} +- {found.kl_error:.6f},"
