@@ -38,7 +38,7 @@ def require_sums_in_registers(text: str, products: int, spills: float = 0) -> No
 @pytest.mark.skipif("fma" not in FEATURES, reason="needs an x86-64 host with FMA")
 @pytest.mark.parametrize("dtype", ["f32", "bf16", "f16"])
 def test_tiles_keep_their_sums_in_registers(dtype: str) -> None:
-    text = assembly(tile(ROWS, dtype), "a, b, 128, k, 0, 0, 0, 0, c, 32, b, 128")
+    text = assembly(tile(ROWS, dtype), "a, b, 128, k, 0, 0, 0, 0, c, 32, b, b, 128")
     require_sums_in_registers(text, 3 * ROWS * VECTORS)
 
 

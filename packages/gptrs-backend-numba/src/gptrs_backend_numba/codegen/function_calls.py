@@ -31,9 +31,9 @@ def call_compiled(typing_context, function, a, b, c, d, e, f, g, h, i):
 
 
 @intrinsic
-def call_tile(typing_context, function, a, b, c, d, e, f, g, h, i, j, k, m, n):
-    """Call a compiled function of thirteen arguments by its address."""
-    return _call(13)
+def call_tile(typing_context, function, a, b, c, d, e, f, g, h, i, j, k, m, n, o):
+    """Call a compiled function of fourteen arguments by its address."""
+    return _call(14)
 
 
 @intrinsic

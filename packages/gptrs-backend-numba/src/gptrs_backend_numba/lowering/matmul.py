@@ -177,11 +177,11 @@ def _multiply_tiles(
 
 
 def _block_length(m: int, k: int) -> int:
-    """Return the values of k in a block, all of them for a single tile or where they are few."""
-    if not isinstance(k, SymbolicDim) and k <= _BLOCK_LENGTH:
+    """Return the values of k in a block, all of them for a single row or where they are few."""
+    if is_one(m) or (not isinstance(k, SymbolicDim) and k <= _BLOCK_LENGTH):
         return k
     blocks = -(-k // _BLOCK_LENGTH)
-    return select(ROWS - m, k, select(_BLOCK_LENGTH - k, k, -(-k // blocks)))
+    return select(_BLOCK_LENGTH - k, k, -(-k // blocks))
 
 
 def _multiply_table(builder: Builder, product: Product, out: View, epilogue: Epilogue) -> None:

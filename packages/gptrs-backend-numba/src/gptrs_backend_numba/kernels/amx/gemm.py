@@ -31,6 +31,8 @@ from gptrs_backend_numba.kernels.amx.bf16x3_ir import (
 from gptrs_backend_numba.kernels.amx.gemm_ir import (
     AMX_ROWS,
     PAIRS_A_STEP,
+    PAIRS_WITH_ONE_TILE,
+    PAIRS_WITH_TWO_TILES,
     begin_sums,
     configure_amx,
     has_nan,
@@ -189,7 +191,8 @@ def start_sums(G, sums, first, panel, whole, no_start):
 @kernel
 def amx_gemm_task(
     lhs, rhs, out, geometry, task, *, SIZE, LEFT_BYTES, RIGHT_BYTES,
-    split_pairs, split_block, multiply_block, multiply_and_split, finish_tile,
+    split_pairs, split_block, multiply_block, multiply_and_split, split_with_one_tile,
+    split_with_two_tiles, finish_tile,
 ):  # fmt: skip
     """Compute a block of rows and columns of a product; the right side is packed.
 
@@ -252,7 +255,15 @@ def amx_gemm_task(
             place, place_step = sums, np.int64(4 * PANEL)
             if last and whole:
                 place, place_step = out + first * o_step + 4 * panel * PANEL, o_step
-            if ready and split < PAIRS:
+            if ready and count == 1:
+                split_with_one_tile(L, parts, sums, some, place, place_step, source, others,
+                                    prefetch, split)  # fmt: skip
+                split += PAIRS_WITH_ONE_TILE * some
+            elif ready and count == 2:
+                split_with_two_tiles(L, parts, sums, some, place, place_step, source, others,
+                                     prefetch, split)  # fmt: skip
+                split += PAIRS_WITH_TWO_TILES * some
+            elif ready and split < PAIRS:
                 multiply_and_split(L, parts, sums, some, place, place_step, source, others,
                                    prefetch, split)  # fmt: skip
                 split += PAIRS_A_STEP * some
@@ -302,6 +313,12 @@ def amx_product(left: DType, right: DType) -> SpecializedKernel:
         split_pairs=split,
         split_block=split_block.specialize(BITS=bits_of_width(right.itemsize), split_pairs=split),
         multiply_block=multiply_block(left_parts, right_parts),
-        multiply_and_split=multiply_and_split(left_parts, right_parts, str(right)),
+        multiply_and_split=multiply_and_split(left_parts, right_parts, str(right), PAIRS_A_STEP),
+        split_with_one_tile=multiply_and_split(
+            left_parts, right_parts, str(right), PAIRS_WITH_ONE_TILE
+        ),
+        split_with_two_tiles=multiply_and_split(
+            left_parts, right_parts, str(right), PAIRS_WITH_TWO_TILES
+        ),
         finish_tile=finish_tile.specialize(multiply_unsplit=unsplit),
     )

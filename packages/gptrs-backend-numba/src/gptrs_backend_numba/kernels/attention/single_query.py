@@ -140,7 +140,7 @@ def multiply_values(
             # The last numbers of all are computed again rather than any beyond the end.
             at = min(e, value_dim - PANEL)
             V = values + SIZE * at
-            row_tile(scores, V, v_step, seen, 0, 0, 0, 0, sums + 4 * at, PANEL, V, v_step)
+            row_tile(scores, V, v_step, seen, 0, 0, 0, 0, sums + 4 * at, PANEL, V, V, v_step)
     else:
         for e in range(value_dim):
             A[e] = 0.0

@@ -33,8 +33,6 @@ PANEL = VECTORS * WIDTH
 PANELS_OF_ROW = 4
 """Panels that one row meets at a time, so that eight sums are in flight, and as many streams from
 memory: 1.1 to 1.2 times as fast as two, since each sum waits for its last product."""
-_FEW = 6
-"""Rows up to which a tile is bound by memory."""
 
 
 @cache
@@ -44,12 +42,12 @@ def tile(rows: int, dtype: str, panels: int = 1, chains: int = 1):
     Arguments: the address of lhs, f32, `rows` numbers for each k; of rhs, "f32", "bf16" or "f16",
     and the bytes from one k to the next; the count; two addresses of what the sums begin with,
     f32, 0 for nothing, each with the elements from one row to the next; the same of the sums; and
-    the address to prefetch, with the bytes to move on for each k: the processor alone looks too
-    little ahead. Tiles of few rows prefetch a whole row of a panel at a time, the others one cache
-    line.
+    two addresses to prefetch, with the bytes to move on for each k: the processor alone looks too
+    little ahead. Two, since memory is faster at two places than at one.
 
     With several panels, which follow one another in a packed rhs, the sums of each are `PANEL`
-    elements behind those of the one before.
+    elements behind those of the one before. Of each a whole row is prefetched at a time, as far
+    ahead as the first address says.
 
     Each sum adds its products in order of k, and so is the same in a tile of any height, unless
     there are several `chains`: sums of every `chains`-th product then, which are added at the end.
@@ -58,13 +56,13 @@ def tile(rows: int, dtype: str, panels: int = 1, chains: int = 1):
     @named_intrinsic(f"tile_{rows}_{dtype}_{panels}_{chains}")
     def micro_kernel(
         typing_context, lhs, rhs, step, count, start, start_row, other, other_row, out, row,
-        prefetch, prefetch_step,
+        prefetch, second_prefetch, prefetch_step,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
             _emit_tile(Emitter(builder), arguments, rows, dtype, panels, chains)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 12), generate
+        return types.void(*[types.int64] * 13), generate
 
     return micro_kernel
 
@@ -76,7 +74,7 @@ def tile_of_any_height(dtype: str):
     @named_intrinsic(f"tile_of_any_height_{dtype}")
     def micro_kernel(
         typing_context, rows, lhs, rhs, step, count, start, start_row, other, other_row, out, row,
-        prefetch, prefetch_step,
+        prefetch, second_prefetch, prefetch_step,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
             emit = Emitter(builder)
@@ -86,7 +84,7 @@ def tile_of_any_height(dtype: str):
                 _emit_tile(emit, rest, max(1, height), dtype, panels, 1)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 13), generate
+        return types.void(*[types.int64] * 14), generate
 
     return micro_kernel
 
@@ -95,23 +93,26 @@ def _emit_tile(emit, arguments, rows, dtype, panels, chains):
     """Emit the code of `tile`."""
     builder = emit.builder
     lhs, rhs, step, count, start, start_row, other, other_row, *rest = arguments
-    out, row, prefetch, prefetch_step = rest
+    out, row, prefetch, second_prefetch, prefetch_step = rest
     unroll = max(2, chains)
     vectors = rows, VECTORS * panels
     sums = [ZERO] * (vectors[0] * vectors[1])
     for address, distance in ((start, start_row), (other, other_row)):
         sums = increased(emit, sums, address, places(emit, address, distance, *vectors))
     starts = sums + [ZERO] * (len(sums) * (chains - 1))
-    streams = [emit.pointer(address) for address in (rhs, prefetch)]
+    streams, ahead = [emit.pointer(rhs)], [emit.pointer(prefetch)]
     for panel in range(1, panels):
         far = builder.mul(builder.mul(count, step), number(panel))
-        streams += [emit.moved(stream, (far, 1)) for stream in streams[:2]]
-    state = [emit.pointer(lhs), *streams, *starts]
+        streams.append(emit.moved(streams[0], (far, 1)))
+        ahead.append(emit.moved(ahead[0], (far, 1)))
+    if panels == 1:
+        ahead.append(emit.pointer(second_prefetch))
+    state = [emit.pointer(lhs), *streams, *ahead, *starts]
     tail = builder.and_(count, number(unroll - 1))
     for times, steps in ((builder.sub(count, tail), unroll), (tail, 1)):
         body = _products(emit, rows, dtype, (step, prefetch_step), steps, panels)
         state = emit.loop(times, steps, state, body)
-    sums = state[1 + len(streams) :]
+    sums = state[1 + len(streams) + len(ahead) :]
     results = places(emit, out, row, *vectors)
     for at, place in enumerate(results):
         value = sums[at]
@@ -152,24 +153,30 @@ def increased(emit, sums, address, starts):
 def _products(emit, rows, dtype, moves, steps, panels):
     """Return the body of the loop over k: `steps` values, each added to the next chain of sums."""
     width = bytes_of(dtype) * WIDTH
-    prefetched, near = (width * VECTORS, 3) if rows <= _FEW else (1, 2)
+    lines = range(0, width * VECTORS, 64) if panels > 1 else (0,)
+    places = max(2, panels)
 
     def body(k, state):
-        lhs, streams, sums = state[0], state[1 : 1 + 2 * panels], state[1 + 2 * panels :]
+        lhs, streams, ahead = state[0], state[1 : 1 + panels], state[1 + panels :][:places]
+        sums = state[1 + panels + places :]
         at = 0
         for u in range(steps):
-            right = []
-            for rhs, prefetch in zip(streams[::2], streams[1::2], strict=True):
-                for line in range(0, prefetched, 64) if steps > 1 else ():
-                    emit.prefetch(emit.moved(prefetch, line), near=near)
-                right += [emit.floats(emit.moved(rhs, width * v), dtype) for v in range(VECTORS)]
+            for place in ahead if steps > 1 else ():
+                for line in lines:
+                    emit.prefetch(emit.moved(place, line), near=2)
+            right = [
+                emit.floats(emit.moved(rhs, width * v), dtype)
+                for rhs in streams
+                for v in range(VECTORS)
+            ]
             for m in range(rows):
                 left = emit.splat(emit.load(emit.moved(lhs, 4 * (u * rows + m)), F32, 4))
                 for value in right:
                     sums[at] = emit.multiply_add(left, value, sums[at])
                     at = (at + 1) % len(sums)
-            streams = [emit.moved(x, (moves[i % 2], 1)) for i, x in enumerate(streams)]
-        return [emit.moved(lhs, 4 * steps * rows), *streams, *sums]
+            streams = [emit.moved(x, (moves[0], 1)) for x in streams]
+            ahead = [emit.moved(x, (moves[1], 1)) for x in ahead]
+        return [emit.moved(lhs, 4 * steps * rows), *streams, *ahead, *sums]
 
     return body
 

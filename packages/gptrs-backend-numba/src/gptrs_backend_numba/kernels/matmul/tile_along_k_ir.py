@@ -35,13 +35,13 @@ def tile_along_k(dtype: str):
     """Intrinsic: `gemm_ir.tile` of 1 to `ROWS` rows and a right side that is contiguous along k.
 
     `step` counts the bytes from one column of the right side to the next; the other arguments are
-    those of `gemm_ir.tile_of_any_height`.
+    those of `gemm_ir.tile_of_any_height`; only the first address is prefetched.
     """
 
     @named_intrinsic(f"tile_along_k_{dtype}")
     def micro_kernel(
         typing_context, rows, lhs, rhs, step, count, start, start_row, other, other_row, out, row,
-        prefetch, prefetch_step,
+        prefetch, second_prefetch, prefetch_step,
     ):  # fmt: skip
         def generate(context, builder, signature, arguments):
             emit = Emitter(builder)
@@ -50,7 +50,7 @@ def tile_along_k(dtype: str):
                 _emit_tile(emit, rest, height, dtype)
             return context.get_dummy_value()
 
-        return types.void(*[types.int64] * 13), generate
+        return types.void(*[types.int64] * 14), generate
 
     return micro_kernel
 
@@ -59,7 +59,7 @@ def _emit_tile(emit, arguments, rows, dtype):
     """Emit the code of `rows` x `PANEL` sums of products over `count` values of k."""
     builder = emit.builder
     lhs, rhs, step, count, start, start_row, other, other_row, *rest = arguments
-    out, row, prefetch, prefetch_step = rest
+    out, row, prefetch, _, prefetch_step = rest
     sums = [ZERO] * (rows * VECTORS)
     for address, distance in ((start, start_row), (other, other_row)):
         sums = increased(emit, sums, address, places(emit, address, distance, rows, VECTORS))
