@@ -27,7 +27,7 @@ from gptrs_backend_numba.kept_weights.identities import weight_array
 from gptrs_backend_numba.kept_weights.weight_reports import StoredWeights
 from gptrs_backend_numba.kernel_cache import StoredKernels
 from gptrs_backend_numba.lowering import amx_matmul
-from gptrs_backend_numba.lowering.quantized_linear import unit_of
+from gptrs_backend_numba.lowering.quantized_linear import block_of
 from gptrs_backend_numba.lowering.table import TABLE
 from gptrs_backend_numba.precision import PRECISIONS, chosen_precision
 from gptrs_backend_numba.precision import VARIABLE as PRECISION
@@ -82,7 +82,7 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
         if self.precision != "int8" or not is_on() or codes.rank != _MATRIX:
             return False
         k = codes.shape[1] * 8 // bits
-        return unit_of(group_size, k) is not None and codes.shape[0] * k >= _SMALLEST
+        return block_of(group_size, k) is not None and codes.shape[0] * k >= _SMALLEST
 
     def refusal(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]

@@ -21,7 +21,7 @@ from gptrs.optimizer.rewrite.rewriter import InstructionNode, Rewriter
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.fusion.quantized_arguments import PASS_PARTS
 from gptrs_backend_numba.lowering.linear import linear_target
-from gptrs_backend_numba.lowering.quantized_linear import TARGET, unit_of
+from gptrs_backend_numba.lowering.quantized_linear import TARGET, block_of
 
 _SMALLEST = 1024
 """Elements of a weight below which it is computed as floats."""
@@ -63,7 +63,7 @@ def find_weight(value: Value, rewriter: Rewriter) -> QuantizedWeight | None:
     size = shape[1] if op.group_size is None else op.group_size
     found = _parameter(scale, rewriter)
     packed, bits, table = _codes(codes, rewriter)
-    if op.group_size is None or unit_of(size, shape[1]) is None or scale.type.rank != _MATRIX:
+    if op.group_size is None or block_of(size, shape[1]) is None or scale.type.rank != _MATRIX:
         return None
     if isinstance(op, DequantizeAffine):
         bias = _parameter(offset, rewriter)

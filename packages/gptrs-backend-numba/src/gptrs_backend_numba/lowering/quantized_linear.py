@@ -4,7 +4,7 @@ Operands: x [.., K], f32; codes [N, K * bits / 8], ui8, or si8 of 8 bits; scales
 of these [N, G / super_group] if `super_scale`; then, if `offset` is "bias", what is added to each
 element, [N, G], and, if `super_offset`, its scale, or, if it is "zero_point", si32 [N, G]; a bias
 [N] if `bias`; a residual [.., N] if `residual`. The result [.., N] is
-`activation(x @ weight.T + bias) + residual` of f32, with x rounded to 8 bits: by units of 32
+`activation(x @ weight.T + bias) + residual` of f32, with x rounded to 8 bits: by blocks of 32
 values of k (16, if groups are no multiple of 32), each with a scale of its largest value / 127.
 
 An element of the weight is `(code - zero) * scale`, `code * scale + bias` or `(code - zero_point) *
@@ -23,12 +23,15 @@ from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
+from gptrs_backend_numba.kernels.amx.quantized import amx_quantized_product
+from gptrs_backend_numba.kernels.amx.quantized_ir import AMX_QUANTIZED_ROWS, BLOCKS_AHEAD
 from gptrs_backend_numba.kernels.matmul import quantized as kernels
 from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
 from gptrs_backend_numba.kernels.matmul.gemm_geometry import TILES, TILES_A_TASK, numbers
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.kernels.matmul.quantized_form import Form
 from gptrs_backend_numba.kernels.matmul.quantized_ir import QUANTIZED_ROWS
+from gptrs_backend_numba.lowering import amx_quantized
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.matmul import packed_view
 from gptrs_backend_numba.lowering.product_calls import (
@@ -60,12 +63,12 @@ _LARGEST_ZERO = 1 << 15
 T = TypeVar("T")
 
 
-def unit_of(group_size: int, k: int) -> int | None:
-    """Return the values of k in a unit; None of groups that kernels do not take."""
-    unit = next((size for size in (32, 16) if group_size % size == 0), None)
-    if unit is None or k % group_size or k % unit:
+def block_of(group_size: int, k: int) -> int | None:
+    """Return the values of k in a block; None of groups that kernels do not take."""
+    block = next((size for size in (32, 16) if group_size % size == 0), None)
+    if block is None or k % group_size or k % block:
         return None
-    return unit if group_size == k or _is_power(group_size // unit) else None
+    return block if group_size == k or _is_power(group_size // block) else None
 
 
 def _is_power(number: int) -> bool:
@@ -153,10 +156,10 @@ def _has_parameters(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     of = _Operands.of(op)
     n, k = operands[1].shape[0], operands[0].shape[-1]
     size, above = _number(op, "group_size"), _number(op, "super_group")
-    unit = unit_of(size, k) if size > 0 else None
+    block = block_of(size, k) if size > 0 else None
     table = op.attrs["table"]
     assert isinstance(table, tuple), "checked before"
-    if unit is None or (table and len(table) != 1 << _number(op, "bits")):
+    if block is None or (table and len(table) != 1 << _number(op, "bits")):
         return False
     if not all(-128 <= each < 128 for each in table):
         return False
@@ -211,16 +214,19 @@ def _multiply(
 ) -> None:
     weight = _Weight.of(op, views, product.k)
     form, rows = weight.form, product.lhs.rows
-    tiles = -(-rows // QUANTIZED_ROWS)
-    row_bytes = product.k // form.unit * form.record
-    most = max(1, _LEFT_BYTES // (QUANTIZED_ROWS * row_bytes))
+    on_amx = weight.fits_bytes and amx_quantized.suits(product)
+    tall = AMX_QUANTIZED_ROWS if on_amx else QUANTIZED_ROWS
+    behind = (BLOCKS_AHEAD + 1) * tall * form.record if on_amx else 0
+    tiles = -(-rows // tall)
+    row_bytes = product.k // form.block * form.record
+    most = max(1, _LEFT_BYTES // (tall * row_bytes))
     fields = call_fields(product, out, epilogue)
     fields |= division(product, tiles, most, builder.context.threads)
     codes, *values = [part and _panels(builder, *part) for part in weight.parts]
     assert codes is not None, "there are always codes"
     panels = [codes, *(codes if view is None else view for view in values)]
     geometry = [*numbers(fields), *weight.numbers]
-    left = builder.fresh(dtypes.ui8, (rows * row_bytes,))
+    left = builder.fresh(dtypes.ui8, (rows * row_bytes + behind,))
     builder.call_tasks(
         compiled_task(kernels.left_rounding(form)),
         fields[TILES],
@@ -231,7 +237,7 @@ def _multiply(
     )
     count = -(-tiles // fields[TILES_A_TASK]) * column_blocks(product.rhs.rows, fields)
     job = (
-        compiled_task(kernels.quantized_product(form)),
+        compiled_task((amx_quantized_product if on_amx else kernels.quantized_product)(form)),
         count,
         builder.threads_from(PARALLEL_FROM, product.work),
     )
@@ -247,14 +253,16 @@ class _Weight:
     form: Form
     parts: list[tuple[View, Panels] | None]
     numbers: list[int]
+    fits_bytes: bool
+    """True if codes minus their zero are signed bytes."""
 
     @classmethod
     def of(cls, op: CustomCall, views: Sequence[View], k: int) -> _Weight:
         operands = _Operands.of(op)
         codes = views[1]
         n, size = codes.shape[0], _number(op, "group_size")
-        unit = unit_of(size, k)
-        assert unit is not None, "checked before"
+        block = block_of(size, k)
+        assert block is not None, "checked before"
         panels, zero = _codes(op, codes, k)
         given = {
             name: operands.get(name, views)
@@ -265,7 +273,7 @@ class _Weight:
         has_zeros = op.attrs["offset"] == "zero_point"
         middle = 1 << (panels.packed_bits - 1) if has_zeros else 0
         form = Form(
-            panels.packed_bits, unit, types["scale"], types["super_scale"], types["offset"],
+            panels.packed_bits, block, types["scale"], types["super_scale"], types["offset"],
             types["super_offset"], has_zeros, middle - zero,
         )  # fmt: skip
         parts: list[tuple[View, Panels] | None] = [(codes, panels)]
@@ -278,10 +286,12 @@ class _Weight:
             values = ValuePanels(n, view.shape[1], view.dtype.itemsize)
             parts.append((view, values))
             steps.append(values.nbytes // -(-n // PANEL))
-        shift = _shift(size, k, unit)
+        shift = _shift(size, k, block)
         above = _number(op, "super_group") * size if op.attrs["super_scale"] else k
-        shifts = [shift, _shift(above, k, unit)]
-        return cls(form, parts, [0] * 4 + steps + shifts + [middle if has_zeros else zero])
+        shifts = [shift, _shift(above, k, block)]
+        start = middle if has_zeros else zero
+        fits_bytes = max(panels.table) - 127 <= start <= min(panels.table) + 128
+        return cls(form, parts, [0] * 4 + steps + shifts + [start], fits_bytes)
 
 
 def _codes(op: CustomCall, codes: View, k: int) -> tuple[CodePanels, int]:
@@ -300,9 +310,9 @@ def _codes(op: CustomCall, codes: View, k: int) -> tuple[CodePanels, int]:
     return CodePanels(codes.shape[0], k, bits, 4 if bits == 4 else 8, tuple(range(1 << bits))), zero
 
 
-def _shift(size: int, k: int, unit: int) -> int:
-    """Return the logarithm of the units of a group; that of all of k brings every unit to 0."""
-    return 63 if size == k else (size // unit).bit_length() - 1
+def _shift(size: int, k: int, block: int) -> int:
+    """Return the logarithm of the blocks of a group; that of all of k brings every block to 0."""
+    return 63 if size == k else (size // block).bit_length() - 1
 
 
 def _name(dtype: DType) -> str:

@@ -1,6 +1,6 @@
 """Kernels of products with quantized weights: packing of both sides, and the walk over tiles.
 
-The left side becomes records (see `quantized_ir`): those of the rows of a tile for each unit. The
+The left side becomes records (see `quantized_ir`): those of the rows of a tile for each block. The
 right side is panels of `PANEL` columns. Codes of 8 bits: for each 4 values of k those of a column
 in 4 bytes, column by column. Of 4 bits: the same for 8 values of k, the second 4 in the upper
 halves of the bytes. Scales and offsets: for each group one for each column.
@@ -29,12 +29,12 @@ from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
 )
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, tile_memory
 from gptrs_backend_numba.kernels.matmul.quantized_form import Form
-from gptrs_backend_numba.kernels.matmul.quantized_ir import quantize_unit, quantized_tile
+from gptrs_backend_numba.kernels.matmul.quantized_ir import quantize_block, quantized_tile
 
 (
     SCALE, SUPER_SCALE, OFFSET, SUPER_OFFSET,  # addresses, filled in by the call
     SCALE_STEP, SUPER_SCALE_STEP, OFFSET_STEP, SUPER_OFFSET_STEP,  # bytes of a panel
-    SHIFT, SUPER_SHIFT,  # logarithms of the units that share a scale, and a scale of these
+    SHIFT, SUPER_SHIFT,  # logarithms of the blocks that share a scale, and a scale of these
     ZERO,  # the code that stands for 0
 ) = range(LENGTH, LENGTH + 11)  # fmt: skip
 """The numbers that follow the geometry of other products."""
@@ -54,44 +54,44 @@ def run_quantized(
 
 
 @kernel
-def quantized_task(left, codes, out, geometry, task, *, RECORD, UNIT, CODES, tile):
+def quantized_task(left, codes, out, geometry, task, *, RECORD, BLOCK, CODES, tile):
     """Compute a block of rows and columns: all tiles of the task pass by one panel, then the next.
 
-    `CODES` are the bytes of the codes of a unit in a panel.
+    `CODES` are the bytes of the codes of a block in a panel.
     """
     G = pointer(geometry, np.int64)
     m, n, tiles = G[M], G[N], G[TILES]
-    units = G[K] // UNIT
-    block = block_of_task(G, task, (n + PANEL - 1) // PANEL)
-    _, first_tile, last_tile, first_panel, last_panel = block
+    blocks = G[K] // BLOCK
+    part = block_of_task(G, task, (n + PANEL - 1) // PANEL)
+    _, first_tile, last_tile, first_panel, last_panel = part
     whole, taller = m // tiles, m % tiles
     memory = tile_memory()
     for panel in range(first_panel, last_panel):
         for each in range(first_tile, last_tile):
             row = each * whole + min(each, taller)
             height = whole + (1 if each < taller else 0)
-            tile(height, left + RECORD * units * row, codes + CODES * units * panel,
+            tile(height, left + RECORD * blocks * row, codes + CODES * blocks * panel,
                  G[SCALE] + panel * G[SCALE_STEP], G[SUPER_SCALE] + panel * G[SUPER_SCALE_STEP],
                  G[OFFSET] + panel * G[OFFSET_STEP], G[SUPER_OFFSET] + panel * G[SUPER_OFFSET_STEP],
-                 units, G[SHIFT], G[SUPER_SHIFT], memory, np.int64(PANEL))  # fmt: skip
+                 blocks, G[SHIFT], G[SUPER_SHIFT], memory, np.int64(PANEL))  # fmt: skip
             call_compiled(G[FINISH], memory, PANEL, out, row, panel * PANEL, height,
                           min(PANEL, n - panel * PANEL), geometry, 0)  # fmt: skip
     return 0
 
 
 @kernel
-def quantize_left_task(lhs, unused, out, geometry, task, *, RECORD, UNIT, quantize):
+def quantize_left_task(lhs, unused, out, geometry, task, *, RECORD, BLOCK, quantize):
     """Round the rows of one tile of the left side to records."""
     G = pointer(geometry, np.int64)
-    m, tiles, units = G[M], G[TILES], G[K] // UNIT
+    m, tiles, blocks = G[M], G[TILES], G[K] // BLOCK
     whole, taller = m // tiles, m % tiles
     row = task * whole + min(task, taller)
     height = whole + (1 if task < taller else 0)
-    start = out + RECORD * units * row
+    start = out + RECORD * blocks * row
     for i in range(height):
-        for unit in range(units):
-            quantize(lhs + 4 * ((row + i) * G[LM] + unit * UNIT),
-                     start + RECORD * (unit * height + i), G[ZERO])  # fmt: skip
+        for block in range(blocks):
+            quantize(lhs + 4 * ((row + i) * G[LM] + block * BLOCK),
+                     start + RECORD * (block * height + i), G[ZERO])  # fmt: skip
     return 0
 
 
@@ -142,7 +142,7 @@ def quantized_product(form: Form) -> SpecializedKernel:
     """Return the tasks of a product with weights of this form: blocks of rows and columns."""
     return quantized_task.specialize(
         RECORD=form.record,
-        UNIT=form.unit,
+        BLOCK=form.block,
         CODES=form.panel_bytes(PANEL),
         tile=quantized_tile(form),
     )
@@ -151,7 +151,7 @@ def quantized_product(form: Form) -> SpecializedKernel:
 def left_rounding(form: Form) -> SpecializedKernel:
     """Return the tasks that round the left side, a tile each."""
     return quantize_left_task.specialize(
-        RECORD=form.record, UNIT=form.unit, quantize=quantize_unit(form.unit)
+        RECORD=form.record, BLOCK=form.block, quantize=quantize_block(form.block)
     )
 
 

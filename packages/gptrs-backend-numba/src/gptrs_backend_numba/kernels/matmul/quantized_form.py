@@ -9,14 +9,14 @@ from gptrs.quick_dataclass import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """The bits of packed codes, 4 or 8, the values of k in a unit, and the types of parameters.
+    """The bits of packed codes, 4 or 8, the values of k in a block, and the types of parameters.
 
     Types are "f32", "f16", "bf16", "si8", "ui8" or "si32". With `has_zero_points`, offsets are
     zero points, to be subtracted from `middle`, the zero that codes have without them.
     """
 
     bits: int
-    unit: int
+    block: int
     scale: str
     super_scale: str | None = None
     offset: str | None = None
@@ -31,18 +31,18 @@ class Form:
 
     @property
     def record(self) -> int:
-        """Return the bytes of a unit of activations."""
-        return self.unit + 12
+        """Return the bytes of a block of activations."""
+        return self.block + 12
 
     def panel_bytes(self, panel: int) -> int:
-        """Return the bytes of the codes of a unit, of so many columns."""
-        return panel * self.unit * self.bits // 8
+        """Return the bytes of the codes of a block, of so many columns."""
+        return panel * self.block * self.bits // 8
 
     @property
     def name(self) -> str:
         """Return a name that tells it from all others."""
         parts = (self.scale, self.super_scale, self.offset, self.super_offset)
         kind = f"z{self.middle}" if self.has_zero_points else "b"
-        return f"{self.bits}_{self.unit}_{'_'.join(str(part) for part in parts)}_{kind}".replace(
+        return f"{self.bits}_{self.block}_{'_'.join(str(part) for part in parts)}_{kind}".replace(
             "-", "m"
         )
