@@ -105,6 +105,12 @@ def backend(request: pytest.FixtureRequest) -> Backend:
     return _plugins().get_backend(request.param)
 
 
+@pytest.fixture
+def without_amx(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have products of many rows round as those of few do: see docs/backends/numba.md."""
+    monkeypatch.setenv("GPTRS_NUMBA_AMX", "0")
+
+
 _ENOUGH = 20
 _SOME = 3
 _finished = itertools.count(1)

@@ -21,11 +21,7 @@ ARGUMENT, PARAMETER, STREAMED = InputRole.ARGUMENT, InputRole.PARAMETER, InputRo
 ROWS = (*range(1, 41), 128, 300)
 Run = Callable[[np.ndarray], np.ndarray]
 
-
-@pytest.fixture(autouse=True)
-def without_amx(monkeypatch: pytest.MonkeyPatch) -> None:
-    """AMX rounds differently, and takes products of many rows only: see docs/backends/numba.md."""
-    monkeypatch.setenv("GPTRS_NUMBA_AMX", "0")
+pytestmark = pytest.mark.usefixtures("without_amx")
 
 
 def require_rows_alone(make: Callable[[int, int], Run], x: np.ndarray, counts=ROWS) -> None:

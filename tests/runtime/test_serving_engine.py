@@ -83,6 +83,7 @@ def test_random_arrivals_get_what_they_get_alone(seed):
         assert engine.state().pages_held == 0
 
 
+@pytest.mark.usefixtures("without_amx")
 def test_real_models_give_the_bits_that_they_give_alone(directory, backend):
     prompts = ["def main():\n", "the cat and the dog", "def main():\n    return", "für Elise"] * 3
     fields = {"max_tokens": 9, "temperature": 0.8, "seed": 4, "logprobs": 2}
