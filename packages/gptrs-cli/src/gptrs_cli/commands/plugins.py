@@ -69,7 +69,7 @@ def check(
 def _checked(
     record: PluginRecord, settings: Settings, seconds: float, conformance: bool
 ) -> list[Check]:
-    """Return what was found; unless as JSON, it is printed as soon as it is known."""
+    """Run the checks and return them; without JSON each is printed as soon as it is known."""
     checks: list[Check] = []
     if not settings.json:
         print(printable(described(record)))

@@ -20,7 +20,7 @@ ReferenceValues = Callable[[LoadedModel, np.ndarray, Values], Values]
 
 
 def reference_values(against: str) -> ReferenceValues:
-    """Return what reads the values of the reference; what cannot be had is said at once.
+    """Return a reader of the values of the reference, which was checked to be there.
 
     Errors as those of an archive; MissingLibraryError for `torch` without it.
     """

@@ -30,7 +30,7 @@ class KernelCache(Protocol):
         ...
 
     def compiling(self, tell: Compiling) -> AbstractContextManager[None]:
-        """Scope in which `tell` hears of kernels that are compiled, not of those that are loaded.
+        """Call `tell` for each kernel that is compiled, not loaded, while the scope lasts.
 
         It is called by the thread that compiles, and must neither fail nor take long.
         """

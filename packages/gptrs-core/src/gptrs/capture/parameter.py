@@ -177,7 +177,7 @@ class WeightStreamer(Protocol):
         ...
 
     def acquire(self, weights: WeightRows) -> AbstractContextManager[Mapping[Parameter, Buffer]]:
-        """Scope in which these weights are in memory: their buffers."""
+        """Hold these weights in memory for a scope, and give their buffers."""
         ...
 
     def prefetch(self, weights: WeightRows) -> None:

@@ -104,7 +104,7 @@ class QuantizedSource(Protocol):
         ...
 
     def identity_of_part(self, name: str, part: Part) -> WeightIdentity | None:
-        """Return what tells the part from all other arrays; None if that is not known."""
+        """Return the identity of the part, unlike that of other arrays; None if unknown."""
         ...
 
 

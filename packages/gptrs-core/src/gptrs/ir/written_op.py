@@ -106,7 +106,7 @@ class WrittenOp:
         return cast("Callable[..., Op]", self._class)(**values)
 
     def _values(self, result: TensorType) -> dict[str, object]:
-        """Return the attributes by today's names, and by their own those that are gone."""
+        """Return the attributes by their current names; removed attributes keep their own."""
         kinds = {**self._class.attribute_kinds, **self._change.kinds}
         values: dict[str, object] = {}
         for written, (place, value) in self.attributes.items():

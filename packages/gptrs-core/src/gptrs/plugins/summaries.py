@@ -19,7 +19,7 @@ _MOST_ENTRIES = 500
 
 
 def remembered(candidates: list[Candidate]) -> dict[str, str]:
-    """Return the summaries that are still good, by the name of the plugin."""
+    """Return the summaries that still hold, by the name of the plugin."""
     kept = _load() if candidates else {}
     found = {each.entry_point.name: kept.get(each.identity) for each in candidates}
     return {

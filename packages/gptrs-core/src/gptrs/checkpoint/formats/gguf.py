@@ -159,7 +159,7 @@ class GgufFile(MappedTensors):
         return ordered
 
     def identity_of_part(self, name: str, part: Part) -> WeightIdentity | None:
-        """Return what tells the part from all other arrays; None if the file is too new."""
+        """Return the identity of the part; None if the file is too new to have one."""
         found = self.identity_of(name)
         return found if found is None else found.computed(part)
 

@@ -38,7 +38,7 @@ class Architecture:
     window: bool = False
 
     def offset_of(self, stem: str, suffix: str) -> float:
-        """Return what a tensor has more there, by its name without `blk.N.`, and its suffix."""
+        """Return what GGUF adds to each element; `stem` is the name without `blk.N.` and suffix."""
         return self.offset if stem.endswith("norm") and suffix == "weight" else 0.0
 
 

@@ -56,7 +56,7 @@ class GgufSource(FileSource):
         return self._gguf(name).read_part(name, part)
 
     def identity_of_part(self, name: str, part: Part) -> WeightIdentity | None:
-        """Return what tells the part from all other arrays; None if that is not known."""
+        """Return the identity of the part, unlike that of other arrays; None if unknown."""
         return self._gguf(name).identity_of_part(name, part)
 
     def _gguf(self, name: str) -> GgufFile:

@@ -118,7 +118,7 @@ class QuantizingSource(FileSource):
         return found
 
     def identity_of_part(self, name: str, part: Part) -> WeightIdentity | None:
-        """Return what tells the part from all other arrays; None if that is not known."""
+        """Return the identity of the part, unlike that of other arrays; None if unknown."""
         found = self.identity_of(name)
         return found if found is None else found.computed(part)
 

@@ -22,9 +22,9 @@ _HINT = "`--profile-out DIR` writes one: DIR/profile.json"
 
 @dataclass(frozen=True, slots=True)
 class InstructionTimes:
-    """The share of the time in kernels by instruction, 0 to 1, and of what was found none for.
+    """Shares of the time in kernels, 0 to 1: of each instruction, and of kernels without one.
 
-    A call has that of its function, or a part of it if there are several.
+    A call has the share of its function; several calls of one function divide it.
     """
 
     shares: dict[Instruction, float]

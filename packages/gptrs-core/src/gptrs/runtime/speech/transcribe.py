@@ -1,4 +1,4 @@
-"""Writes down what is said in a sound: windows of 30 seconds, one after another."""
+"""Transcribe speech: windows of 30 seconds, one after another."""
 
 from __future__ import annotations
 
