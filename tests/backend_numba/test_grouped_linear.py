@@ -9,6 +9,7 @@ import gptrs
 from gptrs import functionals as F
 from gptrs.capture.backend_choice import use_backend
 from gptrs.errors import ExecutionError
+from gptrs.ir import dtypes
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.optimizer.pipeline import Pipeline
 from gptrs_backend_numba.backend import create
@@ -76,3 +77,18 @@ def test_narrow_products_have_the_ops():
     assert targets(x, weight, groups) == []
     wanted = np.einsum("ri,roi->ro", x, weight[groups])
     assert np.allclose(run(x, weight, groups), wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.bf16, dtypes.f16])
+def test_narrow_matrices_are_read_as_they_are(dtype):
+    x, weight, groups = operands(7, 64, 24, 4)
+    narrow = F.cast(gptrs.tensor(weight), dtype)
+    step = gptrs.jit(lambda x, w, g: F.grouped_linear(x, F.cast(w, x.dtype), g))
+    program = step.lower(gptrs.tensor(x), narrow, gptrs.tensor(groups))
+    fused = Pipeline(fuse=FUSE, evaluate=evaluate, verify=True).run(program)
+    ops = [made.op for made in fused.main.body.instructions]
+    assert [getattr(op, "target", op) for op in ops] == [GROUPED_LINEAR]
+    with use_backend(create(2)):
+        found = step(gptrs.tensor(x), narrow, gptrs.tensor(groups)).numpy()
+    rounded = F.cast(narrow, dtypes.f32).numpy().astype(np.float64)
+    assert np.allclose(found, np.einsum("ri,roi->ro", x, rounded[groups]), atol=1e-4)

@@ -54,9 +54,12 @@ class Mixture(Module):
             scores = scores / F.sum(scores, axis=-1, keepdims=True)
         groups = F.reshape(experts, (rows * chosen,))
         repeated = F.repeat_interleave(x, chosen, 0)  # (N * k, C)
-        inner = self._activation(F.grouped_linear(repeated, self.gate_proj, groups))
-        inner = inner * F.grouped_linear(repeated, self.up_proj, groups)
-        outputs = F.grouped_linear(inner, self.down_proj, groups)
+        gate, up, down = (
+            F.cast(weights, x.dtype) for weights in (self.gate_proj, self.up_proj, self.down_proj)
+        )
+        inner = self._activation(F.grouped_linear(repeated, gate, groups))
+        inner = inner * F.grouped_linear(repeated, up, groups)
+        outputs = F.grouped_linear(inner, down, groups)
         outputs = F.reshape(outputs, (rows, chosen, width)) * F.reshape(scores, (rows, chosen, 1))
         mixed = F.sum(outputs, axis=1)
         return mixed if self.shared is None else mixed + self.shared(x)
@@ -80,9 +83,9 @@ class _Shared(Module):
 
 
 def _stacked(experts: Experts, params: Params, name: str, shape: tuple[int, int]) -> Tensor:
-    """Return the matrices of all experts, [experts, outputs, inputs]."""
-    scopes = (params / "experts" / index / name for index in range(experts.count))
-    return F.stack([scope.tensor("weight", shape) for scope in scopes])
+    """Return the matrices of all experts as they are stored, [experts, outputs, inputs]."""
+    names = [f"{index}.{name}.weight" for index in range(experts.count)]
+    return (params / "experts").stacked(names, shape)
 
 
 def read_experts(

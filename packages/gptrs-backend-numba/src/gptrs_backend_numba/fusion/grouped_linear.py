@@ -9,8 +9,9 @@ from gptrs.ir.ops.control_flow import Scan
 from gptrs.ir.ops.custom_call import CustomCall
 from gptrs.ir.ops.indexing import Take
 from gptrs.optimizer.fusion import FoundCall
-from gptrs.optimizer.pass_base import Pass
+from gptrs.optimizer.pass_base import Pass, RegionPass
 from gptrs.optimizer.rewrite.template import Definer, Made
+from gptrs_backend_numba.fusion.linear import take_narrow_weights
 from gptrs_backend_numba.fusion.needed_patterns import GatedFusion
 from gptrs_backend_numba.fusion.read_calls import ReadCall, ReadPattern
 from gptrs_backend_numba.lowering.grouped_linear import GROUPED_LINEAR, fits_grouped
@@ -33,9 +34,15 @@ def _replacement(call: FoundCall) -> CustomCall | None:
     return CustomCall(GROUPED_LINEAR, (call.result.type,), Dictionary())
 
 
-FUSE_GROUPED_LINEAR: Pass = GatedFusion(
-    "numba-fuse-grouped-linear",
-    ReadPattern(grouped_linear, _read),
-    _replacement,
-    frozenset((Scan, Take, DotGeneral)),
+FUSE_GROUPED_LINEAR: tuple[Pass, ...] = (
+    GatedFusion(
+        "numba-fuse-grouped-linear",
+        ReadPattern(grouped_linear, _read),
+        _replacement,
+        frozenset((Scan, Take, DotGeneral)),
+    ),
+    RegionPass(
+        "numba-fuse-narrow-groups",
+        lambda region: take_narrow_weights(region, GROUPED_LINEAR),
+    ),
 )

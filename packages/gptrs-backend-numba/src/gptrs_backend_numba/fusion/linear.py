@@ -83,11 +83,14 @@ def _add_residual(
     rewriter.erase(node)
 
 
-def take_narrow_weights(region: Region) -> Region:
-    """Return the region whose linear layers of f32 read 2-byte weights without a widened copy."""
+def take_narrow_weights(region: Region, target: str = linear_target(dtypes.f32)) -> Region:
+    """Return the region whose layers of f32 read 2-byte weights without a widened copy.
+
+    They are calls of `target`, whose second operand is the weight.
+    """
     rewriter = Rewriter(region)
     for node in list(rewriter):
-        narrow = _narrow_weight(node, rewriter)
+        narrow = _narrow_weight(node, rewriter, target)
         if narrow is not None:
             x, _, *rest = node.operands
             made = rewriter.insert(node.op, [x, narrow, *rest], node)
@@ -96,9 +99,9 @@ def take_narrow_weights(region: Region) -> Region:
     return rewriter.region()
 
 
-def _narrow_weight(node: InstructionNode, rewriter: Rewriter) -> Value | None:
-    """Return the 2-byte weight that a linear layer of f32 widens, None if it widens none."""
-    if not isinstance(node.op, CustomCall) or node.op.target != linear_target(dtypes.f32):
+def _narrow_weight(node: InstructionNode, rewriter: Rewriter, target: str) -> Value | None:
+    """Return the 2-byte weight that a layer of f32 widens, None if it widens none."""
+    if not isinstance(node.op, CustomCall) or node.op.target != target:
         return None
     widening = rewriter.definition(node.operands[1])
     if widening is None or not isinstance(widening.op, Cast):

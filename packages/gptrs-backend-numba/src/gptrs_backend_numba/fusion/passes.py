@@ -17,7 +17,7 @@ from gptrs_backend_numba.fusion.switch import is_on
 FUSE: tuple[Pass, ...] = (
     FUSE_CONVOLUTIONS,
     *FUSE_PAGED_ATTENTION,
-    FUSE_GROUPED_LINEAR,
+    *FUSE_GROUPED_LINEAR,
     *FUSE_ATTENTION,
     *FUSE_LINEAR,
     *FUSE_QUANTIZED,

@@ -186,6 +186,27 @@ class Params:
         wanted = self._wanted(parameter.type)
         return weight if wanted == parameter.type else primitives.cast(weight, wanted.dtype)
 
+    def stacked(self, names: Sequence[str], shape: Sequence[int]) -> Tensor:
+        """Return matrices of one shape as one tensor [G, O, I], as those of experts.
+
+        Those of bf16 or f16 keep their stored type, which the caller converts where it reads them:
+        the joined copy has the size of the files. Errors are those of `tensor`.
+        """
+        weights = [self.tensor(name, shape) for name in names]
+        stored = self._stored_alike([self._prefix + name for name in names])
+        parts = weights if stored is None else stored
+        rows = [primitives.reshape(part, (1, *shape)) for part in parts]
+        return primitives.concat(rows, 0) if len(rows) > 1 else rows[0]
+
+    def _stored_alike(self, names: Sequence[str]) -> list[Tensor] | None:
+        """Return weights as they are stored, None for quantized ones and several types."""
+        if any(self._quantized(name) is not None for name in names):
+            return None
+        parameters = [self._parameter(name) for name in names]
+        if len({parameter.type for parameter in parameters}) > 1:
+            return None
+        return [Tensor.of_parameter(parameter) for parameter in parameters]
+
     def _require_shape(self, name: str, type: TensorType, shape: Sequence[int] | None) -> None:
         if shape is not None and type.shape != tuple(shape):
             needed = type.with_shape(tuple(shape))
