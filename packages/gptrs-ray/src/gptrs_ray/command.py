@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -105,16 +106,17 @@ def batch(
         weights=weights,
         precision=precision,
     )
-    result = run_batch(
-        source,
-        out,
-        settings,
-        address=ray,
-        workers=workers,
-        cpus=cpus,
-        rows=rows,
-        progress=_Progress().tell,
-    )
+    with redirect_stdout(sys.stderr):  # where Ray tells of lost hosts
+        result = run_batch(
+            source,
+            out,
+            settings,
+            address=ray,
+            workers=workers,
+            cpus=cpus,
+            rows=rows,
+            progress=_Progress().tell,
+        )
     if as_json:
         print(json.dumps({"schema": "gptrs.batch/1", **asdict(result)}))
     print(_summary(result, out), file=sys.stderr)
