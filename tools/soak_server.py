@@ -200,7 +200,29 @@ def left_over(engine: Engine) -> str | None:
     return str(engine.state())
 
 
-def run(seconds: float, disconnects: int, seed: int) -> int:
+def tell(counts: Counts, engine: Engine, started: float, gap: float) -> Callable[[], None]:
+    """Print every `gap` seconds what was done so far, until the function that it returns is called.
+
+    A run that is ended before its time has told that much.
+    """
+    ended = threading.Event()
+
+    def work() -> None:
+        while not ended.wait(gap):
+            told = f"{time.monotonic() - started:.0f} s: {sum(counts.done.values())} requests"
+            print(f"{told}, {len(counts.wrong)} wrong, {state()}, {engine.state()}", flush=True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+
+    def end() -> None:
+        ended.set()
+        thread.join()
+
+    return end
+
+
+def run(seconds: float, disconnects: int, seed: int, gap: float) -> int:
     """Load a server for so long, or until so many clients have gone; return the exit code."""
     dice, counts = random.Random(seed), Counts()
     model = gptrs.load_model("demo")
@@ -214,13 +236,20 @@ def run(seconds: float, disconnects: int, seed: int) -> int:
             gone = disconnects * share
             return lambda: time.monotonic() < end or counts.done["gone"] < gone
 
+        now = state()
         for share in (WARM, 1.0):
-            asyncio.run(load(clients, counts, dice, part(share)))
+            end = tell(counts, engine, started, gap)
+            try:
+                asyncio.run(load(clients, counts, dice, part(share)))
+            finally:
+                end()
             problem = left_over(engine)
             if problem:
                 counts.wrong.append(f"left: {problem}")
             gc.collect()
-            before, now = (before or state()), state()
+            now = state()
+            before = before or now
+    assert before is not None, "it was warm at some time"
     return report(counts, before, now, time.monotonic() - started)
 
 
@@ -244,8 +273,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=1800)
     parser.add_argument("--disconnects", type=int, default=1000, help="at least so many")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--tell", type=float, default=60, help="print counts every so many seconds")
     options = parser.parse_args(arguments)
-    return run(options.seconds, options.disconnects, options.seed)
+    return run(options.seconds, options.disconnects, options.seed, options.tell)
 
 
 if __name__ == "__main__":
