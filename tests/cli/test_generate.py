@@ -5,11 +5,8 @@ from __future__ import annotations
 import re
 from importlib.metadata import entry_points
 
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
-from gptrs.runtime.load import load_model
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
 BACKENDS = sorted(entry.name for entry in entry_points(group="gptrs.backends"))
@@ -333,30 +330,3 @@ def test_guesses_change_no_text_and_are_counted(gptrs):
     refused = gptrs("generate", prompt, "--prompt-lookup", "--no-cache")
     assert refused.code == 2
     assert "guessing ahead needs a cache" in refused.err
-
-
-def test_what_is_no_adapter_is_refused(gptrs, tmp_path):
-    refused = gptrs("generate", "x", "--backend", "ref", "--adapter", tmp_path)
-    assert refused.code == 3
-    assert "it has no adapter_config.json" in refused.err
-
-
-def test_an_adapter_changes_the_text_and_is_told(gptrs, tmp_path):
-    """The factors are so large that the demo model says something else."""
-    rng = np.random.default_rng(1)
-    weights = load_model("demo", "ref").weights
-    stored = next(each for each in weights.names() if each.endswith("h.0.attn.c_proj.weight"))
-    width = weights.type_of(stored).shape[0]
-    name = "base_model.model.transformer.h.0.attn.c_proj.lora_{}.weight"
-    shapes = {"A": (2, width), "B": (width, 2)}
-    factors = {
-        name.format(part): rng.normal(size=shape).astype(np.float32)
-        for part, shape in shapes.items()
-    }
-    save_file(factors, tmp_path / "adapter_model.safetensors")
-    settings = '{"peft_type": "LORA", "r": 2, "lora_alpha": 4}'
-    (tmp_path / "adapter_config.json").write_text(settings, encoding="utf-8")
-    asked = ("generate", "def f", "--backend", "ref", "--greedy", "--max-tokens", 6, "--json")
-    plain, changed = gptrs(*asked).json, gptrs(*asked, "--adapter", tmp_path).json
-    assert changed["token_ids"] != plain["token_ids"]
-    assert (changed["adapter"], "adapter" in plain) == (str(tmp_path), False)

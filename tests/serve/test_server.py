@@ -218,8 +218,52 @@ def test_documents_are_ranked(tmp_path, model):
     assert "it offers causal_lm" in wrong.json()["error"]["message"]
 
 
-def test_a_request_alone_and_among_others_gives_the_same_tokens(tmp_path):
-    """On numba, whose steps are equal to the bit whatever else they take."""
+def test_texts_are_classified(tmp_path, model):
+    import gptrs
+
+    labels = ("NEGATIVE", "NEUTRAL", "POSITIVE")
+    folder = save_tiny_head(tmp_path / "c", "ForSequenceClassification", labels)
+    classifier = load_model(folder, backend="ref")
+    texts = ["the cat sat", "a dog ran"]
+    expected = gptrs.classify(classifier, texts)
+    with serving({"tiny": model, "classes": classifier}) as (address, _):
+        told = post(address, "/v1/classify", {"input": texts}).json()
+        one = post(address, "/classify", {"input": texts[1], "model": "classes"}).json()
+        wrong = post(address, "/v1/classify", {"input": texts, "model": "tiny"})
+        none = post(address, "/v1/classify", {"input": []})
+    assert (told["object"], told["model"], told["usage"]["total_tokens"]) == ("list", "classes", 10)
+    for index, (found, scores) in enumerate(zip(told["data"], expected, strict=True)):
+        assert (found["index"], found["label"], found["num_classes"]) == (index, scores[0].label, 3)
+        by_label = {score.label: score.score for score in scores}
+        assert found["probs"] == pytest.approx([by_label[label] for label in labels], abs=1e-6)
+    assert one["data"] == [{**told["data"][1], "index": 0}]
+    assert "it offers causal_lm" in wrong.json()["error"]["message"]
+    assert none.status_code == 400
+
+
+def test_names_in_texts_are_found(tmp_path, model):
+    import gptrs
+
+    labels = ("O", "B-PER", "I-PER", "B-LOC", "I-LOC")
+    folder = save_tiny_head(tmp_path / "t", "ForTokenClassification", labels)
+    tagger = load_model(folder, backend="ref")
+    texts = ["the cat sat in red houses", "a dog ran"]
+    with serving({"tiny": model, "names": tagger}) as (address, _):
+        told = post(address, "/v1/tag", {"input": texts, "aggregation": "first"}).json()
+        wrong = post(address, "/v1/tag", {"input": texts, "aggregation": "last"})
+    expected = gptrs.tag(tagger, texts, "first")
+    assert any(expected)
+    for found, entities in zip(told["data"], expected, strict=True):
+        assert found["entities"] == [
+            {"label": each.label, "score": pytest.approx(each.score, abs=1e-6),
+             "start": each.start, "end": each.end, "text": each.text} for each in entities
+        ]  # fmt: skip
+    assert "`aggregation`" in wrong.json()["error"]["message"]
+
+
+def test_a_request_alone_and_among_others_gives_the_same_tokens(tmp_path, monkeypatch):
+    """On numba, whose steps are equal to the bit whatever else they take, but for AMX."""
+    monkeypatch.setenv("GPTRS_NUMBA_AMX", "0")
     quick = load_model(save_tiny_chat(tmp_path / "tiny"), backend="numba")
     asked = {"temperature": 1, "max_tokens": 24, "logprobs": 2, "prompt": "the cat and"}
     bodies = [{**asked, "seed": n, "prompt": "the dog " * (n % 5) + "x"} for n in range(15)]

@@ -22,3 +22,8 @@ def loaded_model(path: Path | None, settings: Settings, adapter: Path | None = N
         precision,
         adapter,
     )
+
+
+def adapter_fields(model: LoadedModel) -> dict[str, object]:
+    """Return the folder of the adapter of a model for a result, nothing without one."""
+    return {} if model.adapter is None else {"adapter": str(model.adapter.path)}

@@ -18,10 +18,12 @@ from starlette.routing import Route
 from gptrs.quick_dataclass import dataclass
 from gptrs_serve.bodies import (
     ChatBody,
+    ClassifyBody,
     CompletionBody,
     DetokenizeBody,
     EmbeddingBody,
     RerankBody,
+    TagBody,
     TokenizeBody,
     decoded,
 )
@@ -30,11 +32,13 @@ from gptrs_serve.completions import completions
 from gptrs_serve.events import CLOSED_BY_CLIENT
 from gptrs_serve.guard import Guard, read_body
 from gptrs_serve.listing import (
+    classes,
     detokenize,
     embeddings,
     listed_models,
     one_model,
     rerank,
+    tags,
     tokenize,
 )
 from gptrs_serve.metrics import Metrics
@@ -124,6 +128,9 @@ def _routes(served: Served, metrics: Metrics, most_bytes: int) -> list[Route]:
         post("/v1/embeddings", reading(EmbeddingBody, lambda _, b: embeddings(b, served))),
         post("/v1/rerank", reading(RerankBody, lambda _, b: rerank(b, served))),
         post("/rerank", reading(RerankBody, lambda _, b: rerank(b, served))),
+        post("/v1/classify", reading(ClassifyBody, lambda _, b: classes(b, served))),
+        post("/classify", reading(ClassifyBody, lambda _, b: classes(b, served))),
+        post("/v1/tag", reading(TagBody, lambda _, b: tags(b, served))),
         post("/tokenize", reading(TokenizeBody, lambda _, b: tokenize(b, served))),
         post("/detokenize", reading(DetokenizeBody, lambda _, b: detokenize(b, served))),
         get("/v1/models", models),

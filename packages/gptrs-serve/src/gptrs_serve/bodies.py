@@ -14,6 +14,7 @@ Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Bias = Annotated[float, Meta(ge=-100, le=100)]
 Token = Annotated[int, Meta(ge=0)]
 Tokens = list[Token]
+Texts = str | Annotated[list[str], Meta(min_length=1, max_length=2048)]
 
 
 class StreamOptions(Struct, forbid_unknown_fields=True):
@@ -150,7 +151,7 @@ class ChatBody(Generating, kw_only=True):
 class EmbeddingBody(Struct, forbid_unknown_fields=True, kw_only=True):
     """`/v1/embeddings`."""
 
-    input: str | Annotated[list[str], Meta(min_length=1, max_length=2048)]
+    input: Texts
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
     user: str | None = None
@@ -170,6 +171,22 @@ class RerankBody(Struct, forbid_unknown_fields=True, kw_only=True):
     model: str | None = None
     top_n: Count | None = None
     return_documents: bool = False
+
+
+class ClassifyBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`/v1/classify`, as vLLM has it."""
+
+    input: Texts
+    model: str | None = None
+    user: str | None = None
+
+
+class TagBody(Struct, forbid_unknown_fields=True, kw_only=True):
+    """`/v1/tag`: the parts of texts that a classifier of tokens finds."""
+
+    input: Texts
+    model: str | None = None
+    aggregation: Literal["none", "simple", "first", "average", "max"] = "simple"
 
 
 class TokenizeBody(Struct, forbid_unknown_fields=True, kw_only=True):

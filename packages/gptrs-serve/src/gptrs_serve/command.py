@@ -124,8 +124,8 @@ def serve(
 ) -> None:
     """Answer the clients of OpenAI's API.
 
-    There are /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/rerank, /v1/models,
-    /tokenize, /detokenize, /health and /metrics, and a page to chat on at /.
+    There are /v1/chat/completions, /v1/completions, /v1/embeddings, /v1/rerank, /v1/classify,
+    /v1/tag, /v1/models, /tokenize, /detokenize, /health and /metrics, and a page to chat on at /.
     """
     keys = _keys(api_key_file)
     with _listener(host, port) as listener:
@@ -221,7 +221,7 @@ def _loaded(
                 hint="write NAME=MODEL",
             )
         if not set(SERVED) & set(model.capabilities):
-            raise UsageError(f"`{name}` neither writes, embeds nor ranks texts")
+            raise UsageError(f"`{name}` neither writes, embeds nor classifies texts")
         loaded[name] = model
     return loaded
 

@@ -1,16 +1,26 @@
-"""The smaller routes: embeddings, rankings, tokens, the models that there are."""
+"""The smaller routes: embeddings, rankings, classes, tokens, the models that there are."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import time
 import uuid
+from collections.abc import Sequence
+from dataclasses import asdict
 
 import numpy as np
 from starlette.responses import JSONResponse, Response
 
 from gptrs.runtime.loaded_model import LoadedModel
-from gptrs_serve.bodies import DetokenizeBody, EmbeddingBody, RerankBody, TokenizeBody
+from gptrs_serve.bodies import (
+    ClassifyBody,
+    DetokenizeBody,
+    EmbeddingBody,
+    RerankBody,
+    TagBody,
+    TokenizeBody,
+)
 from gptrs_serve.problems import RequestError
 from gptrs_serve.served import RANKING, SERVED, Served
 
@@ -18,9 +28,8 @@ from gptrs_serve.served import RANKING, SERVED, Served
 async def embeddings(body: EmbeddingBody, served: Served) -> Response:
     """Return a vector for each text."""
     name, model = served.named(body.model, "text_embedder")
-    texts = [body.input] if isinstance(body.input, str) else body.input
+    texts = _listed(body.input)
     vectors = await served.vectors(model, texts)
-    counts = await asyncio.to_thread(lambda: [len(model.tokenizer.encode(t)) for t in texts])
     data = [
         {
             "object": "embedding",
@@ -29,8 +38,67 @@ async def embeddings(body: EmbeddingBody, served: Served) -> Response:
         }
         for index, vector in enumerate(vectors)
     ]
-    read = {"prompt_tokens": sum(counts), "total_tokens": sum(counts)}
-    return JSONResponse({"object": "list", "data": data, "model": name, "usage": read})
+    usage = _read(sum(await _lengths(model, texts)))
+    return JSONResponse({"object": "list", "data": data, "model": name, "usage": usage})
+
+
+async def classes(body: ClassifyBody, served: Served) -> Response:
+    """Return how likely each class of each text is, and the best one."""
+    name, model = served.named(body.model, "text_classifier")
+    texts = _listed(body.input)
+    labels, scores = await served.class_scores(model, texts)
+    data = [
+        {
+            "index": index,
+            "label": labels[int(row.argmax())],
+            "probs": row.tolist(),
+            "num_classes": len(labels),
+        }
+        for index, row in enumerate(scores)
+    ]
+    usage = _read(sum(await _lengths(model, texts)))
+    return JSONResponse(_described("classify", name, data, usage))
+
+
+async def tags(body: TagBody, served: Served) -> Response:
+    """Return the names in each text, with their classes and places."""
+    name, model = served.named(body.model, "token_classifier")
+    texts = _listed(body.input)
+    found = await served.entities(model, texts, body.aggregation)
+    data = [
+        {"index": index, "entities": [asdict(entity) for entity in entities]}
+        for index, entities in enumerate(found)
+    ]
+    usage = _read(sum(await _lengths(model, texts)))
+    return JSONResponse(_described("tag", name, data, usage))
+
+
+def _described(
+    what: str, model: str, data: Sequence[dict[str, object]], usage: dict[str, object]
+) -> dict[str, object]:
+    """Return a list of results as vLLM describes one."""
+    return {
+        "id": f"{what}-{uuid.uuid4().hex}",
+        "object": "list",
+        "created": int(time.time()),
+        "model": model,
+        "data": list(data),
+        "usage": usage,
+    }
+
+
+def _listed(texts: str | list[str]) -> list[str]:
+    return [texts] if isinstance(texts, str) else texts
+
+
+async def _lengths(model: LoadedModel, texts: Sequence[str]) -> list[int]:
+    """Return how many tokens texts have."""
+    return await asyncio.to_thread(lambda: [len(model.tokenizer.encode(text)) for text in texts])
+
+
+def _read(tokens: int) -> dict[str, object]:
+    """Return the usage of a request that writes nothing."""
+    return {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
 def _encoded(vector: np.ndarray) -> str:
@@ -42,16 +110,14 @@ async def rerank(body: RerankBody, served: Served) -> Response:
     name, model = served.named(body.model, _ranking(body.model, served))
     texts = [each if isinstance(each, str) else each.text for each in body.documents]
     found = await served.ranked(model, body.query, texts, body.top_n)
-    pairs = [body.query, *texts]
-    counts = await asyncio.to_thread(lambda: [len(model.tokenizer.encode(t)) for t in pairs])
+    counts = await _lengths(model, [body.query, *texts])
     results: list[dict[str, object]] = []
     for each in found:
         told: dict[str, object] = {"index": each.index, "relevance_score": each.score}
         if body.return_documents:
             told["document"] = {"text": each.text}
         results.append(told)
-    read = counts[0] * len(texts) + sum(counts[1:])
-    usage = {"prompt_tokens": read, "total_tokens": read}
+    usage = _read(counts[0] * len(texts) + sum(counts[1:]))
     number = f"rerank-{uuid.uuid4().hex}"
     return JSONResponse({"id": number, "model": name, "results": results, "usage": usage})
 

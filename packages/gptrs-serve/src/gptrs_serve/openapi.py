@@ -11,10 +11,12 @@ from gptrs import __version__
 from gptrs.quick_dataclass import dataclass
 from gptrs_serve.bodies import (
     ChatBody,
+    ClassifyBody,
     CompletionBody,
     DetokenizeBody,
     EmbeddingBody,
     RerankBody,
+    TagBody,
     TokenizeBody,
 )
 
@@ -35,6 +37,9 @@ ROUTES: Final[Mapping[str, _Route]] = {
     "/v1/embeddings": _Route("post", "Give each text a vector.", EmbeddingBody),
     "/v1/rerank": _Route("post", "Rank documents by how well they answer a query.", RerankBody),
     "/rerank": _Route("post", "The same.", RerankBody),
+    "/v1/classify": _Route("post", "Tell the classes of texts.", ClassifyBody),
+    "/classify": _Route("post", "The same.", ClassifyBody),
+    "/v1/tag": _Route("post", "Find the names in texts.", TagBody),
     "/tokenize": _Route("post", "Return the tokens of a text or of messages.", TokenizeBody),
     "/detokenize": _Route("post", "Return the text of tokens.", DetokenizeBody),
     "/v1/models": _Route("get", "List the models that are served."),
@@ -104,7 +109,7 @@ def _operation(path: str, route: _Route, known: Mapping[type, dict[str, Any]]) -
     if route.answer == "application/json":
         content = {route.answer: {"schema": {"type": "object"}}}
     if route.body in _STREAMED:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+        content["text/event-stream"] = {"schema": {}}  # of each event, as clients read it
     refused = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}}}
     told: dict[str, Any] = {
         "summary": route.summary,

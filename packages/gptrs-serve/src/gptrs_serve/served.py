@@ -14,17 +14,21 @@ import numpy as np
 from gptrs.quoting import listed
 from gptrs.runtime.chat.template import chat_template_of
 from gptrs.runtime.embedding.embed import embed
+from gptrs.runtime.forward import class_label
 from gptrs.runtime.generation.generate import GenerationOptions, TokenScores
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.answers import AnswerStream
 from gptrs.runtime.serving.engine import Engine
+from gptrs.runtime.text_classes.classify import text_logits
 from gptrs.runtime.text_classes.rank import Ranked, rank
+from gptrs.runtime.text_classes.scores import class_scores
+from gptrs.runtime.text_classes.tag import Entity, tag
 from gptrs_serve.problems import RequestError
 from gptrs_serve.token_texts import TokenTexts
 
 RANKING: Final = ("text_classifier", "reranker")
 """The capabilities of rerankers: encoders with a head, language models with a score."""
-SERVED: Final = ("causal_lm", "text_embedder", *RANKING)
+SERVED: Final = ("causal_lm", "text_embedder", "token_classifier", *RANKING)
 """Capabilities; a model with one of these at least can be served."""
 
 
@@ -158,6 +162,30 @@ class Served:
         def work() -> list[Ranked]:
             with self._reading:
                 return rank(model, query, documents, top)
+
+        return await asyncio.to_thread(work)
+
+    async def class_scores(
+        self, model: LoadedModel, texts: Sequence[str]
+    ) -> tuple[list[str], np.ndarray]:
+        """Return the names of the classes, and the scores of each text, f64 [N, classes]."""
+
+        def work() -> tuple[list[str], np.ndarray]:
+            with self._reading:
+                logits = text_logits(model, texts)
+            labels = [class_label(model.config, index) for index in range(logits.shape[1])]
+            return labels, class_scores(model.config, len(labels))(logits)
+
+        return await asyncio.to_thread(work)
+
+    async def entities(
+        self, model: LoadedModel, texts: Sequence[str], aggregation: str
+    ) -> list[list[Entity]]:
+        """Return the names in each text; one request at a time."""
+
+        def work() -> list[list[Entity]]:
+            with self._reading:
+                return tag(model, texts, aggregation)
 
         return await asyncio.to_thread(work)
 

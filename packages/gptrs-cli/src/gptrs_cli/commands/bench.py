@@ -21,10 +21,10 @@ from gptrs.runtime.measure.rows import Row
 from gptrs.runtime.model_inputs import InputChoice, batch_of
 from gptrs_cli.bench.serving import serve
 from gptrs_cli.doctor import machine
-from gptrs_cli.loading import loaded_model
+from gptrs_cli.loading import adapter_fields, loaded_model
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers
-from gptrs_cli.options.model import ModelOption
+from gptrs_cli.options.model import AdapterOption, ModelOption
 from gptrs_cli.options.settings import LOAD, Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note
@@ -78,6 +78,7 @@ def generate(
         ),
     ] = 0,
     rounds: _RoundsOption = 5,
+    adapter: AdapterOption = None,
     settings: Settings,
 ) -> None:
     """Measure loading, compiling, prompts and the generation of text."""
@@ -92,7 +93,7 @@ def generate(
         found += bench.new_lengths(new_lengths) if new_lengths else []
         return found + (bench.gaps(context_length, gaps) if gaps else [])
 
-    _measure(model, rounds, settings, rows)
+    _measure(model, rounds, settings, rows, adapter)
 
 
 @app.command()
@@ -108,6 +109,7 @@ def forward(
         int, typer.Option("--batch", metavar="N", min=1, help="Run on N texts or images at once.")
     ] = 1,
     rounds: _RoundsOption = 5,
+    adapter: AdapterOption = None,
     settings: Settings,
 ) -> None:
     """Measure one run of a model of any kind.
@@ -121,7 +123,7 @@ def forward(
         choice = InputChoice(count=batch, length=tokens)
         return bench.forward(batch_of(bench.model, choice).array)
 
-    _measure(model, rounds, settings, rows)
+    _measure(model, rounds, settings, rows, adapter)
 
 
 def _require_generation(model: LoadedModel) -> None:
@@ -156,9 +158,10 @@ def _measure(
     rounds: int,
     settings: Settings,
     rows_of: Callable[[ModelBench], list[Row]],
+    adapter: Path | None,
 ) -> None:
     with Waiting("loading the model") as waiting:
-        model = loaded_model(path, settings)
+        model = loaded_model(path, settings, adapter)
         waiting.now("measuring the machine")
         limits = measure_limits(model.backend)
         threads = settings.threads or limits.threads
@@ -169,6 +172,7 @@ def _measure(
     if settings.json:
         fields: dict[str, object] = {"model": model.name, "backend": model.backend.name}
         fields["precision"] = model.precision
+        fields |= adapter_fields(model)
         listed = [row.as_json() for row in rows]
         print_result("bench", {"machine": machine_fields(limits), **fields, "rows": listed})
         return

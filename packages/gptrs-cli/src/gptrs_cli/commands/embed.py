@@ -19,9 +19,10 @@ from gptrs.runtime.embedding.embed import embed as embed_texts
 from gptrs.runtime.embedding.embed_images import IMAGES, embed_images
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.programs.value_text import json_values
-from gptrs_cli.loading import loaded_model
+from gptrs_cli.loading import adapter_fields, loaded_model
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
+from gptrs_cli.options.model import AdapterOption
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.options.texts import TextOptions
 from gptrs_cli.terminal.json_result import print_result
@@ -108,6 +109,7 @@ def embed(
         ),
     ] = None,
     options: EmbedOptions,
+    adapter: AdapterOption = None,
     settings: Settings,
 ) -> None:
     """Give each text or image a vector.
@@ -122,7 +124,7 @@ def embed(
         if options.similarity:
             _require_few(given)
         with Waiting(f"loading `{model}`"):
-            loaded = loaded_model(model, settings)
+            loaded = loaded_model(model, settings, adapter)
             _require_embedder(loaded, bool(options.image))
         result = _embedded(loaded, given, options)
         if out is not None:
@@ -217,6 +219,7 @@ def _as_json(
         "model": model.name,
         "kind": model.kind,
         "backend": model.backend.name,
+        **adapter_fields(model),
         "texts": texts,
         "shape": list(result.vectors.shape),
         "dtype": "f32",

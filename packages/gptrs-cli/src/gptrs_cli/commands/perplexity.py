@@ -8,11 +8,11 @@ from typing import Annotated
 
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.measure.perplexity import Perplexity, Progress, measure_perplexity
-from gptrs_cli.loading import loaded_model
+from gptrs_cli.loading import adapter_fields, loaded_model
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
-from gptrs_cli.options.model import ModelOption, model_shown
+from gptrs_cli.options.model import AdapterOption, ModelOption, model_shown
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.options.text_input import TextInput
 from gptrs_cli.terminal.json_result import print_result
@@ -43,6 +43,7 @@ def perplexity(
             metavar="N",
         ),
     ] = None,
+    adapter: AdapterOption = None,
     settings: Settings,
 ) -> None:
     """Measure how well a model predicts a text.
@@ -53,7 +54,7 @@ def perplexity(
     content = text.read()
     with observed(settings) as profile:
         with Waiting(f"loading {model_shown(model)}"):
-            loaded = loaded_model(model, settings)
+            loaded = loaded_model(model, settings, adapter)
             loaded.causal_lm()
             tokens = loaded.prompt_tokens(content)
         started = time.perf_counter()
@@ -93,5 +94,6 @@ def _as_json(
         "stride": found.stride,
         "model": model.name,
         "backend": model.backend.name,
+        **adapter_fields(model),
         "timings": {"load_s": model.load_seconds, "perplexity_s": seconds},
     }

@@ -202,6 +202,8 @@ class Embed(TypedDict):
     model: str
     kind: str
     backend: str
+    adapter: NotRequired[str]
+    """With `--adapter`: its folder."""
     texts: list[str]
     images: NotRequired[list[str]]
     """The files, with `--image`."""
@@ -246,6 +248,8 @@ class Perplexity(TypedDict):
     stride: int
     model: str
     backend: str
+    adapter: NotRequired[str]
+    """With `--adapter`: its folder."""
     timings: RunTimings
     profile: NotRequired[dict[str, object]]
 
@@ -356,6 +360,8 @@ class Bench(TypedDict):
     machine: dict[str, object]
     model: str
     backend: str
+    adapter: NotRequired[str]
+    """With `--adapter`: its folder."""
     precision: str
     rows: list[BenchRow]
 
