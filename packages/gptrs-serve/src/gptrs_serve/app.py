@@ -106,9 +106,6 @@ def _routes(served: Served, metrics: Metrics, most_bytes: int) -> list[Route]:
     def get(path: str, handler: Handler) -> Route:
         return Route(path, _counted(handler, path, metrics), methods=["GET"])
 
-    async def health(_: Request) -> Response:
-        return JSONResponse({"status": "ok"})
-
     async def text(_: Request) -> Response:
         return Response(metrics.text(), media_type="text/plain; version=0.0.4")
 
@@ -136,12 +133,16 @@ def _routes(served: Served, metrics: Metrics, most_bytes: int) -> list[Route]:
         get("/v1/models", models),
         get("/v1/models/{name:path}", model),
         get("/openapi.json", described),
-        get("/health", health),
+        get("/health", _health),
         get("/metrics", text),
         get("/", _file("page.html")),
         get("/page.js", _file("page.js")),
         get("/page.css", _file("page.css")),
     ]  # fmt: skip
+
+
+async def _health(_: Request) -> Response:
+    return JSONResponse({"status": "ok"})
 
 
 def _file(name: str) -> Handler:

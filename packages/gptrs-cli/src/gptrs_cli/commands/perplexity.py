@@ -63,9 +63,8 @@ def perplexity(
         seconds = time.perf_counter() - started
         bits = found.nll * found.scored / math.log(2) / len(content.encode())
         if settings.json:
-            fields = _as_json(loaded, found, bits, seconds)
-            print_result("perplexity", fields | profile_fields(profile))
-            return
+            own = _as_json(loaded, found, bits, seconds)
+            return print_result("perplexity", own | profile_fields(profile))
         print(f"perplexity {found.perplexity:.4f} +- {found.perplexity_error:.4f}")
         print(f"{bits:.4f} bits a byte, {found.nll:.4f} nats a token")
         note_below(
