@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import uvicorn
 
@@ -49,7 +50,9 @@ class Expected:
         """Return the text for a completion."""
         key = json.dumps(body, sort_keys=True)
         if key not in self._known:
-            fields = {name: body[name] for name in ("max_tokens", "temperature", "seed")}
+            fields: dict[str, Any] = {
+                name: body[name] for name in ("max_tokens", "temperature", "seed")
+            }
             made = gptrs.generate(self._model, str(body["prompt"]), **fields)
             self._known[key] = made.text
         return self._known[key]

@@ -47,7 +47,7 @@ async def classes(body: ClassifyBody, served: Served) -> Response:
     name, model = served.named(body.model, "text_classifier")
     texts = _listed(body.input)
     labels, scores = await served.class_scores(model, texts)
-    data = [
+    data: list[dict[str, object]] = [
         {
             "index": index,
             "label": labels[int(row.argmax())],
@@ -65,7 +65,7 @@ async def tags(body: TagBody, served: Served) -> Response:
     name, model = served.named(body.model, "token_classifier")
     texts = _listed(body.input)
     found = await served.entities(model, texts, body.aggregation)
-    data = [
+    data: list[dict[str, object]] = [
         {"index": index, "entities": [asdict(entity) for entity in entities]}
         for index, entities in enumerate(found)
     ]
