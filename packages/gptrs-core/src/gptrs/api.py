@@ -5,8 +5,8 @@ keep their meaning, see docs/plugins/compatibility.md. The descriptions are here
 names are imported on first use, so that the module an entry point names stays light.
 
 - Descriptions: `BackendPlugin`, `ModelPlugin`, `FunctionalPlugin`, `CommandPlugin`,
-  `ImporterPlugin`, `DemoModelPlugin`, `TraceSinkPlugin`, `hookimpl`, `API_VERSION`,
-  `is_compatible`.
+  `ImporterPlugin`, `ExporterPlugin`, `DemoModelPlugin`, `TraceSinkPlugin`, `hookimpl`,
+  `API_VERSION`, `is_compatible`.
 - For backends: `Backend`, `Executable`, `Buffer`, `InputRole`, `OpTable`, `require_supported`,
   `dying_values`; what the process is granted: `requested_threads`, `granted_cpus`,
   `affinity_cpus`, `cpu_quota`, `memory_limit`; and the program they are given: `Program`,
@@ -34,7 +34,8 @@ names are imported on first use, so that the module an entry point names stays l
 - For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
   `RunStart`, `RunEnd`, `KernelEvent`.
 - For importers: `ImportedModel` and `ModelInput`; `share_array` and `take_array`, which exchange
-  memory with other libraries without a copy, and `with_precision`.
+  memory with other libraries without a copy, and `with_precision`. For exporters: `OutgoingModel`
+  and `OutgoingTensor`, `SymbolicDim`, `atomic_file` and `write_data`.
 - For functionals: `functional`, `implement`, and the module `primitives`.
 - For programs and tests: `Builder`, `parse_program`, `print_program`, `parse_json`, `print_json`,
   `verify`, `symbols`, `bind`, `specialize`, `run_program`.

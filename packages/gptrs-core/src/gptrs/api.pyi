@@ -50,6 +50,9 @@ from gptrs.capture.optimization import SharingBackend as SharingBackend
 from gptrs.capture.tensor import Tensor as Tensor
 from gptrs.capture.tensor import tensor as tensor
 from gptrs.checkpoint.config_fields import ConfigFields as ConfigFields
+from gptrs.checkpoint.files.atomic_write import atomic_file as atomic_file
+from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor as OutgoingTensor
+from gptrs.checkpoint.formats.outgoing_tensor import write_data as write_data
 from gptrs.checkpoint.params import Params as Params
 from gptrs.errors import BackendError as BackendError
 from gptrs.errors import CacheBudgetError as CacheBudgetError
@@ -97,6 +100,7 @@ from gptrs.ir.size_guards import select as select
 from gptrs.ir.specialize import bind as bind
 from gptrs.ir.specialize import specialize as specialize
 from gptrs.ir.specialize import symbols as symbols
+from gptrs.ir.symbolic_dim import SymbolicDim as SymbolicDim
 from gptrs.ir.tensor_type import TensorType as TensorType
 from gptrs.nn.attention import LayerCache as LayerCache
 from gptrs.nn.cache_spec import CacheSpec as CacheSpec
@@ -135,11 +139,13 @@ from gptrs.plugins.descriptions import API_VERSION as API_VERSION
 from gptrs.plugins.descriptions import BackendPlugin as BackendPlugin
 from gptrs.plugins.descriptions import CommandPlugin as CommandPlugin
 from gptrs.plugins.descriptions import DemoModelPlugin as DemoModelPlugin
+from gptrs.plugins.descriptions import ExporterPlugin as ExporterPlugin
 from gptrs.plugins.descriptions import FunctionalPlugin as FunctionalPlugin
 from gptrs.plugins.descriptions import ImporterPlugin as ImporterPlugin
 from gptrs.plugins.descriptions import ModelPlugin as ModelPlugin
 from gptrs.plugins.descriptions import TraceSinkPlugin as TraceSinkPlugin
 from gptrs.plugins.descriptions import is_compatible as is_compatible
+from gptrs.plugins.exporters import OutgoingModel as OutgoingModel
 from gptrs.plugins.hookspecs import hookimpl as hookimpl
 from gptrs.plugins.importers import ImportedModel as ImportedModel
 from gptrs.plugins.importers import ModelInput as ModelInput

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor, jit, tensor
+from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor, dtypes, jit, tensor
 from gptrs.nn import (
     ACTIVATIONS,
+    Computation,
     LayerNorm,
     Linear,
     captured_once,
@@ -247,6 +249,15 @@ class ViT(Module):
         names = ["embeddings", *(f"layer.{index}" for index in range(len(states) - 1))]
         return dict(zip(names, states, strict=True))
 
+    def computation(self) -> Computation:
+        """Return what the model computes of images of one size, that of its config by default."""
+        shape = ("batch", self.channels, "height", "width")
+        size = {"height": self.config.image_size, "width": self.config.image_size}
+        return Computation(self._outputs, {"pixel_values": (dtypes.f32, shape)}, size)
+
+    def _outputs(self, pixel_values: Tensor) -> dict[str, Tensor]:
+        return {"image_embeds": self._vectors(pixel_values)}
+
     def _require_size(self, images: np.ndarray) -> None:
         config, (height, width) = self.config, images.shape[2:]
         if not config.resizes:
@@ -298,6 +309,10 @@ class ClassifierViT(ViT):
         """
         self._require_size(images)
         return self._classify(tensor(images)).numpy()
+
+    @override
+    def _outputs(self, pixel_values: Tensor) -> dict[str, Tensor]:
+        return {"logits": self._logits(pixel_values)}
 
     def _logits(self, images: Tensor) -> Tensor:
         x = self._last(images)

@@ -1,4 +1,4 @@
-"""ONNX models on any backend of gptrs: `gptrs_onnx.load("model.onnx")(x)["logits"]`.
+"""ONNX models on any backend of gptrs: `gptrs_onnx.load("model.onnx")(x)["logits"]`; and back.
 
 Its names are imported on first use, so that listing the plugin imports no ONNX.
 """
@@ -9,16 +9,19 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gptrs_onnx.exporting import export, to_proto
     from gptrs_onnx.loading import from_proto, load, supported_operators
     from gptrs_onnx.model import OnnxModel
 
-__all__ = ["OnnxModel", "from_proto", "load", "supported_operators"]
+__all__ = ["OnnxModel", "export", "from_proto", "load", "supported_operators", "to_proto"]
+_WRITING = ("export", "to_proto")
 
 
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module `gptrs_onnx` has no attribute {name!r}")
-    return getattr(import_module("gptrs_onnx.loading"), name)
+    module = "gptrs_onnx.exporting" if name in _WRITING else "gptrs_onnx.loading"
+    return getattr(import_module(module), name)
 
 
 def __dir__() -> list[str]:

@@ -75,9 +75,8 @@ class OnnxModel:
             for name, value in part.initializers.items()
             if value.const_value is not None and value.const_value.size > SMALL
         }
-        self._params = Params(
-            InitializerSource(stored), backend=self.backend, dtype=None, origin=origin
-        )
+        self.weights = InitializerSource(stored)
+        self._params = Params(self.weights, backend=self.backend, dtype=None, origin=origin)
         self._known_inputs: dict[str, str] = {}  # and what asks for their values
         self._programs: OrderedDict[object, Step] = OrderedDict()
         self._is_static = False

@@ -1,11 +1,19 @@
-"""The description of the importer; ONNX itself is imported when a file is read."""
+"""The descriptions of the plugins; ONNX itself is imported when a file is read or written."""
 
-from gptrs.api import ImporterPlugin
+from gptrs.api import ExporterPlugin, ImporterPlugin
 
 PLUGIN = ImporterPlugin(
     name="onnx",
     summary="Models in ONNX files.",
     factory="gptrs_onnx.loading:load",
+    suffixes=(".onnx",),
+    api="0.1",
+)
+
+EXPORTER = ExporterPlugin(
+    name="onnx",
+    summary="Models and programs as ONNX files.",
+    factory="gptrs_onnx.exporting:export",
     suffixes=(".onnx",),
     api="0.1",
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import field
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -12,9 +13,14 @@ import typer
 from gptrs.checkpoint.converting.convert import Converted
 from gptrs.checkpoint.converting.convert import convert as convert_checkpoint
 from gptrs.checkpoint.converting.shards import parse_size
+from gptrs.errors import UsageError
+from gptrs.plugins.exporters import exporter_of
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.bundled_models import model_path
+from gptrs.runtime.outgoing_model import export
+from gptrs_cli.imported_run import named_sizes
 from gptrs_cli.inspect.checkpoint import byte_size, count
+from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
@@ -60,6 +66,14 @@ class ConvertOptions:
             "--shard-size", metavar="SIZE", help="Split the weights of a folder into files: 5GB."
         ),
     ] = None
+    symbols: Annotated[
+        list[str],
+        option(
+            "--symbol",
+            "Of images in a plugin's format: height=SIZE, width=SIZE.",
+            metavar="NAME=SIZE",
+        ),
+    ] = field(default_factory=list[str])
     force: Annotated[
         bool, typer.Option("--force", help="Replace DST: a file, or a folder that holds a model.")
     ] = False
@@ -73,7 +87,8 @@ def convert(
         typer.Argument(
             metavar="SRC",
             help="A model folder, a .gptrschk file, a model of the Hugging Face hub as"
-            " ORG/NAME[@REVISION], or a file of tensors (.safetensors, .npz, .npy, .gptrsten).",
+            " ORG/NAME[@REVISION], a file of tensors (.safetensors, .npz, .npy, .gptrsten), or a"
+            " program (.ptir).",
             show_default=False,
         ),
     ],
@@ -82,7 +97,8 @@ def convert(
         typer.Argument(
             metavar="DST",
             help="The folder or file to write; its suffix says what it becomes: .gptrschk a model"
-            " in one file, one of those of tensors only these, any other a model folder.",
+            " in one file, one of those of tensors only these, that of a plugin its format, any"
+            " other a model folder.",
             show_default=False,
         ),
     ],
@@ -100,11 +116,21 @@ def convert(
         print_result("convert", _fields(source, destination, written) | {"seconds": seconds})
         return
     print(printable(_sentence(destination, written, options.dtype)))
+    if written.limits:
+        note(f"it holds for {', '.join(written.limits)}")
     if written.left_out:
         note(f"not carried over: {', '.join(written.left_out)}")
 
 
 def _converted(source: str, destination: Path, options: ConvertOptions) -> Converted:
+    exporter = None if options.to is not None else exporter_of(destination)
+    if exporter is not None:
+        return _exported(source, destination, exporter, options)
+    if options.symbols:
+        raise UsageError(
+            "`--symbol` chooses sizes of a model in the format of a plugin",
+            hint="leave it out: the files of gptrs hold weights of any use",
+        )
     size = None if options.shard_size is None else parse_size(options.shard_size)
     with progress_bar(f"writing {destination.name}") as step:
 
@@ -122,8 +148,32 @@ def _converted(source: str, destination: Path, options: ConvertOptions) -> Conve
         )
 
 
+def _exported(source: str, destination: Path, exporter: str, options: ConvertOptions) -> Converted:
+    """Write a model or a program as a plugin does, which has no types or shards to choose."""
+    if options.dtype is not None or options.shard_size is not None:
+        raise UsageError(
+            f"`--dtype` and `--shard-size` are not for {destination.suffix} files",
+            hint="round the weights first, into a folder, and convert that",
+        )
+    with progress_bar(f"writing {destination.name}") as step:
+
+        def progress(done: int, total: int, name: str) -> None:
+            step(done // _STEP, max(1, total // _STEP), printable(name))
+
+        return export(
+            source,
+            destination,
+            exporter,
+            sizes=named_sizes(options.symbols),
+            force=options.force,
+            progress=progress,
+        )
+
+
 def _sentence(destination: Path, written: Converted, dtype: WeightType | None) -> str:
     what = "tensors" if written.kind is None else f"{written.kind} model"
+    if written.kind is None and not written.tensors:
+        return f"wrote {destination}: a program, {byte_size(written.nbytes)}"
     parts = f"{written.tensors} tensors, {count(written.parameters)} parameters"
     size = byte_size(written.nbytes)
     rounded = f", {written.rounded} rounded to {dtype}" if written.rounded else ""
@@ -142,4 +192,5 @@ def _fields(source: str, destination: Path, written: Converted) -> dict[str, obj
         "bytes": written.nbytes,
         "rounded": written.rounded,
         "left_out": list(written.left_out),
+        "limits": list(written.limits),
     }

@@ -299,6 +299,8 @@ class Convert(TypedDict):
     bytes: int
     rounded: int
     left_out: list[str]
+    limits: list[str]
+    """What free sizes must be, of a model that a plugin wrote."""
     seconds: float
 
 

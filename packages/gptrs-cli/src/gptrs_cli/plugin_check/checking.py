@@ -102,6 +102,7 @@ _STARTED = {
     "command": "making the command",
     "trace_sink": "making the sink",
     "importer": "importing the factory",
+    "exporter": "importing the factory",
     "demo_model": "finding the folder",
 }
 

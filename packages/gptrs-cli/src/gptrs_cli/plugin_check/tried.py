@@ -24,6 +24,7 @@ from gptrs.plugins.descriptions import (
     BackendPlugin,
     CommandPlugin,
     DemoModelPlugin,
+    ExporterPlugin,
     FunctionalPlugin,
     ImporterPlugin,
     ModelPlugin,
@@ -105,6 +106,10 @@ def _start_importer(plugins: PluginManager, name: str) -> None:
     plugins.factory(ImporterPlugin, name)
 
 
+def _start_exporter(plugins: PluginManager, name: str) -> None:
+    plugins.factory(ExporterPlugin, name)
+
+
 _STARTS: dict[type[PluginDescription], Callable[[PluginManager, str], object]] = {
     BackendPlugin: PluginManager.get_backend,
     ModelPlugin: PluginManager.model_factory,
@@ -112,6 +117,7 @@ _STARTS: dict[type[PluginDescription], Callable[[PluginManager, str], object]] =
     CommandPlugin: _start_command,
     TraceSinkPlugin: _start_trace_sink,
     ImporterPlugin: _start_importer,
+    ExporterPlugin: _start_exporter,
     DemoModelPlugin: PluginManager.demo_model_path,
 }
 

@@ -43,7 +43,7 @@ def arange(count: int, start: Number = 0, step: Number = 1, dtype: DType = dtype
 @functional
 def full(shape: Sequence[int], value: Number, dtype: DType = dtypes.f32) -> Tensor:
     """`value` everywhere; UsageError if `dtype` cannot hold it, or for a negative dim."""
-    if min(shape, default=0) < 0:
+    if any(size < 0 for size in shape):
         raise UsageError(f"`full` needs dims >= 0, got {list(shape)}")
     return splat(value, dtype, tuple(shape))
 

@@ -6,6 +6,7 @@ from gptrs.nn.batch_norm import BatchNorm2d
 from gptrs.nn.cache_spec import CacheGroup, CacheSpec, cache_groups
 from gptrs.nn.captured_once import captured_once
 from gptrs.nn.causal_lm import CausalLMModule
+from gptrs.nn.computation import Computation
 from gptrs.nn.convolution import Conv2d
 from gptrs.nn.decoder_cache import DecoderCache, DecoderState, KeysValues
 from gptrs.nn.embedding import Embedding
@@ -33,6 +34,7 @@ __all__ = [
     "CacheGroup",
     "CacheSpec",
     "CausalLMModule",
+    "Computation",
     "Conv2d",
     "ConvNorm",
     "DecoderCache",

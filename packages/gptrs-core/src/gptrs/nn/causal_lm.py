@@ -21,10 +21,12 @@ from gptrs.ir.dtypes import DType
 from gptrs.nn.attention import LayerCache
 from gptrs.nn.cache_spec import CacheSpec, cache_groups
 from gptrs.nn.closure import closure_of
+from gptrs.nn.computation import Computation
 from gptrs.nn.linear import adapter_rows
 from gptrs.nn.module import Module
 from gptrs.nn.page_buffers import LayerPools, PageBuffers
 from gptrs.nn.ragged_step import RaggedStep, as_tensors, own_pages, ragged_step
+from gptrs.nn.uncached_attention import whole_texts
 
 Result = TypeVar("Result")
 _Compiled = Jitted[[RaggedStep[Tensor], list[LayerPools]], tuple[Result, list[LayerPools]]]
@@ -85,6 +87,19 @@ class CausalLMModule(Module):
             name: state.numpy().reshape(*inputs.shape, -1)
             for name, state in zip(names, states, strict=True)
         }
+
+    def computation(self) -> Computation:
+        """Return the logits of whole texts of one length, computed without a cache."""
+        inputs: dict[str, tuple[DType, tuple[int | str, ...]]] = {
+            "input_ids": (dtypes.si64, ("batch", "sequence"))
+        }
+        return Computation(self._whole_logits, inputs, {})
+
+    def _whole_logits(self, input_ids: Tensor) -> dict[str, Tensor]:
+        step, caches = whole_texts(input_ids, self.cache_specs())
+        *_, last = self.states(step, caches)
+        logits = self.logits(self.final_norm(last))
+        return {"logits": F.reshape(logits, (*input_ids.shape, self.vocab_size))}
 
     def new_buffers(self, pages: Sequence[int], dtype: DType = dtypes.f32) -> PageBuffers:
         """Return empty pools of `dtype` with that many pages for each cache group."""

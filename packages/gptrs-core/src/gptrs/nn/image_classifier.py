@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 
@@ -13,13 +13,17 @@ from gptrs.capture.tensor import Tensor, tensor
 from gptrs.checkpoint.params import Params
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.functionals.windows import Padding
+from gptrs.ir import dtypes
 from gptrs.nn.batch_norm import BatchNorm2d
+from gptrs.nn.computation import Computation
 from gptrs.nn.convolution import Conv2d
 from gptrs.nn.linear import Linear
 from gptrs.nn.module import Module
 
 Activation = Callable[[Tensor], Tensor]
 """A function of each element."""
+_IMAGE_SIZE: Final = 224
+"""Rows and columns of images, where nothing says how large they are."""
 
 
 class ImageClassifierModule(Module):
@@ -55,6 +59,16 @@ class ImageClassifierModule(Module):
     def hidden_states(self, images: np.ndarray) -> dict[str, np.ndarray]:
         """Return what `states` yields, in that order and as [B, C, H, W]."""
         return {name: state.numpy() for name, state in self._collect(tensor(images)).items()}
+
+    def computation(self) -> Computation:
+        """Return what `classify` computes, for images of one size; see `Computation`."""
+        shape = ("batch", self.channels, "height", "width")
+        size = {"height": _IMAGE_SIZE, "width": _IMAGE_SIZE}
+
+        def scores(pixel_values: Tensor) -> dict[str, Tensor]:
+            return {"logits": self._logits(pixel_values)}
+
+        return Computation(scores, {"pixel_values": (dtypes.f32, shape)}, size)
 
     def states(self, x: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Yield the image after each layer, under the names and in the order of transformers."""

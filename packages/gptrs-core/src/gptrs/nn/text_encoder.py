@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from typing import Final
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs import functionals as F
 from gptrs.capture.jitting.jit import jit
 from gptrs.capture.tensor import Tensor, tensor
 from gptrs.errors import ContextLengthError
+from gptrs.ir import dtypes
+from gptrs.nn.computation import Computation
 from gptrs.nn.module import Module
 
 _TEXT_AXES = {"tokens": ("B", "T"), "mask": ("B", "T")}
 """The sizes of a batch of texts that programs are compiled for once."""
 _PAIR_AXES = {**_TEXT_AXES, "segments": ("B", "T")}
+_TEXTS: Final = (dtypes.si64, ("batch", "sequence"))
+"""Element type and sizes of tokens, and of what is said of each of them."""
 
 
 class TextEncoderModule(Module):
@@ -71,6 +77,14 @@ class TextEncoderModule(Module):
         self.require_context(inputs)
         return {name: state.numpy() for name, state in self._collect(tensor(inputs)).items()}
 
+    def computation(self) -> Computation:
+        """Return what the model computes of texts, with its head if it has one."""
+        names = ("input_ids", "attention_mask")
+        return Computation(self._named_vectors, {name: _TEXTS for name in names}, {})
+
+    def _named_vectors(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        return {"last_hidden_state": self.last_state(input_ids, attention_mask != 0)}
+
     def last_state(self, tokens: Tensor, mask: Tensor, segments: Tensor | None = None) -> Tensor:
         """Return the last of `states`, [B, T, C]."""
         return self.states(tokens, mask, segments)[-1]
@@ -109,6 +123,17 @@ class TextClassifierModule(TextEncoderModule):
         self.require_context(tokens)
         return self._score(tensor(tokens), tensor(segments), tensor(mask)).numpy()
 
+    @override
+    def computation(self) -> Computation:
+        names = ("input_ids", "attention_mask", "token_type_ids")
+
+        def scores(
+            input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor
+        ) -> dict[str, Tensor]:
+            return {"logits": self.text_scores(input_ids, token_type_ids, attention_mask != 0)}
+
+        return Computation(scores, {name: _TEXTS for name in names}, {})
+
     @cached_property
     def _score(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
         return jit(self.text_scores, dynamic=_PAIR_AXES)
@@ -133,6 +158,10 @@ class TokenClassifierModule(TextEncoderModule):
         """
         self.require_context(tokens)
         return self._score(tensor(tokens), tensor(mask)).numpy()
+
+    @override
+    def _named_vectors(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        return {"logits": self._scores(input_ids, attention_mask != 0)}
 
     @cached_property
     def _score(self) -> Callable[[Tensor, Tensor], Tensor]:
@@ -160,6 +189,13 @@ class MaskedLMModule(TextEncoderModule):
         """
         self.require_context(tokens)
         return self._score(tensor(tokens), tensor(mask), tensor(places)).numpy()
+
+    @override
+    def _named_vectors(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:
+        states = self.last_state(input_ids, attention_mask != 0)
+        batch, length, width = states.shape
+        scores = self.head(F.reshape(states, (batch * length, width)))
+        return {"logits": F.reshape(scores, (batch, length, scores.shape[-1]))}
 
     @cached_property
     def _score(self) -> Callable[[Tensor, Tensor, Tensor], Tensor]:

@@ -173,12 +173,8 @@ class TraceSinkPlugin(FactoryPlugin):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImporterPlugin(FactoryPlugin):
-    """A reader of models in files of another format; `suffixes` are those of the files, `.xyz`.
-
-    `factory(path: Path, backend: gptrs.api.Backend)` returns a `gptrs.api.ImportedModel` that runs
-    on `backend`.
-    """
+class FormatPlugin(FactoryPlugin):
+    """A plugin for files of another format; `suffixes` are those of the files, `.xyz`."""
 
     suffixes: tuple[str, ...]
 
@@ -189,6 +185,24 @@ class ImporterPlugin(FactoryPlugin):
             raise _malformed(self, "suffixes", "a tuple of suffixes such as `.xyz`", found)
         for suffix in cast("tuple[object, ...]", found):
             _require_match(self, "suffixes", suffix, _SUFFIX, "a tuple of suffixes such as `.xyz`")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImporterPlugin(FormatPlugin):
+    """A reader of models in files of another format.
+
+    `factory(path: Path, backend: gptrs.api.Backend)` returns a `gptrs.api.ImportedModel` that runs
+    on `backend`.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExporterPlugin(FormatPlugin):
+    """A writer of programs and models in files of another format.
+
+    `factory(model: gptrs.api.OutgoingModel, path: Path)` writes `path`, and other files beside it
+    if it needs them, whole or not at all, and returns all their paths.
+    """
 
 
 @dataclass(frozen=True, kw_only=True)

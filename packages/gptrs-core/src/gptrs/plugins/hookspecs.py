@@ -17,6 +17,7 @@ The modules of the entry point are imported to list plugins, and so must be ligh
 | `gptrs.commands` | `CommandPlugin` | the arguments of the command line | the work of the command |
 | `gptrs.trace_sinks` | `TraceSinkPlugin` | nothing | an `ExecutionTraceSink` |
 | `gptrs.importers` | `ImporterPlugin` | `Path`, `Backend` | an `ImportedModel` |
+| `gptrs.exporters` | `ExporterPlugin` | `OutgoingModel`, `Path` | files; returns their paths |
 | `gptrs.demo_models` | `DemoModelPlugin` | (no factory: a directory in a package) | |
 """
 
@@ -30,6 +31,7 @@ from gptrs.plugins.descriptions import (
     BackendPlugin,
     CommandPlugin,
     DemoModelPlugin,
+    ExporterPlugin,
     FunctionalPlugin,
     ImporterPlugin,
     ModelPlugin,
@@ -61,6 +63,7 @@ EXTENSION_POINTS: Final = (
     ExtensionPoint("gptrs.commands", "command", CommandPlugin),
     ExtensionPoint("gptrs.trace_sinks", "trace_sink", TraceSinkPlugin),
     ExtensionPoint("gptrs.importers", "importer", ImporterPlugin),
+    ExtensionPoint("gptrs.exporters", "exporter", ExporterPlugin),
     ExtensionPoint("gptrs.demo_models", "demo_model", DemoModelPlugin),
 )
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from gptrs.errors import GptrsError, PluginError
 from gptrs.ir.dtypes import DType
-from gptrs.plugins.descriptions import ImporterPlugin
+from gptrs.plugins.descriptions import FormatPlugin, ImporterPlugin
 from gptrs.plugins.manager import manager
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
@@ -61,17 +61,21 @@ def importer_of(path: str | os.PathLike[str]) -> str | None:
 
     PluginError where several plugins take it.
     """
+    return plugin_for(path, ImporterPlugin, "importers read")
+
+
+def plugin_for(path: str | os.PathLike[str], point: type[FormatPlugin], several: str) -> str | None:
+    """Return the name of the plugin for files with the suffix of `path`, None if there is none.
+
+    PluginError where several plugins take it, which says what they do.
+    """
     suffix = Path(path).suffix.lower()
     if not suffix:
         return None
-    names = [
-        plugin.name
-        for plugin in manager().descriptions(ImporterPlugin)
-        if suffix in plugin.suffixes
-    ]
+    names = [plugin.name for plugin in manager().descriptions(point) if suffix in plugin.suffixes]
     if len(names) > 1:
         raise PluginError(
-            f"several importers read `{suffix}` files: {', '.join(names)}",
+            f"several {several} `{suffix}` files: {', '.join(names)}",
             hint="leave all but one out with --disable-plugin",
         )
     return names[0] if names else None

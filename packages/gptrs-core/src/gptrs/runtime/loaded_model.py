@@ -26,6 +26,7 @@ from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.stored_tensor import StoredTensor
 from gptrs.errors import ModelError, UsageError
 from gptrs.functionals.dispatch.active_overrides import Choice, entered
+from gptrs.nn.computation import Computation
 from gptrs.nn.module import Module
 from gptrs.plugins.capabilities import (
     HiddenStates,
@@ -181,6 +182,13 @@ class LoadedModel(CapableModel):
         """Return the modules of the model by dotted name, each before those in it; maybe none."""
         walk = cast("object", getattr(self.module, "named_modules", None))
         return dict(cast("Callable[[], Iterator[tuple[str, Module]]]", walk)()) if walk else {}
+
+    def computation(self) -> Computation:
+        """Return what the model computes, for other formats; ModelError where it does not say."""
+        made = cast("object", getattr(self.module, "computation", None))
+        if not callable(made):
+            raise ModelError(f"`{self.kind}` models do not say what they compute as one function")
+        return cast("Callable[[], Computation]", made)()
 
     def checked_inputs(self, inputs: np.ndarray) -> np.ndarray:
         """Return images as f32, tokens as si64; UsageError if the model does not take the array."""

@@ -35,6 +35,7 @@ from gptrs.capture.tensor import Tensor, known_leaves
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards, deciding
 from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted
 from gptrs.spans import span
 
@@ -43,6 +44,17 @@ NO_AXES: Mapping[str, AxesTree] = MappingProxyType({})
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A captured function before it is optimized; nothing of it is compiled."""
+
+    program: Program
+    bound: tuple[Leaf, ...]
+    """What the last parameters of the program stand for, in order: tensors, then weights."""
+    conditions: tuple[str, ...]
+    """What sizes must be for the program to compute the same, `N >= 3`; none for all sizes."""
 
 
 class Jitted(Generic[Parameters, Result]):
@@ -98,11 +110,19 @@ class Jitted(Generic[Parameters, Result]):
         uses without taking them. Named axes are symbols, `?0`, in the order of their names. Nothing
         is compiled, run, or donated.
         """
+        return self.captured(*args, **kwargs).program
+
+    def captured(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Lowered:
+        """Capture the function for these arguments, as `lower` does, with what belongs to it."""
         call = self._function.flat_call(args, kwargs)
         sources = [tensor.source for tensor in call.tensors]
         symbolic = call.symbolic(call.key(tuple(map(_TYPE, sources)), None))
-        with _deciding(_guards(symbolic)):
-            return self._function.capture(call, sources, symbolic).program()
+        guards = _guards(symbolic)
+        with _deciding(guards):
+            capture = self._function.capture(call, sources, symbolic)
+            program = capture.program()
+        conditions = map(symbolic.plan.named, guards.words()) if symbolic and guards else ()
+        return Lowered(program, tuple(capture.bound), tuple(conditions))
 
     def __get__(self, instance: object, owner: type | None = None) -> object:
         """Bind a method: `self` is its first argument."""

@@ -36,12 +36,13 @@ _DTYPE_NAMES = {dtypes.f32: "float32", dtypes.f16: "float16", dtypes.bf16: "bflo
 
 @dataclass(frozen=True)
 class Converted:
-    """A report: `files` in a folder, else the one file; `rounded` tensors changed type.
+    """A report: `files` in a folder, else those written; `rounded` tensors changed type.
 
+    `form` is `hf`, `gptrschk` or `tensors`, or the name of an exporter.
     `left_out` names files beside the weights that were not carried over.
     """
 
-    form: Form
+    form: str
     kind: str | None
     files: tuple[str, ...]
     tensors: int
@@ -49,6 +50,8 @@ class Converted:
     nbytes: int
     rounded: int
     left_out: tuple[str, ...]
+    limits: tuple[str, ...] = ()
+    """What the free sizes of an exported model must be, `sequence <= 512`."""
 
 
 def convert(

@@ -1,0 +1,112 @@
+"""Measure ONNX files on gptrs and on ONNX Runtime, in turns in one process.
+
+    python benchmarks/onnx_files.py [--threads 1] [--rounds 7] [--networks bert resnet34 ..]
+
+Models of transformers with random weights are exported by torch.onnx; both runtimes read the same
+file. A turn is a block of runs; the medians of all rounds are compared, and the outputs. Needs
+torch, transformers, onnxscript and onnxruntime.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gptrs
+import gptrs_onnx
+
+torch: Any = importlib.import_module("torch")
+transformers: Any = importlib.import_module("transformers")
+onnxruntime: Any = importlib.import_module("onnxruntime")
+_BLOCK = 3
+"""Runs of a turn; the first wakes threads and is not counted."""
+_IMAGE, _TOKENS = "pixel_values", "input_ids"
+NETWORKS: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "bert": ("Bert", "BertModel", {}, _TOKENS),
+    "resnet34": (
+        "ResNet",
+        "ResNetForImageClassification",
+        {"depths": [3, 4, 6, 3], "hidden_sizes": [64, 128, 256, 512], "layer_type": "basic"},
+        _IMAGE,
+    ),
+    "vit": ("ViT", "ViTForImageClassification", {}, _IMAGE),
+    "convnext": ("ConvNext", "ConvNextForImageClassification", {}, _IMAGE),
+    "mobilenetv2": ("MobileNetV2", "MobileNetV2ForImageClassification", {}, _IMAGE),
+}
+"""Names of transformers, settings and the input of each network."""
+
+
+def main() -> None:
+    """Measure each network and print a line of figures."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
+    options = parser.parse_args()
+    ratios: list[float] = []
+    for name in options.networks:
+        with tempfile.TemporaryDirectory() as folder:
+            ratios.append(measure(name, Path(folder), options.threads, options.rounds))
+    mean = statistics.geometric_mean(ratios)
+    print(f"ONNX Runtime's time / ours, threads {options.threads}, geometric mean: {mean:.2f}")
+
+
+def measure(name: str, folder: Path, threads: int, rounds: int) -> float:
+    """Print the times of a network; return ONNX Runtime's median as a share of ours."""
+    path, inputs = exported(name, folder)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    session = onnxruntime.InferenceSession(str(path), options)
+    model = gptrs_onnx.load(path, gptrs.get_backend("numba", threads))
+    cases: dict[str, Callable[[], np.ndarray]] = {
+        "ours": lambda: next(iter(model(**inputs).values())),
+        "theirs": lambda: np.asarray(session.run(None, inputs)[0]),
+    }
+    results = {who: run() for who, run in cases.items()}
+    times: dict[str, list[float]] = {who: [] for who in cases}
+    for _ in range(rounds):
+        for who, run in cases.items():
+            run()
+            started = time.perf_counter()
+            for _ in range(_BLOCK):
+                run()
+            times[who].append((time.perf_counter() - started) / _BLOCK)
+    ours, theirs = (statistics.median(times[who]) for who in ("ours", "theirs"))
+    off = np.abs(results["ours"] - results["theirs"]).max() / np.abs(results["theirs"]).max()
+    print(
+        f"{name:12} ours {1e3 * ours:8.2f} ms  ONNX Runtime {1e3 * theirs:8.2f} ms"
+        f"  ratio {theirs / ours:5.2f}  differs by {off:.1e}",
+        flush=True,
+    )
+    return theirs / ours
+
+
+def exported(name: str, folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
+    """Write a network with random weights as an ONNX file; return it and an input."""
+    config, kind, settings, parameter = NETWORKS[name]
+    torch.manual_seed(0)
+    made = getattr(transformers, kind)(getattr(transformers, f"{config}Config")(**settings)).eval()
+    rng = np.random.default_rng(0)
+    array = (
+        rng.standard_normal((1, 3, 224, 224)).astype(np.float32)
+        if parameter == _IMAGE
+        else rng.integers(0, 30000, (1, 128))
+    )
+    path = folder / f"{name}.onnx"
+    torch.onnx.export(
+        made, (), str(path), kwargs={parameter: torch.from_numpy(array)}, input_names=[parameter],
+        dynamo=True, verbose=False,
+    )  # fmt: skip
+    return path, {parameter: array}
+
+
+if __name__ == "__main__":
+    main()

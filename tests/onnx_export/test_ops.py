@@ -1,0 +1,185 @@
+"""Every op of the conformance kit as an ONNX graph: read back by us, and run by ONNX Runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="these tests write ONNX models")
+
+import gptrs_conformance.kit  # noqa: E402, F401 - registers the rows
+import gptrs_onnx  # noqa: E402
+from gptrs import get_backend  # noqa: E402
+from gptrs.api import (  # noqa: E402
+    Builder,
+    DType,
+    ExecutionError,
+    Op,
+    Program,
+    TensorType,
+    UnsupportedError,
+    dtypes,
+    run_program,
+)
+from gptrs.ir.copying import copy_region  # noqa: E402
+from gptrs.ir.ops.elementwise import Cast  # noqa: E402
+from gptrs.runtime.outgoing_model import outgoing_program  # noqa: E402
+from gptrs_conformance.op_case import ROWS, OpCase, cases, legal_dtypes  # noqa: E402
+from gptrs_conformance.op_runner import program_of  # noqa: E402
+
+try:
+    import onnxruntime
+except ImportError:
+    onnxruntime = None
+
+NEVER = {"rng_uniform", "rng_normal"}
+"""Ops that no ONNX graph has."""
+APPROXIMATED = {"expm1", "log1p"}
+"""Ops that ONNX lacks, written as formulas that are accurate to a few units in the last place."""
+UNSAID = {"reduce", "reduce_window", "cumulative", "scatter_reduce", "segment_reduce"}
+"""Ops in which ONNX Runtime lets products of integers overflow in its own way."""
+SAMPLE = 2
+"""Cases of an op and type in the quick tests."""
+OPS = sorted(ROWS, key=lambda op: op.name)
+NARROW = (dtypes.bf16, dtypes.f8e4m3, dtypes.f8e5m2, dtypes.si4, dtypes.ui4)
+"""Types that NumPy arrays of ONNX Runtime cannot have: they become others in the graph."""
+
+
+def chosen(op: type[Op], everything: bool) -> Iterator[OpCase]:
+    for dtype in legal_dtypes(op):
+        found = [case for case in cases(op, dtype) if case.error is None]
+        yield from found if everything else found[:: max(len(found) // SAMPLE, 1)][:SAMPLE]
+
+
+def proto_of(program: Program) -> onnx.ModelProto | None:
+    """Return the program as a sound model, None if it was refused by the name of an op."""
+    try:
+        made = gptrs_onnx.to_proto(outgoing_program(program, "case"))
+    except UnsupportedError as error:
+        if str(error).startswith("`"):
+            return None
+        raise
+    onnx.checker.check_model(made, full_check=True)
+    return made
+
+
+def wide(dtype: DType) -> DType:
+    if dtype not in NARROW:
+        return dtype
+    return dtypes.f32 if dtype.is_float else dtypes.si32
+
+
+def widened(case: OpCase) -> Program:
+    """Return the program with operands and results in types that NumPy arrays have."""
+    builder = Builder(case.functions)
+    operands = []
+    for array in case.inputs:
+        type_ = TensorType.of(array)
+        operand = builder.param(type_.with_dtype(wide(type_.dtype)))
+        operands.append(
+            operand if operand.type == type_ else builder.emit(Cast(type_.dtype), operand)
+        )
+    regions = [copy_region(region) for region in case.regions]
+    results = builder.emit_many(case.op, operands, regions).results
+    return builder.program(
+        *(
+            value
+            if wide(value.type.dtype) is value.type.dtype
+            else builder.emit(Cast(wide(value.type.dtype)), value)
+            for value in results
+        )
+    )
+
+
+def same(found: np.ndarray, wanted: np.ndarray) -> bool:
+    """Return whether the bits are the same; all NaNs are one."""
+    if found.dtype != wanted.dtype or found.shape != wanted.shape:
+        return False
+    if TensorType.of(found).dtype.is_float:
+        strange = np.isnan(found.astype(np.float64))
+        if not np.array_equal(strange, np.isnan(wanted.astype(np.float64))):
+            return False
+        found, wanted = found[~strange], wanted[~strange]
+    if TensorType.of(found).dtype.bits == 4:
+        return np.array_equal(found.astype(np.int64), wanted.astype(np.int64))
+    return found.tobytes() == wanted.tobytes()
+
+
+def run_elsewhere(proto: onnx.ModelProto, inputs: list[np.ndarray]) -> list[np.ndarray] | None:
+    """Return what ONNX Runtime computes, None where it has no kernel."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    options.log_severity_level = 4
+    names = [each.name for each in proto.graph.input]
+    try:
+        session = onnxruntime.InferenceSession(proto.SerializeToString(), options)
+        found = session.run(None, dict(zip(names, inputs, strict=True)))
+        return [np.asarray(each) for each in found]
+    except Exception as error:
+        lacking = ("NOT_IMPLEMENTED", "not currently registered or supported", "type inference")
+        if any(word in str(error) for word in lacking):
+            return None
+        raise
+
+
+def check(op: type[Op], everything: bool) -> None:
+    ref = get_backend("ref")
+    written = 0
+    for case in chosen(op, everything):
+        program = program_of(case)
+        proto = proto_of(program)
+        if proto is None:
+            continue
+        written += 1
+        what = f"{op.name}, {case.label}, {[str(TensorType.of(each)) for each in case.inputs]}"
+        wanted = run_program(program, dict(zip(program.inputs, case.inputs, strict=True)), ref)
+        try:
+            again = gptrs_onnx.from_proto(proto, ref)(*case.inputs)
+        except ExecutionError:  # of the way that is not taken, which reads values around it
+            assert op.name == "cond", what
+            continue
+        if op.name in APPROXIMATED:
+            for found, expected in zip(again.values(), case.expected, strict=True):
+                problem = case.tolerance.mismatch(found, expected, TensorType.of(found).dtype)
+                assert not problem, (what, problem)
+        else:
+            assert all(map(same, again.values(), wanted)), (what, again, wanted)
+        if onnxruntime is not None:
+            require_agreement(case, what)
+    assert bool(written) == (op.name not in NEVER)
+
+
+def require_agreement(case: OpCase, what: str) -> None:
+    proto = proto_of(widened(case))
+    if proto is None or any(TensorType.of(each).dtype.is_complex for each in case.inputs):
+        return
+    inputs = [each.astype(wide(TensorType.of(each).dtype).numpy) for each in case.inputs]
+    results = run_elsewhere(proto, inputs)
+    if results is None:
+        return
+    types = [value.type for value in program_of(case).main.body.results]
+    for found, expected, type_ in zip(results, case.expected, types, strict=True):
+        narrow = np.asarray(found).astype(type_.dtype.numpy)
+        problem = case.tolerance.mismatch(narrow, expected, type_.dtype)
+        if problem and type_.dtype.is_float:
+            # Other sums, other functions: within rounding of the type, at the scale of the results.
+            scale = np.nanmax(np.abs(expected), initial=1, where=np.isfinite(expected))
+            bound = 64 * 2.0 ** -{"f64": 46, "f32": 24, "f16": 11}.get(type_.dtype.name, 8) * scale
+            rounded = expected.astype(type_.dtype.numpy).astype(np.float64)
+            if np.allclose(narrow.astype(np.float64), rounded, 0, bound, equal_nan=True):
+                continue
+        overflowed = type_.dtype.is_integer and case.op.name in UNSAID
+        assert not problem or overflowed, (what, problem, case.inputs)
+
+
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_what_is_written_computes_the_same(op: type[Op]) -> None:
+    check(op, everything=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+def test_what_is_written_computes_the_same_in_all_cases(op: type[Op]) -> None:
+    check(op, everything=True)
