@@ -71,6 +71,11 @@ def _bf16(source: Path | str, folder: Path) -> tuple[LoadedModel, float]:
     return load_model(folder), 16
 
 
+def _rounded_products(source: Path | str, _: Path) -> tuple[LoadedModel, float]:
+    """Return the model with products of bf16, for which the backend packs 16 bits of a weight."""
+    return load_model(source, precision="bf16"), 16
+
+
 def _folder(type: str, group: int | None = None, rounding: str = "search") -> Variant:
     def make(source: Path | str, folder: Path) -> tuple[LoadedModel, float]:
         way = "nearest" if rounding == "nearest" else "search"
@@ -82,7 +87,12 @@ def _folder(type: str, group: int | None = None, rounding: str = "search") -> Va
     return Variant(f"folder `{type}`{size}{how}", make)
 
 
-ALL = (Variant("bf16", _bf16), _at_load("q8", 8.5), _at_load("q4", 4.5))
+ALL = (
+    Variant("bf16", _bf16),
+    Variant("f32, `--precision bf16`", _rounded_products),
+    _at_load("q8", 8.5),
+    _at_load("q4", 4.5),
+)
 TEXT = (
     _at_load("q8", 8.5, "int8"),
     _at_load("q4", 4.5, "int8"),

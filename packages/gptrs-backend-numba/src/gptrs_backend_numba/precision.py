@@ -9,7 +9,7 @@ from gptrs.errors import UsageError
 from gptrs.quoting import quoted
 
 VARIABLE = "GPTRS_NUMBA_PRECISION"
-PRECISIONS: tuple[Precision, ...] = ("f32", "int8")
+PRECISIONS: tuple[Precision, ...] = ("f32", "bf16", "int8")
 """The precisions that there are kernels for."""
 
 

@@ -9,11 +9,14 @@ import numpy as np
 
 from gptrs.backend.memory_plan import dying_values
 from gptrs.backend.op_table import OpTable, require_supported
+from gptrs.backend.precision import Precision
 from gptrs.backend.protocol import Buffer, InputRole
 from gptrs.errors import ExecutionError, ProgramError, UsageError
 from gptrs.ir.op import Op
 from gptrs.ir.program import Instruction, Program, Region, Value
 from gptrs.ir.tensor_type import TensorType
+from gptrs.optimizer.pass_base import Pass
+from gptrs.optimizer.passes.product_rounding import PRODUCT_ROUNDING
 from gptrs.quick_dataclass import dataclass
 from gptrs_backend_ref.kernels import TABLE
 from gptrs_backend_ref.table import Kernel
@@ -104,12 +107,35 @@ class RefBackend:
     """Runs every op on every element type that PTIR allows, one NumPy function an op."""
 
     name = "ref"
+    fuse: tuple[Pass, ...] = ()
+    precisions: tuple[Precision, ...] = ("f32", "bf16")
+    quantized_precision: Precision = "f32"
 
-    def __init__(self, table: OpTable[Kernel] = TABLE) -> None:
+    def __init__(self, table: OpTable[Kernel] = TABLE, precision: Precision = "f32") -> None:
         self._table = table
+        self.precision: Precision = precision
+        self._others: dict[Precision, RefBackend] = {precision: self}
 
     def __repr__(self) -> str:
         return "<RefBackend>"
+
+    def with_precision(self, precision: Precision) -> RefBackend:
+        """Return the backend of another precision: one object for each."""
+        if precision not in self._others:
+            other = RefBackend(self._table, precision)
+            other._others = self._others
+            self._others[precision] = other
+        return self._others[precision]
+
+    @property
+    def legalize(self) -> tuple[Pass, ...]:
+        """Return the rounding of products, for `bf16`: what that precision means."""
+        return (PRODUCT_ROUNDING,) if self.precision == "bf16" else ()
+
+    @property
+    def compile_settings(self) -> Precision:
+        """See `gptrs.backend.protocol.Backend`."""
+        return self.precision
 
     def refusal(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gptrs.backend.precision import Precision
 from gptrs.optimizer.pass_base import Pass
 from gptrs_backend_numba.fusion.attention import FUSE_ATTENTION
+from gptrs_backend_numba.fusion.bf16 import ROUND_TO_BF16
 from gptrs_backend_numba.fusion.convolution import FUSE_CONVOLUTIONS
 from gptrs_backend_numba.fusion.grouped_linear import FUSE_GROUPED_LINEAR
 from gptrs_backend_numba.fusion.linear import FUSE_LINEAR
@@ -31,7 +32,8 @@ What a rotary embedding needs is elsewhere mostly part of a norm: it comes last.
 
 
 def fusions(precision: Precision) -> tuple[Pass, ...]:
-    """Return `FUSE`, for f32 without what rounds activations; nothing where it is switched off."""
-    if not is_on():
-        return ()
-    return FUSE if precision == "int8" else tuple(p for p in FUSE if p not in FUSE_QUANTIZED)
+    """Return the fusions of a precision: `int8` rounds activations that meet quantized weights."""
+    if precision == "int8":
+        return FUSE if is_on() else ()
+    exact = tuple(each for each in FUSE if each not in FUSE_QUANTIZED) if is_on() else ()
+    return (*exact, *ROUND_TO_BF16) if precision == "bf16" else exact

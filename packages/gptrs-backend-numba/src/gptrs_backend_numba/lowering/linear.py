@@ -23,7 +23,10 @@ from gptrs_backend_numba.lowering.product_calls import Epilogue
 from gptrs_backend_numba.lowering.quantized_linear import TARGET
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
+from gptrs_backend_numba.views import View
 
+BF16_LINEAR = "gptrs.numba.bf16_linear.v1"
+"""The target of `gptrs_backend_numba.lowering.bf16_linear`."""
 NARROW: tuple[DType, ...] = (dtypes.bf16, dtypes.f16)
 """Types of weights that are widened in registers where all else is f32."""
 _LAYOUTS = ("out_in", "in_out")
@@ -35,7 +38,8 @@ def linear_target(dtype: DType) -> str:
     return f"gptrs.numba.linear.{dtype}.v1"
 
 
-def _when(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+def when(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    """Return whether a call is a linear layer of one of `FLOATS`."""
     return _has_attributes(op) and _has_types(op, operands)
 
 
@@ -67,6 +71,12 @@ def _has_types(op: CustomCall, operands: Sequence[TensorType]) -> bool:
 
 def linear(builder: Builder, unit: Unit) -> None:
     """Add one product, after a copy of a bias or residual that is not contiguous."""
+    x, weight, epilogue = linear_operands(builder, unit)
+    gemm(builder, x, weight, builder.define(unit.last.result), epilogue)
+
+
+def linear_operands(builder: Builder, unit: Unit) -> tuple[View, View, Epilogue]:
+    """Return x, the weight as [N, K], and what becomes of the sums."""
     op = unit.last.op
     assert isinstance(op, CustomCall)
     x, weight, *rest = (builder.view(value) for value in unit.last.operands)
@@ -75,8 +85,7 @@ def linear(builder: Builder, unit: Unit) -> None:
     residual = rest.pop(0) if op.attrs["residual"] else None
     if op.attrs["layout"] == "in_out":
         weight = weight.transposed((1, 0))
-    epilogue = Epilogue(bias, str(op.attrs["activation"]), residual)
-    gemm(builder, x, weight, builder.define(unit.last.result), epilogue)
+    return x, weight, Epilogue(bias, str(op.attrs["activation"]), residual)
 
 
 def rows_of_layers(program: Program) -> Iterator[int]:
@@ -90,6 +99,6 @@ def rows_of_layers(program: Program) -> Iterator[int]:
                 yield math.prod(step.operands[0].type.shape[:-1])
 
 
-_TARGETS = frozenset((*map(linear_target, FLOATS), TARGET))
+_TARGETS = frozenset((*map(linear_target, FLOATS), TARGET, BF16_LINEAR))
 for _dtype in FLOATS:
-    custom_call(linear_target(_dtype), when=_when)(linear)
+    custom_call(linear_target(_dtype), when=when)(linear)

@@ -87,8 +87,8 @@ def multiply(builder: Builder, product: Product, out: View, epilogue: Epilogue =
         return
     is_one(product.lhs.rows)  # kernels for one row differ in all that follows
     rhs = product.rhs
-    input_ = _parameter(builder, rhs.view)
-    if input_ is not None and not product.batch and rhs.column == 1 and rhs.rows >= _LARGE:
+    input_ = parameter(builder, rhs.view)
+    if not product.batch and is_large_table(builder, rhs):
         _multiply_table(builder, product, out, epilogue)
     elif input_ is not None and not product.batch:
         suited = amx_matmul.suits(product)
@@ -104,7 +104,13 @@ def suits(product: Product, out: View) -> bool:
     return types <= {*FLOATS} and product.k > 0
 
 
-def _parameter(builder: Builder, view: View) -> int | None:
+def is_large_table(builder: Builder, rhs: Matrix) -> bool:
+    """Return whether a right side is a weight too large to have twice, read where it lies."""
+    large = rhs.column == 1 and rhs.rows >= _LARGE
+    return large and parameter(builder, rhs.view) is not None
+
+
+def parameter(builder: Builder, view: View) -> int | None:
     """Return the parameter that the view is a part of, None if it is another value."""
     storage = view.storage
     is_input = storage.space is MemorySpace.INPUT and storage.index in builder.context.parameters

@@ -63,7 +63,7 @@ class Generate(GeneratedText):
     model: str
     backend: str
     precision: str
-    """Of products: `f32`, or `int8` where quantized weights meet activations of 8 bits."""
+    """Of products: `f32`, `bf16`, or `int8` where quantized weights meet activations of 8 bits."""
     adapter: NotRequired[str]
     """With `--adapter`: its folder."""
     generations: NotRequired[list[GeneratedText]]

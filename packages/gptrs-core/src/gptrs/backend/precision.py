@@ -9,9 +9,10 @@ from gptrs.backend.protocol import Backend
 from gptrs.errors import UsageError
 
 Precision = Literal["f32", "bf16", "int8"]
-"""The precision of a model's products: `f32` widens weights and keeps activations;
-`bf16` rounds both to bf16; `int8` rounds the activations that meet quantized weights to 8 bits, by
-groups of at most 32. Sums are exact or f32 in all of them."""
+"""The precision of a model's products: `f32` widens weights and keeps activations; `bf16` rounds
+both sides of products with a matrix to bf16, as `gptrs.optimizer.passes.product_rounding` says in
+PTIR; `int8` rounds the activations that meet quantized weights to 8 bits, by groups of at most 32.
+Sums are exact or f32 in all of them, and so is all that is no such product."""
 
 
 @runtime_checkable

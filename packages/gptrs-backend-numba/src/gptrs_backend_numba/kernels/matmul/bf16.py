@@ -1,0 +1,324 @@
+"""Kernels of products of bf16 with sums of f32: packing of both sides, and the walk over tiles.
+
+Both sides are rounded to bf16 when they are packed, and padded with zeros to whole steps of `STEP`
+values of k. The right side is panels of `PANEL` columns: for each pair of values of k that of a
+column in 4 bytes, column by column. The left side is tiles of rows: for each step `STEP` values of
+each row. That is the order in which AMX and `vdpbf16ps` read them. A sum adds the steps one after
+another from zero, and the epilogue comes behind it: a row is the same bits in any company.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DType
+from gptrs_backend_numba.codegen.deferred import Intrinsic, register_jitable
+from gptrs_backend_numba.codegen.elements import (
+    cast_element_of,
+    load_of,
+    memory_of,
+    rounded_of,
+    unchanged,
+)
+from gptrs_backend_numba.codegen.function_calls import call_compiled, use_wide_vectors
+from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel, kernel_part
+from gptrs_backend_numba.codegen.machine import keep_alive, pointer
+from gptrs_backend_numba.kernels.matmul.bf16_ir import (
+    LEFT_SIZE,
+    PAIRS,
+    STEP,
+    STEP_BYTES,
+    multiply_rows,
+    round_step,
+)
+from gptrs_backend_numba.kernels.matmul.gemm import block_of_task
+from gptrs_backend_numba.kernels.matmul.gemm_geometry import (
+    BLOCK_LENGTH,
+    FINISH,
+    LK,
+    LM,
+    RK,
+    RN,
+    SUMS,
+    TILES,
+    K,
+    M,
+    N,
+)
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, transpose
+
+_BLOCK_STEPS = 8
+"""Steps of a block: its part of a panel stays in the L1 cache while all tiles pass by."""
+_AHEAD = 16 * STEP_BYTES
+"""Bytes ahead that a lone tile prefetches of the right side, which comes from memory once."""
+
+
+@kernel_part
+def rows_of_tile(G, tile, *, HEIGHT, PADDED):
+    """Return the first row of a tile, its rows, and those that it has room for.
+
+    Tiles have `HEIGHT` rows but the last, which is padded to a multiple of `PADDED`; with 0 they
+    share the rows evenly and are not padded.
+    """
+    m, tiles = G[M], G[TILES]
+    if HEIGHT:
+        first = tile * HEIGHT
+        height = min(HEIGHT, m - first)
+        room = (height + PADDED - 1) // PADDED * PADDED
+    else:
+        whole, taller = m // tiles, m % tiles
+        first = tile * whole + min(tile, taller)
+        height = whole + (1 if tile < taller else 0)
+        room = height
+    return first, height, room
+
+
+@kernel_part
+def left_block(G, first, begin, *, PADDED):
+    """Return which row of `STEP` numbers of the left side a block of a tile begins with.
+
+    The blocks of all tiles with the same k lie together, as they are read; in each, its steps.
+    """
+    steps, rows = (G[K] + STEP - 1) // STEP, G[M]
+    if PADDED:
+        rows = (rows + PADDED - 1) // PADDED * PADDED
+    block = begin // _BLOCK_STEPS * _BLOCK_STEPS
+    return block * rows + first * min(_BLOCK_STEPS, steps - block)
+
+
+@kernel_part
+def next_block(G, block, right, panel, begin, count):
+    """Return the address of the block of the right side that a task reads after one."""
+    _, _, _, first_panel, last_panel = block
+    steps, chunk = (G[K] + STEP - 1) // STEP, G[BLOCK_LENGTH]
+    start = begin // chunk * chunk
+    if begin + count < min(start + chunk, steps):
+        begin += count
+    elif panel + 1 < last_panel:
+        panel, begin = panel + 1, start
+    else:
+        panel, begin = first_panel, begin + count
+    return right + (panel * steps + begin) * STEP_BYTES
+
+
+@kernel
+def bf16_task(
+    left, right, out, geometry, task,
+    *, SIZE, HEIGHT, rows_of_tile, left_block, begin_product, multiply, end_product,
+):  # fmt: skip
+    """Compute a block of rows and columns of a product.
+
+    All tiles of the task pass by a block of a panel, then by the next one; after a chunk of k,
+    whose left side stays in the L2 cache, the panels begin anew. `BLOCK_LENGTH` counts the steps
+    of a chunk; several keep their sums at `SUMS`, a tile of them for each tile of each panel.
+    """
+    G = pointer(geometry, np.int64)
+    n, steps, chunk = G[N], (G[K] + STEP - 1) // STEP, G[BLOCK_LENGTH]
+    block = block_of_task(G, task, (n + PANEL - 1) // PANEL)
+    _, first_tile, last_tile, first_panel, last_panel = block
+    tiles, lone = last_tile - first_tile, last_tile - first_tile == 1
+    tile_bytes = 4 * PANEL * HEIGHT
+    held = np.zeros(PANEL + (tiles * tile_bytes // 4 if chunk >= steps else 0) + 16, np.float32)
+    zeros = (np.int64(held.ctypes.data) + 63) // 64 * 64
+    lines = (STEP_BYTES // 64 + tiles - 1) // tiles  # of the next block, for each tile to prefetch
+    begin_product()
+    chunk_begin = np.int64(0)
+    while True:
+        chunk_end = min(chunk_begin + chunk, steps)
+        for panel in range(first_panel, last_panel):
+            sums = zeros + 4 * PANEL
+            if chunk < steps:
+                sums = G[SUMS] + tile_bytes * (panel * G[TILES] + first_tile)
+            begin = chunk_begin
+            while True:
+                count = min(_BLOCK_STEPS, chunk_end - begin)
+                if G[TILES] == 1:  # its blocks lie one after another
+                    count = chunk_end - begin
+                B = right + (panel * steps + begin) * STEP_BYTES
+                following = next_block(G, block, right, panel, begin, count)
+                if lone:
+                    following = B + _AHEAD
+                for tile in range(first_tile, last_tile):
+                    first, height, _room = rows_of_tile(G, tile)
+                    C = sums + tile_bytes * (tile - first_tile)
+                    start, start_step = zeros, np.int64(0)
+                    if begin > 0:
+                        start, start_step = C, np.int64(4 * PANEL)
+                    row = left_block(G, first, begin)
+                    multiply(height, left + SIZE * STEP * row, B, count,
+                             start, start_step, C, following, lines)  # fmt: skip
+                    if begin + count >= steps:
+                        call_compiled(G[FINISH], C, PANEL, out, first, panel * PANEL, height,
+                                      min(PANEL, n - panel * PANEL), geometry, 0)  # fmt: skip
+                    following += 64 * lines
+                begin += count
+                if begin >= chunk_end:
+                    break
+        chunk_begin = chunk_end
+        if chunk_begin >= steps:
+            break
+    end_product()
+    keep_alive(held)
+    return 0
+
+
+@kernel
+def pack_left_task(
+    lhs,
+    unused,
+    out,
+    geometry,
+    task,
+    *,
+    SIZE,
+    OUT_MEMORY,
+    rounded,
+    round_step,
+    rows_of_tile,
+    left_block,
+):
+    """Round one tile of the left side, f32, to numbers of `SIZE` bytes."""
+    G = pointer(geometry, np.int64)
+    k, lm, lk = G[K], G[LM], G[LK]
+    steps = (k + STEP - 1) // STEP
+    X = pointer(lhs, np.float32)
+    first, height, room = rows_of_tile(G, task)
+    for step in range(steps):
+        length = min(STEP, k - step * STEP)
+        row = left_block(G, first, step)
+        row += step % _BLOCK_STEPS * room
+        for i in range(room):
+            T = pointer(out + SIZE * STEP * (row + i), OUT_MEMORY)
+            begin = (first + i) * lm + step * STEP * lk
+            if i < height and length == STEP and lk == 1:
+                round_step(lhs + 4 * begin, out + SIZE * STEP * (row + i))
+            else:
+                some = length if i < height else 0
+                for j in range(some):
+                    T[j] = rounded(X[begin + j * lk])
+                for j in range(some, STEP):
+                    T[j] = 0
+    return 0
+
+
+@kernel
+def pack_right_task(
+    source, unused, target, geometry, task, *, SIZE, MEMORY, load, rounded, transpose
+):
+    """Round one panel of a right side of elements of `SIZE` bytes, and put pairs together."""
+    use_wide_vectors()
+    G = pointer(geometry, np.int64)
+    k, rn, rk = G[K], G[RN], G[RK]
+    width, steps = min(PANEL, G[N] - task * PANEL), (k + STEP - 1) // STEP
+    held = np.zeros(PANEL * STEP, np.uint16)
+    memory = np.int64(held.ctypes.data)
+    H = pointer(memory, np.uint16)
+    for step in range(steps):
+        length = min(STEP, k - step * STEP)
+        S = pointer(source + SIZE * (task * PANEL * rn + step * STEP * rk), MEMORY)
+        if length < STEP:
+            for i in range(PANEL * STEP):
+                H[i] = 0
+        if rk == 1 and length == STEP:
+            for j in range(width):
+                for i in range(STEP):
+                    H[j * STEP + i] = rounded(load(S[j * rn + i]))
+        else:
+            for i in range(length):
+                for j in range(width):
+                    H[j * STEP + i] = rounded(load(S[j * rn + i * rk]))
+        place = target + (task * steps + step) * STEP_BYTES
+        for j in range(0, PANEL, 4):
+            for i in range(0, PAIRS, 4):
+                transpose(memory + 2 * STEP * j + 4 * i, 2 * STEP,
+                          place + 4 * (PANEL * i + j), 4 * PANEL)  # fmt: skip
+    keep_alive(held)
+    return 0
+
+
+@register_jitable
+def nothing():
+    """Do nothing."""
+
+
+@dataclass(frozen=True)
+class TileForm:
+    """How tiles are multiplied: `rows` at most, of numbers of `size` bytes.
+
+    Those that are `padded` are that high but for the last, which has room for a multiple of so
+    many rows; with 0 they share the rows evenly.
+    """
+
+    rows: int
+    size: int
+    padded: int
+    multiply: Intrinsic
+    begin: Callable[..., object]
+    end: Callable[..., object]
+
+    def room(self, m: int) -> int:
+        """Return the rows that the packed left side has room for."""
+        return -(-m // self.padded) * self.padded if self.padded else m
+
+    def left_bytes(self, steps: int) -> int:
+        """Return the bytes of so many steps of the tallest tile of the left side."""
+        return self.rows * steps * STEP * self.size
+
+    @property
+    def places(self) -> SpecializedKernel:
+        """Return the part that tells where the rows of a tile are."""
+        return rows_of_tile.specialize(
+            HEIGHT=self.rows if self.padded else 0, PADDED=max(1, self.padded)
+        )
+
+
+def vector_tiles() -> TileForm:
+    """Return the form of tiles in vector registers."""
+    return TileForm(ROWS, LEFT_SIZE, 0, multiply_rows(), nothing, nothing)
+
+
+def bf16_product(form: TileForm) -> SpecializedKernel:
+    """Return the tasks of a product: blocks of rows and columns."""
+    return bf16_task.specialize(
+        SIZE=form.size,
+        HEIGHT=form.rows,
+        rows_of_tile=form.places,
+        left_block=left_block.specialize(PADDED=form.padded),
+        begin_product=form.begin,
+        multiply=form.multiply,
+        end_product=form.end,
+    )
+
+
+def left_rounding(form: TileForm) -> SpecializedKernel:
+    """Return the tasks that round the left side, of f32, a tile each."""
+    narrow = form.size == dtypes.bf16.itemsize
+    return pack_left_task.specialize(
+        SIZE=form.size,
+        OUT_MEMORY=memory_of(dtypes.bf16 if narrow else dtypes.f32),
+        rounded=cast_element_of(dtypes.f32, dtypes.bf16) if narrow else rounded_of(dtypes.bf16),
+        round_step=round_step(form.size),
+        rows_of_tile=form.places,
+        left_block=left_block.specialize(PADDED=form.padded),
+    )
+
+
+def right_rounding(dtype: DType) -> SpecializedKernel:
+    """Return the tasks that round and pack a right side of this type, a panel each."""
+    same = dtype is dtypes.bf16
+    return pack_right_task.specialize(
+        SIZE=dtype.itemsize,
+        MEMORY=memory_of(dtype),
+        load=unchanged if same else load_of(dtype),
+        rounded=unchanged if same else cast_element_of(dtype, dtypes.bf16),
+        transpose=transpose(4),
+    )
+
+
+def panel_bytes(k: int) -> int:
+    """Return the bytes of a packed panel."""
+    return -(-k // STEP) * STEP_BYTES

@@ -1,0 +1,181 @@
+"""The inner loop of products of bf16 on vector registers, in LLVM vector code.
+
+AVX-512 with bf16 adds the products of pairs of bf16 to f32 (`vdpbf16ps`), and takes subnormal
+numbers for zeros. Other processors widen both to f32, where their product is exact, and add one
+after the other.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from llvmlite import ir
+
+from gptrs_backend_numba.codegen.deferred import named_intrinsic, types
+from gptrs_backend_numba.codegen.machine import call_llvm
+from gptrs_backend_numba.codegen.vector_ir import (
+    F32,
+    FEATURES,
+    I16,
+    I32,
+    VECTOR,
+    WIDTH,
+    Emitter,
+    number,
+    words,
+)
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, ROWS, VECTORS, places
+
+STEP = 32
+"""Values of k in a step: a row of a register of AMX."""
+PAIRS = STEP // 2
+PAIR_BYTES = 4 * PANEL
+"""Bytes of a pair of values of k of a panel."""
+STEP_BYTES = PAIRS * PAIR_BYTES
+"""Bytes of a step of a panel."""
+HAS_DOT = WIDTH == 16 and "avx512bf16" in FEATURES
+"""Whether there is an instruction for products of bf16 on vector registers."""
+LEFT_SIZE = 2 if HAS_DOT else 4
+"""Bytes of a number of the left side: where it is widened, that is done when it is packed."""
+WORDS = ir.VectorType(I32, WIDTH)
+"""Pairs of bf16 in a vector register."""
+
+
+class _BrainFloat(ir.Type):
+    """LLVM's `bfloat`, which llvmlite does not have."""
+
+    def _to_string(self):
+        return "bfloat"
+
+    def __eq__(self, other):
+        return isinstance(other, _BrainFloat)
+
+    def __hash__(self):
+        return hash(_BrainFloat)
+
+
+@cache
+def round_step(size: int):
+    """Intrinsic: `STEP` numbers rounded to bf16: the nearest, and the even one of two.
+
+    Arguments: the address of numbers of type f32, contiguous; of the results, of `size` bytes.
+    """
+
+    @named_intrinsic(f"round_step_{size}")
+    def round_(typing_context, source, target):
+        def generate(context, builder, signature, arguments):
+            emit = Emitter(builder)
+            source, target = (emit.pointer(address) for address in arguments)
+            for at in range(0, STEP, WIDTH):
+                value = emit.load(emit.moved(source, 4 * at), VECTOR, 4)
+                _store_rounded(emit, value, emit.moved(target, size * at), size)
+            return context.get_dummy_value()
+
+        return types.void(types.int64, types.int64), generate
+
+    return round_
+
+
+def _store_rounded(emit, value, place, size):
+    b = emit.builder
+    bits = b.bitcast(value, WORDS)
+    odd = b.and_(b.lshr(bits, words(16)), words(1))
+    rounded = b.add(bits, b.add(odd, words(0x7FFF)))
+    quiet = b.or_(bits, words(0x400000))  # a NaN stays one
+    result = b.select(b.fcmp_unordered("uno", value, value), quiet, rounded)
+    if size == 4:
+        result = b.and_(result, words(-0x10000))
+        emit.store(b.bitcast(result, VECTOR), place)
+    else:
+        halves = b.trunc(b.lshr(result, words(16)), ir.VectorType(I16, WIDTH))
+        emit.store(halves, place)
+
+
+@cache
+def multiply_rows():
+    """Intrinsic: adds the products of `count` steps to the sums of 1 to `ROWS` rows and a panel.
+
+    Arguments: the number of rows; the address of the left side, whose rows follow one another in
+    each step, numbers of `LEFT_SIZE` bytes; of the panel; the count; of what the sums begin with,
+    f32, and the bytes from one row of it to the next; of the sums, `PANEL` a row; and of what is
+    prefetched, and how many cache lines of it, at most a step, with each step.
+    """
+
+    @named_intrinsic("multiply_rows_bf16")
+    def multiply(typing_context, rows, left, right, count, start, start_step, sums,
+                 prefetch, lines):  # fmt: skip
+        def generate(context, builder, signature, arguments):
+            emit = Emitter(builder)
+            wanted, *rest = arguments
+            for height in emit.one_of(wanted, range(1, ROWS + 1)):
+                _emit_rows(emit, height, *rest)
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 9), generate
+
+    return multiply
+
+
+def _emit_rows(emit, rows, left, right, count, start, start_step, sums, prefetch, lines):
+    b = emit.builder
+    first = emit.pointer(start)
+    starts = [
+        emit.load(emit.moved(first, (start_step, row), 4 * WIDTH * v), VECTOR, 4)
+        for row in range(rows)
+        for v in range(VECTORS)
+    ]
+    ahead = b.mul(lines, number(64 // PAIRS))
+
+    def step(_, state):
+        left, *others = state
+
+        def pair(at, state):
+            right, prefetch, *sums = state
+            emit.prefetch(prefetch, near=2)
+            emit.prefetch(emit.moved(prefetch, (ahead, 1), -64), near=2)
+            place = emit.moved(left, (at, 2 * LEFT_SIZE))
+            sums = _with_products(emit, place, right, sums, rows)
+            return [emit.moved(right, PAIR_BYTES), emit.moved(prefetch, (ahead, 1)), *sums]
+
+        right, _, *sums = emit.loop(number(PAIRS), 1, others, pair)
+        return [
+            emit.moved(left, STEP * LEFT_SIZE * rows),
+            right,
+            emit.moved(others[1], STEP_BYTES),
+            *sums,
+        ]
+
+    begin = [emit.pointer(left), emit.pointer(right), emit.pointer(prefetch), *starts]
+    found = emit.loop(count, 1, begin, step)[3:]
+    for value, place in zip(found, places(emit, sums, number(PANEL), rows, VECTORS), strict=True):
+        emit.store(value, place)
+
+
+def _with_products(emit, left, right, sums, rows):
+    """Return the sums plus the products of a pair of values of k."""
+    vectors = [emit.load(emit.moved(right, 4 * WIDTH * v), WORDS, 4) for v in range(VECTORS)]
+    if HAS_DOT:
+        for row in range(rows):
+            pair = emit.splat(emit.load(emit.moved(left, STEP * LEFT_SIZE * row), F32, 4))
+            for v, words_ in enumerate(vectors):
+                at = VECTORS * row + v
+                sums[at] = _dot(emit, sums[at], pair, words_)
+        return sums
+    b = emit.builder
+    low = [b.bitcast(b.shl(each, words(16)), VECTOR) for each in vectors]
+    high = [b.bitcast(b.and_(each, words(-0x10000)), VECTOR) for each in vectors]
+    for half, values in enumerate((low, high)):
+        for row in range(rows):
+            place = emit.moved(left, STEP * LEFT_SIZE * row + 4 * half)
+            single = emit.splat(emit.load(place, F32, 4))
+            for v, value in enumerate(values):
+                at = VECTORS * row + v
+                sums[at] = emit.multiply_add(single, value, sums[at])
+    return sums
+
+
+def _dot(emit, total, left, right):
+    """Return the sums plus the products of pairs of bf16."""
+    kind = ir.VectorType(_BrainFloat(), 2 * WIDTH)
+    pairs = [emit.builder.bitcast(value, kind) for value in (left, right)]
+    return call_llvm(emit.builder, "llvm.x86.avx512bf16.dpbf16ps.512", VECTOR, [total, *pairs])
