@@ -12,10 +12,12 @@ import importlib.util
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import gptrs
 from demo_model.corpus import standard_library_corpus
+from gptrs.backend.precision import Precision
 from gptrs.checkpoint.converting.convert import convert
 from gptrs.ir import dtypes
 from gptrs.runtime.compare.divergence import compare_text, compare_vectors
@@ -40,7 +42,7 @@ class Variant:
     make: Callable[[Path | str, Path], tuple[LoadedModel, float]]
 
 
-def _at_load(type: str, bits: float, precision: str = "f32") -> Variant:
+def _at_load(type: str, bits: float, precision: Precision = "f32") -> Variant:
     def make(source: Path | str, _: Path) -> tuple[LoadedModel, float]:
         return load_model(source, weights=type, precision=precision), bits
 
@@ -62,7 +64,7 @@ def _rounded_cache(source: Path | str, _: Path) -> tuple[LoadedModel, float]:
     lm = model.causal_lm()
     module = vars(lm).get("_model", lm)  # whole texts are read with the pools that this makes
     made = module.new_buffers
-    module.new_buffers = lambda pages: made(pages, dtypes.si8)
+    module.new_buffers = partial(made, dtype=dtypes.si8)
     return model, 8 * (1 + 4 / lm.cache_specs()[0].head_dim)
 
 

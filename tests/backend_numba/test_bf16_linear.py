@@ -17,7 +17,13 @@ from gptrs_backend_numba.lowering.linear import BF16_LINEAR
 from gptrs_backend_numba.packing import PACKED_WEIGHTS
 
 RNG = np.random.default_rng(7)
-SHAPES = {"whole steps": (64, 96), "rests": (70, 100), "chunks of k": (40, 2500), "blocks of k": (40, 700), "thin": (1030, 1)}
+SHAPES = {
+    "whole steps": (64, 96),
+    "rests": (70, 100),
+    "chunks of k": (40, 2500),
+    "blocks of k": (40, 700),
+    "thin": (1030, 1),
+}
 DTYPES = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}
 
 

@@ -134,7 +134,7 @@ class RefBackend:
 
     @property
     def compile_settings(self) -> Precision:
-        """See `gptrs.backend.protocol.Backend`."""
+        """Return what decides, besides a program, how it is computed."""
         return self.precision
 
     def refusal(

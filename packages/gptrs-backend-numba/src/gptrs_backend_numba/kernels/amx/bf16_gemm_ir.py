@@ -27,8 +27,8 @@ _AHEAD = 3
 def multiply_tiles():
     """Intrinsic: adds the products of `count` steps to the sums of 1 to `BLOCK_ROWS` rows.
 
-    Arguments: the number of rows, of which the left side and the sums have room for a multiple of
-    `TILE_ROWS`; and all others of `gptrs_backend_numba.kernels.matmul.bf16_ir.multiply_rows`.
+    Arguments: the number of rows (the left side and the sums have room for a multiple of
+    `TILE_ROWS`); and all others of `gptrs_backend_numba.kernels.matmul.bf16_ir.multiply_rows`.
     """
 
     @named_intrinsic("multiply_tiles_bf16")

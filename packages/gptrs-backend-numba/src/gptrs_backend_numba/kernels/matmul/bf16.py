@@ -105,10 +105,32 @@ def next_block(G, block, right, panel, begin, count):
     return right + (panel * steps + begin) * STEP_BYTES
 
 
+@kernel_part
+def multiply_block(
+    G, geometry, left, right, out, sums, zeros, tiles, panel, begin, count, following, lines,
+    *, SIZE, HEIGHT, rows_of_tile, left_block, multiply,
+):  # fmt: skip
+    """Add a block of a panel to the sums of all tiles of a task; the last one makes results."""
+    steps = (G[K] + STEP - 1) // STEP
+    for tile in range(tiles[0], tiles[1]):
+        first, height, _room = rows_of_tile(G, tile)
+        C = sums + 4 * PANEL * HEIGHT * (tile - tiles[0])
+        start, start_step = zeros, np.int64(0)
+        if begin > 0:
+            start, start_step = C, np.int64(4 * PANEL)
+        row = left_block(G, first, begin)
+        multiply(height, left + SIZE * STEP * row, right, count, start, start_step, C,
+                 following, lines)  # fmt: skip
+        if begin + count >= steps:
+            call_compiled(G[FINISH], C, PANEL, out, first, panel * PANEL, height,
+                          min(PANEL, G[N] - panel * PANEL), geometry, 0)  # fmt: skip
+        following += 64 * lines
+
+
 @kernel
 def bf16_task(
     left, right, out, geometry, task,
-    *, SIZE, HEIGHT, rows_of_tile, left_block, begin_product, multiply, end_product,
+    *, HEIGHT, begin_product, multiply_block, end_product,
 ):  # fmt: skip
     """Compute a block of rows and columns of a product.
 
@@ -142,19 +164,8 @@ def bf16_task(
                 following = next_block(G, block, right, panel, begin, count)
                 if lone:
                     following = B + _AHEAD
-                for tile in range(first_tile, last_tile):
-                    first, height, _room = rows_of_tile(G, tile)
-                    C = sums + tile_bytes * (tile - first_tile)
-                    start, start_step = zeros, np.int64(0)
-                    if begin > 0:
-                        start, start_step = C, np.int64(4 * PANEL)
-                    row = left_block(G, first, begin)
-                    multiply(height, left + SIZE * STEP * row, B, count,
-                             start, start_step, C, following, lines)  # fmt: skip
-                    if begin + count >= steps:
-                        call_compiled(G[FINISH], C, PANEL, out, first, panel * PANEL, height,
-                                      min(PANEL, n - panel * PANEL), geometry, 0)  # fmt: skip
-                    following += 64 * lines
+                multiply_block(G, geometry, left, B, out, sums, zeros, (first_tile, last_tile),
+                               panel, begin, count, following, lines)  # fmt: skip
                 begin += count
                 if begin >= chunk_end:
                     break
@@ -283,13 +294,17 @@ def vector_tiles() -> TileForm:
 
 def bf16_product(form: TileForm) -> SpecializedKernel:
     """Return the tasks of a product: blocks of rows and columns."""
-    return bf16_task.specialize(
+    block = multiply_block.specialize(
         SIZE=form.size,
         HEIGHT=form.rows,
         rows_of_tile=form.places,
         left_block=left_block.specialize(PADDED=form.padded),
-        begin_product=form.begin,
         multiply=form.multiply,
+    )
+    return bf16_task.specialize(
+        HEIGHT=form.rows,
+        begin_product=form.begin,
+        multiply_block=block,
         end_product=form.end,
     )
 
