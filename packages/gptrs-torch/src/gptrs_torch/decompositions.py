@@ -18,7 +18,6 @@ Rules: TypeAlias = "dict[Any, Callable[..., Any]]"
 _ATEN = torch.ops.aten
 _MORE = (
     _ATEN.grid_sampler_2d,
-    _ATEN._cdist_forward,
     _ATEN._embedding_bag,
     _ATEN.upsample_bilinear2d.vec,
     _ATEN.upsample_bilinear2d.default,
@@ -33,7 +32,6 @@ _MORE = (
     _ATEN.upsample_linear1d.vec,
     _ATEN.upsample_trilinear3d.vec,
     _ATEN.native_dropout,
-    _ATEN.masked_scatter,
     _ATEN.split_with_sizes_copy,
 )
 """Operators of the core set that no converter takes."""

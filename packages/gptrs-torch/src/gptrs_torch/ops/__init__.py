@@ -15,6 +15,7 @@ from gptrs_torch.ops import (
     pooling,
     reduction,
     sorting,
+    trigonometry,
 )
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "pooling",
     "reduction",
     "sorting",
+    "trigonometry",
 ]

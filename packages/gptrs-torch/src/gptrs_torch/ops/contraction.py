@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gptrs.api import Tensor
 from gptrs.api import functionals as F
 from gptrs_torch.node import Node
@@ -33,3 +35,22 @@ def linear(node: Node, x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
     """Return `x weight^T + bias`."""
     del node
     return F.linear(x, weight, bias)
+
+
+@converts("_cdist_forward")
+def distances(node: Node, x: Tensor, y: Tensor, p: float, compute_mode: int | None) -> Tensor:
+    """Return the p-norms of the differences of all rows of x and all rows of y."""
+    del compute_mode
+    apart = F.abs(F.expand_dims(x, x.rank - 1) - F.expand_dims(y, y.rank - 2))
+    last = apart.rank - 1
+    if apart.shape[last] == 0:
+        node.refuse("has rows without elements")
+    if p == 0:
+        return F.sum(F.cast(apart > 0.0, x.dtype), last)
+    if p == math.inf:
+        return F.max(apart, last)
+    if p == 1:
+        return F.sum(apart, last)
+    if p == 2:
+        return F.sqrt(F.sum(apart * apart, last))
+    return F.pow(F.sum(F.pow(apart, float(p)), last), 1 / p)

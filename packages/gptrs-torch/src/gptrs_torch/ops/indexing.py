@@ -181,9 +181,11 @@ def scatter(
     kind: ScatterKind = "add" if name_of(node) == "scatter_add" else "replace"
     asked = how[0] if how else reduce
     if asked is not None:
-        if asked not in _KINDS or not include_self:
-            node.refuse(f"reduces by {asked}" + ("" if include_self else " without what is there"))
+        if asked not in _KINDS:
+            node.refuse(f"reduces by {asked}")
         kind = _KINDS[asked]
+    if not include_self and x.rank and indices.rank:
+        x = F.scatter(x, indices, _neutral(node, kind, x), axis_of(dim, x))
     if x.rank == 0 or indices.rank == 0:
         whole = F.reshape(x, [1] * max(x.rank, 1)) if x.rank == 0 else x
         spots = F.reshape(indices, [1] * whole.rank)
@@ -193,6 +195,16 @@ def scatter(
     if isinstance(updates, Tensor):
         written = F.slice(written, [0] * x.rank, list(indices.shape))
     return F.scatter(x, indices, written, axis_of(dim, x), kind)
+
+
+def _neutral(node: Node, kind: ScatterKind, x: Tensor) -> Tensor:
+    """Return the number that changes nothing when it is reduced with another."""
+    if x.dtype.is_float:
+        found = {"add": 0.0, "mul": 1.0, "max": -math.inf, "min": math.inf}.get(kind, 0.0)
+        return operand(found, x.dtype)
+    if kind in ("max", "min"):
+        node.refuse(f"takes the {kind} of integers without what is there")
+    return operand(1 if kind == "mul" else 0, x.dtype)
 
 
 def _flat_places(x: Tensor, indices: list[Tensor], axes: list[int]) -> Tensor:
@@ -277,3 +289,18 @@ def _spread_values(values: Tensor, places: Tensor, sizes: list[int], axes: list[
     lead = places.rank
     order = [*range(before, before + lead), *range(before), *range(before + lead, len(shape))]
     return F.transpose(spread, order)
+
+
+@converts("masked_scatter")
+def masked_scatter(node: Node, x: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """Return x with the first elements of a source, in order, where the mask holds."""
+    if not all(map(is_number, node.result.shape)):
+        node.refuse("has a free size")
+    shape = list(node.result.shape)
+    x, whole = F.broadcast_to(x, shape), F.broadcast_to(mask, shape)
+    flat = F.cast(F.reshape(whole, [math.prod(x.shape)]), dtypes.si64)
+    count = math.prod(source.shape)
+    order = F.clamp(F.cumsum(flat, 0) - 1, 0)
+    order = F.minimum(order, size_tensor(count - 1))
+    found = F.take(F.reshape(converted(source, x.dtype), [count]), order, 0)
+    return F.where(whole, F.reshape(found, x.shape), x)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
+import numpy as np
 import torch
 
 from gptrs.api import Tensor, primitives
@@ -13,6 +15,9 @@ from gptrs_torch.ops.arithmetic import towards_zero
 from gptrs_torch.ops.comparison import truth
 from gptrs_torch.registry import converts
 from gptrs_torch.values import axis_of, converted, is_number
+
+MAX_PLACES: Final = 2**24
+"""Most elements of `as_strided`, whose places are a constant of the program."""
 
 
 @converts(
@@ -29,6 +34,19 @@ def same(node: Node, x: Tensor, **named: object) -> Tensor:
     """Return x: values do not change, so that a copy is the same."""
     del node, named
     return x
+
+
+@converts("_assert_tensor_metadata")
+def checked_type(node: Node, x: Tensor, *rest: object, **named: object) -> None:
+    """Do nothing: the export checked types and layouts, and inputs have those of the export."""
+    del node, x, rest, named
+
+
+@converts("_assert_scalar")
+def checked_size(node: Node, condition: object, message: str) -> None:
+    """Refuse sizes for which a condition of the export does not hold."""
+    if isinstance(condition, Tensor) or not condition:
+        node.refuse(f"demands what does not hold or depends on data: {message}")
 
 
 @converts("_to_copy", "to.dtype", "type_as", "to.dtype_layout")
@@ -206,3 +224,21 @@ def roll(node: Node, x: Tensor, shifts: list[int], dims: list[int] | None = None
     for shift, axis in zip(several, axes, strict=True):
         x = F.roll(x, shift, axis_of(axis, x))
     return x
+
+
+@converts("as_strided", "as_strided_copy")
+def as_strided(
+    node: Node, x: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
+) -> Tensor:
+    """Return the elements of x in row-major order at the places that strides name."""
+    held = node.argument(0)
+    known = all(map(is_number, (*size, *stride, *x.shape)))
+    if not known or not (isinstance(held, torch.Tensor) and held.is_contiguous()):
+        node.refuse("reads memory that is not in row-major order, or of a free size")
+    places = np.full(size, storage_offset or 0, np.int64)
+    if places.size > MAX_PLACES:
+        node.refuse(f"reads {places.size} places, at most {MAX_PLACES} are listed")
+    for axis, (count, step) in enumerate(zip(size, stride, strict=True)):
+        shape = [count if i == axis else 1 for i in range(len(size))]
+        places += (np.arange(count) * step).reshape(shape)
+    return F.take(F.reshape(x, [math.prod(x.shape)]), primitives.constant(places), 0)

@@ -126,6 +126,20 @@ def variance(
     return whole * (count / max(count - given, 0)) if count > given else whole * math.nan
 
 
+@converts("var_mean.correction")
+def variance_and_mean(
+    node: Node,
+    x: Tensor,
+    dim: Axes = None,
+    *,
+    correction: Number | None = None,
+    keepdim: bool = False,
+) -> tuple[Tensor, Tensor]:
+    """Return the variance along axes, and the mean."""
+    found = variance(node, x, dim, keepdim=keepdim, correction=correction)
+    return found, F.mean(x, axes_of(dim, x), keepdim)
+
+
 @converts("cumsum", "cumprod")
 def running(node: Node, x: Tensor, dim: int, *, dtype: object = None) -> Tensor:
     """Return the sums or products of all elements up to each one."""
