@@ -23,7 +23,7 @@ from gptrs_backend_jax.lowerings import TABLE
 
 
 class JaxBackend:
-    """Runs every op on every element type, on one device of JAX."""
+    """Runs every op, on every element type but for `rng_normal` of f64, on one device of JAX."""
 
     name = "jax"
     shares_functions = True

@@ -10,7 +10,7 @@ _NO_PRODUCT = -0x5A5A5A5A
 
 
 def unfused(product: Array) -> Array:
-    """Return `product`, f32 or f64, so that no compiler contracts it with a sum that follows.
+    """Return `product`, f32 or f64, so that no compiler combines it with what follows.
 
     LLVM makes one operation that rounds once (FMA) of `a * b + c`, whatever XLA is told about
     precision. What is between them here, an integer operation that changes nothing, stops it.

@@ -45,7 +45,11 @@ def rng_uniform(op: ops.random.RngUniform, step: Step, seed: Array) -> Array:
     return lax.reshape(convert(fraction, types.f64, op.dtype), op.shape)
 
 
-@TABLE.register(random.RngNormal, dtypes=random.RngNormal.allowed)
+# Refused for f64: XLA's results are off by one or two units in the last place there, and PTIR asks
+# for the bits. Narrower types are rounded from f64, which hides it.
+@TABLE.register(
+    random.RngNormal, dtypes=[d for d in random.RngNormal.allowed if d is not types.f64]
+)
 def rng_normal(op: ops.random.RngNormal, step: Step, seed: Array) -> Array:
     """Return the inverse normal distribution function of the fractions of the random words."""
     width, words = _words(op, seed)

@@ -1,0 +1,37 @@
+"""Texts that the bundled model writes on JAX: those of numba, in programs of few sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import gptrs
+from gptrs.backend.protocol import Backend
+
+PROMPTS = ([1, 2, 3, 4, 5], [7, 8, 9, 10, 11, 12], [5] * 7, [4, 3, 2, 1, 9, 8, 7, 6])
+"""Of 5 to 8 tokens, all padded to 8."""
+
+
+def _texts(backend: str) -> list[tuple[int, ...]]:
+    model = gptrs.load_model("demo", backend=backend)
+    options = gptrs.GenerationOptions(max_tokens=4, ignore_eos=True)
+    return [
+        tuple(gptrs.generate(model, prompt, options, temperature=0).token_ids) for prompt in PROMPTS
+    ]
+
+
+def test_prompts_of_any_length(jax_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+    from gptrs_backend_jax.executable import JaxExecutable
+
+    compiled: list[int] = []
+    make = JaxExecutable.__init__
+
+    def counted(self: JaxExecutable, *arguments: Any) -> None:
+        compiled.append(len(compiled))
+        make(self, *arguments)
+
+    monkeypatch.setattr(JaxExecutable, "__init__", counted)
+    assert _texts(jax_backend.name) == _texts("numba")
+    # A prompt, a step for one token, and what makes constants.
+    assert len(compiled) <= 4, f"{len(compiled)} programs were compiled for 4 prompts"
