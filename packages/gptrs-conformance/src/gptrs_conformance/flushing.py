@@ -1,22 +1,21 @@
-"""Leaves subnormal elements unjudged where a backend says that its arithmetic flushes them."""
+"""What arithmetic may give that flushes subnormal numbers to zero, where a backend says it does."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 
 from gptrs.backend.protocol import Backend
 from gptrs.ir.dtypes import DType
+from gptrs.ir.op import Op
+from gptrs.ir.ops import elementwise as ops
+from gptrs_conformance.cases.elementwise_floats import BINARY, QUIET_NAN, UNARY
 from gptrs_conformance.numerics import LEAST_EXPONENT, decode
 from gptrs_conformance.op_case import OpCase
 
-ARITHMETIC = frozenset(
-    (
-        *("add", "sub", "mul", "div", "rem", "pow"),
-        *("exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "reciprocal"),
-        *("sin", "cos", "tanh", "logistic", "erf", "floor", "ceil", "round_nearest_even"),
-    )
-)
-"""The elementwise ops that compute; all others order, convert or move, and keep every number."""
+_KEPT: tuple[type[Op], ...] = (ops.Neg, ops.Abs, ops.Sign, ops.Maximum, ops.Minimum)
+"""Elementwise ops that order or move numbers, and keep every one."""
 
 
 def flushes(backend: Backend) -> bool:
@@ -25,21 +24,48 @@ def flushes(backend: Backend) -> bool:
 
 
 def judged(case: OpCase, found: np.ndarray, index: int, dtype: DType) -> np.ndarray:
-    """Return the expected result `index`, with what was `found` where flushing may have changed it.
+    """Return the expected result `index` of a backend that flushes: of what is right the nearest.
 
-    That is where an operand or the result of an op of `ARITHMETIC` is subnormal in the type that
-    it is computed in: f32 for floats of 8 and 16 bits.
+    Where an operand or the result of arithmetic is subnormal in the type that it is computed in,
+    f32 for floats of 8 and 16 bits, three results are right: that of PTIR, that of the operands
+    flushed to zero, and zero for one that is subnormal.
     """
-    expected = case.expected[index]
-    if case.op.name not in ARITHMETIC or not dtype.is_float or found.shape != np.shape(expected):
+    expected = np.asarray(case.expected[index])
+    function = UNARY.get(type(case.op)) or BINARY.get(type(case.op))
+    if function is None or isinstance(case.op, _KEPT) or not dtype.is_float:
         return expected
-    tiny = np.zeros(found.shape, np.bool_)
-    for values in (*(decode(x) for x in case.inputs), np.asarray(expected, np.float64)):
-        if values.shape == found.shape:
-            tiny |= _is_subnormal(values, dtype)
-    return np.where(tiny, decode(found), expected)
-
-
-def _is_subnormal(values: np.ndarray, dtype: DType) -> np.ndarray:
+    if found.shape != expected.shape:
+        return expected
     least = 2.0 ** LEAST_EXPONENT["f64" if dtype.bits == 64 else "f32"]
-    return (values != 0) & (np.abs(values) < least)
+    operands = [decode(x) for x in case.inputs]
+    rows = zip(*(_flushed(x, least).ravel().tolist() for x in operands), strict=True)
+    quiet = isinstance(case.op, QUIET_NAN)
+    again = [
+        math.nan if any(map(math.isnan, row)) and not quiet else function(*row) for row in rows
+    ]
+    computed = np.array(again, np.float64).reshape(expected.shape)
+    touched = np.zeros(expected.shape, np.bool_)
+    for values in (*operands, expected):
+        touched |= (values != 0) & (np.abs(values) < least)
+    return _nearest(expected, computed, decode(found), touched, least)
+
+
+def _nearest(
+    expected: np.ndarray,
+    computed: np.ndarray,
+    found: np.ndarray,
+    touched: np.ndarray,
+    least: float,
+) -> np.ndarray:
+    """Return `expected`, where `touched` what is nearest to `found` of all that is right."""
+    result = expected
+    for other in (computed, _flushed(expected, least), _flushed(computed, least)):
+        with np.errstate(invalid="ignore"):
+            nearer = np.abs(other - found) < np.abs(result - found)
+        same = (other == found) | (np.isnan(other) & np.isnan(found))
+        result = np.where(touched & (nearer | same), other, result)
+    return result
+
+
+def _flushed(values: np.ndarray, least: float) -> np.ndarray:
+    return np.where(np.abs(values) < least, np.copysign(0, values), values)

@@ -142,7 +142,15 @@ def reciprocal(x: Array) -> Array:
 def power(lhs: Array, rhs: Array) -> Array:
     """Return `lhs ^ rhs`, where `x^0` and `1^y` are 1 even if the other operand is NaN."""
     is_one = (rhs == 0) | (lhs == 1)
-    return lax.select(is_one, lax.full_like(lhs, 1), lax.pow(lhs, rhs))
+    return lax.select(is_one, lax.full_like(lhs, 1), lax.pow(_without_subnormals(lhs), rhs))
+
+
+def _without_subnormals(base: Array) -> Array:
+    """Return a base with 0 for subnormal numbers: XLA's `pow` takes their bits for others."""
+    if not np.issubdtype(base.dtype, np.floating):
+        return base
+    tiny = lax.lt(lax.abs(base), lax.full_like(base, np.finfo(base.dtype).tiny))
+    return lax.select(tiny, lax.mul(base, lax.full_like(base, 0)), base)
 
 
 @TABLE.register(elementwise.Div, elementwise.Rem, dtypes=dtypes.INTEGERS)

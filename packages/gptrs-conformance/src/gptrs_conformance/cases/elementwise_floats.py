@@ -151,7 +151,7 @@ BINARY: dict[type[Op], Callable[[float, float], float]] = {
     ops.Maximum: max,
     ops.Minimum: min,
 }
-_QUIET_NAN = (ops.Pow,)
+QUIET_NAN = (ops.Pow,)
 """Ops that may give a number for a NaN operand."""
 
 
@@ -175,7 +175,7 @@ def _binary_case(op: Op, x: np.ndarray, y: np.ndarray, label: str) -> OpCase:
     dtype = dtypes.from_numpy(x.dtype)
     function = BINARY[type(op)]
     pairs = zip(decode(x).ravel().tolist(), decode(y).ravel().tolist(), strict=True)
-    quiet = isinstance(op, _QUIET_NAN)
+    quiet = isinstance(op, QUIET_NAN)
     values = [
         NAN if (math.isnan(a) or math.isnan(b)) and not quiet else function(a, b) for a, b in pairs
     ]
