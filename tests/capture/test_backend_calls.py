@@ -163,10 +163,12 @@ def test_what_parts_of_a_backend_raise_names_it(member, error):
             return program if member != "pass" else fail(error)()
 
     class Broken(Faulty):
-        legalize = ()
+        @property
+        def legalize(self) -> tuple[Any, ...]:
+            return ()
 
         @property
-        def fuse(self) -> Any:
+        def fuse(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
             return fail(error)() if member == "fuse" else (Wobbly(),)
 
         @property

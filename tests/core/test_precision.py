@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import pytest
 
 from gptrs.backend.precision import (
@@ -19,7 +17,7 @@ from gptrs_backend_ref.backend import RefBackend
 class Precise(RefBackend):
     """The reference backend, as if it had another precision."""
 
-    precisions: Sequence[Precision] = ("f32", "int8")
+    precisions: tuple[Precision, ...] = ("f32", "int8")
     precision: Precision = "f32"
     quantized_precision: Precision = "int8"
 
