@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from collections.abc import Collection
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -17,14 +18,17 @@ class FloorError(Exception):
     """An error for a requirement without a floor, or with another bound."""
 
 
-def floors(root: Path = ROOT) -> dict[str, str]:
+def floors(root: Path = ROOT, without: Collection[str] = ()) -> dict[str, str]:
     """Return the floor of each dependency of the packages below `root`, gptrs's own left out.
 
-    Of several floors the highest holds. FloorError for one without a floor, or with another bound:
-    an upper bound needs a break that is known, and a line here.
+    The folders in `without` do not count. Of several floors the highest holds. FloorError for one
+    without a floor, or with another bound: an upper bound needs a break that is known, and a line
+    here.
     """
     found: dict[str, str] = {}
     for path in [root / "pyproject.toml", *sorted(root.glob("packages/*/pyproject.toml"))]:
+        if path.parent.name in without:
+            continue
         project = tomllib.loads(path.read_text(encoding="utf-8"))["project"]
         optional = project.get("optional-dependencies", {})
         asked = [

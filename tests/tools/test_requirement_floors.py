@@ -32,6 +32,7 @@ def test_the_highest_floor_and_the_extras_of_users_count(tmp_path):
         '[project.optional-dependencies]\nhub = ["y>=2"]\ntest = ["z<1"]\n',
     )
     assert floors(root) == {"x": "1.10", "y": "2"}
+    assert floors(root, without={"a"}) == {"y": "2"}
 
 
 @pytest.mark.parametrize("requirement", ["x", "x>=1,<2", "x==1", "x~=1.0", "x ; y"])
