@@ -178,6 +178,33 @@ def _quantized_rows(
     return rows
 
 
+def _rounded_rows(
+    folder: Path, threads: int, limits: MachineLimits, options: argparse.Namespace
+) -> list[Row]:
+    """Products of bf16 beside the peers in bf16, and beside our own products of f32."""
+    rows: list[Row] = []
+    llama = "tiny" if options.size == "tiny" else "1.2B"
+    checkpoints = {
+        f"GPT-2 {options.size}": _gpt2(folder, options.size, "bf16"),
+        f"Llama {llama}": _llama(folder, llama),
+    }
+    for name, checkpoint in checkpoints.items():
+        peers = load_peers(checkpoint, threads)
+        if importlib.util.find_spec("llama_cpp") and importlib.util.find_spec("gguf"):
+            from gguf_checkpoint import write_gguf  # noqa: PLC0415
+
+            path = folder / f"{checkpoint.name}.gguf"
+            if not path.exists():
+                write_gguf(checkpoint, path)
+            peers |= load_peers(path, threads)
+        peers["gptrs f32"] = OwnModel(gptrs.load_model(checkpoint, options.backend, threads))
+        model = gptrs.load_model(checkpoint, options.backend, threads, precision="bf16")
+        bench = ModelBench(model, threads, options.rounds, limits, peers, _say)
+        found = bench.generation(options.prompt_lengths[:1], options.context, options.new_tokens)
+        rows += [_named(row, f"{name} precision bf16") for row in found if row.unit == "tok/s"]
+    return rows
+
+
 def _llama(folder: Path, size: str) -> Path:
     """Return the folder of a Llama in bf16, which is made when it is first needed."""
     path = folder / f"llama-{size}"
@@ -255,6 +282,7 @@ _PARTS = {
     "bf16": _half_rows,
     "llama": _llama_rows,
     "quantized": _quantized_rows,
+    "precision": _rounded_rows,
     "networks": _vision_rows,
 }
 """The parts of the set that run for each number of threads."""

@@ -92,6 +92,14 @@ def test_load_on_an_engine_and_a_server(gptrs, tmp_path):
         assert row["tokens_per_s"] > row["requests_per_s"] > 0
 
 
+def test_load_needs_a_tokenizer(gptrs, tmp_path):
+    folder = save_tiny_gpt2(tmp_path / "tiny")
+    (folder / "tokenizer.json").unlink()
+    result = gptrs("bench", "serve", "--model", folder, *QUICK, "--streams", 1, "--new-tokens", 4)
+    assert result.code == 2
+    assert "has no tokenizer" in result.err
+
+
 @pytest.mark.parametrize(
     ("words", "code", "message"),
     [

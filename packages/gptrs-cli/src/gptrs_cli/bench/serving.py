@@ -11,7 +11,7 @@ import typer
 
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
-from gptrs.quoting import counted
+from gptrs.quoting import counted, quoted
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.measure.bench_cases import require_room
 from gptrs.runtime.measure.http_stream import StreamClient
@@ -94,6 +94,11 @@ def serve(
         loaded = loaded_model(model, settings)
         most = 2 * (prompt_tokens + new_tokens)
         require_room(loaded.causal_lm().context_length, most)
+        if not loaded.has_tokenizer:
+            raise UsageError(
+                f"{quoted(loaded.name)} has no tokenizer: a token counts when its text arrives",
+                hint="put its tokenizer.json into the folder",
+            )
         if url is not None:
             runs = asyncio.run(_measured(loaded, load, url, rounds, waiting.now))
         else:
