@@ -1,4 +1,4 @@
-"""What arithmetic may give that flushes subnormal numbers to zero, where a backend says it does."""
+"""Results that the kit takes of arithmetic that flushes subnormal numbers to zero."""
 
 from __future__ import annotations
 
