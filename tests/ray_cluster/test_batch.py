@@ -62,6 +62,21 @@ def vectors_in(path: Path) -> np.ndarray:
     return np.array([row["embedding"] for row in rows], np.float32)
 
 
+def test_a_cluster_that_is_not_there_is_said_at_once(bert, tmp_path, monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    save_texts(tmp_path / "in.jsonl", 2)
+    with pytest.raises(ClusterError, match=r"no Ray cluster answers at `127\.0\.0\.1:9`"):
+        run_batch(
+            tmp_path / "in.jsonl", tmp_path / "o.jsonl", settings(bert), address="127.0.0.1:9"
+        )
+
+
+def test_another_cluster_than_that_of_the_process_is_refused(bert, cluster, tmp_path):
+    save_texts(tmp_path / "in.jsonl", 2)
+    with pytest.raises(ClusterError, match="is in a Ray cluster already"):
+        run_batch(tmp_path / "in.jsonl", tmp_path / "o.jsonl", settings(bert), address="auto")
+
+
 def test_vectors_of_a_file_are_those_of_one_process(bert, cluster, tmp_path):
     texts = save_texts(tmp_path / "in.jsonl", 50)
     told = []
@@ -90,14 +105,6 @@ def test_an_error_names_the_rows_and_the_run_goes_on_when_it_is_mended(bert, clu
     source.write_text("\n".join([*rows, json.dumps({"id": 6, "text": "a dog"})]))
     with pytest.raises(OutputRowsError, match="another `input`"):
         run_batch(source, out, settings(bert), workers=1, cpus=1, rows=2)
-
-
-def test_a_cluster_that_is_not_there_is_said_at_once(bert, tmp_path):
-    save_texts(tmp_path / "in.jsonl", 2)
-    with pytest.raises(ClusterError, match=r"no Ray cluster answers at `127\.0\.0\.1:9`"):
-        run_batch(
-            tmp_path / "in.jsonl", tmp_path / "o.jsonl", settings(bert), address="127.0.0.1:9"
-        )
 
 
 def test_bad_rows_are_left_out_where_asked_to(bert, cluster, tmp_path):

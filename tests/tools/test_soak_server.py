@@ -10,7 +10,7 @@ import soak_server
 
 def test_random_and_hostile_load_leaves_nothing_behind(capsys, monkeypatch):
     monkeypatch.setattr(soak_server, "MAY_GROW", soak_server.State(64, 64, 2, 2))
-    assert soak_server.run(seconds=0.5, disconnects=6, seed=2) == 0, capsys.readouterr().out
+    assert soak_server.run(seconds=0.5, disconnects=6, seed=2, gap=60) == 0, capsys.readouterr().out
     told = capsys.readouterr().out
     assert ": 0 wrong; from" in told
     assert told.rstrip().endswith("flat")

@@ -76,7 +76,8 @@ def encoder(name: str) -> Made:
 
 
 def decoder(name: str) -> Made:
-    model = built(name, "ForCausalLM", initializer_range=0.3, **TEXT)
+    heads = {} if name == "GPTNeoX" else {"num_key_value_heads": 2}
+    model = built(name, "ForCausalLM", initializer_range=0.3, **TEXT, **heads)
     return model, {"input_ids": ids(), "use_cache": False}
 
 

@@ -37,10 +37,15 @@ class Room:
 def joined(address: str | None) -> Generator[None]:
     """Scope in which this process is part of the cluster at `address`.
 
-    None is what RAY_ADDRESS says, else a cluster on this machine alone, which ends with the scope.
-    ClusterError where it cannot be reached.
+    None is the one that this process has joined already, else what RAY_ADDRESS says, else a cluster
+    on this machine alone, which ends with the scope. ClusterError where it cannot be reached.
     """
     if RAY.is_initialized():
+        if address is not None:
+            raise ClusterError(
+                f"this process is in a Ray cluster already, and cannot join `{address}`",
+                hint="leave the address out, or call `ray.shutdown()`",
+            )
         yield
         return
     where = address or os.environ.get(_VARIABLE) or "local"

@@ -75,7 +75,7 @@ def pad(w: GraphWriter, op: ops.Pad, x: Ref) -> Ref:
     """Write values between the elements and around them, or elements trimmed from the ends."""
     value = None if op.value is None else w.constant(op.value.array)
     for axis, between in enumerate(op.between(x.rank)):
-        if between and x.shape[axis] != 0:
+        if between and x.shape[axis] not in (0, 1):
             x = _spread(w, x, axis, between, value)
     return padded(w, x, list(zip(op.low, op.high, strict=True)), value)
 
