@@ -38,8 +38,11 @@ def main() -> int:
         check()
         for python in pythons():
             for trial in TRIALS:
-                if not asked.trial or trial.name in asked.trial:
+                if trial.name in asked.trial if asked.trial else not trial.large:
                     attempt(trial, python)
+        if not asked.trial:
+            large = [trial.name for trial in TRIALS if trial.large]
+            print(f"left out, as it may install gigabytes (--trial): {', '.join(large)}")
     except subprocess.CalledProcessError as error:
         print(f"failed: {' '.join(map(str, error.cmd))}", file=sys.stderr)
         return 1

@@ -30,12 +30,16 @@ class Step:
 
 @dataclass(frozen=True)
 class Trial:
-    """What is installed, and what is then tried; `lacks` must not come along."""
+    """What is installed, and what is then tried; `lacks` must not come along.
+
+    One that is `large` may install gigabytes, and runs only where it is named.
+    """
 
     name: str
     requirements: tuple[str, ...]
     steps: tuple[Step, ...]
     lacks: tuple[str, ...] = ()
+    large: bool = False
 
 
 def gptrs(command: str, code: int = 0, *said: str) -> Step:
@@ -124,6 +128,7 @@ TRIALS = (
         ("gptrs-torch", "gptrs-cli", "gptrs-backend-ref"),
         (gptrs("list plugins", 0, "Programs that torch.export wrote."), script("reads_torch")),
         ("gptrs-backend-numba", "gptrs-models", "onnx", "transformers"),
+        large=True,  # torch of a package index brings the libraries of GPUs
     ),
     Trial(
         "a server",
