@@ -69,7 +69,7 @@ def run_batch(
     run = {"input": digest_of(source), "rows": rows, **_of_results(settings)}
     bad = 0
     with Parts(out, run) as parts, joined(address):
-        before = sum(len(part.rows) for part in _slices(source, rows) if part.number in parts.done)
+        before = sum(min(rows, total - number * rows) for number in parts.done)
         done = before
         room = room_for(workers, cpus)
         lost = 0
