@@ -236,7 +236,9 @@ def test_texts_are_classified(tmp_path, model):
         assert (found["index"], found["label"], found["num_classes"]) == (index, scores[0].label, 3)
         by_label = {score.label: score.score for score in scores}
         assert found["probs"] == pytest.approx([by_label[label] for label in labels], abs=1e-6)
-    assert one["data"] == [{**told["data"][1], "index": 0}]
+    # Alone a text is summed in another order by some BLAS kernels that ref runs on.
+    probs = pytest.approx(told["data"][1]["probs"], abs=1e-6)
+    assert one["data"] == [{**told["data"][1], "index": 0, "probs": probs}]
     assert "it offers causal_lm" in wrong.json()["error"]["message"]
     assert none.status_code == 400
 
