@@ -17,12 +17,13 @@ from gptrs.api import (
     require_supported,
 )
 from gptrs_backend_jax.client import Device, placed
-from gptrs_backend_jax.devices import chosen_device, keep_compiled_programs
+from gptrs_backend_jax.devices import chosen_device
 from gptrs_backend_jax.executable import JaxExecutable
+from gptrs_backend_jax.kept_programs import KeptPrograms, keep_compiled_programs
 from gptrs_backend_jax.lowerings import TABLE
 
 
-class JaxBackend:
+class JaxBackend(KeptPrograms):
     """Runs every op, on every element type but for `rng_normal` of f64, on one device of JAX."""
 
     name = "jax"

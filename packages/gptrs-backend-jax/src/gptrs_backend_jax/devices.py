@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
-from gptrs.api import BackendError, private_folder
+from gptrs.api import BackendError
 from gptrs_backend_jax.accelerators import VARIABLE
-from gptrs_backend_jax.client import Device, change_setting, local_devices, setting
+from gptrs_backend_jax.client import Device, local_devices
 
 _THREADS_VARIABLE = "NPROC"
 """XLA reads the number of its threads from it when its CPU client starts."""
@@ -17,8 +17,6 @@ _CPU_OPTIONS: Mapping[str, bool | str] = {
     # convolution was off by 25. The conformance kit found it.
     "xla_cpu_experimental_ynn_fusion_type": "",
 }
-_LEAST_SECONDS = 0.1
-"""Programs that compile faster are not worth a file."""
 
 
 def chosen_device(threads: int | None) -> Device:
@@ -55,12 +53,3 @@ def compiler_options(device: Device) -> dict[str, bool | str]:
     """Return the options of XLA: each op rounds to its own type, and known faults are avoided."""
     exact: dict[str, bool | str] = {"xla_allow_excess_precision": False}
     return exact | (dict(_CPU_OPTIONS) if device.platform == "cpu" else {})
-
-
-def keep_compiled_programs() -> None:
-    """Let JAX keep what it compiles in a folder of our cache, unless the user gave it another."""
-    if setting("jax_compilation_cache_dir") is not None:
-        return
-    with suppress(OSError):  # nothing can be kept here: each process compiles anew
-        change_setting("jax_compilation_cache_dir", str(private_folder("jax")))
-        change_setting("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)

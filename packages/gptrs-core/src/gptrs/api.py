@@ -11,14 +11,14 @@ names are imported on first use, so that the module an entry point names stays l
   `dying_values`; what the process is granted: `requested_threads`, `granted_cpus`,
   `affinity_cpus`, `cpu_quota`, `memory_limit`; and the program they are given: `Program`,
   `Function`, `Region`, `Instruction`, `Value`, `Op`, `Signature`, `TensorType`, `DType`, `Literal`,
-  `Scalar`, `Dictionary`, `FunctionName`; the modules `ops` (one module a family) and `dtypes`.
-  `run_conformance` checks a
+  `Scalar`, `Dictionary`, `FunctionName`; the modules `ops` (one module a family), `dtypes`
+  and `random_constants` (the numbers that define the random ops). `run_conformance` checks a
   backend and `op_support` lists what it takes, both by the package `gptrs-conformance`, whose
   pytest class is `gptrs_conformance.suite.ConformanceSuite`. What a backend may offer
   besides: `SharingBackend`; `BackendWithPasses`, with `Pass`, `RewritePass`, `FusionPass`,
   `find_calls`, `FoundCall` and `pattern`; for rewrites `rewrite`, `Rewrite`, `Declined`,
   `Emitter`, `Match`, `calls`, `Operand`, `Operands` and `Attribute`;
-  `KernelCache` and `WeightCache`, with `CacheReport`, `CachePart` and `Entries`;
+  `CodeCache`, `KernelCache` and `WeightCache`, with `CacheReport`, `CachePart` and `Entries`;
   `WeightKeeper`, with `WeightIdentity` and `WeightFile`; `QuantizedWeightReader`;
   `PreciseBackend`, with `Precision`;
   `SymbolicBackend`, with `SizeGuards`, `deciding`, `least`, `greatest` and `select`;

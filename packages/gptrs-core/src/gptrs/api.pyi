@@ -6,6 +6,7 @@ from gptrs.backend.bound_inputs import BindingExecutable as BindingExecutable
 from gptrs.backend.bound_inputs import BoundInputs as BoundInputs
 from gptrs.backend.cache_report import CachePart as CachePart
 from gptrs.backend.cache_report import CacheReport as CacheReport
+from gptrs.backend.kernel_cache import CodeCache as CodeCache
 from gptrs.backend.kernel_cache import KernelCache as KernelCache
 from gptrs.backend.machine_probe import MachineProbe as MachineProbe
 from gptrs.backend.memory_plan import dying_values as dying_values
@@ -78,6 +79,7 @@ from gptrs.ir import parse_json as parse_json
 from gptrs.ir import parse_program as parse_program
 from gptrs.ir import print_json as print_json
 from gptrs.ir import print_program as print_program
+from gptrs.ir import random_constants as random_constants
 from gptrs.ir import verify as verify
 from gptrs.ir.attributes import FunctionName as FunctionName
 from gptrs.ir.builder import Builder as Builder

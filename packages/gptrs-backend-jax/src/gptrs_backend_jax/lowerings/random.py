@@ -11,26 +11,16 @@ from jax import Array, lax
 
 from gptrs.api import dtypes as types
 from gptrs.api import ops
+from gptrs.api import random_constants as numbers
 from gptrs_backend_jax.conversion import convert
 from gptrs_backend_jax.lowering import TABLE, Step
-from gptrs_backend_jax.normal_tables import (
-    CENTRAL,
-    FAR,
-    LN_2,
-    LOG_SERIES,
-    MIDDLE,
-    SQRT_HALF,
-    UNIFORM_BITS,
-)
 from gptrs_backend_jax.rounding import unfused
 
 random = ops.random
 
 LOW = np.uint64(2**32 - 1)
 HALF = np.uint64(32)
-ROUNDS = 10
-MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-KEY_STEPS = (0x9E3779B9, 0xBB67AE85)
+MULTIPLIERS = tuple(np.uint64(number) for number in numbers.PHILOX_MULTIPLIERS)
 
 
 @TABLE.register(random.RngUniform, dtypes=random.RngUniform.allowed)
@@ -39,7 +29,7 @@ def rng_uniform(op: ops.random.RngUniform, step: Step, seed: Array) -> Array:
     width, words = _words(op, seed)
     if not op.dtype.is_float:
         return lax.reshape(lax.convert_element_type(words, op.dtype.numpy), op.shape)
-    precision = UNIFORM_BITS[op.dtype.name]
+    precision = numbers.UNIFORM_BITS[op.dtype.name]
     leading = lax.convert_element_type(words >> np.uint64(width - precision), np.float64)
     fraction = leading * np.float64(2.0**-precision)
     return lax.reshape(convert(fraction, types.f64, op.dtype), op.shape)
@@ -79,10 +69,10 @@ def _philox(counter: Sequence[Array], key: Array) -> Array:
     All are 32-bit words in ui64, so that products are exact.
     """
     c0, c1, c2, c3 = counter
-    for number in range(ROUNDS):
+    for number in range(numbers.PHILOX_ROUNDS):
         k0, k1 = (
             (word + np.uint64(number * step % 2**64)) & LOW
-            for word, step in zip((key & LOW, key >> HALF), KEY_STEPS, strict=True)
+            for word, step in zip((key & LOW, key >> HALF), numbers.PHILOX_KEY_STEPS, strict=True)
         )
         p, q = MULTIPLIERS[0] * c0, MULTIPLIERS[1] * c2
         c0, c1, c2, c3 = (q >> HALF) ^ c1 ^ k0, q & LOW, (p >> HALF) ^ c3 ^ k1, p & LOW
@@ -93,11 +83,11 @@ def inverse_normal(u: Array) -> Array:
     """Return PPND16 of f64 in (0, 1), each operation rounded, in the order that PTIR states."""
     q = u - 0.5
     r = 0.180625 - unfused(q * q)
-    central = unfused(q * _polynomial(r, CENTRAL[0])) / _polynomial(r, CENTRAL[1])
+    central = unfused(q * _polynomial(r, numbers.CENTRAL[0])) / _polynomial(r, numbers.CENTRAL[1])
     t = lax.sqrt(-_log(lax.min(u, 1 - u)))
     near, beyond = t - 1.6, t - 5
-    middle = _polynomial(near, MIDDLE[0]) / _polynomial(near, MIDDLE[1])
-    far = _polynomial(beyond, FAR[0]) / _polynomial(beyond, FAR[1])
+    middle = _polynomial(near, numbers.MIDDLE[0]) / _polynomial(near, numbers.MIDDLE[1])
+    far = _polynomial(beyond, numbers.FAR[0]) / _polynomial(beyond, numbers.FAR[1])
     tail = lax.select(t <= 5, middle, far)
     tail = lax.select(q < 0, -tail, tail)
     return lax.select(lax.abs(q) <= 0.425, central, tail)
@@ -110,12 +100,12 @@ def _log(x: Array) -> Array:
     fraction = lax.bitcast_convert_type(
         (bits & (2**52 - 1)) | np.int64(1022 << 52), np.float64
     )  # in [0.5, 1)
-    is_small = fraction < SQRT_HALF
+    is_small = fraction < numbers.SQRT_HALF
     m = lax.select(is_small, 2 * fraction, fraction)
     exponent = lax.select(is_small, exponent - 1, exponent)
     s = (m - 1) / (m + 1)
-    series = _polynomial(unfused(s * s), LOG_SERIES)
-    whole = unfused(lax.convert_element_type(exponent, np.float64) * LN_2)
+    series = _polynomial(unfused(s * s), numbers.LOG_SERIES)
+    whole = unfused(lax.convert_element_type(exponent, np.float64) * numbers.LN_2)
     return whole + unfused((2 * s) * series)
 
 

@@ -129,7 +129,7 @@ def warm(
         print_result("cache.warm", {**fields, "seconds": seconds})
         return
     done = [
-        f"{_counted(made.kernels, 'kernel')} compiled" if made.kernels else "nothing to compile"
+        f"{_counted(made.kernels, made.noun)} compiled" if made.kernels else "nothing to compile"
     ]
     for noun, written in (("packed weight", made.weights), ("optimized program", made.programs)):
         if written.count:

@@ -10,8 +10,8 @@ from contextlib import contextmanager, nullcontext
 from typing import Final
 
 from gptrs.api import Backend, KernelCache
+from gptrs.runtime.measure.compilations import compilations_told
 from gptrs.runtime.measure.kernel_caches import compiling
-from gptrs.runtime.observe.compilations import compilations_told
 from gptrs_cli.terminal.stderr import Step, is_terminal, note, rich_output
 from gptrs_cli.terminal.waiting import Waiting
 

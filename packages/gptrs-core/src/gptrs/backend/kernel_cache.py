@@ -1,4 +1,4 @@
-"""An optional protocol of backends that keep compiled kernels on disk."""
+"""Optional protocols of backends that keep compiled kernels, or whole programs, on disk."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ Compiling = Callable[[int, int | None], None]
 
 
 @runtime_checkable
-class KernelCache(Protocol):
-    """A backend that keeps compiled kernels on disk, for `gptrs cache` and for progress."""
+class CodeCache(Protocol):
+    """A backend that keeps compiled kernels or programs on disk, for `gptrs cache`."""
 
     def cache_report(self) -> CacheReport:
         """Return the content, by what made it; compiles and changes nothing."""
@@ -24,10 +24,18 @@ class KernelCache(Protocol):
     def clear_cache(self, *, stale_only: bool = False) -> Entries:
         """Remove all entries, or those that this process would not use; what was removed.
 
-        Kernels that are loaded stay usable, and processes that run meanwhile compile anew.
-        ExecutionError if an entry cannot be removed.
+        What is loaded stays usable, and processes that run meanwhile compile anew. ExecutionError
+        if an entry cannot be removed.
         """
         ...
+
+
+@runtime_checkable
+class KernelCache(CodeCache, Protocol):
+    """A `CodeCache` that also tells of each kernel that it compiles, for progress.
+
+    Of backends that do not, commands name the programs that are compiled.
+    """
 
     def compiling(self, tell: Compiling) -> AbstractContextManager[None]:
         """Call `tell` for each kernel that is compiled, not loaded, while the scope lasts.

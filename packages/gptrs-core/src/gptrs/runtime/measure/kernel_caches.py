@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 import numpy as np
 
 from gptrs.backend.cache_report import CacheReport as CacheReport
-from gptrs.backend.kernel_cache import Compiling, KernelCache
+from gptrs.backend.kernel_cache import CodeCache, Compiling, KernelCache
 from gptrs.backend.protocol import Backend
 from gptrs.backend.weight_cache import WeightCache
 from gptrs.cache_files import Entries as Entries
@@ -23,6 +23,7 @@ from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.generation.stream import TextStream
 from gptrs.runtime.loaded_model import LoadedModel
+from gptrs.runtime.measure.compilations import compilations_told
 
 DEFAULT_LENGTHS = (1, 128, 512)
 """The prompt lengths that are prepared where nobody asks for others."""
@@ -31,14 +32,15 @@ Step = Callable[[int, int, str], None]
 """Told before a piece of work: how many are done, of how many, and what comes next."""
 
 
-def kernel_caches(name: str | None = None) -> dict[str, KernelCache]:
-    """The caches of the backend called `name`, else of all that work and have one.
+def kernel_caches(name: str | None = None) -> dict[str, CodeCache]:
+    """Return the caches of the backend called `name`, else of all that work and have one.
 
-    BackendError if the one asked for keeps no kernels, PluginError if it is unknown or broken.
+    BackendError if the one asked for keeps nothing compiled, PluginError if it is unknown or
+    broken.
     """
     backends = _backends(name)
-    found: dict[str, KernelCache] = {
-        key: each for key, each in backends.items() if isinstance(each, KernelCache)
+    found: dict[str, CodeCache] = {
+        key: each for key, each in backends.items() if isinstance(each, CodeCache)
     }
     if name is not None and not found:
         raise BackendError(
@@ -65,9 +67,12 @@ def digest_cache() -> KeptDigests:
 
 @dataclass(frozen=True)
 class Warmed:
-    """Things made in advance: the number of kernels, and the files that this process wrote."""
+    """Things made in advance, and the files that this process wrote."""
 
     kernels: int
+    """How many kernels were compiled, or programs on a backend that keeps these."""
+    noun: str
+    """`kernel` or `program`."""
     weights: Entries
     programs: Entries
 
@@ -91,21 +96,33 @@ def warm(model: LoadedModel, lengths: Sequence[int] | None, step: Step | None = 
     tasks = {"prompt": _generate_after, "forward": _forward}
     work = list(itertools.product(asked, tasks))
     progress = _Progress(len(work), step)
-    with compiling(model.backend, progress.kernel):
+    with _counting(model.backend, progress):
         for length, task in work:
             progress.begin(f"{task} of {length} tokens")
             tasks[task](model, length)
     backend = model.backend
     written = backend.finish_weights() if isinstance(backend, WeightCache) else Entries()
     progress.end()
-    return Warmed(progress.kernels, written, program_cache().written)
+    return Warmed(progress.compiled, progress.noun, written, program_cache().written)
+
+
+@contextmanager
+def _counting(backend: Backend, progress: _Progress) -> Generator[None]:
+    """Scope in which `progress` hears of each kernel, or each program, that is compiled."""
+    by_program = isinstance(backend, CodeCache) and not isinstance(backend, KernelCache)
+    with (
+        compiling(backend, progress.kernel),
+        compilations_told(progress.program) if by_program else nullcontext(),
+    ):
+        yield
 
 
 class _Progress:
     """Tells `step` of pieces of work, and of the kernels that are compiled in each."""
 
     def __init__(self, total: int, step: Step | None) -> None:
-        self.kernels = 0
+        self.compiled = 0
+        self.noun = "kernel"
         self._done = -1
         self._total = total
         self._name = ""
@@ -119,8 +136,13 @@ class _Progress:
 
     def kernel(self, number: int, total: int | None) -> None:
         """A kernel is about to be compiled."""
-        self.kernels = number
+        self.compiled = number
         self._tell(f"{self._name}, compiling kernel {number}")
+
+    def program(self, what: str) -> None:
+        """A program is about to be compiled, by a backend that keeps programs."""
+        self.compiled, self.noun = self.compiled + 1, "program"
+        self._tell(f"{self._name}, {what}")
 
     def end(self) -> None:
         """All pieces are done."""
