@@ -1,4 +1,4 @@
-"""What a schedule holds besides kernel calls: jumps, and counted loops."""
+"""Jumps and counted loops of a schedule, beside its kernel calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gptrs cache` asks of the backend: see `gptrs.backend.kernel_cache.KernelCache`."""
+"""The kernel cache as `gptrs cache` sees it: `gptrs.backend.kernel_cache.KernelCache`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class StoredKernels:
     """The part of the backend that knows its kernels on disk."""
 
     def cache_report(self) -> CacheReport:
-        """What is kept, by the version that made it."""
+        """Return the entries that are kept, by the version that made them."""
         store = kernel_store()
         versions = [] if store.folder is None else versions_in(store.folder, store.version)
         return CacheReport(store.folder, store.budget, versions)

@@ -36,7 +36,7 @@ class Product:
         return self.lhs.rows * self.rhs.rows * self.k * math.prod(self.batch)
 
     def geometry(self) -> list[int]:
-        """What the kernels of `gptrs_backend_numba.kernels.contraction` read of it."""
+        """Return its numbers for the kernels of `gptrs_backend_numba.kernels.contraction`."""
         lhs, rhs = self.lhs, self.rhs
         numbers = [lhs.rows, rhs.rows, self.k, lhs.row, lhs.column, rhs.row, rhs.column]
         return [*numbers, len(self.batch), *self.axes(lhs), *self.axes(rhs)]

@@ -40,7 +40,7 @@ def observed(settings: Settings) -> Generator[Profile | None]:
 
 
 def profile_fields(profile: Profile | None) -> dict[str, object]:
-    """What a result as JSON says of the profile: nothing if there is none."""
+    """Return the fields of a JSON result about the profile, none where there is no profile."""
     return {} if profile is None else {"profile": profile_document(profile)}
 
 

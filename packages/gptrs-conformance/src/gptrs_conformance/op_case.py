@@ -39,7 +39,7 @@ class OpCase:
 CaseMaker = Callable[[type[Op], DType, np.random.Generator], Iterator[OpCase]]
 
 ROWS: dict[type[Op], dict[DType, CaseMaker]] = {}
-"""What makes the cases of each op, by the element type that its kernel is chosen by."""
+"""The makers of cases of each op, by the element type that its kernel is chosen by."""
 
 
 def rows(*op_classes: type[Op], dtypes: Iterable[DType]) -> Callable[[CaseMaker], CaseMaker]:

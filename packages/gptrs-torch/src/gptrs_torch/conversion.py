@@ -41,7 +41,7 @@ NUMERIC: Final[Mapping[object, Callable[..., object]]] = cast(
 )
 """Functions of Python on sizes."""
 WRONG: Final = (ArithmeticError, AssertionError, LookupError, TypeError, ValueError)
-"""What converters raise for arguments that they did not expect."""
+"""The errors that converters raise for arguments that they did not expect."""
 
 Weight = Callable[[str], Tensor]
 """Returns a constant of the graph module by name."""

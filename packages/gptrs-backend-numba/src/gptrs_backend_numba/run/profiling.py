@@ -45,7 +45,7 @@ class Profiler:
         self._described: dict[int, KernelRun] = {}
 
     def run(self, tell: Callable[[KernelRun], None]) -> int:
-        """What the interpreter returns at its end, 0 or the negative number of a failure."""
+        """Return the result of the interpreter: 0, or the negative number of a failure."""
         position = self._code.begin
         while True:
             at = self._next(position)

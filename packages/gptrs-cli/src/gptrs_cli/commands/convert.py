@@ -32,14 +32,14 @@ _STEP = 2**20
 
 
 class ModelForm(StrEnum):
-    """What a model is written as."""
+    """The format that a model is written in."""
 
     HF = "hf"
     GPTRSCHK = "gptrschk"
 
 
 class WeightType(StrEnum):
-    """What weights can be rounded to."""
+    """The element type that weights are rounded to."""
 
     F32 = "f32"
     F16 = "f16"

@@ -300,7 +300,7 @@ class Convert(TypedDict):
     rounded: int
     left_out: list[str]
     limits: list[str]
-    """What free sizes must be, of a model that a plugin wrote."""
+    """The conditions on the free sizes of a model that a plugin wrote."""
     seconds: float
 
 

@@ -129,5 +129,5 @@ def _greedy_as_json(found: Validation) -> dict[str, object] | None:
 
 
 def _number(value: float | None) -> object:
-    """What JSON can hold: infinities and NaN as words."""
+    """Return a value that JSON can hold: infinities and NaN as words."""
     return None if value is None else json_values(np.array(value))

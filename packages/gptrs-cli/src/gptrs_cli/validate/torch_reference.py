@@ -27,7 +27,7 @@ _CLASSES: Final[dict[str, Any]] = {
     "masked_lm": transformers.AutoModelForMaskedLM,
     "text_embedder": transformers.AutoModel,
 }
-"""What loads the model, by what it can do."""
+"""The class of transformers that loads a model, by its capability."""
 _PROCESSOR: Final[Any] = transformers.AutoImageProcessor
 _UNUSED = "pooler."
 """Weights that follow the vectors of the tokens, which a folder may lack."""
@@ -67,7 +67,7 @@ class TorchReference:
         return _array(found.last_hidden_state if self._embeds else found.logits)
 
     def hidden_states(self, inputs: np.ndarray) -> list[np.ndarray]:
-        """What the model computes on the way, in that order."""
+        """Return the values that the model computes on the way, in that order."""
         return [_array(s) for s in self._run(inputs, output_hidden_states=True).hidden_states]
 
     def modules(self, inputs: np.ndarray, names: Iterable[str]) -> dict[str, np.ndarray]:

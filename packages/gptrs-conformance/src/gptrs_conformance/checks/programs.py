@@ -90,7 +90,7 @@ COLLATZ = Graph(
 
 
 def repeated(x: np.ndarray, n: np.ndarray) -> list[np.ndarray]:
-    """What comes in, what is computed, and what is constant."""
+    """Return the expected results: an input, computed values, and a constant."""
     return [n, -x, -x.T, -x, n, np.array(2.5)]
 
 
@@ -112,7 +112,7 @@ RESULTS = Graph(
 
 
 def viewed(x: np.ndarray) -> list[np.ndarray]:
-    """What each consumer makes of a transposed, sliced, broadcast view."""
+    """Return what consumers make of a transposed, sliced, broadcast view."""
     t = x.T[1:]
     wide = np.broadcast_to(t[:, None], (2, 4, 3))
     return [t.sum(1), t @ t.T, t[[1, 0, 1]], np.concatenate([t, t]), wide.reshape(8, 3), wide * 2]

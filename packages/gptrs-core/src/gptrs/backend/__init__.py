@@ -1,1 +1,1 @@
-"""What a backend promises, and the pieces that backends share."""
+"""The contract of a backend, and the pieces that backends share."""

@@ -9,7 +9,7 @@ from gptrs.ir.dtypes import DType
 from gptrs.quick_dataclass import dataclass
 
 DictionaryValue = bool | int | float | str | DType | tuple[int, ...]
-"""What a name may stand for: the types of attributes that need no context to be read."""
+"""The types of attributes that need no context to be read."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

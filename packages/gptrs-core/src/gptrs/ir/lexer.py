@@ -16,7 +16,7 @@ TokenKind = Literal[
 ]  # fmt: skip
 
 IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
-"""What may follow `%` or `@`; `%` may also be followed by digits alone."""
+"""A name after `%` or `@`; `%` may also be followed by digits alone."""
 
 # Possessive repeats keep the time linear and the memory constant, whatever the text is.
 _BLANK = re.compile(r"(?:[ \t\r\n]++|//[^\n]*+)*+")

@@ -10,9 +10,9 @@ from typing import Final
 
 PHILOX_ROUNDS: Final = 10
 PHILOX_MULTIPLIERS: Final = (0xD2511F53, 0xCD9E8D57)
-"""What words 0 and 2 of the counter are multiplied by in every round."""
+"""Multipliers of words 0 and 2 of the counter in every round."""
 PHILOX_KEY_STEPS: Final = (0x9E3779B9, 0xBB67AE85)
-"""What is added, modulo 2^32, to the words of the key after every round."""
+"""Addends, modulo 2^32, of the words of the key after every round."""
 
 UNIFORM_BITS: Final = {"f8e4m3": 4, "f8e5m2": 3, "bf16": 8, "f16": 11, "f32": 24, "f64": 53}
 """How many random bits a uniform number of each float type has: those of its significand."""

@@ -72,8 +72,8 @@ PIPELINE: tuple[Pass, ...] = (
     REGION_SIMPLIFICATION,
     LOOP_INVARIANTS,
 )
-"""What the first stage runs, in this order; where there is an evaluator, constants are folded after
-it. The last stage is the same but for `SPECIALIZATION` in the place of `CANONICALIZATION`."""
+"""The passes of the first stage, in this order; where there is an evaluator, constants are folded
+after it. The last stage is the same but for `SPECIALIZATION` in the place of `CANONICALIZATION`."""
 
 
 @dataclass(frozen=True)

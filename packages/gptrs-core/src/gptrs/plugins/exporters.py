@@ -33,7 +33,7 @@ class OutgoingModel:
     outputs: tuple[str, ...]
     weights: tuple[OutgoingTensor, ...] = ()
     limits: tuple[str, ...] = ()
-    """What free sizes must be, `sequence <= 512`."""
+    """Conditions on free sizes, `sequence <= 512`."""
 
 
 def exporter_of(path: str | os.PathLike[str]) -> str | None:

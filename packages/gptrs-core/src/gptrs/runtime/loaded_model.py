@@ -211,7 +211,7 @@ class LoadedModel(CapableModel):
 
     @property
     def image_processor(self) -> ImageProcessor:
-        """What prepares an image; ModelError for unsupported settings, or a model of no images."""
+        """Return the processor of images; ModelError for unsupported settings or no images."""
         if self._image_processor is None:
             default = self.image_reader().processor
             self._image_processor = image_processor_of(self.files, default)

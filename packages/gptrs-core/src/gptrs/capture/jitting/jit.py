@@ -52,9 +52,9 @@ class Lowered:
 
     program: Program
     bound: tuple[Leaf, ...]
-    """What the last parameters of the program stand for, in order: tensors, then weights."""
+    """The values of the last parameters of the program, in order: tensors, then weights."""
     conditions: tuple[str, ...]
-    """What sizes must be for the program to compute the same, `N >= 3`; none for all sizes."""
+    """Conditions on sizes, `N >= 3`, under which the program is the same; none for all sizes."""
 
 
 class Jitted(Generic[Parameters, Result]):

@@ -61,7 +61,7 @@ def requantize(
     axis: int | None = None,
     group_size: int | None = None,
 ) -> Tensor:
-    """What q stands for under one scale and zero point, quantized with others."""
+    """Return q quantized anew: its value under one scale and zero point, as a code of others."""
     op = quantization.Requantize(dtype, _normal(q, axis, "`requantize`"), group_size)
     return apply(op, q, scale_in, zero_point_in, scale_out, zero_point_out)
 

@@ -51,7 +51,7 @@ class Converted:
     rounded: int
     left_out: tuple[str, ...]
     limits: tuple[str, ...] = ()
-    """What the free sizes of an exported model must be, `sequence <= 512`."""
+    """Conditions on the free sizes of an exported model, `sequence <= 512`."""
 
 
 def convert(

@@ -17,7 +17,7 @@ Types = tuple[TensorType, ...]
 
 
 class ControlFlow(Op):
-    """What all of them share: no element of an operand is looked at, but for a predicate."""
+    """Common base of control flow: no element of an operand is looked at, but for a predicate."""
 
     def key_dtype(self, operands: Sequence[TensorType], results: Sequence[TensorType]) -> DType:
         """`i1` whatever the operands are: a backend has such an op for all types or for none."""

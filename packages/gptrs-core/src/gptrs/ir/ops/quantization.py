@@ -18,7 +18,7 @@ QUANTIZED = tuple(dtype for dtype in dtypes.INTEGERS if dtype.bits <= 32)
 
 
 class Quantization(Op):
-    """What the quantization ops share: where each scale and each zero point applies."""
+    """Common base of the quantization ops: where each scale and each zero point applies."""
 
     dtype: DType
     axis: int | None

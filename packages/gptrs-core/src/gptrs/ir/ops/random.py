@@ -13,7 +13,7 @@ from gptrs.ir.tensor_type import TensorType
 
 
 class Random(Op):
-    """What the random ops share: a seed in, a tensor of a given type out."""
+    """Common base of the random ops: a seed in, a tensor of a given type out."""
 
     shape: Shape
     dtype: DType

@@ -68,7 +68,7 @@ class Reduce(Op):
 
 
 class ArgExtreme(Op):
-    """What `argmax` and `argmin` share: an index along one axis that must not be empty."""
+    """Common base of `argmax` and `argmin`: an index along one axis that must not be empty."""
 
     axis: int
     keepdims: bool

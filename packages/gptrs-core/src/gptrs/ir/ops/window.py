@@ -37,7 +37,7 @@ class AxisWindow:
 
 
 class Windowed(Op):
-    """What the window ops share: the lists that describe the window, with their defaults."""
+    """Common base of the window ops: the lists that describe the window, with their defaults."""
 
     window: tuple[int, ...]
     strides: tuple[int, ...] | None

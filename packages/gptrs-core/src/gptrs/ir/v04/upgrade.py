@@ -221,7 +221,7 @@ ROWS: dict[str, OpChange] = {
     "transpose": OpChange(renamed={"perm": "permutation"}),
     "while": OpChange(upgrade_regions=_condition_alone),
 }
-"""What has changed, by the names of v0.4; that axes may count from the end goes for all ops."""
+"""The changes since v0.4, by its names; in all ops axes may count from the end."""
 _AXES_ONLY = OpChange(upgrade=_count_axes)
 _CHANGES = {
     name: dataclasses.replace(row, upgrade=_in_turn(_count_axes, row.upgrade))

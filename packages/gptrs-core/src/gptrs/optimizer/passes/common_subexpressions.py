@@ -9,7 +9,7 @@ from gptrs.ir.program import Instruction, Region, Value
 from gptrs.optimizer.pass_base import RegionPass
 
 Key = tuple[Op, tuple[Value, ...], tuple[str, ...]]
-"""What an instruction computes: the op, its operands, and its regions as text."""
+"""The key of equal computations: the op, its operands, and its regions as text."""
 
 
 def with_common_subexpressions(region: Region) -> Region:

@@ -18,7 +18,7 @@ _ROUNDS = 5
 
 @dataclass(frozen=True, slots=True)
 class MachineLimits:
-    """What nothing on this machine can exceed, with the threads that were asked for."""
+    """The limits of this machine, with the threads that were asked for."""
 
     read_gb_per_s: float
     """Gigabytes (10^9) a second from memory."""
