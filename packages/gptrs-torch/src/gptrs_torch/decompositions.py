@@ -18,7 +18,6 @@ Rules: TypeAlias = "dict[Any, Callable[..., Any]]"
 _ATEN = torch.ops.aten
 _MORE = (
     _ATEN.grid_sampler_2d,
-    _ATEN._embedding_bag,
     _ATEN.upsample_bilinear2d.vec,
     _ATEN.upsample_bilinear2d.default,
     _ATEN.upsample_bicubic2d.vec,
@@ -31,6 +30,11 @@ _MORE = (
     _ATEN.upsample_nearest3d.default,
     _ATEN.upsample_linear1d.vec,
     _ATEN.upsample_trilinear3d.vec,
+    _ATEN.upsample_linear1d.default,
+    _ATEN.upsample_trilinear3d.default,
+    _ATEN._native_batch_norm_legit_functional,
+    _ATEN._native_batch_norm_legit.no_stats,
+    _ATEN.native_batch_norm.default,
     _ATEN.native_dropout,
     _ATEN.split_with_sizes_copy,
 )

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
-from gptrs.api import Tensor
+import numpy as np
+
+from gptrs.api import Tensor, primitives
 from gptrs.api import functionals as F
 from gptrs_torch.node import Node
 from gptrs_torch.registry import converts
-from gptrs_torch.values import Number, scalar
+from gptrs_torch.values import Number, is_number, scalar
 
 
 @converts("mm", "bmm", "matmul", "mv", "dot")
@@ -41,12 +43,25 @@ def linear(node: Node, x: Tensor, weight: Tensor, bias: Tensor | None = None) ->
 def distances(node: Node, x: Tensor, y: Tensor, p: float, compute_mode: int | None) -> Tensor:
     """Return the p-norms of the differences of all rows of x and all rows of y."""
     del compute_mode
-    apart = F.abs(F.expand_dims(x, x.rank - 1) - F.expand_dims(y, y.rank - 2))
-    last = apart.rank - 1
+    return _norms(node, F.expand_dims(x, x.rank - 1) - F.expand_dims(y, y.rank - 2), p)
+
+
+@converts("_pdist_forward")
+def distances_of_pairs(node: Node, x: Tensor, p: float = 2.0) -> Tensor:
+    """Return the p-norms of the differences of all pairs of rows of x [rows, width]."""
+    if not is_number(x.shape[0]):
+        node.refuse("has a free count of rows")
+    first, second = np.triu_indices(x.shape[0], 1)
+    left, right = (F.take(x, primitives.constant(each), 0) for each in (first, second))
+    return _norms(node, left - right, p)
+
+
+def _norms(node: Node, differences: Tensor, p: float) -> Tensor:
+    apart, last = F.abs(differences), differences.rank - 1
     if apart.shape[last] == 0:
         node.refuse("has rows without elements")
     if p == 0:
-        return F.sum(F.cast(apart > 0.0, x.dtype), last)
+        return F.sum(F.cast(apart > 0.0, apart.dtype), last)
     if p == math.inf:
         return F.max(apart, last)
     if p == 1:

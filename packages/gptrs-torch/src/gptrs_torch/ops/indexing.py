@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 from gptrs.api import Tensor, dtypes, primitives
 from gptrs.api import functionals as F
@@ -180,6 +180,8 @@ def scatter(
     """Return x with updates put, or reduced, at places along an axis."""
     kind: ScatterKind = "add" if name_of(node) == "scatter_add" else "replace"
     asked = how[0] if how else reduce
+    if asked == "mean" and isinstance(updates, Tensor):
+        return _scattered_means(node, x, dim, indices, updates, include_self)
     if asked is not None:
         if asked not in _KINDS:
             node.refuse(f"reduces by {asked}")
@@ -195,6 +197,19 @@ def scatter(
     if isinstance(updates, Tensor):
         written = F.slice(written, [0] * x.rank, list(indices.shape))
     return F.scatter(x, indices, written, axis_of(dim, x), kind)
+
+
+def _scattered_means(
+    node: Node, x: Tensor, dim: int, indices: Tensor, updates: Tensor, include_self: bool
+) -> Tensor:
+    """Return x with means of updates at places along an axis, and of what is there, if asked."""
+    if not x.dtype.is_float:
+        node.refuse("takes means of integers")
+    more: dict[str, Any] = {"reduce": "sum", "include_self": include_self}
+    sums = scatter(node, x, dim, indices, updates, **more)
+    ones = F.ones(updates.shape, x.dtype)
+    counts = scatter(node, F.ones(x.shape, x.dtype), dim, indices, ones, **more)
+    return sums / counts
 
 
 def _neutral(node: Node, kind: ScatterKind, x: Tensor) -> Tensor:

@@ -83,6 +83,16 @@ def reshape(node: Node, x: Tensor, shape: list[int] | torch.dtype, *rest: object
     return F.reshape(x, _without_rest(x, shape))
 
 
+@converts("resize")
+def resize(node: Node, x: Tensor, shape: list[int], *, memory_format: object = None) -> Tensor:
+    """Return the first elements of x, in row-major order, in another shape."""
+    del memory_format
+    if not all(map(is_number, (*x.shape, *shape))) or math.prod(shape) > math.prod(x.shape):
+        node.refuse("takes more elements than there are, or a free size")
+    flat = F.reshape(x, [math.prod(x.shape)])
+    return F.reshape(F.slice_axis(flat, 0, 0, math.prod(shape)), shape)
+
+
 def _without_rest(x: Tensor, shape: list[int]) -> list[int]:
     rests = [place for place, size in enumerate(shape) if is_number(size, -1)]
     if not rests:

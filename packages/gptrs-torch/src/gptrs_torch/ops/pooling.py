@@ -117,6 +117,21 @@ def _places(
     return F.reshape(found, best.shape)
 
 
+@converts("max_pool2d_with_indices_backward")
+def max_pool_gradient(
+    node: Node, gradient: Tensor, x: Tensor, *rest: object, **named: object
+) -> Tensor:
+    """Return the gradient of max pooling: that of each window at the place of its largest."""
+    places = named.get("indices", rest[-1] if rest else None)
+    if not isinstance(places, Tensor):
+        node.refuse("has no places of the largest elements")
+    lead = x.shape[: x.rank - 2]
+    empty = F.zeros([*lead, x.shape[-2] * x.shape[-1]], x.dtype)
+    flat = [*lead, gradient.shape[-2] * gradient.shape[-1]]
+    made = F.scatter(empty, F.reshape(places, flat), F.reshape(gradient, flat), x.rank - 2, "add")
+    return F.reshape(made, x.shape)
+
+
 @converts("avg_pool1d", "avg_pool2d", "avg_pool3d")
 def average_pool(
     node: Node,
