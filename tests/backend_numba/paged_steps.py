@@ -15,6 +15,7 @@ from gptrs_backend_numba.kernels.attention.paged_geometry import BLOCK
 KINDS = {
     "f32": (4, 2, 64, 64, 32, "f32", {}),
     "bf16 pool, window": (4, 1, 40, 24, 16, "bf16", {"window": BLOCK + 9}),
+    "f32, sinks": (4, 2, 16, 16, 32, "f32", {"window": BLOCK + 9, "sinks": [0.5, -3.0, 9.0, 40.0]}),
     "f16 pool, softcap, odd sizes": (3, 3, 13, 7, 5, "f16", {"softcap": 3.0, "window": 40}),
 }
 """H, K, D, E, S, the type of the pools, and settings."""
@@ -65,7 +66,10 @@ class Texts:
         """The results of each part."""
         arrays = self.arrays(parts)
         with gptrs.use_backend(backend(threads)):
-            found = F.paged_attention(*map(gptrs.tensor, arrays), **self.settings).numpy()
+            settings = self.settings
+            if "sinks" in settings:
+                settings = {**settings, "sinks": gptrs.tensor(settings["sinks"])}
+            found = F.paged_attention(*map(gptrs.tensor, arrays), **settings).numpy()
         return np.split(found, arrays[4][1:-1])
 
 

@@ -9,6 +9,7 @@ from gptrs.errors import UsageError
 from gptrs_models.llama_kinds import KINDS
 from models.llama_support import (
     LONGROPE,
+    YARN,
     assert_close,
     edit_config,
     save_llama,
@@ -158,6 +159,14 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
         },
     ),
     "olmoe": ("Olmoe", {"num_experts": 6, "num_experts_per_tok": 3, "clip_qkv": 2.0}),
+    "gpt_oss": (
+        "GptOss",
+        {
+            **{"head_dim": 8, "sliding_window": 12, "num_hidden_layers": 3},
+            **{"num_local_experts": 5, "num_experts_per_tok": 3, "swiglu_limit": 1.5},
+            "rope_parameters": {**YARN, "truncate": False, "rope_theta": 150000.0},
+        },
+    ),
     "persimmon": ("Persimmon", {"partial_rotary_factor": 0.5}),
     "persimmon without head norms": ("Persimmon", {"qk_layernorm": False}),
 }
@@ -172,7 +181,7 @@ def test_every_kind_has_a_case():
 
 COMPILED_CASES = {
     *(name for number, name in enumerate(CASES) if number % 2),
-    *("bloom", "gemma2", "gpt_neo", "phi"),
+    *("bloom", "gemma2", "gpt_neo", "gpt_oss", "phi"),
 }
 """Cases for backends that compile: kernels of the others are among them."""
 

@@ -27,6 +27,7 @@ from gptrs.nn import (
     merge_heads,
     split_heads,
 )
+from gptrs_models.clamped_experts import ClampedMixture
 from gptrs_models.llama_alibi import ADDED, Alibi
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_experts import Mixture
@@ -44,6 +45,7 @@ class Attends(Protocol):
         *,
         scale: float | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Return the mixed values [N, H, D]."""
         ...
@@ -92,6 +94,7 @@ class Attention(Module):
         self.norm_after_rope, self.clip = config.head_norm_after_rope, config.qkv_clip
         self.scale = config.attention_scale or self.head_dim**-0.5
         self.softcap = config.softcap
+        self.sinks = params.tensor("sinks", (self.n_heads,)) if config.sinks else None
 
     def __call__(self, x: Tensor, rope: Rope | Alibi | None, cache: Attends) -> Tensor:
         """[N, C] -> [N, C]."""
@@ -110,7 +113,9 @@ class Attention(Module):
             query, key = self._normalize(query, key)
         if isinstance(rope, Alibi):
             query, key, value = rope.query(query, self.scale), rope.key(key), rope.value(value)
-        mixed = cache.attend(query, key, value, scale=self.scale, softcap=self.softcap)
+        mixed = cache.attend(
+            query, key, value, scale=self.scale, softcap=self.softcap, sinks=self.sinks
+        )
         if isinstance(rope, Alibi):
             mixed = F.slice_axis(mixed, 2, 0, self.head_dim)
         return self.o_proj(merge_heads(mixed))
@@ -187,10 +192,13 @@ class MLP(Module):
         return self.down_proj(self.activation(self.up_proj(x)))
 
 
-def _mlp(config: LlamaConfig, params: Params, layer: int) -> MLP | Mixture:
+def _mlp(config: LlamaConfig, params: Params, layer: int) -> MLP | Mixture | ClampedMixture:
     """Return what follows the attention of a layer: a mixture of experts where it has one."""
     experts, own = config.experts, config.names.mlp
     if experts is not None and layer in experts.layers:
+        if experts.clamp is not None:
+            scope = params / experts.scope
+            return ClampedMixture(experts, experts.clamp, scope, config.hidden_size)
         return Mixture(experts, params / experts.scope, config.hidden_size, config.hidden_act)
     return MLP(config, params if own is None else params / own)
 

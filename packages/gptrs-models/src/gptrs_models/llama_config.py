@@ -62,6 +62,7 @@ class LlamaConfig:
     queries, the key and the value of one group of heads after another (GPT-NeoX, Falcon), not all
     queries first. `parallel` adds attention and MLP of the same state (GPT-J). `position_offset` is
     the row of `Names.positions` for position 0. `alibi` has the slope of each head, see `Alibi`.
+    `sinks` are scores beside those of the keys, one for each head (gpt-oss).
     """
 
     vocab_size: int
@@ -93,6 +94,7 @@ class LlamaConfig:
     qkv_groups: bool = False
     qkv_clip: float | None = None
     head_bias: bool = False
+    sinks: bool = False
     sliding_rope: RopeSettings | None = None
     unrotated_layers: tuple[int, ...] = ()
     position_offset: int = 0

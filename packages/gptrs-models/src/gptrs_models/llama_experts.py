@@ -10,12 +10,21 @@ from gptrs.nn import ACTIVATIONS, Linear
 
 
 @dataclass(frozen=True)
+class Clamp:
+    """The activation of gpt-oss: the largest gate, and the slope of its sigmoid."""
+
+    limit: float
+    slope: float
+
+
+@dataclass(frozen=True)
 class Experts:
     """Settings of the mixtures of a model, and the names of their weights.
 
     Each token goes to the `chosen` experts with the largest scores, softmax of all; `normalized`
     makes these add up to 1. The `layers` listed have a mixture. `shared` is the width of an expert
-    that every token goes to, None without one, weighted by a gate of its own.
+    that every token goes to, None without one, weighted by a gate of its own. With `clamp` the
+    mixture is a `ClampedMixture`.
     """
 
     count: int
@@ -28,6 +37,7 @@ class Experts:
     gate: str = "gate_proj"
     up: str = "up_proj"
     down: str = "down_proj"
+    clamp: Clamp | None = None
 
 
 class Mixture(Module):

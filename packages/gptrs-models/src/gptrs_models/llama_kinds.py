@@ -44,6 +44,17 @@ MINISTRAL3_ROPE: dict[str, object] = {
 }
 """Defaults of transformers for a `ministral3` model without rope settings."""
 
+GPT_OSS_ROPE: dict[str, object] = {
+    "rope_type": "yarn",
+    "rope_theta": 150000.0,
+    "factor": 32.0,
+    "beta_fast": 32.0,
+    "beta_slow": 1.0,
+    "truncate": False,
+    "original_max_position_embeddings": 4096,
+}
+"""Defaults of transformers for a `gpt_oss` model without rope settings."""
+
 LAYER_EPSILON = {"rms_norm_eps": "layer_norm_eps"}
 GEMMA_NAMES = {"hidden_act": "hidden_activation"}
 GPTJ_NAMES = {
@@ -316,6 +327,13 @@ KINDS: dict[str, Kind] = {
             151936, 6144, 24, 4, 32768, sliding_window=4096, hidden_size=2048, mixture=True
         ),
         moe.qwen3_moe,
+    ),
+    "gpt_oss": Kind(
+        KindDefaults(
+            201088, 2880, 36, 8, 131072, epsilon=1e-5, head_dim=64, sliding_window=128,
+            hidden_size=2880, heads=64, theta=150000.0, pattern=2, rope=GPT_OSS_ROPE, mixture=True,
+        ),
+        moe.gpt_oss,
     ),
     "olmoe": Kind(
         KindDefaults(

@@ -7,7 +7,7 @@ from dataclasses import replace
 from gptrs.api import ConfigFields
 from gptrs_models import llama_switches as switches
 from gptrs_models.llama_config import LlamaConfig, Names
-from gptrs_models.llama_experts import read_experts, sparse_layers
+from gptrs_models.llama_experts import Clamp, read_experts, sparse_layers
 
 
 def mixtral(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
@@ -63,6 +63,23 @@ def olmoe(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
         output_bias=bias,
         experts=experts,
     )
+
+
+def gpt_oss(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+    """Switch sinks, biases, and mixtures with a limit."""
+    bias = fields.boolean("attention_bias", True)
+    experts = read_experts(
+        fields,
+        config.num_hidden_layers,
+        names=("num_local_experts", "num_experts"),
+        count=128,
+        chosen=4,
+        width="intermediate_size",
+        inner=config.intermediate_size,
+    )
+    limit, slope = fields.number("swiglu_limit", 7.0), fields.number("swiglu_alpha", 1.702)
+    experts = replace(experts, clamp=Clamp(limit, slope))
+    return replace(config, qkv_bias=bias, output_bias=bias, sinks=True, experts=experts)
 
 
 def _qwen(

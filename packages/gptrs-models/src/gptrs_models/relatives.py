@@ -13,7 +13,7 @@ BERT = (
 LLAMA = (
     *("afmoe", "aria_text", "baichuan", "bitnet", "chatglm", "dbrx", "deepseek", "deepseek_v2"),
     *("deepseek_v3", "diffllama", "doge", "dots1", "ernie4_5_moe", "exaone", "flex_olmo", "gemma3"),
-    *("gemma3n", "gemma3n_text", "gemma4", "glm4_moe", "gpt_oss", "granitemoe", "internlm2"),
+    *("gemma3n", "gemma3n_text", "gemma4", "glm4_moe", "granitemoe", "internlm2"),
     *("jais", "jetmoe", "llama4", "llama4_text", "minicpm", "minicpm3", "minimax", "mistral3"),
     *(
         "nemotron_h",

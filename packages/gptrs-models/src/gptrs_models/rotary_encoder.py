@@ -21,6 +21,7 @@ from gptrs.nn import (
     RopeSettings,
     TextClassifierModule,
     TokenClassifierModule,
+    attention_with_sinks,
 )
 from gptrs_models.bert import body_of
 from gptrs_models.encoder_heads import Body, with_head
@@ -45,14 +46,18 @@ class Sight:
         *,
         scale: float | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Return the mixed values [B * T, H, D]; `scale` and `softcap` are of `F.attention`."""
         batch, length = self.mask.shape[0], self.mask.shape[3]
-        parts = (
+        parts = [
             F.swap_axes(F.reshape(x, (batch, length, *x.shape[1:])), 1, 2)
             for x in (query, key, value)
-        )  # (B, H, T, D), (B, K, T, D) twice
-        mixed = F.attention(*parts, mask=self.mask, scale=scale, softcap=softcap)
+        ]  # (B, H, T, D), (B, K, T, D) twice
+        if sinks is None:
+            mixed = F.attention(*parts, mask=self.mask, scale=scale, softcap=softcap)
+        else:
+            mixed = attention_with_sinks(parts, sinks, self.mask, scale=scale, softcap=softcap)
         return F.reshape(F.swap_axes(mixed, 1, 2), query.shape)
 
 

@@ -49,7 +49,7 @@ def _read_attention(made: Made, definition: Definer) -> ReadCall | None:
     """Read the loop over texts: what it carries besides its result, and what it scans."""
     if not isinstance(made.op, Scan) or made.op.carry_count < 5:
         return None
-    _, row_starts, key_pool, queries, value_pool, *_ = made.operands
+    _, row_starts, key_pool, queries, value_pool, *others = made.operands[: made.op.carry_count]
     table, lengths = made.operands[-2:]
     scaled = _behind(queries, Reshape, definition)
     if scaled is None:
@@ -67,6 +67,9 @@ def _read_attention(made: Made, definition: Definer) -> ReadCall | None:
         "row_starts": row_starts,
         "lengths": lengths,
     }
+    sinks = next((x for x in others if x.type.shape == query.type.shape[1:2]), None)
+    if sinks is not None:
+        operands["sinks"] = sinks
     return ReadCall(operands, {"scale": scale, **_settings(made.regions[0])})
 
 

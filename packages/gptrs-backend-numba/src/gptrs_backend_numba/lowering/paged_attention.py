@@ -1,8 +1,8 @@
 """`gptrs.numba.paged_attention.v1` and `gptrs.numba.update_pages.v1`: a paged key/value cache.
 
-The operands are those of the functionals, the integers si32, no D, E, S, H or K of 0. The
-attributes of attention are `scale`, `window` (0 for none) and `softcap` (0.0 for none). All
-other sizes may be symbolic: the kernels take them as numbers.
+The operands are those of the functionals, the integers si32, `sinks` last if there are any, no D,
+E, S, H or K of 0. The attributes of attention are `scale`, `window` (0 for none) and `softcap` (0.0
+for none). All other sizes may be symbolic: the kernels take them as numbers.
 """
 
 from __future__ import annotations
@@ -40,9 +40,11 @@ _ATTRIBUTES = {"scale": float, "window": int, "softcap": float}
 
 def fits_attention(operands: Sequence[TensorType]) -> bool:
     """Return whether there is a kernel of attention for operands that the functional takes."""
-    query, key, value, *texts = operands
+    query, key, value, *others = operands
+    texts, sinks = others[:3], others[3:]
     return (
         query.dtype in FLOATS
+        and all(x.dtype is dtypes.f32 for x in sinks)
         and key.dtype in _POOLS
         and key.dtype is value.dtype
         and all(x.dtype is dtypes.si32 for x in texts)
@@ -64,9 +66,10 @@ def fits_update(operands: Sequence[TensorType]) -> bool:
 def _is_attention(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     if {name: type(op.attrs[name]) for name in op.attrs} != _ATTRIBUTES:
         return False
-    if [x.rank for x in operands] != [3, 4, 4, 2, 1, 1] or not fits_attention(operands):
+    ranks = [3, 4, 4, 2, 1, 1, 1]
+    if [x.rank for x in operands] not in (ranks, ranks[:-1]) or not fits_attention(operands):
         return False
-    query, key, value, table, starts, lengths = operands
+    query, key, value, table, starts, lengths, *sinks = operands
     rows, heads, head_dim = query.shape
     pages, kv_heads, size, _ = key.shape
     texts = table.shape[0]
@@ -77,6 +80,7 @@ def _is_attention(op: CustomCall, operands: Sequence[TensorType]) -> bool:
         and value.shape[:3] == (pages, kv_heads, size)
         and starts.shape == (texts + 1,)
         and lengths.shape == (texts,)
+        and all(x.shape == (heads,) for x in sinks)
     )
 
 
@@ -99,7 +103,7 @@ def paged_attention(builder: Builder, unit: Unit) -> None:
     assert isinstance(op, CustomCall)
     query, *others = (builder.view(operand) for operand in unit.last.operands)
     query = with_dense_rows(builder, query)
-    key, value, table, starts, lengths = (builder.contiguous(view) for view in others)
+    key, value, table, starts, lengths, *sinks = (builder.contiguous(view) for view in others)
     rows, heads, head_dim = query.shape
     pages, kv_heads, size, _ = key.shape
     texts, group = table.shape[0], heads // kv_heads
@@ -124,12 +128,14 @@ def paged_attention(builder: Builder, unit: Unit) -> None:
         geometry.PRODUCTS_A_KEY: heads * (head_dim + value_dim),
         geometry.ROW_BYTES: heads * value_dim * query.dtype.itemsize,
     }
-    kind = geometry.PageKind(key.dtype, size, head_dim, value_dim, window > 0, softcap != 0)
+    kind = geometry.PageKind(
+        key.dtype, size, head_dim, value_dim, window > 0, softcap != 0, bool(sinks)
+    )
     make = paged_attention_int8 if key.dtype is dtypes.si8 else paged_attention_task
     task = compiled_task(make(query.dtype, kind))
     leading = (POOL.address, task, kv_heads * tasks, builder.context.threads)
     numbers = tuple(fields.get(field, 0) for field in geometry.FIELDS)
-    reads = (query, key, value, table, starts, lengths)
+    reads = (query, key, value, table, starts, lengths, *(sinks or [lengths]))
     explain = _wrong_index("paged_attention", "page", table, key, 1)
     kernel = compiled(run_paged_attention)
     builder.steps.append(KernelCall(kernel, reads, out, numbers, explain, leading))

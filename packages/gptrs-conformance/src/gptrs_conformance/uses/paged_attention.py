@@ -59,14 +59,23 @@ def paged(
     scale: float | None = None,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Attention text by text, over keys and values put together from their pages."""
+    """Attention text by text, over keys and values put together from their pages.
+
+    `sinks` are scores of a key of zeros behind the others, whose value is 0.
+    """
     out = np.zeros((*query.shape[:2], value_pool.shape[3]))
     for keys, values, rows, mask in _texts(
         key_pool, value_pool, page_table, row_starts, lengths, window
     ):
         one = np.swapaxes(query[rows], 0, 1)[None]
-        mixed = attended(one, keys[None], values[None], mask, scale=scale, softcap=softcap)
+        bias = np.zeros((1, query.shape[1], 1, mask.shape[1] + (sinks is not None)))
+        if sinks is not None:
+            keys, values = (np.pad(x, ((0, 0), (0, 1), (0, 0))) for x in (keys, values))
+            mask = np.pad(mask, ((0, 0), (0, 1)), constant_values=True)
+            bias[0, :, 0, -1] = sinks
+        mixed = attended(one, keys[None], values[None], mask, bias, scale=scale, softcap=softcap)
         out[rows] = np.swapaxes(mixed[0], 0, 1)
     return out
 
@@ -128,6 +137,9 @@ USES = (
         lambda *x: paged(*x, scale=0.3, window=3), "window"),
     Use("paged_attention", _SHARED, lambda *x: F.paged_attention(*x, softcap=2.0),
         lambda *x: paged(*x, softcap=2.0), "softcap"),
+    Use("paged_attention", (*_SHARED, normal(9, 4)),
+        lambda *x: F.paged_attention(*x[:-1], sinks=x[-1], window=3, softcap=3.0),
+        lambda *x: paged(*x[:-1], sinks=x[-1], window=3, softcap=3.0), "sinks"),
     Use("update_pages",
         (normal(1, 5, 2, SIZE, 3), normal(2, 4, 2, 3), np.array([6, 19, 4, 6], np.int32)),
         F.update_pages, updated),

@@ -90,6 +90,8 @@ class Params:
         self._parameters: dict[str, Parameter] = {}
         self._read_quantized = set[str]()
         self._uses: dict[str, WeightUse] = {}
+        self._narrow = set[str]()
+        """Stacks of matrices that keep a stored type of 2 bytes."""
         self._lock = threading.Lock()
 
     def __truediv__(self, part: str | int) -> Params:
@@ -198,6 +200,35 @@ class Params:
         rows = [primitives.reshape(part, (1, *shape)) for part in parts]
         return primitives.concat(rows, 0) if len(rows) > 1 else rows[0]
 
+    def stacked_whole(self, name: str, shape: Sequence[int]) -> Tensor:
+        """Return a weight [G, I, O] of many matrices; one of bf16 or f16 keeps its stored type.
+
+        The caller converts where it reads it. Errors are those of `tensor`.
+        """
+        with self._lock:
+            self._narrow.add(self._prefix + name)
+        parameter = self._parameter(self._prefix + name)
+        self._require_shape(parameter.name, parameter.type, shape)
+        if not parameter.type.dtype.is_float:
+            return self.tensor(name, shape)
+        return Tensor.of_parameter(parameter)
+
+    def stored_parts(
+        self, name: str, shape: Sequence[int]
+    ) -> tuple[QuantizedTensor, Mapping[Part, Tensor]] | None:
+        """Return a quantized weight as it is stored, whatever the backend; None for another one.
+
+        CheckpointError for another shape of what it stands for.
+        """
+        full = self._prefix + name
+        if not isinstance(self._source, QuantizedSource) or full not in self._names:
+            return None
+        found = self._source.quantized(full)
+        if found is None:
+            return None
+        self._require_shape(full, found.type, shape)
+        return found, {part: self._part(full, found, part) for part in found.parts}
+
     def _stored_alike(self, names: Sequence[str]) -> list[Tensor] | None:
         """Return weights as they are stored, None for quantized ones and several types."""
         if any(self._quantized(name) is not None for name in names):
@@ -266,7 +297,8 @@ class Params:
             )
         stored = self._source.type_of(name)
         wanted = self._wanted(stored)
-        type = stored if _stays_narrow(stored, wanted, self.backend) else wanted
+        ranks = (3,) if name in self._narrow else (_MATRIX,)
+        type = stored if _stays_narrow(stored, wanted, self.backend, ranks) else wanted
         key = param_key(self._namespace, base_param_id(name))
         source = self._source
         load = read = partial(_load, source, name, type)
@@ -330,14 +362,16 @@ class Params:
         return stored.with_dtype(self._dtype)
 
 
-def _stays_narrow(stored: TensorType, wanted: TensorType, backend: Backend) -> bool:
-    """Return whether a weight keeps its stored type: a large one that `backend` can convert.
+def _stays_narrow(
+    stored: TensorType, wanted: TensorType, backend: Backend, ranks: Sequence[int]
+) -> bool:
+    """Return whether a weight keeps its stored type: one of `ranks` that `backend` can convert.
 
-    Convolutions and stacks of matrices are better off with one conversion ahead: what is computed
-    of their weights, such as a folded batch norm, is computed once then.
+    Convolutions and stacks of matrices, but those of experts, are better off with one conversion
+    ahead: what is computed of their weights, such as a folded batch norm, is computed once then.
     """
     halves = stored.dtype in (dtypes.bf16, dtypes.f16) and wanted.dtype is dtypes.f32
-    if not halves or stored.rank != _MATRIX:
+    if not halves or stored.rank not in ranks:
         return False
     return backend.refusal(Cast(wanted.dtype), [stored], [wanted]) is None
 

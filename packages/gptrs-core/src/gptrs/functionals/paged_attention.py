@@ -32,6 +32,7 @@ from gptrs.functionals.rounded_vectors import (
 )
 from gptrs.ir import dtypes
 from gptrs.ir.symbolic_dim import exceeds
+from gptrs.ir.tensor_type import TensorType
 
 _FLOATS = (dtypes.f16, dtypes.bf16, dtypes.f32, dtypes.f64)
 _MAX_ROWS = 2**31 - 1
@@ -99,6 +100,7 @@ def paged_attention(
     scale: float | None = None,
     window: int | None = None,
     softcap: float | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Causal `attention` of the tokens of B texts, each over its own pages.
 
@@ -114,6 +116,9 @@ def paged_attention(
     may be any page. Positions that no row of a text sees may hold anything, NaN too. Rows that
     belong to no text, such as padding behind the last one, give 0.
 
+    `sinks` [H], of the type that all is computed in, are the scores of one more key for each head,
+    which every row sees and whose value is 0 (gpt-oss); neither `scale` nor `softcap` changes them.
+
     `scale` is 1/sqrt(D) unless given; `softcap` is that of `attention`. The element types are f16,
     bf16, f32 and f64; both pools have one, and the query and the result may have another. All is
     computed in f32, or in f64 if one of them is f64, and rounded once. Pools of si8 have D + 4 and
@@ -125,10 +130,11 @@ def paged_attention(
     require_settings("paged_attention", query.shape[2], scale, window, softcap)
     rows, heads, head_dim = query.shape
     wide = dtypes.f64 if dtypes.f64 in (query.dtype, key_pool.dtype) else dtypes.f32
+    _require_sinks(sinks, TensorType(wide, (heads,)))
     factor = 1 / math.sqrt(head_dim) if scale is None else scale
     queries = primitives.mul(converted(query, wide), splat(factor, wide, query.shape))
     table, starts, lengths = (converted(x, dtypes.si32) for x in (page_table, row_starts, lengths))
-    step = _step(queries, key_pool, value_pool, starts, window, softcap)
+    step = _step(queries, (key_pool, value_pool), starts, sinks, window, softcap)
     value_dim = value_pool.shape[3] - vector_bytes(value_pool.type)
     nothing = splat(0, query.dtype, (rows, heads, value_dim))
     number = primitives.iota(lengths.shape, 0, dtypes.si32)
@@ -138,15 +144,15 @@ def paged_attention(
 
 def _step(
     queries: Tensor,
-    key_pool: Tensor,
-    value_pool: Tensor,
+    pools: tuple[Tensor, Tensor],
     row_starts: Tensor,
+    sinks: Tensor | None,
     window: int | None,
     softcap: float | None,
 ) -> Body:
     """Return the function that computes all rows as if they were of one text, and keeps its own."""
     rows, heads, head_dim = queries.shape
-    kv_heads = key_pool.shape[1]
+    kv_heads = pools[0].shape[1]
     group = heads // kv_heads if kv_heads else 0
     grouped = primitives.reshape(queries, (rows, kv_heads, group, head_dim))
     one = splat(1, dtypes.si32)
@@ -155,8 +161,7 @@ def _step(
         places = (text, primitives.add(text, one))
         begin, end = (primitives.take(row_starts, place) for place in places)
         keys, values = (
-            converted(_numbers(primitives.take(pool, table)), queries.dtype)
-            for pool in (key_pool, value_pool)
+            converted(_numbers(primitives.take(pool, table)), queries.dtype) for pool in pools
         )  # (W, K, S, D)
         first, last = (
             primitives.sub(length, primitives.sub(end, begin)),
@@ -166,7 +171,7 @@ def _step(
         position = primitives.add(row, expand(primitives.sub(length, end), row.shape))
         seen = _seen(position, position, keys, window)
         used = _seen(_vector(first), _vector(last), values, window)
-        mixed = _mixed(_scores(grouped, keys, softcap), seen, _where(used, values))
+        mixed = _mixed(_scores(grouped, keys, softcap), seen, _where(used, values), sinks)
         mixed = converted(primitives.reshape(mixed, found.shape), found.dtype)
         return primitives.select(_own(begin, end, found.shape), mixed, found)
 
@@ -201,16 +206,29 @@ def _scores(queries: Tensor, keys: Tensor, softcap: float | None) -> Tensor:
     return primitives.mul(primitives.tanh(primitives.div(scores, cap)), cap)
 
 
-def _mixed(scores: Tensor, seen: Tensor, values: Tensor) -> Tensor:
+def _mixed(scores: Tensor, seen: Tensor, values: Tensor, sinks: Tensor | None) -> Tensor:
     """Return values mixed by their scores: [K, N, G, W, S], [W, K, S, E] -> [N, K, G, E]."""
     kv_heads, rows, group, *pages = scores.shape
     shape = (kv_heads, rows, group, seen.shape[1])
     visible = expand(primitives.reshape(seen, (rows, 1, shape[3])), shape)
     hidden = splat(-math.inf, scores.dtype, shape)
     scores = primitives.select(visible, primitives.reshape(scores, shape), hidden)
-    probabilities = primitives.reshape(softmax(scores, axis=-1), (*shape[:3], *pages))
+    weights = softmax(scores, axis=-1) if sinks is None else _with_sinks(scores, sinks)
+    probabilities = primitives.reshape(weights, (*shape[:3], *pages))
     mixed = primitives.dot_general(probabilities, values, ([3, 4], [0, 2]), ([0], [1]))
     return primitives.transpose(mixed, (1, 0, 2, 3))
+
+
+def _with_sinks(scores: Tensor, sinks: Tensor) -> Tensor:
+    """Return the softmax of scores [K, N, G, M] beside a score for each head: [K * G]."""
+    shape = scores.shape
+    group = (shape[0], 1, shape[2], 1)
+    sink = expand(primitives.reshape(sinks, group), (*shape[:3], 1))
+    largest = primitives.maximum(primitives.reduce(scores, "max", [3], keepdims=True), sink)
+    exponentials = primitives.exp(primitives.sub(scores, expand(largest, shape)))
+    total = primitives.reduce(exponentials, "sum", [3], keepdims=True)
+    total = primitives.add(total, primitives.exp(primitives.sub(sink, largest)))
+    return primitives.div(exponentials, expand(total, shape))
 
 
 def _where(used: Tensor, values: Tensor) -> Tensor:
@@ -256,6 +274,12 @@ def _require_texts(page_table: Tensor, row_starts: Tensor, lengths: Tensor) -> N
     texts = page_table.shape[0]
     require_shape(name, "row_starts", row_starts, (texts + 1,))
     require_shape(name, "lengths", lengths, (texts,))
+
+
+def _require_sinks(sinks: Tensor | None, type: TensorType) -> None:
+    if sinks is not None:
+        require_dtype("paged_attention", (type.dtype,), sinks=sinks)
+        require_shape("paged_attention", "sinks", sinks, type.shape)
 
 
 def _require_pools(name: str, **tensors: Tensor) -> None:

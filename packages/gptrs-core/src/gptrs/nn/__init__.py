@@ -1,7 +1,7 @@
 """Layers, the paged cache and base classes of models: weights of a checkpoint plus functionals."""
 
 from gptrs.nn.activations import ACTIVATIONS
-from gptrs.nn.attention import LayerCache, merge_heads, split_heads
+from gptrs.nn.attention import LayerCache, attention_with_sinks, merge_heads, split_heads
 from gptrs.nn.batch_norm import BatchNorm2d
 from gptrs.nn.cache_spec import CacheGroup, CacheSpec, cache_groups
 from gptrs.nn.captured_once import captured_once
@@ -10,6 +10,7 @@ from gptrs.nn.computation import Computation
 from gptrs.nn.convolution import Conv2d
 from gptrs.nn.decoder_cache import DecoderCache, DecoderState, KeysValues
 from gptrs.nn.embedding import Embedding
+from gptrs.nn.expert_matrices import ExpertMatrices
 from gptrs.nn.image_classifier import ConvNorm, ImageClassifierModule, class_head, output_channels
 from gptrs.nn.linear import Linear
 from gptrs.nn.module import Module
@@ -41,6 +42,7 @@ __all__ = [
     "DecoderModule",
     "DecoderState",
     "Embedding",
+    "ExpertMatrices",
     "ImageClassifierModule",
     "KeysValues",
     "LayerCache",
@@ -58,6 +60,7 @@ __all__ = [
     "TextEncoderModule",
     "TokenClassifierModule",
     "Seq2SeqModule",
+    "attention_with_sinks",
     "cache_groups",
     "captured_once",
     "class_head",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gptrs import functionals as F
@@ -35,17 +36,19 @@ class LayerCache:
         *,
         scale: float | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Attend to the new tokens and those before them in the same text, [N, H, D] -> the same.
 
         key and value are those of the new tokens, [N, K, D], for the K heads of the layer's
         `CacheSpec`; H is a multiple of K. They are rounded to the element type of the cache.
-        `scale` None stands for `D ** -0.5`; `softcap` is that of `F.attention`.
+        `scale` None stands for `D ** -0.5`; `softcap` is that of `F.attention`,
+        `sinks` [H] that of `F.paged_attention`.
         """
         step, slots = self._step, self._step.slots[self._group]
         watcher = WATCHER.get()
         if watcher is not None and watcher.wants_attention:
-            seen = _Seen(step.positions, self._window, scale, softcap)
+            seen = _Seen(step.positions, self._window, scale, softcap, sinks)
             watcher.attention_of(attention_weights(query, key, seen))
         keys, values = self.pools
         keys, values = F.update_pages(keys, key, slots), F.update_pages(values, value, slots)
@@ -60,6 +63,7 @@ class LayerCache:
             scale=scale,
             window=self._window,
             softcap=softcap,
+            sinks=sinks,
         )
 
 
@@ -68,6 +72,7 @@ class _Seen(NamedTuple):
     window: int | None
     scale: float | None
     softcap: float | None
+    sinks: Tensor | None = None
 
 
 def attention_weights(query: Tensor, key: Tensor, seen: _Seen) -> Tensor:
@@ -88,7 +93,41 @@ def attention_weights(query: Tensor, key: Tensor, seen: _Seen) -> Tensor:
     visible = F.logical_and(to <= of, to >= first)
     if seen.window is not None:
         visible = F.logical_and(visible, to > of - seen.window)
-    return F.softmax(F.where(visible, scores, -math.inf), axis=-1)
+    return _softmax(F.where(visible, scores, -math.inf), seen.sinks)
+
+
+def attention_with_sinks(
+    rows: Sequence[Tensor],
+    sinks: Tensor,
+    visible: Tensor,
+    *,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """Attend as `F.attention` does, beside `sinks` [H], see `F.paged_attention`.
+
+    `rows` are the query [B, H, T, D], the key and the value [B, K, S, D]; keys are seen where
+    `visible` is true, i1 that broadcasts to [B, H, T, S].
+    """
+    query, key, value = rows
+    n_heads, head_dim = query.shape[1], query.shape[3]
+    groups = n_heads // key.shape[1]
+    keys, values = (F.repeat_interleave(x, groups, 1) for x in (key, value))
+    scores = F.matmul(query, F.swap_axes(keys, 2, 3))
+    scores = scores * (head_dim**-0.5 if scale is None else scale)
+    if softcap is not None:
+        scores = F.tanh(scores / softcap) * softcap
+    return F.matmul(_softmax(F.where(visible, scores, -math.inf), sinks), values)
+
+
+def _softmax(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Return the softmax of scores [.., H, T, S] beside one for each head, without its weight."""
+    if sinks is None:
+        return F.softmax(scores, axis=-1)
+    sink = F.reshape(sinks, (sinks.shape[0], 1, 1))
+    largest = F.maximum(F.max(scores, axis=-1, keepdims=True), sink)
+    powers = F.exp(scores - largest)
+    return powers / (F.sum(powers, axis=-1, keepdims=True) + F.exp(sink - largest))
 
 
 def split_heads(x: Tensor, n_heads: int) -> Tensor:

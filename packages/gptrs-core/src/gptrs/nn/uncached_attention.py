@@ -12,7 +12,7 @@ from typing_extensions import override
 from gptrs import functionals as F
 from gptrs.capture.tensor import Tensor
 from gptrs.ir import dtypes
-from gptrs.nn.attention import LayerCache
+from gptrs.nn.attention import LayerCache, attention_with_sinks
 from gptrs.nn.cache_spec import CacheSpec
 from gptrs.nn.ragged_step import RaggedStep
 
@@ -54,6 +54,7 @@ class _WholeTexts(LayerCache):
         *,
         scale: float | None = None,
         softcap: float | None = None,
+        sinks: Tensor | None = None,
     ) -> Tensor:
         """Attend to the tokens before each one in its text, [N, H, D] -> the same."""
         rows = [
@@ -61,6 +62,19 @@ class _WholeTexts(LayerCache):
             for x in (query, key, value)
         ]
         window = self._window
-        mixed = F.attention(*rows, scale=scale, causal=True, window=window, softcap=softcap)
+        if sinks is None:
+            mixed = F.attention(*rows, scale=scale, causal=True, window=window, softcap=softcap)
+        else:
+            mixed = attention_with_sinks(
+                rows, sinks, _causal(self._sizes[1], window), scale=scale, softcap=softcap
+            )
         heads_last = F.transpose(mixed, (0, 2, 1, 3))
         return F.reshape(heads_last, (query.shape[0], query.shape[1], mixed.shape[3]))
+
+
+def _causal(length: int, window: int | None) -> Tensor:
+    """Return which of T keys each of T queries sees, i1 [T, T]."""
+    to = F.arange(length)
+    of = F.reshape(to, (length, 1))
+    visible = to <= of
+    return visible if window is None else F.logical_and(visible, to > of - window)

@@ -15,6 +15,7 @@ from gptrs_backend_numba.kernels.attention.paged_geometry import (
     PRODUCTS_A_KEY,
     ROW_BYTES,
     ROWS,
+    SINKS,
     STARTS,
     TABLE,
     TASKS,
@@ -55,8 +56,9 @@ def paged_attention_task(query, key, out, geometry, task, *, rows_kernel, panel_
 
 @kernel
 def run_paged_attention(
-    state, function, count, threads, query, key, value, table, starts, lengths, out, geometry
-):
+    state, function, count, threads,
+    query, key, value, table, starts, lengths, sinks, out, geometry,
+):  # fmt: skip
     """Run all tasks; return 1, before any, when a page of the table is out of range.
 
     Rows of no text become 0. The work depends on the lengths, so it is decided here whether threads
@@ -64,6 +66,7 @@ def run_paged_attention(
     """
     G = pointer(geometry, np.int64)
     G[VALUES], G[TABLE], G[STARTS], G[LENGTHS] = value, table, starts, lengths
+    G[SINKS] = sinks
     T = pointer(table, np.int32)
     for i in range(G[TEXTS] * G[WIDTH_OF_TABLE]):
         if T[i] < 0 or T[i] >= G[PAGES]:

@@ -22,10 +22,10 @@ from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel_part
 from gptrs_backend_numba.codegen.machine import pointer
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 
-FIELDS = range(18)
+FIELDS = range(19)
 """The numbers of a geometry."""
 (
-    VALUES, TABLE, STARTS, LENGTHS,  # addresses, filled in by the call
+    VALUES, TABLE, STARTS, LENGTHS, SINKS,  # addresses, filled in by the call
     ROWS, TEXTS, WIDTH_OF_TABLE, PAGES,  # N, B, W, P
     KV_HEADS, GROUP,  # K, and the heads of queries that share one of them
     ROW_STEP, HEAD_STEP,  # strides of the query, in elements
@@ -51,6 +51,8 @@ class PageKind:
     value_dim: int
     windowed: bool
     capped: bool
+    sunk: bool = False
+    """Whether each head has a score beside those of the keys."""
 
     @property
     def segments(self) -> int:

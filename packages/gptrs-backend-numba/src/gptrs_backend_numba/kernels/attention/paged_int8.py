@@ -178,7 +178,9 @@ def paged_attention_int8(query: DType, kind: PageKind) -> SpecializedKernel:
 
     It is the one for pages of f32 that are a whole block, but for what finds and widens them.
     """
-    wide = PageKind(dtypes.f32, BLOCK, kind.head_dim, kind.value_dim, kind.windowed, kind.capped)
+    wide = PageKind(
+        dtypes.f32, BLOCK, kind.head_dim, kind.value_dim, kind.windowed, kind.capped, kind.sunk
+    )
     sizes: dict[str, object] = {"HEAD_DIM": kind.head_dim, "VALUE_DIM": kind.value_dim}
     segments_of = find_segments_part.specialize(
         PAGE=kind.page_size,

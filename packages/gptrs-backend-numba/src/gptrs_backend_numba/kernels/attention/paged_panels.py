@@ -21,6 +21,7 @@ from gptrs_backend_numba.kernels.attention.paged_geometry import (
     KV_HEADS,
     ROW_STEP,
     SCALE,
+    SINKS,
     SOFTCAP,
     TABLE,
     VALUES,
@@ -77,8 +78,8 @@ class Memory(NamedTuple):
 @kernel
 def attend_panel_kernel(
     query, key, out, geometry, head, text, begin, first, count, ahead,
-    *, HEAD_DIM, VALUE_DIM, PAGE, SEGMENTS, WINDOWED, CAPPED, NARROW, load_queries, segments_of,
-    widen, score_keys, add_values, store_results,
+    *, HEAD_DIM, VALUE_DIM, PAGE, SEGMENTS, WINDOWED, CAPPED, SUNK, NARROW, load_queries,
+    segments_of, widen, score_keys, add_values, store_results,
 ):  # fmt: skip
     """Compute `count` columns of a text from `first` on; see `paged_geometry`."""
     G = pointer(geometry, np.int64)
@@ -94,6 +95,8 @@ def attend_panel_kernel(
     lowest, highest, until, least = limit_columns(G, panel, memory, size, WINDOWED)
     load_queries(query, G, panel, memory, scale)
     clear(memory, VALUE_DIM)
+    if SUNK:
+        begin_with_sinks(G, panel, memory)
     for block in range(lowest // BLOCK * BLOCK, highest, BLOCK):
         low, high = max(lowest - block, np.int64(0)), min(highest - block, np.int64(BLOCK))
         parts = segments_of(table, block, low, high, memory.segments, key, G[VALUES], head,
@@ -168,6 +171,17 @@ def clear(memory, value_dim):
         T[i] = 0.0
     for i in range(PANEL):
         M[i] = -INF
+
+
+@kernel_part
+def begin_with_sinks(G, panel, memory):
+    """Begin the sums with the score of each head, whose exponential less itself is 1."""
+    group = G[GROUP]
+    S, T = pointer(G[SINKS], np.float32), pointer(memory.totals, np.float32)
+    M = pointer(memory.maxima, np.float32)
+    for i in range(PANEL):
+        M[i] = S[panel.head * group + (panel.first + i) % group]
+        T[i] = 1.0
 
 
 @kernel_part
@@ -314,6 +328,7 @@ def attend_panel(query: DType, kind: PageKind) -> SpecializedKernel:
         SEGMENTS=kind.segments,
         WINDOWED=kind.windowed,
         CAPPED=kind.capped,
+        SUNK=kind.sunk,
         NARROW=kind.dtype is not dtypes.f32,
         segments_of=find_segments(kind),
         load_queries=load_panel_queries.specialize(

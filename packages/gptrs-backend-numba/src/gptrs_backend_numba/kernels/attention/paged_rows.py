@@ -19,6 +19,7 @@ from gptrs_backend_numba.kernels.attention.paged_geometry import (
     KV_HEADS,
     ROW_STEP,
     SCALE,
+    SINKS,
     SOFTCAP,
     TABLE,
     VALUES,
@@ -93,9 +94,12 @@ def attend_rows_kernel(
 
 @kernel_part
 def load_rows_part(
-    query, G, head, begin, first, count, memory, scale, *, ELEMENT, HEAD_DIM, EACH, load
+    query, G, head, begin, first, count, memory, scale, *, ELEMENT, HEAD_DIM, EACH, SUNK, load
 ):
-    """Put down the scaled queries, and begin all sums."""
+    """Put down the scaled queries, and begin all sums.
+
+    With `SUNK` they begin with the score of the head, whose exponential less itself is 1.
+    """
     Q, group = pointer(query, ELEMENT), G[GROUP]
     for r in range(count):
         c = first + r
@@ -105,6 +109,9 @@ def load_rows_part(
         X[EACH - 2] = -INF
         for i in range(HEAD_DIM, EACH - 2):
             X[i] = 0.0
+        if SUNK:
+            X[EACH - 2] = pointer(G[SINKS], np.float32)[head * group + c - n * group]
+            X[EACH - 2 - WIDTH] = 1.0
         for d in range(HEAD_DIM):
             X[d] = load(Q[place + d]) * scale
 
@@ -214,7 +221,7 @@ def attend_rows(query: DType, kind: PageKind) -> SpecializedKernel:
         SEGMENTS=kind.segments,
         WINDOWED=kind.windowed,
         CAPPED=kind.capped,
-        load_rows=load_rows_part.specialize(**rows, load=load_of(query)),
+        load_rows=load_rows_part.specialize(**rows, SUNK=kind.sunk, load=load_of(query)),
         store_results=store_rows_part.specialize(
             **rows, VALUE_DIM=kind.value_dim, store=store_of(query)
         ),

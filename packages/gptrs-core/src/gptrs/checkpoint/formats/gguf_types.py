@@ -128,12 +128,16 @@ def _q6_k(blocks: np.ndarray) -> Fields:
 
 
 def _mxfp4(blocks: np.ndarray) -> Fields:
-    """The first byte is the exponent of the scale, with a half since the table is doubled."""
-    exponent = blocks[:, :1].astype(np.uint16)
+    """The first byte is the exponent of the scale."""
+    return {"codes": _halves(blocks[:, 1:]), "scale": mxfp4_scale(blocks[:, :1])}
+
+
+def mxfp4_scale(exponents: np.ndarray) -> np.ndarray:
+    """Return half of `2 ** (exponent - 127)` as bf16, since the table is doubled."""
+    exponent = exponents.astype(np.uint16)
     # bf16 has the exponents of f32; the two least ones are subnormal.
     half = np.where(exponent < 2, np.uint16(0x20) << exponent, (exponent - 1) << 7)
-    scale = half.astype(np.uint16).view(dtypes.bf16.numpy)
-    return {"codes": _halves(blocks[:, 1:]), "scale": scale}
+    return half.astype(np.uint16).view(dtypes.bf16.numpy)
 
 
 _F16 = (dtypes.f16, 1)
@@ -143,7 +147,7 @@ _K_PARTS: Mapping[Part, tuple[DType, int]] = {
     "bias": (dtypes.ui8, 8),
     "super_bias": _F16,
 }
-_E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
+E2M1 = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
 """Twice the values of the 4-bit floats; the negative zero is 0."""
 
 GGUF_TYPES: Mapping[int, GgufType] = {
@@ -161,7 +165,7 @@ GGUF_TYPES: Mapping[int, GgufType] = {
         6, 16, _q6_k, {"scale": (dtypes.si8, 16), "super_scale": _F16}, 32, super_group=16
     )),
     39: GgufType("MXFP4", 32, 17, None, BlockFormat(
-        4, 32, _mxfp4, {"scale": (dtypes.bf16, 1)}, table=_E2M1
+        4, 32, _mxfp4, {"scale": (dtypes.bf16, 1)}, table=E2M1
     )),
 }  # fmt: skip
 """The types by their numbers in files."""

@@ -29,6 +29,7 @@ from gptrs.checkpoint.models.model_source import (
     TOKENIZER,
     ModelSource,
 )
+from gptrs.checkpoint.models.mxfp4_folder import Mxfp4Folder
 from gptrs.checkpoint.models.quantization_config import KEY, scheme_of
 from gptrs.checkpoint.models.quantized_folder import QuantizedFolder
 from gptrs.checkpoint.param_source import FileSource
@@ -129,7 +130,11 @@ class HfDirectory(ModelSource):
     @override
     def open_weights(self) -> FileSource:
         stored = self._stored_tensors()
-        return stored if self._scheme is None else QuantizedFolder(stored, self._scheme)
+        if self._scheme is None:
+            return stored
+        if self._scheme.layout == "mxfp4":
+            return Mxfp4Folder(stored)
+        return QuantizedFolder(stored, self._scheme)
 
     def _stored_tensors(self) -> FileSource:
         if self._single is not None:

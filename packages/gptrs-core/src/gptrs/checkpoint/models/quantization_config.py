@@ -10,11 +10,11 @@ from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError
 from gptrs.quoting import listed, quoted, shown_value
 
-Layout = Literal["packed", "int8", "gptq", "awq"]
-"""How the codes lie: of compressed-tensors in int32 or in int8, of GPTQ, of AWQ (gemm)."""
+Layout = Literal["packed", "int8", "gptq", "awq", "mxfp4"]
+"""How the codes lie: of compressed-tensors in int32 or in int8, of GPTQ, of AWQ (gemm), MXFP4."""
 
 KEY = "quantization_config"
-_METHODS = ("compressed-tensors", "gptq", "awq")
+_METHODS = ("compressed-tensors", "gptq", "awq", "mxfp4")
 _FORMATS: Mapping[str, Layout] = {"pack-quantized": "packed", "int-quantized": "int8"}
 
 
@@ -56,6 +56,8 @@ def scheme_of(config: Mapping[str, object], file: str) -> QuantizationScheme | N
     fields = Fields(settings, f"of `{KEY}` in {quoted(file, 200)}")
     if method == "gptq":
         return _gptq(fields)
+    if method == "mxfp4":
+        return QuantizationScheme("mxfp4", "mxfp4", 4, 32, symmetric=True)
     return _awq(fields) if method == "awq" else _compressed(fields, settings)
 
 

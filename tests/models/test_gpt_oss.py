@@ -1,0 +1,141 @@
+"""gpt-oss: experts in MXFP4 as they lie and in 2 bytes, sinks that matter, alternating windows."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs.errors import CheckpointError, ModelError
+from gptrs.nn import ExpertMatrices
+from models.llama_support import YARN, assert_close, edit_config, save_llama, some_tokens
+from models.models_support import greedy_tokens, torch_logits
+
+torch = pytest.importorskip("torch", reason="parity needs torch")
+pytest.importorskip("transformers", reason="parity needs transformers")
+safetensors = pytest.importorskip("safetensors.torch", reason="folders are written with it")
+
+GREEDY = gptrs.Sampling(temperature=0)
+SETTINGS: dict[str, object] = {
+    **{"head_dim": 8, "sliding_window": 12, "num_hidden_layers": 2, "hidden_size": 64},
+    **{"num_local_experts": 5, "num_experts_per_tok": 3, "intermediate_size": 32},
+    **{"swiglu_limit": 2.0, "swiglu_alpha": 1.3},
+    "rope_parameters": {**YARN, "truncate": False, "rope_theta": 150000.0},
+}
+CASES = {
+    "bfloat16": {"saved_dtype": "bfloat16"},
+    "no biases, all layers alike": {
+        **{"attention_bias": False, "layer_types": ["full_attention"] * 2},
+        **{"sliding_window": 5, "tie_word_embeddings": True},
+    },
+}
+
+
+def save(folder: Path, **settings: object) -> Path:
+    """Save a model whose sinks are as large as scores."""
+    save_llama(folder, "GptOss", **{**SETTINGS, **settings})
+    path = folder / "model.safetensors"
+    tensors = safetensors.load_file(path)
+    for name in tensors:
+        if name.endswith("sinks"):
+            tensors[name] = tensors[name] * 10
+    safetensors.save_file(tensors, path, metadata={"format": "pt"})
+    return folder
+
+
+def save_in_mxfp4(folder: Path) -> Path:
+    """Save experts as random codes and exponents, as released models have them."""
+    save(folder, saved_dtype="bfloat16")
+    path = folder / "model.safetensors"
+    tensors = safetensors.load_file(path)
+    random = np.random.default_rng(3)
+    for name in [name for name in tensors if name.endswith(("gate_up_proj", "down_proj"))]:
+        experts, inputs, outputs = tensors.pop(name).shape
+        shape = (experts, outputs, inputs // 32)
+        blocks = random.integers(0, 256, (*shape, 16), np.uint8)
+        scales = random.integers(122, 126, shape).astype(np.uint8)
+        tensors[f"{name}_blocks"] = torch.from_numpy(blocks)
+        tensors[f"{name}_scales"] = torch.from_numpy(scales)
+    safetensors.save_file(tensors, path, metadata={"format": "pt"})
+    kept = ["model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens"]
+    quantization = {"quant_method": "mxfp4", "modules_to_not_convert": [*kept, "lm_head"]}
+    edit_config(folder, quantization_config=quantization)
+    return folder
+
+
+def dequantized(folder: Path) -> Path:
+    """Write the same model with experts as floats, by the table of the format."""
+    values = np.array(
+        [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6], np.float32
+    )
+    there = folder.with_name("floats")
+    there.mkdir()
+    tensors = safetensors.load_file(folder / "model.safetensors")
+    for name in [name for name in tensors if name.endswith("_blocks")]:
+        blocks = tensors.pop(name).numpy()
+        exponents = tensors.pop(name.replace("_blocks", "_scales")).numpy().astype(np.int32)
+        codes = np.stack([blocks & 15, blocks >> 4], -1).reshape(*blocks.shape[:3], 32)
+        whole = np.ldexp(values[codes], exponents[..., None] - 127)
+        whole = whole.reshape(*blocks.shape[:2], -1).swapaxes(1, 2)
+        tensors[name.removesuffix("_blocks")] = torch.from_numpy(np.ascontiguousarray(whole))
+    safetensors.save_file(tensors, there / "model.safetensors", metadata={"format": "pt"})
+    config = json.loads((folder / "config.json").read_text())
+    del config["quantization_config"]
+    (there / "config.json").write_text(json.dumps(config))
+    return there
+
+
+def assert_parity(ours: Path, theirs: Path, backend: str) -> None:
+    """Logits and greedy tokens of one folder here, of another there."""
+    model = gptrs.load_model(ours, backend=backend)
+    tokens = some_tokens(2, 40)
+    assert_close(model.forward(tokens), torch_logits(theirs, tokens))
+    prompt = tokens[0, :9].tolist()
+    found = gptrs.generate(model, prompt, max_tokens=48, sampling=GREEDY, ignore_eos=True)
+    assert list(found.token_ids) == greedy_tokens(theirs, prompt, 48)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parity(tmp_path, backend_name, name):
+    folder = save(tmp_path / "m", **CASES[name])
+    assert_parity(folder, folder, backend_name)
+
+
+def test_experts_in_mxfp4_are_computed_as_they_lie(tmp_path, backend_name):
+    folder = save_in_mxfp4(tmp_path / "m")
+    assert_parity(folder, dequantized(folder), backend_name)
+    model = gptrs.load_model(folder, backend=backend_name)
+    matrices = [x for x in model.named_modules().values() if isinstance(x, ExpertMatrices)]
+    assert len(matrices) == 4
+    for each in matrices:
+        assert each.weight is None
+        assert str(each.parts["codes"].dtype) == "ui8"
+        assert each.parts["codes"].shape[0] == 5
+
+
+def test_transformers_reads_the_same_mxfp4(tmp_path):
+    pytest.importorskip("accelerate", reason="transformers reads MXFP4 with it")
+    folder = save_in_mxfp4(tmp_path / "m")
+    tokens = some_tokens(1, 20)
+    assert_close(torch_logits(folder, tokens), torch_logits(dequantized(folder), tokens))
+
+
+def test_blocks_that_do_not_fit_are_refused(tmp_path):
+    folder = save_in_mxfp4(tmp_path / "m")
+    path = folder / "model.safetensors"
+    tensors = safetensors.load_file(path)
+    name = next(name for name in tensors if name.endswith("down_proj_scales"))
+    tensors[name] = tensors[name][:, :-1].contiguous()
+    safetensors.save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"down_proj_blocks.*with scales of"):
+        gptrs.load_model(folder, backend="ref")
+
+
+def test_other_methods_are_refused_by_name(tmp_path):
+    folder = save(tmp_path / "m")
+    edit_config(folder, quantization_config={"quant_method": "fp8"})
+    with pytest.raises(ModelError, match="fp8"):
+        gptrs.load_model(folder, backend="ref")
