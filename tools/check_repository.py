@@ -147,7 +147,7 @@ def plugin_names_in_neutral_sources(root: Path, files: list[PurePosixPath]) -> I
                     yield f"{path}:{line}: {spelled}; ask the plugins for it"
 
 
-WORDS = frozenset({"clip", "new"})
+WORDS = frozenset({"bit", "clip", "new"})
 """Names of kinds that are plain words."""
 
 

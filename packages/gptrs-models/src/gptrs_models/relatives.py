@@ -30,10 +30,10 @@ LLAMA = (
 """Language models with rotary positions and gated layers, or the text part of others."""
 GPT2 = ("biogpt", "codegen", "ctrl", "imagegpt", "openai-gpt", "xglm")
 """Language models with learned positions."""
-RESNET = ("bit", "van")
+RESNET = ("van",)
 MOBILENET_V2 = ("mobilevit", "mobilevitv2")
 VIT = (
-    *("beit", "data2vec-vision", "dinov3_vit", "hiera", "ijepa", "siglip2"),
-    *("swin", "swinv2", "vit_mae", "vit_msn"),
+    *("beit", "data2vec-vision", "hiera", "ijepa", "siglip2"),
+    *("swinv2", "vit_mae", "vit_msn"),
 )
 """Vision transformers."""

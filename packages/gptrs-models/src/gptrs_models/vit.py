@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor, dtypes, jit, tensor
+from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor, jit, tensor
 from gptrs.nn import (
     ACTIVATIONS,
-    Computation,
     LayerNorm,
     Linear,
     captured_once,
@@ -21,6 +19,7 @@ from gptrs.nn import (
     merge_heads,
     split_heads,
 )
+from gptrs_models.image_encoder import ImageEncoder, is_headless
 from gptrs_models.vit_positions import resized_positions
 
 
@@ -136,6 +135,13 @@ def require_image_size(kind: str, size: int, images: np.ndarray) -> None:
         )
 
 
+def require_a_patch(patch: int, images: np.ndarray) -> None:
+    """Raise ModelError unless images [B, C, H, W] have a patch at least."""
+    height, width = images.shape[2:]
+    if min(height, width) < patch:
+        raise ModelError(f"an image of {width} x {height} is less than a patch of {patch}")
+
+
 class Attention(Module):
     """Self-attention of all tokens to all."""
 
@@ -214,75 +220,43 @@ PROCESSORS = {
 """The processors of transformers for images of each kind."""
 
 
-class ViT(Module):
+class ViT(ImageEncoder):
     """The encoder, an `ImageEmbedder`: a vector is the last state of the class token."""
 
-    capabilities = frozenset({"image_embedder", "hidden_states"})
-
     def __init__(self, config: ViTConfig, params: Params) -> None:
+        super().__init__(config.channels, PROCESSORS[config.kind], config.image_size)
         width = config.hidden_size
         whole = f"{config.kind}.layernorm.weight" in params
         body = params / config.kind if whole else params
-        self.config, self.channels = config, config.channels
-        self.processor = PROCESSORS[config.kind]
+        self.config = config
         self.embeddings = Embeddings(config, body / "embeddings")
         layers = body / "encoder" / "layer"
         self.layers = [Layer(config, layers / index) for index in range(config.layers)]
         self.layernorm = LayerNorm(body / "layernorm", width, config.epsilon)
-        self._embed, self._collect = jit(self._vectors), jit(self._states)
 
-    def embed_images(self, images: np.ndarray) -> np.ndarray:
-        """Return the vector of each image, f32 [B, C, H, W] -> f32 [B, E].
-
-        ModelError for a size that the model does not take.
-        """
-        self._require_size(images)
-        return self._embed(tensor(images)).numpy()
-
-    def hidden_states(self, images: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the embeddings and the state after each block, f32 [B, T, C].
-
-        ModelError for a size that the model does not take.
-        """
-        self._require_size(images)
-        states = [state.numpy() for state in self._collect(tensor(images))]
-        names = ["embeddings", *(f"layer.{index}" for index in range(len(states) - 1))]
-        return dict(zip(names, states, strict=True))
-
-    def computation(self) -> Computation:
-        """Return what the model computes of images of one size, that of its config by default."""
-        shape = ("batch", self.channels, "height", "width")
-        size = {"height": self.config.image_size, "width": self.config.image_size}
-        return Computation(self._outputs, {"pixel_values": (dtypes.f32, shape)}, size)
-
-    def _outputs(self, pixel_values: Tensor) -> dict[str, Tensor]:
-        return {"image_embeds": self._vectors(pixel_values)}
-
-    def _require_size(self, images: np.ndarray) -> None:
-        config, (height, width) = self.config, images.shape[2:]
+    @override
+    def require_size(self, images: np.ndarray) -> None:
+        config = self.config
         if not config.resizes:
             require_image_size(config.kind, config.image_size, images)
-        patch = config.patch_size
-        if min(height, width) < patch:
-            raise ModelError(f"an image of {width} x {height} is less than a patch of {patch}")
+        require_a_patch(config.patch_size, images)
 
-    def _each_state(self, images: Tensor) -> Iterator[Tensor]:
+    @override
+    def states(self, images: Tensor) -> Iterator[Tensor]:
         x = self.embeddings(images)
         yield x
         for layer in self.layers:
             x = layer(x)
             yield x
 
-    def _states(self, images: Tensor) -> list[Tensor]:
-        return list(self._each_state(images))
-
-    def _last(self, images: Tensor) -> Tensor:
+    def last(self, images: Tensor) -> Tensor:
         """Return the state of all tokens behind the last norm, [B, T, C]."""
-        *_, last = self._each_state(images)
+        *_, last = self.states(images)
         return self.layernorm(last)
 
-    def _vectors(self, images: Tensor) -> Tensor:
-        return F.squeeze(F.slice_axis(self._last(images), 1, 0, 1), 1)
+    @override
+    def vectors(self, images: Tensor) -> Tensor:
+        return F.squeeze(F.slice_axis(self.last(images), 1, 0, 1), 1)
 
 
 class ClassifierViT(ViT):
@@ -307,15 +281,15 @@ class ClassifierViT(ViT):
 
         ModelError for a size that the model does not take.
         """
-        self._require_size(images)
+        self.require_size(images)
         return self._classify(tensor(images)).numpy()
 
     @override
-    def _outputs(self, pixel_values: Tensor) -> dict[str, Tensor]:
+    def outputs(self, pixel_values: Tensor) -> dict[str, Tensor]:
         return {"logits": self._logits(pixel_values)}
 
     def _logits(self, images: Tensor) -> Tensor:
-        x = self._last(images)
+        x = self.last(images)
         tokens = [F.squeeze(F.slice_axis(x, 1, index, 1), 1) for index in range(len(self.heads))]
         if self.config.kind == "dinov2":
             patches = F.mean(F.slice_axis(x, 1, 1, x.shape[1] - 1), axis=1)
@@ -330,7 +304,4 @@ def load(settings: Mapping[str, object], params: Params) -> ViT:
     Without a head it is an embedder of images.
     """
     config = read_config(settings)
-    names = settings.get("architectures")
-    known = cast("list[object]", names) if isinstance(names, list) else []
-    headless = bool(known) and str(known[0]).endswith("Model")
-    return ViT(config, params) if headless else ClassifierViT(config, settings, params)
+    return ViT(config, params) if is_headless(settings) else ClassifierViT(config, settings, params)

@@ -79,7 +79,7 @@ def read_image(path: str | os.PathLike[str]) -> np.ndarray:
 
 
 def resized(pixels: np.ndarray, height: int, width: int, filter: int) -> np.ndarray:
-    """ui8 [H, W, 3] -> ui8 [height, width, 3] by one of Pillow's filters, numbered as there."""
+    """Resize ui8 [H, W, 3] or f32 [H, W] by one of Pillow's filters, numbered as there."""
     image = cast("Image", pillow("Image").fromarray(pixels))
     return np.asarray(image.resize((width, height), filter))
 

@@ -48,8 +48,9 @@ class ImageProcessor:
 
     `resize` is done with Pillow's filter number `resample`. Where `crop_fraction` is given, a
     shortest edge is resized to `edge / crop_fraction` and cut to a square of that edge.
-    `offset` is added to scaled values, and with `twice` they are divided by `std` once more.
-    Equal to transformers' Pillow processors bit by bit.
+    `offset` is added to scaled values, and with `twice` they are divided by `std` once more. Equal
+    to transformers' Pillow processors bit by bit. With `scales_first` numbers are resized that are
+    scaled already, in f32: then the last bits differ from transformers'.
     """
 
     resize: Size | None
@@ -61,12 +62,15 @@ class ImageProcessor:
     std: tuple[float, ...] | None
     offset: float = 0.0
     twice: bool = False
+    scales_first: bool = False
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
         """ui8 [H, W, 3] -> f32 [3, h, w], what the model takes.
 
         ModelError for an image so long and thin that its resized form would be enormous.
         """
+        if self.scales_first:
+            return self._scaled_first(pixels)
         if self.resize is not None:
             pixels = self._resized(pixels, self.resize)
         if self.crop is not None:
@@ -89,6 +93,27 @@ class ImageProcessor:
             return size.shortest_edge, size.shortest_edge
         return None if size.height is None or size.width is None else (size.height, size.width)
 
+    def _scaled_first(self, pixels: np.ndarray) -> np.ndarray:
+        """Scale, then resize each channel, then normalize."""
+        height, width = pixels.shape[:2]
+        if self.resize is not None:
+            height, width = self._new_size(pixels, self.resize)
+        factor = np.float32(1 if self.factor is None else self.factor)
+        values = np.empty((3, height, width), np.float32)
+        for channel in range(3):
+            plane = np.ascontiguousarray(pixels[..., channel], np.float32) * factor
+            if self.resize is not None:
+                plane = resized(plane, height, width, self.resample)
+            values[channel] = plane
+        if self.crop is not None:
+            values = center_crop(values.transpose(1, 2, 0), *self.crop).transpose(2, 0, 1)
+        if self.mean is not None and self.std is not None:
+            mean, std = (
+                np.array(numbers, np.float32).reshape(3, 1, 1) for numbers in (self.mean, self.std)
+            )
+            values = (values - mean) / std
+        return np.ascontiguousarray(values)
+
     def _resized(self, pixels: np.ndarray, size: Size) -> np.ndarray:
         edge = size.shortest_edge
         if self.crop_fraction is None or edge is None:
@@ -99,6 +124,9 @@ class ImageProcessor:
         return center_crop(self._resampled(pixels, wider), edge, edge)
 
     def _resampled(self, pixels: np.ndarray, size: Size) -> np.ndarray:
+        return resized(pixels, *self._new_size(pixels, size), self.resample)
+
+    def _new_size(self, pixels: np.ndarray, size: Size) -> tuple[int, int]:
         height, width = size.of(*pixels.shape[:2])
         if height * width > MAX_PIXELS or not height or not width:
             before = " x ".join(str(dim) for dim in pixels.shape[1::-1])
@@ -106,7 +134,7 @@ class ImageProcessor:
                 f"an image of {before} pixels would be resized to {width} x {height}",
                 hint=f"give one that is less long, at most {MAX_PIXELS} pixels are made",
             )
-        return resized(pixels, height, width, self.resample)
+        return height, width
 
     def _levels(self) -> np.ndarray:
         """Return the value of each of 256 levels, f32 [256, 3], rounded in transformers' order."""

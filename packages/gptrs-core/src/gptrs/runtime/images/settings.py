@@ -27,7 +27,8 @@ class _Recipe:
     """The defaults of a processor of transformers, where its file is silent.
 
     A `size` that is one number is that of a `square`, else of the shortest edge. With `twice` files
-    may ask for a second division by the deviation (`include_top`), and for `rescale_offset`.
+    may ask for a second division by the deviation (`include_top`), and for `rescale_offset`. With
+    `scales_first` images are resized behind `rescale_factor`.
     """
 
     resample: int
@@ -38,6 +39,7 @@ class _Recipe:
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     square: bool = False
     twice: bool = False
+    scales_first: bool = False
 
 
 _SQUARE_224 = {"height": 224, "width": 224}
@@ -48,10 +50,14 @@ _CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 _CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 _CLIP = _Recipe(_BICUBIC, {"shortest_edge": 224}, _SQUARE_224, None, _CLIP_MEAN, _CLIP_STD)
 _EFFICIENTNET = _Recipe(_BICUBIC, {"height": 346, "width": 346}, square=True, twice=True)
+_DINOV3 = _Recipe(
+    _BILINEAR, _SQUARE_224, None, None, IMAGENET_MEAN, IMAGENET_STD, square=True, scales_first=True
+)
 _RECIPES = {
     "BitImageProcessor": _CLIP,
     "CLIPImageProcessor": _CLIP,
     "ConvNextImageProcessor": _CONVNEXT,
+    "DINOv3ViTImageProcessor": _DINOV3,
     "DeiTImageProcessor": _Recipe(_BICUBIC, _SQUARE_256, _SQUARE_224, square=True),
     "MobileNetV2ImageProcessor": _MOBILENET_V2,
     "EfficientNetImageProcessor": _EFFICIENTNET,
@@ -143,4 +149,5 @@ def _processor(settings: Mapping[str, object], recipe: _Recipe) -> ImageProcesso
         std=fields.channels("image_std", recipe.std, positive=True) if normalizes else None,
         offset=-1.0 if moved else 0.0,
         twice=twice,
+        scales_first=recipe.scales_first,
     )

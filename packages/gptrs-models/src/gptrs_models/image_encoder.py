@@ -1,0 +1,74 @@
+"""The base of encoders of images: a vector of each image, and the states between layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import cast
+
+import numpy as np
+
+from gptrs.api import Module, Tensor, dtypes, jit, tensor
+from gptrs.nn import Computation
+
+
+class ImageEncoder(Module):
+    """Base class with the capabilities `image_embedder` and `hidden_states`.
+
+    A model defines `states`, `vectors` and, where it does not take images of all sizes,
+    `require_size`.
+    """
+
+    capabilities = frozenset({"image_embedder", "hidden_states"})
+
+    def __init__(self, channels: int, processor: str, image_size: int) -> None:
+        self.channels, self.processor, self._image_size = channels, processor, image_size
+        self._embed, self._collect = jit(self.vectors), jit(self._states)
+
+    def embed_images(self, images: np.ndarray) -> np.ndarray:
+        """Return the vector of each image, f32 [B, C, H, W] -> f32 [B, E].
+
+        ModelError for a size that the model does not take.
+        """
+        self.require_size(images)
+        return self._embed(tensor(images)).numpy()
+
+    def hidden_states(self, images: np.ndarray) -> dict[str, np.ndarray]:
+        """Return the embeddings and the state after each layer, f32 [B, T, C].
+
+        ModelError for a size that the model does not take.
+        """
+        self.require_size(images)
+        states = [state.numpy() for state in self._collect(tensor(images))]
+        names = ["embeddings", *(f"layer.{index}" for index in range(len(states) - 1))]
+        return dict(zip(names, states, strict=True))
+
+    def computation(self) -> Computation:
+        """Return what the model computes of images of one size, that of its config by default."""
+        shape = ("batch", self.channels, "height", "width")
+        size = {"height": self._image_size, "width": self._image_size}
+        return Computation(self.outputs, {"pixel_values": (dtypes.f32, shape)}, size)
+
+    def outputs(self, pixel_values: Tensor) -> dict[str, Tensor]:
+        """Return what `computation` computes, by name."""
+        return {"image_embeds": self.vectors(pixel_values)}
+
+    def require_size(self, images: np.ndarray) -> None:
+        """Raise ModelError for images [B, C, H, W] of a size that the model does not take."""
+
+    def states(self, images: Tensor) -> Iterator[Tensor]:
+        """Yield the embeddings of images [B, C, H, W] and the state after each layer, [B, T, C]."""
+        raise NotImplementedError
+
+    def vectors(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, E]."""
+        raise NotImplementedError
+
+    def _states(self, images: Tensor) -> list[Tensor]:
+        return list(self.states(images))
+
+
+def is_headless(settings: Mapping[str, object]) -> bool:
+    """Return whether `architectures` of config.json names a model without a head."""
+    names = settings.get("architectures")
+    known = cast("list[object]", names) if isinstance(names, list) else []
+    return bool(known) and str(known[0]).endswith("Model")

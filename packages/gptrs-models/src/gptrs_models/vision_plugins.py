@@ -1,0 +1,22 @@
+"""The plugins of kinds for images that came after those in `plugin`."""
+
+from gptrs.api import ModelPlugin
+
+BIT = ModelPlugin(
+    name="bit",
+    summary="BiT image classifiers, ResNets of Big Transfer",
+    factory="gptrs_models.bit:load",
+    api="0.1",
+)
+DINOV3 = ModelPlugin(
+    name="dinov3_vit",
+    summary="DINOv3 encoders of images",
+    factory="gptrs_models.dinov3:load",
+    api="0.1",
+)
+SWIN = ModelPlugin(
+    name="swin",
+    summary="Swin transformers: classes and vectors of images",
+    factory="gptrs_models.swin:load",
+    api="0.1",
+)
