@@ -65,7 +65,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     On one backend most of them compile alike kernels: of more than `_ENOUGH` a quarter stays, at
     least `_ENOUGH`, the others are marked `slow`. Of a test marked `many` all but some are marked
-    `long`. A test marked `whole` keeps all, since each of its cases is the only one of its subject.
+    `long`. A test marked `whole` keeps all, since each of its cases is the only one of its subject;
+    one marked `few(N)` keeps N of a backend that compiles, since other tests hold it to the same.
     """
     cases: defaultdict[tuple[str, str], list[pytest.Function]] = defaultdict(list)
     many: defaultdict[str, list[pytest.Function]] = defaultdict(list)
@@ -78,8 +79,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             cases[test, str(parameters["backend"])].append(item)
         if item.get_closest_marker("many"):
             many[test].append(item)
-    for of_one_test in cases.values():
-        if len(of_one_test) > _ENOUGH:
+    for (_, backend), of_one_test in cases.items():
+        few = of_one_test[0].get_closest_marker("few")
+        if few is not None:
+            if backend != "ref":
+                _mark_rest(of_one_test, few.args[0], pytest.mark.slow)
+        elif len(of_one_test) > _ENOUGH:
             _mark_rest(of_one_test, max(_ENOUGH, len(of_one_test) // 4), pytest.mark.slow)
     for of_one_test in many.values():
         _mark_rest(of_one_test, max(_SOME, len(of_one_test) // 8), pytest.mark.long)

@@ -53,6 +53,7 @@ def claimed(backend: Backend, program: Program) -> list[int]:
     ]
 
 
+@pytest.mark.few(4)
 @pytest.mark.parametrize("path", PATHS, ids=identified)
 def test_results(path: Path, backend: Backend):
     golden: Golden = load(path)

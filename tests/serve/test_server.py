@@ -9,6 +9,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 
 import numpy as np
@@ -191,6 +192,41 @@ def test_embeddings(tmp_path, model):
     np.testing.assert_allclose([one["embedding"] for one in told["data"]], expected, rtol=1e-5)
     decoded = np.frombuffer(base64.b64decode(packed["data"][1]["embedding"]), "<f4")
     np.testing.assert_allclose(decoded, expected[1], rtol=1e-5)
+
+
+def test_clients_who_ask_at_once_share_the_calls_of_an_embedder(tmp_path, model, monkeypatch):
+    embedder = load_model(save_tiny_bert(tmp_path / "bert"), backend="ref")
+    texts = [f"the cat {'sat ' * (n % 4)}home" for n in range(12)]
+    expected = gptrs.embed(embedder, texts)
+    sizes, first = [], threading.Event()
+
+    def counted(model, texts):
+        sizes.append(len(texts))
+        if len(sizes) == 1:
+            assert first.wait(60)
+        return gptrs.embed(model, texts)
+
+    monkeypatch.setattr("gptrs_serve.served.embed", counted)
+
+    async def ask(address):
+        async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+            asked = [
+                asyncio.create_task(client.post("/v1/embeddings", json={"input": text}))
+                for text in texts
+            ]
+            all_wait = f"gptrs_reading_requests {len(texts)}.0"
+            while all_wait not in (await client.get("/metrics")).text:
+                await asyncio.sleep(0.01)
+            first.set()
+            return [
+                answer.json()["data"][0]["embedding"] for answer in await asyncio.gather(*asked)
+            ]
+
+    with serving({"tiny": model, "embedder": embedder}) as (address, _):
+        found = asyncio.run(ask(address))
+    assert np.allclose(found, expected, atol=1e-6)
+    assert len(sizes) <= 2, sizes
+    assert sum(sizes) == len(texts)
 
 
 def test_documents_are_ranked(tmp_path, model):

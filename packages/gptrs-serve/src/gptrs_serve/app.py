@@ -66,11 +66,12 @@ class Access:
 
 def new_app(served: Served, access: Access) -> Starlette:
     """Return the application; its shutdown ends the engine."""
-    metrics = Metrics(served.engine)
+    metrics = Metrics(served.engine, served.calls)
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         yield
+        served.calls.close()
         if served.engine is not None:
             served.engine.close()
 
@@ -122,12 +123,12 @@ def _routes(served: Served, metrics: Metrics, most_bytes: int) -> list[Route]:
         post("/v1/chat/completions", reading(ChatBody, lambda r, b: chat(r, b, served, metrics))),
         post("/v1/completions",
              reading(CompletionBody, lambda r, b: completions(r, b, served, metrics))),
-        post("/v1/embeddings", reading(EmbeddingBody, lambda _, b: embeddings(b, served))),
-        post("/v1/rerank", reading(RerankBody, lambda _, b: rerank(b, served))),
-        post("/rerank", reading(RerankBody, lambda _, b: rerank(b, served))),
-        post("/v1/classify", reading(ClassifyBody, lambda _, b: classes(b, served))),
-        post("/classify", reading(ClassifyBody, lambda _, b: classes(b, served))),
-        post("/v1/tag", reading(TagBody, lambda _, b: tags(b, served))),
+        post("/v1/embeddings", reading(EmbeddingBody, lambda r, b: embeddings(r, b, served))),
+        post("/v1/rerank", reading(RerankBody, lambda r, b: rerank(r, b, served))),
+        post("/rerank", reading(RerankBody, lambda r, b: rerank(r, b, served))),
+        post("/v1/classify", reading(ClassifyBody, lambda r, b: classes(r, b, served))),
+        post("/classify", reading(ClassifyBody, lambda r, b: classes(r, b, served))),
+        post("/v1/tag", reading(TagBody, lambda r, b: tags(r, b, served))),
         post("/tokenize", reading(TokenizeBody, lambda _, b: tokenize(b, served))),
         post("/detokenize", reading(DetokenizeBody, lambda _, b: detokenize(b, served))),
         get("/v1/models", models),

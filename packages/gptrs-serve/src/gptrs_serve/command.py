@@ -144,7 +144,7 @@ def serve(
             )
         hosts = LOCAL_HOSTS if host in _LOCAL else ()
         access = Access(keys=keys, hosts=hosts, origins=cors or ())
-        app = new_app(Served(loaded, engine, most_output), access)
+        app = new_app(Served(loaded, engine, most_output, most_requests), access)
         _tell(listener, loaded, is_open=host not in _LOCAL and not keys)
         _run(app, listener, drain_seconds)
 

@@ -6,10 +6,12 @@ import asyncio
 import base64
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import asdict
+from typing import TypeVar
 
 import numpy as np
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
 from gptrs.runtime.loaded_model import LoadedModel
@@ -21,15 +23,18 @@ from gptrs_serve.bodies import (
     TagBody,
     TokenizeBody,
 )
+from gptrs_serve.events import while_connected
 from gptrs_serve.problems import RequestError
 from gptrs_serve.served import RANKING, SERVED, Served
 
+Result = TypeVar("Result")
 
-async def embeddings(body: EmbeddingBody, served: Served) -> Response:
+
+async def embeddings(request: Request, body: EmbeddingBody, served: Served) -> Response:
     """Return a vector for each text."""
     name, model = served.named(body.model, "text_embedder")
     texts = _listed(body.input)
-    vectors = await served.vectors(model, texts)
+    vectors = await _for_client(request, served.vectors(model, texts))
     data = [
         {
             "object": "embedding",
@@ -42,11 +47,11 @@ async def embeddings(body: EmbeddingBody, served: Served) -> Response:
     return JSONResponse({"object": "list", "data": data, "model": name, "usage": usage})
 
 
-async def classes(body: ClassifyBody, served: Served) -> Response:
+async def classes(request: Request, body: ClassifyBody, served: Served) -> Response:
     """Return how likely each class of each text is, and the best one."""
     name, model = served.named(body.model, "text_classifier")
     texts = _listed(body.input)
-    labels, scores = await served.class_scores(model, texts)
+    labels, scores = await _for_client(request, served.class_scores(model, texts))
     data: list[dict[str, object]] = [
         {
             "index": index,
@@ -60,17 +65,25 @@ async def classes(body: ClassifyBody, served: Served) -> Response:
     return JSONResponse(_described("classify", name, data, usage))
 
 
-async def tags(body: TagBody, served: Served) -> Response:
+async def tags(request: Request, body: TagBody, served: Served) -> Response:
     """Return the names in each text, with their classes and places."""
     name, model = served.named(body.model, "token_classifier")
     texts = _listed(body.input)
-    found = await served.entities(model, texts, body.aggregation)
+    found = await _for_client(request, served.entities(model, texts, body.aggregation))
     data: list[dict[str, object]] = [
         {"index": index, "entities": [asdict(entity) for entity in entities]}
         for index, entities in enumerate(found)
     ]
     usage = _read(sum(await _lengths(model, texts)))
     return JSONResponse(_described("tag", name, data, usage))
+
+
+async def _for_client(request: Request, work: Awaitable[Result]) -> Result:
+    """Return the result of `work`, which ends, with ClientDisconnect, when the client goes away."""
+    found = await while_connected(request, work, lambda: None)
+    if found is None:
+        raise ClientDisconnect
+    return found
 
 
 def _described(
@@ -105,11 +118,12 @@ def _encoded(vector: np.ndarray) -> str:
     return base64.b64encode(vector.astype("<f4").tobytes()).decode("ascii")
 
 
-async def rerank(body: RerankBody, served: Served) -> Response:
+async def rerank(request: Request, body: RerankBody, served: Served) -> Response:
     """Return the documents in the order in which they answer a query, the best first."""
     name, model = served.named(body.model, _ranking(body.model, served))
     texts = [each if isinstance(each, str) else each.text for each in body.documents]
-    found = await served.ranked(model, body.query, texts, body.top_n)
+    ranking = served.ranked(model, body.query, texts, body.top_n)
+    found = await _for_client(request, ranking)
     counts = await _lengths(model, [body.query, *texts])
     results: list[dict[str, object]] = []
     for each in found:

@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from gptrs.runtime.serving.answers import AnswerStream, Piece
 from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.answers import guesses_of
+from gptrs_serve.text_calls import TextCalls
 
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 
@@ -17,7 +18,7 @@ _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 class Metrics:
     """Counters of requests and tokens, times of first tokens and gaps, and what the engine does."""
 
-    def __init__(self, engine: Engine | None) -> None:
+    def __init__(self, engine: Engine | None, calls: TextCalls) -> None:
         self._registry = CollectorRegistry()
         made = self._registry
         self._requests = Counter(
@@ -44,13 +45,18 @@ class Metrics:
             buckets=_SECONDS,
             registry=made,
         )
+        self._gauge(
+            "reading_requests", "Embeddings, rankings and classes that have not ended.",
+            lambda: calls.requests,
+        )  # fmt: skip
         if engine is not None:
             self._add_gauges(engine)
 
-    def _add_gauges(self, engine: Engine) -> None:
-        def gauge(name: str, text: str, value: Callable[[], float]) -> None:
-            Gauge(f"gptrs_{name}", text, registry=self._registry).set_function(value)
+    def _gauge(self, name: str, text: str, value: Callable[[], float]) -> None:
+        Gauge(f"gptrs_{name}", text, registry=self._registry).set_function(value)
 
+    def _add_gauges(self, engine: Engine) -> None:
+        gauge = self._gauge
         gauge("texts_running", "Answers that are written now.", lambda: engine.state().running)
         gauge("texts_waiting", "Answers that wait for room.", lambda: engine.state().waiting)
         gauge("requests_open", "Requests that have not ended.", lambda: engine.state().requests)

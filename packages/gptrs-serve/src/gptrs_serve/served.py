@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -18,12 +17,13 @@ from gptrs.runtime.forward import class_label
 from gptrs.runtime.generation.generate import GenerationOptions, TokenScores
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.answers import AnswerStream
-from gptrs.runtime.serving.engine import Engine
+from gptrs.runtime.serving.engine import MOST_REQUESTS, Engine
 from gptrs.runtime.text_classes.classify import text_logits
 from gptrs.runtime.text_classes.rank import Ranked, rank
 from gptrs.runtime.text_classes.scores import class_scores
 from gptrs.runtime.text_classes.tag import Entity, tag
 from gptrs_serve.problems import RequestError
+from gptrs_serve.text_calls import TextCalls
 from gptrs_serve.token_texts import TokenTexts
 
 RANKING: Final = ("text_classifier", "reranker")
@@ -33,20 +33,24 @@ SERVED: Final = ("causal_lm", "text_embedder", "token_classifier", *RANKING)
 
 
 class Served:
-    """Models by name: those that write texts, run by one engine, and those that embed texts."""
+    """Models by name: those that write texts, run by one engine, and those that read texts.
+
+    The latter run one call at a time, in which texts of several clients are joined.
+    """
 
     def __init__(
         self,
         models: Mapping[str, LoadedModel],
         engine: Engine | None,
         most_output: int,
+        most_requests: int = MOST_REQUESTS,
     ) -> None:
         self.models = dict(models)
         self.created = int(time.time())
         self.engine = engine
         self._most_output = most_output
         self._texts = {name: TokenTexts(model) for name, model in self.models.items()}
-        self._reading = threading.Lock()
+        self.calls = TextCalls(most_requests)
 
     @cached_property
     def _default(self) -> dict[str, str]:
@@ -157,43 +161,32 @@ class Served:
     async def ranked(
         self, model: LoadedModel, query: str, documents: Sequence[str], top: int | None
     ) -> list[Ranked]:
-        """Return the documents, the best first; one request at a time."""
-
-        def work() -> list[Ranked]:
-            with self._reading:
-                return rank(model, query, documents, top)
-
-        return await asyncio.to_thread(work)
+        """Return the documents, the best first."""
+        return await self.calls.alone(lambda: rank(model, query, documents, top))
 
     async def class_scores(
         self, model: LoadedModel, texts: Sequence[str]
-    ) -> tuple[list[str], np.ndarray]:
-        """Return the names of the classes, and the scores of each text, f64 [N, classes]."""
+    ) -> tuple[list[str], list[np.ndarray]]:
+        """Return the names of the classes, and the scores of each text, f64 [classes]."""
 
-        def work() -> tuple[list[str], np.ndarray]:
-            with self._reading:
-                logits = text_logits(model, texts)
-            labels = [class_label(model.config, index) for index in range(logits.shape[1])]
-            return labels, class_scores(model.config, len(labels))(logits)
+        def work(texts: Sequence[str]) -> list[np.ndarray]:
+            logits = text_logits(model, texts)
+            return list(class_scores(model.config, logits.shape[1])(logits))
 
-        return await asyncio.to_thread(work)
+        scores = await self.calls.run((model, "classes"), texts, work)
+        return [class_label(model.config, index) for index in range(len(scores[0]))], scores
 
     async def entities(
         self, model: LoadedModel, texts: Sequence[str], aggregation: str
     ) -> list[list[Entity]]:
-        """Return the names in each text; one request at a time."""
+        """Return the names in each text."""
+        key = (model, "tags", aggregation)
+        return await self.calls.run(key, texts, lambda texts: tag(model, texts, aggregation))
 
-        def work() -> list[list[Entity]]:
-            with self._reading:
-                return tag(model, texts, aggregation)
+    async def vectors(self, model: LoadedModel, texts: Sequence[str]) -> list[np.ndarray]:
+        """Return the vector of each text, f32 [D]."""
 
-        return await asyncio.to_thread(work)
+        def work(texts: Sequence[str]) -> list[np.ndarray]:
+            return list(embed(model, texts))
 
-    async def vectors(self, model: LoadedModel, texts: Sequence[str]) -> np.ndarray:
-        """Return the vector of each text, f32 [N, D]; one request at a time."""
-
-        def work() -> np.ndarray:
-            with self._reading:
-                return embed(model, texts)
-
-        return await asyncio.to_thread(work)
+        return await self.calls.run((model, "vectors"), texts, work)
