@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 import gptrs
 from fuzzing import tiny_gguf
@@ -205,6 +206,30 @@ def test_a_tokenizer_of_sentencepiece(tmp_path: Path) -> None:
     assert model.tokenizer.decode(tokens) == "the\nT"
 
 
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("falcon", "HTTPServer|Ġit|'|s|,|Ġ|123|45|!?|Ġx|+=|1"),
+        ("bloom", "HTTPServer|Ġit's|,|Ġ12345|!?|Ġx+=1"),
+        ("gpt-4o", "HTTPServer|Ġit's|,|Ġ|123|45|!?|Ġx|+=|1"),
+        ("olmo", "HTTPServer|Ġit|'s|,|Ġ12345|!?|Ġx|+=|1"),
+        ("command-r", "HTTPServer|Ġit|'s|,|Ġ|1|2|3|4|5|!?|Ġx|+=|1"),
+        ("qwen2", "HTTPServer|Ġit|'s|,|Ġ|1|2|3|4|5|!?|Ġx|+=|1"),
+        ("chatglm-bpe", "HTTPServer|Ġit|'s|,|Ġ|123|45|!?|Ġx|+=|1"),
+    ],
+)
+def test_a_text_is_cut_as_the_file_says(tmp_path: Path, name: str, parts: str) -> None:
+    """As the regular expressions of `llm_tokenizer_bpe` in llama.cpp cut it."""
+    own: dict[str, Value] = {**tiny_gguf.TOKENIZERS["gpt2"], "tokenizer.ggml.pre": name}
+    table: dict[str, Stored] = {"token_embd.weight": random_blocks("F16", (40, 32), 0)}
+    path = saved(tmp_path / "x.gguf", gguf({**_settings("llama", 2), **own}, table))
+    content = find_model(path).read_bytes("tokenizer.json") or b""
+    cut = Tokenizer.from_buffer(content).pre_tokenizer
+    assert cut is not None
+    found = cut.pre_tokenize_str("HTTPServer it's, 12345!? x+=1")
+    assert [part for part, _ in found] == parts.split("|")
+
+
 def test_a_vocabulary_has_a_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gguf_tokenizer, "MAX_TOKENS", 16)
     model = find_model(saved(tmp_path / "x.gguf", tiny_gguf.llama()))
@@ -248,6 +273,21 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "alignment": (gguf({"general.alignment": 24}, {}), "must be a power of 2"),
     "architecture": (gguf({"general.architecture": "rwkv"}, {}), "is `rwkv`, which gptrs"),
     "experts": (gguf({**MINI, "llama.expert_count": 8}, {}), "expert_count"),
+    "an expert twice": (
+        gguf({}, {"blk.0.ffn_up_exps.weight": (0, (1, 1, 2), bytes(8)),
+                  "blk.0.ffn_up.0.weight": (0, (1, 2), bytes(8))}),
+        "`blk.0.ffn_up.0.weight`.* is there twice",
+    ),
+    "groups": (
+        gguf(
+            _settings("bloom", 4, 3),
+            {
+                "token_embd.weight": (0, (1, 2), bytes(8)),
+                "blk.0.attn_qkv.weight": (0, (10, 2), bytes(80)),
+            },
+        ),
+        "must divide 4 heads",
+    ),
     "no table": (gguf(_settings("llama", 2), {"x": F32}), "there is no matrix `token_embd.weight`"),
 }  # fmt: skip
 
@@ -256,7 +296,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
 def test_refusal(tmp_path: Path, case: str) -> None:
     content, message = REFUSED[case]
     with pytest.raises((CheckpointError, ModelError), match=message):
-        find_model(saved(tmp_path / "x.gguf", content))
+        _ = find_model(saved(tmp_path / "x.gguf", content)).weights
 
 
 def test_overlapping_tensors_are_refused(tmp_path: Path) -> None:

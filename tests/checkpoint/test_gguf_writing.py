@@ -37,7 +37,8 @@ def tiny(folder: Path, kind: str, **settings: Any) -> Path:
     torch = pytest.importorskip("torch", reason="torch is not installed")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(kind, **{**SIZES, **SPECIAL, **settings})
+    sizes = {key: size for key, size in SIZES.items() if (kind, key) != ("falcon", "head_dim")}
+    config = transformers.AutoConfig.for_model(kind, **{**sizes, **SPECIAL, **settings})
     model = transformers.AutoModelForCausalLM.from_config(config)
     for name, weight in model.named_parameters():
         if name.endswith("bias"):
@@ -95,12 +96,46 @@ OWN: dict[str, dict[str, Any]] = {
     "gemma2": {"query_pre_attn_scalar": 16, "sliding_window": 8},
     "nemotron": {},
     "arcee": {},
+    "gemma3_text": {
+        "query_pre_attn_scalar": 16, "sliding_window": 8, "num_hidden_layers": 7,
+        "rope_parameters": {
+            "full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e6},
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+        },
+    },
+    "cohere2": {"logit_scale": 0.5, "sliding_window": 8, "num_hidden_layers": 5},
+    "olmo": {"clip_qkv": 0.9},
+    "smollm3": {"num_hidden_layers": 5},
+    "glm4": {"attention_bias": True, "partial_rotary_factor": 0.5},
+    "ernie4_5": {},
+    "phi": {"partial_rotary_factor": 0.5},
+    "gpt_neox": {"rotary_pct": 0.5, "use_parallel_residual": False},
+    "bloom": {"n_layer": 1, "n_head": 4},
+    "falcon": {"multi_query": True, "ffn_hidden_size": 96},
+    "gpt_bigcode": {
+        "n_embd": 64, "n_layer": 1, "n_head": 4, "n_positions": 128, "n_inner": 96,
+    },
+    "mixtral": {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "qwen2_moe": {
+        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "shared_expert_intermediate_size": 64,
+    },
+    "qwen3_moe": {
+        "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+        "norm_topk_prob": True,
+    },
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
 }  # fmt: skip
 """Settings of the kinds that are written."""
+CASES = [
+    *OWN.items(),
+    ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 96}),
+    ("gpt_neox", {"tie_word_embeddings": True}),
+]
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
-@pytest.mark.parametrize(("kind", "settings"), OWN.items())
+@pytest.mark.parametrize(("kind", "settings"), CASES)
 def test_a_file_computes_what_the_folder_does(
     tmp_path: Path, kind: str, settings: dict[str, Any]
 ) -> None:
@@ -122,6 +157,32 @@ def test_a_file_computes_what_the_folder_does(
     weights = find_model(folder).weights
     rounded = QuantizingSource(weights, {name: weight_type("q4")}, {name: "linear"})
     np.testing.assert_array_equal(find_model(path).weights.load(name), rounded.load(name))
+
+
+def test_experts_are_stacked(tmp_path: Path) -> None:
+    """As the package `gguf` reads them; the router stays in f32, whatever the others are."""
+    package = pytest.importorskip("gguf", reason="the package gguf is not installed")
+    folder, path = tiny(tmp_path / "folder", "qwen2_moe", **OWN["qwen2_moe"]), tmp_path / "x.gguf"
+    report = gptrs.quantize(folder, path, "q8")
+    read = {tensor.name: tensor for tensor in package.GGUFReader(path).tensors}
+    names = package.MODEL_TENSORS[package.MODEL_ARCH.QWEN2MOE]
+    known = {package.TENSOR_NAMES[name].format(bid=0) for name in names}
+    assert {name.rpartition(".")[0] for name in read} <= known
+    up = read["blk.0.ffn_up_exps.weight"]
+    assert (up.tensor_type.name, list(up.shape)) == ("Q8_0", [64, 32, 4])
+    assert read["blk.0.ffn_gate_inp.weight"].tensor_type.name == "F32"
+    assert list(read["blk.0.ffn_gate_inp_shexp.weight"].shape) == [64]
+    wanted = package.quants.dequantize(up.data, up.tensor_type)
+    weights = find_model(path).weights
+    for number in range(4):
+        name = f"model.layers.0.mlp.experts.{number}.up_proj.weight"
+        np.testing.assert_array_equal(weights.load(name), wanted[number])
+    assert len([each for each in report.quantized if ".experts." in each.name]) == 12
+    loaded = gptrs.load_model(path, backend="numba", precision="f32")
+    exact = gptrs.load_model(path, backend="ref").forward(TOKENS)
+    np.testing.assert_allclose(loaded.forward(TOKENS), exact, rtol=1e-3, atol=1e-3)
+    with pytest.raises(GptrsError, match="not of one type"):
+        gptrs.quantize(folder, tmp_path / "y.gguf", "q8", keep=["*.experts.1.*"])
 
 
 @pytest.mark.parametrize("tokenizer", ["gpt2", "llama"])
@@ -185,6 +246,15 @@ def test_what_cannot_be_done_is_refused(tmp_path: Path, options: dict[str, Any],
     [
         ("resnet", {}, "of the kind `resnet` cannot be written"),
         ("gpt2", {"activation_function": "relu"}, "activation_function"),
+        ("opt", {}, "of the kind `opt` cannot be written"),
+        ("qwen3_moe", {**SIZES, "num_experts": 4}, "norm_topk_prob"),
+        ("olmoe", {**SIZES, "clip_qkv": 1.0}, "clip_qkv"),
+        ("falcon", {**SIZES, "parallel_attn": False}, "parallel_attn"),
+        ("falcon", {**SIZES, "alibi": True}, "alibi"),
+        ("smollm3", {**SIZES, "no_rope_layers": [0]}, "no_rope_layers"),
+        ("gemma3_text", {**SIZES, "rope_local_base_freq": 5e4}, "rope_local_base_freq"),
+        ("gemma3_text", {**SIZES, "layer_types": ["full_attention"]}, "layer_types"),
+        ("cohere2", {**SIZES, "sliding_window": None}, "sliding_window"),
         ("llama", {**SIZES, "hidden_act": "gelu"}, "hidden_act"),
         (
             "llama",
@@ -230,7 +300,7 @@ def test_metadata_of_every_type_are_read_by_the_package_gguf(tmp_path: Path) -> 
             write_gguf(file, {key: value}, [tensor])
 
 
-@pytest.mark.parametrize(("kind", "settings"), OWN.items())
+@pytest.mark.parametrize(("kind", "settings"), CASES)
 def test_llama_cpp_says_the_same(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
     """Greedily."""
     llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")

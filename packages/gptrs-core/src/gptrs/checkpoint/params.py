@@ -34,8 +34,9 @@ from gptrs.ir.ops.elementwise import Cast
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import quoted
 
-WeightUse = Literal["linear", "turned", "table"]
-"""The use of a matrix: a linear layer [O, I], one that is stored as [I, O], a table of vectors."""
+WeightUse = Literal["linear", "turned", "table", "expert"]
+"""The use of a matrix: a linear layer [O, I], one that is stored as [I, O], a table of vectors,
+or one of a stack of linear layers."""
 
 Factors = tuple[Tensor, Tensor]
 """A [rank, inputs] and B [outputs, rank] of a product that is added to a linear layer."""
@@ -194,7 +195,7 @@ class Params:
         Those of bf16 or f16 keep their stored type, which the caller converts where it reads them:
         the joined copy has the size of the files. Errors are those of `tensor`.
         """
-        weights = [self.tensor(name, shape) for name in names]
+        weights = [self.tensor(name, shape, use="expert") for name in names]
         stored = self._stored_alike([self._prefix + name for name in names])
         parts = weights if stored is None else stored
         rows = [primitives.reshape(part, (1, *shape)) for part in parts]

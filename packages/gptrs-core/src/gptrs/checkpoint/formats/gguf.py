@@ -30,16 +30,52 @@ _ELEMENTS = 2**24
 
 
 @dataclass(frozen=True, slots=True)
+class RowOrder:
+    """The order of the rows of `heads` in the file.
+
+    Each head has the order of interleaved rotary embeddings, in which its two halves alternate.
+    With `kv_heads` whole heads are moved instead: all queries come first, then all keys, then all
+    values; in the model the queries of a group, its key and its value come one after another.
+    """
+
+    heads: int
+    kv_heads: int | None = None
+
+    def of_model(self, rows: np.ndarray) -> np.ndarray:
+        """Return stored rows [R, ..] in the order of the model."""
+        if self.kv_heads is None:
+            halves = rows.reshape(self.heads, -1, 2, *_row_of(rows))
+            return halves.swapaxes(1, 2).reshape(rows.shape)
+        size = len(rows) // (self.heads + 2 * self.kv_heads)
+        parts = np.split(rows, [self.heads * size, (self.heads + self.kv_heads) * size])
+        groups = [part.reshape(self.kv_heads, -1, *_row_of(rows)) for part in parts]
+        return np.concatenate(groups, axis=1).reshape(rows.shape)
+
+    def of_file(self, rows: np.ndarray) -> np.ndarray:
+        """Return rows [R, ..] of the model in the order of the file."""
+        if self.kv_heads is None:
+            halves = rows.reshape(self.heads, 2, -1, *_row_of(rows))
+            return halves.swapaxes(1, 2).reshape(rows.shape)
+        size = len(rows) // (self.heads + 2 * self.kv_heads)
+        groups = rows.reshape(self.kv_heads, -1, *_row_of(rows))
+        parts = np.split(groups, [-2 * size, -size], axis=1)
+        return np.concatenate([part.reshape(-1, *_row_of(rows)) for part in parts])
+
+
+def _row_of(rows: np.ndarray) -> tuple[int, ...]:
+    return rows.shape[1:]
+
+
+@dataclass(frozen=True, slots=True)
 class TensorMapping:
     """How a model knows a tensor of the file: its `name`, and what llama.cpp changed about it.
 
-    With `heads`, the rows of each head are in the order of interleaved rotary embeddings, in which
-    the two halves of a head alternate. `transposed` matrices are the other way round in the model.
-    `offset` is what plain numbers are more in the file.
+    `order` is that of its rows, where it is not the model's. `transposed` matrices are the other
+    way round in the model. `offset` is what plain numbers are more in the file.
     """
 
     name: str
-    heads: int | None = None
+    order: RowOrder | None = None
     transposed: bool = False
     offset: float = 0.0
 
@@ -172,7 +208,7 @@ class GgufFile(MappedTensors):
 
     def _is_moved(self, name: str) -> bool:
         mapping = self._mappings[name]
-        return mapping.heads is not None or mapping.transposed or mapping.offset != 0
+        return mapping.order is not None or mapping.transposed or mapping.offset != 0
 
     def _blocks(self, name: str) -> Iterator[np.ndarray]:
         """Yield the blocks of some rows at a time, ui8 [rows, blocks, bytes], as stored."""
@@ -187,7 +223,7 @@ class GgufFile(MappedTensors):
     def _stored_rows(self, name: str) -> Iterator[np.ndarray]:
         """Yield the values of rows, in the order of the model."""
         quantized, tensor = self.quantized(name), self._tensors[name]
-        if self._mappings[name].heads is not None and math.prod(tensor.shape):
+        if self._mappings[name].order is not None and math.prod(tensor.shape):
             whole = [self._values(blocks, quantized, tensor) for blocks in self._blocks(name)]
             yield self._in_order(name, np.concatenate(whole))
             return
@@ -210,12 +246,13 @@ class GgufFile(MappedTensors):
         return quantized.values(fields)
 
     def _in_order(self, name: str, rows: np.ndarray) -> np.ndarray:
-        """Return the rows of each head with the first half first, as rotary embeddings have it."""
-        heads = self._mappings[name].heads
-        if heads is None or not rows.size:
+        """Return rows in the order of the model; those of a vector are its elements."""
+        order = self._mappings[name].order
+        if order is None or not rows.size:
             return rows
-        half = self._tensors[name].shape[0] // heads // 2
-        return rows.reshape(heads, half, 2, -1).swapaxes(1, 2).reshape(rows.shape)
+        if len(self._tensors[name].shape) == 1:
+            return order.of_model(rows.reshape(-1)).reshape(rows.shape)
+        return order.of_model(rows)
 
 
 @contextmanager

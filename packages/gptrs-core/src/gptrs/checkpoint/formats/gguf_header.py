@@ -13,6 +13,7 @@ import math
 import os
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -38,6 +39,8 @@ MAX_STRINGS = 4_000_000
 MAX_RANK = 4
 """Most axes of a tensor, a limit of the format itself."""
 MAX_ALIGNMENT = 2**16
+MAX_EXPERTS = 4096
+"""Most experts of a layer; the limit of llama.cpp is a few hundred."""
 
 Scalar = bool | int | float | str
 MetadataValue = Scalar | Sequence[str] | np.ndarray
@@ -50,6 +53,8 @@ _NUMBERS: Mapping[int, str] = {
 _F32, _STRING, _ARRAY = 6, 8, 9
 _U32, _U64 = struct.Struct("<I"), struct.Struct("<Q")
 _CHUNK = 2**22
+_STACK = 3
+"""The rank of the matrices of all experts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ class GgufTensor:
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """The metadata by key and the tensors in the order of their data."""
+    """The metadata by key and the tensors in the order of their data, experts one by one."""
 
     metadata: Mapping[str, MetadataValue]
     tensors: Sequence[GgufTensor]
@@ -266,7 +271,45 @@ def _placed(
             raise refused(reader.file, each.name, problem)
         names.add(each.name)
         placed.append(GgufTensor(each.name, each.type, each.shape, offset, each.nbytes))
-    return placed
+    return _without_stacks(placed, reader)
+
+
+def _without_stacks(placed: Sequence[GgufTensor], reader: _Reader) -> Sequence[GgufTensor]:
+    """Return the tensors with those of experts one by one; CheckpointError for too many."""
+    names, found = set[str](), list[GgufTensor]()
+    for each in placed:
+        for part in _apart(each):
+            if part.name in names:
+                raise refused(reader.file, part.name, "is there twice")
+            names.add(part.name)
+            found.append(part)
+        if len(found) > MAX_STRINGS:
+            raise reader.error(f"it has more than {MAX_STRINGS} tensors")
+    return found
+
+
+def _apart(tensor: GgufTensor) -> Sequence[GgufTensor]:
+    """Return the matrices of a stack of experts, under the names that they had before stacks.
+
+    A gate of one output is a vector in a file, here it is the matrix of one row that it stands for.
+    """
+    layer, dot, stem = tensor.name.rpartition(".ffn_")
+    kind, stacked, suffix = stem.partition("_exps.")
+    if dot and stem == "gate_inp_shexp.weight" and len(tensor.shape) == 1:
+        return [replace(tensor, shape=(1, *tensor.shape))]
+    if not dot or not stacked or len(tensor.shape) != _STACK or tensor.shape[0] > MAX_EXPERTS:
+        return [tensor]
+    count, nbytes = tensor.shape[0], tensor.nbytes // max(1, tensor.shape[0])
+    return [
+        GgufTensor(
+            f"{layer}.ffn_{kind}.{number}.{suffix}",
+            tensor.type,
+            tensor.shape[1:],
+            tensor.offset + number * nbytes,
+            nbytes,
+        )
+        for number in range(count)
+    ]
 
 
 def _aligned(position: int, alignment: int) -> int:

@@ -54,7 +54,7 @@ def _sequence(kind: str, parts: list[Part]) -> Part:
     return {"type": "Sequence", kind: parts}
 
 
-_BYTES: Final[Part] = PRE_TOKENIZERS["gpt-2"][0]
+_BYTES: Final[Part] = PRE_TOKENIZERS["gpt-2"].steps[0]
 _CLIP_WORDS: Final = (
     r"<\|startoftext\|>|<\|endoftext\|>|'s|'t|'re|'ve|'m|'ll|'d|[\p{L}]+|[\p{N}]|[^\s\p{L}\p{N}]+"
 )
@@ -69,7 +69,7 @@ _ROBERTA: Final = TokenizerClass(
 )  # fmt: skip
 _QWEN2: Final = TokenizerClass(
     dict.fromkeys(("unk_token", "eos_token", "pad_token"), _END),
-    _sequence("pretokenizers", PRE_TOKENIZERS["qwen2"]),
+    _sequence("pretokenizers", PRE_TOKENIZERS["qwen2"].steps),
     normalizer={"type": "NFC"},
 )
 _CLIP: Final = TokenizerClass(

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from gptrs.checkpoint.config_fields import Fields
-from gptrs.checkpoint.formats.gguf import TensorMapping
+from gptrs.checkpoint.formats.gguf import RowOrder, TensorMapping
 from gptrs.checkpoint.formats.gguf_header import GgufHeader, GgufTensor
-from gptrs.checkpoint.models.gguf_architectures import ARCHITECTURES, Architecture
+from gptrs.checkpoint.models.gguf_architecture import Architecture
+from gptrs.checkpoint.models.gguf_architectures import ARCHITECTURES, architecture_of
 from gptrs.errors import ModelError
 from gptrs.quoting import listed, quoted
 
@@ -24,8 +25,8 @@ _QUERY_NORM = "blk.0.attn_q_norm.weight"
 _REFUSED_TENSORS = ("rope_factors_long.weight", "rope_factors_short.weight")
 _WINDOWLESS = ("llama", "qwen2", "qwen3")
 """Kinds whose files have a window that llama.cpp does not use."""
-GEMMA2_LARGEST = 46
-"""The layers of the only Gemma 2 that scales scores by `embedding_length / head_count`."""
+SLIDING_THETA = 10000.0
+"""The base of the rotary embedding in layers with a window, of kinds in which it has its own."""
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0}
 _LLAMA3_POSITIONS = 8192
 
@@ -60,37 +61,45 @@ class GgufSettings:
         self._fields = Fields(own, f"of `{architecture}` {self._where}")
         self._tensors = tensors
         self._rope_factors = rope_factors
-        self._fields.require("expert_count", 0)
+        self._own = architecture_of(architecture, tensors)
+        if self._own.experts is None:
+            self._fields.require("expert_count", 0)
         read = GgufSettings.gpt2 if architecture == "gpt2" else GgufSettings.general
-        self.config = {"model_type": ARCHITECTURES[architecture].kind, **read(self)}
+        self.config = {"model_type": self._own.kind, **read(self)}
 
     def mapping(self, tensor: GgufTensor) -> TensorMapping:
         """Return what the model calls a tensor; its own name where the model has none for it."""
         layer = _LAYER.fullmatch(tensor.name)
         stem, dot, suffix = (layer[2] if layer else tensor.name).rpartition(".")
-        kind = ARCHITECTURES[self.architecture]
-        if not dot or stem not in kind.names or suffix not in ("weight", "bias"):
+        own = self._own
+        known = own.model_name(stem)
+        if not dot or known is None or suffix not in ("weight", "bias"):
             return TensorMapping(tensor.name)
-        known = kind.names[stem]
-        name = f"{kind.layers}.{layer[1]}.{known}" if layer else known
-        turned = stem in kind.turned and len(tensor.shape) == 2
-        offset = kind.offset_of(stem, suffix)
+        name = f"{own.layers}.{layer[1]}.{known}" if layer else known
+        turned = stem in own.turned and len(tensor.shape) == 2
+        offset = own.offset_of(stem, suffix)
         if offset and tensor.type.dtype is None:
             raise ModelError(f"norm {quoted(tensor.name)} {self._where} is quantized")
-        return TensorMapping(f"{name}.{suffix}", self._heads(stem, tensor), turned, offset)
+        return TensorMapping(f"{name}.{suffix}", self._order(stem, tensor), turned, offset)
 
-    def _heads(self, stem: str, tensor: GgufTensor) -> int | None:
-        """Return the heads whose rows llama.cpp has put in another order, None for no such."""
-        rotated = ARCHITECTURES[self.architecture].rotated and stem in ("attn_q", "attn_k")
-        if not rotated or not tensor.shape:
+    def _order(self, stem: str, tensor: GgufTensor) -> RowOrder | None:
+        """Return in which order llama.cpp has put the rows of heads, None for that of the model."""
+        order = self._own.order_of(stem)
+        if order is None or not tensor.shape:
             return None
         heads = self._fields.integer("attention.head_count")
-        if stem == "attn_k":
-            heads = self._fields.integer("attention.head_count_kv", heads)
-        if tensor.shape[0] % (2 * heads):
-            problem = f"has {tensor.shape[0]} rows, which {heads} heads cannot share"
+        kv_heads = self._fields.integer("attention.head_count_kv", heads)
+        if order == "grouped":
+            found, unit = RowOrder(heads, kv_heads), heads + 2 * kv_heads
+            if heads % kv_heads:
+                raise self._fields.error("attention.head_count_kv", f"must divide {heads} heads")
+        else:
+            found = RowOrder(kv_heads if stem == "attn_k" else heads)
+            unit = 2 * found.heads
+        if tensor.shape[0] % unit:
+            problem = f"has {tensor.shape[0]} rows, which {found.heads} heads cannot share"
             raise ModelError(f"tensor {quoted(tensor.name)} {self._where} {problem}")
-        return heads
+        return found
 
     def _vocab_size(self) -> int:
         table = self._tensors.get("token_embd.weight")
@@ -115,7 +124,7 @@ class GgufSettings:
 
     def general(self) -> dict[str, object]:
         """Return the config of a model of any kind but `gpt2`."""
-        fields, own = self._fields, ARCHITECTURES[self.architecture]
+        fields, own = self._fields, self._own
         width, heads = fields.integer("embedding_length"), fields.integer("attention.head_count")
         head_dim = fields.integer("attention.key_length", max(1, width // heads))
         fields.require("attention.value_length", head_dim)
@@ -124,35 +133,70 @@ class GgufSettings:
                 raise ModelError(
                     f"tensor {quoted(name)} {self._where} is of a setting that gptrs does not read"
                 )
-        fields.require("use_parallel_residual", False)
-        if own.kind not in _WINDOWLESS and not own.window:
-            fields.require("attention.sliding_window", 0, fields.get("context_length"))
+        if not own.flags:
+            fields.require("use_parallel_residual", False)
         key, epsilon = own.epsilon
-        return {
-            "vocab_size": self._vocab_size(),
+        sizes: dict[str, object] = {
             "hidden_size": width,
             "intermediate_size": fields.integer("feed_forward_length"),
             "num_hidden_layers": fields.integer("block_count"),
             "num_attention_heads": heads,
             "num_key_value_heads": fields.integer("attention.head_count_kv", heads),
-            "head_dim": head_dim,
             "max_position_embeddings": fields.integer("context_length"),
+        }
+        return {
+            "vocab_size": self._vocab_size(),
+            "head_dim": head_dim,
+            **{own.own(name): size for name, size in sizes.items()},
             epsilon: fields.number(key),
-            "rope_parameters": {**self._share(own, head_dim), **self._rope(head_dim)},
             "tie_word_embeddings": "output.weight" not in self._tensors,
-            **{name: fields.number(key, default) for key, name, default in own.numbers},
-            **{name: tensor in self._tensors for name, tensor in own.biases},
             **({} if own.kind != "cohere" else {"use_qk_norm": _QUERY_NORM in self._tensors}),
-            **({} if own.kind != "gemma2" else self._gemma2(head_dim, width // heads)),
+            **self._rotary(own, head_dim),
+            **self._window(own, head_dim, max(1, width // heads)),
+            **self._more(own),
         }
 
-    def _gemma2(self, head_dim: int, whole: int) -> dict[str, object]:
-        """Return the window, and by what scores are scaled: the files do not say."""
-        is_largest = self._fields.integer("block_count") == GEMMA2_LARGEST
+    def _more(self, own: Architecture) -> dict[str, object]:
+        """Return the settings that only some kinds have."""
+        fields = self._fields
         return {
-            "sliding_window": self._fields.integer("attention.sliding_window", 4096),
-            "query_pre_attn_scalar": whole if is_largest else head_dim,
+            **{name: fields.number(key, default) for key, name, default in own.numbers},
+            **{name: fields.integer(key) for key, name in own.integers},
+            **{name: fields.boolean(key, True) for key, name in own.flags},
+            **{
+                name: None if fields.get(key) is None else fields.number(key)
+                for key, name in own.options
+            },
+            **{name: value for name, value, _ in own.fixed},
+            **{name: tensor in self._tensors for name, tensor in own.biases},
         }
+
+    def _window(self, own: Architecture, head_dim: int, whole: int) -> dict[str, object]:
+        """Return the window, and by what scores are scaled: the files do not say."""
+        fields = self._fields
+        if own.window is None:
+            if own.kind not in _WINDOWLESS:
+                fields.require("attention.sliding_window", 0, fields.get("context_length"))
+            return {}
+        window = fields.integer("attention.sliding_window", own.window, minimum=0)
+        found: dict[str, object] = {"sliding_window": window or None}
+        fields.require("attention.sliding_window_pattern", own.pattern)
+        if own.largest is not None:
+            is_largest = fields.integer("block_count") == own.largest
+            found["query_pre_attn_scalar"] = whole if is_largest else head_dim
+        return found
+
+    def _rotary(self, own: Architecture, head_dim: int) -> dict[str, object]:
+        """Return the rotary embedding, of kinds that have one."""
+        if not own.rotary:
+            return {}
+        found: dict[str, object] = {
+            "rope_parameters": {**self._share(own, head_dim), **self._rope(head_dim)}
+        }
+        if own.kind == "gemma3_text":
+            theta = self._fields.number("rope.freq_base_swa", SLIDING_THETA)
+            found["rope_local_base_freq"] = theta
+        return found
 
     def _share(self, own: Architecture, head_dim: int) -> dict[str, object]:
         """Return the share of a head that rotates, of kinds in which it may be less than all."""

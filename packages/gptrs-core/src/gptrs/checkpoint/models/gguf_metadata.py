@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.formats.gguf_header import MetadataValue
-from gptrs.checkpoint.models.gguf_architectures import ARCHITECTURES, RMS_EPSILON
-from gptrs.checkpoint.models.gguf_config import GEMMA2_LARGEST
+from gptrs.checkpoint.models.gguf_architecture import RMS_EPSILON, Architecture
+from gptrs.checkpoint.models.gguf_architectures import ARCHITECTURES, VARIANTS
+from gptrs.checkpoint.models.gguf_kind_settings import renamed
 from gptrs.errors import ModelError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
@@ -39,12 +41,13 @@ the last is the share of these that rotates by default."""
 class GgufSettingsOf:
     """An architecture of llama.cpp, its metadata, and the divisors of rotary frequencies, if any.
 
-    `heads` are those of queries and of keys.
+    `heads` are those of queries and of keys, `own` the words of the architecture.
     """
 
     architecture: str
     metadata: Metadata
     heads: tuple[int, int]
+    own: Architecture
     rope_factors: np.ndarray | None = None
 
 
@@ -72,30 +75,22 @@ def _gpt2(fields: Fields, _kind: str, _: ReadRotary) -> GgufSettingsOf:
         "attention.head_count": heads,
         "attention.layer_norm_epsilon": fields.number("layer_norm_epsilon", 1e-5),
     }
-    return GgufSettingsOf("gpt2", _named("gpt2", own), (heads, heads))
+    return GgufSettingsOf("gpt2", _named("gpt2", own), (heads, heads), ARCHITECTURES["gpt2"])
 
 
-def _general(fields: Fields, kind: str, read_rotary: ReadRotary) -> GgufSettingsOf:
-    architecture = _ARCHITECTURE_OF[kind]
-    own = ARCHITECTURES[architecture]
-    for name in _ACTIVATIONS:
-        fields.require(name, *own.activations)
-    for name in ("use_parallel_residual", "qk_layernorm"):
-        fields.require(name, False)
+def _general(given: Fields, kind: str, read_rotary: ReadRotary) -> GgufSettingsOf:
+    architecture, own = _ARCHITECTURE_OF[kind]
+    fields = Fields(renamed(given, kind, own), f"of a `{kind}` model")
+    if architecture in VARIANTS and kind == "falcon" and fields.get("num_ln_in_parallel_attn") == 2:
+        own = VARIANTS[architecture][1]
+    _require_known(fields, kind, own)
     width, heads = fields.integer("hidden_size"), fields.integer("num_attention_heads")
     kv_heads = fields.integer("num_key_value_heads", heads)
     head_dim = fields.integer("head_dim", 128 if kind == "qwen3" else width // heads)
     positions = fields.integer("max_position_embeddings")
-    rope = read_rotary(fields.settings, kind, positions, head_dim, own.share)
-    if rope.rotated != 1.0 and own.share is None:
-        raise fields.error("partial_rotary_factor", "is supported as 1 only in a GGUF file")
     key, epsilon = own.epsilon
-    window = fields.integer("sliding_window", 4096)
-    if kind == "gemma2":
-        is_largest = fields.get("num_hidden_layers") == GEMMA2_LARGEST
-        fields.require("query_pre_attn_scalar", width // heads if is_largest else head_dim)
     metadata: Metadata = {
-        "context_length": _seen(fields, kind, positions),
+        "context_length": _seen(fields, kind, own, positions),
         "embedding_length": width,
         "block_count": fields.integer("num_hidden_layers"),
         "feed_forward_length": fields.integer("intermediate_size"),
@@ -104,23 +99,71 @@ def _general(fields: Fields, kind: str, read_rotary: ReadRotary) -> GgufSettings
         "attention.key_length": head_dim,
         "attention.value_length": head_dim,
         key: fields.number(epsilon, 1e-6 if key == RMS_EPSILON else 1e-5),
-        "rope.dimension_count": int(head_dim * rope.rotated),
-        "rope.freq_base": rope.theta,
         "vocab_size": fields.integer("vocab_size"),
         **{key: fields.number(name, default) for key, name, default in own.numbers},
+        **{key: fields.integer(name) for key, name in own.integers},
+        **{key: fields.boolean(name, True) for key, name in own.flags},
+        **{key: fields.number(name) for key, name in own.options if fields.get(name) is not None},
         **({"use_parallel_residual": False} if kind == "stablelm" else {}),
-        **({} if not own.window else {"attention.sliding_window": window}),
-        **rope.scaling,
+        **_window(fields, own, width // heads, head_dim),
     }
-    named = _named(architecture, metadata)
-    return GgufSettingsOf(architecture, named, (heads, kv_heads), rope.factors)
+    factors = None
+    if own.rotary:
+        rope = read_rotary(fields.settings, kind, positions, head_dim, own.share)
+        if rope.rotated != 1.0 and own.share is None:
+            raise fields.error("partial_rotary_factor", "is supported as 1 only in a GGUF file")
+        metadata["rope.dimension_count"] = int(head_dim * rope.rotated)
+        metadata["rope.freq_base"] = rope.theta
+        metadata |= rope.scaling
+        factors = rope.factors
+    return GgufSettingsOf(
+        architecture, _named(architecture, metadata), (heads, kv_heads), own, factors
+    )
 
 
-def _seen(fields: Fields, kind: str, positions: int) -> int:
+def _require_known(fields: Fields, kind: str, own: Architecture) -> None:
+    """ModelError for a setting that llama.cpp takes for granted, and is otherwise here."""
+    for name in _ACTIVATIONS:
+        fields.require(name, *own.activations)
+    for name, value, default in own.fixed:
+        if fields.get(name, default) != value:
+            raise fields.error(name, f"must be {json.dumps(value)} in a GGUF file")
+    if kind == "smollm3":
+        layers = range(1, fields.integer("num_hidden_layers") + 1)
+        fields.require("no_rope_layers", [int(layer % 4 != 0) for layer in layers])
+
+
+def _window(fields: Fields, own: Architecture, whole: int, head_dim: int) -> Metadata:
+    """Return the window of kinds that have layers with and without one."""
+    if own.window is None:
+        return {}
+    layers = fields.integer("num_hidden_layers")
+    if own.largest is not None:
+        scaled_by = whole if layers == own.largest else head_dim
+        fields.require("query_pre_attn_scalar", scaled_by)
+    if "sliding_window" in fields.settings and fields.get("sliding_window") is None:
+        if own.window:
+            raise fields.error("sliding_window", "must be a number in a GGUF file")
+        return {}
+    pattern = ("sliding_attention", "full_attention")
+    words = [pattern[layer % own.pattern == 0] for layer in range(1, layers + 1)]
+    fields.require("layer_types", words)
+    fields.require("sliding_window_pattern", own.pattern)
+    return {"attention.sliding_window": fields.integer("sliding_window", 4096)}
+
+
+def _seen(fields: Fields, kind: str, own: Architecture, positions: int) -> int:
     """Return the positions up to which a window changes nothing: the file has no word for it."""
-    switched = kind.startswith("qwen") and not fields.boolean("use_sliding_window", False)
+    switched = (kind.startswith("qwen") or kind == "smollm3") and not fields.boolean(
+        "use_sliding_window", False
+    )
     default = 4096 if kind == "mistral" and "sliding_window" not in fields.settings else None
-    if switched or kind in ("llama", "gemma2") or fields.get("sliding_window", default) is None:
+    if (
+        switched
+        or kind == "llama"
+        or own.window is not None
+        or fields.get("sliding_window", default) is None
+    ):
         return positions
     return min(positions, fields.integer("sliding_window", default))
 
@@ -129,8 +172,12 @@ def _named(architecture: str, own: Metadata) -> Metadata:
     return {f"{architecture}.{key}": value for key, value in own.items()}
 
 
-_ACTIVATIONS = ("hidden_act", "hidden_activation")
-_ARCHITECTURE_OF = {own.kind: name for name, own in ARCHITECTURES.items()} | {"mistral": "llama"}
+_ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "activation_function")
+_ARCHITECTURE_OF = {
+    **{own.kind: (name, own) for name, own in ARCHITECTURES.items()},
+    "mistral": ("llama", ARCHITECTURES["llama"]),
+    "mixtral": ("llama", VARIANTS["llama"][1]),
+}
 _WRITERS: Mapping[str, Callable[[Fields, str, ReadRotary], GgufSettingsOf]] = {
     **dict.fromkeys(_ARCHITECTURE_OF, _general),
     "gpt2": _gpt2,

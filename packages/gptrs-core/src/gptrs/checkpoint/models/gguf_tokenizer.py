@@ -15,6 +15,7 @@ import numpy as np
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.checkpoint.formats.gguf_header import MetadataValue
 from gptrs.errors import ModelError
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 
 Part = dict[str, object]
@@ -59,15 +60,50 @@ _TEKKEN = _split(
     rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*"
     r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-PRE_TOKENIZERS: Mapping[str, list[Part]] = {
-    "gpt-2": _GPT2, "gpt2": _GPT2, "smollm": _DIGITS, "starcoder": _DIGITS, "refact": _DIGITS,
-    "llama-bpe": _LLAMA3, "llama3": _LLAMA3, "llama-v3": _LLAMA3,
-    "qwen2": _QWEN2, "deepseek-r1-qwen": _QWEN2, "tekken": _TEKKEN,
+_GPT4O = _split(
+    rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+{_CONTRACTIONS}?"
+    rf"|[^\r\n\p{{L}}\p{{N}}]?{_UPPER}+{_LOWER}*{_CONTRACTIONS}?"
+    r"|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_FALCON: list[Part] = [
+    {"type": "Punctuation", "behavior": "Contiguous"},
+    *_GPT2,
+    {"type": "Digits", "individual_digits": False},
+    {
+        "type": "Split", "pattern": {"Regex": "[0-9][0-9][0-9]"}, "behavior": "Isolated",
+        "invert": False,
+    },
+]  # fmt: skip
+_BLOOM = _split(r" ?[^(\s|[.,!?\u2026\u3002\uff0c\u3001\u0964\u06d4\u060c])]+")
+
+
+@dataclass(frozen=True)
+class PreTokenizer:
+    """The `steps` in which a text is cut before its parts are merged; `nfc` normalizes it first.
+
+    Those that begin a text do so with a token unless the file says otherwise; they also take a part
+    that is a token as it is, without merging.
+    """
+
+    steps: list[Part]
+    nfc: bool = False
+    begins: bool = False
+
+
+_LIKE_GPT2, _LIKE_LLAMA3 = PreTokenizer(_GPT2), PreTokenizer(_LLAMA3, begins=True)
+_LIKE_SMOLLM, _LIKE_QWEN2 = PreTokenizer(_DIGITS), PreTokenizer(_QWEN2, nfc=True)
+PRE_TOKENIZERS: Mapping[str, PreTokenizer] = {
+    "gpt-2": _LIKE_GPT2, "gpt2": _LIKE_GPT2, "phi-2": _LIKE_GPT2, "smollm": _LIKE_SMOLLM,
+    "starcoder": _LIKE_SMOLLM, "refact": _LIKE_SMOLLM, "codeshell": _LIKE_SMOLLM,
+    "command-r": PreTokenizer(_DIGITS, nfc=True),
+    "llama-bpe": _LIKE_LLAMA3, "llama3": _LIKE_LLAMA3, "llama-v3": _LIKE_LLAMA3,
+    "chatglm-bpe": PreTokenizer(_LLAMA3), "glm4": PreTokenizer(_LLAMA3),
+    "qwen2": _LIKE_QWEN2, "deepseek-r1-qwen": _LIKE_QWEN2, "stablelm2": PreTokenizer(_QWEN2),
+    "tekken": PreTokenizer(_TEKKEN, begins=True), "gpt-4o": PreTokenizer(_GPT4O),
+    "olmo": PreTokenizer(_GPT2, nfc=True), "mpt": PreTokenizer(_GPT2, nfc=True),
+    "falcon": PreTokenizer(_FALCON), "bloom": PreTokenizer(_BLOOM),
 }  # fmt: skip
-"""How a text is cut before its parts are merged, by `tokenizer.ggml.pre` (llama-vocab.cpp)."""
-_BEGINNING = ("llama-bpe", "llama3", "llama-v3", "tekken")
-"""The kinds that begin a text with a token unless the file says otherwise; they also take a part
-that is a token as it is, without merging."""
+"""How a text is cut, by `tokenizer.ggml.pre` (llama-vocab.cpp)."""
 
 
 class GgufTokenizer:
@@ -134,16 +170,16 @@ class GgufTokenizer:
     def _byte_bpe(self) -> Part:
         pre = self._fields.choice("tokenizer.ggml.pre", tuple(PRE_TOKENIZERS), "")
         merges = [_halves(each) for each in self._strings("tokenizer.ggml.merges")]
-        normalizer = {"type": "NFC"} if PRE_TOKENIZERS[pre] is _QWEN2 else None
+        cut = PRE_TOKENIZERS[pre]
         model = {
             "type": "BPE",
             "vocab": self._vocabulary(),
             "merges": merges,
-            "ignore_merges": pre in _BEGINNING,
+            "ignore_merges": cut.begins,
         }
         return {
-            "normalizer": normalizer,
-            "pre_tokenizer": {"type": "Sequence", "pretokenizers": PRE_TOKENIZERS[pre]},
+            "normalizer": {"type": "NFC"} if cut.nfc else None,
+            "pre_tokenizer": {"type": "Sequence", "pretokenizers": cut.steps},
             "decoder": _byte_level(use_regex=True),
             "model": model,
         }
@@ -224,8 +260,8 @@ class GgufTokenizer:
 
     def _post_processor(self, kind: str) -> Part | None:
         """Return what puts special tokens around a text."""
-        pre = self._metadata.get("tokenizer.ggml.pre")
-        begins = kind == SENTENCEPIECE or pre in _BEGINNING
+        cut = PRE_TOKENIZERS.get(self._fields.text("tokenizer.ggml.pre", "") or "")
+        begins = kind == SENTENCEPIECE or (cut is not None and cut.begins)
         before = self._fields.boolean("tokenizer.ggml.add_bos_token", begins)
         after = self._fields.boolean("tokenizer.ggml.add_eos_token", False)
         around = {

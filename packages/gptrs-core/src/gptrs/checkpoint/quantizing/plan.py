@@ -31,13 +31,16 @@ def planned(
     keep: Sequence[str] = (),
     heads: Heads = "keep",
     vocab_size: int | None = None,
+    *,
+    experts: bool = False,
 ) -> dict[str, WeightType]:
     """Return the type of each weight that is quantized, by its name.
 
     These are the matrices of linear layers, but for those that a pattern of `keep` names, too small
     ones, those whose rows do not divide into groups, and heads: the layer with a row for each of
     the vocabulary, and those that are called so. With `heads` "q8" these and the tables of tokens
-    get 8 bits. UsageError for a pattern that names no tensor.
+    get 8 bits. Matrices of experts are quantized only with `experts`. UsageError for a pattern that
+    names no tensor.
     """
     names = source.names()
     for pattern in keep:
@@ -49,7 +52,9 @@ def planned(
     found: dict[str, WeightType] = {}
     for name in names:
         use = uses.get(name)
-        if use is None or any(fnmatchcase(name, pattern) for pattern in keep):
+        if use is None or (use == "expert" and not experts):
+            continue
+        if any(fnmatchcase(name, pattern) for pattern in keep):
             continue
         rows, columns = _matrix(source.type_of(name).shape, use)
         is_head = use == "table" or _is_head(name, rows == vocab_size)

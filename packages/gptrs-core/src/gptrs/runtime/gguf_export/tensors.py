@@ -9,10 +9,10 @@ from functools import partial
 import numpy as np
 
 from gptrs.checkpoint.converting.rounding import CONVERTIBLE, in_dtype
+from gptrs.checkpoint.formats.gguf import RowOrder
 from gptrs.checkpoint.formats.gguf_writer import GgufOutgoing
 from gptrs.checkpoint.formats.outgoing_tensor import OutgoingTensor
 from gptrs.checkpoint.formats.tensor_index import stored_bytes
-from gptrs.checkpoint.models.gguf_architectures import ARCHITECTURES, Architecture
 from gptrs.checkpoint.models.gguf_metadata import GgufSettingsOf
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.params import WeightUse
@@ -22,10 +22,10 @@ from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
+from gptrs.runtime.gguf_export.stacks import ROUTER
 
 _ROPE_FACTORS = "rope_freqs.weight"
 _NAMES_OF = {dtypes.f32: "F32", dtypes.f16: "F16", dtypes.bf16: "BF16"}
-_ROTATED = ("attn_q", "attn_k")
 _MATRIX = 2
 
 
@@ -35,18 +35,14 @@ class GgufNames:
 
     settings: GgufSettingsOf
 
-    @property
-    def _kind(self) -> Architecture:
-        return ARCHITECTURES[self.settings.architecture]
-
     def name_of(self, name: str) -> str:
         """Return the name in the file; ModelError for a tensor that it has no name for."""
         stem, _, suffix = name.rpartition(".")
-        kind = self._kind
+        kind = self.settings.own
         body = kind.layers.rpartition(".")[0]
         for own in (stem, f"{body}.{stem}"):  # some folders leave out the name of the body
             layer, inner = _layer_of(own, kind.layers)
-            known = next((key for key, value in kind.names.items() if value == inner), None)
+            known = kind.stem_of(inner)
             if known is not None and suffix in ("weight", "bias"):
                 return f"{known}.{suffix}" if layer is None else f"blk.{layer}.{known}.{suffix}"
         raise ModelError(
@@ -57,20 +53,28 @@ class GgufNames:
 
     def ordered(self, name: str, load: Callable[[], np.ndarray]) -> Callable[[], np.ndarray]:
         """Return what loads a tensor of that name in the file with its rows as they are there."""
-        stem = name.rpartition(".")[0].rpartition(".")[2]
-        if not self._kind.rotated or stem not in _ROTATED:
+        stem = _stem_of(name)
+        order = self.settings.own.order_of(stem)
+        if order is None:
             return load
-        return partial(_interleaved, load, self.settings.heads[_ROTATED.index(stem)])
+        heads, kv_heads = self.settings.heads
+        if order == "grouped":
+            return partial(_ordered, load, RowOrder(heads, kv_heads))
+        return partial(_ordered, load, RowOrder(kv_heads if stem == "attn_k" else heads))
 
     def offset_of(self, name: str) -> float:
         """Return what a tensor of that name in the file has more there."""
         stem, _, suffix = name.rpartition(".")
-        return self._kind.offset_of(stem.rpartition(".")[2], suffix)
+        return self.settings.own.offset_of(stem.rpartition(".")[2], suffix)
 
     def is_moved(self, name: str) -> bool:
         """Return whether a tensor of that name in the file is stored otherwise there."""
-        stem = name.rpartition(".")[0].rpartition(".")[2]
-        return stem in self._kind.turned or (self._kind.rotated and stem in _ROTATED)
+        own, stem = self.settings.own, _stem_of(name)
+        return stem in own.turned or own.order_of(stem) is not None
+
+    def is_router(self, name: str) -> bool:
+        """Return whether a tensor of that name in the file chooses experts."""
+        return _stem_of(name).startswith(ROUTER)
 
 
 def plain_tensors(
@@ -95,7 +99,8 @@ def plain_tensors(
             parts = partial(_more, parts, offset)
         shape = type_.shape[::-1] if turned else type_.shape
         own = dtype or (type_.dtype if type_.dtype in _NAMES_OF else dtypes.f32)
-        wanted = own if type_.rank == _MATRIX else dtypes.f32
+        floats = type_.rank != _MATRIX or known.is_router(stored)
+        wanted = dtypes.f32 if floats else own
         given = type_.with_dtype(dtypes.f32) if offset else type_
         outgoing = in_dtype(OutgoingTensor(name, given.with_shape(shape), parts), wanted)
         yield as_bytes(outgoing, stored)
@@ -128,11 +133,14 @@ def _layer_of(stem: str, layers: str) -> tuple[str | None, str]:
     return (number, inner) if number.isdigit() else (None, stem)
 
 
-def _interleaved(load: Callable[[], np.ndarray], heads: int) -> np.ndarray:
-    """Return the rows of each head with its halves alternating."""
-    array = load()
-    halves = array.reshape(heads, 2, array.shape[0] // heads // 2, -1)
-    return halves.swapaxes(1, 2).reshape(array.shape)
+def _stem_of(name: str) -> str:
+    """Return the name of a tensor in the file without that of its layer and its suffix."""
+    stem = name.rpartition(".")[0]
+    return stem.split(".", 2)[2] if stem.startswith("blk.") else stem
+
+
+def _ordered(load: Callable[[], np.ndarray], order: RowOrder) -> np.ndarray:
+    return order.of_file(load())
 
 
 def _more(parts: Callable[[], Iterator[np.ndarray]], offset: float) -> Iterator[np.ndarray]:

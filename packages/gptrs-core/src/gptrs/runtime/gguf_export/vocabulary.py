@@ -97,8 +97,8 @@ def _candidates(whole: Mapping[str, Any], size: int) -> Iterator[Metadata]:
             }
         return
     first: dict[str, str] = {}
-    for name, steps in PRE_TOKENIZERS.items():
-        first.setdefault(json.dumps(steps), name)
+    for name, cut in PRE_TOKENIZERS.items():
+        first.setdefault(json.dumps([cut.steps, cut.nfc, cut.begins]), name)
     written: Metadata = {"tokenizer.ggml.model": BYTE_BPE, "tokenizer.ggml.merges": merges}
     for name in first.values():
         yield {**found, **written, "tokenizer.ggml.pre": name}

@@ -22,6 +22,7 @@ from gptrs.ir import dtypes
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs.runtime.gguf_export.rotary import read_rotary
+from gptrs.runtime.gguf_export.stacks import stacked
 from gptrs.runtime.gguf_export.tensors import GgufNames, extra_tensors, plain_tensors
 from gptrs.runtime.gguf_export.vocabulary import vocabulary_of
 
@@ -88,18 +89,20 @@ def write_model(
     plan: Mapping[str, WeightType] = {}
     if type in GGUF_WEIGHT_TYPES:
         wanted = GGUF_WEIGHT_TYPES[type]
-        plan = planned(stored, uses, wanted, keep, heads="q8", vocab_size=vocab_size)
+        plan = planned(stored, uses, wanted, keep, heads="q8", vocab_size=vocab_size, experts=True)
     rounded = {
         name: _rounded(source, names, name, uses[name], plan[name].name, rounding)
         for name in weights
-        if name in plan
+        if name in plan and not names.is_router(names.name_of(name))
     }
     kept = [name for name in weights if name not in rounded]
-    tensors = [
-        *(quantized_outgoing(each, names.name_of(name)) for name, each in rounded.items()),
-        *plain_tensors(stored, kept, uses, names, PLAIN_TYPES.get(type)),
-        *extra_tensors(settings),
-    ]
+    tensors = stacked(
+        [
+            *(quantized_outgoing(each, names.name_of(name)) for name, each in rounded.items()),
+            *plain_tensors(stored, kept, uses, names, PLAIN_TYPES.get(type)),
+            *extra_tensors(settings),
+        ]
+    )
     vocabulary = vocabulary_of(source, vocab_size)
     metadata = {**_general(source, settings, type), **vocabulary.metadata}
     with atomic_file(destination) as file:
