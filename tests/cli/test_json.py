@@ -70,11 +70,13 @@ ELSEWHERE = {
     "bench.serve",
     "conformance.report",
     "generate.event",
+    "inspect.model",
     "models.pull",
     "models.remove",
     "quantize",
     "validate",
     "validate.against",
+    "validate.outputs",
     "doctor",
 }
 """Kinds that the tests of their commands check, which read `Outcome.json`."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
-from typing import Final, Protocol, cast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, TypeVar, cast
 
 import numpy as np
 import onnx_ir as ir
@@ -32,6 +32,8 @@ from gptrs_onnx.weights import InitializerSource
 assert ops  # its modules register the converters
 MAX_KEPT: Final = 64
 """Programs that are kept for values which decide sizes, see `OnnxModel`."""
+
+Result = TypeVar("Result")
 
 
 class Step(Protocol):
@@ -94,13 +96,19 @@ class OnnxModel:
         """
         given = self._given(arrays, named)
         with use_backend(self.backend):  # a graph without weights does not say where it runs
-            return {name: value.numpy() for name, value in self._run(given).items()}
+            results = self._tried(given, lambda step, arguments: step(arguments))
+            return {name: value.numpy() for name, value in results.items()}
 
-    def _run(self, given: Mapping[str, np.ndarray]) -> dict[str, Tensor]:
+    def _tried(
+        self,
+        given: Mapping[str, np.ndarray],
+        call: Callable[[Step, tuple[Tensor, ...]], Result],
+    ) -> Result:
+        """Return what `call` gives, after it was said which values and sizes must be known."""
         while True:
             step, arguments = self._step(given)
             try:
-                return step(arguments)
+                return call(step, arguments)
             except NeedsKnownError as need:
                 self._ask_for(need)
             except (UsageError, UnsupportedError) as error:
@@ -114,12 +122,8 @@ class OnnxModel:
         Its parameters are the inputs that are tensors, in order, and then the weights.
         """
         given = self._given(arrays, named)
-        while True:
-            step, arguments = self._step(given)
-            try:
-                return step.lower(arguments)
-            except NeedsKnownError as need:
-                self._ask_for(need)
+        with use_backend(self.backend):
+            return self._tried(given, lambda step, arguments: step.lower(arguments))
 
     def _given(
         self, arrays: Sequence[object], named: Mapping[str, object]

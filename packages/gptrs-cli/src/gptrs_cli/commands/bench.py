@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gptrs import __version__
-from gptrs.errors import ModelError
+from gptrs.errors import ModelError, UsageError
+from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.measure.bench import ModelBench
@@ -21,6 +22,8 @@ from gptrs.runtime.measure.rows import Row
 from gptrs.runtime.model_inputs import InputChoice, batch_of
 from gptrs_cli.bench.serving import serve
 from gptrs_cli.doctor import machine
+from gptrs_cli.imported.bench import Work, measured_import
+from gptrs_cli.imported.options import SizeOptions, importer_for
 from gptrs_cli.loading import adapter_fields, loaded_model
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers
@@ -110,12 +113,23 @@ def forward(
     ] = 1,
     rounds: _RoundsOption = 5,
     adapter: AdapterOption = None,
+    sizes: SizeOptions,
     settings: Settings,
 ) -> None:
     """Measure one run of a model of any kind.
 
-    Texts go through language models and embedders, images through classifiers; they are made up.
+    Texts go through language models and embedders, images through classifiers; they are made up, as
+    are the inputs of a model that an importer reads.
     """
+    importer = importer_for(model, sizes)
+    if model is not None and importer is not None:
+        if adapter is not None:
+            raise UsageError("`--adapter` is for models of gptrs", hint="leave it out")
+        measured = measured_import(model, importer, Work(batch, tokens, rounds), sizes, settings)
+        imported, limits, found = measured
+        named = _Measured(imported.name, imported.backend.name, imported.precision, {})
+        _print(named, limits, found, settings)
+        return
 
     def rows(bench: ModelBench) -> list[Row]:
         if "image_classifier" not in bench.model.capabilities:
@@ -169,17 +183,38 @@ def _measure(
             model, threads, rounds, limits, step=lambda name: waiting.now(f"measuring {name}")
         )
         rows = rows_of(bench)
+    measured = _Measured(model.name, model.backend.name, model.precision, adapter_fields(model))
+    _print(measured, limits, rows, settings)
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """The model that was measured; `more` are fields for the result as JSON."""
+
+    name: str
+    backend: str
+    precision: str
+    more: Mapping[str, object]
+
+
+def _print(
+    measured: _Measured, limits: MachineLimits, rows: Sequence[Row], settings: Settings
+) -> None:
+    threads = settings.threads or limits.threads
     if settings.json:
-        fields: dict[str, object] = {"model": model.name, "backend": model.backend.name}
-        fields["precision"] = model.precision
-        fields |= adapter_fields(model)
+        fields = {
+            "machine": machine_fields(limits),
+            "model": measured.name,
+            "backend": measured.backend,
+            "precision": measured.precision,
+        }
         listed = [row.as_json() for row in rows]
-        print_result("bench", {"machine": machine_fields(limits), **fields, "rows": listed})
+        print_result("bench", {**fields, **measured.more, "rows": listed})
         return
     columns = ["work", "figure", "GB/s", "GFLOP/s", "of limit", "beside"]
     print_table(columns, [_cells(row) for row in rows])
     note(
-        f"{model.name} on {model.backend.name} in {model.precision},"
+        f"{measured.name} on {measured.backend} in {measured.precision},"
         f" {threads or 'its own number of'} threads; the machine reads"
         f" {limits.read_gb_per_s:.1f} GB/s and computes"
         f" {limits.gflop_per_s:.0f} GFLOP/s (by {limits.measured_by}), load"

@@ -17,8 +17,8 @@ from gptrs.errors import UsageError
 from gptrs.plugins.exporters import exporter_of
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.bundled_models import model_path
+from gptrs.runtime.imported.sizes import named_sizes
 from gptrs.runtime.outgoing_model import export
-from gptrs_cli.imported_run import named_sizes
 from gptrs_cli.inspect.checkpoint import byte_size, count
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options

@@ -12,6 +12,8 @@ import numpy as np
 
 from gptrs.runtime.forward import TOP, WITH_CLASSES, Forward, Score, run_forward
 from gptrs.runtime.programs.value_text import json_values
+from gptrs_cli.imported.forward import print_imported, run_imported
+from gptrs_cli.imported.options import ImportOptions, importer_for
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -29,6 +31,7 @@ def forward(
     *,
     model: ModelOption = None,
     inputs: InputOptions,
+    imported: ImportOptions,
     top: Annotated[
         int,
         option("--top", "How many classes or tokens are shown of each row.", metavar="N", min=1),
@@ -46,10 +49,19 @@ def forward(
     """Run a model once and print the best classes or tokens.
 
     Their probabilities stand beside them. Images are prepared as the files of the model say, and
-    batches keep the order of their inputs.
+    batches keep the order of their inputs. A model in a file that an importer reads takes images,
+    token ids, or tensors by the names of its inputs.
     """
     choice = inputs.choice()
+    importer = importer_for(model, imported)
     with observed(settings) as profile:
+        if model is not None and importer is not None:
+            run = run_imported(model, importer, choice, imported, settings, top, out)
+            if settings.json:
+                print_result("forward", run.json_fields(_score_as_json) | profile_fields(profile))
+            else:
+                print_imported(run, _cells, out)
+            return
         written = None if out is None else (out, _arrays)
         done = run_once(model, choice, settings, partial(run_forward, top=top), written)
         result = done.result
@@ -80,10 +92,10 @@ def _print(done: SingleRun[Forward]) -> None:
             print()
         if len(done.batch.origins) > 1:
             print(printable(origin))
-        print_table(columns, [_cells(score, quotes=not classes) for score in best])
+        print_table(columns, [_cells(score, not classes) for score in best])
 
 
-def _cells(score: Score, *, quotes: bool) -> Sequence[str]:
+def _cells(score: Score, quotes: bool) -> Sequence[str]:
     # The text of a token may be white space: quotes show it.
     shown = json.dumps(score.name, ensure_ascii=False) if quotes else score.name
     return _share(score.probability), str(score.index), shown

@@ -8,7 +8,9 @@ from typing import Annotated
 import typer
 
 from gptrs.errors import UsageError
+from gptrs.plugins.importers import importer_of
 from gptrs.runtime.programs.file import is_program
+from gptrs_cli.imported.inspection import inspect_imported
 from gptrs_cli.inspect.checkpoint import print_report, read_report
 from gptrs_cli.inspect.program import ProgramOptions, inspect_program
 from gptrs_cli.options.groups import command_options
@@ -24,7 +26,8 @@ def inspect(
         typer.Argument(
             metavar="PATH",
             help="A model (a directory, a .gptrschk file, ORG/NAME of the hub), a file of tensors"
-            " (.safetensors, .npz, .npy, .gptrsten), or a program (.ptir, or as JSON).",
+            " (.safetensors, .npz, .npy, .gptrsten), a program (.ptir, or as JSON), or a model that"
+            " an importer reads.",
             show_default=False,
         ),
     ],
@@ -33,10 +36,14 @@ def inspect(
 ) -> None:
     """Show what is in a checkpoint, or verify a program.
 
-    A program is shown with what it asks for. Of a checkpoint, only the headers of its files are
-    read and checked, never the values.
+    A program is shown with what it asks for, and so is that of a model that an importer reads, with
+    inputs and outputs. Of a checkpoint, only the headers of its files are read and checked.
     """
     options.check(as_json=settings.json)
+    importer = importer_of(path)
+    if importer is not None:
+        inspect_imported(path, importer, options, settings)
+        return
     if is_program(path):
         inspect_program(path, options, as_json=settings.json)
         return

@@ -17,12 +17,13 @@ from gptrs.checkpoint.formats.tensor_archive import require_writable, write_arch
 from gptrs.plugins.importers import import_model, importer_of
 from gptrs.plugins.manager import get_backend
 from gptrs.quick_dataclass import dataclass
+from gptrs.runtime.imported.sizes import named_sizes
 from gptrs.runtime.programs.file import read_program
 from gptrs.runtime.programs.inputs import InputFiles, random_inputs, require_complete
 from gptrs.runtime.programs.report import result_types
 from gptrs.runtime.programs.sizes import parse_sizes, with_sizes
 from gptrs.runtime.programs.value_text import MAX_JSON_ELEMENTS, json_values, shown_values
-from gptrs_cli.imported_run import inputs_of, named_sizes
+from gptrs_cli.imported.inputs import inputs_of
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options

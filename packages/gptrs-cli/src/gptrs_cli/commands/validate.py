@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +14,8 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.compare.validation import MADE_UP_TOKENS, ValidationOptions
 from gptrs.runtime.compare.validation import validate as validate_model
 from gptrs.runtime.model_inputs import batch_of
+from gptrs_cli.imported.options import ImportOptions, importer_for
+from gptrs_cli.imported.validation import validate_import
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
@@ -67,6 +70,7 @@ def validate(
     model: ModelOption = None,
     inputs: InputOptions,
     checks: CheckOptions,
+    imported: ImportOptions,
     other: AgainstOptions,
     settings: Settings,
 ) -> None:
@@ -74,8 +78,13 @@ def validate(
 
     Both load the same folder. Exits with 1 where they differ by more than the tolerance. Needs
     torch and transformers. `--against` needs neither: it says how far a model is from another one,
-    such as a quantized one from what it was.
+    such as a quantized one from what it was. Of a model that an importer reads, it is a file of
+    outputs, another model, or a backend.
     """
+    importer = importer_for(model, imported)
+    if model is not None and importer is not None:
+        _validate_import(model, importer, other, inputs, imported, checks, settings)
+        return
     if other.against is not None:
         _compare(model, other, inputs, settings)
         return
@@ -102,6 +111,35 @@ def validate(
         else:
             print_outcome(outcome)
     if not found.agrees:
+        raise typer.Exit(1)
+
+
+def _validate_import(
+    model: Path,
+    importer: str,
+    other: AgainstOptions,
+    inputs: InputOptions,
+    imported: ImportOptions,
+    checks: CheckOptions,
+    settings: Settings,
+) -> None:
+    if replace(checks, tolerance=0) != CheckOptions(tolerance=0) or other != AgainstOptions(
+        against=other.against
+    ):
+        raise UsageError(
+            "of a model that an importer reads the outputs are compared, nothing else",
+            hint="leave all but --against, --input, --tokens, --seed and --tolerance out",
+        )
+    tolerance = ValidationOptions(checks.tolerance).tolerance
+    with observed(settings) as profile:
+        outcome = validate_import(
+            model, importer, other.against, inputs.choice(), imported, tolerance, settings
+        )
+        if settings.json:
+            print_result("validate.outputs", outcome.json_fields() | profile_fields(profile))
+        else:
+            outcome.print()
+    if not outcome.agrees:
         raise typer.Exit(1)
 
 

@@ -79,6 +79,11 @@ class ProgramOptions:
         ),
     ] = None
 
+    @property
+    def asks_for_program(self) -> bool:
+        """Whether more than a report is asked for, all of it about the program itself."""
+        return any((self.form, self.svg, self.dot, self.why))
+
     def check(self, *, as_json: bool) -> None:
         """Raise UsageError for options that exclude each other."""
         if self.form is not None and self.why is not None:
@@ -100,6 +105,11 @@ def inspect_program(path: Path, options: ProgramOptions, *, as_json: bool) -> No
     program, name = read_program(path), str(path)
     if sizes:
         program = with_sizes(program, sizes)
+    show_program(program, name, options, as_json=as_json)
+
+
+def show_program(program: Program, name: str, options: ProgramOptions, *, as_json: bool) -> None:
+    """Write the pictures of a program, print the report or the program itself."""
     if options.svg is not None or options.dot is not None:
         _draw(_diagrams(program, options.times), options)
     if options.why is not None:

@@ -364,6 +364,31 @@ class InspectProgram(TypedDict):
     work: dict[str, object] | None
 
 
+class ImportedInput(TypedDict):
+    """An input of an imported model; `shape` has names for free sizes, and is null for any rank."""
+
+    name: str
+    dtype: str
+    shape: list[int | str] | None
+    optional: bool
+
+
+class InspectModel(TypedDict):
+    """`gptrs inspect` of a model that an importer reads."""
+
+    model: str
+    importer: str
+    support: str
+    inputs: list[ImportedInput]
+    outputs: list[str]
+    sizes: dict[str, int] | None
+    """Those that the program was made for, none where it has symbols."""
+    program: dict[str, object] | None
+    """As in `gptrs inspect` of a program; null where the model cannot be converted."""
+    refused: str | None
+    """Why it cannot be."""
+
+
 InspectPass = TypedDict(
     "InspectPass",
     {

@@ -129,8 +129,10 @@ class Score(TypedDict):
 
 
 class Forward(ModelRun):
-    """`gptrs forward`."""
+    """`gptrs forward`; `kind` of an imported model is the importer."""
 
+    output: NotRequired[str]
+    """Of an imported model: the output that has the scores."""
     shape: list[int]
     """That of the logits: [B, T, V] or [B, classes]."""
     dtype: Literal["f32"]
@@ -336,6 +338,15 @@ class ValidateAgainst(TypedDict):
     least_cosine: float | None
     timings: RunTimings
     profile: NotRequired[dict[str, object]]
+
+
+class ValidateOutputs(ModelRun):
+    """`gptrs validate` of an imported model; `kind` is the importer."""
+
+    reference: str
+    tolerance: float
+    agrees: bool
+    outputs: list[Agreement]
 
 
 class BenchRow(TypedDict):

@@ -37,7 +37,8 @@ class AgainstOptions:
         Path | None,
         option(
             "--against",
-            "Compare with this model, as gptrs runs it, instead of transformers.",
+            "Compare with this model, as gptrs runs it, instead of transformers; an imported model"
+            " with a FILE of outputs, another one, or a BACKEND.",
             metavar="MODEL",
             names=model_names,
         ),

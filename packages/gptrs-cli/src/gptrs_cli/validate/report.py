@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -32,8 +32,9 @@ def print_outcome(outcome: Outcome) -> None:
     """Print a line for each array that was compared, and the verdict."""
     found = outcome.found
     compared = [found.images, found.output, *found.layers]
-    rows = [_cells(found, one) for one in compared if one is not None]
-    print_table(_COLUMNS, rows)
+    print_agreements(
+        [agreement_cells(one, found.holds(one)) for one in compared if one is not None]
+    )
     print()
     for line in _lines(found):
         print(line)
@@ -46,13 +47,19 @@ def print_outcome(outcome: Outcome) -> None:
     )
 
 
-def _cells(found: Validation, one: Agreement) -> list[str]:
+def print_agreements(rows: Sequence[Sequence[str]]) -> None:
+    """Print a table of rows that `agreement_cells` made."""
+    print_table(_COLUMNS, rows)
+
+
+def agreement_cells(one: Agreement, holds: bool) -> list[str]:
+    """Return the row of a table for an array that was compared."""
     return [
         one.name,
         f"{one.max_error:.3g}",
         f"{one.mean_error:.3g}",
         f"{one.relative_max_error:.3g}",
-        "ok" if found.holds(one) else "BEYOND",
+        "ok" if holds else "BEYOND",
         one.type,
     ]
 
@@ -91,19 +98,20 @@ def outcome_fields(outcome: Outcome) -> dict[str, object]:
         "inputs": list(outcome.origins),
         "tolerance": found.tolerance,
         "agrees": found.agrees,
-        "output": _agreement_as_json(found, found.output),
-        "images": found.images and _agreement_as_json(found, found.images),
+        "output": agreement_as_json(found.output, found.holds(found.output)),
+        "images": found.images and agreement_as_json(found.images, found.holds(found.images)),
         "top1": _number(found.top1),
         "top5": _number(found.top5),
         "cosine": _number(found.cosine),
         "greedy": _greedy_as_json(found),
-        "layers": [_agreement_as_json(found, layer) for layer in found.layers],
+        "layers": [agreement_as_json(layer, found.holds(layer)) for layer in found.layers],
         "first_layer": found.first_layer and found.first_layer.name,
     }
     return fields | {"timings": {"load_s": model.load_seconds, "validate_s": outcome.seconds}}
 
 
-def _agreement_as_json(found: Validation, one: Agreement) -> dict[str, object]:
+def agreement_as_json(one: Agreement, holds: bool) -> dict[str, object]:
+    """Return the fields of an array that was compared."""
     return {
         "name": one.name,
         "type": one.type,
@@ -112,7 +120,7 @@ def _agreement_as_json(found: Validation, one: Agreement) -> dict[str, object]:
         "range": _number(one.scale),
         "relative_max_error": _number(one.relative_max_error),
         "relative_mean_error": _number(one.relative_mean_error),
-        "agrees": found.holds(one),
+        "agrees": holds,
     }
 
 

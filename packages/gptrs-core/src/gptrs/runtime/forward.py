@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Final, cast
 
 import numpy as np
@@ -54,7 +55,10 @@ def run_forward(model: LoadedModel, batch: Batch, top: int = TOP) -> Forward:
     logits = model.forward(batch.array)
     seconds = time.perf_counter() - started
     rows = logits[:, -1] if logits.ndim == 3 else logits
-    return Forward(logits, tuple(_best(model, row, top) for row in rows), seconds)
+    name = partial(_name, model)
+    return Forward(
+        logits, tuple(best_scores(row, softmax(row), top, name) for row in rows), seconds
+    )
 
 
 def class_label(config: Mapping[str, object], index: int) -> str:
@@ -72,14 +76,15 @@ def class_label(config: Mapping[str, object], index: int) -> str:
     return name
 
 
-def _best(model: LoadedModel, logits: np.ndarray, top: int) -> tuple[Score, ...]:
-    """Return the best scores, of equal logits the lower index first, NaN last."""
-    probabilities = _softmax(logits.astype(np.float64))
+def best_scores(
+    logits: np.ndarray, probabilities: np.ndarray, top: int, name: Callable[[int], str]
+) -> tuple[Score, ...]:
+    """Return the best of scores [N], of equal ones the lower index first, NaN last."""
     order = np.argsort(-logits, kind="stable")[:top]
     return tuple(
         Score(
             index=int(index),
-            name=_name(model, int(index)),
+            name=name(int(index)),
             logit=float(logits[index]),
             probability=float(probabilities[index]),
         )
@@ -87,9 +92,11 @@ def _best(model: LoadedModel, logits: np.ndarray, top: int) -> tuple[Score, ...]
     )
 
 
-def _softmax(logits: np.ndarray) -> np.ndarray:
+def softmax(logits: np.ndarray) -> np.ndarray:
+    """Return the probabilities, f64, of logits [N]; NaN where one is infinite."""
+    wide = logits.astype(np.float64)
     with np.errstate(invalid="ignore"):  # infinite logits have no probabilities
-        powers = np.exp(logits - logits.max())
+        powers = np.exp(wide - wide.max())
         return powers / powers.sum()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 
@@ -13,12 +14,15 @@ from gptrs.backend.precision import (
 from gptrs.backend.protocol import Backend
 from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.checkpoint.adapters.low_rank import LowRankAdapter
-from gptrs.checkpoint.models.find_model import find_model
+from gptrs.checkpoint.models.find_model import find_model, is_checkpoint
 from gptrs.checkpoint.models.model_source import CONFIG, ModelSource
 from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.quantized_tensor import QuantizedSource
+from gptrs.errors import ModelError
 from gptrs.functionals.dispatch.active_overrides import entered
+from gptrs.plugins.importers import importer_of
 from gptrs.plugins.manager import manager
+from gptrs.quoting import quoted
 from gptrs.runtime.bundled_models import model_path
 from gptrs.runtime.functional_overrides import model_choices
 from gptrs.runtime.guarded_model import model_factory
@@ -59,7 +63,7 @@ def load_model(
     started = time.perf_counter()
     with span("load model"):
         plugins = manager()
-        source = find_model(model_path(path))
+        source = _source(path)
         factory = model_factory(source.model_type)
         engine = with_precision(plugins.get_backend(backend, threads), precision)
         quantized = weights is not None or isinstance(source.weights, QuantizedSource)
@@ -78,6 +82,19 @@ def load_model(
             require_adapted(params, added, source.name)
     elapsed = time.perf_counter() - started
     return LoadedModel(source, module, engine, elapsed, choices, streamer, weights, params, added)
+
+
+def _source(path: str | Path | None) -> ModelSource:
+    """Return the model at `path`; ModelError as `find_model`, with what reads another format."""
+    found = model_path(path)
+    importer = importer_of(found) if os.path.isfile(found) else None
+    if importer is not None and not is_checkpoint(found):
+        raise ModelError(
+            f"{quoted(str(found), 200)} is read by the importer `{importer}`: it is an imported"
+            " model, without the parts of one of gptrs",
+            hint="`gptrs run`, `forward`, `inspect`, `bench forward` and `validate` take it",
+        )
+    return find_model(found)
 
 
 def _params(

@@ -80,20 +80,26 @@ class JsonFiles(Protocol):
         ...
 
 
-def image_processor_of(files: JsonFiles, default: str) -> ImageProcessor:
+def image_processor_of(
+    files: JsonFiles, default: str, edges: tuple[int, int] = (224, 224)
+) -> ImageProcessor:
     """Return the processor that the files describe; `default` is its name where they have none.
 
     It stands in preprocessor_config.json or, where processor_config.json has `image_processor`,
-    there. Without either, images are prepared as for torchvision's ImageNet models, and a note says
-    so. ModelError names what is unsupported.
+    there. Without either, images are prepared as for torchvision's ImageNet models, to this height
+    and width, and a note says so. ModelError names what is unsupported.
     """
     settings = _settings_of(files)
     if settings is None:
+        height, width = edges
+        shortest = max(edges) * 256 // 224
         _logger.info(
-            "there is no %s: images are resized to 256, cropped to 224, and normalized as those"
-            " of ImageNet", PREPROCESSOR_CONFIG,
+            "there is no %s: images are resized to %d, cropped to %s, and normalized as those"
+            " of ImageNet", PREPROCESSOR_CONFIG, shortest,
+            height if height == width else f"{height} x {width}",
         )  # fmt: skip
-        return _processor({}, _TORCHVISION)
+        sizes = {"size": {"shortest_edge": shortest}}
+        return _processor(sizes | {"crop_size": {"height": height, "width": width}}, _TORCHVISION)
     return _processor(settings, _recipe(settings, default))
 
 

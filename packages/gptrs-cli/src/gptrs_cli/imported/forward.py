@@ -1,0 +1,113 @@
+"""`gptrs forward` of a model that an importer reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
+from gptrs.quick_dataclass import dataclass
+from gptrs.runtime.forward import Score
+from gptrs.runtime.imported.batch import ImportedBatch, imported_batch
+from gptrs.runtime.imported.images import ImageFiles
+from gptrs.runtime.imported.loaded_import import LoadedImport
+from gptrs.runtime.imported.scores import ImportedScores, run_scores
+from gptrs.runtime.imported.sizes import named_sizes
+from gptrs.runtime.model_inputs import InputChoice
+from gptrs_cli.imported.options import ImportOptions, loaded_import
+from gptrs_cli.options.settings import Settings
+from gptrs_cli.terminal.progress import compilation_shown
+from gptrs_cli.terminal.stderr import note_below, printable
+from gptrs_cli.terminal.tables import print_table
+from gptrs_cli.terminal.waiting import Waiting
+
+
+@dataclass(frozen=True)
+class ImportedRun:
+    """A model, the inputs that it ran on, and its scores."""
+
+    loaded: LoadedImport
+    batch: ImportedBatch
+    result: ImportedScores
+
+    def origins(self) -> list[str]:
+        """Return where each row is from."""
+        count = len(self.result.best)
+        return [self.batch.origin_of(row, count) for row in range(count)]
+
+    def json_fields(self, score: Callable[[Score], dict[str, object]]) -> dict[str, object]:
+        """Return the object that `--json` prints."""
+        result = self.result
+        return {
+            "model": self.loaded.name,
+            "kind": self.loaded.importer,
+            "backend": self.loaded.backend.name,
+            "inputs": self.origins(),
+            "output": result.output,
+            "shape": list(result.scores.shape),
+            "dtype": "f32",
+            "top": [[score(each) for each in best] for best in result.best],
+            "timings": {"load_s": self.loaded.load_seconds, "forward_s": result.seconds},
+        }
+
+
+def run_imported(
+    path: Path,
+    importer: str,
+    choice: InputChoice,
+    options: ImportOptions,
+    settings: Settings,
+    top: int,
+    out: Path | None,
+) -> ImportedRun:
+    """Run a model on the chosen input and write its scores to `out`.
+
+    A file that cannot be written is refused before any work.
+    """
+    if out is not None:
+        require_writable(out)
+    with Waiting(f"reading `{path}`") as waiting:
+        loaded = loaded_import(path, importer, settings)
+        waiting.now("reading the input")
+        sizes = named_sizes(options.symbols)
+        images = ImageFiles(path, options.preprocessor)
+        batch = imported_batch(loaded.model, choice, sizes, images)
+        waiting.now(f"running on {loaded.backend.name}")
+        with compilation_shown(loaded.backend, waiting):
+            result = run_scores(loaded, batch.arrays, top)
+        if out is not None:
+            waiting.now(f"writing `{out}`")
+            write_archive(out, {"logits": result.scores})
+    return ImportedRun(loaded, batch, result)
+
+
+def print_imported(
+    done: ImportedRun, cells: Callable[[Score, bool], Sequence[str]], out: Path | None
+) -> None:
+    """Print a table for each row, and what ran where."""
+    result, loaded = done.result, done.loaded
+    columns = ("probability", "token", "text") if result.are_tokens else _CLASSES
+    origins = done.origins()
+    for position, (origin, best) in enumerate(zip(origins, result.best, strict=True)):
+        if position:
+            print()
+        if len(origins) > 1:
+            print(printable(origin))
+        print_table(columns, [cells(score, result.are_tokens) for score in best])
+    what = "probabilities" if result.are_probabilities else "logits"
+    to_file = f", written to {out}" if out is not None else ""
+    made_up = "" if done.batch.rows else f" of {', '.join(done.batch.origins)}"
+    note_below(
+        f"{what} {_type(result.scores)} in the output `{result.output}`{made_up}"
+        f" in {result.seconds:.3f} s, backend {loaded.backend.name}, loaded in"
+        f" {loaded.load_seconds:.2f} s{to_file}"
+    )
+
+
+_CLASSES = ("probability", "class", "label")
+
+
+def _type(array: np.ndarray) -> str:
+    return f"f32[{', '.join(map(str, array.shape))}]"

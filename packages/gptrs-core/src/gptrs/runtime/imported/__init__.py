@@ -1,0 +1,1 @@
+"""Models of other formats, as importers read them: their inputs, a run, their scores, agreement."""

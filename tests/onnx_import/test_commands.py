@@ -1,0 +1,119 @@
+"""Commands of `gptrs` on ONNX files: forward, inspect, bench and validate."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import numpy as np
+import pytest
+
+import json_results
+from gptrs.checkpoint.formats.tensor_archive import write_archive
+from gptrs_cli.main import main
+
+onnx = pytest.importorskip("onnx", reason="these tests read ONNX models")
+parser = pytest.importorskip("onnx.parser", reason="these tests read ONNX models")
+
+CLASSIFIER = """
+<ir_version: 10, opset_import: ["" : 21]>
+net (float[batch, 3, height, width] x) => (float[batch, 3] y) {
+  p = GlobalAveragePool (x)
+  y = Flatten (p)
+}"""
+REFUSED = """
+<ir_version: 10, opset_import: ["" : 21, "house" : 1]>
+net (float[n] x) => (float[n] y) { y = house.Unheard (x) }"""
+
+Run = Callable[..., tuple[int, dict[str, Any]]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch) -> Run:
+    monkeypatch.chdir(tmp_path)
+    for name, text in (("net.onnx", CLASSIFIER), ("refused.onnx", REFUSED)):
+        Path(name).write_bytes(parser.parse_model(text).SerializeToString())
+    levels = np.zeros((1, 3, 4, 4), np.float32)
+    levels[0, 1] = 2
+    write_archive(tmp_path / "x.npz", {"x": levels})
+    write_archive(tmp_path / "right.npz", {"y": np.array([[0, 2, 0]], np.float32)})
+    write_archive(tmp_path / "wrong.npz", {"y": np.array([[0, 2, 1]], np.float32)})
+
+    def run(*arguments: str) -> tuple[int, dict[str, Any]]:
+        code = main([*arguments, "--json"])
+        found = json.loads(capsys.readouterr().out)
+        jsonschema.validate(found, json.loads(json_results.SCHEMA.read_text()))
+        return code, found
+
+    return run
+
+
+REF = ("--backend", "ref")
+
+
+def test_forward_of_tensors_and_of_an_image(run):
+    code, found = run("forward", "--model", "net.onnx", "--input", "x.npz", "--top", "1", *REF)
+    assert (code, found["kind"], found["output"]) == (0, "onnx", "y")
+    ((best,),) = found["top"]
+    assert (best["index"], best["logit"], best["name"]) == (1, 2.0, "LABEL_1")
+    images = pytest.importorskip("PIL.Image", reason="images are read by Pillow")
+    red = np.zeros((8, 8, 3), np.uint8)
+    red[..., 0] = 255
+    images.fromarray(red).save("red.png")
+    code, found = run("forward", "--model", "net.onnx", "--input", "red.png", *REF)
+    assert (code, found["inputs"], found["top"][0][0]["index"]) == (0, ["red.png"], 0)
+
+
+def test_inspect_tells_interface_program_and_what_is_refused(run):
+    code, found = run("inspect", "net.onnx")
+    assert (code, found["importer"], found["outputs"], found["refused"]) == (0, "onnx", ["y"], None)
+    assert found["inputs"][0]["shape"] == ["batch", 3, "height", "width"]
+    assert found["sizes"] == {"batch": 1, "height": 224, "width": 224}
+    code, found = run("inspect", "net.onnx", "--symbol", "height=8")
+    assert found["program"]["inputs"][0]["type"] == "f32[1, 3, 8, 224]"
+    code, found = run("inspect", "refused.onnx")
+    assert (code, found["program"]) == (0, None)
+    assert "Unheard" in found["refused"]
+    code, found = run("inspect", "net.onnx", "--symbol", "depth=8")
+    assert (code, found["hint"]) == (2, "it has batch, height, width")
+
+
+def test_bench_measures_a_run(run):
+    more = ("--rounds", "1", "--batch", "2", "--symbol", "height=4", *REF)
+    code, found = run("bench", "forward", "--model", "net.onnx", *more)
+    assert code == 0
+    assert [row["work"] for row in found["rows"]] == [
+        "load",
+        "compile and first run of [2, 3, 4, 224]",
+        "run of [2, 3, 4, 224]",
+        "run of [2, 3, 4, 224], rate",
+    ]
+
+
+def test_validate_compares_with_a_file_a_model_and_a_backend(run):
+    asked = ("validate", "--model", "net.onnx", "--input", "x.npz", "--backend", "numba")
+    for against, expected in (("right.npz", 0), ("wrong.npz", 1), ("ref", 0), ("net.onnx", 0)):
+        code, found = run(*asked, "--against", against)
+        assert (code, found["agrees"]) == (expected, not expected)
+    code, found = run(*asked)
+    assert (code, "what should it agree with" in found["message"]) == (2, True)
+    code, found = run(*asked, "--against", "numba")
+    assert (code, "runs on `numba` itself" in found["message"]) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("generate", "hi", "--model", "net.onnx"), "is read by the importer `onnx`"),
+        (("forward", "--model", "net.onnx", "--weights", "q8"), "`--weights` is for models of"),
+        (("forward", "--symbol", "n=1"), "are for models that an importer reads"),
+        (("validate", "--model", "net.onnx", "--per-layer"), "nothing else"),
+    ],
+)
+def test_what_an_imported_model_does_not_take_is_said(run, arguments, message):
+    code, found = run(*arguments)
+    assert code != 0
+    assert message in found["message"]
