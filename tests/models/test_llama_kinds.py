@@ -29,6 +29,11 @@ MORE_LAYERS = {"num_hidden_layers": 4, "head_dim": 8, "sliding_window": 12}
 
 GPTJ = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 160, "rotary_dim": 4}
 
+DEEPSEEK = {
+    **{"kv_lora_rank": 20, "q_lora_rank": 12, "qk_rope_head_dim": 6, "qk_nope_head_dim": 10},
+    **{"v_head_dim": 14, "moe_intermediate_size": 24, "n_routed_experts": 6},
+}
+
 CASES: dict[str, tuple[str, dict[str, object]]] = {
     "gemma": ("Gemma", {"head_dim": 10}),
     "gemma of one kv head": ("Gemma", {"head_dim": 8, "num_key_value_heads": 1}),
@@ -167,6 +172,35 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
             "rope_parameters": {**YARN, "truncate": False, "rope_theta": 150000.0},
         },
     ),
+    "deepseek_v2": (
+        "DeepseekV2",
+        {**DEEPSEEK, "q_lora_rank": None, "num_experts_per_tok": 3, "num_key_value_heads": 4},
+    ),
+    "deepseek_v2 of groups": (
+        "DeepseekV2",
+        {
+            **{**DEEPSEEK, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 2},
+            **{"n_routed_experts": 8, "num_experts_per_tok": 3, "first_k_dense_replace": 1},
+            **{"routed_scaling_factor": 1.7, "mlp_bias": True, "num_key_value_heads": 4},
+        },
+    ),
+    "deepseek_v3": (
+        "DeepseekV3",
+        {
+            **{**DEEPSEEK, "n_group": 4, "topk_group": 2, "n_routed_experts": 8},
+            **{"num_experts_per_tok": 3, "first_k_dense_replace": 1, "attention_bias": True},
+            **{"num_key_value_heads": 4, "num_mtp_layers": 0},
+            "rope_parameters": {**YARN, "mscale": 0.8, "mscale_all_dim": 1.2},
+        },
+    ),
+    "deepseek_v3 of halves": (
+        "DeepseekV3",
+        {
+            **{**DEEPSEEK, "n_group": 1, "topk_group": 1, "n_routed_experts": 5},
+            **{"num_experts_per_tok": 2, "first_k_dense_replace": 0, "rope_interleave": False},
+            **{"norm_topk_prob": False, "q_lora_rank": None, "num_key_value_heads": 4},
+        },
+    ),
     "persimmon": ("Persimmon", {"partial_rotary_factor": 0.5}),
     "persimmon without head norms": ("Persimmon", {"qk_layernorm": False}),
 }
@@ -181,7 +215,7 @@ def test_every_kind_has_a_case():
 
 COMPILED_CASES = {
     *(name for number, name in enumerate(CASES) if number % 2),
-    *("bloom", "gemma2", "gpt_neo", "gpt_oss", "phi"),
+    *("bloom", "deepseek_v2", "deepseek_v3", "gemma2", "gpt_neo", "gpt_oss", "phi"),
 }
 """Cases for backends that compile: kernels of the others are among them."""
 

@@ -28,6 +28,7 @@ from gptrs.nn import (
     split_heads,
 )
 from gptrs_models.clamped_experts import ClampedMixture
+from gptrs_models.latent_attention import LatentAttention
 from gptrs_models.llama_alibi import ADDED, Alibi
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_experts import Mixture
@@ -192,6 +193,15 @@ class MLP(Module):
         return self.down_proj(self.activation(self.up_proj(x)))
 
 
+def _attention(config: LlamaConfig, params: Params) -> Attention | LatentAttention:
+    """Return the attention of a layer."""
+    if config.latent is None:
+        return Attention(config, params)
+    scale = config.attention_scale or config.latent.width**-0.5
+    width, heads, bias = config.hidden_size, config.num_attention_heads, config.qkv_bias
+    return LatentAttention(config.latent, params, width, heads, scale, bias)
+
+
 def _mlp(config: LlamaConfig, params: Params, layer: int) -> MLP | Mixture | ClampedMixture:
     """Return what follows the attention of a layer: a mixture of experts where it has one."""
     experts, own = config.experts, config.names.mlp
@@ -221,7 +231,7 @@ class Block(Module):
         self.shares_norm = names.mlp_in == names.attention_in
         self.norm_after_sum = config.norm_after_sum
         self.input_layernorm = norm(names.attention_in) if layer or config.first_norm else None
-        self.self_attn = Attention(config, params / names.attention)
+        self.self_attn = _attention(config, params / names.attention)
         self.attention_out = norm(names.attention_out)
         self.post_attention_layernorm = None if self.shares_norm else norm(names.mlp_in)
         self.mlp = _mlp(config, params, layer)
@@ -287,9 +297,11 @@ class Llama(CausalLMModule):
     @override
     def cache_specs(self) -> list[CacheSpec]:
         config = self.config
-        width = config.head_dim + (ADDED if config.alibi else 0)
+        heads, width = config.num_key_value_heads, config.head_dim + (ADDED if config.alibi else 0)
+        if config.latent is not None:
+            heads, width = 1, config.latent.width
         return [
-            CacheSpec(config.num_key_value_heads, width, config.window(layer))
+            CacheSpec(heads, width, config.window(layer))
             for layer in range(config.num_hidden_layers)
         ]
 

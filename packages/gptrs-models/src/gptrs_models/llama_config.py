@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gptrs.nn import RopeSettings
+from gptrs_models.latent_attention import Latent
 from gptrs_models.llama_experts import Experts
 
 Norm = Literal["rms", "rms_offset", "layer", "layer_offset", "layer_weight", "layer_plain"]
@@ -62,7 +63,8 @@ class LlamaConfig:
     queries, the key and the value of one group of heads after another (GPT-NeoX, Falcon), not all
     queries first. `parallel` adds attention and MLP of the same state (GPT-J). `position_offset` is
     the row of `Names.positions` for position 0. `alibi` has the slope of each head, see `Alibi`.
-    `sinks` are scores beside those of the keys, one for each head (gpt-oss).
+    `latent` makes it latent attention. `sinks` are scores beside those of the keys, one for each
+    head (gpt-oss).
     """
 
     vocab_size: int
@@ -95,6 +97,7 @@ class LlamaConfig:
     qkv_clip: float | None = None
     head_bias: bool = False
     sinks: bool = False
+    latent: Latent | None = None
     sliding_rope: RopeSettings | None = None
     unrotated_layers: tuple[int, ...] = ()
     position_offset: int = 0

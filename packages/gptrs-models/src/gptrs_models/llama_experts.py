@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from gptrs import functionals as F
 from gptrs.api import ConfigFields, Module, Params, Tensor
 from gptrs.nn import ACTIVATIONS, Linear
+from gptrs_models.grouped_routing import GroupedRouter, Routing
 
 
 @dataclass(frozen=True)
@@ -23,8 +24,8 @@ class Experts:
 
     Each token goes to the `chosen` experts with the largest scores, softmax of all; `normalized`
     makes these add up to 1. The `layers` listed have a mixture. `shared` is the width of an expert
-    that every token goes to, None without one, weighted by a gate of its own. With `clamp` the
-    mixture is a `ClampedMixture`.
+    that every token goes to, None without one, weighted by a gate of its own where there is one
+    (`shared_gate`). With `clamp` the mixture is a `ClampedMixture`.
     """
 
     count: int
@@ -38,6 +39,9 @@ class Experts:
     up: str = "up_proj"
     down: str = "down_proj"
     clamp: Clamp | None = None
+    routing: Routing | None = None
+    shared_gate: bool = True
+    shared_bias: bool = False
 
 
 class Mixture(Module):
@@ -45,12 +49,17 @@ class Mixture(Module):
 
     def __init__(self, experts: Experts, params: Params, width: int, activation: str) -> None:
         inner = experts.width
-        self.gate = Linear(params / "gate", width, experts.count, bias=False)
+        gate = params / "gate"
+        self.gate = (
+            Linear(gate, width, experts.count, bias=False)
+            if experts.routing is None
+            else GroupedRouter(experts.routing, gate, width, experts.count)
+        )
         self.gate_proj = _stacked(experts, params, experts.gate, (inner, width))
         self.up_proj = _stacked(experts, params, experts.up, (inner, width))
         self.down_proj = _stacked(experts, params, experts.down, (width, inner))
         self.shared = (
-            None if experts.shared is None else _Shared(params, width, experts.shared, activation)
+            None if experts.shared is None else _Shared(params, width, experts, activation)
         )
         self._activation = ACTIVATIONS[activation]
         self._chosen, self._normalized = experts.chosen, experts.normalized
@@ -59,9 +68,7 @@ class Mixture(Module):
         """[N, C] -> [N, C]."""
         rows, width = x.shape
         chosen = self._chosen
-        scores, experts = F.top_k(F.softmax(self.gate(x), axis=-1), chosen)  # (N, k) twice
-        if self._normalized:
-            scores = scores / F.sum(scores, axis=-1, keepdims=True)
+        scores, experts = self._route(x)  # (N, k) twice
         groups = F.reshape(experts, (rows * chosen,))
         repeated = F.repeat_interleave(x, chosen, 0)  # (N * k, C)
         gate, up, down = (
@@ -74,22 +81,34 @@ class Mixture(Module):
         mixed = F.sum(outputs, axis=1)
         return mixed if self.shared is None else mixed + self.shared(x)
 
+    def _route(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the weights of the chosen experts of each row, and which they are, [N, k]."""
+        if isinstance(self.gate, GroupedRouter):
+            return self.gate(x, self._chosen, self._normalized)
+        scores, experts = F.top_k(F.softmax(self.gate(x), axis=-1), self._chosen)
+        if self._normalized:
+            scores = scores / F.sum(scores, axis=-1, keepdims=True)
+        return scores, experts
+
 
 class _Shared(Module):
-    """The expert of all tokens, weighted by a number for each token."""
+    """The expert of all tokens, weighted by a number for each token where there is a gate."""
 
-    def __init__(self, params: Params, width: int, inner: int, activation: str) -> None:
-        own = params / "shared_expert"
-        self.gate_proj = Linear(own / "gate_proj", width, inner, bias=False)
-        self.up_proj = Linear(own / "up_proj", width, inner, bias=False)
-        self.down_proj = Linear(own / "down_proj", inner, width, bias=False)
-        self.weight = Linear(params / "shared_expert_gate", width, 1, bias=False)
+    def __init__(self, params: Params, width: int, experts: Experts, activation: str) -> None:
+        own = params / ("shared_expert" if experts.shared_gate else "shared_experts")
+        inner = experts.shared or 0
+        self.gate_proj = Linear(own / "gate_proj", width, inner, experts.shared_bias)
+        self.up_proj = Linear(own / "up_proj", width, inner, experts.shared_bias)
+        self.down_proj = Linear(own / "down_proj", inner, width, experts.shared_bias)
+        gate = params / "shared_expert_gate"
+        self.weight = Linear(gate, width, 1, bias=False) if experts.shared_gate else None
         self._activation = ACTIVATIONS[activation]
 
     def __call__(self, x: Tensor) -> Tensor:
         """[N, C] -> [N, C]."""
         inner = self._activation(self.gate_proj(x)) * self.up_proj(x)
-        return self.down_proj(inner) * F.sigmoid(self.weight(x))
+        found = self.down_proj(inner)
+        return found if self.weight is None else found * F.sigmoid(self.weight(x))
 
 
 def _stacked(experts: Experts, params: Params, name: str, shape: tuple[int, int]) -> Tensor:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gptrs.api import ConfigFields
 from gptrs_models import llama_gpt_switches as gpt
+from gptrs_models import llama_latent_switches as latent
 from gptrs_models import llama_moe_switches as moe
 from gptrs_models import llama_parallel_switches as parallel
 from gptrs_models import llama_switches as switches
@@ -334,6 +335,15 @@ KINDS: dict[str, Kind] = {
             hidden_size=2880, heads=64, theta=150000.0, pattern=2, rope=GPT_OSS_ROPE, mixture=True,
         ),
         moe.gpt_oss,
+    ),
+    "deepseek_v2": Kind(
+        KindDefaults(102400, 11008, 32, None, 2048, head_dim=64, mixture=True), latent.deepseek_v2
+    ),
+    "deepseek_v3": Kind(
+        KindDefaults(
+            129280, 18432, 61, 128, 4096, head_dim=64, hidden_size=7168, heads=128, mixture=True
+        ),
+        latent.deepseek_v3,
     ),
     "olmoe": Kind(
         KindDefaults(

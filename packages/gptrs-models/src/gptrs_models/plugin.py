@@ -269,6 +269,18 @@ GPT_OSS = ModelPlugin(
     factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
+DEEPSEEK_V2 = ModelPlugin(
+    name="deepseek_v2",
+    summary="DeepSeek-V2: latent attention, mixtures of experts",
+    factory="gptrs_models.llama_tasks:load",
+    api="0.1",
+)
+DEEPSEEK_V3 = ModelPlugin(
+    name="deepseek_v3",
+    summary="DeepSeek-V3 and R1: latent attention, mixtures of experts",
+    factory="gptrs_models.llama_tasks:load",
+    api="0.1",
+)
 OLMOE = ModelPlugin(
     name="olmoe",
     summary="OLMoE, a mixture of experts",

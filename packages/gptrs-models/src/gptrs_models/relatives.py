@@ -11,8 +11,8 @@ BERT = (
 )
 """Encoders of text."""
 LLAMA = (
-    *("afmoe", "aria_text", "baichuan", "bitnet", "chatglm", "dbrx", "deepseek", "deepseek_v2"),
-    *("deepseek_v3", "diffllama", "doge", "dots1", "ernie4_5_moe", "exaone", "flex_olmo", "gemma3"),
+    *("afmoe", "aria_text", "baichuan", "bitnet", "chatglm", "dbrx", "deepseek"),
+    *("diffllama", "doge", "dots1", "ernie4_5_moe", "exaone", "flex_olmo", "gemma3"),
     *("gemma3n", "gemma3n_text", "gemma4", "glm4_moe", "granitemoe", "internlm2"),
     *("jais", "jetmoe", "llama4", "llama4_text", "minicpm", "minicpm3", "minimax", "mistral3"),
     *(

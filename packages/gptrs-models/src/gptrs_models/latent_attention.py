@@ -1,0 +1,101 @@
+"""Latent attention (DeepSeek-V2): the cache holds one short vector a position, for all heads."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from gptrs import functionals as F
+from gptrs.api import Module, Params, Tensor
+from gptrs.nn import Linear, RMSNorm, Rope, merge_heads, split_heads
+from gptrs_models.llama_alibi import Alibi
+
+EPSILON = 1e-6
+"""That of the norms of latent vectors, whatever config.json says of the others."""
+
+
+@dataclass(frozen=True)
+class Latent:
+    """Sizes of latent attention: of the latent vectors of keys and queries, and of parts of heads.
+
+    `query_rank` None is a kind whose queries are projected at once. `rotated` components of a head
+    turn with the position, `plain` ones do not; values have `value` components.
+    """
+
+    rank: int
+    query_rank: int | None
+    plain: int
+    rotated: int
+    value: int
+
+    @property
+    def width(self) -> int:
+        """Components that the cache has for a position."""
+        return self.rank + self.rotated
+
+
+class AttendsToOne(Protocol):
+    """Attention of queries [N, H, D] to keys and values [N, 1, D], as a `LayerCache` does it."""
+
+    def attend(
+        self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None = None
+    ) -> Tensor:
+        """Return the mixed values [N, H, D]."""
+        ...
+
+
+class LatentAttention(Module):
+    """Causal self-attention whose keys and values are products of one latent vector a position.
+
+    A score `q . (K c)` is `(K^T q) . c`, and a mix of `V c` is V times a mix of c: so all heads
+    attend to the latent vectors themselves, and to a rotated key that they share.
+    """
+
+    def __init__(
+        self, latent: Latent, params: Params, width: int, n_heads: int, scale: float, bias: bool
+    ) -> None:
+        self.latent, self.n_heads, self.scale = latent, n_heads, scale
+        queries = n_heads * (latent.plain + latent.rotated)
+        if latent.query_rank is None:
+            self.q_proj = Linear(params / "q_proj", width, queries, bias=False)
+        else:
+            rank = latent.query_rank
+            self.q_a_proj = Linear(params / "q_a_proj", width, rank, bias)
+            self.q_a_layernorm = RMSNorm(params / "q_a_layernorm", rank, EPSILON)
+            self.q_b_proj = Linear(params / "q_b_proj", rank, queries, bias=False)
+        self.kv_a_proj = Linear(params / "kv_a_proj_with_mqa", width, latent.width, bias)
+        self.kv_a_layernorm = RMSNorm(params / "kv_a_layernorm", latent.rank, EPSILON)
+        outputs = n_heads * (latent.plain + latent.value)
+        shape = (outputs, latent.rank)
+        self.kv_b_proj = (params / "kv_b_proj").tensor("weight", shape, use="linear")
+        self.o_proj = Linear(params / "o_proj", n_heads * latent.value, width, bias)
+
+    def __call__(self, x: Tensor, rope: Rope | Alibi | None, cache: AttendsToOne) -> Tensor:
+        """[N, C] -> [N, C]."""
+        assert isinstance(rope, Rope), "all layers of these kinds are rotated"
+        latent = self.latent
+        plain, rotated = F.split(self._queries(x), [latent.plain, latent.rotated])
+        both = F.reshape(self.kv_b_proj, (self.n_heads, latent.plain + latent.value, latent.rank))
+        keys, values = F.split(both, [latent.plain, latent.value], 1)
+        turned = F.swap_axes(F.matmul(F.swap_axes(plain, 0, 1), keys), 0, 1)  # (N, H, rank)
+        query = F.concat([turned, rope(rotated)], axis=2)
+        compressed, shared = F.split(self.kv_a_proj(x), [latent.rank, latent.rotated])
+        kept = split_heads(self.kv_a_layernorm(compressed), 1)  # (N, 1, rank)
+        key = F.concat([kept, rope(split_heads(shared, 1))], axis=2)
+        value = F.pad(kept, [(0, 0), (0, 0), (0, latent.rotated)])
+        mixed = F.slice_axis(cache.attend(query, key, value, scale=self.scale), 2, 0, latent.rank)
+        mixed = F.matmul(F.swap_axes(mixed, 0, 1), F.swap_axes(values, 1, 2))  # (H, N, V)
+        return self.o_proj(merge_heads(F.swap_axes(mixed, 0, 1)))
+
+    def _queries(self, x: Tensor) -> Tensor:
+        """[N, C] -> [N, H, D]."""
+        if self.latent.query_rank is None:
+            return split_heads(self.q_proj(x), self.n_heads)
+        return split_heads(self.q_b_proj(self.q_a_layernorm(self.q_a_proj(x))), self.n_heads)
+
+
+def scale_of(head_dim: int, factor: float, all_dims: float) -> float:
+    """Return the factor of scores; with `mscale_all_dim` of YaRN it grows with the context."""
+    growth = 0.1 * all_dims * math.log(factor) + 1.0 if all_dims and factor > 1 else 1.0
+    return head_dim**-0.5 * growth * growth
