@@ -111,6 +111,8 @@ def test_a_file_for_llama_cpp(gptrs, tmp_path):
     ).json
     assert (report["format"], report["files"], report["quantized"]) == ("gguf", ["demo.gguf"], [])
     assert len(report["kept"]) == 76
+    plain = gptrs("quantize", "demo", out, "--type", "f16", "--force").out
+    assert "gpt2 model, 76 tensors, none quantized, " in plain
     assert len(report["notes"]) == 1
     for options, said in (((), "exists"), (("--to", "hf", "--type", "f16"), "convert --dtype f16")):
         refused = gptrs("quantize", "demo", out, *options)

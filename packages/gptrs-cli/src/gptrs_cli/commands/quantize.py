@@ -137,17 +137,21 @@ def quantize(
     if rows:
         print_table(["largest errors", "type", "of the weights", "max error"], rows)
         print()
-    print(
-        printable(
-            f"wrote {destination}: {found.kind} model, {len(found.quantized)} tensors in"
-            f" {found.type} of {found.bits_per_weight:.2f} bits a weight, {len(found.kept)} as they"
-            f" were, {byte_size(found.nbytes)}, {seconds:.1f} s"
-        )
-    )
+    done = f"{byte_size(found.nbytes)}, {seconds:.1f} s"
+    print(printable(f"wrote {destination}: {found.kind} model, {_counts(found)}, {done}"))
     for each in found.notes:
         note(each)
     if found.left_out:
         note(f"not carried over: {', '.join(found.left_out)}")
+
+
+def _counts(found: Quantized) -> str:
+    """Return how many tensors were quantized, and how many were not."""
+    kept = len(found.kept)
+    if not found.quantized:
+        return f"{kept} tensors, none quantized"
+    bits = f"{found.type} of {found.bits_per_weight:.2f} bits a weight"
+    return f"{len(found.quantized)} tensors in {bits}, {kept} as they were"
 
 
 def _quantized(source: str, destination: Path, options: QuantizeOptions) -> Quantized:
