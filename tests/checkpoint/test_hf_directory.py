@@ -107,6 +107,13 @@ def test_a_folder_without_config(tmp_path: Path) -> None:
     assert "has no `config.json`, found `model.safetensors`" in _refusal(tmp_path)
 
 
+def test_a_folder_with_an_adapter_alone(tmp_path: Path) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    message = _refusal(tmp_path)
+    assert "has no `config.json`, found `adapter_config.json`" in message
+    assert "load the model that it was made for, with `--adapter`" in message
+
+
 def test_the_folder_of_a_whole_cache_entry(tmp_path: Path) -> None:
     entry = tmp_path / "models--some--name"
     single(entry / "snapshots" / "abc")

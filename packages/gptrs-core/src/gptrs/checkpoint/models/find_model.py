@@ -52,7 +52,10 @@ def _require_no_folder(wanted: HubModel) -> None:
 
 def _no_model(path: Path) -> ModelError:
     """Return what to say of a file that is no model, by what it is."""
-    shown, parent = quoted(str(path), 200), quoted(str(path.parent), 200)
+    shown = quoted(str(path), 200)
+    meant = ""
+    if os.path.isfile(path.parent / "config.json"):
+        meant = f"; did you mean {quoted(str(path.parent), 200)}?"
     start = first_bytes(path)
     foreign = foreign_format(path, start)
     if foreign is not None:
@@ -60,11 +63,11 @@ def _no_model(path: Path) -> ModelError:
     if not begins_archive(path, start):
         return ModelError(
             f"{shown} is a file, but not in the format of a `.gptrschk` file",
-            hint=f"a model is a folder or such a file; did you mean {parent}?",
+            hint=f"a model is a folder or such a file{meant}",
         )
     return ModelError(
         f"{shown} is a file of tensors, without the settings of a model",
-        hint=f"a model is a folder with `config.json` beside them; did you mean {parent}?",
+        hint=f"a model is a folder with `config.json` beside them{meant}",
     )
 
 

@@ -16,6 +16,8 @@ from gptrs.checkpoint.files.open_file import is_plain
 from gptrs.errors import ModelError
 from gptrs.quoting import listed, quoted
 
+_ADAPTER = "adapter_config.json"
+
 
 class ModelFolder:
     """An existing folder that a user named; ModelError says what else the path is."""
@@ -96,11 +98,13 @@ class ModelFolder:
             raise ModelError(
                 f"the folder {quoted(str(self.path), 200)} has no {quoted(name)},"
                 f" found {listed(self.names)}",
-                hint=hint or self._hub_hint(),
+                hint=hint or self._hint(),
             )
         return found
 
-    def _hub_hint(self) -> str | None:
+    def _hint(self) -> str | None:
+        if _ADAPTER in self.names:
+            return "it holds an adapter: load the model that it was made for, with `--adapter`"
         if "snapshots" in self.names and self._real.name.startswith("models--"):
             return "name the folder of one revision below `snapshots`"
         return None
