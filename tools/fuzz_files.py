@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fuzzing.file_formats import FORMATS, FileFormat
 from fuzzing.file_judge import Watch, judge
+from fuzzing.import_formats import IMPORTED, import_formats
 from fuzzing.input_formats import OTHER_FORMATS
 from gptrs.backend.protocol import Backend
 from gptrs_backend_ref.backend import create
@@ -26,7 +27,7 @@ MEMORY = 2 * 2**30
 """Bytes of address space beyond what the process has at the start."""
 TOGETHER = 50
 """Files that are watched together, as starting a watch takes as long as a file."""
-SLOW = {"chat-template": 50}
+SLOW = {"chat-template": 50, "onnx": 10, "pt2": 50}
 """How many times fewer files of a format are made than of others."""
 HANGS_AFTER = 300
 """Seconds for these: then, where no signal interrupts a call, the whole process is given up."""
@@ -41,15 +42,18 @@ def main(arguments: list[str] | None = None) -> int:
     seed = time.time_ns() % 2**32 if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     backend = create(None)
+    formats = {**ALL, **import_formats(options.formats)}
+    if missing := set(options.formats) - formats.keys():
+        sys.exit(f"unknown, or its library is not installed: {', '.join(sorted(missing))}")
     errors = _errors_of_libraries_unseen()
     with tempfile.TemporaryDirectory(prefix="gptrs-fuzz-") as scratch:
         watch = Watch(Path(scratch))
         _limit_memory()
         flaws = 0
-        for name in options.formats or ALL:
+        for name in options.formats or formats:
             folder = Path(scratch) / name / "model"
             folder.mkdir(parents=True)
-            run = _Run(name, ALL[name], folder, backend, watch, seed, errors)
+            run = _Run(name, formats[name], folder, backend, watch, seed, errors)
             flaws += run.fuzz(max(1, options.count // SLOW.get(name, 1)), options.out)
     print(f"{flaws:8} not handled as they must be" + (f", in {options.out}" if flaws else ""))
     return 1 if flaws else 0
@@ -133,7 +137,9 @@ def _errors_of_libraries_unseen() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("formats", nargs="*", metavar="FORMAT", help=f"of {' '.join(ALL)}")
+    parser.add_argument(
+        "formats", nargs="*", metavar="FORMAT", help=f"of {' '.join([*ALL, *IMPORTED])}"
+    )
     parser.add_argument("--count", type=int, default=100_000, help="files of each format")
     parser.add_argument("--seed", type=int, help="makes a run repeatable; default: the time")
     parser.add_argument("--out", type=Path, default=Path("fuzz-failures"), help="where to save")

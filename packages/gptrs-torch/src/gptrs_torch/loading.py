@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,6 +18,7 @@ from gptrs_torch.archive import read_archive
 from gptrs_torch.model import TorchModel
 from gptrs_torch.registry import CONVERTERS
 
+_torch_logger = logging.getLogger("torch._subclasses.fake_tensor")
 assert ops  # its modules register the converters
 
 
@@ -29,14 +33,38 @@ def load(
     """
     if isinstance(program, ExportedProgram):
         return TorchModel(program, backend, "the exported program")
-    shown = Path(program).name
+    with _one_line(program):
+        return TorchModel(_deserialized(program), backend, Path(program).name)
+
+
+def read_program(path: str | os.PathLike[str]) -> ExportedProgram:
+    """Return the program in a `.pt2` file as torch sees it, before it is converted.
+
+    Errors are those of `load`.
+    """
+    with _one_line(path):
+        return _deserialized(path)
+
+
+@contextmanager
+def _one_line(path: str | os.PathLike[str]) -> Generator[None]:
+    """Turn what torch raises, about a file that says what it cannot mean, into a ModelError."""
+    _torch_logger.addFilter(_nothing)  # it logs a traceback of what it raises
     try:
-        return TorchModel(_deserialized(program), backend, shown)
+        yield
     except (GptrsError, KeyboardInterrupt, MemoryError):
         raise
-    except Exception as error:  # of torch, about a file that says what it cannot mean
+    except Exception as error:
         line = ascii(" ".join(f"{type(error).__name__}: {error}".split())[:200])[1:-1]
-        raise ModelError(f"`{ascii(shown)[1:-1]}` cannot be read: {line}") from error
+        shown = ascii(Path(path).name)[1:-1]
+        raise ModelError(f"`{shown}` cannot be read: {line}") from error
+    finally:
+        _torch_logger.removeFilter(_nothing)
+
+
+def _nothing(record: logging.LogRecord) -> bool:
+    del record
+    return False
 
 
 def _deserialized(path: str | os.PathLike[str]) -> ExportedProgram:
