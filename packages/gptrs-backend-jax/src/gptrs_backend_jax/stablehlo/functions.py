@@ -1,0 +1,89 @@
+"""Functions of JAX on any backend: exported to StableHLO, converted, called as they were."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax import export as _export
+
+from gptrs.api import Backend, Program, UsageError
+from gptrs_backend_jax.stablehlo.model import StableHloModel, checked
+from gptrs_backend_jax.stablehlo.reading.artifact import free_sizes
+from gptrs_backend_jax.stablehlo.reading.mlir_module import parsed
+
+export = cast("Any", _export)
+_jax = cast("Any", jax)
+
+
+class JaxFunction:
+    """A function of JAX on a backend: takes and gives trees of arrays as the function does.
+
+    `model` is the same by name: arrays in, arrays out.
+    """
+
+    def __init__(self, exported: Any, backend: str | Backend | None, name: str) -> None:
+        self._exported = exported
+        self._kept = [int(each) for each in exported.module_kept_var_idx]
+        module = parsed(exported.mlir_module_serialized, free_sizes(exported))
+        self.model = StableHloModel(module, backend, name)
+
+    def __repr__(self) -> str:
+        return repr(self.model).replace("StableHloModel", "JaxFunction")
+
+    def __call__(self, *args: object, **kwargs: object) -> Any:
+        """Return what the function returns, with NumPy arrays in it.
+
+        UsageError for arguments that are nested, typed or sized otherwise than the examples.
+        """
+        results = self.model.run(self._leaves(args, kwargs))
+        return _jax.tree_util.tree_unflatten(self._exported.out_tree, results)
+
+    def program(self, *args: object, **kwargs: object) -> Program:
+        """Return the program, before it is optimized, for arguments like these."""
+        return self.model.program(*self._leaves(args, kwargs))
+
+    def _leaves(self, args: Sequence[object], kwargs: Mapping[str, object]) -> list[np.ndarray]:
+        leaves, tree = _jax.tree_util.tree_flatten((tuple(args), dict(kwargs)))
+        if tree != self._exported.in_tree:
+            raise UsageError(
+                f"`{self.model.name}` got arguments of the structure {tree}",
+                hint=f"its examples have {self._exported.in_tree}",
+            )
+        slots = list(self.model.inputs.values())
+        return [checked(slot, _array(leaves[n])) for slot, n in zip(slots, self._kept, strict=True)]
+
+
+def _array(leaf: object) -> object:
+    return np.asarray(leaf) if isinstance(leaf, jax.Array) else leaf
+
+
+def from_jax(
+    function: Callable[..., Any],
+    *examples: object,
+    backend: str | Backend | None = None,
+    **named: object,
+) -> JaxFunction:
+    """Return a function of JAX on a backend of gptrs, for arguments like the examples.
+
+    Examples are arrays, numbers, `jax.ShapeDtypeStruct` (with the symbols of
+    `jax.export.symbolic_shape`, whose sizes stay free), or trees of them. `backend` is a name, a
+    backend, or None for the default. What the function closes over becomes weights.
+    UnsupportedError for operations that are not converted; errors of JAX pass through.
+    """
+    given, kwargs = _jax.tree_util.tree_map(_structure, (examples, named))
+    jitted = function if hasattr(function, "lower") else _jax.jit(function)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        exported = export.export(jitted, platforms=("cpu",))(*given, **kwargs)
+    name = getattr(function, "__name__", type(function).__name__)
+    return JaxFunction(exported, backend, str(name))
+
+
+def _structure(leaf: Any) -> Any:
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return leaf if isinstance(leaf, _jax.ShapeDtypeStruct) else np.asarray(leaf)
+    return leaf

@@ -1,0 +1,283 @@
+"""Operations that compute each element by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import numpy as np
+
+from gptrs.api import DType, Tensor, dtypes, primitives
+from gptrs_backend_jax.stablehlo.conversion import Node
+from gptrs_backend_jax.stablehlo.registry import converts
+from gptrs_backend_jax.stablehlo.values import Known, Value, as_tensor, filled, scalar, spread
+
+_UNARY: Final[dict[str, Callable[[Tensor], Tensor]]] = {
+    "abs": primitives.abs,
+    "ceil": primitives.ceil,
+    "cosine": primitives.cos,
+    "exponential": primitives.exp,
+    "exponential_minus_one": primitives.expm1,
+    "floor": primitives.floor,
+    "log": primitives.log,
+    "log_plus_one": primitives.log1p,
+    "logistic": primitives.logistic,
+    "negate": primitives.neg,
+    "not": primitives.logical_not,
+    "round_nearest_even": primitives.round_nearest_even,
+    "rsqrt": primitives.rsqrt,
+    "sign": primitives.sign,
+    "sine": primitives.sin,
+    "sqrt": primitives.sqrt,
+    "tanh": primitives.tanh,
+}
+_BINARY: Final[dict[str, Callable[[Tensor, Tensor], Tensor]]] = {
+    "and": primitives.bit_and,
+    "maximum": primitives.maximum,
+    "minimum": primitives.minimum,
+    "or": primitives.bit_or,
+    "shift_left": primitives.shift_left,
+    "shift_right_logical": primitives.shift_right_logical,
+    "subtract": primitives.sub,
+    "xor": primitives.bit_xor,
+}
+_COMPARE_AS_BITS: Final = "TOTALORDER"
+
+
+@converts(*_UNARY, elementwise=True)
+def unary(node: Node, x: Tensor) -> Tensor:
+    """Convert what PTIR has as it is."""
+    return _UNARY[node.name.removeprefix("stablehlo.")](x)
+
+
+@converts(*_BINARY, elementwise=True)
+def binary(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
+    """Convert what PTIR has as it is."""
+    return _BINARY[node.name.removeprefix("stablehlo.")](lhs, rhs)
+
+
+@converts("shift_right_arithmetic", elementwise=True)
+def shift_right_arithmetic(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
+    """Return integers shifted down, the top bit repeated, in unsigned types too."""
+    del node
+    if lhs.dtype.kind == "signed":
+        return primitives.shift_right_arithmetic(lhs, rhs)
+    whole = signed_of(lhs.dtype)
+    pair = (primitives.bitcast(each, whole) for each in (lhs, rhs))
+    return primitives.bitcast(primitives.shift_right_arithmetic(*pair), lhs.dtype)
+
+
+@converts("add", "multiply", elementwise=True)
+def add_or_multiply(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
+    """Return the sum or product; of truth values the logical or, and."""
+    is_sum = node.name == "stablehlo.add"
+    if lhs.dtype.is_bool:
+        return primitives.bit_or(lhs, rhs) if is_sum else primitives.bit_and(lhs, rhs)
+    return primitives.add(lhs, rhs) if is_sum else primitives.mul(lhs, rhs)
+
+
+@converts("divide", "remainder", knows=True, elementwise=True)
+def divide(node: Node, lhs: Value, rhs: Value) -> Tensor:
+    """Return the quotient or remainder; of integers by 0 what XLA gives, -1 and `lhs`."""
+    left, right = as_tensor(lhs), as_tensor(rhs)
+    is_quotient = node.name == "stablehlo.divide"
+    computed = primitives.div if is_quotient else primitives.rem
+    if not left.dtype.is_integer or _has_no_zero(rhs):
+        return computed(left, right)
+    zero = filled(0, right)
+    is_zero = primitives.compare(right, zero, "eq")
+    made = computed(left, primitives.select(is_zero, filled(1, right), right))
+    ones = primitives.logical_not(zero)
+    return primitives.select(is_zero, ones if is_quotient else left, made)
+
+
+def _has_no_zero(value: Value) -> bool:
+    return isinstance(value, Known) and not value.is_symbolic and bool(np.all(value.array != 0))
+
+
+@converts("power", elementwise=True)
+def power(node: Node, base: Tensor, exponent: Tensor) -> Tensor:
+    """Return floats to a power; integers are refused by name."""
+    if base.dtype.is_integer:
+        raise node.error(f"of integers, `{base.type}`, is not converted")
+    return primitives.pow(base, exponent)
+
+
+@converts("compare", elementwise=True)
+def compare(node: Node, lhs: Tensor, rhs: Tensor) -> Tensor:
+    """Return where a comparison holds; the total order of floats is that of their bits."""
+    direction = node.attribute("comparison_direction", str).lower()
+    kind = node.attribute("compare_type", str, "")
+    if kind == _COMPARE_AS_BITS and lhs.dtype.is_float:
+        lhs, rhs = total_order(lhs), total_order(rhs)
+    match direction:
+        case "lt" | "le" | "eq" | "ge" | "gt" | "ne":
+            return primitives.compare(lhs, rhs, direction)
+        case _:
+            raise node.error(f"has no direction `{direction}`")
+
+
+def total_order(x: Tensor) -> Tensor:
+    """Return integers in the order of floats: -NaN, -inf, .., -0.0, 0.0, .., inf, NaN."""
+    whole = signed_of(x.dtype)
+    bits = primitives.bitcast(x, whole)
+    most = filled(2 ** (whole.bits - 1) - 1, bits)
+    is_negative = primitives.compare(bits, filled(0, bits), "lt")
+    return primitives.select(is_negative, primitives.bit_xor(bits, most), bits)
+
+
+def signed_of(dtype: DType) -> DType:
+    """Return the signed integers of a width."""
+    return dtypes.by_name(f"si{dtype.bits}")
+
+
+def unsigned_of(dtype: DType) -> DType:
+    """Return the unsigned integers of a width."""
+    return dtypes.by_name(f"ui{dtype.bits}")
+
+
+@converts("select", elementwise=True)
+def select(node: Node, predicate: Tensor, on_true: Tensor, on_false: Tensor) -> Tensor:
+    """Return elements of one or the other; a scalar predicate is for all of them."""
+    del node
+    return primitives.select(spread(predicate, on_true.shape), on_true, on_false)
+
+
+@converts("clamp", elementwise=True)
+def clamp(node: Node, low: Tensor, x: Tensor, high: Tensor) -> Tensor:
+    """Return `x` between limits, which may be scalars."""
+    del node
+    return primitives.clamp(x, spread(low, x.shape), spread(high, x.shape))
+
+
+@converts("is_finite", elementwise=True)
+def is_finite(node: Node, x: Tensor) -> Tensor:
+    """Return where floats are finite."""
+    del node
+    return primitives.is_finite(x)
+
+
+@converts("round_nearest_afz", elementwise=True)
+def round_half_away(node: Node, x: Tensor) -> Tensor:
+    """Return the nearest integral value, halves away from zero; keeps the sign of zeros."""
+    del node
+    size = primitives.abs(x)
+    whole = primitives.floor(size)
+    is_up = primitives.compare(primitives.sub(size, whole), filled(0.5, x), "ge")
+    rounded = primitives.select(is_up, primitives.add(whole, filled(1, x)), whole)
+    signed = primitives.select(
+        primitives.compare(x, filled(0, x), "lt"), primitives.neg(rounded), rounded
+    )
+    is_zero = primitives.compare(x, filled(0, x), "eq")
+    return primitives.select(is_zero, x, signed)
+
+
+@converts("cbrt", elementwise=True)
+def cube_root(node: Node, x: Tensor) -> Tensor:
+    """Return the real cube root, computed in f64."""
+    del node
+    wide = primitives.cast(x, dtypes.f64)
+    root = primitives.pow(primitives.abs(wide), filled(1 / 3, wide))
+    signed = primitives.mul(primitives.sign(wide), root)
+    is_zero = primitives.compare(wide, filled(0, wide), "eq")
+    return primitives.cast(primitives.select(is_zero, wide, signed), x.dtype)
+
+
+@converts("popcnt", "count_leading_zeros", elementwise=True)
+def count_bits(node: Node, x: Tensor) -> Tensor:
+    """Return how many bits are 1, or how many zeros come before the first of them."""
+    bits = primitives.bitcast(x, unsigned_of(x.dtype)) if x.dtype.kind == "signed" else x
+    width = x.dtype.bits
+    if node.name == "stablehlo.count_leading_zeros":
+        for step in (1, 2, 4, 8, 16, 32):
+            if step < width:
+                shifted = primitives.shift_right_logical(bits, filled(step, bits))
+                bits = primitives.bit_or(bits, shifted)
+        bits = primitives.logical_not(bits)
+    total = filled(0, bits)
+    for place in range(width):
+        moved = primitives.shift_right_logical(bits, filled(place, bits))
+        total = primitives.add(total, primitives.bit_and(moved, filled(1, bits)))
+    return primitives.bitcast(total, x.dtype) if total.dtype is not x.dtype else total
+
+
+@converts("reduce_precision", elementwise=True)
+def reduce_precision(node: Node, x: Tensor) -> Tensor:
+    """Return floats rounded to a type of fewer bits; refused where PTIR has no such type."""
+    exponent = node.attribute("exponent_bits", int)
+    mantissa = node.attribute("mantissa_bits", int)
+    formats = {(8, 7): dtypes.bf16, (5, 10): dtypes.f16, (8, 23): dtypes.f32, (11, 52): dtypes.f64}
+    narrow = formats.get((exponent, mantissa)) or (
+        dtypes.f8e5m2 if (exponent, mantissa) == (5, 2) else None
+    )
+    if narrow is None:
+        raise node.error(f"to {exponent} and {mantissa} bits is not converted")
+    if narrow.bits >= x.dtype.bits and narrow is not x.dtype:
+        if (x.dtype, narrow) in ((dtypes.f32, dtypes.f64), (dtypes.bf16, dtypes.f32)):
+            return x
+        if (x.dtype, narrow) == (dtypes.f16, dtypes.f32):
+            return x
+    return primitives.cast(primitives.cast(x, narrow), x.dtype)
+
+
+@converts("real", "imag", elementwise=True)
+def part(node: Node, x: Tensor) -> Tensor:
+    """Return a part of complex numbers, by their bits."""
+    is_real = node.name == "stablehlo.real"
+    if not x.dtype.is_complex:
+        return x if is_real else filled(0, x)
+    return complex_part(node, x, 0 if is_real else 32)
+
+
+def complex_part(node: Node, x: Tensor, place: int) -> Tensor:
+    """Return the real part (`place` 0) or the imaginary one (32)."""
+    if x.dtype is not dtypes.cf32:
+        raise node.error(f"of `{x.type}` is not converted")
+    bits = primitives.bitcast(x, dtypes.ui64)
+    moved = primitives.shift_right_logical(bits, filled(place, bits))
+    low = primitives.bit_and(moved, filled(2**32 - 1, bits))
+    return primitives.bitcast(primitives.cast(low, dtypes.ui32), dtypes.f32)
+
+
+@converts("complex", elementwise=True)
+def complex_number(node: Node, real: Tensor, imaginary: Tensor) -> Tensor:
+    """Return complex numbers of two floats, by their bits."""
+    if real.dtype is not dtypes.f32:
+        raise node.error(f"of `{real.type}` is not converted")
+    low, high = (
+        primitives.cast(primitives.bitcast(each, dtypes.ui32), dtypes.ui64)
+        for each in (real, imaginary)
+    )
+    bits = primitives.bit_or(primitives.shift_left(high, filled(32, high)), low)
+    return primitives.bitcast(bits, dtypes.cf32)
+
+
+@converts("optimization_barrier")
+def barrier(node: Node, *values: Tensor) -> tuple[Tensor, ...]:
+    """Return the operands: no program of PTIR computes another thing for being optimized."""
+    del node
+    return values
+
+
+@converts("map")
+def map_elements(node: Node, *values: Tensor) -> tuple[Tensor, ...]:
+    """Return a region of scalars applied to each element."""
+    return node.lifted(0, values, values[0].shape)
+
+
+@converts("batch_norm_inference")
+def batch_norm(
+    node: Node, x: Tensor, scale: Tensor, offset: Tensor, mean: Tensor, variance: Tensor
+) -> Tensor:
+    """Return `(x - mean) / sqrt(variance + epsilon) * scale + offset` along the feature axis."""
+    axis = node.attribute("feature_index", int)
+    epsilon = scalar(node.attribute("epsilon", float), x.dtype)
+    root = primitives.sqrt(primitives.add(variance, filled(epsilon, variance)))
+
+    def along(vector: Tensor) -> Tensor:
+        dims = [1] * x.rank
+        dims[axis] = vector.shape[0]
+        return primitives.broadcast_to(primitives.reshape(vector, dims), x.shape)
+
+    normal = primitives.div(primitives.sub(x, along(mean)), along(root))
+    return primitives.add(primitives.mul(normal, along(scale)), along(offset))

@@ -1,0 +1,138 @@
+"""Operations that move elements, and constants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import numpy as np
+
+from gptrs.api import Tensor, dtypes, primitives
+from gptrs_backend_jax.stablehlo.conversion import Node
+from gptrs_backend_jax.stablehlo.reading.module import ConstantArray
+from gptrs_backend_jax.stablehlo.registry import converts
+from gptrs_backend_jax.stablehlo.values import SMALL, Known, Value, as_tensor, scalar
+from gptrs_backend_jax.stablehlo.weights import LARGE
+
+
+@converts("constant", knows=True)
+def constant(node: Node) -> Value:
+    """Return a constant: known if it is small, a weight if it is large."""
+    held = node.attribute("value", ConstantArray)
+    dtype, size = held.type.dtype, int(np.prod(held.shape, dtype=np.int64))
+    if size <= SMALL:
+        return Known(held.whole(), dtype)
+    if held.array.ndim == 0:
+        return primitives.broadcast_to(primitives.constant(held.array), held.shape)
+    if size <= LARGE:
+        return primitives.constant(held.array)
+    return node.conversion.weight(node.operation.results[0], held)
+
+
+def static_shape(node: Node) -> tuple[int, ...]:
+    """Return the dims of the first result; refused where they are free."""
+    shape = node.type.shape
+    if shape is None or None in shape:
+        raise node.error(f"gives `{node.type}`, whose sizes depend on data")
+    return tuple(dim for dim in shape if dim is not None)
+
+
+@converts("reshape")
+def reshape(node: Node, x: Tensor) -> Tensor:
+    """Return the elements under another shape."""
+    return primitives.reshape(x, static_shape(node))
+
+
+@converts("transpose")
+def transpose(node: Node, x: Tensor) -> Tensor:
+    """Return the axes in another order."""
+    return primitives.transpose(x, node.integers("permutation"))
+
+
+@converts("broadcast_in_dim")
+def broadcast_in_dim(node: Node, x: Tensor) -> Tensor:
+    """Return `x` repeated, its axes at the places that are given."""
+    return broadcast_axes(x, node.integers("broadcast_dimensions"), static_shape(node))
+
+
+def broadcast_axes(x: Tensor, axes: Sequence[int], shape: Sequence[int]) -> Tensor:
+    """Return `x`, whose axis i becomes `axes[i]`, repeated to `shape`."""
+    order = sorted(range(x.rank), key=lambda axis: axes[axis])
+    turned = x if order == list(range(x.rank)) else primitives.transpose(x, order)
+    dims = [1] * len(shape)
+    for axis in range(x.rank):
+        dims[axes[axis]] = x.shape[axis]
+    placed = turned if list(turned.shape) == dims else primitives.reshape(turned, dims)
+    return placed if placed.shape == tuple(shape) else primitives.broadcast_to(placed, shape)
+
+
+@converts("broadcast")
+def broadcast(node: Node, x: Tensor) -> Tensor:
+    """Return `x` repeated along new leading axes."""
+    return primitives.broadcast_to(x, [*node.integers("broadcast_sizes"), *x.shape])
+
+
+@converts("concatenate")
+def concatenate(node: Node, *parts: Tensor) -> Tensor:
+    """Return the parts one after another."""
+    axis = node.attribute("dimension", int)
+    return parts[0] if len(parts) == 1 else primitives.concat(parts, axis)
+
+
+@converts("slice")
+def slice_(node: Node, x: Tensor) -> Tensor:
+    """Return a block at a fixed place."""
+    starts = node.integers("start_indices")
+    limits, steps = node.integers("limit_indices"), node.integers("strides")
+    return sliced(x, starts, limits, steps)
+
+
+def sliced(x: Tensor, starts: Sequence[int], limits: Sequence[int], steps: Sequence[int]) -> Tensor:
+    """Return elements from `starts` to before `limits`."""
+    sizes = [
+        -((start - limit) // step) for start, limit, step in zip(starts, limits, steps, strict=True)
+    ]
+    return primitives.slice(x, starts, sizes, steps)
+
+
+@converts("reverse")
+def reverse(node: Node, x: Tensor) -> Tensor:
+    """Return the elements in reverse order along some axes."""
+    return primitives.reverse(x, sorted(node.integers("dimensions")))
+
+
+@converts("pad", knows=True)
+def pad(node: Node, x: Value, value: Value) -> Tensor:
+    """Return `x` with a value around and between its elements; negative sides trim."""
+    low, high = node.integers("edge_padding_low"), node.integers("edge_padding_high")
+    return padded(as_tensor(x), value, low, high, node.integers("interior_padding"))
+
+
+def padded(
+    x: Tensor, value: Value, low: Sequence[int], high: Sequence[int], interior: Sequence[int]
+) -> Tensor:
+    """Return `x` padded; a value that is computed goes where a padded mask is false."""
+    if not any(low) and not any(high) and not any(interior):
+        return x
+    if isinstance(value, Known) and not x.dtype.is_complex:
+        held = cast("float", value.array.reshape(-1)[0].item())
+        if held == held:  # NaN is selected, which keeps its bits
+            return primitives.pad(x, low, high, interior, held)
+    spread = primitives.pad(x, low, high, interior)
+    inside = primitives.broadcast_to(scalar(True, dtypes.i1), x.shape)
+    mask = primitives.pad(inside, low, high, interior)
+    return primitives.select(mask, spread, primitives.broadcast_to(as_tensor(value), spread.shape))
+
+
+@converts("iota")
+def iota(node: Node) -> Tensor:
+    """Return indices along an axis."""
+    return indices(static_shape(node), node.attribute("iota_dimension", int), node)
+
+
+def indices(shape: Sequence[int], axis: int, node: Node) -> Tensor:
+    """Return indices in the type of the result, rounded or wrapped where it cannot hold them."""
+    dtype = node.dtype
+    if dtype.bits >= 32 and not dtype.is_complex:
+        return primitives.iota(shape, axis, dtype)
+    return primitives.cast(primitives.iota(shape, axis, dtypes.si64), dtype)

@@ -1,0 +1,226 @@
+"""Sizes of tensors, what is computed of them, and the operations that take them as shapes."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from gptrs.api import Tensor, dtypes, primitives
+from gptrs_backend_jax.stablehlo.conversion import Node
+from gptrs_backend_jax.stablehlo.ops.layout import (
+    broadcast_axes,
+    indices,
+    padded,
+    sliced,
+    static_shape,
+)
+from gptrs_backend_jax.stablehlo.registry import converts, folds
+from gptrs_backend_jax.stablehlo.values import Known, Value, as_tensor, known_sizes
+
+_ARITHMETIC: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "maximum": lambda a, b: a if a >= b else b,
+    "minimum": lambda a, b: a if a <= b else b,
+}
+_COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
+    "LT": operator.lt, "LE": operator.le, "EQ": operator.eq,
+    "GE": operator.ge, "GT": operator.gt, "NE": operator.ne,
+}  # fmt: skip
+_INDEX: Final = ("si32", "si64")
+
+
+def _are_sizes(*values: Known) -> bool:
+    return all(each.dtype.name in _INDEX for each in values)
+
+
+def _truths(values: Sequence[object], shape: Sequence[int]) -> Known:
+    return Known(np.array([bool(each) for each in values], np.bool_).reshape(shape), dtypes.i1)
+
+
+def _combine(function: Callable[[Any, Any], Any]) -> Callable[..., Known | None]:
+    def folder(node: Node, lhs: Known, rhs: Known) -> Known | None:
+        del node
+        if not _are_sizes(lhs, rhs):
+            return None
+        pairs = zip(lhs.integers(), rhs.integers(), strict=True)
+        return known_sizes([function(a, b) for a, b in pairs], lhs.shape, lhs.dtype)
+
+    return folder
+
+
+for _name, _function in _ARITHMETIC.items():
+    folds(_name)(_combine(_function))
+
+
+@folds("divide")
+def divide(node: Node, lhs: Known, rhs: Known) -> Known | None:
+    """Return quotients of sizes, cut toward zero."""
+    return _quotients(node, lhs, rhs, lambda quotient, a, b: quotient)
+
+
+@folds("remainder")
+def remainder(node: Node, lhs: Known, rhs: Known) -> Known | None:
+    """Return remainders of sizes, with the sign of the dividend."""
+    return _quotients(node, lhs, rhs, lambda quotient, a, b: a - quotient * b)
+
+
+def _quotients(
+    node: Node, lhs: Known, rhs: Known, result: Callable[[int, int, int], int]
+) -> Known | None:
+    del node
+    if not _are_sizes(lhs, rhs) or any(b == 0 for b in rhs.integers()):
+        return None
+    made: list[int] = []
+    for a, b in zip(lhs.integers(), rhs.integers(), strict=True):
+        size = (a if a >= 0 else -a) // (b if b > 0 else -b)
+        made.append(result(size if (a >= 0) == (b > 0) else -size, a, b))
+    return known_sizes(made, lhs.shape, lhs.dtype)
+
+
+@folds("negate")
+def negate(node: Node, x: Known) -> Known | None:
+    """Return sizes with the other sign."""
+    del node
+    return known_sizes([-a for a in x.integers()], x.shape, x.dtype) if _are_sizes(x) else None
+
+
+@folds("sign")
+def sign(node: Node, x: Known) -> Known | None:
+    """Return -1, 0 or 1."""
+    del node
+    if not _are_sizes(x):
+        return None
+    return known_sizes([int(a > 0) - int(a < 0) for a in x.integers()], x.shape, x.dtype)
+
+
+@folds("compare")
+def compare(node: Node, lhs: Known, rhs: Known) -> Known | None:
+    """Return where sizes compare; a guard remembers what was decided for an example."""
+    if not _are_sizes(lhs, rhs):
+        return None
+    holds = _COMPARISONS[node.attribute("comparison_direction", str)]
+    pairs = zip(lhs.integers(), rhs.integers(), strict=True)
+    return _truths([holds(a, b) for a, b in pairs], lhs.shape)
+
+
+@folds("and")
+def both(node: Node, lhs: Known, rhs: Known) -> Known | None:
+    """Return where two conditions hold."""
+    del node
+    is_truth = lhs.dtype.is_bool and rhs.dtype.is_bool
+    return Known(np.logical_and(lhs.array, rhs.array), dtypes.i1) if is_truth else None
+
+
+@folds("or")
+def either(node: Node, lhs: Known, rhs: Known) -> Known | None:
+    """Return where one of two conditions holds."""
+    del node
+    is_truth = lhs.dtype.is_bool and rhs.dtype.is_bool
+    return Known(np.logical_or(lhs.array, rhs.array), dtypes.i1) if is_truth else None
+
+
+@folds("select")
+def select(node: Node, predicate: Known, on_true: Known, on_false: Known) -> Known | None:
+    """Return sizes of one or the other."""
+    del node
+    if not _are_sizes(on_true, on_false):
+        return None
+    chosen = np.broadcast_to(predicate.array, on_true.shape).reshape(-1)
+    triples = zip(chosen, on_true.integers(), on_false.integers(), strict=True)
+    return known_sizes([a if p else b for p, a, b in triples], on_true.shape, on_true.dtype)
+
+
+@folds("convert")
+def convert(node: Node, x: Known) -> Known | None:
+    """Return sizes in another of the two integer types of sizes."""
+    if not _are_sizes(x) or node.dtype.name not in _INDEX:
+        return None
+    return known_sizes(x.integers(), x.shape, node.dtype)
+
+
+@folds("reshape")
+def reshape(node: Node, x: Known) -> Known:
+    """Return small constants under another shape."""
+    return Known(x.array.reshape(static_shape(node)), x.dtype)
+
+
+@folds("broadcast_in_dim")
+def broadcast_in_dim(node: Node, x: Known) -> Known | None:
+    """Return a known scalar as a vector of one."""
+    shape = static_shape(node)
+    if x.array.size != 1 or shape not in ((), (1,)):
+        return None
+    return Known(x.array.reshape(shape), x.dtype)
+
+
+@folds("concatenate")
+def concatenate(node: Node, *parts: Known) -> Known | None:
+    """Return sizes one after another: a shape."""
+    if not _are_sizes(*parts) or any(each.array.ndim != 1 for each in parts):
+        return None
+    values = [size for each in parts for size in each.integers()]
+    return known_sizes(values, (len(values),), node.dtype)
+
+
+@folds("slice")
+def slice_(node: Node, x: Known) -> Known | None:
+    """Return part of a shape."""
+    if x.array.ndim != 1:
+        return None
+    (start,), (limit,) = node.integers("start_indices"), node.integers("limit_indices")
+    return Known(x.array[start : limit : node.integers("strides")[0]], x.dtype)
+
+
+@converts("get_dimension_size")
+def get_dimension_size(node: Node, x: Tensor) -> Value:
+    """Return the size of an axis."""
+    found = known_sizes([x.shape[node.attribute("dimension", int)]], (), node.dtype)
+    assert found is not None
+    return found
+
+
+def shape_of(node: Node, value: Value) -> list[int]:
+    """Return a value as sizes; NotConvertedError where it is computed of data."""
+    if not isinstance(value, Known):
+        raise node.error("takes sizes that are computed of data")
+    return value.integers()
+
+
+@converts("dynamic_reshape", knows=True)
+def dynamic_reshape(node: Node, x: Value, shape: Value) -> Tensor:
+    """Return the elements under a shape that is computed of sizes."""
+    return primitives.reshape(as_tensor(x), shape_of(node, shape))
+
+
+@converts("dynamic_broadcast_in_dim", knows=True)
+def dynamic_broadcast_in_dim(node: Node, x: Value, shape: Value) -> Tensor:
+    """Return `x` repeated to a shape that is computed of sizes."""
+    axes = node.integers("broadcast_dimensions")
+    return broadcast_axes(as_tensor(x), axes, shape_of(node, shape))
+
+
+@converts("dynamic_iota", knows=True)
+def dynamic_iota(node: Node, shape: Value) -> Tensor:
+    """Return indices along an axis of a shape that is computed of sizes."""
+    return indices(shape_of(node, shape), node.attribute("iota_dimension", int), node)
+
+
+@converts("dynamic_pad", knows=True)
+def dynamic_pad(
+    node: Node, x: Value, value: Value, low: Value, high: Value, interior: Value
+) -> Tensor:
+    """Return `x` padded by what is computed of sizes."""
+    sides = [shape_of(node, each) for each in (low, high, interior)]
+    return padded(as_tensor(x), value, *sides)
+
+
+@converts("real_dynamic_slice", knows=True)
+def real_dynamic_slice(node: Node, x: Value, starts: Value, limits: Value, steps: Value) -> Tensor:
+    """Return a block whose place is computed of sizes."""
+    places = [shape_of(node, each) for each in (starts, limits, steps)]
+    return sliced(as_tensor(x), *places)

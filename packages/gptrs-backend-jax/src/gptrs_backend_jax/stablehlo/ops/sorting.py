@@ -1,0 +1,132 @@
+"""Sorting by comparators that compare keys one after another, and the k greatest elements."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from gptrs.api import Tensor, dtypes, primitives
+from gptrs_backend_jax.stablehlo.conversion import Node
+from gptrs_backend_jax.stablehlo.ops.elementwise import total_order
+from gptrs_backend_jax.stablehlo.ops.regions import Expression, expressions
+from gptrs_backend_jax.stablehlo.registry import CONVERTERS, converts
+
+
+@dataclass(frozen=True, slots=True)
+class SortKey:
+    """One operand that decides the order; `by_bits` in the total order of floats."""
+
+    operand: int
+    descending: bool
+    by_bits: bool
+
+
+@converts("sort")
+def sort(node: Node, *operands: Tensor) -> list[Tensor]:
+    """Return lines in the order of their keys; the last key is sorted by first."""
+    axis = node.attribute("dimension", int, 0)
+    axis = axis + operands[0].rank if axis < 0 else axis
+    (order,) = expressions(node.conversion.module, node.operation.regions[0])
+    keys = None if order is None else sort_keys(order)
+    if keys is None:
+        raise node.error("orders by a region that does not compare operands one after another")
+    values = list(operands)
+    stable = node.attribute("is_stable", bool, False) or len(keys) > 1
+    for key in reversed(keys):
+        by = values[key.operand]
+        if key.by_bits and by.dtype.is_float:
+            made = primitives.sort([total_order(by), *values], axis, key.descending, stable)
+            values = list(made[1:])
+        else:
+            others = [x for place, x in enumerate(values) if place != key.operand]
+            first, *rest = primitives.sort([by, *others], axis, key.descending, stable)
+            values = [*rest[: key.operand], first, *rest[key.operand :]]
+    return values
+
+
+def sort_keys(order: Expression) -> list[SortKey] | None:
+    """Return the keys of a comparator, most important first; None where it is none of keys.
+
+    `or(l < r, and(l == r, rest))`, as JAX writes it for several keys.
+    """
+    if order[0] == "or" and len(order) == 3:
+        parts = [cast("Expression", each) for each in order[1:]]
+        tie = next((each for each in parts if each[0] == "and"), None)
+        head = next((each for each in parts if each is not tie), None)
+        if tie is None or head is None:
+            return None
+        key = _key(head)
+        conditions = [cast("Expression", each) for each in tie[1:]]
+        equal = next((x for x in conditions if str(x[0]).startswith("compare EQ")), None)
+        rest = next((x for x in conditions if x is not equal), None)
+        if key is None or equal is None or rest is None or equal[1:] != head[1:]:
+            return None
+        more = sort_keys(rest)
+        return None if more is None else [key, *more]
+    key = _key(order)
+    return None if key is None else [key]
+
+
+def _key(order: Expression) -> SortKey | None:
+    words = str(order[0]).split()
+    if words[0] != "compare" or words[1] not in ("LT", "GT") or len(order) != 3:
+        return None
+    is_total = len(words) == 3
+    left, plain_left = _plain(cast("Expression", order[1]))
+    right, plain_right = _plain(cast("Expression", order[2]))
+    numbers = [_number(each) for each in (left, right)]
+    if None in numbers or plain_left != plain_right:
+        return None
+    first, second = cast("list[int]", numbers)
+    if first // 2 != second // 2 or first == second:
+        return None
+    # A comparator of the operands in the other order has the other direction.
+    descending = (words[1] == "GT") != (first > second)
+    return SortKey(first // 2, descending, is_total and not plain_left)
+
+
+def _number(made: Expression) -> int | None:
+    return int(str(made[1])) if made[0] == "param" else None
+
+
+def _plain(made: Expression) -> tuple[Expression, bool]:
+    """Return what a key is made of, and whether zeros and NaN of both signs were made one.
+
+    JAX does so by `select(x == 0, 0, x)` and `select(x != x, NaN, x)`, which is PTIR's own order.
+    """
+    tests: list[tuple[Expression, Expression]] = []
+    inner = made
+    while inner[0] == "select" and len(inner) == 4:
+        test, chosen, rest = (cast("Expression", each) for each in inner[1:])
+        tests.append((test, chosen))
+        inner = rest
+    zeros = nans = False
+    for test, chosen in tests:
+        is_zero = chosen[0] == "constant" and _is_zero(chosen)
+        if is_zero and test == ("compare EQ", inner, chosen):
+            zeros = True
+        elif chosen[0] == "constant" and not is_zero and test == ("compare NE", inner, inner):
+            nans = True
+        else:
+            return made, False
+    return (inner, True) if zeros and nans else (made, False)
+
+
+def _is_zero(constant: Expression) -> bool:
+    return set(str(constant[1]).split()[1]) <= {"0"}
+
+
+def top_k(node: Node, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the greatest elements of the last axis in the total order, and their indices."""
+    places, axis = node.operation.types[1].dtype, x.rank - 1
+    count = (node.type.shape or (None,))[-1]
+    if count is None:
+        raise node.error("gives a number of elements that depends on data")
+    keys = total_order(x) if x.dtype.is_float else x
+    wanted = dtypes.si64 if places is dtypes.si64 else dtypes.si32
+    _, indices = primitives.top_k(keys, count, axis, True, wanted)
+    found = primitives.gather(x, indices, axis)
+    return found, indices if places is wanted else primitives.cast(indices, places)
+
+
+CONVERTERS["chlo.top_k"] = top_k

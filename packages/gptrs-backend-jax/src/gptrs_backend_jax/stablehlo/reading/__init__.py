@@ -1,0 +1,1 @@
+"""StableHLO out of files and functions of JAX, as the plain data that `module` describes."""

@@ -1,0 +1,59 @@
+"""The process that reads one file: MLIR's parsers may end it, where a file is damaged.
+
+`python -m gptrs_backend_jax.stablehlo.reading.child FILE FOLDER` writes the module to FOLDER, or
+what is wrong with the file.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from pathlib import Path
+from typing import Final
+
+from gptrs.api import GptrsError, ModelError
+from gptrs_backend_jax.stablehlo.reading.artifact import read_artifact
+from gptrs_backend_jax.stablehlo.reading.document import CONSTANTS, DOCUMENT, ERROR, write_module
+
+_ROOM: Final = 8 * 2**30
+"""Most memory beyond what JAX has mapped when it was imported, and a multiple of the file."""
+_GROWTH: Final = 24
+
+
+def main(file: str, folder: str) -> None:
+    """Read `file` and write what it holds, or why it is not read, to `folder`."""
+    path, place = Path(file), Path(folder)
+    try:
+        _limit_memory(path.stat().st_size)
+        module = read_artifact(path.read_bytes())
+        with open(place / DOCUMENT, "wb") as document, open(place / CONSTANTS, "wb") as constants:
+            write_module(module, document, constants)
+    except GptrsError as error:
+        kind = "model" if isinstance(error, ModelError) else "unsupported"
+        _report(place, kind, error.message, error.hint)
+    except MemoryError:
+        _report(place, "model", "it asks for more memory than a file of its size may", None)
+    except RecursionError:
+        _report(place, "model", "it is nested too deep", None)
+    except Exception as error:
+        reason = ascii(" ".join(str(error).split())[:200])[1:-1]
+        _report(place, "model", f"{type(error).__name__}: {reason}", None)
+
+
+def _report(folder: Path, kind: str, message: str, hint: str | None) -> None:
+    (folder / ERROR).write_text(json.dumps({"kind": kind, "message": message, "hint": hint}))
+
+
+def _limit_memory(size: int) -> None:
+    status = Path("/proc/self/statm")
+    mapped = int(status.read_text().split()[0]) * resource.getpagesize() if status.exists() else 0
+    limit = mapped + _ROOM + _GROWTH * size
+    hard = resource.getrlimit(resource.RLIMIT_AS)[1]
+    most = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
+    resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,259 @@
+"""MLIR's bindings turned into plain data: the one place that sees objects of MLIR."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Final, cast
+
+import numpy as np
+from jax.extend import mlir as _mlir_extension
+from jax.extend.mlir import ir as _ir
+from jax.extend.mlir.dialects import stablehlo as _stablehlo
+from jax.interpreters import mlir as _mlir
+
+from gptrs.api import ModelError, UnsupportedError
+from gptrs_backend_jax.stablehlo.reading.elements import elements, written_elements
+from gptrs_backend_jax.stablehlo.reading.module import (
+    MAX_NESTING,
+    MAX_OPERATIONS,
+    Attribute,
+    Block,
+    ConstantArray,
+    Operation,
+    StableHlo,
+    ValueType,
+    shown,
+)
+
+ir = cast("Any", _ir)
+_extend = cast("Any", _mlir_extension)
+_jax_mlir = cast("Any", _mlir)
+stablehlo = cast("Any", _stablehlo)
+
+_BYTECODE: Final = b"ML\xefR"
+_ENUM: Final = re.compile(r"#(?:stablehlo|chlo)<[a-z_]+ (\w+)>")
+_RETURNS: Final = ("stablehlo.return", "func.return")
+_GATHER: Final = (
+    "offset_dims", "collapsed_slice_dims", "operand_batching_dims",
+    "start_indices_batching_dims", "start_index_map", "index_vector_dim",
+)  # fmt: skip
+_SCATTER: Final = (
+    "update_window_dims", "inserted_window_dims", "input_batching_dims",
+    "scatter_indices_batching_dims", "scattered_dims_to_operand_dims", "index_vector_dim",
+)  # fmt: skip
+_DOT: Final = (
+    "lhs_batching_dimensions", "rhs_batching_dimensions",
+    "lhs_contracting_dimensions", "rhs_contracting_dimensions",
+)  # fmt: skip
+_CONVOLUTION: Final = (
+    "input_batch_dimension", "input_feature_dimension", "input_spatial_dimensions",
+    "kernel_input_feature_dimension", "kernel_output_feature_dimension",
+    "kernel_spatial_dimensions", "output_batch_dimension", "output_feature_dimension",
+    "output_spatial_dimensions",
+)  # fmt: skip
+_DIMENSION_NUMBERS: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "#stablehlo.gather<": ("GatherDimensionNumbers", _GATHER),
+    "#stablehlo.scatter<": ("ScatterDimensionNumbers", _SCATTER),
+    "#stablehlo.dot<": ("DotDimensionNumbers", _DOT),
+    "#stablehlo.conv<": ("ConvDimensionNumbers", _CONVOLUTION),
+}
+
+
+def parsed(data: bytes, sizes: Mapping[tuple[int, int], str] | None = None) -> StableHlo:
+    """Return the module in `data`: a portable artifact or other bytecode of MLIR, or its text.
+
+    ModelError where MLIR does not take it, or it has no `main`; UnsupportedError for dialects that
+    are not StableHLO.
+    """
+    with _jax_mlir.make_ir_context() as context, ir.Location.unknown():
+        context.allow_unregistered_dialects = True  # they are refused by name, if they are used
+        context.attach_diagnostic_handler(_taken)
+        try:
+            module = _module(context, data)
+        except (ir.MLIRError, ValueError, UnicodeDecodeError) as error:
+            raise ModelError(f"MLIR does not take it: {_line(error)}") from error
+        return _Reading().module(module, sizes or {})
+
+
+def _taken(message: Any) -> bool:
+    """Keep MLIR's messages from standard error: exceptions say the same."""
+    del message
+    return True
+
+
+def _module(context: Any, data: bytes) -> Any:
+    if data.startswith(_BYTECODE):
+        with suppress(ir.MLIRError, ValueError):
+            return stablehlo.deserialize_portable_artifact(context, data)
+        return ir.Module.parse(data)
+    text = data.decode()
+    if "chlo." not in text:
+        return ir.Module.parse(text)
+    # What JAX writes as text has ops of CHLO. In a portable artifact they are composites.
+    artifact = _extend.serialize_portable_artifact(text, stablehlo.get_current_version())
+    return stablehlo.deserialize_portable_artifact(context, artifact)
+
+
+def _line(error: BaseException) -> str:
+    """Return the first line of MLIR's message that says something."""
+    lines = [line.strip(" :") for line in str(error).splitlines()]
+    wanted = [line for line in lines if "error:" in line] or [line for line in lines if line]
+    return shown(" ".join((wanted or ["it gives no reason"])[0].split())[:200])
+
+
+class _Reading:
+    """One walk over a module; numbers its values."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[Any, int] = {}
+        self._count = 0
+
+    def module(self, module: Any, sizes: Mapping[tuple[int, int], str]) -> StableHlo:
+        functions: dict[str, Block] = {}
+        main: Any = None
+        for each in module.body.operations:
+            operation = each.operation
+            if operation.name != "func.func":
+                raise UnsupportedError(f"the module has `{shown(operation.name)}`: not converted")
+            name = str(operation.attributes["sym_name"].value)
+            main = operation if name == "main" else main
+            blocks = list(operation.regions[0].blocks)
+            if len(blocks) == 1:  # a declaration has none
+                functions[name] = self.block(blocks[0], 0)
+        if "main" not in functions:
+            raise ModelError("it has no function `@main`")
+        arguments = main.regions[0].blocks[0].arguments
+        inputs = _distinct(_argument_name(each, n) for n, each in enumerate(arguments))
+        outputs = _distinct(_result_names(main, len(functions["main"].results)))
+        return StableHlo(functions, inputs, outputs, sizes)
+
+    def block(self, block: Any, depth: int) -> Block:
+        if depth > MAX_NESTING:
+            raise UnsupportedError(f"regions are nested deeper than {MAX_NESTING}")
+        params = tuple(self.number(each) for each in block.arguments)
+        types = tuple(value_type(each.type) for each in block.arguments)
+        operations: list[Operation] = []
+        for each in block.operations:
+            operation = each.operation
+            if operation.name in _RETURNS:
+                results = tuple(self.number(value) for value in operation.operands)
+                return Block(params, types, tuple(operations), results)
+            operations.append(self.operation(operation, depth))
+        raise ModelError("a region ends without a `return`")
+
+    def operation(self, operation: Any, depth: int) -> Operation:
+        self._count += 1
+        if self._count > MAX_OPERATIONS:
+            raise UnsupportedError(f"the module has more than {MAX_OPERATIONS} operations")
+        regions: list[Block] = []
+        for region in operation.regions:
+            blocks = list(region.blocks)
+            if len(blocks) != 1:
+                raise UnsupportedError(
+                    f"`{shown(operation.name)}` has a region of {len(blocks)} blocks, one is taken"
+                )
+            regions.append(self.block(blocks[0], depth + 1))
+        operands = tuple(self.number(each) for each in operation.operands)
+        attributes = dict(_attributes(operation))
+        results = tuple(self.number(each) for each in operation.results)
+        types = tuple(value_type(each.type) for each in operation.results)
+        return Operation(operation.name, operands, results, types, attributes, tuple(regions))
+
+    def number(self, value: Any) -> int:
+        return self._numbers.setdefault(value, len(self._numbers))
+
+
+def _attributes(operation: Any) -> Iterator[tuple[str, Attribute]]:
+    for name in operation.attributes:
+        try:
+            yield name, attribute(operation.attributes[name])
+        except TypeError:  # the bindings have no class for dense complex numbers
+            type_ = value_type(operation.results[0].type)
+            text = operation.get_asm(print_generic_op_form=True, large_elements_limit=None)
+            yield name, ConstantArray(type_, written_elements(text, type_))
+
+
+def _argument_name(argument: Any, number: int) -> str:
+    """Return the name of an argument in Python, which JAX keeps as its location."""
+    found = re.fullmatch(r'loc\("([^"\\]{1,60})"\)', str(argument.location))
+    return found[1] if found else f"arg{number}"
+
+
+def _result_names(main: Any, count: int) -> Iterator[str]:
+    infos: list[Any] = []
+    if "res_attrs" in main.attributes:
+        infos = list(main.attributes["res_attrs"])
+    for number in range(count):
+        info: Any = infos[number] if number < len(infos) else ()
+        held = str(info["jax.result_info"].value) if "jax.result_info" in info else ""
+        words = re.findall(r"\w+", held)[:8] or ["result", str(number)]
+        if words[0] == "result" and len(words) > 1:
+            words = ["result" + words[1], *words[2:]] if words[1].isdigit() else words[1:]
+        yield "_".join(words)
+
+
+def _distinct(names: Iterator[str]) -> tuple[str, ...]:
+    found: dict[str, None] = {}
+    for name in names:
+        unique = name
+        while unique in found:
+            unique += "_"
+        found[unique] = None
+    return tuple(found)
+
+
+def value_type(type_: Any) -> ValueType:
+    """Return a type of MLIR as data."""
+    if not isinstance(type_, ir.RankedTensorType):
+        return ValueType(str(type_), None)
+    ranked: Any = type_
+    dims = tuple(
+        None if ranked.is_dynamic_dim(axis) else int(ranked.get_dim_size(axis))
+        for axis in range(ranked.rank)
+    )
+    return ValueType(str(ranked.element_type), dims)
+
+
+def attribute(held: Any) -> Attribute:
+    """Return an attribute of MLIR as data; one that is not known as its text."""
+    for kind, convert in _CONVERTERS:
+        if isinstance(held, kind):
+            return convert(held)
+    text = str(held)
+    for prefix, (name, fields) in _DIMENSION_NUMBERS.items():
+        if text.startswith(prefix):
+            numbers = getattr(stablehlo, name)(held)
+            return {field: _plain(getattr(numbers, field)) for field in fields}
+    found = _ENUM.fullmatch(text)
+    return found[1] if found else text
+
+
+def _plain(value: Any) -> Attribute:
+    return int(value) if isinstance(value, int) else [int(each) for each in value]
+
+
+def _constant(held: Any) -> Attribute:
+    type_ = value_type(held.type)
+    shape = tuple(dim or 0 for dim in type_.shape or ())
+    if type_.element == "index":
+        return [int(each) for each in np.asarray(held).reshape(-1)]
+    is_splat = bool(getattr(held, "is_splat", False))
+    return ConstantArray(type_, elements(held, type_, () if is_splat else shape))
+
+
+_CONVERTERS: Final[tuple[tuple[Any, Callable[[Any], Attribute]], ...]] = (
+    (ir.BoolAttr, lambda held: bool(held.value)),
+    (ir.IntegerAttr, lambda held: int(held.value)),
+    (ir.FloatAttr, lambda held: float(held.value)),
+    (ir.StringAttr, lambda held: str(held.value)),
+    (ir.FlatSymbolRefAttr, lambda held: str(held.value)),
+    (ir.DenseI64ArrayAttr, lambda held: [int(each) for each in held]),
+    (ir.DenseI32ArrayAttr, lambda held: [int(each) for each in held]),
+    (ir.DenseBoolArrayAttr, lambda held: [bool(each) for each in held]),
+    (ir.DenseElementsAttr, _constant),
+    (ir.DenseResourceElementsAttr, _constant),
+    (ir.DictAttr, lambda held: {each.name: attribute(each.attr) for each in held}),
+    (ir.ArrayAttr, lambda held: [attribute(each) for each in held]),
+)
