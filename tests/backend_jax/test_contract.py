@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gptrs
+from gptrs.api import BackendSettings
 from gptrs.backend.protocol import Backend, InputRole
 from gptrs.errors import BackendError, UsageError
 from gptrs.ir.parser import parse_program
@@ -47,7 +48,7 @@ def test_a_platform_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setenv("GPTRS_JAX_PLATFORM", "toaster")
     with pytest.raises(BackendError, match="no platform `toaster`") as caught:
-        create()
+        create(BackendSettings())
     assert "GPTRS_JAX_PLATFORM" in (caught.value.hint or "")
 
 

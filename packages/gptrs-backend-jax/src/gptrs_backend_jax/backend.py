@@ -8,7 +8,9 @@ import numpy as np
 from jax import Array
 
 from gptrs.api import (
+    BackendSettings,
     Buffer,
+    DeviceInfo,
     InputRole,
     Op,
     Program,
@@ -17,7 +19,12 @@ from gptrs.api import (
     require_supported,
 )
 from gptrs_backend_jax.client import Device, placed
-from gptrs_backend_jax.devices import chosen_device
+from gptrs_backend_jax.devices import (
+    all_devices,
+    chosen_device,
+    compiler_options,
+    ignored_settings,
+)
 from gptrs_backend_jax.executable import JaxExecutable
 from gptrs_backend_jax.kept_programs import KeptPrograms, keep_compiled_programs
 from gptrs_backend_jax.lowerings import TABLE
@@ -29,8 +36,11 @@ class JaxBackend(KeptPrograms):
     name = "jax"
     shares_functions = True
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, settings: BackendSettings | None = None) -> None:
+        settings = settings or BackendSettings()
         self.device = device
+        self.ignored = ignored_settings(settings, device)
+        self._options = compiler_options(device, settings.options)
 
     def __repr__(self) -> str:
         return f"<JaxBackend on {self.device}>"
@@ -39,6 +49,10 @@ class JaxBackend(KeptPrograms):
     def flushes_subnormals(self) -> bool:
         """XLA sets its threads on CPUs to flush, and so do TPUs; GPUs keep subnormal numbers."""
         return self.device.platform != "gpu"
+
+    def devices(self) -> Sequence[DeviceInfo]:
+        """Return the devices of JAX in this process."""
+        return all_devices([self.device])
 
     def refusal(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
@@ -65,7 +79,7 @@ class JaxBackend(KeptPrograms):
             raise UsageError(
                 f"a program of {expected} inputs needs {expected} roles, got {len(roles)}"
             )
-        return JaxExecutable(program, roles, self.device)
+        return JaxExecutable(program, roles, self.device, self._options)
 
     def to_device(self, array: np.ndarray) -> Buffer:
         """Put `array` on the device, in the byte order of this machine."""
@@ -80,7 +94,7 @@ class JaxBackend(KeptPrograms):
         return np.asarray(buffer)
 
 
-def create(threads: int | None = None) -> JaxBackend:
-    """Return the backend on the device that `GPTRS_JAX_PLATFORM` asks for, or JAX prefers."""
+def create(settings: BackendSettings) -> JaxBackend:
+    """Return the backend on the device of `settings`, of `GPTRS_JAX_PLATFORM`, or JAX's own."""
     keep_compiled_programs()
-    return JaxBackend(chosen_device(threads))
+    return JaxBackend(chosen_device(settings), settings)

@@ -25,6 +25,15 @@ class Device(Protocol):
         """`cpu`, `gpu` or `tpu`."""
         ...
 
+    @property
+    def device_kind(self) -> str:
+        """The product, such as `NVIDIA H200`; `cpu` for any processor."""
+        ...
+
+    def memory_stats(self) -> Mapping[str, int] | None:
+        """Return figures of its memory; None on CPUs."""
+        ...
+
 
 def local_devices(platform: str | None) -> Sequence[Device]:
     """Return the devices of this process; RuntimeError if JAX has no such platform."""

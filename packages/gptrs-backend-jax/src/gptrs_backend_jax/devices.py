@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
-from gptrs.api import BackendError
+from gptrs.api import BackendError, BackendSettings, DeviceInfo, UsageError
 from gptrs_backend_jax.accelerators import VARIABLE
 from gptrs_backend_jax.client import Device, local_devices
 
@@ -17,24 +17,79 @@ _CPU_OPTIONS: Mapping[str, bool | str] = {
     # convolution was off by 25. The conformance kit found it.
     "xla_cpu_experimental_ynn_fusion_type": "",
 }
+_FAMILIES = {"cuda": "gpu", "rocm": "gpu"}
+"""Names that users know, and the platforms that JAX has for them."""
+_OPTION = "xla_"
+"""How the names of options begin: those of XLA's compiler."""
 
 
-def chosen_device(threads: int | None) -> Device:
-    """Return the first device of the platform that `GPTRS_JAX_PLATFORM` names, else of JAX's own.
+_started: dict[str, int | None] = {}
+"""Platforms that JAX has started here, each with the threads that were asked for then."""
 
-    `threads` are those of XLA on the CPU, which are fixed when JAX starts in a process.
-    BackendError, with what to do, where the platform is not there.
+
+def chosen_device(settings: BackendSettings) -> Device:
+    """Return the device that `settings` name: `gpu:1`, `cuda`, `cpu`; the first of a platform.
+
+    Without a name it is the first of the platform in `GPTRS_JAX_PLATFORM`, else of JAX's own. The
+    threads are those of XLA on the CPU, which are fixed when JAX starts in a process. BackendError,
+    with what to do, where the platform is not there, UsageError for a number that it does not have.
     """
-    platform = os.environ.get(VARIABLE) or None
+    asked, _, number = (settings.device or "").partition(":")
+    platform = asked or os.environ.get(VARIABLE) or None
+    found = _devices_of(platform, settings.threads)
+    if not number:
+        return found[0]
+    if not number.isdecimal() or int(number) >= len(found):
+        names = ", ".join(device_name(device, place) for place, device in enumerate(found))
+        raise UsageError(f"JAX has no device `{settings.device}` here", hint=f"it has {names}")
+    return found[int(number)]
+
+
+def device_name(device: Device, place: int) -> str:
+    """Return the name that `--device` takes for a device, `place` among those of its platform."""
+    return f"{device.platform}:{place}"
+
+
+def all_devices(used: Sequence[Device]) -> list[DeviceInfo]:
+    """Return the devices of the platform of `used`, and of JAX's own where that is another."""
+    platforms = dict.fromkeys((used[0].platform, local_devices(None)[0].platform))
+    return [
+        DeviceInfo(
+            device_name(device, place),
+            device.device_kind,
+            (device.memory_stats() or {}).get("bytes_limit"),
+            device in used,
+        )
+        for platform in platforms
+        for place, device in enumerate(local_devices(platform))
+    ]
+
+
+def ignored_settings(settings: BackendSettings, device: Device) -> list[str]:
+    """Return what cannot be had of `settings` on `device`, a sentence each."""
+    threads, first = settings.threads, _started.get(device.platform)
+    if threads is None or (device.platform == "cpu" and threads == first):
+        return []
+    if device.platform != "cpu":
+        return [f"`threads` are for CPUs and do not count on `{device.platform}`"]
+    before = os.environ.get(_THREADS_VARIABLE) if first is None else first
+    known = f"{before} threads" if before else "threads of its own choice"
+    return [f"XLA has {known}, fixed when it started in this process; {threads} are not used"]
+
+
+def _devices_of(platform: str | None, threads: int | None) -> Sequence[Device]:
     try:
         with _threads_of_cpu(threads):
-            return local_devices(platform)[0]
+            found = local_devices(_FAMILIES.get(platform or "", platform))
     except RuntimeError as error:
         asked = f" `{platform}`" if platform else ""
         raise BackendError(
             f"JAX has no platform{asked} here: {str(error).splitlines()[0]}",
             hint=f"set {VARIABLE}=cpu, or install JAX for your device: pip install 'jax[cuda13]'",
         ) from error
+    has_own = _THREADS_VARIABLE in os.environ
+    _started.setdefault(found[0].platform, None if has_own else threads)
+    return found
 
 
 @contextmanager
@@ -49,7 +104,18 @@ def _threads_of_cpu(threads: int | None) -> Generator[None]:
             del os.environ[_THREADS_VARIABLE]
 
 
-def compiler_options(device: Device) -> dict[str, bool | str]:
-    """Return the options of XLA: each op rounds to its own type, and known faults are avoided."""
+def compiler_options(
+    device: Device, given: Sequence[tuple[str, str]] = ()
+) -> dict[str, bool | str]:
+    """Return the options of XLA: each op rounds to its own type, and known faults are avoided.
+
+    Those `given` by the user, which come last, are options of XLA; UsageError for other names.
+    """
     exact: dict[str, bool | str] = {"xla_allow_excess_precision": False}
-    return exact | (dict(_CPU_OPTIONS) if device.platform == "cpu" else {})
+    for name, _ in given:
+        if not name.startswith(_OPTION):
+            raise UsageError(
+                f"backend `jax` has no option `{name}`",
+                hint="it takes those of XLA's compiler: xla_NAME=VALUE",
+            )
+    return exact | (dict(_CPU_OPTIONS) if device.platform == "cpu" else {}) | dict(given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 import numpy as np
@@ -11,14 +11,19 @@ from jax import Array
 from gptrs.api import BoundInputs, Buffer, ExecutionError, InputRole, Program, UsageError, Value
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.client import Device, all_types, compiled
-from gptrs_backend_jax.devices import compiler_options
 from gptrs_backend_jax.walk import Failure, Message, ProgramWalk, entered, left
 
 
 class JaxExecutable:
     """A program as one function that XLA has compiled for a device."""
 
-    def __init__(self, program: Program, roles: Sequence[InputRole], device: Device) -> None:
+    def __init__(
+        self,
+        program: Program,
+        roles: Sequence[InputRole],
+        device: Device,
+        options: Mapping[str, bool | str],
+    ) -> None:
         body = program.main.body
         self._params = body.params
         self._types = [(value.type.shape, value.type.dtype.numpy) for value in body.params]
@@ -29,7 +34,7 @@ class JaxExecutable:
             self._types,
             donated=donated,
             device=device,
-            options=compiler_options(device),
+            options=options,
         )
         self._messages = recording.messages
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gptrs.api import Backend
+from gptrs.plugins.manager import get_backend
 from gptrs.runtime.load import load_model
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.options.settings import Settings
@@ -15,12 +17,22 @@ def loaded_model(path: Path | None, settings: Settings, adapter: Path | None = N
     precision = None if settings.precision is None else settings.precision.value
     return load_model(
         path,
-        settings.backend,
-        settings.threads,
+        chosen_backend(settings),
+        None,
         settings.weight_budget,
         weights,
         precision,
         adapter,
+    )
+
+
+def chosen_backend(settings: Settings) -> Backend:
+    """Return the backend that the options ask for; raise what `get_backend` raises."""
+    return get_backend(
+        settings.backend,
+        settings.threads,
+        device=settings.device,
+        options=settings.backend_options,
     )
 
 

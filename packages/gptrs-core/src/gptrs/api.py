@@ -23,7 +23,8 @@ names are imported on first use, so that the module an entry point names stays l
   `PreciseBackend`, with `Precision`;
   `SymbolicBackend`, with `SizeGuards`, `deciding`, `least`, `greatest` and `select`;
   `PaddingBackend`; `ProfiledExecutable`, with `KernelRun`; `BindingExecutable`, with `BoundInputs`;
-  `MachineProbe`. `private_folder` is a directory of the cache that nobody else can write to.
+  `MachineProbe`; `BackendSettings`, and `DeviceBackend` with `DeviceInfo` and `devices_of`.
+  `private_folder` is a directory of the cache that nobody else can write to.
 - For models: `Tensor`, `tensor`, `jit`, `register_pytree`, `Module`, `Params`, `ConfigFields`,
   and the modules `nn` and `functionals`. `nn` has layers, activations, rope settings, the paged
   key/value cache and the base classes: `CausalLMModule`, `ImageClassifierModule`, `Seq2SeqModule`,

@@ -27,6 +27,10 @@ from gptrs.backend.protocol import Buffer as Buffer
 from gptrs.backend.protocol import Executable as Executable
 from gptrs.backend.protocol import InputRole as InputRole
 from gptrs.backend.quantized_weights import QuantizedWeightReader as QuantizedWeightReader
+from gptrs.backend.settings import BackendSettings as BackendSettings
+from gptrs.backend.settings import DeviceBackend as DeviceBackend
+from gptrs.backend.settings import DeviceInfo as DeviceInfo
+from gptrs.backend.settings import devices_of as devices_of
 from gptrs.backend.symbolic import PaddingBackend as PaddingBackend
 from gptrs.backend.symbolic import SymbolicBackend as SymbolicBackend
 from gptrs.backend.weight_cache import WeightCache as WeightCache

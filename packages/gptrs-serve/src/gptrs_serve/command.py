@@ -13,7 +13,8 @@ import typer
 import uvicorn
 from starlette.applications import Starlette
 
-from gptrs.api import UsageError
+from gptrs.api import Backend, UsageError
+from gptrs.plugins.manager import get_backend
 from gptrs.runtime.load import load_model
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.engine import MOST_REQUESTS, MOST_RUNNING, Engine
@@ -60,6 +61,9 @@ _Backend = Annotated[
 ]
 _Threads = Annotated[
     int | None, typer.Option("--threads", metavar="N", min=1, help="Threads of the backend.")
+]
+_Device = Annotated[
+    str | None, typer.Option("--device", metavar="NAME", help="A device of the backend: gpu:1.")
 ]
 _MostRunning = Annotated[
     int, typer.Option("--most-running", metavar="N", min=1, help="Answers written at once.")
@@ -113,6 +117,7 @@ def serve(
     cors: _Cors = None,
     backend: _Backend = None,
     threads: _Threads = None,
+    device: _Device = None,
     most_running: _MostRunning = MOST_RUNNING,
     most_requests: _MostRequests = MOST_REQUESTS,
     most_output: _MostOutput = 2048,
@@ -129,7 +134,8 @@ def serve(
     """
     keys = _keys(api_key_file)
     with _listener(host, port) as listener:
-        loaded = _adapted(_loaded(models or ["demo"], backend, threads), adapter or [])
+        runs_on = get_backend(backend, threads, device=device)
+        loaded = _adapted(_loaded(models or ["demo"], runs_on), adapter or [])
         writers = {name: m for name, m in loaded.items() if "causal_lm" in m.capabilities}
         engine = None
         if writers:
@@ -140,7 +146,7 @@ def serve(
                 most_requests=most_requests,
                 cache_budget=cache_budget,
                 prompt_lookup=prompt_lookup,
-                drafts=_drafts(draft or [], list(writers), backend, threads),
+                drafts=_drafts(draft or [], list(writers), runs_on),
             )
         hosts = LOCAL_HOSTS if host in _LOCAL else ()
         access = Access(keys=keys, hosts=hosts, origins=cors or ())
@@ -206,14 +212,12 @@ def _listener(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _loaded(
-    models: Sequence[str], backend: str | None, threads: int | None
-) -> dict[str, LoadedModel]:
+def _loaded(models: Sequence[str], backend: Backend) -> dict[str, LoadedModel]:
     """Return the models by name; UsageError for two of one name, or one that serves nothing."""
     loaded: dict[str, LoadedModel] = {}
     for given in models:
         name, separator, path = given.partition("=")
-        model = load_model(path if separator else given, backend, threads)
+        model = load_model(path if separator else given, backend)
         name = name if separator else model.name
         if name in loaded or not name:
             raise UsageError(
@@ -226,9 +230,7 @@ def _loaded(
     return loaded
 
 
-def _drafts(
-    given: Sequence[str], names: Sequence[str], backend: str | None, threads: int | None
-) -> dict[str, LoadedModel]:
+def _drafts(given: Sequence[str], names: Sequence[str], backend: Backend) -> dict[str, LoadedModel]:
     """Return drafts by the names of their models; UsageError for two of one model."""
     drafts: dict[str, LoadedModel] = {}
     for each in given:
@@ -236,7 +238,7 @@ def _drafts(
         name = name if separator else names[0]
         if name in drafts:
             raise UsageError(f"two drafts are given for `{name}`", hint="write NAME=MODEL")
-        drafts[name] = load_model(path if separator else each, backend, threads)
+        drafts[name] = load_model(path if separator else each, backend)
     return drafts
 
 

@@ -115,6 +115,7 @@ def _require_same(settings: Settings) -> None:
         "--weight-budget": settings.weight_budget,
         "--weights": settings.weights,
         "--precision": settings.precision,
+        "--backend-option": settings.backend_options or None,
     }
     for name, value in stated.items():
         if value is not None:
@@ -130,6 +131,8 @@ def _server_options(settings: Settings, load: Load) -> list[str]:
         options += ["--backend", settings.backend]
     if settings.threads is not None:
         options += ["--threads", str(settings.threads)]
+    if settings.device is not None:
+        options += ["--device", settings.device]
     return options
 
 

@@ -15,7 +15,6 @@ from gptrs import use_backend
 from gptrs.api import Program, run_program, tensor
 from gptrs.checkpoint.formats.tensor_archive import require_writable, write_archive
 from gptrs.plugins.importers import import_model, importer_of
-from gptrs.plugins.manager import get_backend
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.imported.sizes import named_sizes
 from gptrs.runtime.programs.file import read_program
@@ -24,6 +23,7 @@ from gptrs.runtime.programs.report import result_types
 from gptrs.runtime.programs.sizes import parse_sizes, with_sizes
 from gptrs.runtime.programs.value_text import MAX_JSON_ELEMENTS, json_values, shown_values
 from gptrs_cli.imported.inputs import inputs_of
+from gptrs_cli.loading import chosen_backend
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
@@ -135,7 +135,7 @@ def _run_program(
     waiting: Waiting,
 ) -> _Done:
     loaded, arrays = _read(path, inputs, sizes, waiting)
-    backend = get_backend(settings.backend, settings.threads)
+    backend = chosen_backend(settings)
     waiting.now(f"running on {backend.name}")
     started = time.perf_counter()
     with compilation_shown(backend, waiting):
@@ -149,7 +149,7 @@ def _run_model(
     path: Path, importer: str, inputs: ProgramInputs, settings: Settings, waiting: Waiting
 ) -> _Done:
     sizes = named_sizes(inputs.symbols)
-    backend = get_backend(settings.backend, settings.threads)
+    backend = chosen_backend(settings)
     model = import_model(path, importer, backend)
     waiting.now("reading the inputs")
     with InputFiles(tuple(inputs.inputs)) as files:

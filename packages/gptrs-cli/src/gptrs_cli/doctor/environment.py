@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import os
 from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from gptrs.api import PreciseBackend, cpu_quota, granted_cpus, requested_threads
+from gptrs.api import PreciseBackend, cpu_quota, devices_of, granted_cpus, requested_threads
 from gptrs.errors import GptrsError
 from gptrs.install_hints import install_extra, install_own
-from gptrs.plugins.descriptions import ModelPlugin
+from gptrs.plugins.descriptions import BackendPlugin, ModelPlugin
 from gptrs.plugins.manager import PluginManager
 from gptrs.quoting import did_you_mean
 from gptrs.runtime.measure.machine_limits import measure_limits
 from gptrs.variables import VARIABLES
+from gptrs_cli.doctor.devices import shown_device
 from gptrs_cli.terminal.check_lines import Check
 
 
@@ -93,6 +95,21 @@ def precision(plugins: PluginManager) -> Check:
         return Check("precision", "broken", error.message, error.hint)
     detail = f"f32; {quantized} with quantized weights ({backend.name} has {', '.join(known)})"
     return Check("precision", "ok", detail, data={"quantized": quantized, "known": known})
+
+
+def devices(plugins: PluginManager) -> Iterator[Check]:
+    """Yield the devices of each backend that has a choice of them."""
+    for plugin in plugins.descriptions(BackendPlugin):
+        if "device" not in plugin.takes:
+            continue
+        try:
+            found = devices_of(plugins.get_backend(plugin.name))
+        except GptrsError as error:
+            yield Check("devices", "note", f"{plugin.name}: {error.message}", error.hint)
+            continue
+        detail = ", ".join(shown_device(device) for device in found)
+        data = [dataclasses.asdict(device) for device in found]
+        yield Check("devices", "ok", f"{plugin.name} has {detail}", data={plugin.name: data})
 
 
 def speed(plugins: PluginManager) -> Check:

@@ -42,6 +42,7 @@ def run_checks(plugins: PluginManager) -> Iterator[Check]:
     yield from environment.variables(os.environ, plugins)
     yield environment.threads()
     yield environment.precision(plugins)
+    yield from environment.devices(plugins)
     yield environment.speed(plugins)
     yield _startup(plugins.installed())
 

@@ -13,6 +13,7 @@ from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.generate.forms import asked_form
 from gptrs_cli.generate.options import SamplingOptions
 from gptrs_cli.generate.request import GenerateRequest
+from gptrs_cli.loading import chosen_backend
 from gptrs_cli.options.settings import Settings
 
 
@@ -40,7 +41,7 @@ def generation_options(
         prompt_cache=request.context.prompt_cache,
         form=None if form is None else form.of(model),
         prompt_lookup=request.guessing.prompt_lookup,
-        draft=None if draft is None else load_model(draft, settings.backend, settings.threads),
+        draft=None if draft is None else load_model(draft, chosen_backend(settings)),
     )
 
 

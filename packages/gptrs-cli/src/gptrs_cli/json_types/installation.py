@@ -32,11 +32,25 @@ class PluginRecord(TypedDict):
     summary: str | None
 
 
+class Device(TypedDict):
+    """A device of a backend."""
+
+    name: str
+    """The name that `--device` takes."""
+    kind: str
+    memory: int | None
+    """Bytes, null where they are not known."""
+    used: bool
+    """Whether the backend runs on it."""
+
+
 class BackendRecord(PluginRecord):
     """A backend that is installed."""
 
     priority: int | None
     default: bool
+    devices: NotRequired[list[Device]]
+    """With `--devices`."""
 
 
 class ListBackends(TypedDict):

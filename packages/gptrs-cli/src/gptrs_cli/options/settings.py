@@ -90,6 +90,24 @@ class Settings:
             panel=_RUN,
         ),
     ] = None
+    device: Annotated[
+        str | None,
+        option(
+            "--device",
+            "Run on this device: cpu, gpu:1.",
+            metavar="NAME",
+            panel=_RUN,
+        ),
+    ] = None
+    backend_options: Annotated[
+        list[str],
+        option(
+            "--backend-option",
+            "An option of the backend; can be repeated.",
+            metavar="NAME=VALUE",
+            panel=_RUN,
+        ),
+    ] = field(default_factory=list[str])
     overrides: Annotated[
         list[str],
         option(
@@ -200,9 +218,11 @@ ALWAYS = ("json", "debug", "disabled")
 """The options of each command."""
 OBSERVED = ("dump_dir", "dump_mode", "trace_sinks")
 """Settings of commands that run programs and let trace sinks listen."""
-PROGRAM = ("backend", "threads", "overrides", *OBSERVED, "profile", "profile_out")
+PLACE = ("device", "backend_options")
+"""Settings of the backend besides its name and threads."""
+PROGRAM = ("backend", "threads", *PLACE, "overrides", *OBSERVED, "profile", "profile_out")
 """Settings of commands that run programs for their results."""
 MODEL = (*PROGRAM, "weight_budget", "weights", "precision")
 """Settings of commands that run a model for its results."""
-LOAD = ("backend", "threads", "weight_budget", "weights", "precision")
+LOAD = ("backend", "threads", *PLACE, "weight_budget", "weights", "precision")
 """Settings of commands that load a model to measure it."""

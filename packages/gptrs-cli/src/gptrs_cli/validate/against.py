@@ -18,7 +18,7 @@ from gptrs.runtime.compare.divergence import (
 )
 from gptrs.runtime.load import load_model
 from gptrs.runtime.loaded_model import LoadedModel
-from gptrs_cli.loading import loaded_model
+from gptrs_cli.loading import chosen_backend, loaded_model
 from gptrs_cli.options.completion import model_names
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.model import model_shown
@@ -83,7 +83,7 @@ def compare(
         loaded = loaded_model(model, settings)
         waiting.now(f"loading {model_shown(options.against)}")
         reference = load_model(
-            options.against, settings.backend, settings.threads, settings.weight_budget
+            options.against, chosen_backend(settings), weight_budget=settings.weight_budget
         )
         started = time.perf_counter()
         if "causal_lm" not in loaded.capabilities:

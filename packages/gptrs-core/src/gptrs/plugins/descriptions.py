@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import cast
 
+from gptrs.backend.settings import SETTINGS
 from gptrs.errors import PluginError
 
 API_VERSION = "0.1"
@@ -94,15 +95,22 @@ class BackendPlugin(FactoryPlugin):
     """An execution engine; `factory(threads: int | None) -> gptrs.api.Backend`.
 
     `threads` is None when the user left the number to the backend. Of the available backends the
-    one with the highest `priority` is the default; of equals, the first by name.
+    one with the highest `priority` is the default; of equals, the first by name. With `takes`, the
+    settings besides threads that it can be given, it is `factory(gptrs.api.BackendSettings)`.
     """
 
     priority: int
+    takes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not _is_integer(self.priority):
             raise _malformed(self, "priority", "an integer", self.priority)
+        found = cast("object", self.takes)
+        given = cast("tuple[object, ...]", found) if isinstance(found, tuple) else (None,)
+        if any(name not in SETTINGS for name in given):
+            names = " ".join(SETTINGS)
+            raise _malformed(self, "takes", f"a tuple of names of {names}", self.takes)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from gptrs.backend.process_limits import requested_threads
+from gptrs.backend.settings import BackendSettings, ignored_by, parsed_options
 from gptrs.errors import BackendError, ModelError, PluginError, UsageError
 from gptrs.install_hints import install_own
 from gptrs.plugins.descriptions import (
@@ -44,7 +46,7 @@ class PluginManager(PluginRegistry):
 
     def __init__(self, selection: Selection, quiet: bool = False) -> None:
         super().__init__(selection, quiet)
-        self._backends: dict[tuple[str | None, int | None], Backend] = {}
+        self._backends: dict[tuple[str | None, BackendSettings], Backend] = {}
         # Reentrant: the factory of a backend that wraps another one asks for that.
         self._making = threading.RLock()
 
@@ -55,27 +57,35 @@ class PluginManager(PluginRegistry):
                 return self.record(BackendPlugin, name)
         return None
 
-    def get_backend(self, name: str | None = None, threads: int | None = None) -> Backend:
+    def get_backend(
+        self,
+        name: str | None = None,
+        threads: int | None = None,
+        settings: BackendSettings | None = None,
+    ) -> Backend:
         """Return the backend called `name`, else that of `GPTRS_BACKEND`, else the best that works.
 
         Without a name the usable one of the highest priority is taken; broken ones are skipped with
-        a warning of one line each. `threads` defaults to `GPTRS_NUM_THREADS`, else to the choice of
-        the backend. The same name and threads give the same object. PluginError when the one asked
-        for is unknown, disabled, incompatible or broken; UsageError for threads out of range.
+        a warning of one line each. `threads` defaults to those of `settings`, to
+        `GPTRS_NUM_THREADS`, else to the choice of the backend. The same name and settings give the
+        same object. PluginError when the one asked for is unknown, disabled, incompatible or
+        broken; UsageError for threads out of range, and for settings that it does not take.
         """
         name = name or os.environ.get("GPTRS_BACKEND") or None
-        threads = requested_threads(threads)
-        found = self._backends.get((name, threads))
+        settings = settings or BackendSettings()
+        threads = requested_threads(settings.threads if threads is None else threads)
+        settings = replace(settings, threads=threads)
+        found = self._backends.get((name, settings))
         if found is not None:
             return found
         with self._making:
-            if (name, threads) not in self._backends:
-                self._backends[name, threads] = (
-                    self._best_backend(threads)
+            if (name, settings) not in self._backends:
+                self._backends[name, settings] = (
+                    self._best_backend(settings)
                     if name is None
-                    else self._make_backend(name, threads)
+                    else self._make_backend(name, settings)
                 )
-            return self._backends[name, threads]
+            return self._backends[name, settings]
 
     def model_plugin(self, model_type: str) -> ModelPlugin:
         """Return the plugin for models of the kind `model_type`; ModelError if there is none."""
@@ -144,28 +154,32 @@ class PluginManager(PluginRegistry):
             return False
         return plugin is not None and plugin.record.state.usable
 
-    def _make_backend(self, name: str, threads: int | None) -> Backend:
-        self.find(BackendPlugin, name)
+    def _make_backend(self, name: str, settings: BackendSettings) -> Backend:
+        takes = self.find(BackendPlugin, name).takes
+        settings.require_taken(name, takes)
         plugin = cast("Plugin", self.plugin(BackendPlugin, name))
-        key = plugin.qualified, threads
+        key = plugin.qualified, settings
         if key in self._backends:
             return self._backends[key]
         with memory_is_there(f"the backend `{name}`"):
             factory = self.factory(BackendPlugin, name)
             try:
-                backend = _checked_backend(factory(threads), plugin.record.name)
+                made = factory(settings if takes else settings.threads)
+                backend = _checked_backend(made, plugin.record.name)
             except (KeyboardInterrupt, UsageError):
                 raise  # the user's, not the plugin's
             except BaseException as error:
                 raise self.broken(BackendPlugin, name, error) from error
+        for text in ignored_by(backend):
+            self.warn_once(f"{name}: {text}", f"backend `{name}`: {text}")
         self._backends[key] = backend
         return backend
 
-    def _best_backend(self, threads: int | None) -> Backend:
+    def _best_backend(self, settings: BackendSettings) -> Backend:
         usable = self.descriptions(BackendPlugin)
         for plugin in sorted(usable, key=lambda plugin: -plugin.priority):
             try:
-                backend = self._make_backend(plugin.name, threads)
+                backend = self._make_backend(plugin.name, settings)
             except PluginError:
                 if self.selection.strict:
                     raise
@@ -200,9 +214,20 @@ def manager() -> PluginManager:
         return _process[0]
 
 
-def get_backend(name: str | None = None, threads: int | None = None) -> Backend:
-    """Return the backend called `name`, or the default one; see `PluginManager.get_backend`."""
-    return manager().get_backend(name, threads)
+def get_backend(
+    name: str | None = None,
+    threads: int | None = None,
+    *,
+    device: str | None = None,
+    options: Mapping[str, str] | Sequence[str] = (),
+) -> Backend:
+    """Return the backend called `name`, or the default one; see `PluginManager.get_backend`.
+
+    `device` and `options` are for backends that take them, as `gptrs list backends` says; others
+    raise UsageError. `options` is a mapping, or texts NAME=VALUE.
+    """
+    settings = BackendSettings(threads, device, parsed_options(options))
+    return manager().get_backend(name, settings=settings)
 
 
 def origin_of(backend: Backend) -> str:

@@ -18,7 +18,7 @@ from gptrs.checkpoint.models.find_model import find_model, is_checkpoint
 from gptrs.checkpoint.models.model_source import CONFIG, ModelSource
 from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.quantized_tensor import QuantizedSource
-from gptrs.errors import ModelError
+from gptrs.errors import ModelError, UsageError
 from gptrs.functionals.dispatch.active_overrides import entered
 from gptrs.plugins.importers import importer_of
 from gptrs.plugins.manager import manager
@@ -34,7 +34,7 @@ from gptrs.spans import span
 
 def load_model(
     path: str | Path | None = None,
-    backend: str | None = None,
+    backend: str | Backend | None = None,
     threads: int | None = None,
     weight_budget: int | str | None = None,
     weights: str | None = None,
@@ -47,8 +47,9 @@ def load_model(
     (`demo`) or one of the Hugging Face hub as `ORG/NAME[@REVISION]`, for which the library
     `huggingface_hub` is needed.
 
-    Without `backend` the one in `GPTRS_BACKEND` or the installed one of highest priority is taken;
-    `threads` None leaves their number to it. `weights` "q8" or "q4" quantizes them when they are
+    `backend` is a name, or one that `gptrs.get_backend` made, which has its threads. Without
+    it the one in `GPTRS_BACKEND` or the installed one of highest priority is taken; `threads` None
+    leaves their number to it. `weights` "q8" or "q4" quantizes them when they are
     loaded; UsageError if they are quantized already. `precision` `f32`, `bf16` or `int8` is that of
     products; None is `f32`, and for quantized weights the one that the backend prefers. UsageError
     if it does not have it. `adapter` is the folder of a LoRA adapter: weights of f32 that stay in
@@ -62,10 +63,9 @@ def load_model(
     """
     started = time.perf_counter()
     with span("load model"):
-        plugins = manager()
         source = _source(path)
         factory = model_factory(source.model_type)
-        engine = with_precision(plugins.get_backend(backend, threads), precision)
+        engine = with_precision(_engine(backend, threads), precision)
         quantized = weights is not None or isinstance(source.weights, QuantizedSource)
         if precision is None and quantized:
             engine = with_quantized_precision(engine)
@@ -95,6 +95,17 @@ def _source(path: str | Path | None) -> ModelSource:
             hint="`gptrs run`, `forward`, `inspect`, `bench forward` and `validate` take it",
         )
     return find_model(found)
+
+
+def _engine(backend: str | Backend | None, threads: int | None) -> Backend:
+    if backend is None or isinstance(backend, str):
+        return manager().get_backend(backend, threads)
+    if threads is not None:
+        raise UsageError(
+            f"the backend `{backend.name}` is there and has its threads, got `threads={threads}`",
+            hint=f'give them to `gptrs.get_backend("{backend.name}", {threads})`',
+        )
+    return backend
 
 
 def _params(

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from gptrs.api import DeviceInfo, devices_of
 from gptrs.errors import GptrsError
 from gptrs.install_hints import install_own
 from gptrs.plugins.child_checks import check_plugins
@@ -16,6 +17,7 @@ from gptrs.plugins.descriptions import BackendPlugin, DemoModelPlugin, ModelPlug
 from gptrs.plugins.manager import manager
 from gptrs.plugins.state import PluginRecord
 from gptrs_cli.commands.list.unusable import explain_unusable
+from gptrs_cli.doctor.devices import shown_device
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import Settings
 from gptrs_cli.terminal.json_result import print_result
@@ -24,10 +26,15 @@ from gptrs_cli.terminal.tables import print_table
 
 
 @command_options()
-def backends(settings: Settings) -> None:
+def backends(
+    settings: Settings,
+    devices: Annotated[
+        bool, typer.Option("--devices", help="Start them, and show which devices they have.")
+    ] = False,
+) -> None:
     """List the backends.
 
-    `*` marks the one that is used unless another is named.
+    `*` marks the one that is used unless another is named, and the devices that it runs on.
     """
     usable = manager().descriptions(BackendPlugin)
     best = min(usable, key=lambda plugin: (-plugin.priority, plugin.name), default=None)
@@ -44,6 +51,7 @@ def backends(settings: Settings) -> None:
                 **_fields(record),
                 "priority": priority.get(record),
                 "default": record == default,
+                **(_device_fields(record) if devices else {}),
             }
             for record in records
         ]
@@ -55,12 +63,29 @@ def backends(settings: Settings) -> None:
             "*" if record == default else "",
             record.state,
             str(priority.get(record, "")),
+            *([", ".join(map(shown_device, _devices(record)))] if devices else ()),
             *_source_and_summary(record),
         ]
         for record in records
     ]
     columns = ["name", "default", "state", "priority", "distribution", "version", "summary"]
+    columns[4:4] = ["devices"] if devices else []
     _print(columns, rows, records, "no backend is installed")
+
+
+def _devices(record: PluginRecord) -> Sequence[DeviceInfo]:
+    """Return the devices of a backend; none where it cannot be used or does not say."""
+    if not record.state.usable:
+        return ()
+    try:
+        return devices_of(manager().get_backend(f"{record.distribution}:{record.name}"))
+    except GptrsError as error:
+        note(f"{record.name}: {error.message}")
+        return ()
+
+
+def _device_fields(record: PluginRecord) -> dict[str, object]:
+    return {"devices": [dataclasses.asdict(device) for device in _devices(record)]}
 
 
 def _default_backend(best: str | None) -> PluginRecord | None:
