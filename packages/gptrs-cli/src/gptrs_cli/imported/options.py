@@ -10,6 +10,7 @@ from gptrs.errors import UsageError
 from gptrs.plugins.importers import importer_of
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.imported.loaded_import import LoadedImport, load_import
+from gptrs_cli.loading import chosen_backend
 from gptrs_cli.options.declare import option
 from gptrs_cli.options.settings import Settings
 
@@ -66,4 +67,4 @@ def loaded_import(path: Path, importer: str, settings: Settings) -> LoadedImport
                 hint="leave it out",
             )
     precision = None if settings.precision is None else settings.precision.value
-    return load_import(path, importer, settings.backend, settings.threads, precision)
+    return load_import(path, importer, chosen_backend(settings), None, precision)

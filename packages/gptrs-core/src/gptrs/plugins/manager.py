@@ -230,6 +230,18 @@ def get_backend(
     return manager().get_backend(name, settings=settings)
 
 
+def backend_of(backend: str | Backend | None, threads: int | None) -> Backend:
+    """Return the backend of a name, or one that is made; UsageError for threads beside that."""
+    if backend is None or isinstance(backend, str):
+        return manager().get_backend(backend, threads)
+    if threads is not None:
+        raise UsageError(
+            f"the backend `{backend.name}` is there and has its threads, got `threads={threads}`",
+            hint=f'give them to `gptrs.get_backend("{backend.name}", {threads})`',
+        )
+    return backend
+
+
 def origin_of(backend: Backend) -> str:
     """Return a backend with the distribution that brought it, for messages; else with its class."""
     found = manager().record_of(backend)

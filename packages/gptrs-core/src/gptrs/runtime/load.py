@@ -18,10 +18,10 @@ from gptrs.checkpoint.models.find_model import find_model, is_checkpoint
 from gptrs.checkpoint.models.model_source import CONFIG, ModelSource
 from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.quantized_tensor import QuantizedSource
-from gptrs.errors import ModelError, UsageError
+from gptrs.errors import ModelError
 from gptrs.functionals.dispatch.active_overrides import entered
 from gptrs.plugins.importers import importer_of
-from gptrs.plugins.manager import manager
+from gptrs.plugins.manager import backend_of
 from gptrs.quoting import quoted
 from gptrs.runtime.bundled_models import model_path
 from gptrs.runtime.functional_overrides import model_choices
@@ -65,7 +65,7 @@ def load_model(
     with span("load model"):
         source = _source(path)
         factory = model_factory(source.model_type)
-        engine = with_precision(_engine(backend, threads), precision)
+        engine = with_precision(backend_of(backend, threads), precision)
         quantized = weights is not None or isinstance(source.weights, QuantizedSource)
         if precision is None and quantized:
             engine = with_quantized_precision(engine)
@@ -95,17 +95,6 @@ def _source(path: str | Path | None) -> ModelSource:
             hint="`gptrs run`, `forward`, `inspect`, `bench forward` and `validate` take it",
         )
     return find_model(found)
-
-
-def _engine(backend: str | Backend | None, threads: int | None) -> Backend:
-    if backend is None or isinstance(backend, str):
-        return manager().get_backend(backend, threads)
-    if threads is not None:
-        raise UsageError(
-            f"the backend `{backend.name}` is there and has its threads, got `threads={threads}`",
-            hint=f'give them to `gptrs.get_backend("{backend.name}", {threads})`',
-        )
-    return backend
 
 
 def _params(

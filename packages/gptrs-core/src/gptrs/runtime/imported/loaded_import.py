@@ -16,7 +16,7 @@ from gptrs.errors import GptrsError, UnsupportedError
 from gptrs.ir.program import Program
 from gptrs.plugins.descriptions import ImporterPlugin
 from gptrs.plugins.importers import ImportedModel, import_model
-from gptrs.plugins.manager import manager
+from gptrs.plugins.manager import backend_of, manager
 from gptrs.quick_dataclass import dataclass
 from gptrs.spans import span
 
@@ -79,7 +79,7 @@ class LoadedImport:
 def load_import(
     path: Path,
     importer: str,
-    backend: str | None = None,
+    backend: str | Backend | None = None,
     threads: int | None = None,
     precision: Precision | None = None,
 ) -> LoadedImport:
@@ -89,7 +89,7 @@ def load_import(
     """
     started = time.perf_counter()
     with span("load model"):
-        engine = with_precision(manager().get_backend(backend, threads), precision)
+        engine = with_precision(backend_of(backend, threads), precision)
         model = import_model(path, importer, engine)
     return LoadedImport(path, importer, model, engine, time.perf_counter() - started)
 
