@@ -201,6 +201,20 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
             **{"norm_topk_prob": False, "q_lora_rank": None, "num_key_value_heads": 4},
         },
     ),
+    "lfm2": (
+        "Lfm2",
+        {
+            **{"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3},
+            **{"conv_L_cache": 4, "conv_bias": True, "block_multiple_of": 20},
+        },
+    ),
+    "lfm2 of plain widths": (
+        "Lfm2",
+        {
+            **{"full_attn_idxs": [1], "block_auto_adjust_ff_dim": False},
+            "tie_word_embeddings": False,
+        },
+    ),
     "persimmon": ("Persimmon", {"partial_rotary_factor": 0.5}),
     "persimmon without head norms": ("Persimmon", {"qk_layernorm": False}),
 }
@@ -215,7 +229,7 @@ def test_every_kind_has_a_case():
 
 COMPILED_CASES = {
     *(name for number, name in enumerate(CASES) if number % 2),
-    *("bloom", "deepseek_v2", "deepseek_v3", "gemma2", "gpt_neo", "gpt_oss", "phi"),
+    *("bloom", "deepseek_v2", "deepseek_v3", "gemma2", "gpt_neo", "gpt_oss", "lfm2", "phi"),
 }
 """Cases for backends that compile: kernels of the others are among them."""
 

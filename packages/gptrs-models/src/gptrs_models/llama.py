@@ -24,6 +24,7 @@ from gptrs.nn import (
     RMSNorm,
     Rope,
     captured_once,
+    convolution_cache,
     merge_heads,
     split_heads,
 )
@@ -33,6 +34,7 @@ from gptrs_models.llama_alibi import ADDED, Alibi
 from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_experts import Mixture
 from gptrs_models.llama_kinds import read_config
+from gptrs_models.short_convolution import ShortConvolution
 
 
 class Attends(Protocol):
@@ -49,6 +51,10 @@ class Attends(Protocol):
         sinks: Tensor | None = None,
     ) -> Tensor:
         """Return the mixed values [N, H, D]."""
+        ...
+
+    def recent(self, x: Tensor, count: int) -> Tensor:
+        """Return the last `count` states of the text of each token, [N, C] -> [N, count, C]."""
         ...
 
 
@@ -193,8 +199,14 @@ class MLP(Module):
         return self.down_proj(self.activation(self.up_proj(x)))
 
 
-def _attention(config: LlamaConfig, params: Params) -> Attention | LatentAttention:
-    """Return the attention of a layer."""
+def _attention(
+    config: LlamaConfig, params: Params, layer: int
+) -> Attention | LatentAttention | ShortConvolution:
+    """Return the attention of a layer, or what stands in its place."""
+    short = config.convolution
+    if short is not None and layer in short.layers:
+        return ShortConvolution(params / "conv", config.hidden_size, short.size, short.bias)
+    params = params / config.names.attention
     if config.latent is None:
         return Attention(config, params)
     scale = config.attention_scale or config.latent.width**-0.5
@@ -231,7 +243,7 @@ class Block(Module):
         self.shares_norm = names.mlp_in == names.attention_in
         self.norm_after_sum = config.norm_after_sum
         self.input_layernorm = norm(names.attention_in) if layer or config.first_norm else None
-        self.self_attn = _attention(config, params / names.attention)
+        self.self_attn = _attention(config, params, layer)
         self.attention_out = norm(names.attention_out)
         self.post_attention_layernorm = None if self.shares_norm else norm(names.mlp_in)
         self.mlp = _mlp(config, params, layer)
@@ -300,10 +312,14 @@ class Llama(CausalLMModule):
         heads, width = config.num_key_value_heads, config.head_dim + (ADDED if config.alibi else 0)
         if config.latent is not None:
             heads, width = 1, config.latent.width
-        return [
+        found = [
             CacheSpec(heads, width, config.window(layer))
             for layer in range(config.num_hidden_layers)
         ]
+        if config.convolution is not None:
+            for layer in config.convolution.layers:
+                found[layer] = convolution_cache(config.hidden_size, config.convolution.size)
+        return found
 
     @override
     def states(self, step: RaggedStep[Tensor], caches: Sequence[LayerCache]) -> Iterator[Tensor]:

@@ -54,6 +54,15 @@ class Names:
 
 
 @dataclass(frozen=True)
+class Convolution:
+    """The layers with a short convolution in the place of attention, and its size."""
+
+    layers: tuple[int, ...]
+    size: int
+    bias: bool
+
+
+@dataclass(frozen=True)
 class LlamaConfig:
     """The settings that shape the computation, under their names in config.json where it has one.
 
@@ -98,6 +107,7 @@ class LlamaConfig:
     head_bias: bool = False
     sinks: bool = False
     latent: Latent | None = None
+    convolution: Convolution | None = None
     sliding_rope: RopeSettings | None = None
     unrotated_layers: tuple[int, ...] = ()
     position_offset: int = 0

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gptrs.api import ConfigFields
+from gptrs_models import llama_convolution_switches as convolutional
 from gptrs_models import llama_gpt_switches as gpt
 from gptrs_models import llama_latent_switches as latent
 from gptrs_models import llama_moe_switches as moe
@@ -344,6 +345,13 @@ KINDS: dict[str, Kind] = {
             129280, 18432, 61, 128, 4096, head_dim=64, hidden_size=7168, heads=128, mixture=True
         ),
         latent.deepseek_v3,
+    ),
+    "lfm2": Kind(
+        KindDefaults(
+            65536, 12288, 32, 8, 128000, epsilon=1e-5, hidden_size=2560, theta=1e6, tied=True,
+            reads_types=True, own_names={"rms_norm_eps": "norm_eps"},
+        ),
+        convolutional.lfm2,
     ),
     "olmoe": Kind(
         KindDefaults(

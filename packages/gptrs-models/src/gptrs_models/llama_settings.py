@@ -24,6 +24,7 @@ class KindDefaults:
     `pattern` n makes each n-th layer one without the window; None leaves that to the kind.
     `rotated` None is a kind that rotates whole heads. With `sliding_theta` the layers with the
     window have a rotary embedding of their own. Kinds with a `mixture` of experts say how many.
+    One that `reads_types` has other words in `layer_types`, and no window.
     """
 
     vocab_size: int
@@ -44,6 +45,7 @@ class KindDefaults:
     rope: Mapping[str, object] | None = None
     sliding_theta: float | None = None
     mixture: bool = False
+    reads_types: bool = False
     own_names: Mapping[str, str] = field(default_factory=dict[str, str])
 
     def own(self, name: str) -> str:
@@ -177,6 +179,8 @@ def _sliding_layers(
     window: int | None,
 ) -> tuple[int, ...]:
     """Return the numbers of the layers that have the window."""
+    if defaults.reads_types:
+        return ()
     types = _layer_types(fields.settings, kind, layers)
     if defaults.pattern is not None and types is None:
         period = _pattern(fields, kind, defaults.pattern)

@@ -81,6 +81,8 @@ def _classifier(
     layers = read_config(settings)
     if layers.alibi or layers.names.positions is not None:
         raise fields.error("architectures", "may name no head for kinds without a rotary embedding")
+    if layers.convolution is not None:
+        raise fields.error("architectures", "may name no head for kinds with convolutions")
     hidden = Hidden("score", None)
     config = RotaryConfig(
         layers,

@@ -281,6 +281,12 @@ DEEPSEEK_V3 = ModelPlugin(
     factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
+LFM2 = ModelPlugin(
+    name="lfm2",
+    summary="LFM2: short convolutions, and attention in some layers",
+    factory="gptrs_models.llama_tasks:load",
+    api="0.1",
+)
 OLMOE = ModelPlugin(
     name="olmoe",
     summary="OLMoE, a mixture of experts",

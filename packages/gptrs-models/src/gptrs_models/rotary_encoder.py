@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import Params, Tensor, dtypes
+from gptrs.api import ModelError, Params, Tensor, dtypes
 from gptrs.nn import (
     Embedding,
     LayerNorm,
@@ -59,6 +59,10 @@ class Sight:
         else:
             mixed = attention_with_sinks(parts, sinks, self.mask, scale=scale, softcap=softcap)
         return F.reshape(F.swap_axes(mixed, 1, 2), query.shape)
+
+    def recent(self, x: Tensor, count: int) -> Tensor:
+        """Raise ModelError: what an encoder sees of both sides has no order for it."""
+        raise ModelError("a kind with convolutions over its texts has no head of an encoder here")
 
 
 class RotaryEncoder(Body):

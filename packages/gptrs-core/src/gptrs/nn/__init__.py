@@ -3,7 +3,7 @@
 from gptrs.nn.activations import ACTIVATIONS
 from gptrs.nn.attention import LayerCache, attention_with_sinks, merge_heads, split_heads
 from gptrs.nn.batch_norm import BatchNorm2d
-from gptrs.nn.cache_spec import CacheGroup, CacheSpec, cache_groups
+from gptrs.nn.cache_spec import CacheGroup, CacheSpec, cache_groups, convolution_cache
 from gptrs.nn.captured_once import captured_once
 from gptrs.nn.causal_lm import CausalLMModule
 from gptrs.nn.computation import Computation
@@ -64,6 +64,7 @@ __all__ = [
     "cache_groups",
     "captured_once",
     "class_head",
+    "convolution_cache",
     "merge_heads",
     "output_channels",
     "pages_for",

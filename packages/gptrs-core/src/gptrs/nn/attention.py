@@ -11,6 +11,7 @@ from gptrs.capture.tensor import Tensor
 from gptrs.nn.module import WATCHER
 from gptrs.nn.page_buffers import LayerPools
 from gptrs.nn.ragged_step import RaggedStep
+from gptrs.nn.recent_rows import kept_rows
 
 
 class LayerCache:
@@ -65,6 +66,16 @@ class LayerCache:
             softcap=softcap,
             sinks=sinks,
         )
+
+    def recent(self, x: Tensor, count: int) -> Tensor:
+        """Keep the states of the new tokens; return the last `count` of each text up to each token.
+
+        [N, C] -> [N, count, C], the oldest first and 0 before the first position, for a layer whose
+        `CacheSpec` is `convolution_cache(C, count)`. States are rounded to the element type of the
+        cache.
+        """
+        found, self.pools = kept_rows(self.pools, x, count, self._step, self._group)
+        return found
 
 
 class _Seen(NamedTuple):

@@ -27,6 +27,16 @@ class CacheSpec:
                 raise UsageError(f"the cache of a layer needs `{name}` of at least 1, got {size}")
 
 
+def convolution_cache(width: int, count: int) -> CacheSpec:
+    """Return what a layer keeps that sees the last `count` states [C] of a text, C even.
+
+    UsageError for another C.
+    """
+    if width % 2:
+        raise UsageError(f"states that are kept for a convolution must be even, got {width}")
+    return CacheSpec(1, width // 2, count)
+
+
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
     """Layers that see the same positions, so that they share page ids and a page table."""

@@ -6,6 +6,7 @@ from gptrs import functionals as F
 from gptrs.capture.tensor import Tensor
 from gptrs.ir import dtypes
 from gptrs.nn.ragged_step import RaggedStep
+from gptrs.nn.recent_rows import row_texts
 from gptrs.nn.rope_settings import RopeSettings
 from gptrs.quick_dataclass import dataclass
 
@@ -58,11 +59,7 @@ class Rope:
 
 def _row_lengths(step: RaggedStep[Tensor]) -> Tensor:
     """Return the length of the text of each row after the step: si32 [N]."""
-    rows, texts = step.tokens.shape[0], step.lengths.shape[0]
-    row = F.reshape(F.arange(rows, dtype=dtypes.si32), (rows, 1))
-    starts = F.reshape(F.take(step.row_starts, F.arange(texts)), (1, texts))
-    begun = F.sum(F.cast(F.less_equal(starts, row), dtypes.si32), axis=1)  # (N,)
-    return F.take(step.lengths, begun - 1)
+    return F.take(step.lengths, row_texts(step))
 
 
 def _query_factor(settings: RopeSettings, positions: Tensor) -> Tensor:

@@ -71,6 +71,16 @@ class _WholeTexts(LayerCache):
         heads_last = F.transpose(mixed, (0, 2, 1, 3))
         return F.reshape(heads_last, (query.shape[0], query.shape[1], mixed.shape[3]))
 
+    @override
+    def recent(self, x: Tensor, count: int) -> Tensor:
+        """Return the last `count` states of each text up to each token, [N, C] -> [N, count, C]."""
+        batch, length = self._sizes
+        width = x.shape[1]
+        texts = F.pad(F.reshape(x, (batch, length, width)), [(0, 0), (count - 1, 0), (0, 0)])
+        places = F.reshape(F.arange(length), (length, 1)) + F.reshape(F.arange(count), (1, count))
+        found = F.take(texts, F.reshape(places, (length * count,)), axis=1)
+        return F.reshape(found, (batch * length, count, width))
+
 
 def _causal(length: int, window: int | None) -> Tensor:
     """Return which of T keys each of T queries sees, i1 [T, T]."""

@@ -1,0 +1,48 @@
+"""Short convolutions with gates in the place of attention (LFM2)."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gptrs import functionals as F
+from gptrs.api import Module, Params, Tensor
+from gptrs.nn import Linear
+
+
+class Remembers(Protocol):
+    """The last states of each text, as a `LayerCache` keeps them."""
+
+    def recent(self, x: Tensor, count: int) -> Tensor:
+        """Return the last `count` states up to each token, [N, C] -> [N, count, C]."""
+        ...
+
+
+class CausalConvolution(Module):
+    """A convolution over the last `size` positions of a text, for each component by itself."""
+
+    def __init__(self, params: Params, width: int, size: int, bias: bool) -> None:
+        self.weight = params.tensor("weight", (width, 1, size))
+        self.bias = params.tensor("bias", (width,)) if bias else None
+        self._size = size
+
+    def __call__(self, x: Tensor, cache: Remembers) -> Tensor:
+        """[N, C] -> [N, C]."""
+        width = x.shape[1]
+        weight = F.transpose(F.reshape(self.weight, (width, self._size)), (1, 0))  # (size, C)
+        found = F.sum(cache.recent(x, self._size) * F.expand_dims(weight, 0), axis=1)
+        return found if self.bias is None else found + self.bias
+
+
+class ShortConvolution(Module):
+    """`out(c * conv(b * x))` of three projections of the state."""
+
+    def __init__(self, params: Params, width: int, size: int, bias: bool) -> None:
+        self.in_proj = Linear(params / "in_proj", width, 3 * width, bias)
+        self.conv = CausalConvolution(params / "conv", width, size, bias)
+        self.out_proj = Linear(params / "out_proj", width, width, bias)
+
+    def __call__(self, x: Tensor, rope: object, cache: Remembers) -> Tensor:
+        """[N, C] -> [N, C]; positions play no part but by their order."""
+        del rope
+        before, after, inner = F.split(self.in_proj(x), 3)
+        return self.out_proj(after * self.conv(before * inner, cache))

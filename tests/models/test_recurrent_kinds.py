@@ -1,0 +1,97 @@
+"""Kinds that keep states of their texts: the same tokens in any company, chunks, shared pages."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gptrs
+from gptrs.nn import PagedTexts
+from models.llama_support import assert_close, save_llama, some_tokens
+
+pytest.importorskip("torch", reason="parity needs torch")
+pytest.importorskip("transformers", reason="parity needs transformers")
+
+KINDS: dict[str, tuple[str, dict[str, object]]] = {
+    "lfm2": (
+        "Lfm2",
+        {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3},
+    ),
+}
+GREEDY = gptrs.Sampling(temperature=0)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def folder(request, tmp_path_factory):
+    kind, settings = KINDS[request.param]
+    return save_llama(tmp_path_factory.mktemp("recurrent") / request.param, kind, **settings)
+
+
+@pytest.fixture
+def model(folder, backend_name):
+    return gptrs.load_model(folder, backend=backend_name)
+
+
+def _options(**settings) -> gptrs.GenerationOptions:
+    return gptrs.GenerationOptions(12, GREEDY, ignore_eos=True, **settings)
+
+
+def _alone(model, prompt: list[int], count: int = 12) -> list[int]:
+    """Greedy tokens by whole texts, without any cache."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(int(model.forward(np.array([tokens]))[0, -1].argmax()))
+    return tokens[len(prompt) :]
+
+
+def test_prompts_in_chunks_among_decoded_tokens(model):
+    lm = model.causal_lm()
+    texts, wholes = PagedTexts(lm, 4, 64), some_tokens(4, 64)
+    forward = lm.forward(wholes)
+    for step in range(12):
+        starts = list(texts.lengths)
+        counts = [5 if (step + row) % 3 else 1 for row in range(4)]
+        rows = zip(wholes, starts, counts, strict=True)
+        logits = texts.append([whole[start : start + count] for whole, start, count in rows])
+        ends = [length - 1 for length in texts.lengths]
+        assert_close(logits, forward[np.arange(4), ends])
+    assert min(texts.lengths) > 40
+
+
+@pytest.mark.parametrize("begin", [40, 64, 70])
+def test_a_prompt_that_begins_as_another(model, begin):
+    """It finds pages of one that has ended, also within a page, and goes on in its own way."""
+    one, other = (row.tolist() for row in some_tokens(2, 80))
+    both = [one, [*one[:begin], *other[begin:]], one[:begin], [*one, 5]]
+    for prompt in both:
+        found = gptrs.stream(model, prompt, _options(prefill_chunk=9))
+        list(found)
+        assert list(found.generation.token_ids) == _alone(model, prompt)
+
+
+def test_a_batch_and_forks_are_as_if_alone(model):
+    rows = zip(some_tokens(3, 50), (50, 3, 33), strict=True)
+    prompts = [row[:length].tolist() for row, length in rows]
+    found = gptrs.generate_batch(model, prompts, _options(prefill_chunk=7))
+    for prompt, each in zip(prompts, found, strict=True):
+        assert list(each.token_ids) == _alone(model, prompt)
+
+
+def test_guessed_tokens_change_nothing(model):
+    prompt = (some_tokens(1, 8)[0].tolist() * 6)[:45]
+    found = gptrs.stream(model, prompt, _options(prompt_lookup=True))
+    list(found)
+    assert list(found.generation.token_ids) == _alone(model, prompt)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "q8"])
+def test_narrow_caches_stay_close(model, dtype):
+    lm = model.causal_lm()
+    tokens = some_tokens(2, 40)
+    wide = lm.forward(tokens)[:, -1]
+    element = {"bf16": gptrs.ir.dtypes.bf16, "q8": gptrs.ir.dtypes.si8}[dtype]
+    texts = PagedTexts(lm, 2, 40, element)
+    texts.append(tokens[:, :20])
+    found = texts.append(tokens[:, 20:])
+    assert np.abs(found - wide).max() <= 0.05 * np.abs(wide).max()
+    assert np.abs(found - wide).max() > 0
