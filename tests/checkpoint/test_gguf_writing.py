@@ -124,13 +124,12 @@ OWN: dict[str, dict[str, Any]] = {
         "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
         "norm_topk_prob": True,
     },
-    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2},
+    "olmoe": {"num_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 4},
 }  # fmt: skip
 """Settings of the kinds that are written."""
 CASES = [
     *OWN.items(),
     ("falcon", {"new_decoder_architecture": True, "num_kv_heads": 2, "ffn_hidden_size": 96}),
-    ("gpt_neox", {"tie_word_embeddings": True}),
 ]
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
@@ -251,6 +250,8 @@ def test_what_cannot_be_done_is_refused(tmp_path: Path, options: dict[str, Any],
         ("olmoe", {**SIZES, "clip_qkv": 1.0}, "clip_qkv"),
         ("falcon", {**SIZES, "parallel_attn": False}, "parallel_attn"),
         ("falcon", {**SIZES, "alibi": True}, "alibi"),
+        ("gpt_neox", {**SIZES, "tie_word_embeddings": True}, "tie_word_embeddings"),
+        ("olmoe", {**SIZES, "num_experts": 4}, "num_key_value_heads"),
         ("smollm3", {**SIZES, "no_rope_layers": [0]}, "no_rope_layers"),
         ("gemma3_text", {**SIZES, "rope_local_base_freq": 5e4}, "rope_local_base_freq"),
         ("gemma3_text", {**SIZES, "layer_types": ["full_attention"]}, "layer_types"),
@@ -305,7 +306,8 @@ def test_llama_cpp_says_the_same(tmp_path: Path, kind: str, settings: dict[str, 
     """Greedily."""
     llama_cpp = pytest.importorskip("llama_cpp", reason="llama-cpp-python is not installed")
     path = tmp_path / "x.gguf"
-    gptrs.quantize(tiny(tmp_path / "folder", kind, num_hidden_layers=2, **settings), path, "f32")
+    folder = tiny(tmp_path / "folder", kind, **{"num_hidden_layers": 2, **settings})
+    gptrs.quantize(folder, path, "f32")
     theirs = llama_cpp.Llama(str(path), n_ctx=128, n_threads=1, verbose=False)
     found: list[int] = []
     for token in theirs.generate([3, 1, 4, 1, 5], temp=0.0, top_k=1, repeat_penalty=1.0):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gptrs.ir import dtypes
+from gptrs.nn import CausalLMModule
 from runtime.tiny_bert import save_tiny_bert
 from runtime.tiny_gpt2 import save_tiny_gpt2
 from runtime.tiny_resnet import save_tiny_resnet
@@ -31,6 +33,20 @@ def test_generation_as_json(gptrs, quick):
     assert by_work["decode of 2 texts after 5 tokens"]["unit"] == "tok/s"
     assert by_work["gap between 3 tokens, longest"]["unit"] == "s"
     assert any(work.startswith("first token, 2 new lengths of ") for work in by_work)
+
+
+def test_the_cache_has_the_elements_that_were_asked_for(gptrs, quick, monkeypatch):
+    found = set()
+    made = CausalLMModule.new_buffers
+
+    def new_buffers(self, pages, dtype=dtypes.f32):
+        found.add(dtype)
+        return made(self, pages, dtype)
+
+    monkeypatch.setattr(CausalLMModule, "new_buffers", new_buffers)
+    asked = ("--prompt-lengths", "4", "--context", 5, "--new-tokens", 2, "--gaps", 3)
+    assert gptrs("bench", "generate", *quick, *asked, "--cache-dtype", "bf16").code == 0
+    assert found == {dtypes.bf16}
 
 
 def test_forward_as_a_table(gptrs, quick):
@@ -66,6 +82,7 @@ def test_models_of_every_kind(gptrs, tmp_path, save, options, work, unit):
     [
         (("generate", "--context", 64), "do not fit into the context of 64 tokens"),
         (("forward", "--tokens", 65), "65 tokens do not fit into the context of 64 tokens"),
+        (("generate", "--cache-dtype", "q3"), "elements of f32, bf16, f16, q8, got"),
         (("generate", "--prompt-lengths", "a"), "`--prompt-lengths` needs numbers of tokens"),
     ],
 )
@@ -90,6 +107,16 @@ def test_load_on_an_engine_and_a_server(gptrs, tmp_path):
         assert 0 < row["first_token_ms"] <= row["first_token_ms_99"]
         assert row["gap_ms"] <= row["gap_ms_99"]
         assert row["tokens_per_s"] > row["requests_per_s"] > 0
+
+
+def test_a_server_has_the_cache_that_was_asked_for(gptrs, tmp_path):
+    pytest.importorskip("uvicorn", reason="gptrs-serve is not installed")
+    folder = save_tiny_gpt2(tmp_path / "tiny")
+    asked = ("bench", "serve", "--model", folder, *QUICK, "--streams", 1, "--new-tokens", 2)
+    assert gptrs(*asked, "--cache-dtype", "q8").code == 0
+    refused = gptrs("serve", str(folder), "--port", 0, "--cache-dtype", "q3")
+    assert refused.code == 2
+    assert "elements of f32, bf16, f16, q8, got" in refused.err
 
 
 def test_load_needs_a_tokenizer(gptrs, tmp_path):

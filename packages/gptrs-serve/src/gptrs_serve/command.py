@@ -78,6 +78,12 @@ _CacheBudget = Annotated[
     str | None,
     typer.Option("--cache-budget", metavar="SIZE", help="Memory of the key/value cache: 2GB."),
 ]
+_CacheDtype = Annotated[
+    str | None,
+    typer.Option(
+        "--cache-dtype", metavar="DTYPE", help="Its elements: f32, bf16, f16, q8 (default f32)."
+    ),
+]
 _PromptLookup = Annotated[
     bool,
     typer.Option(
@@ -122,6 +128,7 @@ def serve(
     most_requests: _MostRequests = MOST_REQUESTS,
     most_output: _MostOutput = 2048,
     cache_budget: _CacheBudget = None,
+    cache_dtype: _CacheDtype = None,
     prompt_lookup: _PromptLookup = False,
     draft: _Drafts = None,
     adapter: _Adapters = None,
@@ -145,6 +152,7 @@ def serve(
                 most_running=most_running,
                 most_requests=most_requests,
                 cache_budget=cache_budget,
+                cache_dtype=cache_dtype,
                 prompt_lookup=prompt_lookup,
                 drafts=_drafts(draft or [], list(writers), runs_on),
             )

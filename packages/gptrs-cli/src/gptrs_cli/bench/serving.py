@@ -12,6 +12,7 @@ import typer
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import counted, quoted
+from gptrs.runtime.generation.cache_budget import cache_dtype as checked_dtype
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.measure.bench_cases import require_room
 from gptrs.runtime.measure.http_stream import StreamClient
@@ -29,7 +30,7 @@ from gptrs_cli.bench.server_process import server
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers
-from gptrs_cli.options.model import ModelOption
+from gptrs_cli.options.model import CacheDtypeOption, ModelOption
 from gptrs_cli.options.settings import LOAD, Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note
@@ -50,6 +51,7 @@ class Load:
     each: int
     prompt_tokens: int
     new_tokens: int
+    cache_dtype: str | None = None
 
     def requests(self, streams: int, vocab_size: int, seed: int) -> list[LoadRequest]:
         """Return the requests of one run, the same for the same seed."""
@@ -80,6 +82,7 @@ def serve(
     rounds: Annotated[
         int, typer.Option("--rounds", metavar="N", min=1, help="Take the median of N rounds.")
     ] = 3,
+    cache_dtype: CacheDtypeOption = None,
     settings: Settings,
 ) -> None:
     """Measure streams of texts, from the engine in this process and from a server in turn.
@@ -87,7 +90,8 @@ def serve(
     Requests have random prompts; lengths are between half and one and a half of the mean.
     """
     load = Load(parse_integers(streams, "--streams", "numbers of streams"), requests,
-                prompt_tokens, new_tokens)  # fmt: skip
+                prompt_tokens, new_tokens, cache_dtype)  # fmt: skip
+    checked_dtype(cache_dtype)
     if url is None:
         _require_same(settings)
     with Waiting("loading the model") as waiting:
@@ -133,6 +137,8 @@ def _server_options(settings: Settings, load: Load) -> list[str]:
         options += ["--threads", str(settings.threads)]
     if settings.device is not None:
         options += ["--device", settings.device]
+    if load.cache_dtype is not None:
+        options += ["--cache-dtype", load.cache_dtype]
     return options
 
 
@@ -146,7 +152,12 @@ async def _measured(
     """Return all runs: of each number of streams the engine and the server, in turn."""
     most = _most_running(load)
     runs: Runs = {}
-    with Engine(model, most_running=most, token_budget=max(256, 2 * most)) as engine:
+    with Engine(
+        model,
+        most_running=most,
+        token_budget=max(256, 2 * most),
+        cache_dtype=load.cache_dtype,
+    ) as engine:
         for count in load.streams:
             clients = [StreamClient(url, key=os.environ.get(_KEY)) for _ in range(count)]
             asking = {ENGINE: [engine_client(engine)] * count, SERVER: [c.ask for c in clients]}

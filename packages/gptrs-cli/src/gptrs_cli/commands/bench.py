@@ -14,6 +14,7 @@ from gptrs import __version__
 from gptrs.errors import ModelError, UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
+from gptrs.runtime.generation.cache_budget import cache_dtype as checked_dtype
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.measure.bench import ModelBench
 from gptrs.runtime.measure.bench_cases import require_room
@@ -27,7 +28,7 @@ from gptrs_cli.imported.options import SizeOptions, importer_for
 from gptrs_cli.loading import adapter_fields, loaded_model
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import parse_integers
-from gptrs_cli.options.model import AdapterOption, ModelOption
+from gptrs_cli.options.model import AdapterOption, CacheDtypeOption, ModelOption
 from gptrs_cli.options.settings import LOAD, Settings
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note
@@ -81,6 +82,7 @@ def generate(
         ),
     ] = 0,
     rounds: _RoundsOption = 5,
+    cache_dtype: CacheDtypeOption = None,
     adapter: AdapterOption = None,
     settings: Settings,
 ) -> None:
@@ -96,7 +98,7 @@ def generate(
         found += bench.new_lengths(new_lengths) if new_lengths else []
         return found + (bench.gaps(context_length, gaps) if gaps else [])
 
-    _measure(model, rounds, settings, rows, adapter)
+    _measure(model, rounds, settings, rows, adapter, cache_dtype)
 
 
 @app.command()
@@ -173,14 +175,21 @@ def _measure(
     settings: Settings,
     rows_of: Callable[[ModelBench], list[Row]],
     adapter: Path | None,
+    cache_dtype: str | None = None,
 ) -> None:
+    checked_dtype(cache_dtype)
     with Waiting("loading the model") as waiting:
         model = loaded_model(path, settings, adapter)
         waiting.now("measuring the machine")
         limits = measure_limits(model.backend)
         threads = settings.threads or limits.threads
         bench = ModelBench(
-            model, threads, rounds, limits, step=lambda name: waiting.now(f"measuring {name}")
+            model,
+            threads,
+            rounds,
+            limits,
+            step=lambda name: waiting.now(f"measuring {name}"),
+            cache_dtype=cache_dtype,
         )
         rows = rows_of(bench)
     measured = _Measured(model.name, model.backend.name, model.precision, adapter_fields(model))

@@ -15,6 +15,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import shown_value
 from gptrs_cli.help_pages import FURTHER
 from gptrs_cli.options.declare import option
+from gptrs_cli.options.model import CacheDtypeOption
 
 _PENALTIES = f"{FURTHER}Penalties"
 
@@ -381,14 +382,7 @@ class ContextOptions:
             metavar="SIZE",
         ),
     ] = None
-    cache_dtype: Annotated[
-        str | None,
-        option(
-            "--cache-dtype",
-            "Keep keys and values as f32, bf16, f16, q8.  [env: GPTRS_CACHE_DTYPE]  [default: f32]",
-            metavar="DTYPE",
-        ),
-    ] = None
+    cache_dtype: CacheDtypeOption = None
     prompt_cache: Annotated[
         Path | None,
         option(

@@ -195,7 +195,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         grouped=True, share=0.25, activations=("gelu",),
         sizes=(("rope_theta", "rotary_emb_base"), ("partial_rotary_factor", "rotary_pct")),
         flags=(("use_parallel_residual", "use_parallel_residual"),),
-        fixed=(("attention_bias", True, True),),
+        fixed=(("attention_bias", True, True), ("tie_word_embeddings", False, False)),
     ),
     "bloom": Architecture(
         "bloom", _BLOOM, "transformer.h", epsilon=(LAYER_EPSILON, "layer_norm_epsilon"),

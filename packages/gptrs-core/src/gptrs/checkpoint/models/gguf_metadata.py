@@ -128,6 +128,8 @@ def _require_known(fields: Fields, kind: str, own: Architecture) -> None:
     for name, value, default in own.fixed:
         if fields.get(name, default) != value:
             raise fields.error(name, f"must be {json.dumps(value)} in a GGUF file")
+    if kind == "olmoe":  # llama.cpp has the norm of keys as wide as that of queries
+        fields.require("num_key_value_heads", fields.integer("num_attention_heads"))
     if kind == "smollm3":
         layers = range(1, fields.integer("num_hidden_layers") + 1)
         fields.require("no_rope_layers", [int(layer % 4 != 0) for layer in layers])

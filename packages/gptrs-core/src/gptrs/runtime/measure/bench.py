@@ -79,6 +79,8 @@ class ModelBench:
     peers: Mapping[str, PeerModel] = field(default_factory=dict[str, PeerModel])
     step: Callable[[str], None] = lambda name: None
     """Told of each piece of work before it begins."""
+    cache_dtype: str | None = None
+    """As in `GenerationOptions`."""
 
     def generation(self, prompt_lengths: Sequence[int], context: int, new_tokens: int) -> list[Row]:
         """Loading, compiling, the first token, prompts of these lengths, text after a context.
@@ -104,7 +106,12 @@ class ModelBench:
         vocabulary = self.model.causal_lm().vocab_size
         self.step(f"{count} prompts of lengths not seen before")
         ours, again = (
-            Prefill(self.model, random_prompts(lengths, vocabulary, seed)) for seed in (0, 1)
+            Prefill(
+                self.model,
+                random_prompts(lengths, vocabulary, seed),
+                cache_dtype=self.cache_dtype,
+            )
+            for seed in (0, 1)
         )
         others = {
             who: peer.prefill(random_prompts(lengths, vocabulary))
@@ -129,7 +136,7 @@ class ModelBench:
         """
         together = "" if texts == 1 else f" of {texts} texts"
         name = f"decode{together} after {context} tokens"
-        decode = Decode(self.model, context, count, texts)
+        decode = Decode(self.model, context, count, texts, cache_dtype=self.cache_dtype)
         self.step(name)
         first, works = first_run(decode)
         others = {who: peer.decode(context, count, texts) for who, peer in self.peers.items()}
@@ -145,8 +152,13 @@ class ModelBench:
         """
         total = sum(lengths)
         name = f"prefill of {len(lengths)} texts of {min(lengths)} to {max(lengths)} tokens"
-        ours = RaggedPrefill(self.model, lengths)
-        cases = {OURS: ours, f"one text of {total}": RaggedPrefill(self.model, [total])}
+        ours = RaggedPrefill(self.model, lengths, cache_dtype=self.cache_dtype)
+        cases = {
+            OURS: ours,
+            f"one text of {total}": RaggedPrefill(
+                self.model, [total], cache_dtype=self.cache_dtype
+            ),
+        }
         self.step(name)
         first, works = first_run(ours)
         seconds = alternating(cases, self.rounds)
@@ -160,8 +172,8 @@ class ModelBench:
         """
         name = f"prefill of {new} tokens after {known} known ones"
         cases = {
-            OURS: KnownPrefill(self.model, known, new),
-            f"{new} tokens alone": RaggedPrefill(self.model, [new]),
+            OURS: KnownPrefill(self.model, known, new, cache_dtype=self.cache_dtype),
+            f"{new} tokens alone": RaggedPrefill(self.model, [new], cache_dtype=self.cache_dtype),
         }
         self.step(name)
         seconds = alternating(cases, self.rounds)
@@ -173,7 +185,7 @@ class ModelBench:
         In one text, the first that is so long: the median, 99 % of the gaps, the longest one.
         Errors as those of `require_room`.
         """
-        decode = Decode(self.model, context, count)
+        decode = Decode(self.model, context, count, cache_dtype=self.cache_dtype)
         self.step(f"the gaps between {count} tokens")
         cases = {OURS: decode, **{who: p.decode(context, count) for who, p in self.peers.items()}}
         for case in cases.values():
@@ -214,7 +226,7 @@ class ModelBench:
     def _prefill_rows(self, length: int, *, as_first_token: bool) -> list[Row]:
         name = f"prefill of {length} tokens"
         self.step(name)
-        ours = Prefill(self.model, self._prompts(length))
+        ours = Prefill(self.model, self._prompts(length), cache_dtype=self.cache_dtype)
         first, works = first_run(ours)
         rows = self._first_rows(name, first)
         others = {who: peer.prefill(self._prompts(length)) for who, peer in self.peers.items()}

@@ -60,13 +60,16 @@ class Prefill:
     Prompts should differ, so that none is found in a cache.
     """
 
-    def __init__(self, model: LoadedModel, prompts: Iterator[Tokens]) -> None:
+    def __init__(
+        self, model: LoadedModel, prompts: Iterator[Tokens], *, cache_dtype: str | None = None
+    ) -> None:
         self._model = model
         self._prompts = prompts
+        self._options = greedy(1, cache_dtype=cache_dtype)
 
     def prepare(self) -> None:
         """Take the next prompt."""
-        self._stream = stream(self._model, next(self._prompts), greedy(1))
+        self._stream = stream(self._model, next(self._prompts), self._options)
 
     def run(self) -> None:
         """Prefill the whole prompt in chunks, as `generate` does, and choose a token."""
@@ -79,7 +82,15 @@ class Decode:
     UsageError and ContextLengthError as those of `require_room`.
     """
 
-    def __init__(self, model: LoadedModel, context: int, count: int, texts: int = 1) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        context: int,
+        count: int,
+        texts: int = 1,
+        *,
+        cache_dtype: str | None = None,
+    ) -> None:
         lm = model.causal_lm()
         require_room(lm.context_length, context)
         require_room(lm.context_length, context + count)
@@ -88,7 +99,8 @@ class Decode:
         self._prompts = random_prompts([context], lm.vocab_size)
         # The token that is chosen last is not read, hence one more of them. All prompts are read in
         # one step, so that all texts begin together.
-        self._setup = GenerationSetup(model, greedy(count + 1, chunk=context * texts))
+        options = greedy(count + 1, chunk=context * texts, cache_dtype=cache_dtype)
+        self._setup = GenerationSetup(model, options)
         self._count = count
         self._texts = texts
         self.gaps: list[float] = []
@@ -120,11 +132,13 @@ class RaggedPrefill:
     `lengths` of one is a prompt alone. Prompts differ in each run. Errors as `require_room`.
     """
 
-    def __init__(self, model: LoadedModel, lengths: Sequence[int]) -> None:
+    def __init__(
+        self, model: LoadedModel, lengths: Sequence[int], *, cache_dtype: str | None = None
+    ) -> None:
         lm = model.causal_lm()
         for length in lengths:
             require_room(lm.context_length, length + 1)
-        self._setup = GenerationSetup(model, greedy(1))
+        self._setup = GenerationSetup(model, greedy(1, cache_dtype=cache_dtype))
         self._lengths = lengths
         self._prompts = random_prompts(lengths, lm.vocab_size)
 
@@ -143,11 +157,13 @@ class RaggedPrefill:
 class KnownPrefill:
     """Reads `new` tokens of a prompt whose first `known` ones another prompt shares."""
 
-    def __init__(self, model: LoadedModel, known: int, new: int) -> None:
+    def __init__(
+        self, model: LoadedModel, known: int, new: int, *, cache_dtype: str | None = None
+    ) -> None:
         lm = model.causal_lm()
         require_room(lm.context_length, known + new + 1)
         self._prompts = random_prompts([known, new, new], lm.vocab_size)
-        self._setup = GenerationSetup(model, greedy(1))
+        self._setup = GenerationSetup(model, greedy(1, cache_dtype=cache_dtype))
 
     def prepare(self) -> None:
         """Read the other prompt, as long, whose last tokens differ."""
@@ -214,7 +230,11 @@ def require_room(context: int, wanted: int) -> None:
         )
 
 
-def greedy(count: int, chunk: int = PREFILL_CHUNK) -> GenerationOptions:
+def greedy(
+    count: int, chunk: int = PREFILL_CHUNK, *, cache_dtype: str | None = None
+) -> GenerationOptions:
     """Return options that take the likeliest token, `count` times; see `prefill_chunk`."""
     sampling = Sampling(temperature=0.0)
-    return GenerationOptions(count, sampling, ignore_eos=True, prefill_chunk=chunk)
+    return GenerationOptions(
+        count, sampling, ignore_eos=True, prefill_chunk=chunk, cache_dtype=cache_dtype
+    )
