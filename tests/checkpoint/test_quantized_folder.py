@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+import gptrs
 from gptrs.checkpoint.models.find_model import find_model
 from gptrs.checkpoint.models.quantized_folder import QuantizedFolder
 from gptrs.checkpoint.params import Params
@@ -98,6 +100,25 @@ def int8() -> Made:
     return tensors, values(codes - 128, scale, np.zeros_like(zeros), np.zeros(COLUMNS, np.int64))
 
 
+def mlx(bits: int, size: int) -> Made:
+    """Codes one after another in a stream of bits; an element is `code * scale + bias`."""
+    codes, scale, _ = drawn(bits, COLUMNS // size)
+    bias = (scale * np.float16(-3)).astype(np.float16)
+    stream = np.zeros((ROWS, COLUMNS * bits // 32), np.uint32)
+    for row, column in np.ndindex(*codes.shape):
+        for bit in range(bits):
+            place = column * bits + bit
+            stream[row, place // 32] |= np.uint32(
+                (int(codes[row, column]) >> bit & 1) << place % 32
+            )
+    result = np.zeros(codes.shape, np.float32)
+    for row, column in np.ndindex(*codes.shape):
+        group = column // size
+        product = np.float32(codes[row, column]) * np.float32(scale[row, group])
+        result[row, column] = product + np.float32(bias[row, group])
+    return {"weight": stream, "scales": scale, "biases": bias}, result
+
+
 def compressed(form: str, bits: int, symmetric: bool, size: int | None) -> Settings:
     strategy = (
         {"strategy": "channel"} if size is None else {"strategy": "group", "group_size": size}
@@ -126,7 +147,18 @@ CASES: dict[str, tuple[Callable[[], Made], Settings]] = {
         compressed("pack-quantized", 8, True, None),
     ),
     "W8A8": (int8, compressed("int-quantized", 8, True, None)),
-}
+    **{
+        f"mlx, {bits} bits": (partial(mlx, bits, GROUP), {"bits": bits, "group_size": GROUP})
+        for bits in (2, 3, 4, 6, 8)
+    },
+    "mlx, a layer of its own": (
+        lambda: mlx(6, GROUP),
+        {
+            "bits": 4, "group_size": 64, "mode": "affine", "a.norm": False,
+            "a.proj": {"bits": 6, "group_size": GROUP},
+        },
+    ),
+}  # fmt: skip
 
 
 def saved(folder: Path, tensors: Mapping[str, np.ndarray], settings: Settings) -> Path:
@@ -134,7 +166,9 @@ def saved(folder: Path, tensors: Mapping[str, np.ndarray], settings: Settings) -
     layer = {f"a.proj.{name}": np.ascontiguousarray(array) for name, array in tensors.items()}
     norm = {"a.norm.weight": np.ones(3, np.float32)}
     save_file({**layer, **norm}, folder / "model.safetensors")
-    config = {"model_type": "llama", "quantization_config": settings}
+    config: dict[str, object] = {"model_type": "llama", "quantization_config": settings}
+    if "quant_method" not in settings:  # MLX has both
+        config["quantization"] = settings
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     return folder
 
@@ -155,6 +189,9 @@ def test_values(tmp_path: Path, case: str) -> None:
     )
     computed = Params(weights, backend=create()).tensor("a.proj.weight", (ROWS, COLUMNS))
     np.testing.assert_array_equal(computed.numpy(), wanted)
+    if case.startswith("mlx"):
+        fast = Params(weights, backend=gptrs.get_backend("numba")).tensor("a.proj.weight")
+        np.testing.assert_array_equal(fast.numpy(), wanted)
     assert (weights.quantized("a.proj.weight") is None) == (case == "gptq act-order")
     _, entry = weights.locate("a.proj.weight")
     stored = [array for name, array in tensors.items() if name != "weight_shape"]
@@ -176,6 +213,8 @@ def test_codes_are_packed_as_the_library_does(tmp_path: Path) -> None:
             {"quant_method": "bitsandbytes"},
             "the `quant_method` `'bitsandbytes'`, which gptrs does not",
         ),
+        ({"bits": 5, "group_size": 64}, "`bits`.*is supported as 2 or 3 or 4 or 6 or 8 only"),
+        ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "`mode`.*'affine'"),
         (method("gptq", bits=3), "`bits`.*is supported as 4 or 8 only"),
         (method("awq", version="gemv", zero_point=True), "`version`.*'gemm'"),
         (compressed("float-quantized", 8, True, None), "`format`.*must be one of"),
@@ -193,4 +232,11 @@ def test_tensors_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     tensors["weight_scale"] = tensors["weight_scale"][:, :1]
     model = find_model(saved(tmp_path, tensors, CASES["W4A16"][1]))
     with pytest.raises(CheckpointError, match="does not fit a scale of `f16"):
+        model.weights.type_of("a.proj.weight")
+
+
+def test_groups_of_mlx_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    tensors, _ = mlx(4, GROUP)
+    model = find_model(saved(tmp_path, tensors, {"bits": 4, "group_size": 64}))
+    with pytest.raises(CheckpointError, match="of 4 bits does not fit scales of `f16"):
         model.weights.type_of("a.proj.weight")

@@ -42,6 +42,10 @@ _KEY: Final = "GPTRS_SERVE_API_KEY"
 
 Runs = dict[tuple[str, int], list[tuple[float, list[TextTimes]]]]
 
+_RoundsOption = Annotated[
+    int, typer.Option("--rounds", metavar="N", min=1, help="Take the median of N rounds.")
+]
+
 
 @dataclass(frozen=True)
 class Load:
@@ -79,9 +83,7 @@ def serve(
         str | None,
         typer.Option("--url", metavar="URL", help="Measure the server there, not one of its own."),
     ] = None,
-    rounds: Annotated[
-        int, typer.Option("--rounds", metavar="N", min=1, help="Take the median of N rounds.")
-    ] = 3,
+    rounds: _RoundsOption = 3,
     cache_dtype: CacheDtypeOption = None,
     settings: Settings,
 ) -> None:

@@ -44,6 +44,10 @@ app.command()(serve)
 _RoundsOption = Annotated[
     int, typer.Option("--rounds", metavar="N", min=1, help="Take the median of N rounds.")
 ]
+_GapsOption = Annotated[
+    int,
+    typer.Option("--gaps", metavar="N", min=0, help="Tell the gaps between N tokens of one text."),
+]
 
 
 @app.command()
@@ -75,12 +79,7 @@ def generate(
         str | None,
         typer.Option("--texts", metavar="8,32", help="Generate so many texts at once, too."),
     ] = None,
-    gaps: Annotated[
-        int,
-        typer.Option(
-            "--gaps", metavar="N", min=0, help="Tell the gaps between N tokens of one text."
-        ),
-    ] = 0,
+    gaps: _GapsOption = 0,
     rounds: _RoundsOption = 5,
     cache_dtype: CacheDtypeOption = None,
     adapter: AdapterOption = None,

@@ -20,6 +20,7 @@ from gptrs.checkpoint.files.open_file import is_plain, read_whole
 from gptrs.checkpoint.formats.foreign_files import PICKLE_SUFFIXES
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.models import byte_bpe_files
+from gptrs.checkpoint.models.mlx_folder import MlxFolder
 from gptrs.checkpoint.models.model_folder import ModelFolder
 from gptrs.checkpoint.models.model_source import (
     CONFIG,
@@ -30,7 +31,7 @@ from gptrs.checkpoint.models.model_source import (
     ModelSource,
 )
 from gptrs.checkpoint.models.mxfp4_folder import Mxfp4Folder
-from gptrs.checkpoint.models.quantization_config import KEY, scheme_of
+from gptrs.checkpoint.models.quantization_config import KEY, MLX_KEY, scheme_of
 from gptrs.checkpoint.models.quantized_folder import QuantizedFolder
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.errors import CheckpointError, ModelError
@@ -62,7 +63,8 @@ class HfDirectory(ModelSource):
         settings = parse_object(config, str(self.path / CONFIG))
         self._scheme = scheme_of(settings, str(self.path / CONFIG))
         if self._scheme is not None:
-            settings.pop(KEY)  # the source of the weights deals with it, models do not
+            for key in (KEY, MLX_KEY):  # the source of the weights deals with it, models do not
+                settings.pop(key, None)
         self.config = MappingProxyType(settings)
         self.generation_config = self.read_generation_config()
         self._single = folder.find(WEIGHTS)
@@ -134,7 +136,8 @@ class HfDirectory(ModelSource):
             return stored
         if self._scheme.layout == "mxfp4":
             return Mxfp4Folder(stored)
-        return QuantizedFolder(stored, self._scheme)
+        made = MlxFolder if self._scheme.layout == "mlx" else QuantizedFolder
+        return made(stored, self._scheme)
 
     def _stored_tensors(self) -> FileSource:
         if self._single is not None:

@@ -10,10 +10,10 @@ from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError
 from gptrs.quoting import listed, quoted, shown_value
 
-Layout = Literal["packed", "int8", "gptq", "awq", "mxfp4"]
-"""How the codes lie: of compressed-tensors in int32 or in int8, of GPTQ, of AWQ (gemm), MXFP4."""
+Layout = Literal["packed", "int8", "gptq", "awq", "mxfp4", "mlx"]
+"""How codes lie: of compressed-tensors in int32 or int8, of GPTQ, of AWQ (gemm), MXFP4, MLX."""
 
-KEY = "quantization_config"
+KEY, MLX_KEY = "quantization_config", "quantization"
 _METHODS = ("compressed-tensors", "gptq", "awq", "mxfp4")
 _FORMATS: Mapping[str, Layout] = {"pack-quantized": "packed", "int-quantized": "int8"}
 
@@ -23,7 +23,8 @@ class QuantizationScheme:
     """How the quantized weights of a folder are stored, all of them alike.
 
     `group_size` None stands for one scale a row. `zero_offset` is what is added to stored zero
-    points: 1 in the first version of GPTQ's files.
+    points: 1 in the first version of GPTQ's files. `own` has the bits and the group size of single
+    layers, by their names.
     """
 
     method: str
@@ -32,6 +33,15 @@ class QuantizationScheme:
     group_size: int | None
     symmetric: bool = False
     zero_offset: int = 0
+    own: tuple[tuple[str, int, int], ...] = ()
+
+    def of(self, layer: str) -> tuple[int, int]:
+        """Return the bits and the group size of a layer."""
+        for name, bits, size in self.own:
+            if name == layer:
+                return bits, size
+        assert self.group_size is not None, "MLX has groups"
+        return self.bits, self.group_size
 
 
 def scheme_of(config: Mapping[str, object], file: str) -> QuantizationScheme | None:
@@ -40,6 +50,9 @@ def scheme_of(config: Mapping[str, object], file: str) -> QuantizationScheme | N
     ModelError names what is not supported; `file` is the path of the config in errors.
     """
     found = config.get(KEY)
+    if isinstance(config.get(MLX_KEY), Mapping) and not _names_method(found):
+        given = cast("Mapping[str, object]", config[MLX_KEY])
+        return _mlx(Fields(given, f"of `{MLX_KEY}` in {quoted(file, 200)}"))
     if found is None:
         return None
     if not isinstance(found, Mapping):
@@ -50,7 +63,7 @@ def scheme_of(config: Mapping[str, object], file: str) -> QuantizationScheme | N
         raise ModelError(
             f"`{KEY}` in {quoted(file, 200)} has the `quant_method` {shown_value(method)},"
             " which gptrs does not read",
-            hint=f"those that are read: {listed(_METHODS)}; or take the model unquantized,"
+            hint=f"those that are read: {listed(_METHODS)} and MLX; or take the model unquantized,"
             " or as a GGUF file",
         )
     fields = Fields(settings, f"of `{KEY}` in {quoted(file, 200)}")
@@ -59,6 +72,27 @@ def scheme_of(config: Mapping[str, object], file: str) -> QuantizationScheme | N
     if method == "mxfp4":
         return QuantizationScheme("mxfp4", "mxfp4", 4, 32, symmetric=True)
     return _awq(fields) if method == "awq" else _compressed(fields, settings)
+
+
+def _names_method(settings: object) -> bool:
+    """Return whether they name a `quant_method`; MLX repeats its own settings without one."""
+    return isinstance(settings, Mapping) and "quant_method" in settings
+
+
+def _mlx(fields: Fields) -> QuantizationScheme:
+    bits, size = _mlx_layer(fields)
+    own: list[tuple[str, int, int]] = []
+    for name, value in fields.settings.items():
+        if isinstance(value, Mapping):  # false stands for a layer that is not quantized
+            given = cast("Mapping[str, object]", value)
+            own.append((name, *_mlx_layer(Fields(given, f"of `{MLX_KEY}.{name}`"))))
+    return QuantizationScheme("mlx", "mlx", bits, size, own=tuple(own))
+
+
+def _mlx_layer(fields: Fields) -> tuple[int, int]:
+    fields.require("mode", "affine")
+    fields.require("bits", 2, 3, 4, 6, 8)
+    return fields.integer("bits"), fields.integer("group_size")
 
 
 def _gptq(fields: Fields) -> QuantizationScheme:

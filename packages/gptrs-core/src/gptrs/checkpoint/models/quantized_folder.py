@@ -23,6 +23,7 @@ _NAMES: dict[Layout, tuple[str, str, str, str]] = {
     "int8": ("weight", "weight_scale", "weight_zero_point", "weight_g_idx"),
     "gptq": ("qweight", "scales", "qzeros", "g_idx"),
     "awq": ("qweight", "scales", "qzeros", "g_idx"),
+    "mlx": ("weight", "scales", "biases", "g_idx"),
 }
 """The last part of the names of codes, scales, zero points, and of the group of each column."""
 _SHAPE = "weight_shape"
