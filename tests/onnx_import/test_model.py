@@ -249,3 +249,34 @@ def test_calls_that_double_forever_are_refused(monkeypatch: pytest.MonkeyPatch) 
     )
     with pytest.raises(UnsupportedError, match=r"more than .* nodes"):
         gptrs_onnx.from_proto(proto, "ref")(np.ones(2, np.float32))
+
+
+def test_weights_inside_the_file_have_an_identity_that_follows_the_file(tmp_path, monkeypatch):
+    from gptrs.backend import weight_identity
+
+    path = tmp_path / "m.onnx"
+
+    def written(seed: int) -> None:
+        weight = np.random.default_rng(seed).standard_normal((80, 64)).astype(np.float32)
+        proto = parser.parse_model("""
+        <ir_version: 10, opset_import: ["" : 21]>
+        m (float[n, 80] x) => (float[n, 64] y) { y = MatMul (x, w) }""")
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(weight, "w"))
+        path.write_bytes(proto.SerializeToString())
+
+    def identity() -> weight_identity.WeightIdentity:
+        found = gptrs_onnx.load(path, "ref").weights.identity_of("w")
+        assert found is not None
+        return found
+
+    written(0)
+    new = gptrs_onnx.load(path, "ref").weights
+    assert new.identity_of("w") is None  # just written: a second change might not show
+    monkeypatch.setattr(weight_identity, "_SETTLED_NS", -1 << 62)
+    first = identity()
+    assert first.digest == identity().digest
+    assert first.unchanged
+    written(1)
+    assert not first.unchanged
+    assert identity().digest != first.digest
+    assert gptrs_onnx.from_proto(onnx.load(path), "ref").weights.identity_of("w") is None

@@ -19,7 +19,8 @@ def load(path: str | os.PathLike[str], backend: str | Backend | None = None) -> 
     of the file. ModelError for a file that is no sound model, UnsupportedError for an operator set
     or a type of input that is not read.
     """
-    return OnnxModel(read_model(path), backend, os.fspath(path))
+    model, own = read_model(path)
+    return OnnxModel(model, backend, os.fspath(path), own)
 
 
 def from_proto(model: onnx.ModelProto, backend: str | Backend | None = None) -> OnnxModel:

@@ -22,6 +22,7 @@ from gptrs.api import (
     jit,
     tensor,
 )
+from gptrs.backend.weight_identity import WeightFile
 from gptrs_onnx import ops
 from gptrs_onnx.conversion import Conversion, NeedsKnownError
 from gptrs_onnx.element_types import dtype_of
@@ -56,7 +57,14 @@ class OnnxModel:
     values are part of what is compiled, and others compile anew; at most 64 are kept.
     """
 
-    def __init__(self, model: ir.Model, backend: str | Backend | None, origin: str) -> None:
+    def __init__(
+        self,
+        model: ir.Model,
+        backend: str | Backend | None,
+        origin: str,
+        own: WeightFile | None = None,
+    ) -> None:
+        """Take a model, which `own` is the file of; None where it is in memory."""
         self.name = origin
         self._model = model
         graph = model.graph
@@ -77,7 +85,7 @@ class OnnxModel:
             for name, value in part.initializers.items()
             if value.const_value is not None and value.const_value.size > SMALL
         }
-        self.weights = InitializerSource(stored)
+        self.weights = InitializerSource(stored, own)
         self._params = Params(self.weights, backend=self.backend, dtype=None, origin=origin)
         self._known_inputs: dict[str, str] = {}  # and what asks for their values
         self._programs: OrderedDict[object, Step] = OrderedDict()

@@ -12,6 +12,8 @@ import onnx_ir as ir
 from google.protobuf.message import DecodeError
 
 from gptrs.api import ModelError, UnsupportedError
+from gptrs.backend.weight_identity import WeightFile, file_digest
+from gptrs.checkpoint.files.open_file import open_regular
 from gptrs_onnx.node import DAMAGE, shown
 
 MAX_BYTES: Final = 2**31 - 1
@@ -20,8 +22,11 @@ MIN_OPSET: Final = 7
 MAX_OPSET: Final = onnx.defs.onnx_opset_version()
 
 
-def read_model(path: str | os.PathLike[str]) -> ir.Model:
-    """Return the model in a file; ModelError for what is none, UnsupportedError for its version."""
+def read_model(path: str | os.PathLike[str]) -> tuple[ir.Model, WeightFile | None]:
+    """Return the model in a file, and the file as it was then: None if it was changed meanwhile.
+
+    ModelError for what is no model, UnsupportedError for its version.
+    """
     file = Path(path)
     if not file.is_file():
         raise ModelError(f"`{shown(file)}` is no file", hint="give the path of an .onnx file")
@@ -30,7 +35,28 @@ def read_model(path: str | os.PathLike[str]) -> ir.Model:
             f"`{shown(file)}` has {file.stat().st_size} bytes, more than a protobuf message can",
             hint="save the model with its weights as external data",
         )
-    return parsed_model(file.read_bytes(), file.parent, str(file))
+    own = _stamp(file)
+    model = parsed_model(file.read_bytes(), file.parent, str(file))
+    return model, own if own is not None and own.unchanged() else None
+
+
+def _stamp(file: Path) -> WeightFile | None:
+    """Return a file as it is; what was read of it stays what it is, even if the file changes."""
+    descriptor = open_regular(file)
+    try:
+        found = WeightFile.of(str(file), descriptor, lambda: True)
+    finally:
+        os.close(descriptor)
+    if found is None:
+        return None
+
+    def unchanged() -> bool:
+        try:
+            return file_digest(os.stat(found.path)) == found.digest
+        except OSError:
+            return False
+
+    return WeightFile(found.digest, found.path, unchanged)
 
 
 def parsed_model(data: bytes, folder: Path | None, origin: str) -> ir.Model:

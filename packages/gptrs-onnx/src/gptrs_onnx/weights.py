@@ -1,7 +1,7 @@
 """The large initializers of an ONNX file as a source of parameters, read where they lie.
 
-External data is mapped as the weights of all files are: guarded against files that are cut, and
-with an identity, under which what is made of a weight is kept for later processes.
+External data is mapped as the weights of all files are, guarded against files that are cut. Each
+has an identity, under which what is made of a weight is kept for later processes: that of its file.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import onnx_ir as ir
 
 from gptrs.api import CheckpointError, ModelError, TensorType, WeightIdentity
+from gptrs.backend.weight_identity import WeightFile
 from gptrs.checkpoint.files.open_file import open_regular
 from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.safetensors_header import TensorEntry
@@ -23,10 +24,14 @@ from gptrs_onnx.node import shown, stored_array
 
 
 class InitializerSource:
-    """Initializers by name; those in other files are mapped, others are views of the model."""
+    """Initializers by name; those in other files are mapped, others are views of the model.
 
-    def __init__(self, stored: dict[str, ir.TensorProtocol]) -> None:
+    `own` is the file of the model as it was when it was read, None if that is not known.
+    """
+
+    def __init__(self, stored: dict[str, ir.TensorProtocol], own: WeightFile | None = None) -> None:
         self._stored = stored
+        self._own = own
         self._files = _mapped(stored)
 
     def names(self) -> Sequence[str]:
@@ -38,9 +43,13 @@ class InitializerSource:
         return _type_of(name, self._tensor(name))
 
     def identity_of(self, name: str) -> WeightIdentity | None:
-        """Return what tells an initializer in another file from all others; None for the rest."""
+        """Return what tells an initializer from all others; None if its file is too new."""
         file = self._files.get(name)
-        return None if file is None else file.identity_of(name)
+        if file is not None:
+            return file.identity_of(name)
+        type_ = self.type_of(name)
+        place = repr(("inside", name, str(type_)))
+        return None if self._own is None else WeightIdentity.of(place.encode(), self._own)
 
     def load(self, name: str) -> np.ndarray:
         """Return the elements; ModelError where the file does not hold them."""

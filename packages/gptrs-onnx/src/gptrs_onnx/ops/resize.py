@@ -18,7 +18,7 @@ from gptrs_onnx.values import Known, constant, numbers
 def upsample(node: Node, x: Tensor, scales: Known | None = None) -> Tensor:
     """Return x enlarged, with the coordinates of before opset 10."""
     given = node.numbers("scales") if scales is None else [float(each) for each in scales]
-    sizes = [int(np.floor(size * scale)) for size, scale in zip(x.shape, given, strict=True)]
+    sizes = [int(np.floor(int(size) * scale)) for size, scale in zip(x.shape, given, strict=True)]
     for axis, (size, scale) in enumerate(zip(sizes, given, strict=True)):
         if size != x.shape[axis] or scale != 1.0:
             places = np.arange(size) / scale
@@ -51,6 +51,7 @@ def resize(
         ends = (0.0, 1.0)
         if roi is not None and roi.size == 2 * len(axes):
             ends = (float(roi[i]), float(roi[i + len(axes)]))
+        old, new = int(old), int(new)  # symbols have no number: the sizes become those of inputs
         node.require_bounded(new)
         places = _coordinates(node, transformation, old, new, factor, ends)
         outside = (places < 0) | (places > old - 1)
@@ -70,8 +71,8 @@ def _targets(
     """Return the factor and the size of each axis."""
     if scales is not None and scales.size:
         factors = [float(each) for each in scales]
-        scaled = zip(old, factors, strict=True)
-        return factors, [size if factor == 1 else int(size * factor) for size, factor in scaled]
+        pairs = zip(old, factors, strict=True)
+        return factors, [size if scale == 1 else int(int(size) * scale) for size, scale in pairs]
     if sizes is None or not sizes.size:
         node.malformed("has neither sizes nor scales")
     wanted = numbers(sizes)
@@ -81,7 +82,7 @@ def _targets(
     if policy != "stretch":
         one = min(factors) if policy == "not_larger" else max(factors)
         factors = [one] * len(factors)
-        wanted = [int(np.floor(size * one + 0.5)) for size in old]
+        wanted = [int(np.floor(int(size) * one + 0.5)) for size in old]
     return factors, wanted
 
 

@@ -1,0 +1,85 @@
+"""Graphs that gptrs converts give what ONNX Runtime gives."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+onnx = pytest.importorskip("onnx", reason="these tests read ONNX models")
+onnxruntime: Any = pytest.importorskip("onnxruntime", reason="the peer that runs the same graphs")
+
+from onnx import parser  # noqa: E402
+
+import gptrs_onnx  # noqa: E402
+
+CONVOLUTIONS = """
+g (float[n, 3, h, w] x, float[8, 3, 3, 3] k, float[8, 1, 7, 7] d, float[8] s)
+    => (float[n, 8, a, b] y) {
+  c = Conv <pads = [1, 1, 1, 1], strides = [2, 2]> (x, k)
+  e = Conv <group = 8, pads = [3, 3, 3, 3]> (c, d, s)
+  t = Transpose <perm = [0, 2, 3, 1]> (e)
+  l = LayerNormalization <axis = -1> (t, s, s)
+  g = Gelu (l)
+  u = Transpose <perm = [0, 3, 1, 2]> (g)
+  y = Add (u, c)
+}
+"""
+ATTENTION = """
+g (float[n, t, 16] x, float[16, 48] k) => (float[n, t, 16] y) {
+  shape = Constant <value_ints = [0, 0, 3, 4, 4]> ()
+  flat = Constant <value_ints = [0, 0, 16]> ()
+  p = MatMul (x, k)
+  r = Reshape (p, shape)
+  q, v, w = Split <axis = 2, num_outputs = 3> (r)
+  two = Constant <value_ints = [2]> ()
+  q4 = Squeeze (q, two)
+  k4 = Squeeze (v, two)
+  v4 = Squeeze (w, two)
+  qt = Transpose <perm = [0, 2, 1, 3]> (q4)
+  kt = Transpose <perm = [0, 2, 3, 1]> (k4)
+  vt = Transpose <perm = [0, 2, 1, 3]> (v4)
+  s = MatMul (qt, kt)
+  a = Softmax <axis = -1> (s)
+  o = MatMul (a, vt)
+  b = Transpose <perm = [0, 2, 1, 3]> (o)
+  y = Reshape (b, flat)
+}
+"""
+RECURRENT = """
+g (float[t, n, 4] x, float[2, 20, 4] w, float[2, 20, 5] r, float[2, 40] b)
+    => (float[t, 2, n, 5] y, float[2, n, 5] h) {
+  y, h = LSTM <direction = "bidirectional", hidden_size = 5> (x, w, r, b)
+}
+"""
+RESIZED = """
+g (float[n, 2, h, w] x) => (float[n, 2, a, b] y) {
+  none = Constant <value = float[0] {}> ()
+  scales = Constant <value_floats = [1.0, 1.0, 2.0, 1.5]> ()
+  y = Resize <mode = "linear", coordinate_transformation_mode = "half_pixel"> (x, none, scales)
+}
+"""
+CASES = {
+    "convolutions": (
+        CONVOLUTIONS,
+        {"x": (2, 3, 12, 16), "k": (8, 3, 3, 3), "d": (8, 1, 7, 7), "s": (8,)},
+    ),
+    "attention": (ATTENTION, {"x": (2, 7, 16), "k": (16, 48)}),
+    "recurrent": (RECURRENT, {"x": (6, 3, 4), "w": (2, 20, 4), "r": (2, 20, 5), "b": (2, 40)}),
+    "resized": (RESIZED, {"x": (1, 2, 5, 8)}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_graph_gives_the_same_on_both(case: str, backend: Any) -> None:
+    text, shapes = CASES[case]
+    proto = parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]>\n{text}')
+    rng = np.random.default_rng(0)
+    inputs = {name: rng.standard_normal(size).astype(np.float32) for name, size in shapes.items()}
+    session = onnxruntime.InferenceSession(proto.SerializeToString())
+    wanted = dict(zip([o.name for o in proto.graph.output], session.run(None, inputs), strict=True))
+    found = gptrs_onnx.from_proto(proto, backend)(**inputs)
+    assert list(found) == list(wanted)
+    for name, array in wanted.items():
+        np.testing.assert_allclose(found[name], array, rtol=1e-4, atol=2e-5, err_msg=name)
