@@ -11,6 +11,7 @@ import pytest
 
 import gptrs
 from gptrs.api import BackendSettings
+from gptrs.backend.bound_inputs import BoundInputs
 from gptrs.backend.protocol import Backend, InputRole
 from gptrs.errors import BackendError, UsageError
 from gptrs.ir.parser import parse_program
@@ -32,6 +33,44 @@ def test_buffers_of_others_are_refused(jax_backend: Backend) -> None:
         executable.run([np.zeros(2, np.float32)])
     with pytest.raises(UsageError, match="needs 1 roles, got 0"):
         jax_backend.compile(parse_program(text), [])
+
+
+def test_few_bytes_go_with_the_program(jax_backend: Backend) -> None:
+    from gptrs_backend_jax.host_values import MOST_BYTES, HostValue
+
+    given = np.arange(6, dtype=">i4").reshape(2, 3).T
+    small = jax_backend.to_device(given)
+    large = jax_backend.to_device(np.zeros(MOST_BYTES + 1, np.int8))
+    assert isinstance(small, HostValue)
+    assert not isinstance(large, HostValue)
+    host = jax_backend.to_host(small)
+    assert (host.dtype, host.tolist()) == (np.int32, given.tolist())
+    assert not host.flags.writeable
+    assert jax_backend.to_host(jax_backend.to_device(np.array(2.5))).shape == ()
+
+
+def test_small_weights_are_put_on_the_device_once(jax_backend: Backend) -> None:
+    from gptrs_backend_jax.executable import JaxExecutable
+
+    text = (
+        "ptir.v0.5\nfunc @main(%x: f32[2], %w: f32[2]) -> f32[2] {\n"
+        "  %0 = mul %x, %w : f32[2]\n  return %0\n}"
+    )
+    roles = [InputRole.ARGUMENT, InputRole.PARAMETER]
+    executable = jax_backend.compile(parse_program(text), roles)
+    assert isinstance(executable, JaxExecutable)
+    seen: list[object] = []
+    call = vars(executable)["_call"]
+    vars(executable)["_call"] = lambda *values: (seen.append(values[-1]), call(*values))[1]
+    x, weight = (jax_backend.to_device(np.array([1.0, number], "f4")) for number in (2, 3))
+    bound = BoundInputs([weight])
+    for _ in range(2):
+        (result,) = executable.run_bound([x], bound)
+        assert jax_backend.to_host(result).tolist() == [1, 6]
+    assert seen[0] is seen[1]
+    assert not isinstance(seen[0], np.ndarray)
+    with pytest.raises(UsageError, match="takes 2 inputs, got 1"):
+        executable.run_bound([], bound)
 
 
 def test_donated_memory_is_reused(jax_backend: Backend) -> None:

@@ -18,7 +18,7 @@ from gptrs.api import (
     UsageError,
     require_supported,
 )
-from gptrs_backend_jax.client import Device, placed
+from gptrs_backend_jax.client import Device
 from gptrs_backend_jax.devices import (
     all_devices,
     chosen_device,
@@ -26,6 +26,7 @@ from gptrs_backend_jax.devices import (
     ignored_settings,
 )
 from gptrs_backend_jax.executable import JaxExecutable
+from gptrs_backend_jax.host_values import HostValue, buffer_of
 from gptrs_backend_jax.kept_programs import KeptPrograms, keep_compiled_programs
 from gptrs_backend_jax.lowerings import TABLE
 
@@ -82,12 +83,13 @@ class JaxBackend(KeptPrograms):
         return JaxExecutable(program, roles, self.device, self._options)
 
     def to_device(self, array: np.ndarray) -> Buffer:
-        """Put `array` on the device, in the byte order of this machine."""
-        native = array.astype(array.dtype.newbyteorder("="), copy=False)
-        return placed(native, self.device)
+        """Put `array` on the device; one of few bytes goes there with the program that reads it."""
+        return buffer_of(array, self.device)
 
     def to_host(self, buffer: Buffer) -> np.ndarray:
         """Return the elements of `buffer`, read-only; waits until they are computed."""
+        if isinstance(buffer, HostValue):
+            return buffer.read_only()
         if not isinstance(buffer, Array):
             kind = type(buffer).__name__
             raise UsageError(f"`to_host` takes a buffer of JAX, got `{kind}`", hint="use `run`")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from typing import Any, Protocol, TypeVar, cast
 
 import jax
@@ -40,10 +41,15 @@ def local_devices(platform: str | None) -> Sequence[Device]:
     return cast("Sequence[Device]", _jax.local_devices(backend=platform))
 
 
+def wide_types() -> AbstractContextManager[object]:
+    """Return a scope in which JAX knows types of 64 bits."""
+    return cast("AbstractContextManager[object]", _jax.enable_x64(True))
+
+
 @contextmanager
-def all_types(device: Device | None = None) -> Generator[None]:
+def all_types(device: Device) -> Generator[None]:
     """Scope in which JAX knows types of 64 bits, and puts arrays on `device`."""
-    with _jax.enable_x64(True), _jax.default_device(device):
+    with wide_types(), _jax.default_device(device):
         yield
 
 
@@ -52,6 +58,12 @@ def placed(array: np.ndarray, device: Device) -> Array:
     # JAX compares the layouts of committed arrays, and has two for an integer of 4 bits.
     with all_types(device):
         return cast("Array", _jax.device_put(array))
+
+
+@cache
+def array_type() -> type[object]:
+    """Return the class of JAX's arrays: a look at it costs less than a question to `Array`."""
+    return cast("type[object]", type(_jax.numpy.zeros(())))
 
 
 def compiled(
@@ -64,7 +76,7 @@ def compiled(
 ) -> Callable[..., Results]:
     """Record `function` on arguments of these types, and compile it for a device.
 
-    The result is called within `with all_types():`, with arrays on that device.
+    The result is called within `with wide_types():`, with arrays on that device or of NumPy.
     """
     structures = [_jax.ShapeDtypeStruct(shape, dtype) for shape, dtype in types]
     with all_types(device), warnings.catch_warnings():

@@ -13,9 +13,10 @@ from gptrs_backend_jax.client import Device, local_devices
 _THREADS_VARIABLE = "NPROC"
 """XLA reads the number of its threads from it when its CPU client starts."""
 _CPU_OPTIONS: Mapping[str, bool | str] = {
-    # jaxlib 0.10.2 gives wrong sums of products of broadcast operands with this fusion: a depthwise
-    # convolution was off by 25. The conformance kit found it.
-    "xla_cpu_experimental_ynn_fusion_type": "",
+    # Products alone are left to the library YNN, which halves their time. With its fusions of sums,
+    # too, jaxlib 0.10.2 gives wrong sums of products of broadcast operands: a depthwise convolution
+    # was off by 25. The conformance kit found it.
+    "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
 }
 _FAMILIES = {"cuda": "gpu", "rocm": "gpu"}
 """Names that users know, and the platforms that JAX has for them."""

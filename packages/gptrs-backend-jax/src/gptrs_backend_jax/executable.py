@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from jax import Array
 
 from gptrs.api import BoundInputs, Buffer, ExecutionError, InputRole, Program, UsageError, Value
 from gptrs_backend_jax import typed_lax
-from gptrs_backend_jax.client import Device, all_types, compiled
+from gptrs_backend_jax.client import Device, array_type, compiled, wide_types
+from gptrs_backend_jax.host_values import HostValue
 from gptrs_backend_jax.walk import Failure, Message, ProgramWalk, entered, left
 
 
@@ -37,35 +39,65 @@ class JaxExecutable:
             options=options,
         )
         self._messages = recording.messages
+        self._device = device
+        self._weights = WeakKeyDictionary[BoundInputs, list[Array]]()
+        self._array_type = array_type()
 
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
         """Run; see `Executable`. Waits only where the program can fail."""
-        self._require(inputs, self._params)
-        return self._results(inputs)
+        return self._results(self._values(inputs), inputs)
 
     def run_bound(self, inputs: Sequence[Buffer], bound: BoundInputs) -> list[Buffer]:
-        """Run with weights that were checked when they came first."""
-        if len(inputs) + len(bound.buffers) != len(self._params):
-            self._require([*inputs, *bound.buffers], self._params)
-        self._require(inputs, self._params[: len(inputs)])
-        return self._results([*inputs, *bound.buffers])
+        """Run with weights, which are put on the device when they come first."""
+        weights = self._weights.get(bound)
+        if weights is None:
+            weights = self._weights[bound] = [self._placed(each) for each in bound.buffers]
+        return self._results([*self._values(inputs), *weights], [*inputs, *bound.buffers])
 
-    def _results(self, inputs: Sequence[Buffer]) -> list[Buffer]:
-        with all_types():
-            results, failure = self._call(*inputs)
+    def _values(self, inputs: Sequence[Buffer]) -> list[Array | np.ndarray]:
+        """Return what JAX is called with; UsageError for buffers of others.
+
+        Types and shapes are left to JAX, which looks at them anyway.
+        """
+        values: list[Array | np.ndarray] = []
+        for given in inputs:
+            if isinstance(given, HostValue):
+                values.append(given.array)
+            elif type(given) is self._array_type or isinstance(given, Array):
+                values.append(cast("Array", given))
+            else:
+                self._require(inputs)
+        return values
+
+    def _placed(self, weight: Buffer) -> Array:
+        if isinstance(weight, HostValue):
+            return weight.on_device(self._device)
+        return cast("Array", weight)
+
+    def _results(
+        self, values: Sequence[Array | np.ndarray], inputs: Sequence[Buffer]
+    ) -> list[Buffer]:
+        """Return the results for `values`, as which `inputs` are passed."""
+        try:
+            with wide_types():
+                results, failure = self._call(*values)
+        except (TypeError, ValueError):
+            self._require(inputs)
+            raise
         if failure is not None:
-            number, value = np.asarray(failure)
+            number, value = (int(part) for part in np.asarray(failure))
             if number:
-                raise ExecutionError(self._messages[int(number) - 1].about(int(value)))
+                raise ExecutionError(self._messages[number - 1].about(value))
         return cast("list[Buffer]", results)
 
-    def _require(self, inputs: Sequence[Buffer], params: Sequence[Value]) -> None:
-        """UsageError unless the inputs are those of the parameters, as buffers of JAX."""
-        if len(inputs) != len(params):
-            raise UsageError(f"the program takes {len(params)} inputs, got {len(inputs)}")
-        for number, (given, (shape, dtype)) in enumerate(zip(inputs, self._types, strict=False)):
-            if not isinstance(given, Array) or given.shape != shape or given.dtype != dtype:
-                raise _wrong_input(number, params[number], given)
+    def _require(self, inputs: Sequence[Buffer]) -> None:
+        """UsageError unless the inputs are those of the parameters, as buffers of ours."""
+        if len(inputs) != len(self._params):
+            raise UsageError(f"the program takes {len(self._params)} inputs, got {len(inputs)}")
+        for number, (given, (shape, dtype)) in enumerate(zip(inputs, self._types, strict=True)):
+            ours = isinstance(given, (Array, HostValue))
+            if not ours or given.shape != shape or given.dtype != dtype:
+                raise _wrong_input(number, self._params[number], given)
 
 
 class _Recording:
@@ -107,7 +139,7 @@ class _Recording:
 def _wrong_input(number: int, param: Value, given: Buffer) -> UsageError:
     name = f" (`%{param.name}`)" if param.name else ""
     what = f"input {number}{name}"
-    if not isinstance(given, Array):
+    if not isinstance(given, (Array, HostValue)):
         kind = type(given).__name__
         return UsageError(f"{what} must be a buffer of JAX, got `{kind}`", hint="use `to_device`")
     return UsageError(f"{what} must be `{param.type}`, got {given.dtype}{list(given.shape)}")

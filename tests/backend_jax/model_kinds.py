@@ -1,0 +1,202 @@
+"""A tiny directory of each kind of model, and what a backend computes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import gptrs
+from gptrs.runtime.loaded_model import LoadedModel
+from models import (
+    test_bert_kinds,
+    test_clip,
+    test_convnext,
+    test_convolutional_kinds,
+    test_llama_kinds,
+    test_resnet,
+    test_rotary_encoders,
+    test_vit,
+    test_whisper,
+)
+from models.image_models import images, save_image_model, save_random_model
+from models.llama_support import VARIANTS, edit_config, save_llama
+from models.models_support import save_gpt2
+from models.seq2seq_models import CASES as SEQ2SEQ
+from models.seq2seq_models import save_seq2seq
+
+Save = Callable[[Path], object]
+WORDS = 53
+"""Tokens that every vocabulary here has."""
+SPECIAL = 5
+"""Tokens that may be special, the first ones."""
+_LLAMAS = ("mistral", "ministral", "ministral3", "qwen2", "qwen3")
+"""The kinds that have a case among the variants of Llama."""
+
+
+def _encoder(kind: str, part: str, settings: Mapping[str, object]) -> Save:
+    made = {**test_rotary_encoders.SIZES, **settings}
+    return lambda folder: save_random_model(folder, kind, f"{kind}{part}", **made)
+
+
+def _internlm3(folder: Path) -> None:
+    """Save a Llama under the name of a kind that transformers lacks."""
+    save_llama(folder, attention_bias=False, head_dim=8)
+    edit_config(folder, model_type="internlm3", qkv_bias=False, bias=False)
+
+
+def _new(folder: Path) -> None:
+    """Save a GTE in the form of files of before it had a name."""
+    _encoder("Gte", "Model", {})(folder)
+    edit_config(
+        folder,
+        **{"model_type": "new", "rope_parameters": None, "rope_scaling": None},
+        **{"rope_theta": 10000, "pack_qkv": True, "position_embedding_type": "rope"},
+        layer_norm_type="layer_norm",
+    )
+
+
+def _saves() -> dict[str, Save]:
+    """Return what saves each case; a case begins with the name of its kind."""
+    found: dict[str, Save] = {"gpt2": save_gpt2, "internlm3": _internlm3, "new": _new}
+    first = {name: VARIANTS[name] for name in _LLAMAS}
+    for name, (kind, settings) in {
+        "llama": ("Llama", {}),
+        **first,
+        **test_llama_kinds.CASES,
+    }.items():
+        found[name] = partial(save_llama, kind=kind, **settings)
+    found["whisper"] = partial(
+        save_random_model,
+        kind="Whisper",
+        made="WhisperForConditionalGeneration",
+        **test_whisper.SETTINGS,
+    )
+    for name in SEQ2SEQ:
+        found[name] = partial(save_seq2seq, case=name)
+    for name, (kind, part, settings) in {
+        "bert": ("Bert", "Model", {}),
+        "bert of texts": ("Bert", "ForSequenceClassification", {}),
+        "bert of tokens": ("Bert", "ForTokenClassification", {}),
+        "bert of words": ("Bert", "ForMaskedLM", {}),
+        **test_bert_kinds.CASES,
+        **test_rotary_encoders.CASES,
+    }.items():
+        found.setdefault(name, _encoder(kind, part, settings))
+    for name, (kind, settings) in test_convolutional_kinds.CASES.items():
+        found[name] = partial(save_image_model, kind=kind, **settings)
+    found["resnet"] = partial(
+        save_image_model, kind="ResNet", **test_resnet.VARIANTS["downsampled_in_1x1"]
+    )
+    found["mobilenet_v2"] = partial(save_image_model, kind="MobileNetV2", depth_multiplier=0.35)
+    for name in test_clip.CASES:
+        found[name] = partial(test_clip.save, name=name)
+    for name in test_vit.CASES:
+        found[name] = partial(test_vit.save, name=name)
+    for name in test_convnext.CASES:
+        found[name] = partial(test_convnext.save, name=name)
+    return found
+
+
+SAVES = _saves()
+CASES = sorted({name.split()[0]: name for name in reversed(SAVES)}.values())
+"""The first case of each kind."""
+HEADS = ("bert of texts", "bert of tokens", "bert of words", "gte of words", "deberta-v2 of texts")
+"""Cases of encoders with a head."""
+
+
+def computed(model: LoadedModel) -> dict[str, np.ndarray]:
+    """Return the numbers and tokens that a model gives for inputs that are always the same."""
+    found: dict[str, np.ndarray] = {}
+    for capability, compute in _COMPUTE.items():
+        if capability in model.capabilities:
+            found |= compute(model)
+    return found
+
+
+def _tokens(*shape: int) -> np.ndarray:
+    return np.random.default_rng(1).integers(SPECIAL, WORDS, shape)
+
+
+def _texts_of(width: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return two texts of unequal lengths, padded to `width`, and where their tokens are."""
+    return _tokens(2, width), np.arange(width) < np.array([[width], [width // 2]])
+
+
+def _causal_lm(model: LoadedModel) -> dict[str, np.ndarray]:
+    prompt = _tokens(1, 7)[0].tolist()
+    written = gptrs.generate(model, prompt, max_tokens=6, temperature=0, ignore_eos=True)
+    logits = model.forward(np.array([[*prompt, *written.token_ids]]))
+    return {"logits": logits, "greedy tokens": np.array(written.token_ids)}
+
+
+def _seq2seq(model: LoadedModel) -> dict[str, np.ndarray]:
+    source, text = _texts_of(8), _tokens(2, 4)
+    module = model.seq2seq()
+    logits = module.write(text, module.read_sources(*source))
+    written = gptrs.generate(model, source[0][0].tolist(), max_tokens=6, temperature=0)
+    return {"logits": logits, "greedy tokens": np.array(written.token_ids)}
+
+
+def _transcriber(model: LoadedModel) -> dict[str, np.ndarray]:
+    module = model.transcriber()
+    heard = np.random.default_rng(1).standard_normal((1, 80, 100)).astype(np.float32)
+    return {"logits": module.write(_tokens(1, 6), module.hear(heard))}
+
+
+def _text_embedder(model: LoadedModel) -> dict[str, np.ndarray]:
+    tokens, mask = _texts_of(8)
+    return {"vectors": model.text_embedder().encode(tokens, mask)[mask]}
+
+
+def _text_classifier(model: LoadedModel) -> dict[str, np.ndarray]:
+    tokens, mask = _texts_of(8)
+    segments = np.zeros_like(tokens)
+    return {"classes": model.text_classifier().classify_texts(tokens, segments, mask)}
+
+
+def _token_classifier(model: LoadedModel) -> dict[str, np.ndarray]:
+    tokens, mask = _texts_of(8)
+    return {"classes of tokens": model.token_classifier().classify_tokens(tokens, mask)[mask]}
+
+
+def _masked_lm(model: LoadedModel) -> dict[str, np.ndarray]:
+    tokens, mask = _texts_of(8)
+    return {"words": model.masked_lm().predict_tokens(tokens, mask, np.array([1, 3, 8]))}
+
+
+def _pixels(model: LoadedModel) -> np.ndarray:
+    vision: Any = model.config.get("vision_config", model.config)
+    size = vision["image_size"] if "patch_size" in vision else 37
+    return images(2, size, size)
+
+
+def _image_classifier(model: LoadedModel) -> dict[str, np.ndarray]:
+    return {"logits": model.forward(_pixels(model))}
+
+
+def _image_embedder(model: LoadedModel) -> dict[str, np.ndarray]:
+    return {"vectors of images": model.image_embedder().embed_images(_pixels(model))}
+
+
+def _image_text(model: LoadedModel) -> dict[str, np.ndarray]:
+    tokens = _tokens(2, 12)
+    tokens[:, -1] = 4  # the token that ends a text
+    return {"vectors of texts": model.image_text().embed_texts(tokens)}
+
+
+_COMPUTE: dict[str, Callable[[LoadedModel], dict[str, np.ndarray]]] = {
+    "causal_lm": _causal_lm,
+    "seq2seq": _seq2seq,
+    "transcriber": _transcriber,
+    "text_embedder": _text_embedder,
+    "text_classifier": _text_classifier,
+    "token_classifier": _token_classifier,
+    "masked_lm": _masked_lm,
+    "image_classifier": _image_classifier,
+    "image_embedder": _image_embedder,
+    "image_text": _image_text,
+}
