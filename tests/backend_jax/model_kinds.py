@@ -16,7 +16,9 @@ from models import (
     test_clip,
     test_convnext,
     test_convolutional_kinds,
+    test_gpt_oss,
     test_llama_kinds,
+    test_more_vision_kinds,
     test_resnet,
     test_rotary_encoders,
     test_vit,
@@ -62,6 +64,7 @@ def _new(folder: Path) -> None:
 def _saves() -> dict[str, Save]:
     """Return what saves each case; a case begins with the name of its kind."""
     found: dict[str, Save] = {"gpt2": save_gpt2, "internlm3": _internlm3, "new": _new}
+    found["gpt_oss"] = test_gpt_oss.save
     first = {name: VARIANTS[name] for name in _LLAMAS}
     for name, (kind, settings) in {
         "llama": ("Llama", {}),
@@ -88,6 +91,13 @@ def _saves() -> dict[str, Save]:
         found.setdefault(name, _encoder(kind, part, settings))
     for name, (kind, settings) in test_convolutional_kinds.CASES.items():
         found[name] = partial(save_image_model, kind=kind, **settings)
+    for name, (kind, settings) in test_more_vision_kinds.CLASSIFIERS.items():
+        found[name] = partial(
+            save_random_model, kind=kind, made=f"{kind}ForImageClassification", **settings
+        )
+    found["dinov3_vit"] = partial(
+        save_random_model, kind="DINOv3ViT", made="DINOv3ViTModel", **test_more_vision_kinds.DINO
+    )
     found["resnet"] = partial(
         save_image_model, kind="ResNet", **test_resnet.VARIANTS["downsampled_in_1x1"]
     )

@@ -12,7 +12,15 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
 import gptrs
-from gptrs.api import Backend, CodeCache, InputRole, KernelCache, UsageError, parse_program
+from gptrs.api import (
+    Backend,
+    BackendSettings,
+    CodeCache,
+    InputRole,
+    KernelCache,
+    UsageError,
+    parse_program,
+)
 from gptrs.runtime.measure.kernel_caches import kernel_caches, warm
 from gptrs_backend_jax.backend import JaxBackend, create
 
@@ -38,7 +46,7 @@ def _set(values: dict[str, object]) -> None:
 
 
 def _made() -> JaxBackend:
-    backend = create()
+    backend = create(BackendSettings())
     jax.config.update(_SETTINGS[1], 0.0)  # even what takes no time is kept
     return backend
 

@@ -42,7 +42,7 @@ class HostValue:
 def buffer_of(array: np.ndarray, device: Device) -> HostValue | Array:
     """Return a buffer of `array`, in the byte order of this machine: on the device if it is large.
 
-    Integers of 4 bits, of which JAX has two layouts, are put there, too.
+    Integers of 4 bits are put there, too: JAX has two layouts for them.
     """
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     if array.nbytes <= MOST_BYTES and array.dtype not in _OF_TWO_LAYOUTS:
