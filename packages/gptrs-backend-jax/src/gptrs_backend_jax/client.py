@@ -63,7 +63,7 @@ def placed(array: np.ndarray, device: Device) -> Array:
 @cache
 def array_type() -> type[object]:
     """Return the class of JAX's arrays: a look at it costs less than a question to `Array`."""
-    return cast("type[object]", type(_jax.numpy.zeros(())))
+    return cast("type[object]", type(_jax.device_put(np.zeros(1))))
 
 
 def compiled(
