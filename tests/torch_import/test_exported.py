@@ -70,6 +70,35 @@ def test_a_program_gives_what_torch_gives_and_keeps_its_state(kind: str, tmp_pat
     assert "f32[?0, 2, 8]" in str(model.program(x, scale))
 
 
+def test_results_in_a_class_with_fields_are_a_dict_in_a_file(tmp_path: Path) -> None:
+    """As transformers returns them; torch registers the class, which a file only names."""
+    outputs = pytest.importorskip("transformers.modeling_outputs", reason="needs transformers")
+
+    class Fields(nn.Module):
+        def forward(self, x: Any) -> Any:
+            return outputs.ImageClassifierOutput(logits=2 * x, hidden_states=(x + 1, x - 1))
+
+    x = torch.randn(3)
+    program = torch.export.export(Fields(), (x,))
+    in_memory = gptrs_torch.load(program, "ref")
+    model = gptrs_torch.load(saved(program, tmp_path / "m.pt2"), "ref")
+    assert in_memory.outputs == model.outputs == ("logits", "hidden_states.0", "hidden_states.1")
+    np.testing.assert_allclose(model(x)["hidden_states.1"], x.numpy() - 1)
+    torch.testing.assert_close(model.module(x), {"logits": 2 * x, "hidden_states": (x + 1, x - 1)})
+    assert isinstance(in_memory.module(x), outputs.ImageClassifierOutput)
+
+
+def test_results_in_another_class_are_refused_in_a_file(tmp_path: Path) -> None:
+    def renamed(name: str, data: bytes) -> bytes:
+        old = rb"{\"type\": \"builtins.dict\", \"context\": \"[\\\"y\\\", \\\"scaled\\\"]\""
+        new = rb"{\"type\": \"os.path\", \"context\": \"[\\\"y\\\"]\""
+        return data.replace(old, new)
+
+    path = rewritten(saved(exported(), tmp_path / "m.pt2"), renamed)
+    with pytest.raises(UnsupportedError, match=r"takes or gives a `os\.path`, only tuples"):
+        gptrs_torch.load(path, "ref")
+
+
 def test_a_model_takes_arrays_by_name() -> None:
     model = gptrs_torch.load(exported(), "ref")
     assert list(model.inputs) == ["x", "scale"]

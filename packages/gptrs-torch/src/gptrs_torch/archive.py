@@ -228,6 +228,10 @@ def _dtype(number: int, shown: str) -> torch.dtype:
 def _check_program(program: dict[str, Any]) -> None:
     """Refuse names and expressions that are not on the lists, and drop Python code."""
     program["guards_code"] = []
+    for call in program["graph_module"]["module_call_graph"]:
+        signature = call.get("signature")
+        if signature and isinstance(signature.get("out_spec"), str):
+            signature["out_spec"] = json.dumps(_plain_tree(json.loads(signature["out_spec"])))
     for key, value in _pairs(program):
         if key == "expr_str":
             _require_expression(str(value))
@@ -243,6 +247,36 @@ def _check_program(program: dict[str, Any]) -> None:
     for node in graph["nodes"]:
         if not _TARGET.fullmatch(str(node["target"])):
             raise UnsupportedError(f"the operator `{_shown(node['target'])}` is none of ATen")
+
+
+def _plain_tree(spec: object) -> object:
+    """Return how results nest, with dicts in the place of classes that have named fields.
+
+    Models of transformers return such classes. `pending` instead of recursion: files are hostile.
+    """
+    pending = [spec]
+    while pending:
+        each = pending.pop()
+        if isinstance(each, list):
+            pending.extend(cast("list[object]", each))
+        elif isinstance(each, dict):
+            node = cast("dict[str, object]", each)
+            children = node.get("children_spec")
+            if node.get("type") not in _PLAIN_TREES and _are_fields(node.get("context"), children):
+                node["type"] = "builtins.dict"
+            pending.append(children)
+    return spec
+
+
+def _are_fields(context: object, children: object) -> bool:
+    """Whether `context` is the JSON list of the names of `children`."""
+    if not isinstance(context, str) or not isinstance(children, list):
+        return False
+    names = json.loads(context)
+    if not isinstance(names, list):
+        return False
+    known = {name for name in cast("list[object]", names) if isinstance(name, str)}
+    return len(known) == len(cast("list[object]", names)) == len(cast("list[object]", children))
 
 
 def _pairs(value: object) -> Iterator[tuple[str, object]]:

@@ -62,11 +62,8 @@ class TorchModel:
                 self._take_input(node)
             elif spec.kind not in _WEIGHTS:
                 raise UnsupportedError(f"the program takes a {spec.kind.name.lower()}")
-        self.outputs = tuple(
-            f"output_{number}" if spec.arg.name is None else str(spec.arg.name)
-            for number, spec in enumerate(self._user_outputs())
-        )
         self.module = TorchModule(self, exported)
+        self.outputs = _output_names(self._user_outputs(), self.module.nesting)
         self._lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -202,6 +199,25 @@ def _size_name(size: object) -> int | str:
     return int(cast("int", size)) if expression is None else str(expression)
 
 
+def _output_names(specs: Sequence[Any], nesting: pytree.TreeSpec) -> tuple[str, ...]:
+    """Return the name of each output: its keys in dicts, joined by dots, else that of its node."""
+    nodes = [
+        f"output_{number}" if spec.arg.name is None else str(spec.arg.name)
+        for number, spec in enumerate(specs)
+    ]
+    try:
+        paths = pytree.tree_flatten_with_path(pytree.tree_unflatten(nodes, nesting))[0]
+    except ValueError:  # a class that does not tell the keys of its fields
+        return tuple(nodes)
+    names = [
+        ".".join(str(getattr(key, "key", getattr(key, "idx", key))) for key in path)
+        if any(isinstance(key, pytree.MappingKey) for key in path)
+        else node
+        for (path, _), node in zip(paths, nodes, strict=True)
+    ]
+    return tuple(names if len(set(names)) == len(names) else nodes)
+
+
 def _as_tensor(value: object, slot: ModelInput) -> torch.Tensor:
     array = np.asarray(value)
     wanted = slot.dtype.numpy
@@ -229,6 +245,12 @@ class TorchModule(torch.nn.Module):
         super().__init__()
         self._model = model
         self._call = exported.module_call_graph[0].signature
+
+    @property
+    def nesting(self) -> pytree.TreeSpec:
+        """How the outputs are nested."""
+        assert self._call is not None
+        return self._call.out_spec
 
     def forward(self, *args: object, **kwargs: object) -> object:
         """Return the outputs; UsageError for arguments that are nested in another way."""
