@@ -36,7 +36,7 @@ def part_of(cases: Sequence[Any], number: int) -> Iterator[Any]:
     return (case for case in cases if zlib.crc32(case.name.encode()) % PARTS == number)
 
 
-def is_right(case: Any, backend: str) -> bool:
+def is_right(case: Any, backend: Any) -> bool:
     """Return whether a case passes, False if it is refused; AssertionError for another result."""
     try:
         model = gptrs_onnx.from_proto(case.model, backend)
@@ -64,6 +64,12 @@ def compare(case: Any, name: str, found: np.ndarray, wanted: np.ndarray) -> None
     np.testing.assert_allclose(
         found, wanted, max(case.rtol, loose), tolerance, equal_nan=True, err_msg=message
     )
+
+
+def test_deformable_convolutions_are_right(cases: list[Any], backend: Any) -> None:
+    bent = [case for case in cases if "deform_conv" in case.name]
+    assert len(bent) >= 4
+    assert all(is_right(case, backend) for case in bent)
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ _TRY = {
     Kind.FUNCTIONAL: 'gptrs generate "def read" --override silu={name}',
     Kind.COMMAND: "gptrs {name} --help",
     Kind.IMPORTER: "gptrs run FILE --random-seed 1",
+    Kind.EXPORTER: "gptrs convert PROGRAM.ptir FILE",
     Kind.TRACE_SINK: 'gptrs generate "def read" --trace-sink {name}',
 }
 

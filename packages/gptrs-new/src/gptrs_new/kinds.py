@@ -22,6 +22,7 @@ class Kind(StrEnum):
     FUNCTIONAL = "functional"
     COMMAND = "command"
     IMPORTER = "importer"
+    EXPORTER = "exporter"
     TRACE_SINK = "trace-sink"
 
     @property
@@ -63,7 +64,7 @@ class Names:
 
     @property
     def suffix(self) -> str:
-        """The suffix of the files that an importer reads, such as `.acme`."""
+        """The suffix of the files of an importer or exporter, such as `.acme`."""
         return f".{re.sub('[-_]', '', self.name)}"
 
     @property

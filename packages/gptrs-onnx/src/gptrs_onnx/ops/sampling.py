@@ -40,10 +40,10 @@ def grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
         if mode != "cubic" and padding != "zeros":
             place = _inside(place, size, padding, corners)
         places.append(place)
-    taps = [_taps(place, mode) for place in places]
+    taps = [taps_of(place, mode) for place in places]
     total: Tensor | None = None
     for choice in combinations(*taps):
-        value = _read(x, [tap for tap, _ in choice], padding, corners)
+        value = read_places(x, [tap for tap, _ in choice], padding, corners)
         for _, weight in choice:
             if weight is not None:
                 value = value * F.expand_dims(weight, 1)
@@ -52,7 +52,7 @@ def grid_sample(node: Node, x: Tensor, grid: Tensor) -> Tensor:
     return total
 
 
-def _taps(place: Tensor, mode: str) -> list[tuple[Tensor, Tensor | None]]:
+def taps_of(place: Tensor, mode: str) -> list[tuple[Tensor, Tensor | None]]:
     """Return the elements that a place reads along an axis, and their weights."""
     if mode == "nearest":
         return [(F.round(place), None)]
@@ -87,7 +87,7 @@ def _inside(place: Tensor, size: int, padding: str, corners: bool) -> Tensor:
     return F.clamp(mirrored, 0.0, float(size - 1))
 
 
-def _read(x: Tensor, taps: list[Tensor], padding: str, corners: bool) -> Tensor:
+def read_places(x: Tensor, taps: list[Tensor], padding: str, corners: bool) -> Tensor:
     """Return x [N, C, spatial..] at whole places [N, out..], 0 outside if padding is zeros."""
     spatial = x.shape[2:]
     batch, channels = x.shape[:2]
@@ -165,7 +165,7 @@ def _bilinear(x: Tensor, down: Tensor, across: Tensor, keep: bool) -> Tensor:
     values: list[Tensor] = []
     for (row, first), (column, second) in combinations(*pairs):
         weight = F.expand_dims(F.where(outside, 0.0, first * second), 1)
-        values.append(_read(x, [row, column], "border", True) * weight)
+        values.append(read_places(x, [row, column], "border", True) * weight)
     if keep:
         return F.stack(values, 0)
     return values[0] + values[1] + values[2] + values[3]
