@@ -6,8 +6,11 @@ import numpy as np
 import pytest
 
 import gptrs
+from gptrs.errors import UsageError
 from gptrs.nn import PagedTexts
+from gptrs.runtime.generation.setup import GenerationSetup
 from models.llama_support import assert_close, save_llama, some_tokens
+from models.models_support import greedy_tokens, torch_logits
 
 pytest.importorskip("torch", reason="parity needs torch")
 pytest.importorskip("transformers", reason="parity needs transformers")
@@ -18,6 +21,8 @@ KINDS: dict[str, tuple[str, dict[str, object]]] = {
         {"layer_types": ["conv", "full_attention", "conv"], "num_hidden_layers": 3},
     ),
 }
+MAMBA: dict[str, object] = {"state_size": 6, "conv_kernel": 3, "use_bias": True}
+KINDS["mamba"] = ("Mamba", MAMBA)
 GREEDY = gptrs.Sampling(temperature=0)
 
 
@@ -42,6 +47,20 @@ def _alone(model, prompt: list[int], count: int = 12) -> list[int]:
     for _ in range(count):
         tokens.append(int(model.forward(np.array([tokens]))[0, -1].argmax()))
     return tokens[len(prompt) :]
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"tie_word_embeddings": False, "expand": 3, "intermediate_size": 96}]
+)
+def test_mamba_is_that_of_transformers(tmp_path, backend_name, settings):
+    kept = {**MAMBA, "time_step_rank": 5, "hidden_act": "gelu", **settings}
+    folder = save_llama(tmp_path / "m", "Mamba", **kept)
+    model = gptrs.load_model(folder, backend=backend_name)
+    tokens = some_tokens(2, 40)
+    assert_close(model.forward(tokens), torch_logits(folder, tokens))
+    prompt = tokens[0, :9].tolist()
+    found = gptrs.generate(model, prompt, max_tokens=48, sampling=GREEDY, ignore_eos=True)
+    assert list(found.token_ids) == greedy_tokens(folder, prompt, 48)
 
 
 def test_prompts_in_chunks_among_decoded_tokens(model):
@@ -78,7 +97,12 @@ def test_a_batch_and_forks_are_as_if_alone(model):
 
 
 def test_guessed_tokens_change_nothing(model):
+    """Where there are states they are refused."""
     prompt = (some_tokens(1, 8)[0].tolist() * 6)[:45]
+    if any(spec.per_page for spec in model.causal_lm().cache_specs()):
+        with pytest.raises(UsageError, match="cannot take back tokens"):
+            gptrs.stream(model, prompt, _options(prompt_lookup=True))
+        return
     found = gptrs.stream(model, prompt, _options(prompt_lookup=True))
     list(found)
     assert list(found.generation.token_ids) == _alone(model, prompt)
@@ -95,3 +119,35 @@ def test_narrow_caches_stay_close(model, dtype):
     found = texts.append(tokens[:, 20:])
     assert np.abs(found - wide).max() <= 0.05 * np.abs(wide).max()
     assert np.abs(found - wide).max() > 0
+
+
+def test_a_step_that_is_interrupted_is_not_done_twice(model, monkeypatch):
+    """A state that a step has changed is not the one that it began with."""
+    prompt = some_tokens(1, 20)[0].tolist()
+    setup = GenerationSetup(model, _options())
+    scheduler, text = setup.new_scheduler(most_texts=1), setup.new_text(prompt)
+    scheduler.add(text)
+    scheduler.step()
+    scheduler.step()
+    cache = setup.cache
+    assert cache is not None
+    whole = cache._logits
+
+    def broken(*arguments):
+        whole(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cache, "_logits", broken)
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.step()
+    monkeypatch.undo()
+    while scheduler.busy:
+        scheduler.step()
+    assert list(text.generation().token_ids) == _alone(model, prompt)
+
+
+def test_whole_texts_for_other_formats(model):
+    lm, tokens = model.causal_lm(), some_tokens(2, 21)
+    with gptrs.use_backend(model.backend):
+        found = lm.computation().function(gptrs.tensor(tokens))["logits"].numpy()
+    assert_close(found, lm.forward(tokens))

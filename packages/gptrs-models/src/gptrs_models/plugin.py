@@ -287,6 +287,12 @@ LFM2 = ModelPlugin(
     factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
+MAMBA = ModelPlugin(
+    name="mamba",
+    summary="Mamba: state spaces in all layers, no attention",
+    factory="gptrs_models.mamba:load",
+    api="0.1",
+)
 OLMOE = ModelPlugin(
     name="olmoe",
     summary="OLMoE, a mixture of experts",

@@ -3,7 +3,7 @@
 from gptrs.nn.activations import ACTIVATIONS
 from gptrs.nn.attention import LayerCache, attention_with_sinks, merge_heads, split_heads
 from gptrs.nn.batch_norm import BatchNorm2d
-from gptrs.nn.cache_spec import CacheGroup, CacheSpec, cache_groups, convolution_cache
+from gptrs.nn.cache_spec import CacheGroup, CacheSpec, cache_groups, convolution_cache, state_cache
 from gptrs.nn.captured_once import captured_once
 from gptrs.nn.causal_lm import CausalLMModule
 from gptrs.nn.computation import Computation
@@ -70,4 +70,5 @@ __all__ = [
     "pages_for",
     "ragged_step",
     "split_heads",
+    "state_cache",
 ]

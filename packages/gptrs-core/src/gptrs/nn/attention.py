@@ -12,6 +12,7 @@ from gptrs.nn.module import WATCHER
 from gptrs.nn.page_buffers import LayerPools
 from gptrs.nn.ragged_step import RaggedStep
 from gptrs.nn.recent_rows import kept_rows
+from gptrs.nn.text_states import Advance, kept_states
 
 
 class LayerCache:
@@ -75,6 +76,16 @@ class LayerCache:
         cache.
         """
         found, self.pools = kept_rows(self.pools, x, count, self._step, self._group)
+        return found
+
+    def recurrent(self, advance: Advance, rows: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+        """Bring the state of each text up to date token by token; return what `advance` tells.
+
+        `advance(state, *row)` takes a state f32 of `shape` and a row of each tensor of `rows`, [N,
+        ..]; it returns the next state and a vector. The first state of a text is 0. For a layer
+        whose `CacheSpec` is `state_cache` of as many numbers.
+        """
+        found, self.pools = kept_states(self.pools, advance, rows, shape, self._step, self._group)
         return found
 
 

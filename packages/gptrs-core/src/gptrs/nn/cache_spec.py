@@ -13,12 +13,14 @@ class CacheSpec:
     """Keys and values of `n_kv_heads` heads, vectors of size `head_dim`.
 
     With `window` each position reads the last `window` ones up to itself, so pages of older ones
-    are given back. UsageError for sizes below 1.
+    are given back. With `per_page` there is one vector a page, the state after the last position in
+    it, as f32. UsageError for sizes below 1.
     """
 
     n_kv_heads: int
     head_dim: int
     window: int | None = None
+    per_page: bool = False
 
     def __post_init__(self) -> None:
         for name in ("n_kv_heads", "head_dim", "window"):
@@ -37,12 +39,30 @@ def convolution_cache(width: int, count: int) -> CacheSpec:
     return CacheSpec(1, width // 2, count)
 
 
+def state_cache(size: int, window: int = 2) -> CacheSpec:
+    """Return what a layer keeps whose state of a text has `size` numbers, an even number.
+
+    `window`, at least 2, may be that of other layers, which share its pages then. UsageError for
+    other numbers.
+    """
+    if size % 2 or window < 2:
+        raise UsageError(
+            f"states need an even size and a window of at least 2, got {size} and {window}"
+        )
+    return CacheSpec(1, size // 2, window, per_page=True)
+
+
 @dataclass(frozen=True, slots=True)
 class CacheGroup:
-    """Layers that see the same positions, so that they share page ids and a page table."""
+    """Layers that see the same positions, so that they share page ids and a page table.
+
+    `whole` says that a layer has one state a page: what is in the pages is of use after their last
+    position only.
+    """
 
     window: int | None
     layers: tuple[int, ...]
+    whole: bool = False
 
 
 def cache_groups(specs: Sequence[CacheSpec]) -> tuple[CacheGroup, ...]:
@@ -50,4 +70,7 @@ def cache_groups(specs: Sequence[CacheSpec]) -> tuple[CacheGroup, ...]:
     layers: dict[int | None, list[int]] = {}
     for layer, spec in enumerate(specs):
         layers.setdefault(spec.window, []).append(layer)
-    return tuple(CacheGroup(window, tuple(found)) for window, found in layers.items())
+    return tuple(
+        CacheGroup(window, tuple(found), any(specs[layer].per_page for layer in found))
+        for window, found in layers.items()
+    )

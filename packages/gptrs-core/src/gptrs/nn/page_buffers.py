@@ -74,8 +74,10 @@ class PageBuffers:
     def page_bytes(self, group: int) -> int:
         """Return the memory of one page in all layers of a group."""
         specs = [self._specs[layer] for layer in self.groups[group].layers]
-        vectors = sum(2 * spec.n_kv_heads * self._stored(spec) for spec in specs)
-        return vectors * PAGE_SIZE * self.dtype.itemsize
+        return sum(
+            2 * spec.n_kv_heads * self._stored(spec) * _positions(spec) * self._type(spec).itemsize
+            for spec in specs
+        )
 
     def expect(self, pages: Sequence[int]) -> None:
         """Say how many pages each group may come to have: growing up to that then copies nothing.
@@ -134,16 +136,20 @@ class PageBuffers:
 
     def _stored(self, spec: CacheSpec) -> int:
         """Return the elements of a vector in a pool."""
-        return spec.head_dim + vector_bytes(TensorType(self.dtype, ()))
+        return spec.head_dim + vector_bytes(TensorType(self._type(spec), ()))
+
+    def _type(self, spec: CacheSpec) -> DType:
+        """Return the element type of a layer: states go on and on, and must not be rounded."""
+        return dtypes.f32 if spec.per_page else self.dtype
 
     def _zeros(self, spec: CacheSpec, pages: int) -> Tensor:
-        shape = (pages, spec.n_kv_heads, PAGE_SIZE, self._stored(spec))
-        return self._uncopied(np.zeros(shape, self.dtype.numpy))
+        shape = (pages, spec.n_kv_heads, _positions(spec), self._stored(spec))
+        return self._uncopied(np.zeros(shape, self._type(spec).numpy))
 
     def _resized(self, pool: Tensor, pages: int, most: int) -> Tensor:
         grown = self._grown(pool.source, pages)
         if grown is None:
-            grown = self._new_array((pages, *pool.shape[1:]), most)
+            grown = self._new_array(pool.type.with_shape((pages, *pool.shape[1:])), most)
             kept = min(pages, pool.shape[0])
             grown[:kept] = pool.numpy()[:kept]
         return self._uncopied(grown)
@@ -164,9 +170,9 @@ class PageBuffers:
         pool.consumed = True
         return roomy[:pages]
 
-    def _new_array(self, shape: Shape, most: int) -> np.ndarray:
+    def _new_array(self, type: TensorType, most: int) -> np.ndarray:
         """Return zeros that can grow where they are, up to `most` along the first axis."""
-        dtype = self.dtype.numpy
+        shape, dtype = type.shape, type.dtype.numpy
         if claims_when_written() and shape[0] < most:
             with suppress(OSError):  # for lack of address space, or as the system counts it
                 roomy = _claimed_when_written((most, *shape[1:]), dtype)
@@ -182,6 +188,11 @@ class PageBuffers:
             buffer = placed
         # The view of a device is read-only, and its donation would copy the whole pool.
         return Tensor(Stored(TensorType.of(array), buffer, backend))
+
+
+def _positions(spec: CacheSpec) -> int:
+    """Return how many vectors a page has."""
+    return 1 if spec.per_page else PAGE_SIZE
 
 
 def _is_view(buffer: Buffer, array: np.ndarray) -> bool:

@@ -15,6 +15,7 @@ from gptrs.ir import dtypes
 from gptrs.nn.attention import LayerCache, attention_with_sinks
 from gptrs.nn.cache_spec import CacheSpec
 from gptrs.nn.ragged_step import RaggedStep
+from gptrs.nn.text_states import Advance, whole_states
 
 
 def whole_texts(
@@ -80,6 +81,11 @@ class _WholeTexts(LayerCache):
         places = F.reshape(F.arange(length), (length, 1)) + F.reshape(F.arange(count), (1, count))
         found = F.take(texts, F.reshape(places, (length * count,)), axis=1)
         return F.reshape(found, (batch * length, count, width))
+
+    @override
+    def recurrent(self, advance: Advance, rows: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
+        """Return what `advance` tells of each token, from the start of its text on."""
+        return whole_states(advance, rows, shape, self._step.positions)
 
 
 def _causal(length: int, window: int | None) -> Tensor:

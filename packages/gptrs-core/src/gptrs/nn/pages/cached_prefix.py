@@ -36,6 +36,9 @@ def cached_prefix(
         blocks.pop()
     parent = blocks[-1] if blocks else index.root(family)
     partial, count = index.longest_start(parent, tokens[len(blocks) * page_size :])
+    whole = any(group.layout.whole for group in groups)
+    if whole and partial is not None and count < len(partial.tokens):
+        partial, count = None, 0
     return CachedPrefix(blocks, partial, count)
 
 

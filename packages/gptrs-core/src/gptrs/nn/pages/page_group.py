@@ -21,12 +21,13 @@ class GroupLayout:
     """A cache group: layers whose positions see the last `window` ones, None for all.
 
     `page_bytes` is what a page takes in all layers of the group, keys and values; `most_pages` is
-    how many there may be.
+    how many there may be. With `whole` pages are of use after their last position only.
     """
 
     window: int | None
     page_bytes: int
     most_pages: int
+    whole: bool = False
 
     def pages_of_text(self, positions: int, step: int, page_size: int) -> int:
         """Return how many pages a text of `positions` holds at most, `step` of them new at once."""

@@ -176,10 +176,11 @@ class PagePool:
     def rewind(self, text: TextPages, length: int) -> list[PageCopy]:
         """Forget all positions but the first `length`, or all of them; return what to copy before.
 
-        All are forgotten where a window has released what the next position sees. CacheBudgetError
+        All are forgotten where a window has released what the next position sees, and where there
+        is no state after that many positions. CacheBudgetError
         if shared pages are left for which there is no room; nothing has changed then.
         """
-        if not self._sees(text, length):
+        if not self._sees(text, length) or not self._ends_at(text, length):
             length = 0
         whole = length // self.page_size
         shared = self._charge_shared(text, whole)
@@ -251,6 +252,11 @@ class PagePool:
             all(table[group.layout.first_seen(length, self.page_size) : held])
             for group, table in zip(self.groups, text.tables, strict=True)
         )
+
+    def _ends_at(self, text: TextPages, length: int) -> bool:
+        """Return whether all pages are of use for the position after `length` others."""
+        whole = any(group.layout.whole for group in self.groups)
+        return not whole or length == text.length or length % self.page_size == 0
 
     def _copied_start(self, text: TextPages, prefix: CachedPrefix) -> list[PageCopy]:
         """Take over the first tokens of a page that goes on in another way."""

@@ -10,6 +10,7 @@ from gptrs.backend.memory_limit import memory_bytes
 from gptrs.errors import UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
+from gptrs.nn.cache_spec import CacheGroup
 from gptrs.nn.pages.page_group import GroupLayout
 from gptrs.nn.ragged_step import PAGE_SIZE
 from gptrs.plugins.capabilities import CausalLM
@@ -64,7 +65,7 @@ def cache_budget(budget: int | str | None) -> int | None:
 
 
 def group_layouts(
-    lm: CausalLM, windows: Sequence[int | None], page_bytes: Sequence[int], budget: int | None
+    lm: CausalLM, groups: Sequence[CacheGroup], page_bytes: Sequence[int], budget: int | None
 ) -> list[GroupLayout]:
     """Return the cache groups of `lm` with the pages that each may have within `budget` bytes.
 
@@ -73,7 +74,8 @@ def group_layouts(
     """
     context = lm.context_length
     whole = [
-        GroupLayout(window, 0, 0).pages_of_text(context, PAGE_SIZE, PAGE_SIZE) for window in windows
+        GroupLayout(group.window, 0, 0).pages_of_text(context, PAGE_SIZE, PAGE_SIZE)
+        for group in groups
     ]
     of_context = sum(count * size for count, size in zip(whole, page_bytes, strict=True))
     if budget is None:
@@ -89,6 +91,6 @@ def group_layouts(
             hint="raise --cache-budget, or take a smaller --cache-dtype",
         )
     return [
-        GroupLayout(window, size, pages)
-        for window, size, pages in zip(windows, page_bytes, most, strict=True)
+        GroupLayout(group.window, size, pages, group.whole)
+        for group, size, pages in zip(groups, page_bytes, most, strict=True)
     ]

@@ -42,7 +42,7 @@ class PagedCache:
         groups = self.buffers.groups
         self._layouts = group_layouts(
             lm,
-            [group.window for group in groups],
+            groups,
             [self.buffers.page_bytes(number) for number in range(len(groups))],
             budget,
         )
@@ -53,6 +53,11 @@ class PagedCache:
         self.pool = self._new_pool()
         self._lock = threading.RLock()
         _every_cache.add(self)
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether layers have states of texts, which cannot take back tokens that were guessed."""
+        return any(group.whole for group in self.buffers.groups)
 
     def exclusive(self) -> AbstractContextManager[object]:
         """Scope in which no other thread uses the cache."""
@@ -99,7 +104,8 @@ class PagedCache:
             self._resize()
             logits = self._logits(rows, step)
         except BaseException:
-            if not self.buffers.usable:
+            # A step that is done again would go on from states that it has changed.
+            if self.keeps_states or not self.buffers.usable:
                 self._reset()
             raise
         with self._consistent():

@@ -104,7 +104,14 @@ class GenerationSetup:
     ) -> TextGuesses | None:
         """Return how a text is guessed ahead; CacheBudgetError if it does not fit the draft."""
         options = self.options
-        if not (options.prompt_lookup or options.draft is not None):
+        guesses = options.prompt_lookup or options.draft is not None
+        if guesses and self.cache is not None and self.cache.keeps_states:
+            raise UsageError(
+                "the model keeps a state of each text, which cannot take back tokens that were"
+                " guessed",
+                hint="leave out --prompt-lookup and --draft",
+            )
+        if not guesses:
             return None
         draft = None
         if self._draft is not None:

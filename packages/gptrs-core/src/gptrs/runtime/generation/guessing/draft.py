@@ -130,6 +130,12 @@ _suiting: WeakKeyDictionary[LoadedModel, WeakKeyDictionary[LoadedModel, bool]] =
 def draft_cache(model: LoadedModel, draft: LoadedModel, dtype: DType) -> PagedCache:
     """Return the cache of a draft of `model`; UsageError if they do not have the same tokens."""
     require_same_tokens(model, draft)
+    if any(spec.per_page for spec in draft.causal_lm().cache_specs()):
+        raise UsageError(
+            f"{quoted(draft.name)} cannot be a draft: it keeps a state of each text, which cannot"
+            " take back tokens",
+            hint="take a draft with attention in all layers",
+        )
     return paged_cache(draft, dtype, None)
 
 

@@ -1,0 +1,171 @@
+"""Mamba (Gu and Dao 2023): selective state spaces, without any attention."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from typing_extensions import override
+
+from gptrs import functionals as F
+from gptrs.api import ConfigFields, Module, Params, Tensor
+from gptrs.nn import (
+    ACTIVATIONS,
+    CacheSpec,
+    CausalLMModule,
+    Embedding,
+    LayerCache,
+    Linear,
+    RaggedStep,
+    RMSNorm,
+    captured_once,
+    convolution_cache,
+    state_cache,
+)
+from gptrs_models.short_convolution import CausalConvolution
+
+CONTEXT = 2**20
+"""Positions of a text: nothing in a model sets an end to it."""
+
+
+@dataclass(frozen=True)
+class MambaConfig:
+    """The settings that shape the computation; `inner` is the width of a layer, `rank` of dt."""
+
+    vocab_size: int
+    hidden_size: int
+    inner: int
+    state_size: int
+    layers: int
+    kernel: int
+    rank: int
+    epsilon: float
+    activation: str
+    bias: bool
+    convolution_bias: bool
+    tied: bool
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, object]) -> MambaConfig:
+        """Read config.json with transformers' defaults; ModelError names what is unsupported."""
+        fields = ConfigFields(settings, "mamba")
+        fields.require("quantization_config", None)
+        width = fields.integer("hidden_size", 768)
+        rank = math.ceil(width / 16)
+        if fields.get("time_step_rank", "auto") != "auto":
+            rank = fields.integer("time_step_rank")
+        # transformers takes a width that is in the file, too.
+        inner = fields.integer("intermediate_size", int(fields.number("expand", 2) * width))
+        if inner % 2:
+            raise fields.error("intermediate_size", f"must be even, and is {inner} by `expand`")
+        return cls(
+            vocab_size=fields.integer("vocab_size", 50280),
+            hidden_size=width,
+            inner=inner,
+            state_size=fields.integer("state_size", 16),
+            layers=fields.layers("num_hidden_layers", 32),
+            kernel=fields.integer("conv_kernel", 4),
+            rank=rank,
+            epsilon=fields.number("layer_norm_epsilon", 1e-5),
+            activation=fields.choice("hidden_act", ACTIVATIONS, "silu"),
+            bias=fields.boolean("use_bias", False),
+            convolution_bias=fields.boolean("use_conv_bias", True),
+            tied=fields.boolean("tie_word_embeddings", True),
+        )
+
+
+class Mixer(Module):
+    """A convolution and a linear recurrence whose coefficients depend on the input, with a gate."""
+
+    def __init__(self, config: MambaConfig, params: Params) -> None:
+        inner, size, rank = config.inner, config.state_size, config.rank
+        self.in_proj = Linear(params / "in_proj", config.hidden_size, 2 * inner, config.bias)
+        self.conv1d = CausalConvolution(
+            params / "conv1d", inner, config.kernel, config.convolution_bias
+        )
+        self.x_proj = Linear(params / "x_proj", inner, rank + 2 * size, bias=False)
+        self.dt_proj = Linear(params / "dt_proj", rank, inner)
+        self.log_decay = params.tensor("A_log", (inner, size))
+        self.skip = params.tensor("D", (inner,))
+        self.out_proj = Linear(params / "out_proj", inner, config.hidden_size, config.bias)
+        self.activation = ACTIVATIONS[config.activation]
+        self.sizes = [rank, size, size]
+
+    def __call__(self, x: Tensor, recent: LayerCache, states: LayerCache) -> Tensor:
+        """[N, C] -> [N, C]."""
+        before, gate = F.split(self.in_proj(x), 2)
+        inner = self.activation(self.conv1d(before, recent))
+        step, into, out = F.split(self.x_proj(inner), self.sizes)
+        step = F.softplus(self.dt_proj(step))  # (N, I)
+        decay = -F.exp(self.log_decay)  # (I, S)
+
+        def advance(
+            state: Tensor, time: Tensor, added: Tensor, into: Tensor, out: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            kept = state * F.exp(F.expand_dims(time, 1) * decay)
+            after = kept + F.expand_dims(added, 1) * F.expand_dims(into, 0)
+            return after, F.sum(after * F.expand_dims(out, 0), axis=1)
+
+        rows = [step, step * inner, into, out]
+        told = states.recurrent(advance, rows, self.log_decay.shape)
+        return self.out_proj((told + inner * self.skip) * F.silu(gate))
+
+
+class Block(Module):
+    """A mixer behind a norm, added to the residual stream."""
+
+    def __init__(self, config: MambaConfig, params: Params) -> None:
+        self.norm = RMSNorm(params / "norm", config.hidden_size, config.epsilon)
+        self.mixer = Mixer(config, params / "mixer")
+
+    @captured_once
+    def __call__(self, x: Tensor, recent: LayerCache, states: LayerCache) -> Tensor:
+        """[N, C] -> [N, C]."""
+        return x + self.mixer(self.norm(x), recent, states)
+
+
+class Mamba(CausalLMModule):
+    """The language model; each layer has two caches, of the convolution and of the state."""
+
+    def __init__(self, config: MambaConfig, params: Params) -> None:
+        super().__init__(CONTEXT, config.vocab_size)
+        self.config, width = config, config.hidden_size
+        body = params / "backbone"
+        name = "embedding" if "embedding.weight" in body else "embeddings"
+        self.embeddings = Embedding(body / name, config.vocab_size, width)
+        self.layers = [Block(config, body / "layers" / i) for i in range(config.layers)]
+        self.norm_f = RMSNorm(body / "norm_f", width, config.epsilon)
+        tied = config.tied and "lm_head.weight" not in params
+        self.lm_head = (
+            None if tied else Linear(params / "lm_head", width, config.vocab_size, bias=False)
+        )
+
+    @override
+    def cache_specs(self) -> list[CacheSpec]:
+        config = self.config
+        window = max(2, config.kernel)
+        recent = convolution_cache(config.inner, window)
+        states = state_cache(config.inner * config.state_size, window)
+        return [recent, states] * config.layers
+
+    @override
+    def states(self, step: RaggedStep[Tensor], caches: Sequence[LayerCache]) -> Iterator[Tensor]:
+        x = self.embeddings(step.tokens)  # (N, C)
+        yield x
+        for block, recent, states in zip(self.layers, caches[::2], caches[1::2], strict=True):
+            x = block(x, recent, states)
+            yield x
+
+    @override
+    def final_norm(self, x: Tensor) -> Tensor:
+        return self.norm_f(x)
+
+    @override
+    def logits(self, x: Tensor) -> Tensor:
+        return self.embeddings.unembed(x) if self.lm_head is None else self.lm_head(x)
+
+
+def load(settings: Mapping[str, object], params: Params) -> Mamba:
+    """Build the model from config.json and its weights; ModelError if either is unsupported."""
+    return Mamba(MambaConfig.from_settings(settings), params)
