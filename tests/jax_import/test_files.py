@@ -120,6 +120,25 @@ def test_listing_the_importer_imports_no_jax() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+def test_custom_calls_of_older_artifacts_are_known(tmp_path: Path) -> None:
+    path = tmp_path / "old.mlir"
+    path.write_text(
+        "module { func.func @main(%x: tensor<3x4xf32>) ->"
+        " (tensor<3x4xf32>, tensor<3x2xf32>, tensor<3x2xi32>) {"
+        " %e = stablehlo.custom_call @mhlo.erf(%x) : (tensor<3x4xf32>) -> tensor<3x4xf32>"
+        ' %s = stablehlo.custom_call @Sharding(%e) {mhlo.sharding = "{replicated}"} :'
+        " (tensor<3x4xf32>) -> tensor<3x4xf32>"
+        " %v, %i = stablehlo.custom_call @mhlo.topk(%x) {mhlo.attributes = {k = 2 : i64,"
+        " largest = true}} : (tensor<3x4xf32>) -> (tensor<3x2xf32>, tensor<3x2xi32>)"
+        " return %s, %v, %i : tensor<3x4xf32>, tensor<3x2xf32>, tensor<3x2xi32> } }"
+    )
+    erf, values, indices = gptrs_backend_jax.load(path, "ref")(X).values()
+    np.testing.assert_allclose(erf, jax.lax.erf(X), 1e-6, 1e-6)
+    wanted = jax.lax.top_k(X, 2)
+    assert np.array_equal(values, wanted[0])
+    assert np.array_equal(indices, wanted[1])
+
+
 @pytest.mark.parametrize(
     ("text", "kind", "said"),
     [

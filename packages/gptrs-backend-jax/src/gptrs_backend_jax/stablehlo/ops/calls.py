@@ -14,6 +14,8 @@ from gptrs_backend_jax.stablehlo.values import Known, Value, as_tensor
 SHAPE_ASSERTION: Final = "shape_assertion"
 MARKS: Final = ("Sharding", "annotate_device_placement", "LayoutConstraint")
 """Targets of custom calls that say where a value lies, and change none."""
+_KNOWN: Final = {"mhlo.erf": "chlo.erf", "mhlo.topk": "chlo.top_k"}
+"""Targets that stand for operations of CHLO, in artifacts of JAX before 0.10."""
 
 
 def call(node: Node, *operands: Value) -> list[Value]:
@@ -43,8 +45,9 @@ def custom_call(node: Node, *operands: Value) -> Value | Sequence[Value]:
     if target == SHAPE_ASSERTION:
         _require(node, *operands)
         return []
-    known = CONVERTERS.get(target.replace("mhlo.", "chlo."))
-    if known is None or not target.startswith("mhlo."):
+    known = CONVERTERS.get(_KNOWN.get(target, ""))
+    details = node.operation.attributes.get("mhlo.attributes")
+    if known is None or (isinstance(details, dict) and details.get("largest") is False):
         raise node.error(f"of `{shown(target)}` is a kernel of XLA or of another library")
     return known(node, *map(as_tensor, operands))
 

@@ -34,6 +34,7 @@ stablehlo = cast("Any", _stablehlo)
 
 _BYTECODE: Final = b"ML\xefR"
 _ENUM: Final = re.compile(r"#(?:stablehlo|chlo)<[a-z_]+ (\w+)>")
+_WRAPPED: Final = "_wrapped_jax_export_main"
 _RETURNS: Final = ("stablehlo.return", "func.return")
 _GATHER: Final = (
     "offset_dims", "collapsed_slice_dims", "operand_batching_dims",
@@ -113,19 +114,26 @@ class _Reading:
     def module(self, module: Any, sizes: Mapping[tuple[int, int], str]) -> StableHlo:
         functions: dict[str, Block] = {}
         main: Any = None
+        bodies: dict[str, list[Any]] = {}
         for each in module.body.operations:
             operation = each.operation
             if operation.name != "func.func":
                 raise UnsupportedError(f"the module has `{shown(operation.name)}`: not converted")
             name = str(operation.attributes["sym_name"].value)
-            main = operation if name == "main" else main
             blocks = list(operation.regions[0].blocks)
-            if len(blocks) == 1:  # a declaration has none
-                functions[name] = self.block(blocks[0], 0)
+            if len(blocks) != 1:  # a declaration has none
+                continue
+            functions[name] = self.block(blocks[0], 0)
+            if name == "main":
+                main = operation
+            if name in ("main", _WRAPPED):
+                bodies[name] = list(blocks[0].arguments)
         if "main" not in functions:
             raise ModelError("it has no function `@main`")
-        arguments = main.regions[0].blocks[0].arguments
-        inputs = _distinct(_argument_name(each, n) for n, each in enumerate(arguments))
+        # With free sizes, JAX wraps the function, which takes the sizes first and has the names.
+        inner, named = bodies.get(_WRAPPED, []), bodies["main"]
+        named = inner[len(inner) - len(named) :] if len(inner) >= len(named) else named
+        inputs = _distinct(_argument_name(each, n) for n, each in enumerate(named))
         outputs = _distinct(_result_names(main, len(functions["main"].results)))
         return StableHlo(functions, inputs, outputs, sizes)
 

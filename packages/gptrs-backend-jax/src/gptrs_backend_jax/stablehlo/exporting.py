@@ -1,0 +1,150 @@
+"""Programs and models as StableHLO: the function that the backend records, exported by JAX."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final, cast
+
+import jax
+import jax.numpy as jnp
+from jax import Array
+from jax import export as _export
+
+from gptrs.api import (
+    BackendSettings,
+    ModelError,
+    OutgoingModel,
+    Program,
+    UnsupportedError,
+    atomic_file,
+    require_supported,
+    specialize,
+    symbols,
+)
+from gptrs_backend_jax.backend import JaxBackend
+from gptrs_backend_jax.client import all_types
+from gptrs_backend_jax.devices import chosen_device
+from gptrs_backend_jax.stablehlo.jax_sizes import sized
+from gptrs_backend_jax.walk import ProgramWalk, entered, left
+
+_jax = cast("Any", jax)
+_exports = cast("Any", _export)
+PLATFORMS: Final = ("cpu",)
+"""StableHLO itself is the same for all of them; an artifact says for which it was made."""
+_MAX_BYTES: Final = 2**31 - 1
+_EXAMPLE: Final = 3
+"""A size in place of each free one, to ask whether there is a lowering of each op."""
+
+
+def export(model: OutgoingModel, path: Path) -> list[Path]:
+    """Write a program as one StableHLO module, its weights inside; return the file.
+
+    `.mlir` is text, `.jaxexport` what `jax.export` reads again, all else portable bytecode.
+    UnsupportedError, before anything is written, for what JAX cannot say; ModelError for a file
+    that cannot be written.
+    """
+    exported = to_exported(model)
+    data = _data(exported, path.suffix.lower())
+    with atomic_file(path, ModelError) as file:
+        file.write(data)
+    return [path]
+
+
+def _data(exported: Any, suffix: str) -> bytes:
+    if suffix == ".mlir":
+        return str(exported.mlir_module()).encode()
+    if suffix != ".jaxexport":
+        return bytes(exported.mlir_module_serialized)
+    try:
+        return bytes(exported.serialize())
+    except ImportError as error:
+        raise UnsupportedError(
+            "jax.export writes its files with `flatbuffers`, which is not installed",
+            hint="pip install flatbuffers, or write a `.stablehlo` file",
+        ) from error
+
+
+def to_exported(model: OutgoingModel) -> Any:
+    """Return a program as a `jax.export.Exported`: inputs in order, results by name as a dict.
+
+    Free sizes of the inputs stay free, where JAX can record the program with them.
+    """
+    program = model.program
+    numbers = symbols(program)
+    example = specialize(program, dict.fromkeys(numbers, _EXAMPLE), check=False)
+    device = chosen_device(BackendSettings(device="cpu"))
+    require_supported(JaxBackend(device), example)
+    weight_bytes = sum(each.type.nbytes for each in model.weights)
+    if weight_bytes > _MAX_BYTES:
+        raise UnsupportedError(
+            f"the weights take {weight_bytes} bytes, a StableHLO module has at most {_MAX_BYTES}"
+        )
+    with all_types(device):
+        sizes = _symbolic_sizes(model, numbers)
+        structures = [
+            _jax.ShapeDtypeStruct(
+                tuple(sizes.get(_size_name(dim), dim) for dim in param.type.shape),
+                param.type.dtype.numpy,
+            )
+            for param in program.main.body.params[: len(model.inputs)]
+        ]
+        special = sized(program, {number: sizes[f"?{number}"] for number in numbers})
+        function = _recorded(model, special)
+        try:
+            jitted = _jax.jit(function, keep_unused=True)
+            return _exports.export(jitted, platforms=PLATFORMS)(*structures)
+        except (TypeError, ValueError, AttributeError, NotImplementedError) as error:
+            if not numbers:
+                raise
+            reason = ascii(str(error).split("\n", maxsplit=1)[0])[1:-1][:160]
+            raise UnsupportedError(
+                f"JAX cannot record the program with free sizes: {reason}",
+                hint="give its sizes numbers: `gptrs.api.specialize`, or `--symbol` for a model",
+            ) from error
+
+
+def _size_name(dim: int) -> str:
+    return str(dim)
+
+
+def _symbolic_sizes(model: OutgoingModel, numbers: list[int]) -> dict[str, Any]:
+    """Return a symbolic size of JAX for each symbol, `?n`, called as the inputs call it."""
+    names: dict[str, str] = {}
+    params = model.program.main.body.params
+    for slot, param in zip(model.inputs, params, strict=False):
+        for name, dim in zip(slot.shape or (), param.type.shape, strict=True):
+            if isinstance(name, str) and str(dim) in {f"?{number}" for number in numbers}:
+                names.setdefault(str(dim), name if name.isidentifier() else f"d{len(names)}")
+    missing = [f"?{number}" for number in numbers if f"?{number}" not in names]
+    if missing:
+        raise UnsupportedError(f"no input has the size {missing[0]} alone as a dim")
+    if not names:
+        return {}
+    return dict(zip(names, _exports.symbolic_shape(", ".join(names.values())), strict=True))
+
+
+def _recorded(model: OutgoingModel, program: Program) -> Callable[..., dict[str, Array]]:
+    """Return the function that JAX records: the walk over the program, weights as constants."""
+    body = program.main.body
+    count = len(model.inputs)
+
+    def function(*inputs: Array) -> dict[str, Array]:
+        arrays = [*inputs, *(cast("Any", jnp).asarray(each.whole()) for each in model.weights)]
+        given = [entered(value, x) for value, x in zip(body.params, arrays, strict=True)]
+        results = ProgramWalk(program).region(body, given)
+        made = [left(value, x) for value, x in zip(body.results, results, strict=True)]
+        return dict(zip(model.outputs, made, strict=True))
+
+    function.__name__ = "program"
+    names = [each.name if each.name.isidentifier() else "" for each in model.inputs]
+    distinct = len(set(names)) == count and all(names)
+    kind = inspect.Parameter.POSITIONAL_ONLY
+    parameters = [
+        inspect.Parameter(name if distinct else f"arg{number}", kind)
+        for number, name in enumerate(names)
+    ]
+    named = cast("Any", function)
+    named.__signature__ = inspect.Signature(parameters)
+    return named
