@@ -136,6 +136,47 @@ def test_inputs_that_do_not_fit_are_refused(arrays: tuple, named: dict, message:
         gptrs_torch.load(exported(), "ref").module([torch.ones(1, 2, 8)])
 
 
+class Twice(nn.Module):
+    """Two inputs, one of which has twice as many rows."""
+
+    def forward(self, x: Any, y: Any) -> Any:
+        return x * 2 + y.reshape(2, -1).sum(0)[:, None]
+
+
+@pytest.mark.parametrize(
+    ("rows", "twice", "message"),
+    [
+        (9, 18, r"`?x.* has 9 elements along axis 0, the export allows 1 to 8"),
+        (3, 8, r"y.* has 8 elements along axis 0, not 6"),
+        (3, 6, None),
+        (1, 2, None),
+    ],
+)
+def test_sizes_are_those_that_the_export_allows(
+    rows: int, twice: int, message: str | None, tmp_path: Path
+) -> None:
+    batch = torch.export.Dim("batch", min=1, max=8)
+    given = torch.randn(4, 2), torch.randn(8)
+    program = torch.export.export(Twice(), given, dynamic_shapes=({0: batch}, {0: 2 * batch}))
+    model = gptrs_torch.load(saved(program, tmp_path / "m.pt2"), "ref")
+    x, y = torch.randn(rows, 2), torch.randn(twice)
+    if message is None:
+        torch.testing.assert_close(model.module(x, y), Twice()(x, y))
+        return
+    for call in (model.module, model, model.program):
+        with pytest.raises(UsageError, match=message):
+            call(x, y)
+
+
+def test_sparse_tensors_are_refused() -> None:
+    model = gptrs_torch.load(exported(), "ref")
+    x = torch.ones(3, 2, 8).to_sparse()
+    with pytest.raises(UsageError, match="got a tensor of the layout sparse_coo") as caught:
+        model.module(x, torch.ones(4))
+    assert caught.value.hint is not None
+    assert "to_dense" in caught.value.hint
+
+
 def test_operators_that_are_not_converted_are_refused_by_name() -> None:
     class Inverse(nn.Module):
         def forward(self, x: Any) -> Any:

@@ -232,6 +232,11 @@ def _check_program(program: dict[str, Any]) -> None:
         signature = call.get("signature")
         if signature and isinstance(signature.get("out_spec"), str):
             signature["out_spec"] = json.dumps(_plain_tree(json.loads(signature["out_spec"])))
+    # torch fails on ranges of expressions such as `2*s0`, which follow from those of symbols.
+    ranges = program["range_constraints"]
+    program["range_constraints"] = {
+        size: ranges[size] for size in ranges if _SYMBOL.fullmatch(size)
+    }
     for key, value in _pairs(program):
         if key == "expr_str":
             _require_expression(str(value))

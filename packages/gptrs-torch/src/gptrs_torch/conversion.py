@@ -12,7 +12,7 @@ import sympy
 import torch
 from torch import fx
 
-from gptrs.api import GptrsError, Tensor, UsageError
+from gptrs.api import GptrsError, Tensor
 from gptrs_torch.node import Node, NotConvertedError, operator_name
 from gptrs_torch.registry import converter_of
 from gptrs_torch.symbols import evaluated, expression_of
@@ -71,7 +71,7 @@ class Conversion:
     def run(self) -> list[object]:
         """Convert all nodes; return what the graph returns.
 
-        NotConvertedError for an operator that is left to torch; UsageError of `jit` where a size is
+        NotConvertedError for an operator that is left to torch; another GptrsError where a size is
         needed as a number.
         """
         for node in self._module.graph.nodes:
@@ -120,11 +120,9 @@ class Conversion:
             return converter(Node(node), *args, **kwargs)
         except NotConvertedError:
             raise
-        except UsageError as error:
+        except GptrsError as error:
             if asks_for_sizes(error):
                 raise
-            raise NotConvertedError(node, f"is not converted: {error.message}") from error
-        except GptrsError as error:
             raise NotConvertedError(node, f"is not converted: {error.message}") from error
         except WRONG as error:
             raise NotConvertedError(
@@ -144,7 +142,8 @@ class Conversion:
 
 def asks_for_sizes(error: GptrsError) -> bool:
     """Return whether a graph asks of free sizes what only numbers answer."""
-    return "the number behind" in error.message
+    asked = ("the number behind", "for all values of its symbols")
+    return any(words in error.message for words in asked)
 
 
 def constants_of(module: fx.GraphModule) -> dict[str, torch.Tensor]:

@@ -12,11 +12,10 @@ from torch import fx
 
 from gptrs.api import (
     Backend,
+    GptrsError,
     Params,
     Program,
     Tensor,
-    UnsupportedError,
-    UsageError,
     jit,
     share_array,
     take_array,
@@ -81,7 +80,7 @@ class GraphFunction:
         step, tensors, numbers = self._prepared(values)
         try:
             made = step(tensors, numbers)
-        except (UsageError, UnsupportedError) as error:
+        except GptrsError as error:
             if self._is_static or not asks_for_sizes(error):
                 raise
             self._is_static, self._step = True, None

@@ -20,6 +20,7 @@ from gptrs_torch.arrays import array_of, tensor_of
 from gptrs_torch.decompositions import table
 from gptrs_torch.element_types import dtype_of
 from gptrs_torch.graph import GraphFunction
+from gptrs_torch.sizes import ExportedSizes
 from gptrs_torch.symbols import expression_of
 
 _WEIGHTS = (InputKind.PARAMETER, InputKind.BUFFER, InputKind.CONSTANT_TENSOR)
@@ -54,6 +55,7 @@ class TorchModel:
         static = [
             i for i, name in enumerate(self._sources) if name is not None and name not in changed
         ]
+        self._sizes = ExportedSizes(whole)
         self._function = GraphFunction(whole.graph_module, self.backend, static)
         self.inputs: dict[str, ModelInput] = {}
         self._constants: dict[str, object] = {}
@@ -119,6 +121,7 @@ class TorchModel:
 
     def _values(self, tensors: Sequence[object]) -> list[object]:
         given = dict(zip(self.inputs, tensors, strict=True))
+        self._sizes.check(self.inputs, cast("Mapping[str, torch.Tensor]", given))
         values: list[object] = []
         for node, source in zip(self._nodes, self._sources, strict=True):
             if source is not None:
@@ -168,8 +171,16 @@ class TorchModel:
         """Return an input as a tensor of torch; UsageError for another type or shape."""
         slot = self.inputs[name]
         tensor = value if isinstance(value, torch.Tensor) else _as_tensor(value, slot)
-        if tensor.layout is not torch.strided or tensor.device.type != "cpu":
-            raise UsageError(f"the input {slot} got a tensor that is not strided memory of the CPU")
+        if tensor.layout is not torch.strided:
+            layout = str(tensor.layout).removeprefix("torch.")
+            raise UsageError(
+                f"the input {slot} got a tensor of the layout {layout}",
+                hint="programs take dense tensors: call `.to_dense()` first",
+            )
+        if tensor.device.type != "cpu":
+            raise UsageError(
+                f"the input {slot} got a tensor on {tensor.device}", hint="call `.cpu()` first"
+            )
         if dtype_of(tensor.dtype, f"the input {slot}") != slot.dtype:
             raise UsageError(f"the input {slot} got a tensor of {tensor.dtype}")
         assert slot.shape is not None
