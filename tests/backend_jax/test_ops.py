@@ -1,4 +1,4 @@
-"""A case of each op on each element type, those at the edges of a type, and all errors."""
+"""A case of each op on each element type, those at the edges of a type, all errors, no elements."""
 
 from __future__ import annotations
 
@@ -20,15 +20,20 @@ REFUSED = {("rng_normal", "f64")}
 
 
 def _sample(op_name: str) -> list[OpCase]:
-    """The first case of each element type, and all that look at the edges of one."""
+    """Return the first case of each element type, and all that look at the edges of one.
+
+    Of one type also those without elements.
+    """
     op = OPS[op_name]
     chosen: list[OpCase] = []
+    empty: list[OpCase] = []
     for dtype in legal_dtypes(op):
         if (op_name, dtype.name) in REFUSED:
             continue
         first, *others = cases(op, dtype)
         chosen += [first, *(case for case in others if case.label == "edges" or case.error)]
-    return chosen
+        empty = empty or [case for case in others if any(not array.size for array in case.inputs)]
+    return chosen + empty
 
 
 def test_what_is_refused_is_known(jax_backend: Backend) -> None:

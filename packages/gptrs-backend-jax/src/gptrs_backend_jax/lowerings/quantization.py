@@ -83,6 +83,8 @@ def unpack_bits(op: quantization.UnpackBits, step: Step, packed: Array) -> Array
     if bits == 8:
         return packed
     count = step.result.shape[axis]
+    if not step.result.size:
+        return typed_lax.zeros(step.result.shape, np.uint8)
     if 8 % bits == 0:
         return _unpacked_evenly(packed, bits, axis, step.result.shape)
     first_bits = np.arange(count) * bits
