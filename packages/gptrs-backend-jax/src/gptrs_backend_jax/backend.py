@@ -3,29 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 from jax import Array
 
 from gptrs.api import (
+    ArraySource,
     BackendSettings,
     Buffer,
     DeviceInfo,
     InputRole,
+    Mesh,
     Op,
     Program,
+    Sharding,
+    ShardSource,
     TensorType,
     UsageError,
     require_supported,
 )
-from gptrs_backend_jax.client import Device
+from gptrs_backend_jax import typed_lax
+from gptrs_backend_jax.client import Device, InputType, all_types, compiled
 from gptrs_backend_jax.devices import (
     all_devices,
     chosen_device,
+    chosen_grid,
     compiler_options,
     ignored_settings,
 )
-from gptrs_backend_jax.executable import JaxExecutable
+from gptrs_backend_jax.executable import Compiled, JaxExecutable
+from gptrs_backend_jax.grid import GridCall
 from gptrs_backend_jax.host_values import HostValue, buffer_of
 from gptrs_backend_jax.kept_programs import KeptPrograms, keep_compiled_programs
 from gptrs_backend_jax.lowerings import TABLE
@@ -40,11 +48,17 @@ class JaxBackend(KeptPrograms):
     def __init__(self, device: Device, settings: BackendSettings | None = None) -> None:
         settings = settings or BackendSettings()
         self.device = device
+        self._grid = None if settings.mesh is None else chosen_grid(settings, device)
         self.ignored = ignored_settings(settings, device)
         self._options = compiler_options(device, settings.options)
 
     def __repr__(self) -> str:
-        return f"<JaxBackend on {self.device}>"
+        return f"<JaxBackend on {self.mesh or self.device}>"
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The mesh that programs are divided over, None for a single device."""
+        return self._grid.mesh if self._grid else None
 
     @property
     def flushes_subnormals(self) -> bool:
@@ -53,7 +67,7 @@ class JaxBackend(KeptPrograms):
 
     def devices(self) -> Sequence[DeviceInfo]:
         """Return the devices of JAX in this process."""
-        return all_devices([self.device])
+        return all_devices(self._grid.devices if self._grid else [self.device])
 
     def refusal(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]
@@ -80,11 +94,46 @@ class JaxBackend(KeptPrograms):
             raise UsageError(
                 f"a program of {expected} inputs needs {expected} roles, got {len(roles)}"
             )
-        return JaxExecutable(program, roles, self.device, self._options)
+        return JaxExecutable(program, roles, self.device, self._compiled)
+
+    def _compiled(
+        self,
+        function: Compiled,
+        types: Sequence[InputType],
+        donated: Sequence[int],
+        heirs: Sequence[int | None],
+    ) -> Compiled:
+        if self._grid is None:
+            device, options = self.device, self._options
+            return compiled(function, types, donated=donated, device=device, options=options)
+        return GridCall(function, types, donated, heirs, self._grid, self._options)
 
     def to_device(self, array: np.ndarray) -> Buffer:
-        """Put `array` on the device; one of few bytes goes there with the program that reads it."""
+        """Put `array` on the device; one of few bytes goes there with the program that reads it.
+
+        On a mesh it is whole on each device.
+        """
+        if self._grid is not None:
+            native = array.astype(array.dtype.newbyteorder("="), copy=False)
+            return self._grid.placed(ArraySource(native), (None,) * native.ndim)
         return buffer_of(array, self.device)
+
+    def place(self, source: ShardSource, sharding: Sharding) -> Buffer:
+        """Put `source` on the devices of the mesh, each part on those that need it."""
+        if self._grid is None:
+            raise UsageError(f"{self!r} has no mesh to place a `{source.type}` on")
+        return self._grid.placed(source, sharding)
+
+    def host_view(self, buffer: Buffer) -> np.ndarray | None:
+        """Return None for what is in the memory of a device."""
+        return buffer.array if isinstance(buffer, HostValue) else None
+
+    def copy(self, buffer: Buffer) -> Buffer:
+        """Return a copy of `buffer` where it is."""
+        if isinstance(buffer, HostValue):
+            return HostValue(buffer.array.copy())
+        with all_types(self.device):
+            return typed_lax.copy(cast("Array", buffer))
 
     def to_host(self, buffer: Buffer) -> np.ndarray:
         """Return the elements of `buffer`, read-only; waits until they are computed."""
@@ -93,7 +142,7 @@ class JaxBackend(KeptPrograms):
         if not isinstance(buffer, Array):
             kind = type(buffer).__name__
             raise UsageError(f"`to_host` takes a buffer of JAX, got `{kind}`", hint="use `run`")
-        return np.asarray(buffer)
+        return np.asarray(buffer if self._grid is None else self._grid.whole(buffer))
 
 
 def create(settings: BackendSettings) -> JaxBackend:

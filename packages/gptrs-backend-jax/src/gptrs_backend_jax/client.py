@@ -18,6 +18,10 @@ Results = TypeVar("Results")
 _jax = cast("Any", jax)
 
 
+InputType = tuple[tuple[int, ...], np.dtype[np.generic]]
+"""The shape and the type of the elements of an input."""
+
+
 class Device(Protocol):
     """A device of JAX."""
 
@@ -34,6 +38,11 @@ class Device(Protocol):
     def memory_stats(self) -> Mapping[str, int] | None:
         """Return figures of its memory; None on CPUs."""
         ...
+
+
+def every_device(platform: str | None) -> Sequence[Device]:
+    """Return the devices of all processes; RuntimeError if JAX has no such platform."""
+    return cast("Sequence[Device]", _jax.devices(backend=platform))
 
 
 def local_devices(platform: str | None) -> Sequence[Device]:

@@ -8,7 +8,8 @@ from contextlib import contextmanager
 
 from gptrs.api import BackendError, BackendSettings, DeviceInfo, UsageError
 from gptrs_backend_jax.accelerators import VARIABLE
-from gptrs_backend_jax.client import Device, local_devices
+from gptrs_backend_jax.client import Device, every_device, local_devices
+from gptrs_backend_jax.grid import Grid
 
 _THREADS_VARIABLE = "NPROC"
 """XLA reads the number of its threads from it when its CPU client starts."""
@@ -44,6 +45,20 @@ def chosen_device(settings: BackendSettings) -> Device:
         names = ", ".join(device_name(device, place) for place, device in enumerate(found))
         raise UsageError(f"JAX has no device `{settings.device}` here", hint=f"it has {names}")
     return found[int(number)]
+
+
+def chosen_grid(settings: BackendSettings, device: Device) -> Grid:
+    """Return the grid of the mesh in `settings`, of devices of the platform of `device`.
+
+    UsageError where there are too few of them, and for one device that is named beside a mesh.
+    """
+    assert settings.mesh is not None, "asked for one"
+    if ":" in (settings.device or ""):
+        raise UsageError(
+            f"a mesh takes the devices of a platform, got the device `{settings.device}` alone",
+            hint=f"write `--device {device.platform}`",
+        )
+    return Grid(settings.mesh, every_device(device.platform))
 
 
 def device_name(device: Device, place: int) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import TypeAlias, cast
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -11,9 +11,15 @@ from jax import Array
 
 from gptrs.api import BoundInputs, Buffer, ExecutionError, InputRole, Program, UsageError, Value
 from gptrs_backend_jax import typed_lax
-from gptrs_backend_jax.client import Device, array_type, compiled, wide_types
+from gptrs_backend_jax.client import Device, InputType, array_type, wide_types
 from gptrs_backend_jax.host_values import HostValue
 from gptrs_backend_jax.walk import Failure, Message, ProgramWalk, entered, left
+
+Compiled: TypeAlias = Callable[..., tuple[list[Array], Failure | None]]
+Maker: TypeAlias = Callable[
+    [Compiled, Sequence[InputType], Sequence[int], Sequence[int | None]], Compiled
+]
+"""Compiles a function of inputs of these types, some of them donated, some of them with heirs."""
 
 
 class JaxExecutable:
@@ -24,21 +30,16 @@ class JaxExecutable:
         program: Program,
         roles: Sequence[InputRole],
         device: Device,
-        options: Mapping[str, bool | str],
+        compiled_for: Maker,
     ) -> None:
         body = program.main.body
         self._params = body.params
         self._types = [(value.type.shape, value.type.dtype.numpy) for value in body.params]
         donated = tuple(place for place, role in enumerate(roles) if role is InputRole.DONATED)
-        recording = _Recording(program, roles)
-        self._call = compiled(
-            recording.record,
-            self._types,
-            donated=donated,
-            device=device,
-            options=options,
+        self._recording = _Recording(program, roles)
+        self._call = compiled_for(
+            self._recording.record, self._types, donated, _heirs(program, donated)
         )
-        self._messages = recording.messages
         self._device = device
         self._weights = WeakKeyDictionary[BoundInputs, list[Array]]()
         self._array_type = array_type()
@@ -87,7 +88,7 @@ class JaxExecutable:
         if failure is not None:
             number, value = (int(part) for part in np.asarray(failure))
             if number:
-                raise ExecutionError(self._messages[number - 1].about(value))
+                raise ExecutionError(self._recording.messages[number - 1].about(value))
         return cast("list[Buffer]", results)
 
     def _require(self, inputs: Sequence[Buffer]) -> None:
@@ -98,6 +99,19 @@ class JaxExecutable:
             ours = isinstance(given, (Array, HostValue))
             if not ours or given.shape != shape or given.dtype != dtype:
                 raise _wrong_input(number, self._params[number], given)
+
+
+def _heirs(program: Program, donated: Sequence[int]) -> list[int | None]:
+    """Return for each result the donated input, of its type, whose place it takes."""
+    body = program.main.body
+    free = list(donated)
+    found: list[int | None] = []
+    for result in body.results:
+        heir = next((place for place in free if body.params[place].type == result.type), None)
+        found.append(heir)
+        if heir is not None:
+            free.remove(heir)
+    return found
 
 
 class _Recording:

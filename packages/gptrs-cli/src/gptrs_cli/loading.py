@@ -33,6 +33,7 @@ def chosen_backend(settings: Settings) -> Backend:
         settings.threads,
         device=settings.device,
         options=settings.backend_options,
+        mesh=settings.mesh,
     )
 
 

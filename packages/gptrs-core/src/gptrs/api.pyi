@@ -6,10 +6,12 @@ from gptrs.backend.bound_inputs import BindingExecutable as BindingExecutable
 from gptrs.backend.bound_inputs import BoundInputs as BoundInputs
 from gptrs.backend.cache_report import CachePart as CachePart
 from gptrs.backend.cache_report import CacheReport as CacheReport
+from gptrs.backend.device_memory import DeviceMemory as DeviceMemory
 from gptrs.backend.kernel_cache import CodeCache as CodeCache
 from gptrs.backend.kernel_cache import KernelCache as KernelCache
 from gptrs.backend.machine_probe import MachineProbe as MachineProbe
 from gptrs.backend.memory_plan import dying_values as dying_values
+from gptrs.backend.mesh import Mesh as Mesh
 from gptrs.backend.op_table import OpTable as OpTable
 from gptrs.backend.op_table import require_supported as require_supported
 from gptrs.backend.precision import PreciseBackend as PreciseBackend
@@ -31,6 +33,13 @@ from gptrs.backend.settings import BackendSettings as BackendSettings
 from gptrs.backend.settings import DeviceBackend as DeviceBackend
 from gptrs.backend.settings import DeviceInfo as DeviceInfo
 from gptrs.backend.settings import devices_of as devices_of
+from gptrs.backend.sharding import ArraySource as ArraySource
+from gptrs.backend.sharding import Axes as Axes
+from gptrs.backend.sharding import Axis as Axis
+from gptrs.backend.sharding import PlacingBackend as PlacingBackend
+from gptrs.backend.sharding import Sharding as Sharding
+from gptrs.backend.sharding import ShardSource as ShardSource
+from gptrs.backend.sharding import sharding_of as sharding_of
 from gptrs.backend.symbolic import PaddingBackend as PaddingBackend
 from gptrs.backend.symbolic import SymbolicBackend as SymbolicBackend
 from gptrs.backend.weight_cache import WeightCache as WeightCache

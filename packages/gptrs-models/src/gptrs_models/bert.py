@@ -9,6 +9,7 @@ from gptrs import functionals as F
 from gptrs.api import Module, Params, Tensor, tensor
 from gptrs.nn import (
     ACTIVATIONS,
+    Axis,
     Embedding,
     Linear,
     captured_once,
@@ -37,7 +38,9 @@ class Embeddings(Module):
 
     def __init__(self, config: BertConfig, params: Params) -> None:
         width = config.embedding_size
-        self.word_embeddings = Embedding(params / "word_embeddings", config.vocab_size, width)
+        self.word_embeddings = Embedding(
+            params / "word_embeddings", config.vocab_size, width, "vocab"
+        )
         self.position_embeddings = Embedding(
             params / "position_embeddings", config.max_position_embeddings, width
         )
@@ -65,9 +68,10 @@ class SelfAttention(Module):
 
     def __init__(self, config: BertConfig, layer: Params) -> None:
         width, names = config.hidden_size, config.names
-        self.query = Linear(layer / names.query, width, width)
-        self.key = Linear(layer / names.key, width, width)
-        self.value = Linear(layer / names.value, width, width)
+        axes = ("embed", Axis("heads", config.num_attention_heads))
+        self.query = Linear(layer / names.query, width, width, axes=axes)
+        self.key = Linear(layer / names.key, width, width, axes=axes)
+        self.value = Linear(layer / names.value, width, width, axes=axes)
         self.n_heads = config.num_attention_heads
 
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
@@ -83,8 +87,16 @@ class SelfAttention(Module):
 class Residual(Module):
     """An affine layer with a residual connection, then layer normalization."""
 
-    def __init__(self, config: BertConfig, dense: Params, norm: Params, inputs: int) -> None:
-        self.dense = Linear(dense, inputs, config.hidden_size)
+    def __init__(
+        self,
+        config: BertConfig,
+        dense: Params,
+        norm: Params,
+        inputs: int,
+        axis: Axis | None = None,
+    ) -> None:
+        axes = None if axis is None else (axis, "embed")
+        self.dense = Linear(dense, inputs, config.hidden_size, axes=axes)
         self.LayerNorm = Norm(config, norm, config.hidden_size)
 
     def __call__(self, x: Tensor, before: Tensor) -> Tensor:
@@ -98,7 +110,10 @@ class Attention(Module):
     def __init__(self, config: BertConfig, layer: Params) -> None:
         names, width = config.names, config.hidden_size
         self.self = SelfAttention(config, layer)
-        self.output = Residual(config, layer / names.output, layer / names.attention_norm, width)
+        heads = Axis("heads", config.num_attention_heads)
+        self.output = Residual(
+            config, layer / names.output, layer / names.attention_norm, width, heads
+        )
 
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """[B, T, C] and a mask of `F.attention` -> [B, T, C]."""
@@ -109,7 +124,8 @@ class Intermediate(Module):
     """An affine layer with the configured activation."""
 
     def __init__(self, config: BertConfig, params: Params) -> None:
-        self.dense = Linear(params, config.hidden_size, config.intermediate_size)
+        width, inner = config.hidden_size, config.intermediate_size
+        self.dense = Linear(params, width, inner, axes=("embed", "mlp"))
         self._activation = ACTIVATIONS[config.hidden_act]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -124,7 +140,8 @@ class Layer(Module):
         names, inner = config.names, config.intermediate_size
         self.attention = Attention(config, params)
         self.intermediate = Intermediate(config, params / names.up)
-        self.output = Residual(config, params / names.down, params / names.norm, inner)
+        down, norm = params / names.down, params / names.norm
+        self.output = Residual(config, down, norm, inner, Axis("mlp"))
 
     @captured_once
     def __call__(self, x: Tensor, mask: Tensor | None) -> Tensor:

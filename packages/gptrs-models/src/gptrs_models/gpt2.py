@@ -11,6 +11,7 @@ from gptrs import functionals as F
 from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
 from gptrs.nn import (
     ACTIVATIONS,
+    Axis,
     CacheSpec,
     CausalLMModule,
     Embedding,
@@ -74,8 +75,11 @@ class Attention(Module):
 
     def __init__(self, config: GPT2Config, params: Params, layer: int) -> None:
         dim = config.n_embd
-        self.c_attn = Linear(params / "c_attn", dim, 3 * dim, layout="in_out")
-        self.c_proj = Linear(params / "c_proj", dim, dim, layout="in_out")
+        self.c_attn = Linear(
+            params / "c_attn", dim, 3 * dim, layout="in_out", axes=("embed", "heads")
+        )
+        heads = Axis("heads", config.n_head)
+        self.c_proj = Linear(params / "c_proj", dim, dim, layout="in_out", axes=(heads, "embed"))
         self.n_heads = config.n_head
         self.scale = (dim // config.n_head) ** -0.5 if config.scale_attn_weights else 1.0
         if config.scale_attn_by_inverse_layer_idx:
@@ -93,8 +97,9 @@ class MLP(Module):
     """Two affine layers with the configured activation between them."""
 
     def __init__(self, config: GPT2Config, params: Params) -> None:
-        self.c_fc = Linear(params / "c_fc", config.n_embd, config.n_inner, layout="in_out")
-        self.c_proj = Linear(params / "c_proj", config.n_inner, config.n_embd, layout="in_out")
+        dim, inner = config.n_embd, config.n_inner
+        self.c_fc = Linear(params / "c_fc", dim, inner, layout="in_out", axes=("embed", "mlp"))
+        self.c_proj = Linear(params / "c_proj", inner, dim, layout="in_out", axes=("mlp", "embed"))
         self.activation = ACTIVATIONS[config.activation_function]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -127,7 +132,7 @@ class GPT2(CausalLMModule):
         super().__init__(config.n_positions, config.vocab_size)
         self.config = config
         body = params / "transformer" if "transformer.wte.weight" in params else params
-        self.wte = Embedding(body / "wte", config.vocab_size, config.n_embd)
+        self.wte = Embedding(body / "wte", config.vocab_size, config.n_embd, "vocab")
         self.wpe = Embedding(body / "wpe", config.n_positions, config.n_embd)
         self.h = [Block(config, body / "h" / i, i) for i in range(config.n_layer)]
         self.ln_f = LayerNorm(body / "ln_f", config.n_embd, config.layer_norm_epsilon)
@@ -136,7 +141,13 @@ class GPT2(CausalLMModule):
         self.lm_head = (
             None
             if tied
-            else Linear(params / "lm_head", config.n_embd, config.vocab_size, bias=False)
+            else Linear(
+                params / "lm_head",
+                config.n_embd,
+                config.vocab_size,
+                bias=False,
+                axes=("embed", "vocab"),
+            )
         )
 
     @override

@@ -14,6 +14,7 @@ from gptrs import functionals as F
 from gptrs.api import Module, Params, Tensor
 from gptrs.nn import (
     ACTIVATIONS,
+    Axis,
     CacheSpec,
     CausalLMModule,
     Embedding,
@@ -35,6 +36,8 @@ from gptrs_models.llama_config import LlamaConfig
 from gptrs_models.llama_experts import Mixture
 from gptrs_models.llama_kinds import read_config
 from gptrs_models.short_convolution import ShortConvolution
+
+_UP = ("embed", "mlp")
 
 
 class Attends(Protocol):
@@ -87,14 +90,20 @@ class Attention(Module):
         self.n_heads, self.n_kv_heads = config.num_attention_heads, config.num_key_value_heads
         self.q_dim, self.kv_dim = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
         self.joined, self.groups = names.qkv is not None, config.qkv_groups
+        heads = Axis("heads", self.n_heads)
         if names.qkv is not None:
             total = self.q_dim + 2 * self.kv_dim
-            self.qkv_proj = Linear(params / names.qkv, dim, total, config.qkv_bias)
+            self.qkv_proj = Linear(
+                params / names.qkv, dim, total, config.qkv_bias, axes=("embed", "heads")
+            )
         else:
-            self.q_proj = Linear(params / names.query, dim, self.q_dim, config.qkv_bias)
-            self.k_proj = Linear(params / names.key, dim, self.kv_dim, config.qkv_bias)
-            self.v_proj = Linear(params / names.value, dim, self.kv_dim, config.qkv_bias)
-        self.o_proj = Linear(params / names.output, self.q_dim, dim, config.output_bias)
+            bias, shared = config.qkv_bias, ("embed", Axis("kv_heads", self.n_kv_heads))
+            self.q_proj = Linear(params / names.query, dim, self.q_dim, bias, axes=("embed", heads))
+            self.k_proj = Linear(params / names.key, dim, self.kv_dim, bias, axes=shared)
+            self.v_proj = Linear(params / names.value, dim, self.kv_dim, bias, axes=shared)
+        self.o_proj = Linear(
+            params / names.output, self.q_dim, dim, config.output_bias, axes=(heads, "embed")
+        )
         self.q_norm = _head_norm(config, params / names.query_norm, self.n_heads)
         self.k_norm = _head_norm(config, params / names.key_norm, self.n_kv_heads)
         self.norm_over_width = config.head_norm == "width"
@@ -178,13 +187,13 @@ class MLP(Module):
         names = config.names
         self.joined, self.gated = names.gate_up is not None, names.gate is not None
         if names.gate_up is not None:
-            self.gate_up_proj = Linear(params / names.gate_up, dim, 2 * inner, bias)
+            self.gate_up_proj = Linear(params / names.gate_up, dim, 2 * inner, bias, axes=_UP)
         else:
             if names.gate is not None:
-                self.gate_proj = Linear(params / names.gate, dim, inner, bias)
-            self.up_proj = Linear(params / names.up, dim, inner, bias)
+                self.gate_proj = Linear(params / names.gate, dim, inner, bias, axes=_UP)
+            self.up_proj = Linear(params / names.up, dim, inner, bias, axes=_UP)
         out_bias = bias if config.down_bias is None else config.down_bias
-        self.down_proj = Linear(params / names.down, inner, dim, out_bias)
+        self.down_proj = Linear(params / names.down, inner, dim, out_bias, axes=("mlp", "embed"))
         self.up_first = config.up_first
         self.activation = ACTIVATIONS[config.hidden_act]
 
@@ -287,7 +296,7 @@ class Llama(CausalLMModule):
         self.config, names, width = config, config.names, config.hidden_size
         whole = f"{names.body}.{names.embed}.weight" in params
         body = params / names.body if whole else params
-        self.embed_tokens = Embedding(body / names.embed, config.vocab_size, width)
+        self.embed_tokens = Embedding(body / names.embed, config.vocab_size, width, "vocab")
         if names.positions is not None:
             rows = config.context_length + config.position_offset
             self.embed_positions = Embedding(body / names.positions, rows, width)
@@ -303,7 +312,13 @@ class Llama(CausalLMModule):
         self.lm_head = (
             None
             if tied
-            else Linear(params / names.head, width, config.vocab_size, bias=config.head_bias)
+            else Linear(
+                params / names.head,
+                width,
+                config.vocab_size,
+                bias=config.head_bias,
+                axes=("embed", "vocab"),
+            )
         )
 
     @override

@@ -65,6 +65,9 @@ _Threads = Annotated[
 _Device = Annotated[
     str | None, typer.Option("--device", metavar="NAME", help="A device of the backend: gpu:1.")
 ]
+_Mesh = Annotated[
+    str | None, typer.Option("--mesh", metavar="AXIS=N", help="Split models: data=2,tensor=4.")
+]
 _MostRunning = Annotated[
     int, typer.Option("--most-running", metavar="N", min=1, help="Answers written at once.")
 ]
@@ -124,6 +127,7 @@ def serve(
     backend: _Backend = None,
     threads: _Threads = None,
     device: _Device = None,
+    mesh: _Mesh = None,
     most_running: _MostRunning = MOST_RUNNING,
     most_requests: _MostRequests = MOST_REQUESTS,
     most_output: _MostOutput = 2048,
@@ -141,7 +145,7 @@ def serve(
     """
     keys = _keys(api_key_file)
     with _listener(host, port) as listener:
-        runs_on = get_backend(backend, threads, device=device)
+        runs_on = get_backend(backend, threads, device=device, mesh=mesh)
         loaded = _adapted(_loaded(models or ["demo"], runs_on), adapter or [])
         writers = {name: m for name, m in loaded.items() if "causal_lm" in m.capabilities}
         engine = None

@@ -141,6 +141,9 @@ def _server_options(settings: Settings, load: Load) -> list[str]:
         options += ["--device", settings.device]
     if load.cache_dtype is not None:
         options += ["--cache-dtype", load.cache_dtype]
+
+    if settings.mesh is not None:
+        options += ["--mesh", settings.mesh]
     return options
 
 

@@ -99,6 +99,15 @@ class Settings:
             panel=_RUN,
         ),
     ] = None
+    mesh: Annotated[
+        str | None,
+        option(
+            "--mesh",
+            "Split a model over devices: data=2,tensor=4.",
+            metavar="AXIS=N",
+            panel=_RUN,
+        ),
+    ] = None
     backend_options: Annotated[
         list[str],
         option(
@@ -218,7 +227,7 @@ ALWAYS = ("json", "debug", "disabled")
 """The options of each command."""
 OBSERVED = ("dump_dir", "dump_mode", "trace_sinks")
 """Settings of commands that run programs and let trace sinks listen."""
-PLACE = ("device", "backend_options")
+PLACE = ("device", "mesh", "backend_options")
 """Settings of the backend besides its name and threads."""
 PROGRAM = ("backend", "threads", *PLACE, "overrides", *OBSERVED, "profile", "profile_out")
 """Settings of commands that run programs for their results."""

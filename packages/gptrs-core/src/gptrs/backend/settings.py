@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol, get_args, runtime_checkable
 
+from gptrs.backend.mesh import Mesh
 from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
-Setting = Literal["device", "options"]
+Setting = Literal["device", "options", "mesh"]
 """A setting besides threads, which every backend is given."""
 SETTINGS: tuple[Setting, ...] = get_args(Setting)
 
@@ -19,13 +20,15 @@ class BackendSettings:
     """The settings that a backend is made with; a factory that `takes` settings is given them.
 
     `device` is a name of the backend's own, such as `gpu:1`, `options` are pairs of a name and a
-    value that only it knows. What is None or empty is left to the backend. A backend that cannot
-    do what a setting asks for raises UsageError, with what it can do.
+    value that only it knows, `mesh` is the devices that weights and batches are split over. Fields
+    that are None or empty are left to the backend. A backend that cannot do what a setting asks for
+    raises UsageError, with what it can do.
     """
 
     threads: int | None = None
     device: str | None = None
     options: tuple[tuple[str, str], ...] = ()
+    mesh: Mesh | None = None
 
     def given(self) -> dict[Setting, str]:
         """Return the settings besides threads that are set, with their values in words."""
@@ -34,6 +37,8 @@ class BackendSettings:
             found["device"] = self.device
         if self.options:
             found["options"] = ", ".join(f"{name}={value}" for name, value in self.options)
+        if self.mesh is not None:
+            found["mesh"] = str(self.mesh)
         return found
 
     def require_taken(self, backend: str, takes: Sequence[str]) -> None:

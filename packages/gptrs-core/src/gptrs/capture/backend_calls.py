@@ -9,11 +9,15 @@ from typing import NoReturn, cast
 import numpy as np
 
 from gptrs.backend.bound_inputs import BindingExecutable, BoundInputs
+from gptrs.backend.device_memory import DeviceMemory
+from gptrs.backend.mapped_pages import release_pages
 from gptrs.backend.profiled import KernelRun, ProfiledExecutable
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
+from gptrs.backend.sharding import ArraySource, Axes, mesh_of, sharding_of
 from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.capture.late_binding import origin_of
 from gptrs.errors import BackendError, GptrsError
+from gptrs.ir import dtypes
 from gptrs.ir.program import Program
 from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.specialize import lone_symbol
@@ -91,6 +95,16 @@ def moved(backend: Backend, what: str, move: Callable[[], Buffer], type: TensorT
     return buffer
 
 
+def placed(backend: Backend, array: np.ndarray, axes: Axes | None) -> Buffer:
+    """Return `array` on `backend`: split by the names of its axes where that runs on a mesh."""
+    found = None if axes is None else mesh_of(backend)
+    if found is None:
+        return to_device(backend, array)
+    placing, mesh = found
+    sharding, source = sharding_of(mesh, array.shape, axes), ArraySource(array)
+    return moved(backend, "place", lambda: placing.place(source, sharding), source.type)
+
+
 def to_host(backend: Backend, buffer: Buffer) -> np.ndarray:
     """Return `backend.to_host(buffer)`; BackendError if that fails or has another type."""
     try:
@@ -103,6 +117,29 @@ def to_host(backend: Backend, buffer: Buffer) -> np.ndarray:
         _refuse(backend, f"`to_host` gave a `{type(array).__name__}`, not a NumPy array")
     _require_type(backend, "`to_host`", array, buffer.dtype, buffer.shape)
     return array
+
+
+def host_view(backend: Backend, buffer: Buffer) -> np.ndarray | None:
+    """Return the memory of the host under `buffer`, None for one in the memory of a device."""
+    if not isinstance(backend, DeviceMemory):
+        return to_host(backend, buffer)
+    with blamed(backend, "`host_view`"):
+        return backend.host_view(buffer)
+
+
+def release_pages_of(backend: Backend, buffer: Buffer) -> None:
+    """Give the pages of a mapped file that `buffer` is a view of back to the system."""
+    view = host_view(backend, buffer)
+    if view is not None:
+        release_pages(view)
+
+
+def copied(backend: Backend, buffer: Buffer) -> Buffer:
+    """Return a copy of `buffer`, made on the device where it is there."""
+    if isinstance(backend, DeviceMemory):
+        device, type_ = backend, TensorType(dtypes.from_numpy(buffer.dtype), buffer.shape)
+        return moved(backend, "copy", lambda: device.copy(buffer), type_)
+    return to_device(backend, to_host(backend, buffer).copy())
 
 
 class CheckedExecutable:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 
 from gptrs.backend.bound_inputs import BindingExecutable, BoundInputs
-from gptrs.backend.mapped_pages import release_pages
 from gptrs.backend.memory_limit import MemoryNeed
 from gptrs.backend.op_table import require_static
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
@@ -21,7 +20,13 @@ from gptrs.backend.specialized_programs import SpecializedPrograms
 from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.backend.weight_identity import identity_of_computed
 from gptrs.capture import late_binding
-from gptrs.capture.backend_calls import compiled, compiled_symbolic, to_host, without_exit
+from gptrs.capture.backend_calls import (
+    compiled,
+    compiled_symbolic,
+    release_pages_of,
+    to_host,
+    without_exit,
+)
 from gptrs.capture.caching.optimization_key import optimization_key
 from gptrs.capture.caching.optimized_programs import SMALLEST_KEPT, optimized_programs
 from gptrs.capture.events import pass_statistics, trace
@@ -87,13 +92,16 @@ class Derivation:
     def _made(self, key: int, parents: Sequence[Parameter], held: Collection[Leaf]) -> Parameter:
         backend = self.computation.backend
 
-        def load() -> np.ndarray:
+        def compute() -> Buffer:
             buffers = [parent.buffer(keep=parent in held) for parent in parents]
             (result,) = self.computation.executable.run(buffers)
             for parent, buffer in zip(parents, buffers, strict=True):
                 if not parent.loaded:
-                    release_pages(to_host(backend, buffer))
-            return to_host(backend, result)
+                    release_pages_of(backend, buffer)
+            return result
+
+        def load() -> np.ndarray:
+            return to_host(backend, compute())
 
         (result,) = self.recipe.program.main.body.results
         name = "_".join(("derived", *(parent.name for parent in parents)))
@@ -101,8 +109,9 @@ class Derivation:
         recipe = f"{self.computation.digest.hex()} {settings_for(backend)}"
         identity = identity_of_computed(recipe, [parent.identity for parent in parents])
         return Parameter(
-            result.type, key, name, load, backend, streamer, parents, identity=identity
-        )
+            result.type, key, name, load, backend, streamer, parents,
+            identity=identity, compute=compute,
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from gptrs.backend.protocol import Backend, Buffer, InputRole
-from gptrs.capture.backend_calls import to_device, to_host
+from gptrs.capture.backend_calls import placed, to_device, to_host
 from gptrs.capture.backend_choice import chosen_backend, scoped_backend
 from gptrs.capture.caching.program_cache import ProgramCache
 from gptrs.capture.compilation import Prepared, prepare, settings_for
@@ -179,6 +179,6 @@ def buffer_of(leaf: Leaf, backend: Backend) -> Buffer:
             hint="use the tensor that the step returned instead",
         )
     if leaf.backend is None:
-        leaf.buffer = to_device(backend, np.asarray(leaf.buffer))
+        leaf.buffer = placed(backend, np.asarray(leaf.buffer), leaf.axes)
         leaf.backend = backend
     return leaf.buffer

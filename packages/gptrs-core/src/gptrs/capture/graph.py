@@ -9,6 +9,7 @@ from dataclasses import field
 from typing import ClassVar
 
 from gptrs.backend.protocol import Backend, Buffer, InputRole
+from gptrs.backend.sharding import Axes
 from gptrs.capture.caching.program_key import KeyBuilder, ProgramKey
 from gptrs.capture.parameter import Parameter
 from gptrs.errors import UsageError
@@ -34,6 +35,8 @@ class Stored:
     """Whether a host view exists, which a donation must not change."""
     consumed: bool = False
     """Whether the buffer was donated and must not be read."""
+    axes: Axes | None = None
+    """The names of its axes, for backends that run on a mesh; None while no part is split."""
     abstract: ClassVar[bool] = False
 
 

@@ -9,10 +9,12 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from gptrs.backend.mapped_pages import prefetch_pages, release_pages
+from gptrs.backend.device_memory import has_own_memory
+from gptrs.backend.mapped_pages import prefetch_pages
 from gptrs.backend.protocol import Backend, Buffer
+from gptrs.backend.sharding import Axes, mesh_of, sharding_of
 from gptrs.backend.weight_identity import WeightIdentity, weight_keeper
-from gptrs.capture.backend_calls import moved, to_device, to_host
+from gptrs.capture.backend_calls import host_view, moved, release_pages_of, to_device, to_host
 from gptrs.errors import CheckpointError
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quick_dataclass import dataclass
@@ -40,14 +42,28 @@ class Streaming:
         return self.budget // 8
 
 
+@dataclass(frozen=True)
+class WeightSource:
+    """A weight that is read in parts; a `ShardSource`."""
+
+    type: TensorType
+    part: Callable[[tuple[slice, ...]], np.ndarray]
+
+    def read(self, index: tuple[slice, ...]) -> np.ndarray:
+        """Return a part of the weight."""
+        return self.part(index)
+
+
 class Parameter:
     """One named weight on one backend, which `load` reads from its source.
 
     `key` is the 128-bit ParamKey of the weight; equal keys mean equal contents. A weight with a
     `streamer` is in memory only as long as that holds it. `sources` are the weights that a derived
     one is computed from. `zero_copy`: `load` gives a view of a mapped file and reads nothing ahead.
-    `read` gives the same in memory, for whoever reads a weight outside of a program. With an
-    `identity`, a backend that is a `weight_keeper` may keep forms of the weight on disk.
+    `read` gives the same in memory, for whoever reads a weight outside of a program, and
+    `read_part` a part of it. `compute` gives the buffer of a derived one, for backends whose memory
+    is not the host's. `axes` names its axes for backends that run on a mesh. With an `identity`, a
+    backend that is a `weight_keeper` may keep forms of the weight on disk.
     """
 
     abstract: ClassVar[bool] = False
@@ -64,6 +80,8 @@ class Parameter:
         zero_copy: bool = False,
         identity: WeightIdentity | None = None,
         read: Callable[[], np.ndarray] | None = None,
+        read_part: Callable[[tuple[slice, ...]], np.ndarray] | None = None,
+        compute: Callable[[], Buffer] | None = None,
     ) -> None:
         self.type = type
         self.key = key
@@ -75,6 +93,9 @@ class Parameter:
         self.identity = identity
         self._load = load
         self._read_copy = read
+        self._read_part = read_part
+        self._compute = compute
+        self.axes: Axes | None = None
         self._buffer: Buffer | None = None
         self._derived: dict[int, Parameter] = {}
         self._lock = threading.Lock()
@@ -115,7 +136,7 @@ class Parameter:
     def release(self) -> None:
         """Forget the weight, and give the memory of a mapped file back to the system."""
         if self._buffer is not None:
-            release_pages(to_host(self.backend, self._buffer))
+            release_pages_of(self.backend, self._buffer)
             self._buffer = None
 
     def prefetch(self) -> None:
@@ -125,7 +146,9 @@ class Parameter:
             return
         for source in self.sources or (self,):
             if source.zero_copy:
-                prefetch_pages(to_host(source.backend, source.buffer(keep=False)))
+                view = host_view(source.backend, source.buffer(keep=False))
+                if view is not None:
+                    prefetch_pages(view)
 
     def derived(self, key: int, make: Callable[[], Parameter]) -> Parameter:
         """Return the parameter kept here under `key`, which `make` makes if there is none.
@@ -140,6 +163,14 @@ class Parameter:
 
     def _read(self) -> Buffer:
         backend, keeper = self.backend, weight_keeper(self.backend)
+        if self._compute is not None and has_own_memory(backend):
+            return self._compute()
+        on_mesh = mesh_of(backend)
+        if on_mesh is not None:
+            placing, mesh = on_mesh
+            sharding = sharding_of(mesh, self.type.shape, self.axes)
+            source = WeightSource(self.type, self._part_of)
+            return moved(backend, "place", lambda: placing.place(source, sharding), self.type)
         if self.identity is None or keeper is None:
             return to_device(backend, self._loaded())
         identity, load = self.identity, self._loaded
@@ -149,6 +180,11 @@ class Parameter:
             lambda: keeper.weight_to_device(identity, self.type, load, self.zero_copy),
             self.type,
         )
+
+    def _part_of(self, index: tuple[slice, ...]) -> np.ndarray:
+        if self._read_part is not None:
+            return self._read_part(index)
+        return self._loaded()[index]
 
     def _loaded(self) -> np.ndarray:
         array = self._load()

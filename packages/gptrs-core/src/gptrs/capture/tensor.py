@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gptrs.backend.protocol import Backend
+from gptrs.backend.sharding import Axes
 from gptrs.capture import execute
 from gptrs.capture.graph import Argument, Captured, Leaf, Source, Stored, make_node, resolve
 from gptrs.capture.methods import Methods
@@ -52,10 +53,18 @@ class Tensor(Operators, Methods):
         self._source = source
 
     @classmethod
-    def of_array(cls, array: npt.ArrayLike) -> Tensor:
-        """Return a tensor with a copy of `array`; ProgramError for foreign dtypes."""
+    def of_array(cls, array: npt.ArrayLike, axes: Axes | None = None) -> Tensor:
+        """Return a tensor with a copy of `array`; ProgramError for foreign dtypes.
+
+        `axes` names its axes for backends that run on a mesh.
+        """
         copy = np.array(array, order="C")
-        return cls(Stored(array_type(copy.dtype, copy.shape), copy, None))
+        return cls(Stored(array_type(copy.dtype, copy.shape), copy, None, axes=axes))
+
+    @classmethod
+    def of_batch(cls, array: np.ndarray) -> Tensor:
+        """Return `of_array` of texts or images [B, ..], which devices may share."""
+        return cls.of_array(array, ("batch", *(None,) * (array.ndim - 1)))
 
     @classmethod
     def of_parameter(cls, parameter: Parameter) -> Tensor:

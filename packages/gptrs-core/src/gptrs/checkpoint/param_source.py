@@ -61,6 +61,18 @@ class MappedSource(Protocol):
         ...
 
 
+@runtime_checkable
+class PartialSource(Protocol):
+    """A source that reads parts of tensors."""
+
+    def read_part(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        """Return a part of a tensor, a slice for each axis; errors are those of `load`.
+
+        Little more of the file than the part is in memory at once.
+        """
+        ...
+
+
 class FileSource:
     """Tensors in one or more mapped files, each opened when a tensor in it is asked for.
 
@@ -129,6 +141,10 @@ class FileSource:
     def parts(self, name: str) -> Iterator[np.ndarray]:
         """Yield the elements of a tensor in order, as `MappedTensors.parts` does."""
         return self._file_of(name).parts(name)
+
+    def read_part(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        """Return a part of a tensor, as `MappedTensors.read_part` does."""
+        return self._file_of(name).read_part(name, index)
 
     def locate(self, name: str) -> tuple[MappedTensors, TensorEntry]:
         """Return the file of a tensor and its place there; CheckpointError if there is none."""

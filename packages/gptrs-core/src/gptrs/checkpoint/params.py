@@ -11,14 +11,21 @@ from typing import Literal
 import numpy as np
 
 from gptrs.backend.mapped_files import reads_mapped_files
+from gptrs.backend.mesh import Mesh
 from gptrs.backend.protocol import Backend
+from gptrs.backend.sharding import Axes, sharding_of
 from gptrs.backend.weight_identity import WeightIdentity
 from gptrs.capture import primitives
 from gptrs.capture.parameter import Parameter, WeightStreamer
 from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.adapters.low_rank import LowRankAdapter, LowRankProduct
 from gptrs.checkpoint.missing_tensor import suggest
-from gptrs.checkpoint.param_source import IdentifyingSource, MappedSource, ParamSource
+from gptrs.checkpoint.param_source import (
+    IdentifyingSource,
+    MappedSource,
+    ParamSource,
+    PartialSource,
+)
 from gptrs.checkpoint.parameter_ids import base_param_id, new_namespace, param_key
 from gptrs.checkpoint.quantized_tensor import (
     Part,
@@ -27,6 +34,7 @@ from gptrs.checkpoint.quantized_tensor import (
     dequantized,
     reads_quantized,
 )
+from gptrs.checkpoint.tensor_plans import TensorPlan
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
@@ -59,6 +67,7 @@ class Params:
     errors. With a `streamer`, weights are in memory only as long as that holds them. An `adapter`
     changes linear layers: f32 weights that stay in memory are merged with it when they are loaded,
     and `low_rank` has the factors of the others. Several of them, see `adapted`, are never merged.
+    A `plan` says how weights are split over devices, in the place of the names that models give.
     """
 
     def __init__(
@@ -71,6 +80,7 @@ class Params:
         origin: str = "the checkpoint",
         streamer: WeightStreamer | None = None,
         adapter: LowRankAdapter | None = None,
+        plan: TensorPlan | None = None,
     ) -> None:
         if dtype is not None and not dtype.is_float:
             raise UsageError(f"weights are computed with as floats, got the dtype `{dtype}`")
@@ -93,6 +103,8 @@ class Params:
         self._uses: dict[str, WeightUse] = {}
         self._narrow = set[str]()
         """Stacks of matrices that keep a stored type of 2 bytes."""
+        self._axes: dict[str, Axes] = {}
+        self._plan = plan
         self._lock = threading.Lock()
 
     def __truediv__(self, part: str | int) -> Params:
@@ -162,16 +174,21 @@ class Params:
         *,
         floating: bool = True,
         use: WeightUse | None = None,
+        axes: Axes | None = None,
     ) -> Tensor:
         """Return the weight `name` of this scope, unloaded; one name is always one parameter.
 
-        `use` says what a matrix is for, so that it may be quantized. CheckpointError if the
+        `use` says what a matrix is for, so that it may be quantized, `axes` names its axes, so that
+        they may be split over devices. CheckpointError if the
         checkpoint lacks it, has it in another shape than `shape`, or, unless `floating` is false,
         stores anything but floats.
         """
-        if use is not None:
-            with self._lock:
-                self._uses.setdefault(self._prefix + name, use)
+        whole = self._prefix + name
+        with self._lock:
+            if use is not None:
+                self._uses.setdefault(whole, use)
+            if axes is not None:
+                self._axes.setdefault(whole, axes)
         quantized = self._quantized(self._prefix + name)
         if quantized is not None:
             self._require_shape(self._prefix + name, quantized.type, shape)
@@ -282,13 +299,30 @@ class Params:
                     self._streamer,
                     identity=source.identity_of_part(name, part),
                 )
+                whole, found = self._axes_of(name, quantized.type.rank), quantized.parts[part]
+                if whole is not None and found.shape[:1] == quantized.type.shape[:1]:
+                    # Codes are packed along the last axis, in groups that stay together.
+                    self._parameters[key].axes = (whole[0], *(None,) * (found.rank - 1))
             return Tensor.of_parameter(self._parameters[key])
 
     def _parameter(self, name: str) -> Parameter:
         with self._lock:
             if name not in self._parameters:
-                self._parameters[name] = self._made(name)
+                made = self._parameters[name] = self._made(name)
+                made.axes = self._axes_of(name, made.type.rank)
             return self._parameters[name]
+
+    def _axes_of(self, name: str, rank: int) -> Axes | None:
+        if self._plan is not None:
+            return self._plan.axes(name, rank, self._uses.get(name))
+        return self._axes.get(name)
+
+    def split_axes(self, mesh: Mesh) -> set[str]:
+        """Return the axes of `mesh` that split a weight which `tensor` gave."""
+        with self._lock:
+            made = list(self._parameters.values())
+        found = {name for each in made for name in sharding_of(mesh, each.type.shape, each.axes)}
+        return {name for name in found if name is not None}
 
     def _made(self, name: str) -> Parameter:
         if name not in self._names:
@@ -303,6 +337,7 @@ class Params:
         key = param_key(self._namespace, base_param_id(name))
         source = self._source
         load = read = partial(_load, source, name, type)
+        read_part = None
         is_plain = not isinstance(source, QuantizedSource) or not source.quantized(name)
         product = self._mergeable(name, type)
         if product is not None and is_plain:
@@ -311,13 +346,16 @@ class Params:
         if isinstance(source, MappedSource) and stored == type and reads_mapped_files(self.backend):
             zero_copy = type.dtype.is_float and is_plain
             load = partial(source.view, name)
+        if isinstance(source, PartialSource) and is_plain:
+            read_part = partial(_load_part, source, name, type)
         # Decoding again is quicker than reading several times the bytes from disk.
         identity = (
             self._identity(name, None if stored == type else type.dtype) if is_plain else None
         )
         return Parameter(
-            type, key, name, load, self.backend, self._streamer, (), zero_copy, identity, read
-        )
+            type, key, name, load, self.backend, self._streamer, (), zero_copy, identity, read,
+            read_part,
+        )  # fmt: skip
 
     def _mergeable(self, name: str, type: TensorType) -> LowRankProduct | None:
         """Return what is to be added to a weight of `type` when it is loaded; None for nothing."""
@@ -375,6 +413,13 @@ def _stays_narrow(
     if not halves or stored.rank not in ranks:
         return False
     return backend.refusal(Cast(wanted.dtype), [stored], [wanted]) is None
+
+
+def _load_part(
+    source: PartialSource, name: str, type: TensorType, index: tuple[slice, ...]
+) -> np.ndarray:
+    with np.errstate(over="ignore", invalid="ignore"):  # as `_load` does
+        return source.read_part(name, index).astype(type.dtype.numpy, copy=False)
 
 
 def _load(source: ParamSource, name: str, type: TensorType) -> np.ndarray:

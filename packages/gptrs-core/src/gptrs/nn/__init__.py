@@ -1,5 +1,6 @@
 """Layers, the paged cache and base classes of models: weights of a checkpoint plus functionals."""
 
+from gptrs.backend.sharding import Axis
 from gptrs.nn.activations import ACTIVATIONS
 from gptrs.nn.attention import LayerCache, attention_with_sinks, merge_heads, split_heads
 from gptrs.nn.batch_norm import BatchNorm2d
@@ -47,6 +48,7 @@ __all__ = [
     "KeysValues",
     "LayerCache",
     "LayerNorm",
+    "Axis",
     "Linear",
     "MaskedLMModule",
     "Module",

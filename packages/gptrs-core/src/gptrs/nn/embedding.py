@@ -9,10 +9,14 @@ from gptrs.nn.module import Module
 
 
 class Embedding(Module):
-    """A table of `count` vectors of size `width`, looked up by number."""
+    """A table of `count` vectors of size `width`, looked up by number.
 
-    def __init__(self, params: Params, count: int, width: int) -> None:
-        self.weight = params.tensor("weight", (count, width), use="table")
+    `axis` names the numbers, for devices that split them: `vocab`.
+    """
+
+    def __init__(self, params: Params, count: int, width: int, axis: str | None = None) -> None:
+        axes = None if axis is None else (axis, "embed")
+        self.weight = params.tensor("weight", (count, width), use="table", axes=axes)
 
     def __call__(self, indices: Tensor) -> Tensor:
         """Int [i..] -> [i.., width]."""

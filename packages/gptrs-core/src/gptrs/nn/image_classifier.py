@@ -54,7 +54,7 @@ class ImageClassifierModule(Module):
 
     def classify(self, images: np.ndarray) -> np.ndarray:
         """Return the score of each class, f32 [B, C, H, W] -> f32 [B, classes]."""
-        return self._classify(tensor(images)).numpy()
+        return self._classify(Tensor.of_batch(images)).numpy()
 
     def hidden_states(self, images: np.ndarray) -> dict[str, np.ndarray]:
         """Return what `states` yields, in that order and as [B, C, H, W]."""

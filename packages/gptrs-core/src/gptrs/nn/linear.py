@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from gptrs import functionals as F
+from gptrs.backend.sharding import Axis
 from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.params import Params
 from gptrs.errors import ModelError
@@ -17,8 +18,9 @@ class Linear(Module):
     """`x W^T + b`, [..., inputs] -> [..., outputs].
 
     `layout` says how the checkpoint stores the weight: "out_in" [outputs, inputs] as torch does, or
-    "in_out" [inputs, outputs]. The product of an adapter that is not merged with it is added; of
-    several each row gets that of its own, see `adapter_rows`.
+    "in_out" [inputs, outputs]. `axes` names inputs and outputs, for devices that split them. The
+    product of an adapter that is not merged with it is added; of several each row gets that of its
+    own, see `adapter_rows`.
     """
 
     def __init__(
@@ -28,11 +30,14 @@ class Linear(Module):
         outputs: int,
         bias: bool = True,
         layout: Literal["out_in", "in_out"] = "out_in",
+        axes: tuple[Axis | str, Axis | str] | None = None,
     ) -> None:
         shape = (outputs, inputs) if layout == "out_in" else (inputs, outputs)
         use = "linear" if layout == "out_in" else "turned"
-        self.weight = params.tensor("weight", shape, use=use)
-        self.bias = params.tensor("bias", (outputs,)) if bias else None
+        named = axes if axes is None or layout == "in_out" else axes[::-1]
+        self.weight = params.tensor("weight", shape, use=use, axes=named)
+        added = None if axes is None else axes[1:]
+        self.bias = params.tensor("bias", (outputs,), axes=added) if bias else None
         self.low_rank = [[*(factors or ())] for factors in params.low_rank(inputs, outputs)]
         self.row_adapters: Tensor | None = None
         self._layout: Literal["out_in", "in_out"] = layout

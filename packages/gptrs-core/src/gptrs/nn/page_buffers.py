@@ -14,7 +14,7 @@ import numpy as np
 from gptrs.backend.memory_limit import claims_when_written
 from gptrs.backend.protocol import Backend, Buffer
 from gptrs.capture import primitives
-from gptrs.capture.backend_calls import to_device, to_host
+from gptrs.capture.backend_calls import host_view, placed
 from gptrs.capture.graph import Source, Stored
 from gptrs.capture.jitting.jit import jit
 from gptrs.capture.tensor import Tensor
@@ -27,6 +27,8 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.cache_spec import CacheSpec, cache_groups
 from gptrs.nn.ragged_step import PAGE_SIZE
 
+_POOL = (None, "kv_heads", None, None)
+"""The names of the axes of a pool."""
 LayerPools = tuple[Tensor, Tensor]
 """Keys and values of one layer, each [P, K, S, D] with the `PAGE_SIZE` S, or si8 [.., D + 4]."""
 
@@ -161,7 +163,9 @@ class PageBuffers:
         """
         if not isinstance(pool, Stored) or pool.viewed or pool.consumed or pool.backend is None:
             return None
-        held = to_host(pool.backend, pool.buffer)
+        held = host_view(pool.backend, pool.buffer)
+        if held is None:
+            return None
         roomy = self._roomy.get(id(held.base))
         if roomy is None or not len(held) < pages <= len(roomy):
             return None
@@ -184,10 +188,10 @@ class PageBuffers:
         """Return a tensor on `array` itself: a copy would claim the memory of untouched pages."""
         backend = self._backend
         buffer: Buffer = array
-        if backend is not None and not _is_view(placed := to_device(backend, array), array):
-            buffer = placed
+        if backend is not None and not _is_view(there := placed(backend, array, _POOL), array):
+            buffer = there
         # The view of a device is read-only, and its donation would copy the whole pool.
-        return Tensor(Stored(TensorType.of(array), buffer, backend))
+        return Tensor(Stored(TensorType.of(array), buffer, backend, axes=_POOL))
 
 
 def _positions(spec: CacheSpec) -> int:

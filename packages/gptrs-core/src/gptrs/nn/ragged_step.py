@@ -74,7 +74,7 @@ def as_tensors(step: RaggedStep) -> RaggedStep[Tensor]:
     """Return a step as models take it."""
     *rows, tables, slots = step
     return RaggedStep(
-        *map(Tensor.of_array, rows),
+        *map(Tensor.of_batch, rows),
         page_tables=tuple(map(Tensor.of_array, tables)),
         slots=tuple(map(Tensor.of_array, slots)),
     )

@@ -67,7 +67,7 @@ class TextEncoderModule(Module):
         ContextLengthError if T is above `context_length`.
         """
         self.require_context(tokens)
-        return self._encode(tensor(tokens), tensor(mask)).numpy()
+        return self._encode(Tensor.of_batch(tokens), Tensor.of_batch(mask)).numpy()
 
     def hidden_states(self, inputs: np.ndarray) -> dict[str, np.ndarray]:
         """Return the embeddings and the state after each layer, si64 [B, T] -> f32 [B, T, C].
@@ -121,7 +121,8 @@ class TextClassifierModule(TextEncoderModule):
         Tokens and segments are si64 [B, T], the mask is i1. ContextLengthError for too many tokens.
         """
         self.require_context(tokens)
-        return self._score(tensor(tokens), tensor(segments), tensor(mask)).numpy()
+        given = (Tensor.of_batch(each) for each in (tokens, segments, mask))
+        return self._score(*given).numpy()
 
     @override
     def computation(self) -> Computation:
@@ -157,7 +158,7 @@ class TokenClassifierModule(TextEncoderModule):
         ContextLengthError for too many tokens.
         """
         self.require_context(tokens)
-        return self._score(tensor(tokens), tensor(mask)).numpy()
+        return self._score(Tensor.of_batch(tokens), Tensor.of_batch(mask)).numpy()
 
     @override
     def _named_vectors(self, input_ids: Tensor, attention_mask: Tensor) -> dict[str, Tensor]:

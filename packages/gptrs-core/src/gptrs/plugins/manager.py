@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
+from gptrs.backend.mesh import Mesh
 from gptrs.backend.process_limits import requested_threads
 from gptrs.backend.settings import BackendSettings, ignored_by, parsed_options
 from gptrs.errors import BackendError, ModelError, PluginError, UsageError
@@ -220,13 +221,15 @@ def get_backend(
     *,
     device: str | None = None,
     options: Mapping[str, str] | Sequence[str] = (),
+    mesh: str | Mesh | None = None,
 ) -> Backend:
     """Return the backend called `name`, or the default one; see `PluginManager.get_backend`.
 
-    `device` and `options` are for backends that take them, as `gptrs list backends` says; others
-    raise UsageError. `options` is a mapping, or texts NAME=VALUE.
+    `device`, `options` and a `mesh` such as `data=2,tensor=4` are for backends that take them;
+    others raise UsageError. `options` is a mapping, or texts NAME=VALUE.
     """
-    settings = BackendSettings(threads, device, parsed_options(options))
+    grid = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
+    settings = BackendSettings(threads, device, parsed_options(options), grid)
     return manager().get_backend(name, settings=settings)
 
 

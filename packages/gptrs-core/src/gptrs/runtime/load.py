@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from pathlib import Path
@@ -12,12 +13,14 @@ from gptrs.backend.precision import (
     with_quantized_precision,
 )
 from gptrs.backend.protocol import Backend
+from gptrs.backend.sharding import mesh_of
 from gptrs.capture.streaming.mru_streamer import MruStreamer
 from gptrs.checkpoint.adapters.low_rank import LowRankAdapter
 from gptrs.checkpoint.models.find_model import find_model, is_checkpoint
 from gptrs.checkpoint.models.model_source import CONFIG, ModelSource
 from gptrs.checkpoint.params import Params
 from gptrs.checkpoint.quantized_tensor import QuantizedSource
+from gptrs.checkpoint.tensor_plans import PLAN, TensorPlan
 from gptrs.errors import ModelError
 from gptrs.functionals.dispatch.active_overrides import entered
 from gptrs.plugins.importers import importer_of
@@ -30,6 +33,8 @@ from gptrs.runtime.loaded_model import LoadedModel, require_adapted
 from gptrs.runtime.weight_quantization import quantize_at_load
 from gptrs.runtime.weight_streaming import weight_streamer
 from gptrs.spans import span
+
+_LOG = logging.getLogger(__name__)
 
 
 def load_model(
@@ -66,8 +71,7 @@ def load_model(
         source = _source(path)
         factory = model_factory(source.model_type)
         engine = with_precision(backend_of(backend, threads), precision)
-        quantized = weights is not None or isinstance(source.weights, QuantizedSource)
-        if precision is None and quantized:
+        if precision is None and (weights or isinstance(source.weights, QuantizedSource)):
             engine = with_quantized_precision(engine)
         config_path = str(source.path / CONFIG)
         streamer = weight_streamer(source.config, config_path, weight_budget, source.weights)
@@ -80,6 +84,7 @@ def load_model(
             module = factory(source.config, params)
         if added is not None:
             require_adapted(params, added, source.name)
+    _warn_if_whole(params, source.name)
     elapsed = time.perf_counter() - started
     return LoadedModel(source, module, engine, elapsed, choices, streamer, weights, params, added)
 
@@ -97,6 +102,20 @@ def _source(path: str | Path | None) -> ModelSource:
     return find_model(found)
 
 
+def _warn_if_whole(params: Params, name: str) -> None:
+    """Warn where a mesh has devices for parts of weights, and no weight has such parts."""
+    found = mesh_of(params.backend)
+    mesh = None if found is None else found[1]
+    if mesh is None or mesh.sizes.get("tensor", 1) == 1 or "tensor" in params.split_axes(mesh):
+        return
+    _LOG.warning(
+        "no weight of %s can be split over `tensor` of the mesh `%s`: its devices compute the same;"
+        " take `data` alone, or see docs/distributed.md",
+        quoted(name),
+        mesh,
+    )
+
+
 def _params(
     source: ModelSource,
     backend: Backend,
@@ -104,6 +123,9 @@ def _params(
     adapter: LowRankAdapter | None,
 ) -> Params:
     origin = str(source.path)
+    found = source.config.get(PLAN)
+    plan = None if found is None else TensorPlan(found, str(source.path / CONFIG))
     return Params(
-        source.weights, backend=backend, origin=origin, streamer=streamer, adapter=adapter
-    )
+        source.weights, backend=backend, origin=origin, streamer=streamer, adapter=adapter,
+        plan=plan,
+    )  # fmt: skip

@@ -9,7 +9,7 @@ from dataclasses import field, replace
 from gptrs.backend.bound_inputs import BoundInputs
 from gptrs.backend.protocol import Backend, Buffer
 from gptrs.capture import execute
-from gptrs.capture.backend_calls import to_device, to_host
+from gptrs.capture.backend_calls import copied
 from gptrs.capture.compilation import Prepared
 from gptrs.capture.graph import Leaf, Stored
 from gptrs.capture.jitting.pytree import Rebuild
@@ -109,8 +109,7 @@ def _prepare_donation(step: CompiledStep, inputs: Sequence[Leaf], buffers: list[
         _require_donors(step, inputs)
     for position, leaf in zip(step.donated, donors, strict=True):
         if leaf.viewed:
-            host = to_host(step.backend, buffers[position])
-            buffers[position] = to_device(step.backend, host.copy())
+            buffers[position] = copied(step.backend, buffers[position])
         leaf.consumed = True
 
 

@@ -131,6 +131,26 @@ class MappedTensors:
         array.flags.writeable = False
         return array
 
+    def read_part(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        """Return a part of a tensor, a slice for each axis, in memory of its own.
+
+        The rows of the part are read, at most 16 MiB at once. Errors and manner are those of
+        `parts`.
+        """
+        type, entry = self.type_of(name), self.entry(name)
+        if type.rank == 0 or type.dtype.bits == 4 or not type.size:  # two elements share a byte
+            return self.read(name)[index]
+        self._opened(name)
+        rows, row_bytes = range(*index[0].indices(type.shape[0])), entry.nbytes // type.shape[0]
+        shape = np.broadcast_to(np.empty((), np.bool_), type.shape)[index].shape
+        made, step = np.empty(shape, type.dtype.numpy), max(1, _PART_BYTES // row_bytes)
+        for start in range(0, len(rows), step):
+            part = rows[start : start + step]
+            raw = self._bytes_at(name, len(part) * row_bytes, part[0] * row_bytes)
+            array = self._elements(name, raw, type.with_shape((len(part), *type.shape[1:])))
+            made[start : start + len(part)] = array[(slice(None), *index[1:])]
+        return made
+
     def view(self, name: str) -> np.ndarray:
         """Return the tensor as `read` does, but as a view of the mapping where it can be one.
 
@@ -165,15 +185,18 @@ class MappedTensors:
         self._opened(name)
         entry = self.entry(name)
         for start in range(0, entry.nbytes, most):
-            size = min(most, entry.nbytes - start)
-            try:
-                data = read_at(self._descriptor, size, entry.offset + start)
-            except OSError as problem:
-                raise refused(str(self.path), name, str(problem.strerror)) from problem
-            if len(data) != size:
-                self._require_same_size(name, os.fstat(self._descriptor).st_size)
-                raise refused(str(self.path), name, "the file became shorter while it was read")
-            yield np.frombuffer(data, np.uint8)
+            yield self._bytes_at(name, min(most, entry.nbytes - start), start)
+
+    def _bytes_at(self, name: str, size: int, start: int) -> np.ndarray:
+        """Return `size` bytes of a tensor, from its byte `start` on."""
+        try:
+            data = read_at(self._descriptor, size, self.entry(name).offset + start)
+        except OSError as problem:
+            raise refused(str(self.path), name, str(problem.strerror)) from problem
+        if len(data) != size:
+            self._require_same_size(name, os.fstat(self._descriptor).st_size)
+            raise refused(str(self.path), name, "the file became shorter while it was read")
+        return np.frombuffer(data, np.uint8)
 
     def require_unchanged(self) -> None:
         """CheckpointError if the file was cut, grown or written to since it was opened.

@@ -1,0 +1,107 @@
+"""Weights and arguments over the devices of a mesh: names for axes, and where they are split."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, Protocol, runtime_checkable
+
+import numpy as np
+
+from gptrs.backend.mesh import Mesh
+from gptrs.backend.protocol import Backend, Buffer
+from gptrs.ir.tensor_type import TensorType
+from gptrs.quick_dataclass import dataclass
+
+RULES: Final[Mapping[str, str]] = {
+    "batch": "data",
+    "vocab": "tensor",
+    "heads": "tensor",
+    "kv_heads": "tensor",
+    "mlp": "tensor",
+    "tensor": "tensor",
+}
+"""The axis of a mesh over which an axis of a weight or argument is split; others are whole."""
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The name of an axis whose size is that of `units` equal parts which stay whole: heads."""
+
+    name: str
+    units: int | None = None
+
+
+Axes = tuple[Axis | str | None, ...]
+"""The name of each axis of a tensor, None for one that is never split."""
+Sharding = tuple[str | None, ...]
+"""For each axis of a tensor the axis of the mesh that splits it, None where it is whole."""
+
+
+def sharding_of(mesh: Mesh, shape: Sequence[int], axes: Axes | None) -> Sharding:
+    """Return how a tensor lies on `mesh`; an axis that the mesh does not divide is whole.
+
+    Each axis of the mesh splits one axis at most, the first that can be.
+    """
+    found: list[str | None] = [None] * len(shape)
+    if axes is None or len(axes) != len(shape):
+        return tuple(found)
+    for place, (size, axis) in enumerate(zip(shape, axes, strict=True)):
+        name, units = (axis.name, axis.units) if isinstance(axis, Axis) else (axis, None)
+        target = RULES.get(name or "")
+        parts = mesh.sizes.get(target or "", 1)
+        if target not in found and parts > 1 and size and (units or size) % parts == 0:
+            found[place] = target
+    return tuple(found)
+
+
+class ShardSource(Protocol):
+    """A tensor that can be read in parts: a weight in a file, an array."""
+
+    @property
+    def type(self) -> TensorType:
+        """Element type and shape of the whole."""
+        ...
+
+    def read(self, index: tuple[slice, ...]) -> np.ndarray:
+        """Return a part, a slice for each axis; no more than it comes into memory at once."""
+        ...
+
+
+@dataclass(frozen=True)
+class ArraySource:
+    """An array in memory as a `ShardSource`."""
+
+    array: np.ndarray
+
+    @property
+    def type(self) -> TensorType:
+        """The type of the array."""
+        return TensorType.of(self.array)
+
+    def read(self, index: tuple[slice, ...]) -> np.ndarray:
+        """Return a view of a part."""
+        return self.array[index]
+
+
+@runtime_checkable
+class PlacingBackend(Protocol):
+    """A backend that runs on a mesh of devices, and compiles programs for how their inputs lie."""
+
+    @property
+    def mesh(self) -> Mesh | None:
+        """The mesh that it runs on, None for a single device."""
+        ...
+
+    def place(self, source: ShardSource, sharding: Sharding) -> Buffer:
+        """Return `source` on the devices of the mesh; each part is read for the device it is for.
+
+        The buffer has shape and dtype of the whole, and `to_host` gives the whole.
+        """
+        ...
+
+
+def mesh_of(backend: Backend) -> tuple[PlacingBackend, Mesh] | None:
+    """Return a backend that runs on a mesh, and the mesh; None for any other."""
+    placing = backend if isinstance(backend, PlacingBackend) else None
+    mesh = None if placing is None else placing.mesh
+    return None if placing is None or mesh is None else (placing, mesh)

@@ -1,0 +1,70 @@
+"""Runs tiny models on one device and on a mesh; a process of its own, for eight CPU devices.
+
+python mesh_models.py FOLDER MESH [HOST:PORT PROCESSES PROCESS]
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+import gptrs
+from gptrs.backend.protocol import Backend
+from gptrs_backend_jax.executable import JaxExecutable
+from gptrs_backend_jax.grid import GridCall
+
+Arrays = dict[str, np.ndarray]
+
+
+def results(folder: Path, backend: Backend) -> tuple[Arrays, list[int]]:
+    """The outputs of a model on inputs that all runs share, and the text that it writes."""
+    model = gptrs.load_model(folder, backend=backend)
+    random = np.random.default_rng(1)
+    if "image_classifier" in model.capabilities:
+        return {"logits": model.forward(random.standard_normal((4, 3, 64, 64), np.float32))}, []
+    tokens = random.integers(1, 60, (4, 16))
+    if "causal_lm" not in model.capabilities:
+        encode = model.text_embedder().encode
+        return {"states": encode(tokens, np.ones(tokens.shape, np.bool_))}, []
+    text = gptrs.generate(model, tokens[0].tolist(), max_tokens=6, temperature=0, ignore_eos=True)
+    return {"logits": model.forward(tokens)}, list(text.token_ids)
+
+
+def programs(calls: list[GridCall]) -> str:
+    """What XLA made of all programs that ran on the mesh."""
+    return "\n".join(text for call in calls for text in call.texts())
+
+
+def main() -> None:
+    folder, mesh = Path(sys.argv[1]), sys.argv[2]
+    calls: list[GridCall] = []
+    make = JaxExecutable.__init__
+
+    def noted(self: JaxExecutable, *arguments: object) -> None:
+        make(self, *arguments)  # pyright: ignore[reportArgumentType]
+        call = vars(self)["_call"]
+        if isinstance(call, GridCall):
+            calls.append(call)
+
+    with patch.object(JaxExecutable, "__init__", noted):
+        _compare(folder, mesh, calls)
+
+
+def _compare(folder: Path, mesh: str, calls: list[GridCall]) -> None:
+    for each in sorted(folder.iterdir()):
+        one, text = results(each, gptrs.get_backend("numba"))
+        calls.clear()
+        many, same_text = results(each, gptrs.get_backend("jax", device="cpu", mesh=mesh))
+        assert text == same_text, f"{each.name} writes {same_text}, {text} on one device"
+        for name, expected in one.items():
+            error = np.abs(many[name] - expected).max() / np.abs(expected).max()
+            assert error < 1e-5, f"{each.name}: {name} is off by {error:.1e}"
+        (each / "programs.txt").write_text(programs(calls), encoding="utf-8")
+        print(f"{each.name}: same {' and '.join(one)}{', same text' if text else ''}")
+
+
+if __name__ == "__main__":
+    main()

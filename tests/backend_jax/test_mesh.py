@@ -1,0 +1,103 @@
+"""Models over eight devices of a CPU: what one device computes, by parts of weights and batches."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gptrs
+from gptrs.backend.protocol import Backend
+from gptrs.errors import UsageError
+
+HERE = Path(__file__).parent
+WIDTH, INNER, WORDS = 96, 160, 72
+COMMON: dict[str, Any] = {"vocab_size": WORDS, "initializer_range": 0.3}
+LLAMA: dict[str, Any] = {
+    **COMMON,
+    "hidden_size": WIDTH,
+    "intermediate_size": INNER,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 8,
+    "max_position_embeddings": 128,
+}
+MODELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "Llama": ("LlamaForCausalLM", {**LLAMA, "num_key_value_heads": 4}),
+    # Two heads of keys, which four devices cannot share: each has both.
+    "Qwen3": ("Qwen3ForCausalLM", {**LLAMA, "num_key_value_heads": 2, "head_dim": 12}),
+    "GPT2": (
+        "GPT2LMHeadModel",
+        {**COMMON, "n_embd": WIDTH, "n_layer": 2, "n_head": 8, "n_inner": INNER},
+    ),
+    "Bert": ("BertModel", {**LLAMA, "hidden_act": "gelu"}),
+    "ResNet": (
+        "ResNetForImageClassification",
+        {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 1], "layer_type": "basic"},
+    ),
+}
+SPLIT = {(WIDTH, WIDTH), (INNER, WIDTH), (WIDTH, INNER), (WORDS, WIDTH), (WIDTH, 3 * WIDTH)}
+"""Shapes of weights that are split; no activation has one of them."""
+
+
+def _saved(folder: Path, kind: str) -> None:
+    torch = pytest.importorskip("torch", reason="random weights need torch")
+    transformers = pytest.importorskip("transformers", reason="random weights need transformers")
+    made, settings = MODELS[kind]
+    torch.manual_seed(5)
+    config = getattr(transformers, f"{kind}Config")(**settings)
+    getattr(transformers, made)(config).save_pretrained(folder / kind)
+
+
+def _run(folder: Path, mesh: str) -> str:
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "8", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, str(HERE / "mesh_models.py"), str(folder), mesh]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def _require_split(text: str) -> None:
+    """Require sums over devices, and that no weight comes together on one of them."""
+    assert re.search(r"= \S+ (all-reduce|reduce-scatter)", text), "no sums over devices"
+    gathered = re.findall(r"= \w+\[([\d,]+)\]\S* all-gather", text)
+    shapes = {tuple(map(int, found.split(","))) for found in gathered}
+    assert not shapes & (SPLIT | {shape[::-1] for shape in SPLIT}), "a whole weight is gathered"
+
+
+@pytest.mark.long
+def test_llama_on_eight_devices(tmp_path: Path) -> None:
+    _saved(tmp_path, "Llama")
+    assert _run(tmp_path, "data=2,tensor=4") == "Llama: same logits, same text\n"
+    _require_split((tmp_path / "Llama" / "programs.txt").read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["Qwen3", "GPT2", "Bert", "ResNet"])
+def test_models_on_eight_devices(kind: str, tmp_path: Path) -> None:
+    _saved(tmp_path, kind)
+    assert "same" in _run(tmp_path, "data=2,tensor=4")
+    if kind != "ResNet":  # no weight of it is split
+        _require_split((tmp_path / kind / "programs.txt").read_text(encoding="utf-8"))
+
+
+def test_too_few_devices(jax_backend: Backend) -> None:
+    with pytest.raises(UsageError, match="has 4096 devices") as caught:
+        gptrs.get_backend("jax", device="cpu", mesh="tensor=4096")
+    assert "JAX_NUM_CPU_DEVICES" in (caught.value.hint or "")
+    with pytest.raises(UsageError, match="the devices of a platform"):
+        gptrs.get_backend("jax", device="cpu:0", mesh="tensor=1")
+
+
+def test_a_mesh_of_one_device(jax_backend: Backend) -> None:
+    backend = gptrs.get_backend("jax", device="cpu", mesh="tensor=1")
+    with gptrs.use_backend(backend):
+        step = gptrs.jit(lambda total, x: total + x, donate=[0])
+        total = gptrs.tensor([0.0])
+        for value in (1.0, 2.0):
+            total = step(total, gptrs.tensor([value]))
+        assert total.item() == 3.0
