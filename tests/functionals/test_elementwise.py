@@ -43,7 +43,8 @@ def _complex(*shape: int) -> gptrs.Tensor:
 
 FLOAT_ONLY = (
     "leaky_relu", "elu", "sigmoid", "hard_sigmoid", "tanh", "softplus", "silu", "hard_swish",
-    "gelu", "softmax", "log_softmax", "erf", "floor", "ceil", "round",
+    "gelu", "softmax", "log_softmax", "erf", "floor", "ceil", "round", "tan", "sinh", "cosh",
+    "asin", "acos", "atan", "asinh", "acosh", "atanh",
 )  # fmt: skip
 FLOAT_OR_COMPLEX = (
     "reciprocal", "exp", "expm1", "log", "log1p", "sqrt", "rsqrt", "sin", "cos", "is_finite",

@@ -30,6 +30,7 @@ from gptrs.functionals.reduction import *  # noqa: F403
 from gptrs.functionals.rotary import *  # noqa: F403
 from gptrs.functionals.rotary_scaling import *  # noqa: F403
 from gptrs.functionals.sampling import *  # noqa: F403
+from gptrs.functionals.trigonometry import *  # noqa: F403
 
 # A functional is listed by being one.
 __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]

@@ -22,9 +22,16 @@ _BINARY: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Abs": F.abs,
+    "Acos": F.acos,
+    "Acosh": F.acosh,
+    "Asin": F.asin,
+    "Asinh": F.asinh,
+    "Atan": F.atan,
+    "Atanh": F.atanh,
     "BitwiseNot": F.bitwise_not,
     "Ceil": F.ceil,
     "Cos": F.cos,
+    "Cosh": F.cosh,
     "Erf": F.erf,
     "Exp": F.exp,
     "Floor": F.floor,
@@ -35,7 +42,9 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
     "Sigmoid": F.sigmoid,
     "Sign": F.sign,
     "Sin": F.sin,
+    "Sinh": F.sinh,
     "Sqrt": F.sqrt,
+    "Tan": F.tan,
     "Tanh": F.tanh,
 }
 _VARIADIC: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -103,71 +112,6 @@ def shift(node: Node, x: Tensor, bits: Tensor) -> Tensor:
     """Shift unsigned integers, zeros come in."""
     left = node.text("direction") == "LEFT"
     return F.left_shift(x, bits) if left else F.right_shift(x, bits)
-
-
-@converts("Tan")
-def tangent(node: Node, x: Tensor) -> Tensor:
-    """Return `sin(x) / cos(x)`."""
-    del node
-    return F.sin(x) / F.cos(x)
-
-
-@converts("Sinh", "Cosh")
-def hyperbolic(node: Node, x: Tensor) -> Tensor:
-    """Return `(e^x - e^-x) / 2`, by expm1 near 0 where the difference cancels, or their mean."""
-    if node.op_type == "Cosh":
-        grown = F.exp(F.abs(x) * 0.5)  # halves, so that e^x may be above the largest float
-        return grown * (grown * 0.5) + 0.5 * F.exp(-F.abs(x))
-    grown = F.expm1(F.abs(x))
-    small = F.sign(x) * 0.5 * (grown + grown / (grown + 1.0))
-    half = F.exp(F.abs(x) * 0.5)
-    return F.where(F.abs(x) > 20.0, F.sign(x) * (half * (half * 0.5)), small)
-
-
-@converts("Asinh", "Acosh", "Atanh")
-def inverse_hyperbolic(node: Node, x: Tensor) -> Tensor:
-    """Return the logarithms that these are, in a form that does not cancel near 0 or 1."""
-    if node.op_type == "Atanh":
-        return 0.5 * (F.log1p(x) - F.log1p(-x))
-    if node.op_type == "Acosh":
-        less = x - 1.0
-        return F.log1p(less + F.sqrt(less * (x + 1.0)))
-    size = F.abs(x)
-    return F.sign(x) * F.log1p(size + size * size / (1.0 + F.sqrt(size * size + 1.0)))
-
-
-@converts("Atan")
-def arc_tangent(node: Node, x: Tensor) -> Tensor:
-    """Return the arc tangent."""
-    del node
-    return arctan(x)
-
-
-@converts("Asin", "Acos")
-def inverse_trigonometric(node: Node, x: Tensor) -> Tensor:
-    """Return `2 atan(x / (1 + sqrt(1 - x^2)))`, or what lacks of pi / 2."""
-    angle = 2.0 * arctan(x / (1.0 + F.sqrt((1.0 - x) * (1.0 + x))))
-    return angle if node.op_type == "Asin" else 1.5707963267948966 - angle
-
-
-def arctan(x: Tensor) -> Tensor:
-    """Return the arc tangent of floats to about an ulp of f32, 1e-15 in f64.
-
-    Arguments above 1 are turned into their reciprocals, then the angle is halved twice,
-    `atan(x) = 2 atan(x / (1 + sqrt(1 + x^2)))`, and the Taylor series has few terms left.
-    """
-    wide = F.cast(x, dtypes.f64)
-    size = F.abs(wide)
-    over = size > 1.0
-    small = F.where(over, 1.0 / F.maximum(size, scalar(1.0, dtypes.f64)), size)
-    for _ in range(3):
-        small = small / (1.0 + F.sqrt(1.0 + small * small))
-    square, series = small * small, small * 0.0
-    for power in range(17, 0, -2):
-        series = series * square + (1.0 if power % 4 == 1 else -1.0) / power
-    angle = 8.0 * small * series
-    angle = F.where(over, 1.5707963267948966 - angle, angle)
-    return F.cast(F.where(wide < 0.0, -angle, angle), x.dtype)
 
 
 @converts("IsNaN")

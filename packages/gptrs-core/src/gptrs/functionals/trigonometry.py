@@ -1,0 +1,167 @@
+"""Functions of angles and of the hyperbola, and their inverses, beside `sin`, `cos` and `tanh`.
+
+They are computed in f64 out of the ops that PTIR has, and rounded once: an f32 result is the right
+one but for a rare unit in the last place, one of f64 is off by a few.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final
+
+from gptrs.capture.tensor import Tensor
+from gptrs.functionals import elementary
+from gptrs.functionals.arithmetic import maximum, minimum
+from gptrs.functionals.comparison import equal, is_nan, logical_or, where
+from gptrs.functionals.dispatch.registry import functional
+from gptrs.functionals.operands import Operand, broadcast_pair, converted, require_float
+from gptrs.ir.dtypes import FLOATS, f64
+
+_GROWN: Final = 20.0
+"""From here on `e^-x` is nothing beside `e^x`."""
+_HUGE: Final = 1e150
+"""From here on the square of a number may be infinite, and 1 is nothing beside it."""
+_HALVINGS: Final = 3
+"""How often the angle of an arc tangent is halved before its Taylor series."""
+_LAST_POWER: Final = 21
+
+
+@functional
+def tan(x: Tensor) -> Tensor:
+    """`sin(x) / cos(x)` of floats; NaN for infinities."""
+    return _rounded("tan", x, lambda wide: elementary.sin(wide) / elementary.cos(wide))
+
+
+@functional
+def sinh(x: Tensor) -> Tensor:
+    """`(e^x - e^-x) / 2` of floats, accurate near 0."""
+    return _rounded("sinh", x, _hyperbolic_sine)
+
+
+@functional
+def cosh(x: Tensor) -> Tensor:
+    """`(e^x + e^-x) / 2` of floats."""
+    return _rounded("cosh", x, _hyperbolic_cosine)
+
+
+@functional
+def asin(x: Tensor) -> Tensor:
+    """The angle in [-pi/2, pi/2] with the sine `x` of floats; NaN outside of [-1, 1]."""
+    return _rounded(
+        "asin", x, lambda wide: _angle(wide / elementary.sqrt((1.0 - wide) * (1.0 + wide)))
+    )
+
+
+@functional
+def acos(x: Tensor) -> Tensor:
+    """The angle in [0, pi] with the cosine `x` of floats; NaN outside of [-1, 1]."""
+    return _rounded(
+        "acos", x, lambda wide: 2.0 * _angle(elementary.sqrt((1.0 - wide) / (1.0 + wide)))
+    )
+
+
+@functional
+def atan(x: Tensor) -> Tensor:
+    """The angle in [-pi/2, pi/2] with the tangent `x` of floats."""
+    return _rounded("atan", x, _angle)
+
+
+@functional
+def atan2(y: Operand, x: Operand) -> Tensor:
+    """The angle of the point (x, y) in [-pi, pi], over the broadcast shape of two floats.
+
+    Signs of zeros count, and two infinities are a diagonal, as in C99.
+    """
+    rise, run = broadcast_pair("atan2", y, x, FLOATS)
+    wide_y, wide_x = converted(rise, f64), converted(run, f64)
+    return converted(_point_angle(wide_y, wide_x), rise.dtype)
+
+
+@functional
+def asinh(x: Tensor) -> Tensor:
+    """The inverse of `sinh` for floats, accurate near 0."""
+    return _rounded("asinh", x, _inverse_sine)
+
+
+@functional
+def acosh(x: Tensor) -> Tensor:
+    """The inverse of `cosh` for floats >= 1, accurate near 1; NaN below."""
+    return _rounded("acosh", x, _inverse_cosine)
+
+
+@functional
+def atanh(x: Tensor) -> Tensor:
+    """The inverse of `tanh` for floats; infinite at -1 and 1, NaN beyond."""
+    return _rounded(
+        "atanh", x, lambda wide: 0.5 * (elementary.log1p(wide) - elementary.log1p(-wide))
+    )
+
+
+def _rounded(name: str, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return a function of x, computed in f64 and rounded to the type of x."""
+    require_float(name, x=x)
+    return converted(function(converted(x, f64)), x.dtype)
+
+
+def _hyperbolic_cosine(x: Tensor) -> Tensor:
+    size = elementary.abs(x)
+    grown = elementary.exp(size * 0.5)  # halves, so that e^x may be above the largest float
+    return grown * (grown * 0.5) + 0.5 * elementary.exp(-size)
+
+
+def _hyperbolic_sine(x: Tensor) -> Tensor:
+    size = elementary.abs(x)
+    grown, half = elementary.expm1(size), elementary.exp(size * 0.5)
+    near = 0.5 * (grown + grown / (grown + 1.0))
+    return elementary.sign(x) * where(size > _GROWN, half * (half * 0.5), near)
+
+
+def _inverse_sine(x: Tensor) -> Tensor:
+    size = elementary.abs(x)
+    grown = size + size * size / (1.0 + elementary.sqrt(size * size + 1.0))
+    huge = elementary.log(size) + math.log(2)
+    return elementary.sign(x) * where(size > _HUGE, huge, elementary.log1p(grown))
+
+
+def _inverse_cosine(x: Tensor) -> Tensor:
+    less = x - 1.0
+    near = elementary.log1p(less + elementary.sqrt(less) * elementary.sqrt(x + 1.0))
+    return where(x > _HUGE, elementary.log(x) + math.log(2), near)
+
+
+def _angle(x: Tensor) -> Tensor:
+    """Return the arc tangent of f64 to about 1e-15.
+
+    Arguments above 1 become their reciprocals; the angle is halved three times,
+    `atan(x) = 2 atan(x / (1 + sqrt(1 + x^2)))`, and few terms of the Taylor series are left.
+    """
+    size = elementary.abs(x)
+    over = size > 1.0
+    small = where(over, elementary.reciprocal(size), size)
+    for _ in range(_HALVINGS):
+        small = small / (1.0 + elementary.sqrt(1.0 + small * small))
+    square = small * small
+    series = square * 0.0
+    for power in range(_LAST_POWER, 0, -2):
+        series = series * square + (1.0 if power % 4 == 1 else -1.0) / power
+    angle = 2.0**_HALVINGS * small * series
+    angle = where(over, math.pi / 2 - angle, angle)
+    return where(equal(x, 0.0), x, where(x < 0.0, -angle, angle))  # zeros keep their signs
+
+
+def _point_angle(y: Tensor, x: Tensor) -> Tensor:
+    rise, run = elementary.abs(y), elementary.abs(x)
+    large = maximum(rise, run)
+    slope = where(equal(rise, run), 1.0, minimum(rise, run) / large)
+    slope = where(equal(large, 0.0), 0.0, slope)
+    angle = _angle(slope)
+    angle = where(rise > run, math.pi / 2 - angle, angle)
+    angle = where(_is_negative(x), math.pi - angle, angle)
+    angle = where(_is_negative(y), -angle, angle)
+    return where(logical_or(is_nan(x), is_nan(y)), math.nan, angle)
+
+
+def _is_negative(x: Tensor) -> Tensor:
+    """Return where x is below 0, or is -0."""
+    return logical_or(x < 0.0, elementary.reciprocal(x) < 0.0)
