@@ -17,6 +17,8 @@ from gptrs.ir.specialize import specialize, symbols
 from gptrs.ir.symbolic_dim import evaluated
 from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.run.executable import NumbaExecutable
+from gptrs_backend_numba.run.input_binding import InputBinding
+from gptrs_backend_numba.run.sizes import Sizes
 
 SIZES = (1, 2, 3, 7, 15, 16, 17, 31, 100, 700)
 
@@ -165,6 +167,35 @@ func @main(%x: f32[?0, 4], %u: f32[1, 4], %s: si32[2]) -> f32[?0, 4] {
         found = np.asarray(executable.run([given, row, start])[0])
         assert np.shares_memory(found, given)
         assert found[:, 0].tolist() == [1, 7, *[1] * (size - 2)]
+
+
+def test_a_new_size_moves_only_what_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pools of a cache stay when the rows of a step change, and each shape is computed once."""
+    program = parsed("""
+func @main(%x: f32[?0, 4], %y: f32[?0, 4], %w: f32[?1, 4]) -> (f32[?0, 4], f32[?1, 4]) {
+  %0 = add %x, %y : f32[?0, 4]
+  %1 = add %w, %w : f32[?1, 4]
+  return %0, %1
+}""")
+    roles = [InputRole.ARGUMENT, InputRole.ARGUMENT, InputRole.PARAMETER]
+    executable = backend().compile_symbolic(program, roles, SizeGuards({0: 40, 1: 50}))
+    pool = np.ones((50, 4), np.float32)
+    executable.run([np.ones((40, 4), np.float32)] * 2 + [pool])
+    placed: list[int] = []
+    place, shapes = InputBinding._placed, list[object]()
+    compute = Sizes._evaluated
+    monkeypatch.setattr(
+        InputBinding, "_placed", lambda self, at, array: placed.append(at) or place(self, at, array)
+    )
+    monkeypatch.setattr(
+        Sizes, "_evaluated", lambda self, shape: shapes.append(shape) or compute(self, shape)
+    )
+    rows = np.full((70, 4), 3, np.float32)
+    found = [np.asarray(each) for each in executable.run([rows, rows, pool])]
+    assert set(placed) == {0, 1}
+    assert len(shapes) == 2
+    np.testing.assert_array_equal(found[0], 2 * rows)
+    np.testing.assert_array_equal(found[1], 2 * pool)
 
 
 def test_profiles_show_the_sizes_of_the_run() -> None:

@@ -36,7 +36,12 @@ class OutputBinding:
         ]
         """For each result a fresh array, or the index of the donated input that holds it."""
         self._results = results
-        self._inputs = inputs
+        self._recast_results = [
+            (index, result.view.dtype.numpy)
+            for index, result in enumerate(results)
+            if result.donated is not None and inputs[result.donated] != _type_of(result)
+        ]
+        """Results of another type than the donated inputs that hold them."""
         self._sizes = sizes
         self._changes = 0
         if sizes is None:
@@ -47,12 +52,7 @@ class OutputBinding:
         for each in fresh:
             each.fit(shapes[each.index])
         self._staged = [each for each in fresh if each.stage is not None]
-        self._recast = [
-            (index, shapes[index], result.view.dtype.numpy)
-            for index, result in enumerate(self._results)
-            if result.donated is not None and self._inputs[result.donated] != _type_of(result)
-        ]
-        """Results of another type than the donated inputs that hold them."""
+        self._recast = [(index, shapes[index], dtype) for index, dtype in self._recast_results]
 
     def bind(self, inputs: Sequence[np.ndarray]) -> list[Buffer]:
         """Return the arrays that the calls of a run on `inputs` write results to."""

@@ -33,6 +33,8 @@ class Sizes:
         self._uses: list[int] = []
         self._known: tuple[int, ...] = ()
         """Sizes of the symbols in the order of `_sources`; () before the first run."""
+        self._shapes: dict[Shape, Shape] = {}
+        """Shapes in the last run, of those that were asked for."""
         self.changes = 0
         """How often the sizes have changed."""
         self.slots = memoryview(b"")
@@ -82,6 +84,7 @@ class Sizes:
         if tuple(known) == self._known:
             return False
         self._known = tuple(known)
+        self._shapes.clear()
         self.changes += 1
         for slot, size in enumerate(known):
             self.slots[slot] = size
@@ -91,6 +94,12 @@ class Sizes:
 
     def shape(self, shape: Shape) -> Shape:
         """Return what `shape` is in this run."""
+        found = self._shapes.get(shape)
+        if found is None:  # the pools of all layers have one
+            found = self._shapes[shape] = self._evaluated(shape)
+        return found
+
+    def _evaluated(self, shape: Shape) -> Shape:
         sizes = dict(zip(self._sources, self._known, strict=True))
         if symbols_of(shape) - sizes.keys():
             for size in self._derived:
