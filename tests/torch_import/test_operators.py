@@ -55,7 +55,12 @@ FEW = (
     *("add", "div", "nn.functional.conv2d", "nn.functional.conv_transpose2d", "index_put"),
     *("gather", "nn.functional.avg_pool2d", "atan2", "var", "as_strided"),
     *("scatter_reduce", "nn.functional.scaled_dot_product_attention"),
-    *("nn.functional.interpolate", "nn.functional.embedding_bag", "nn.functional.batch_norm"),
+    *(
+        "nn.functional.interpolate",
+        "nn.functional.embedding_bag",
+        "nn.functional.batch_norm",
+        "linalg.vector_norm",
+    ),
 )
 
 

@@ -67,6 +67,9 @@ class GraphFunction:
             if not _is_tensor(node) and _size_of(node) not in self._sizes
         ]
         self._outputs: list[object] = list(_output_of(module))
+        self._gives_tensors = all(
+            isinstance(each, fx.Node) and _is_tensor(each) for each in self._outputs
+        )
         self._weights: list[torch.Tensor] = []
         self._versions: list[int] = []
         self._step: Step | None = None
@@ -86,6 +89,8 @@ class GraphFunction:
             self._is_static, self._step = True, None
             step, tensors, numbers = self._prepared(values)
             made = step(tensors, numbers)
+        if self._gives_tensors:
+            return [tensor_of(take_array(each)) for each in made]
         results = iter(made)
         return [self._result(each, values, results) for each in self._outputs]
 

@@ -37,6 +37,35 @@ def product(
     return made if x.rank == 0 else F.prod(made, axes_of(dim, x), keepdim)
 
 
+@converts("linalg_vector_norm")
+def vector_norm(
+    node: Node,
+    x: Tensor,
+    ord: float = 2,
+    dim: Axes = None,
+    keepdim: bool = False,
+    *,
+    dtype: object = None,
+) -> Tensor:
+    """Return `(sum |x|^ord)^(1 / ord)` along axes, in f32 where the result has fewer bits."""
+    del dtype
+    wide = dtypes.f32 if node.dtype.bits < dtypes.f32.bits else node.dtype
+    apart, axes = F.abs(converted(converted(x, node.dtype), wide)), axes_of(dim, x)
+    if ord == 0:
+        apart = F.cast(F.not_equal(apart, 0.0), wide)
+    if not axes:
+        return converted(apart, node.dtype)
+    if math.isinf(ord):
+        made = (F.max if ord > 0 else F.min)(apart, axes, keepdim)
+    elif ord in (0, 1):
+        made = F.sum(apart, axes, keepdim)
+    elif ord == 2:
+        made = F.sqrt(F.sum(apart * apart, axes, keepdim))
+    else:
+        made = F.pow(F.sum(F.pow(apart, float(ord)), axes, keepdim), 1 / float(ord))
+    return converted(made, node.dtype)
+
+
 @converts("amax", "amin")
 def extreme(node: Node, x: Tensor, dim: Axes = None, keepdim: bool = False) -> Tensor:
     """Return the largest or the smallest element."""
