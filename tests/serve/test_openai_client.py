@@ -134,7 +134,7 @@ def test_a_bias_bans_and_forces_tokens(client, model):
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
             400,
-            "message 0 has a part that is not text",
+            "message 0 has a part that is neither text nor an image",
         ),
     ],
 )

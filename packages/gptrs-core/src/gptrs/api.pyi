@@ -143,6 +143,7 @@ from gptrs.plugins.capabilities import CausalLM as CausalLM
 from gptrs.plugins.capabilities import HiddenStates as HiddenStates
 from gptrs.plugins.capabilities import ImageClassifier as ImageClassifier
 from gptrs.plugins.capabilities import ImageEmbedder as ImageEmbedder
+from gptrs.plugins.capabilities import ImageLM as ImageLM
 from gptrs.plugins.capabilities import ImageTextScorer as ImageTextScorer
 from gptrs.plugins.capabilities import MaskedLM as MaskedLM
 from gptrs.plugins.capabilities import Seq2SeqLM as Seq2SeqLM

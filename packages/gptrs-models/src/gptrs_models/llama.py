@@ -339,17 +339,20 @@ class Llama(CausalLMModule):
     @override
     def states(self, step: RaggedStep[Tensor], caches: Sequence[LayerCache]) -> Iterator[Tensor]:
         ropes = self._ropes(step)
+        x = self.embeddings(step)
+        yield x
+        for block, rope, cache in zip(self.layers, ropes, caches, strict=True):
+            x = block(x, rope, cache)
+            yield x
+
+    def embeddings(self, step: RaggedStep[Tensor]) -> Tensor:
+        """Return what the first block reads of the tokens of a step, [N, C]."""
         x = self.embed_tokens(step.tokens)  # (N, C)
         if self.config.names.positions is not None:
             x = x + self.embed_positions(step.positions + self.config.position_offset)
         if self.config.embedding_scale != 1:
             x = x * self.config.embedding_scale
-        if self.config.names.embed_norm is not None:
-            x = self.embed_norm(x)
-        yield x
-        for block, rope, cache in zip(self.layers, ropes, caches, strict=True):
-            x = block(x, rope, cache)
-            yield x
+        return x if self.config.names.embed_norm is None else self.embed_norm(x)
 
     def _ropes(self, step: RaggedStep[Tensor]) -> Sequence[Rope | Alibi | None]:
         """Return the rotation or the linear biases of each layer; None for one without."""

@@ -25,7 +25,7 @@ LLAMA = (
         "qwen3_next",
         "qwen3_vl",
     ),
-    *("smolvlm", "xverse", "yi", "zamba2"),
+    *("xverse", "yi", "zamba2"),
 )
 """Language models with rotary positions and gated layers, or the text part of others."""
 GPT2 = ("biogpt", "codegen", "ctrl", "imagegpt", "openai-gpt", "xglm")

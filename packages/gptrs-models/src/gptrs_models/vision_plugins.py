@@ -8,6 +8,18 @@ BIT = ModelPlugin(
     factory="gptrs_models.bit:load",
     api="0.1",
 )
+IDEFICS3 = ModelPlugin(
+    name="idefics3",
+    summary="Idefics3, language models that read images",
+    factory="gptrs_models.idefics3:load",
+    api="0.1",
+)
+SMOLVLM = ModelPlugin(
+    name="smolvlm",
+    summary="SmolVLM, small language models that read images",
+    factory="gptrs_models.idefics3:load",
+    api="0.1",
+)
 DINOV3 = ModelPlugin(
     name="dinov3_vit",
     summary="DINOv3 encoders of images",

@@ -85,11 +85,23 @@ class CompletionBody(Generating, kw_only=True):
     suffix: Literal[""] | None = None
 
 
-class Part(Struct, forbid_unknown_fields=True):
-    """A part of a message; text alone is read."""
+class TextPart(Struct, tag="text", forbid_unknown_fields=True):
+    """A part of a message that is text."""
 
-    type: Literal["text"]
     text: str
+
+
+class ImageUrl(Struct, forbid_unknown_fields=True):
+    """An image: a URL `data:image/...;base64,...`, as none is opened."""
+
+    url: Annotated[str, Meta(pattern="^data:image/")]
+    detail: Literal["auto"] = "auto"
+
+
+class ImagePart(Struct, tag="image_url", forbid_unknown_fields=True):
+    """A part of a message that is an image, for models that read some."""
+
+    image_url: ImageUrl
 
 
 ToolName = Annotated[str, Meta(pattern=r"^[a-zA-Z0-9_.-]{1,64}$")]

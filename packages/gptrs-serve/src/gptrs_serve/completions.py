@@ -64,7 +64,7 @@ async def _asked(
     """Submit a prompt, once its own tokens have been scored where that is asked for."""
     form = await asyncio.to_thread(form_of, body, model)
     options = options_of(body, model, body.logprobs, form)
-    tokens = await served.tokens(model, given)
+    tokens = list(await served.tokens(model, given))
     text, scores = "", None
     if body.echo:
         text = given if isinstance(given, str) else _decoded(model, tokens)

@@ -14,6 +14,7 @@ import numpy as np
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 
+from gptrs.runtime.images.picture_tokens import shown_tokens
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_serve.bodies import (
     ClassifyBody,
@@ -156,7 +157,9 @@ async def tokenize(body: TokenizeBody, served: Served) -> Response:
         text, special = body.prompt or "", body.add_special_tokens
         tokens = await asyncio.to_thread(lambda: model.tokenizer.encode(text, special=special))
     length = model.token_reader().context_length
-    return JSONResponse({"count": len(tokens), "max_model_len": length, "tokens": tokens})
+    return JSONResponse(
+        {"count": len(tokens), "max_model_len": length, "tokens": list(shown_tokens(tokens))}
+    )
 
 
 async def detokenize(body: DetokenizeBody, served: Served) -> Response:

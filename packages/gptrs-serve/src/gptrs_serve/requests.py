@@ -12,7 +12,7 @@ from gptrs.runtime.generation.generate import GenerationOptions
 from gptrs.runtime.generation.grammar import Grammar
 from gptrs.runtime.generation.model_settings import configured_sampling
 from gptrs.runtime.loaded_model import LoadedModel
-from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, Part
+from gptrs_serve.bodies import ChatBody, CompletionBody, Generating, ImagePart, TextPart
 from gptrs_serve.problems import RequestError
 from gptrs_serve.tools.messages import with_call_objects
 
@@ -98,7 +98,7 @@ def chat_max_tokens(body: ChatBody) -> int | None:
 
 
 def chat_messages(body: ChatBody) -> list[dict[str, Any]]:
-    """Return the messages with their parts joined to texts; RequestError for other parts."""
+    """Return the messages, parts joined to texts where all are; RequestError for other parts."""
     return [_message(number, message) for number, message in enumerate(body.messages)]
 
 
@@ -108,12 +108,16 @@ def _message(number: int, message: dict[str, Any]) -> dict[str, Any]:
     if not isinstance(content, list):
         return message
     try:
-        parts = msgspec.convert(cast("list[object]", content), list[Part])
+        parts = msgspec.convert(cast("list[object]", content), list[TextPart | ImagePart])
     except msgspec.ValidationError as error:
         raise RequestError(
-            f"message {number} has a part that is not text: {error}", param="messages"
+            f"message {number} has a part that is neither text nor an image: {error}",
+            param="messages",
         ) from error
-    return {**message, "content": "".join(part.text for part in parts)}
+    texts = [part.text for part in parts if isinstance(part, TextPart)]
+    if len(texts) == len(parts):
+        return {**message, "content": "".join(texts)}
+    return {**message, "content": msgspec.to_builtins(parts)}
 
 
 def prompts_of(body: CompletionBody) -> list[str | list[int]]:

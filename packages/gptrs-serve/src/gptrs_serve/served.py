@@ -87,7 +87,7 @@ class Served:
 
     async def tokens(
         self, model: LoadedModel, prompt: str | list[int] | list[dict[str, Any]]
-    ) -> list[int]:
+    ) -> Sequence[int]:
         """Return the tokens of a prompt; UsageError and ModelError as of `prompt_tokens`."""
         return await asyncio.to_thread(model.prompt_tokens, prompt)
 
@@ -96,15 +96,15 @@ class Served:
         model: LoadedModel,
         messages: list[dict[str, Any]],
         tools: list[dict[str, Any]] | None,
-    ) -> list[int]:
+    ) -> Sequence[int]:
         """Return the tokens of a conversation, whose template reads `tools`; errors as `tokens`."""
         if tools is None:
             return await self.tokens(model, messages)
 
-        def work() -> list[int]:
+        def work() -> Sequence[int]:
             template = chat_template_of(model.files, model.name, with_tools=True)
-            text = template.render(messages, variables={"tools": tools})
-            return model.prompt_tokens(model.tokenizer.encode(text, special=False))
+            tokens = model.conversation_tokens(messages, template, {"tools": tools})
+            return model.prompt_tokens(tokens)
 
         return await asyncio.to_thread(work)
 

@@ -12,6 +12,7 @@ from gptrs.quoting import counted, did_you_mean, quoted
 from gptrs.runtime.chat.messages import checked_messages
 from gptrs.runtime.generation.chat_session import ChatSession, conversation
 from gptrs.runtime.generation.options import Generation
+from gptrs.runtime.images.decoding import read_image
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.strict_json import parse_object
 from gptrs_cli.generate.page import figures
@@ -24,6 +25,7 @@ _HELP = """\
 /reset        forget the conversation, but for the system message
 /save FILE    write the conversation to a new JSON file
 /load FILE    go on with the conversation of such a file
+/image FILE   show an image with the next message
 /stats        show counts and speed of the last answer; `/stats on` after each, `/stats off`
 /exit         end, as Ctrl-D does
 A line that ends in \\ goes on in the next. Lines between two of three quotation marks are one."""
@@ -40,20 +42,22 @@ def is_command(text: str) -> bool:
 class ChatCommands:
     """The commands of one conversation; `last` is the last answer.
 
-    `stats` says whether its figures follow each answer.
+    The next message has `images`. `stats` says whether its figures follow each answer.
     """
 
     def __init__(self, session: ChatSession, model: LoadedModel, *, stats: bool) -> None:
         self.last: Generation | None = None
         self.stats = stats
         self._session = session
-        self._model = model
+        self.model = model
+        self.images: list[str] = []
         self._commands: dict[str, Callable[[str], None]] = {
             "help": self._help,
             "system": self._system,
             "reset": self._reset,
             "save": self._save,
             "load": self.load,
+            "image": self._image,
             "stats": self._stats,
         }
 
@@ -108,16 +112,27 @@ class ChatCommands:
         self._session.messages = checked_messages(record.get("messages"))
         note(f"read {counted(len(self._session.messages), 'message')}")
 
+    def show(self, name: str) -> None:
+        """Show an image with the next message; raise what is wrong with it."""
+        self.model.image_lm()  # or the model reads none
+        path = _named(name)
+        read_image(path)
+        self.images.append(str(path))
+
+    def _image(self, name: str) -> None:
+        self.show(name)
+        note(f"the next message has {counted(len(self.images), 'image')}")
+
     def _stats(self, setting: str) -> None:
         if setting in ("on", "off"):
             self.stats = setting == "on"
             return
         if setting:
             raise UsageError(f"`/stats` is on or off, got {quoted(setting)}")
-        note("nothing was answered yet" if self.last is None else figures(self.last, self._model))
+        note("nothing was answered yet" if self.last is None else figures(self.last, self.model))
 
 
 def _named(name: str) -> Path:
     if not name:
-        raise UsageError("a file must be named", hint="/save FILE, /load FILE")
+        raise UsageError("a file must be named", hint="/save FILE, /load FILE, /image FILE")
     return Path(name).expanduser()

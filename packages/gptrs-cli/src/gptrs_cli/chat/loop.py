@@ -9,7 +9,6 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.chat_session import ChatSession
 from gptrs.runtime.generation.options import Generation
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.chat.commands import COMMANDS, ChatCommands, is_command
 from gptrs_cli.chat.reading import Reader
 from gptrs_cli.generate.generation_options import generation_options
@@ -43,6 +42,8 @@ def converse(request: GenerateRequest, start: ChatStart, settings: Settings) -> 
         options = generation_options(request, model, settings)
         session = ChatSession(model, options, request.prompt.system)
     commands = ChatCommands(session, model, stats=start.stats)
+    for image in request.prompt.image:
+        commands.show(str(image))
     if start.load is not None:
         commands.load(str(start.load))
     on_terminal = is_terminal(sys.stdin)
@@ -56,7 +57,7 @@ def converse(request: GenerateRequest, start: ChatStart, settings: Settings) -> 
                 if not commands.run(text):
                     break
                 continue
-            answer = _answer(session, model, text, strict=not on_terminal)
+            answer = _answer(session, commands, text, strict=not on_terminal)
             commands.last = answer or commands.last
             if answer is not None and commands.stats:
                 note(figures(answer, model))
@@ -66,12 +67,14 @@ def converse(request: GenerateRequest, start: ChatStart, settings: Settings) -> 
 
 
 def _answer(
-    session: ChatSession, model: LoadedModel, text: str, *, strict: bool
+    session: ChatSession, commands: ChatCommands, text: str, *, strict: bool
 ) -> Generation | None:
     """Show the answer and return it; report what prevents it, or raise that if `strict`."""
     try:
+        model = commands.model
         with Waiting("reading the prompt") as waiting, compilation_shown(model.backend, waiting):
-            answer = session.ask(text)
+            answer = session.ask(text, commands.images)
+            commands.images = []
             interrupted = write_stream(Page(), answer, model, waiting)
             session.remember(answer)
             if interrupted and strict:

@@ -40,10 +40,20 @@ class ConversationOptions:
         Path | None,
         option("--load", "Go on with the conversation that /save wrote.", metavar="FILE"),
     ] = None
+    image: Annotated[
+        list[Path],
+        option("--image", "Show this with the first message; can be repeated.", metavar="FILE"),
+    ] = field(default_factory=list[Path])
     template_var: TemplateVariables = field(default_factory=list[str])
     stats: Annotated[
         bool, option("--stats", "Show counts and speed after each answer, as /stats on does.")
     ] = False
+
+    @property
+    def prompt(self) -> PromptOptions:
+        """Return what the first message begins with, as `gptrs generate` has it."""
+        variables, images = self.template_var, self.image
+        return PromptOptions(chat=True, system=self.system, template_var=variables, image=images)
 
 
 @command_options(*MODEL)
@@ -80,8 +90,7 @@ def chat(
             "a conversation has no JSON form", hint="use `gptrs generate --chat --json`"
         )
     path = _one_model(named, model)
-    variables = conversation.template_var
-    prompt = PromptOptions(chat=True, system=conversation.system, template_var=variables)
+    prompt = conversation.prompt
     output = OutputOptions()
     request = GenerateRequest(
         path, prompt, BatchOptions(), limits, sampling, output, memory, form, guessing, adapter

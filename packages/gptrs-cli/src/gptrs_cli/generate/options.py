@@ -91,6 +91,10 @@ class PromptOptions:
         str | None, option("--system", "With --chat: the system message.", metavar="TEXT")
     ] = None
     template_var: TemplateVariables = field(default_factory=list[str])
+    image: Annotated[
+        list[Path],
+        option("--image", "With --chat: an image; can be repeated.", metavar="FILE"),
+    ] = field(default_factory=list[Path])
 
     @property
     def given(self) -> dict[str, str]:
@@ -191,7 +195,7 @@ class SamplingOptions:
         float | None,
         option(
             "--top-p",
-            "Sample among the fewest that reach probability P.",
+            "Sample among the likeliest, P together.",
             metavar="P",
             variable="GPTRS_TOP_P",
         ),

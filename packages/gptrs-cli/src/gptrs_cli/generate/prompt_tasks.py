@@ -11,6 +11,7 @@ from gptrs.runtime.generation.batch import Task
 from gptrs.runtime.generation.chat_session import conversation
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.setup import GenerationSetup
+from gptrs.runtime.images.image_prompts import has_images
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.generate.prompt_lines import PromptLine
 from gptrs_cli.generate.request import GenerateRequest
@@ -100,10 +101,12 @@ def _messages(request: GenerateRequest, line: PromptLine) -> list[Message]:
 
 def _rendered(
     model: LoadedModel, lines: Sequence[PromptLine], said: dict[int, list[Message]], bad: BadLines
-) -> dict[int, list[int]]:
+) -> dict[int, Sequence[int]]:
     """Return the tokens of conversations by their numbers, without those that are refused."""
     if not said:
         return {}
+    if "image_lm" in model.capabilities or any(map(has_images, said.values())):
+        return _with_images(model, lines, said, bad)
     template = model.chat_template()
     while said:
         try:
@@ -119,3 +122,17 @@ def _rendered(
             encoded = (model.tokenizer.encode(text, special=False) for text in texts)
             return dict(zip(said, encoded, strict=True))
     return {}
+
+
+def _with_images(
+    model: LoadedModel, lines: Sequence[PromptLine], said: dict[int, list[Message]], bad: BadLines
+) -> dict[int, Sequence[int]]:
+    """Return the tokens of conversations that may have images, as `_rendered` does."""
+    found: dict[int, Sequence[int]] = {}
+    for number, messages in said.items():
+        try:
+            found[number] = model.prompt_tokens(messages)
+        except (ModelError, UsageError) as error:
+            where = lines[number].where
+            bad.refuse(type(error)(f"{where}: {error.message}", hint=error.hint))
+    return found

@@ -67,6 +67,7 @@ class GenerateRequest:
             return
         one_prompt = {
             **self.prompt.given,
+            "--image": self.prompt.image or None,
             "--echo": self.output.echo or None,
             "--stream": self.output.stream or None,
             "--num-return": count if count > 1 else None,
@@ -78,6 +79,8 @@ class GenerateRequest:
         prompt = self.prompt
         if template_variables(prompt.template_var) and not (prompt.chat or self.batch.prompts):
             _refuse("`--template-var` belongs to a conversation", "add --chat")
+        if prompt.image and not prompt.chat and self.batch.prompts is None:
+            _refuse("`--image` belongs to a conversation", "add --chat")
         if prompt.system is not None and not prompt.chat:
             _refuse("`--system` belongs to a conversation", "add --chat")
         if prompt.chat and prompt.prompt_ids is not None:

@@ -9,6 +9,8 @@ from gptrs.quoting import quoted
 from gptrs.runtime.generation.batch import Several
 from gptrs.runtime.generation.chat_session import chat_prompt, conversation
 from gptrs.runtime.generation.generate import Generation, GenerationOptions, TextStream, stream
+from gptrs.runtime.images.image_prompts import about_images
+from gptrs.runtime.images.picture_tokens import shown_tokens
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.observe.profile import Profile
 from gptrs_cli.generate.batch import run_prompts
@@ -176,11 +178,16 @@ class _Work:
 
 def _content(
     request: GenerateRequest, model: LoadedModel, prompt: Prompt
-) -> tuple[str | None, str | list[int]]:
+) -> tuple[str | None, str | Sequence[int]]:
     """Return the prompt as text, None for tokens, and the input of the generation."""
     if isinstance(prompt.content, list):
         return None, prompt.content
     if not request.prompt.chat:
         return prompt.content, prompt.content
+    images = request.prompt.image
+    if images or "image_lm" in model.capabilities:
+        message = {"role": "user", "content": about_images(prompt.content, images)}
+        tokens = model.prompt_tokens([*conversation(request.prompt.system), message])
+        return model.tokenizer.decode(list(shown_tokens(tokens)), special=True), tokens
     text = chat_prompt(model, conversation(request.prompt.system, prompt.content))
     return text, model.tokenizer.encode(text, special=False)

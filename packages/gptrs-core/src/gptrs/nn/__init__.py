@@ -14,6 +14,7 @@ from gptrs.nn.embedding import Embedding
 from gptrs.nn.expert_matrices import ExpertMatrices
 from gptrs.nn.image_classifier import ConvNorm, ImageClassifierModule, class_head, output_channels
 from gptrs.nn.linear import Linear
+from gptrs.nn.mixed_causal_lm import MixedCausalLMModule
 from gptrs.nn.module import Module
 from gptrs.nn.norm import LayerNorm, RMSNorm
 from gptrs.nn.page_buffers import PageBuffers
@@ -51,6 +52,7 @@ __all__ = [
     "Axis",
     "Linear",
     "MaskedLMModule",
+    "MixedCausalLMModule",
     "Module",
     "PageBuffers",
     "PagedTexts",

@@ -55,6 +55,51 @@ class CausalLM(Protocol):
         ...
 
 
+class ImageLM(Protocol):
+    """The capability `image_lm`: a `CausalLM` that reads images among the tokens of a text.
+
+    An image becomes square pictures, as transformers' Idefics3ImageProcessor makes them; each of
+    these is read as `picture_tokens` vectors, where the text has as many tokens `image_token`.
+    """
+
+    @property
+    def image_token(self) -> int:
+        """The token in whose places the vectors stand."""
+        ...
+
+    @property
+    def image_mark(self) -> str:
+        """The text of that token, which chat templates write once for each image."""
+        ...
+
+    @property
+    def picture_size(self) -> int:
+        """Rows and columns of a picture."""
+        ...
+
+    @property
+    def picture_tokens(self) -> int:
+        """Vectors of a picture."""
+        ...
+
+    def image_prompt(self, rows: int, columns: int) -> str:
+        """Return the text for an image of `rows` x `columns` pictures and one of the whole.
+
+        With 0 of both there is that of the whole alone. It has a mark for each vector.
+        """
+        ...
+
+    def image_vectors(self, pictures: np.ndarray) -> np.ndarray:
+        """Return the vectors f32 [B, T, E] of pictures f32 [B, channels, S, S], normalized."""
+        ...
+
+    def mixed_step(
+        self, step: RaggedStep, vectors: np.ndarray, given: np.ndarray, buffers: PageBuffers
+    ) -> np.ndarray:
+        """Run `step` where row n is `vectors[n]`, f32 [N, E], if `given[n]`, i1 [N], says so."""
+        ...
+
+
 class ImageClassifier(Protocol):
     """The capability `image_classifier`: gives each class of images a score."""
 
@@ -319,6 +364,7 @@ class HiddenStates(Protocol):
 
 PROTOCOLS: Final[dict[str, type]] = {
     "causal_lm": CausalLM,
+    "image_lm": ImageLM,
     "image_classifier": ImageClassifier,
     "image_embedder": ImageEmbedder,
     "image_text": ImageTextScorer,

@@ -18,6 +18,7 @@ from gptrs.plugins.capabilities import (
     Transcriber,
 )
 from gptrs.runtime.causal_embedder import CausalEmbedder, CausalStates
+from gptrs.runtime.images.image_prompts import TextsWithImages
 
 _WITH_LOGITS: Final = ("causal_lm", "text_classifier", "token_classifier", "masked_lm")
 AS_EMBEDDER: Final = frozenset({"causal_lm", "hidden_states"})
@@ -65,6 +66,10 @@ class CapableModel:
     def image_embedder(self) -> ImageEmbedder:
         """Return the model as an embedder of images; ModelError when it is none."""
         return cast("ImageEmbedder", self.offering("image_embedder", "cannot embed images"))
+
+    def image_lm(self) -> TextsWithImages:
+        """Return the model as one that reads images among texts; ModelError when it is none."""
+        return cast("TextsWithImages", self.offering("image_lm", "reads no images among texts"))
 
     def image_text(self) -> ImageTextScorer:
         """Return the model as one that compares images and texts; ModelError when it is none."""

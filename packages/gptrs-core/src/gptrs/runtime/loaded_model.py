@@ -38,8 +38,11 @@ from gptrs.runtime.chat.messages import Message
 from gptrs.runtime.chat.template import ChatTemplate, chat_template_of
 from gptrs.runtime.functional_overrides import OverriddenModel
 from gptrs.runtime.guarded_model import guarded, model_factory
+from gptrs.runtime.images.image_prompts import pictured_prompt, require_no_images
+from gptrs.runtime.images.picture_tokens import PicturedTokens
 from gptrs.runtime.images.processor import ImageProcessor
-from gptrs.runtime.images.settings import image_processor_of
+from gptrs.runtime.images.settings import image_processor_of, tiling_processor_of
+from gptrs.runtime.images.tiling import TilingProcessor
 from gptrs.runtime.input_checks import require_images, require_known_tokens
 from gptrs.runtime.prompts import Prompt, checked_prompt
 from gptrs.runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
@@ -248,14 +251,19 @@ class LoadedModel(CapableModel):
         source = self.weights
         return {name: StoredTensor(name, source.type_of(name), source) for name in source.names()}
 
-    def prompt_tokens(self, prompt: Prompt) -> list[int]:
+    def prompt_tokens(self, prompt: Prompt) -> Sequence[int]:
         """Return the tokens of a prompt; an empty one becomes the token that begins a text.
 
-        Messages are rendered by the chat template of the model. UsageError for what is no prompt,
+        Messages are rendered by the chat template of the model; where that reads images, parts of
+        them may be images, see `conversation_tokens`. UsageError for what is no prompt,
         an empty one where the model has no such token, and unknown tokens; ModelError for messages
         where the model has no chat template, or one that refuses them.
         """
+        if isinstance(prompt, PicturedTokens):
+            return prompt
         tokens = self._tokens_of(checked_prompt(prompt))
+        if isinstance(tokens, PicturedTokens):
+            return tokens
         if not tokens and self.bos_token is not None:
             tokens = [self.bos_token]
         if not tokens:
@@ -263,13 +271,47 @@ class LoadedModel(CapableModel):
         require_known_tokens(tokens, self.token_reader().vocab_size)
         return tokens
 
-    def _tokens_of(self, prompt: str | list[int] | list[Message]) -> list[int]:
+    def conversation_tokens(
+        self,
+        messages: Sequence[Message],
+        template: ChatTemplate | None = None,
+        variables: Mapping[str, object] | None = None,
+    ) -> Sequence[int]:
+        """Return the tokens of messages as `template`, else that of the model, renders them.
+
+        `content` of a message is a text, or a list of parts: `{"type": "text", "text": ...}` and,
+        for models with `image_lm`, `{"type": "image", "image": ...}` with the `Path` of a file, a
+        `data:` URL or ui8 [H, W, 3]; or `image_url` as OpenAI has it, with such a URL. `variables`
+        are those of `ChatTemplate.render`, which has the errors, too; ModelError for images that
+        the model does not read.
+        """
+        own = self.chat_template() if template is None else template
+
+        def render(plain: Sequence[Message]) -> str:
+            return own.render(plain, variables=variables)
+
+        if "image_lm" not in self.capabilities or self.base is not None:
+            require_no_images(messages, self.name)
+            return self.tokenizer.encode(render(messages), special=False)
+        lm = self.image_lm()
+        return pictured_prompt(lm, self._tiling_processor, render, self.tokenizer, messages)
+
+    def _tiling_processor(self) -> TilingProcessor:
+        """Return what cuts images into pictures; ModelError for another size than the model's."""
+        found, size = tiling_processor_of(self.files), self.image_lm().picture_size
+        if found.side != size:
+            raise ModelError(
+                f"images of `{self.name}` become pictures of {found.side} pixels, and it reads"
+                f" those of {size}",
+                hint="`max_image_size` of its image processor must be `image_size` of its config",
+            )
+        return found
+
+    def _tokens_of(self, prompt: str | list[int] | list[Message]) -> Sequence[int]:
         if isinstance(prompt, str):
             return self.tokenizer.encode(prompt)
         if prompt and isinstance(prompt[0], Mapping):
-            messages = cast("list[Message]", prompt)
-            text = self.chat_template().render(messages)
-            return self.tokenizer.encode(text, special=False)
+            return self.conversation_tokens(cast("list[Message]", prompt))
         return cast("list[int]", prompt)
 
     def chat_template(self) -> ChatTemplate:

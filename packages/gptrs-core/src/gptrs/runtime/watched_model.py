@@ -11,7 +11,16 @@ from gptrs.spans import span
 
 _COMPUTING = frozenset(
     {
-        *("step", "adapted_step", "forward", "classify", "encode", "hidden_states"),
+        *(
+            "step",
+            "adapted_step",
+            "mixed_step",
+            "image_vectors",
+            "forward",
+            "classify",
+            "encode",
+            "hidden_states",
+        ),
         *("classify_texts", "classify_tokens", "predict_tokens", "read_sources", "hear", "write"),
     }
 )

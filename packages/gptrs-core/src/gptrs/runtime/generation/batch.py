@@ -66,7 +66,7 @@ class Batches:
         running = self._scheduler.running
         return [(self._numbers[text], text.generation()) for text in running if not text.ended]
 
-    def _checked(self, task: Task) -> list[int]:
+    def _checked(self, task: Task) -> Sequence[int]:
         with _named(task):
             tokens = self._model.prompt_tokens(task.prompt)
             self._setup.token_budget(len(tokens), task.max_tokens)

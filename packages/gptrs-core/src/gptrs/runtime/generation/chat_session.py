@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Unpack
 
 from gptrs.runtime.chat.messages import Message
 from gptrs.runtime.generation.keyword_options import OptionFields, generation_options
 from gptrs.runtime.generation.options import GenerationOptions
 from gptrs.runtime.generation.stream import TextStream
+from gptrs.runtime.images.image_prompts import about_images
 from gptrs.runtime.loaded_model import LoadedModel
 
 
@@ -28,17 +30,19 @@ class ChatSession:
         self.messages: list[Message] = conversation(system)
         self._model = model
         self._options = generation_options(model, options, fields)
-        self._tokenizer = model.tokenizer
+        _ = model.tokenizer  # which must be there, too
         self._template = model.chat_template()
 
-    def ask(self, text: str) -> TextStream:
+    def ask(self, text: str, images: Sequence[object] = ()) -> TextStream:
         """Return the answer to `text`; `remember` makes it part of the conversation.
+
+        `images` stand before the text, for models that read them: paths of files, or ui8 [H, W, 3].
 
         ChatTemplateError if the template refuses the conversation, ContextLengthError if it does
         not fit; the conversation is then unchanged.
         """
-        messages = [*self.messages, {"role": "user", "content": text}]
-        prompt = self._tokenizer.encode(self._template.render(messages), special=False)
+        messages = [*self.messages, {"role": "user", "content": about_images(text, images)}]
+        prompt = self._model.conversation_tokens(messages, self._template)
         answer = TextStream(self._model, prompt, self._options)
         self.messages = messages
         return answer

@@ -14,6 +14,7 @@ from gptrs.runtime.generation.options import FinishReason, Generation, Timings
 from gptrs.runtime.generation.sampling import Sampler
 from gptrs.runtime.generation.text_stream import IncrementalDecoder, StopFilter
 from gptrs.runtime.generation.token_scores import TokenScores
+from gptrs.runtime.images.picture_tokens import Picture
 
 
 class GeneratedText:
@@ -23,7 +24,7 @@ class GeneratedText:
     that end the text, part of it where `shows_end`. `logprobs` is how many likeliest tokens are
     scored with each, None for none. `guesses` is how the text is guessed ahead, None if it is not.
     `source` are the tokens of the text that this one is about,
-    for models that read one.
+    for models that read one. `pictures` are those that tokens of the context stand for.
     """
 
     def __init__(
@@ -43,8 +44,10 @@ class GeneratedText:
         load_seconds: float,
         guesses: TextGuesses | None = None,
         source: Sequence[int] = (),
+        pictures: Sequence[Picture] = (),
     ) -> None:
         self.source = tuple(source)
+        self.pictures = tuple(pictures)
         self.prompt = tuple(prompt)
         self.context = context
         self.most_positions = most_positions

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
@@ -18,11 +19,12 @@ from gptrs.ir.tensor_type import TensorType
 from gptrs.nn.page_buffers import PageBuffers
 from gptrs.nn.pages.page_pool import PageCopy, PagePool, TextPages
 from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep, ragged_step
-from gptrs.plugins.capabilities import CausalLM
+from gptrs.plugins.capabilities import CausalLM, ImageLM
 from gptrs.runtime.generation.cache_budget import group_layouts
 from gptrs.runtime.generation.step_shapes import StepShapes
 from gptrs.runtime.generation.step_times import StepTimes
 from gptrs.runtime.generation.text_cache import Row
+from gptrs.runtime.images.picture_tokens import has_pictures, seen
 from gptrs.runtime.loaded_model import LoadedModel
 
 
@@ -114,7 +116,11 @@ class PagedCache:
         return logits[: sum(bool(row.tokens) + len(row.guess) for row in rows)]
 
     def _logits(self, rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
-        """Run the model on the step of some rows."""
+        """Run the model on the step of some rows; only models that read images get pictures."""
+        if has_pictures(step.tokens):
+            lm = cast("ImageLM", self._lm)
+            tokens, vectors, given = seen(lm, step.tokens)
+            return lm.mixed_step(step._replace(tokens=tokens), vectors, given, self.buffers)
         return self._lm.step(step, self.buffers)
 
     def fork(self, text: TextPages) -> TextPages | None:

@@ -29,6 +29,7 @@ from gptrs.runtime.generation.scheduler import Scheduler, WhenFailed
 from gptrs.runtime.generation.source_cache import SourceCache
 from gptrs.runtime.generation.source_settings import FORCED, SourceSettings
 from gptrs.runtime.generation.text_cache import TextCache
+from gptrs.runtime.images.picture_tokens import Picture, PicturedTokens, shown_tokens
 from gptrs.runtime.loaded_model import LoadedModel
 
 
@@ -71,6 +72,7 @@ class GenerationSetup:
         it does not fit. `stream` is that of the `Sampler`.
         """
         count = self.token_budget(len(prompt), max_tokens)
+        pictures = self._pictures(prompt)
         begin = prompt if self._sources is None else self._sources.begin
         built_in = built_in_processors(self._sampling, self._suppression, self._ends, len(begin))
         if self._sources is not None:
@@ -83,21 +85,41 @@ class GenerationSetup:
         # The last token that is chosen is not read.
         most_positions = min(self._limit.size, len(begin) + count - 1)
         return GeneratedText(
-            prompt=prompt,
+            prompt=shown_tokens(prompt),
             context=context,
             most_positions=most_positions,
             max_tokens=count,
             ends=self._ends,
             shows_end=self.options.special,
             sampler=sampler,
-            processors=ProcessorChain(processors, begin),
+            processors=ProcessorChain(processors, shown_tokens(begin)),
             decode=self._decode(),
             stops=self._stops,
             logprobs=self.options.logprobs,
             load_seconds=self._model.load_seconds,
             guesses=self._guesses(context, sampler, most_positions),
             source=() if self._sources is None else prompt,
+            pictures=pictures,
         )
+
+    def _pictures(self, prompt: Sequence[int]) -> Sequence[Picture]:
+        """Return the pictures of a prompt; UsageError for options that do not go with them."""
+        if not isinstance(prompt, PicturedTokens):
+            return ()
+        options = self.options
+        refused = {
+            "use_cache": not options.use_cache,
+            "prompt_cache": options.prompt_cache is not None,
+            "draft": options.draft is not None,
+        }
+        for name, is_asked in refused.items():
+            if is_asked:
+                raise UsageError(
+                    f"`{name}` does not go with images: what a text sees of them is in the cache of"
+                    " this process alone",
+                    hint="leave it out, or the images",
+                )
+        return prompt.pictures
 
     def _guesses(
         self, context: Context, sampler: Sampler, most_positions: int

@@ -66,15 +66,19 @@ def read_image(path: str | os.PathLike[str]) -> np.ndarray:
         resolved = Path(os.path.realpath(path))
     except ValueError as problem:
         raise ModelError(f"cannot open {shown}: {problem}") from problem
+    pillow("Image")
+    return decoded_image(read_whole(resolved, MAX_BYTES), shown)
+
+
+def decoded_image(data: bytes, shown: str) -> np.ndarray:
+    """Return the image in the bytes of a file, which errors call `shown`; else as `read_image`."""
     library = pillow("Image")
-    data = read_whole(resolved, MAX_BYTES)
     with warnings.catch_warnings():
         # about sizes, which are checked here, and about transparency, which is dropped on purpose
         warnings.simplefilter("ignore")
         with _opened(library, data, shown) as image:
             _require_bounded(image, data, shown)
             pixels, orientation = _rgb(image, shown)
-    del data
     return np.ascontiguousarray(_EXIF_TURNS.get(orientation, lambda same: same)(pixels))
 
 

@@ -11,6 +11,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, shown_value
 from gptrs.runtime.images.fields import ImageFields
 from gptrs.runtime.images.processor import ImageProcessor
+from gptrs.runtime.images.tiling import TilingProcessor, tiling_processor
 
 PREPROCESSOR_CONFIG = "preprocessor_config.json"
 PROCESSOR_CONFIG = "processor_config.json"
@@ -65,6 +66,7 @@ _RECIPES = {
     "SiglipImageProcessor": _Recipe(_BICUBIC, _SQUARE_224),
     "ViTImageProcessor": _Recipe(_BILINEAR, _SQUARE_224, square=True),
 }
+_TILING = ("Idefics3ImageProcessor", "SmolVLMImageProcessor")
 _SUFFIXES = ("Fast", "Pil")
 _TORCHVISION = _Recipe(
     _BILINEAR, {"shortest_edge": 256}, _SQUARE_224, None, IMAGENET_MEAN, IMAGENET_STD
@@ -103,6 +105,27 @@ def image_processor_of(
     return _processor(settings, _recipe(settings, default))
 
 
+def tiling_processor_of(files: JsonFiles) -> TilingProcessor:
+    """Return the processor that cuts images into pictures; ModelError where files name another."""
+    settings = _settings_of(files)
+    named = None if settings is None else settings.get("image_processor_type")
+    if settings is None or not isinstance(named, str) or _class_of(named) not in _TILING:
+        found = "there is none" if settings is None else f"found {shown_value(named)}"
+        raise ModelError(
+            f"{PREPROCESSOR_CONFIG} needs a processor that cuts images into pictures, {found}",
+            hint=f"supported are {listed(_TILING)}",
+        )
+    return tiling_processor(settings)
+
+
+def _class_of(name: str) -> str:
+    """Return the class of transformers, without what says how it is computed."""
+    name = name.replace("FeatureExtractor", "ImageProcessor")
+    for suffix in _SUFFIXES:
+        name = name.removesuffix(suffix)
+    return name
+
+
 def _settings_of(files: JsonFiles) -> dict[str, object] | None:
     whole = files.read_json(PROCESSOR_CONFIG)
     nested = None if whole is None else whole.get("image_processor")
@@ -116,9 +139,7 @@ def _recipe(settings: Mapping[str, object], default: str) -> _Recipe:
     named = settings.get("image_processor_type") or settings.get("feature_extractor_type")
     named = named or default
     if isinstance(named, str):
-        name = named.replace("FeatureExtractor", "ImageProcessor")
-        for suffix in _SUFFIXES:
-            name = name.removesuffix(suffix)
+        name = _class_of(named)
         if name in _RECIPES:
             return _RECIPES[name]
     raise ModelError(

@@ -6,7 +6,7 @@ import dataclasses
 import os
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final, Unpack
 
 from gptrs.errors import EngineBusyError, EngineClosedError, UsageError
@@ -220,7 +220,7 @@ class Engine:
         return sum(not stream.done for stream in list(self._requests))
 
     def _stream(
-        self, name: str, tokens: list[int], options: GenerationOptions, answers: int
+        self, name: str, tokens: Sequence[int], options: GenerationOptions, answers: int
     ) -> AnswerStream:
         if not 1 <= answers <= MOST_ANSWERS:
             raise UsageError(f"a request has 1 to {MOST_ANSWERS} answers, asked for {answers}")

@@ -1,0 +1,102 @@
+"""Conversations with images over HTTP: `data:` URLs, and nothing that is opened."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import pytest
+
+import gptrs
+from gptrs.runtime.load import load_model
+from serve.conftest import serving
+
+httpx = pytest.importorskip("httpx", reason="the HTTP client httpx is not installed")
+image = pytest.importorskip("PIL.Image", reason="images need Pillow")
+pytest.importorskip("torch", reason="the tiny model is made by torch")
+pytest.importorskip("transformers", reason="the tiny model is made by transformers")
+
+from models.image_lm_support import pixels, save_image_lm  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory):
+    """A tiny model that reads images."""
+    return load_model(save_image_lm(tmp_path_factory.mktemp("vlm") / "m"), backend="ref")
+
+
+@pytest.fixture(scope="module")
+def address(reader):
+    with serving({"tiny": reader}) as (address, _):
+        yield address
+
+
+def url_of(levels) -> str:
+    file = io.BytesIO()
+    image.fromarray(levels).save(file, "PNG")
+    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+
+
+def asked(url: str, **more: object) -> dict:
+    parts = [
+        {"type": "text", "text": "what is"},
+        {"type": "image_url", "image_url": {"url": url, **more}},
+    ]
+    return {"messages": [{"role": "user", "content": parts}]}
+
+
+def post(address: str, path: str, body: dict):
+    return httpx.post(f"{address}{path}", json=body, timeout=60)
+
+
+def test_an_answer_about_an_image_is_that_of_python(address, reader):
+    body = {"max_tokens": 12, "temperature": 0, "ignore_eos": True, "logprobs": True}
+    for levels in (pixels(50, 40), pixels(20, 90)):
+        messages = [
+            {
+                "role": "user",
+                "content": [
+                    {"type": "text", "text": "what is"},
+                    {"type": "image", "image": levels},
+                ],
+            }
+        ]
+        greedy = {"max_tokens": 12, "ignore_eos": True, "logprobs": 0}
+        wanted = gptrs.generate(reader, messages, temperature=0.0, **greedy)
+        answer = post(address, "/v1/chat/completions", {**asked(url_of(levels)), **body}).json()
+        assert wanted.logprobs is not None
+        scores = answer["choices"][0]["logprobs"]["content"]
+        found = [score["logprob"] for score in scores]
+        assert found == pytest.approx([score.logprob for score in wanted.logprobs], abs=1e-5)
+        assert answer["choices"][0]["message"]["content"] == wanted.text
+        assert answer["usage"]["prompt_tokens"] == len(wanted.prompt_token_ids)
+
+
+def test_tokens_of_images_are_those_of_the_vocabulary(address, reader):
+    found = post(address, "/tokenize", asked(url_of(pixels(50, 40)))).json()["tokens"]
+    assert max(found) < reader.causal_lm().vocab_size
+    assert found.count(reader.image_lm().image_token) == 5 * reader.image_lm().picture_tokens
+
+
+@pytest.mark.parametrize("url", ["https://example.org/fox.png", "file:///etc/hostname", "fox.png"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/tokenize"])
+def test_nothing_is_opened(address, url, path):
+    answer = post(address, path, asked(url))
+    assert answer.status_code == 400
+    assert "data:image/" in answer.json()["error"]["message"]
+
+
+def test_a_path_in_the_form_of_transformers_is_refused(address, tmp_path):
+    image.fromarray(pixels(9, 9)).save(tmp_path / "fox.png")
+    for part in ({"image": str(tmp_path / "fox.png")}, {"path": str(tmp_path / "fox.png")}):
+        messages = [{"role": "user", "content": [{"type": "image", **part}]}]
+        for path in ("/v1/chat/completions", "/tokenize"):
+            assert post(address, path, {"messages": messages}).status_code == 400
+
+
+def test_what_is_no_image_is_refused(address):
+    answer = post(address, "/v1/chat/completions", asked("data:image/png;base64,Zm94"))
+    assert answer.status_code == 400
+    assert "no image that can be read" in answer.json()["error"]["message"]
+    answer = post(address, "/v1/chat/completions", asked(url_of(pixels(9, 9)), detail="high"))
+    assert answer.status_code == 400
