@@ -1,6 +1,7 @@
 """CLIP (Radford et al. 2021) and SigLIP (Zhai et al. 2023): images and texts in one space.
 
-SigLIP has no class token, reads texts from both sides and pools images by attention.
+SigLIP has no class token, reads texts from both sides and pools images by attention. SigLIP 2
+(Tschannen et al. 2025) reads images of any size, whole patches of them, as `NaFlex`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from gptrs.nn import (
     split_heads,
 )
 from gptrs_models.clip_config import ImageTextConfig, TowerConfig, read_config
-from gptrs_models.vit import cut_into_patches, require_image_size
+from gptrs_models.vit import cut_into_patches, require_a_patch, require_image_size
+from gptrs_models.vit_positions import linear_weights, resized_positions
 
 
 class Attention(Module):
@@ -116,7 +118,7 @@ class VisionTower(Module):
         self.config, width, size = config, config.hidden_size, config.patch_size
         embeddings = params / "embeddings"
         patches = embeddings / "patch_embedding"
-        self.patch_weight = patches.tensor("weight", (width, config.channels, size, size))
+        self.patch_weight = patches.tensor("weight", _patch_shape(config))
         self.patch_bias = patches.tensor("bias", (width,)) if config.sigmoid else None
         self.class_embedding = None
         rows = (config.image_size // size) ** 2
@@ -135,12 +137,16 @@ class VisionTower(Module):
         """[B, channels, H, W] -> the embeddings, the state after each layer, the vector [B, C]."""
         width = self.config.hidden_size
         patches = cut_into_patches(images, self.config.patch_size)
-        weight = F.reshape(self.patch_weight, (width, patches.shape[2]))
+        weight = self.patch_weight
+        if self.config.resizes:  # numbers of a patch with the channels last
+            size, channels = self.config.patch_size, self.config.channels
+            weight = F.transpose(F.reshape(weight, (width, size, size, channels)), (0, 3, 1, 2))
+        weight = F.reshape(weight, (width, patches.shape[2]))
         x = F.linear(patches, weight, self.patch_bias)
         if self.class_embedding is not None:
             first = F.broadcast_to(self.class_embedding, (x.shape[0], 1, width))
             x = F.concat([first, x], axis=1)
-        x = x + self.positions.weight
+        x = x + self._positions(images)
         states = [x if self.pre_layernorm is None else self.pre_layernorm(x)]
         for layer in self.layers:
             states.append(layer(states[-1]))
@@ -148,6 +154,23 @@ class VisionTower(Module):
             return [*states, self.head(self.post_layernorm(states[-1]))]
         first = F.squeeze(F.slice_axis(states[-1], 1, 0, 1), 1)
         return [*states, self.post_layernorm(first)]
+
+    def _positions(self, images: Tensor) -> Tensor:
+        """Return what is added to the patches of images, for another grid resized."""
+        config, own = self.config, self.positions.weight
+        size, grid = config.patch_size, config.image_size // config.patch_size
+        rows, columns = images.shape[2] // size, images.shape[3] // size
+        if not config.resizes or (rows, columns) == (grid, grid):
+            return own
+        whole = F.expand_dims(own, 0)
+        return F.squeeze(resized_positions(whole, grid, (rows, columns), linear_weights), 0)
+
+
+def _patch_shape(config: TowerConfig) -> tuple[int, ...]:
+    width, size = config.hidden_size, config.patch_size
+    if config.resizes:
+        return width, size * size * config.channels
+    return width, config.channels, size, size
 
 
 class TextTower(Module):
@@ -192,6 +215,8 @@ class ImageEncoder(Module):
         vision = config.vision
         self.config, self.channels = config, vision.channels
         self.processor = "SiglipImageProcessor" if vision.sigmoid else "CLIPImageProcessor"
+        if vision.resizes:
+            self.processor = "Siglip2ImageProcessor"
         inside = "vision_model.post_layernorm.weight" in params
         self.vision_model = VisionTower(vision, params / "vision_model" if inside else params)
         self.visual_projection = (
@@ -220,6 +245,9 @@ class ImageEncoder(Module):
         return dict(zip(names, states, strict=True))
 
     def _require_size(self, images: np.ndarray) -> None:
+        if self.config.vision.resizes:
+            require_a_patch(self.config.vision.patch_size, images)
+            return
         size = self.config.vision.image_size
         require_image_size("siglip" if self.config.vision.sigmoid else "clip", size, images)
 

@@ -1,7 +1,8 @@
-"""The config of CLIP and SigLIP: a tower for images, and one for texts."""
+"""The config of CLIP, SigLIP and SigLIP 2: a tower for images, and one for texts."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import cast
@@ -14,7 +15,7 @@ Settings = Mapping[str, object]
 
 @dataclass(frozen=True)
 class TowerConfig:
-    """The settings that shape a tower; `sigmoid` is SigLIP.
+    """The settings that shape a tower; `sigmoid` is SigLIP, and `resizes` takes images of any size.
 
     Towers of texts have `vocab_size`, `context`, the token that ends a text, and how many
     `outputs` their head has; those of images have `image_size`, `patch_size` and `channels`.
@@ -35,6 +36,7 @@ class TowerConfig:
     image_size: int = 0
     patch_size: int = 0
     channels: int = 0
+    resizes: bool = False
 
 
 @dataclass(frozen=True)
@@ -81,8 +83,11 @@ def _part(fields: ConfigFields, name: str) -> Settings:
 def _vision(settings: Settings, kind: str, sigmoid: bool) -> TowerConfig:
     fields = ConfigFields(settings, kind)
     fields.require("vision_use_head", True)
+    resizes = kind.startswith("siglip2")
     size = fields.integer("image_size", 224)
     patch = fields.integer("patch_size", 16 if sigmoid else 32)
+    if resizes:
+        size = math.isqrt(fields.integer("num_patches", 256)) * patch
     if patch > size:
         raise fields.error("patch_size", f"must be at most `image_size` ({size})")
     return replace(
@@ -90,6 +95,7 @@ def _vision(settings: Settings, kind: str, sigmoid: bool) -> TowerConfig:
         image_size=size,
         patch_size=patch,
         channels=fields.integer("num_channels", 3),
+        resizes=resizes,
     )
 
 

@@ -33,7 +33,7 @@ GPT2 = ("biogpt", "codegen", "ctrl", "imagegpt", "openai-gpt", "xglm")
 RESNET = ("van",)
 MOBILENET_V2 = ("mobilevit", "mobilevitv2")
 VIT = (
-    *("beit", "data2vec-vision", "hiera", "ijepa", "siglip2"),
+    *("beit", "data2vec-vision", "hiera", "ijepa"),
     *("swinv2", "vit_mae", "vit_msn"),
 )
 """Vision transformers."""

@@ -26,6 +26,18 @@ DINOV3 = ModelPlugin(
     factory="gptrs_models.dinov3:load",
     api="0.1",
 )
+SIGLIP2 = ModelPlugin(
+    name="siglip2",
+    summary="SigLIP 2 for images of any aspect, and texts",
+    factory="gptrs_models.clip:load",
+    api="0.1",
+)
+SIGLIP2_VISION = ModelPlugin(
+    name="siglip2_vision_model",
+    summary="the half of SigLIP 2 for images",
+    factory="gptrs_models.clip:load",
+    api="0.1",
+)
 SWIN = ModelPlugin(
     name="swin",
     summary="Swin transformers: classes and vectors of images",

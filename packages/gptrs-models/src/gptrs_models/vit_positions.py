@@ -1,6 +1,8 @@
-"""Embeddings of a grid of positions, resized to another grid by bicubic interpolation."""
+"""Embeddings of a grid of positions, resized to another grid by interpolation."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -11,14 +13,24 @@ _SHARPNESS = -0.75
 """The parameter of the cubic that torch uses (Keys 1981)."""
 
 
-def resized_positions(positions: Tensor, grid: int, size: tuple[int, int]) -> Tensor:
-    """[1, grid * grid, C] -> [1, rows * columns, C], as `torch.nn.functional.interpolate` does."""
+Weights = Callable[[int, int], np.ndarray]
+"""Of a number of places and another one: the weights of `cubic_weights`."""
+
+
+def resized_positions(
+    positions: Tensor, grid: int, size: tuple[int, int], weights: Weights | None = None
+) -> Tensor:
+    """[1, grid * grid, C] -> [1, rows * columns, C], as `torch.nn.functional.interpolate` does.
+
+    `weights` are those of the interpolation, bicubic without them.
+    """
+    weights = cubic_weights if weights is None else weights
     rows, columns = size
     width = positions.shape[2]
     x = F.reshape(positions, (grid, grid * width))
-    x = F.reshape(F.matmul(tensor(cubic_weights(grid, rows)), x), (rows, grid, width))
+    x = F.reshape(F.matmul(tensor(weights(grid, rows)), x), (rows, grid, width))
     x = F.reshape(F.transpose(x, (1, 0, 2)), (grid, rows * width))
-    x = F.matmul(tensor(cubic_weights(grid, columns)), x)
+    x = F.matmul(tensor(weights(grid, columns)), x)
     x = F.transpose(F.reshape(x, (columns, rows, width)), (1, 0, 2))
     return F.reshape(x, (1, rows * columns, width))
 
@@ -37,6 +49,19 @@ def cubic_weights(before: int, after: int) -> np.ndarray:
             number = min(max(first + tap, 0), before - 1)
             weights[index, number] += _cubic(abs(place - (first + tap)))
     return weights.astype(np.float32)
+
+
+def linear_weights(before: int, after: int) -> np.ndarray:
+    """Return the weights f32 [after, before] of a linear interpolation with `antialias`.
+
+    Where numbers become fewer, each is the mean of all that it stands for.
+    """
+    scale = before / after
+    reach = max(scale, 1.0)
+    centers = scale * (np.arange(after)[:, np.newaxis] + 0.5)
+    distances = np.abs(np.arange(before) + 0.5 - centers)
+    weights = np.maximum(0.0, 1 - distances / reach)
+    return (weights / weights.sum(axis=1, keepdims=True)).astype(np.float32)
 
 
 def _cubic(distance: float) -> float:

@@ -10,6 +10,8 @@ from gptrs.errors import ModelError
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.images.decoding import MAX_PIXELS, resized
 
+_PRECISION = 1e-5
+"""Of the scale of an image that fills a number of patches."""
 SQUASHED_FROM = 384
 """The shortest edge from which a crop fraction no longer crops: images become squares."""
 
@@ -18,18 +20,23 @@ SQUASHED_FROM = 384
 class Size:
     """The size of a resized image: height and width, or the shortest edge of any aspect ratio.
 
-    `longest_edge` bounds the other edge of the latter.
+    `longest_edge` bounds the other edge of the latter. With `most_patches` an image is as large as
+    that many whole patches of `patch` pixels allow, in about its aspect ratio.
     """
 
     height: int | None = None
     width: int | None = None
     shortest_edge: int | None = None
     longest_edge: int | None = None
+    patch: int = 1
+    most_patches: int | None = None
 
     def of(self, height: int, width: int) -> tuple[int, int]:
         """Return height and width after resizing, truncated as transformers does."""
         if self.height is not None and self.width is not None:
             return self.height, self.width
+        if self.most_patches is not None:
+            return _whole_patches(height, width, self.patch, self.most_patches)
         assert self.shortest_edge is not None
         short, long = sorted((height, width))
         edge: float = self.shortest_edge
@@ -40,6 +47,26 @@ class Size:
             return height, width
         other = int(edge * long / short)
         return (nearest, other) if height <= width else (other, nearest)
+
+
+def _whole_patches(height: int, width: int, patch: int, most: int) -> tuple[int, int]:
+    """Return the largest size of at most so many patches, found by halving as transformers does."""
+
+    def scaled(scale: float) -> tuple[int, int]:
+        rows, columns = (
+            max(patch, math.ceil(side * scale / patch) * patch) for side in (height, width)
+        )
+        return rows, columns
+
+    low, high = _PRECISION / 10, 100.0
+    while high - low >= _PRECISION:
+        middle = (low + high) / 2
+        rows, columns = scaled(middle)
+        if (rows / patch) * (columns / patch) <= most:
+            low = middle
+        else:
+            high = middle
+    return scaled(low)
 
 
 @dataclass(frozen=True)

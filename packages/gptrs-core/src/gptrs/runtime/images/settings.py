@@ -10,7 +10,7 @@ from gptrs.errors import ModelError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, shown_value
 from gptrs.runtime.images.fields import ImageFields
-from gptrs.runtime.images.processor import ImageProcessor
+from gptrs.runtime.images.processor import ImageProcessor, Size
 from gptrs.runtime.images.tiling import TilingProcessor, tiling_processor
 
 PREPROCESSOR_CONFIG = "preprocessor_config.json"
@@ -29,7 +29,8 @@ class _Recipe:
 
     A `size` that is one number is that of a `square`, else of the shortest edge. With `twice` files
     may ask for a second division by the deviation (`include_top`), and for `rescale_offset`. With
-    `scales_first` images are resized behind `rescale_factor`.
+    `scales_first` images are resized behind `rescale_factor`; with `in_patches` they fill a number
+    of patches.
     """
 
     resample: int
@@ -41,6 +42,7 @@ class _Recipe:
     square: bool = False
     twice: bool = False
     scales_first: bool = False
+    in_patches: bool = False
 
 
 _SQUARE_224 = {"height": 224, "width": 224}
@@ -64,6 +66,7 @@ _RECIPES = {
     "EfficientNetImageProcessor": _EFFICIENTNET,
     "MobileNetV1ImageProcessor": _MOBILENET_V2,
     "SiglipImageProcessor": _Recipe(_BICUBIC, _SQUARE_224),
+    "Siglip2ImageProcessor": _Recipe(_BILINEAR, {}, in_patches=True),
     "ViTImageProcessor": _Recipe(_BILINEAR, _SQUARE_224, square=True),
 }
 _TILING = ("Idefics3ImageProcessor", "SmolVLMImageProcessor")
@@ -149,6 +152,13 @@ def _recipe(settings: Mapping[str, object], default: str) -> _Recipe:
     )
 
 
+def _size(fields: ImageFields, recipe: _Recipe, square: bool) -> Size:
+    if not recipe.in_patches:
+        return fields.size("size", recipe.size, square)
+    most = fields.integer("max_num_patches", 256)
+    return Size(patch=fields.integer("patch_size", 16), most_patches=most)
+
+
 def _processor(settings: Mapping[str, object], recipe: _Recipe) -> ImageProcessor:
     fields = ImageFields(settings)
     fields.refuse("do_pad", "do_flip_channel_order")
@@ -157,7 +167,7 @@ def _processor(settings: Mapping[str, object], recipe: _Recipe) -> ImageProcesso
     resizes = fields.boolean("do_resize", True)
     fraction = recipe.crop_fraction
     square = fields.boolean("default_to_square", recipe.square)
-    size = fields.size("size", recipe.size, square) if resizes else None
+    size = _size(fields, recipe, square) if resizes else None
     if fraction is not None and size is not None and size.shortest_edge is None:
         raise fields.error("size", "needs a `shortest_edge` for this processor")
     moved = recipe.twice and fields.boolean("rescale_offset", False)
