@@ -117,6 +117,7 @@ def save_llama(folder: Path, kind: str = "Llama", **settings: object) -> Path:
     saved_as = settings.pop("saved_as", f"{kind}ForCausalLM")
     dtype = settings.pop("saved_dtype", "float32")
     shard = settings.pop("max_shard_size", "5GB")
+    seed = int(str(settings.pop("seed", 7)))
     defaults = {
         "vocab_size": VOCABULARY,
         "hidden_size": 32,
@@ -135,7 +136,7 @@ def save_llama(folder: Path, kind: str = "Llama", **settings: object) -> Path:
         own = {name for name in made.attribute_map if made.attribute_map[name] in settings}
         defaults = {name: value for name, value in defaults.items() if name not in own}
     config = made(**{**defaults, **settings})
-    torch.manual_seed(7)
+    torch.manual_seed(seed)
     model = getattr(transformers, str(saved_as))(config)
     # transformers starts biases at 0 and norms at 1: that would hide mistakes
     with torch.no_grad():
