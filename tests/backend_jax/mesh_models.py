@@ -12,6 +12,7 @@ from unittest.mock import patch
 import numpy as np
 
 import gptrs
+from gptrs.api import ProcessGroup
 from gptrs.backend.protocol import Backend
 from gptrs_backend_jax.executable import JaxExecutable
 from gptrs_backend_jax.grid import GridCall
@@ -40,6 +41,9 @@ def programs(calls: list[GridCall]) -> str:
 
 def main() -> None:
     folder, mesh = Path(sys.argv[1]), sys.argv[2]
+    processes = None
+    if len(sys.argv) > 3:
+        processes = ProcessGroup(sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
     calls: list[GridCall] = []
     make = JaxExecutable.__init__
 
@@ -50,14 +54,17 @@ def main() -> None:
             calls.append(call)
 
     with patch.object(JaxExecutable, "__init__", noted):
-        _compare(folder, mesh, calls)
+        _compare(folder, mesh, calls, processes)
 
 
-def _compare(folder: Path, mesh: str, calls: list[GridCall]) -> None:
+def _compare(
+    folder: Path, mesh: str, calls: list[GridCall], processes: ProcessGroup | None
+) -> None:
     for each in sorted(folder.iterdir()):
         one, text = results(each, gptrs.get_backend("numba"))
         calls.clear()
-        many, same_text = results(each, gptrs.get_backend("jax", device="cpu", mesh=mesh))
+        backend = gptrs.get_backend("jax", device="cpu", mesh=mesh, processes=processes)
+        many, same_text = results(each, backend)
         assert text == same_text, f"{each.name} writes {same_text}, {text} on one device"
         for name, expected in one.items():
             error = np.abs(many[name] - expected).max() / np.abs(expected).max()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 import gptrs
+from gptrs.api import ProcessGroup
 from gptrs.backend.protocol import Backend
 from gptrs.errors import UsageError
 
@@ -83,6 +85,46 @@ def test_models_on_eight_devices(kind: str, tmp_path: Path) -> None:
     assert "same" in _run(tmp_path, "data=2,tensor=4")
     if kind != "ResNet":  # no weight of it is split
         _require_split((tmp_path / kind / "programs.txt").read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+def test_two_processes_of_four_devices(tmp_path: Path) -> None:
+    _saved(tmp_path, "Llama")
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        coordinator = f"127.0.0.1:{listener.getsockname()[1]}"
+    environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
+    command = [sys.executable, str(HERE / "mesh_models.py"), str(tmp_path), "data=2,tensor=4"]
+    both = [
+        subprocess.Popen(
+            [*command, coordinator, "2", str(number)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for number in range(2)
+    ]
+    try:
+        for process in both:
+            out, error = process.communicate(timeout=600)
+            assert process.returncode == 0, error[-2000:]
+            assert out.endswith("Llama: same logits, same text\n")  # Gloo prints, too
+    finally:
+        for process in both:
+            process.kill()
+
+
+def test_processes_need_a_mesh(jax_backend: Backend) -> None:
+    group = ProcessGroup("localhost:1", 2, 0)
+    with pytest.raises(UsageError, match="2 processes run one model"):
+        gptrs.get_backend("jax", processes=group)
+    with pytest.raises(UsageError, match="process 2 is none of 2"):
+        ProcessGroup("localhost:1", 2, 2)
+    with pytest.raises(UsageError, match="HOST:PORT"):
+        ProcessGroup("localhost", 2, 0)
+    with pytest.raises(UsageError, match="`ref` takes no processes"):
+        gptrs.get_backend("ref", processes=group)
 
 
 def test_too_few_devices(jax_backend: Backend) -> None:

@@ -31,6 +31,7 @@ from gptrs_backend_jax.devices import (
     chosen_grid,
     compiler_options,
     ignored_settings,
+    join,
 )
 from gptrs_backend_jax.executable import Compiled, JaxExecutable
 from gptrs_backend_jax.grid import GridCall
@@ -148,4 +149,5 @@ class JaxBackend(KeptPrograms):
 def create(settings: BackendSettings) -> JaxBackend:
     """Return the backend on the device of `settings`, of `GPTRS_JAX_PLATFORM`, or JAX's own."""
     keep_compiled_programs()
+    join(settings)
     return JaxBackend(chosen_device(settings), settings)

@@ -40,6 +40,11 @@ class Device(Protocol):
         ...
 
 
+def join_processes(coordinator: str, count: int, number: int) -> None:
+    """Meet the other processes, before JAX looks for devices; RuntimeError if it has."""
+    _jax.distributed.initialize(coordinator, num_processes=count, process_id=number)
+
+
 def every_device(platform: str | None) -> Sequence[Device]:
     """Return the devices of all processes; RuntimeError if JAX has no such platform."""
     return cast("Sequence[Device]", _jax.devices(backend=platform))

@@ -6,9 +6,9 @@ import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
-from gptrs.api import BackendError, BackendSettings, DeviceInfo, UsageError
+from gptrs.api import BackendError, BackendSettings, DeviceInfo, ProcessGroup, UsageError
 from gptrs_backend_jax.accelerators import VARIABLE
-from gptrs_backend_jax.client import Device, every_device, local_devices
+from gptrs_backend_jax.client import Device, every_device, join_processes, local_devices
 from gptrs_backend_jax.grid import Grid
 
 _THREADS_VARIABLE = "NPROC"
@@ -25,6 +25,8 @@ _OPTION = "xla_"
 """How the names of options begin: those of XLA's compiler."""
 
 
+_joined: list[ProcessGroup] = []
+"""The processes that this one has met."""
 _started: dict[str, int | None] = {}
 """Platforms that JAX has started here, each with the threads that were asked for then."""
 
@@ -47,6 +49,32 @@ def chosen_device(settings: BackendSettings) -> Device:
     return found[int(number)]
 
 
+def join(settings: BackendSettings) -> None:
+    """Meet the processes of `settings`, the first time that it is called.
+
+    UsageError without a mesh, and for other processes than those of the first time; BackendError
+    where JAX has started without them, or they do not come.
+    """
+    group = settings.processes
+    if group is None or _joined == [group]:
+        return
+    if settings.mesh is None:
+        raise UsageError(
+            f"{group.count} processes run one model over the devices of all of them",
+            hint="say how by `--mesh tensor=N`, N the number of all devices",
+        )
+    if _joined:
+        raise UsageError(f"this process is {_joined[0]} already, it cannot be {group}")
+    try:
+        join_processes(group.coordinator, group.count, group.number)
+    except RuntimeError as error:
+        raise BackendError(
+            f"the processes at {group.coordinator} did not meet: {str(error).splitlines()[0]}",
+            hint="start all of them, before anything else of this process uses JAX",
+        ) from error
+    _joined.append(group)
+
+
 def chosen_grid(settings: BackendSettings, device: Device) -> Grid:
     """Return the grid of the mesh in `settings`, of devices of the platform of `device`.
 
@@ -58,7 +86,13 @@ def chosen_grid(settings: BackendSettings, device: Device) -> Grid:
             f"a mesh takes the devices of a platform, got the device `{settings.device}` alone",
             hint=f"write `--device {device.platform}`",
         )
-    return Grid(settings.mesh, every_device(device.platform))
+    devices = every_device(device.platform)
+    if settings.processes is not None and settings.mesh.size != len(devices):
+        raise UsageError(
+            f"the mesh `{settings.mesh}` must have all devices of the {settings.processes.count}"
+            f" processes, which are {len(devices)}"
+        )
+    return Grid(settings.mesh, devices)
 
 
 def device_name(device: Device, place: int) -> str:

@@ -110,7 +110,7 @@ class GridCall:
         ]
         places: Any = self.grid.sharding(())
         if shardings:
-            places = [None if heir is None else shardings[heir] for heir in self.heirs], None
+            places = [None if heir is None else shardings[heir] for heir in self.heirs], places
         with wide_types(), warnings.catch_warnings():
             # A donated input that fits no result is freed, which is what was asked for.
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")

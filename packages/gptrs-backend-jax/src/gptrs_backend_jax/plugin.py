@@ -10,7 +10,7 @@ PLUGIN = BackendPlugin(
     summary="JAX/XLA: a whole program as one compiled function, for GPUs, TPUs and CPUs",
     # On a CPU the numba backend (50) is the default, where a device is found this one.
     priority=60 if has_accelerator() else 20,
-    takes=("device", "options", "mesh"),
+    takes=("device", "options", "mesh", "processes"),
     factory="gptrs_backend_jax.backend:create",
     api="0.1",
 )

@@ -8,6 +8,7 @@ from gptrs.api import Backend
 from gptrs.plugins.manager import get_backend
 from gptrs.runtime.load import load_model
 from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_cli.options.processes import group_of
 from gptrs_cli.options.settings import Settings
 
 
@@ -34,6 +35,7 @@ def chosen_backend(settings: Settings) -> Backend:
         device=settings.device,
         options=settings.backend_options,
         mesh=settings.mesh,
+        processes=group_of(settings),
     )
 
 

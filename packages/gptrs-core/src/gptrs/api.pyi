@@ -32,6 +32,7 @@ from gptrs.backend.quantized_weights import QuantizedWeightReader as QuantizedWe
 from gptrs.backend.settings import BackendSettings as BackendSettings
 from gptrs.backend.settings import DeviceBackend as DeviceBackend
 from gptrs.backend.settings import DeviceInfo as DeviceInfo
+from gptrs.backend.settings import ProcessGroup as ProcessGroup
 from gptrs.backend.settings import devices_of as devices_of
 from gptrs.backend.sharding import ArraySource as ArraySource
 from gptrs.backend.sharding import Axes as Axes

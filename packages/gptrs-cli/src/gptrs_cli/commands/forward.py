@@ -19,14 +19,15 @@ from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.inputs import InputOptions
 from gptrs_cli.options.model import ModelOption
-from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.options.processes import printed_once
+from gptrs_cli.options.settings import MODEL, TOGETHER, Settings
 from gptrs_cli.single_run import SingleRun, run_once
 from gptrs_cli.terminal.json_result import print_result
 from gptrs_cli.terminal.stderr import note_below, printable
 from gptrs_cli.terminal.tables import print_table
 
 
-@command_options(*MODEL)
+@command_options(*MODEL, *TOGETHER)
 def forward(
     *,
     model: ModelOption = None,
@@ -54,7 +55,7 @@ def forward(
     """
     choice = inputs.choice()
     importer = importer_for(model, imported)
-    with observed(settings) as profile:
+    with printed_once(settings), observed(settings) as profile:
         if model is not None and importer is not None:
             run = run_imported(model, importer, choice, imported, settings, top, out)
             if settings.json:

@@ -19,10 +19,11 @@ from gptrs_cli.generate.options import (
 from gptrs_cli.generate.request import GenerateRequest
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.model import AdapterOption, ModelOption
-from gptrs_cli.options.settings import MODEL, Settings
+from gptrs_cli.options.processes import printed_once
+from gptrs_cli.options.settings import MODEL, TOGETHER, Settings
 
 
-@command_options(*MODEL)
+@command_options(*MODEL, *TOGETHER)
 def generate(
     *,
     context: typer.Context,
@@ -48,6 +49,7 @@ def generate(
     )
     request.check(context, as_json=settings.json)
     # Late: neither the help nor a usage error needs what runs models.
-    exit_code = importlib.import_module("gptrs_cli.generate.run").run(request, settings)
+    with printed_once(settings):
+        exit_code = importlib.import_module("gptrs_cli.generate.run").run(request, settings)
     if exit_code:
         raise typer.Exit(exit_code)

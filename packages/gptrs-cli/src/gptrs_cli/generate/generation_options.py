@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 
+from gptrs.errors import UsageError
 from gptrs.runtime.generation.model_settings import configured_sampling
 from gptrs.runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs.runtime.generation.sampling import Sampling
@@ -24,9 +25,13 @@ def generation_options(
     draft = request.guessing.draft
     chunk = request.context.prefill_chunk
     form = asked_form(request.form)
+    sampling = _sampling(request.sampling, model.generation_config)
+    if settings.processes is not None:
+        guesses = draft is not None or request.guessing.prompt_lookup
+        require_alike(sampling, guesses=guesses)
     return GenerationOptions(
         max_tokens=request.limits.max_tokens,
-        sampling=_sampling(request.sampling, model.generation_config),
+        sampling=sampling,
         stop=tuple(request.limits.stop),
         ignore_eos=request.limits.ignore_eos,
         use_cache=not request.context.no_cache,
@@ -43,6 +48,19 @@ def generation_options(
         prompt_lookup=request.guessing.prompt_lookup,
         draft=None if draft is None else load_model(draft, chosen_backend(settings)),
     )
+
+
+def require_alike(sampling: Sampling, *, guesses: bool) -> None:
+    """UsageError for what several processes would do each in its own way."""
+    if guesses:
+        raise UsageError(
+            "guesses follow from measured times, which several processes do not share",
+            hint="leave out --draft and --prompt-lookup",
+        )
+    if sampling.temperature > 0 and sampling.seed is None:
+        raise UsageError(
+            "several processes must choose the same tokens", hint="give a --seed, or --greedy"
+        )
 
 
 def _sampling(options: SamplingOptions, settings: Mapping[str, object]) -> Sampling:

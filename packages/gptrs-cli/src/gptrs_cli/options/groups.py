@@ -95,7 +95,8 @@ class _Group:
     @property
     def is_further(self) -> bool:
         """Whether `--help-all` alone shows the options."""
-        return getattr(self.kind, "further", False)
+        is_shared = "coordinator" in (self.taken or ())
+        return is_shared if self.kind is Settings else getattr(self.kind, "further", False)
 
     def parameters(self) -> list[inspect.Parameter]:
         """Return a parameter for each option, in the order of the fields."""
@@ -115,7 +116,8 @@ class _Group:
         kind, declared = get_args(annotation)
         declared = copy.copy(declared)
         if self.kind is Settings:
-            panel = declared.rich_help_panel if self.explained else SHARED
+            own = self.explained or (declared.rich_help_panel or "").startswith(FURTHER)
+            panel = declared.rich_help_panel if own else SHARED
         else:
             panel = getattr(self.kind, "title", None)
             panel = f"{FURTHER}{panel}" if self.is_further else declared.rich_help_panel or panel

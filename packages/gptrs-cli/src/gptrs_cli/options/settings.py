@@ -12,6 +12,7 @@ import typer
 
 from gptrs.plugins.manager import configure
 from gptrs.quick_dataclass import dataclass
+from gptrs_cli.help_pages import FURTHER
 from gptrs_cli.options.completion import (
     backend_names,
     excluded_names,
@@ -21,6 +22,7 @@ from gptrs_cli.options.completion import (
 from gptrs_cli.options.declare import option
 
 _RUN = "For all commands that run programs"
+_TOGETHER = f"{FURTHER}Several processes"
 
 
 class DumpModeChoice(StrEnum):
@@ -199,6 +201,29 @@ class Settings:
             panel=_RUN,
         ),
     ] = None
+    coordinator: Annotated[
+        str | None,
+        option(
+            "--coordinator",
+            "Split the model with --mesh over the devices of processes that meet here.",
+            metavar="HOST:PORT",
+            panel=_TOGETHER,
+        ),
+    ] = None
+    processes: Annotated[
+        int | None,
+        option("--processes", "How many there are.", metavar="N", min=1, panel=_TOGETHER),
+    ] = None
+    process_id: Annotated[
+        int | None,
+        option(
+            "--process-id",
+            "Which of them this is; 0 prints the result.",
+            metavar="I",
+            min=0,
+            panel=_TOGETHER,
+        ),
+    ] = None
     json: Annotated[bool, option("--json", "Print the result, or the error, as JSON.")] = False
     debug: Annotated[bool, option("--debug", "Show the traceback of an error.")] = False
     disabled: Annotated[
@@ -233,5 +258,7 @@ PROGRAM = ("backend", "threads", *PLACE, "overrides", *OBSERVED, "profile", "pro
 """Settings of commands that run programs for their results."""
 MODEL = (*PROGRAM, "weight_budget", "weights", "precision")
 """Settings of commands that run a model for its results."""
+TOGETHER = ("coordinator", "processes", "process_id")
+"""Settings of commands that several processes may run together."""
 LOAD = ("backend", "threads", *PLACE, "weight_budget", "weights", "precision")
 """Settings of commands that load a model to measure it."""

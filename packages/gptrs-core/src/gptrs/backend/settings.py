@@ -10,9 +10,34 @@ from gptrs.errors import UsageError
 from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import quoted
 
-Setting = Literal["device", "options", "mesh"]
+Setting = Literal["device", "options", "mesh", "processes"]
 """A setting besides threads, which every backend is given."""
 SETTINGS: tuple[Setting, ...] = get_args(Setting)
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """Processes, of one host or several, that run the same program: this is `number` of `count`.
+
+    They meet at `coordinator`, HOST:PORT of the first. UsageError for numbers that do not fit.
+    """
+
+    coordinator: str
+    count: int
+    number: int
+
+    def __post_init__(self) -> None:
+        host, _, port = self.coordinator.rpartition(":")
+        if not host or not port.isdecimal():
+            raise UsageError(f"a coordinator is HOST:PORT, got {quoted(self.coordinator)}")
+        if not 0 <= self.number < self.count:
+            raise UsageError(
+                f"process {self.number} is none of {self.count}",
+                hint="they are numbered from 0, and all have the same coordinator and number",
+            )
+
+    def __str__(self) -> str:
+        return f"{self.number} of {self.count} at {self.coordinator}"
 
 
 @dataclass(frozen=True)
@@ -20,15 +45,16 @@ class BackendSettings:
     """The settings that a backend is made with; a factory that `takes` settings is given them.
 
     `device` is a name of the backend's own, such as `gpu:1`, `options` are pairs of a name and a
-    value that only it knows, `mesh` is the devices that weights and batches are split over. Fields
-    that are None or empty are left to the backend. A backend that cannot do what a setting asks for
-    raises UsageError, with what it can do.
+    value that only it knows, `mesh` is the devices that weights and batches are split over, those
+    of all `processes` together. Fields that are None or empty are left to the backend. A backend
+    that cannot do what a setting asks for raises UsageError, with what it can do.
     """
 
     threads: int | None = None
     device: str | None = None
     options: tuple[tuple[str, str], ...] = ()
     mesh: Mesh | None = None
+    processes: ProcessGroup | None = None
 
     def given(self) -> dict[Setting, str]:
         """Return the settings besides threads that are set, with their values in words."""
@@ -39,6 +65,8 @@ class BackendSettings:
             found["options"] = ", ".join(f"{name}={value}" for name, value in self.options)
         if self.mesh is not None:
             found["mesh"] = str(self.mesh)
+        if self.processes is not None:
+            found["processes"] = str(self.processes)
         return found
 
     def require_taken(self, backend: str, takes: Sequence[str]) -> None:

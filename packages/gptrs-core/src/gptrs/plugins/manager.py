@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, cast
 
 from gptrs.backend.mesh import Mesh
 from gptrs.backend.process_limits import requested_threads
-from gptrs.backend.settings import BackendSettings, ignored_by, parsed_options
+from gptrs.backend.settings import BackendSettings, ProcessGroup, ignored_by, parsed_options
 from gptrs.errors import BackendError, ModelError, PluginError, UsageError
 from gptrs.install_hints import install_own
 from gptrs.plugins.descriptions import (
@@ -222,14 +222,15 @@ def get_backend(
     device: str | None = None,
     options: Mapping[str, str] | Sequence[str] = (),
     mesh: str | Mesh | None = None,
+    processes: ProcessGroup | None = None,
 ) -> Backend:
     """Return the backend called `name`, or the default one; see `PluginManager.get_backend`.
 
-    `device`, `options` and a `mesh` such as `data=2,tensor=4` are for backends that take them;
-    others raise UsageError. `options` is a mapping, or texts NAME=VALUE.
+    `device`, `options`, a mapping or texts NAME=VALUE, and a `mesh` such as `data=2,tensor=4`, of
+    several `processes` even, are for backends that take them; others raise UsageError.
     """
     grid = Mesh.parse(mesh) if isinstance(mesh, str) else mesh
-    settings = BackendSettings(threads, device, parsed_options(options), grid)
+    settings = BackendSettings(threads, device, parsed_options(options), grid, processes)
     return manager().get_backend(name, settings=settings)
 
 

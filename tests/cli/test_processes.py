@@ -1,0 +1,47 @@
+"""Commands that several processes run together: what they need, and who prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gptrs.errors import UsageError
+from gptrs.runtime.generation.sampling import Sampling
+from gptrs_cli.generate.generation_options import require_alike
+from gptrs_cli.options.processes import group_of, printed_once
+from gptrs_cli.options.settings import Settings
+
+ALL: dict[str, Any] = {"coordinator": "localhost:9", "processes": 2, "process_id": 1}
+
+
+def test_all_of_the_options_or_none() -> None:
+    assert group_of(Settings()) is None
+    group = group_of(Settings(**ALL))
+    assert group is not None
+    assert (group.coordinator, group.count, group.number) == ("localhost:9", 2, 1)
+    with pytest.raises(UsageError, match="need `--coordinator`"):
+        group_of(Settings(processes=2))
+
+
+def test_the_first_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(2):
+        with printed_once(Settings(**{**ALL, "process_id": number})):
+            print("process", number)
+    assert capsys.readouterr().out == "process 0\n"
+
+
+def test_what_processes_do_not_share() -> None:
+    sampled = Sampling(temperature=1.0)
+    with pytest.raises(UsageError, match="give a --seed"):
+        require_alike(sampled, guesses=False)
+    with pytest.raises(UsageError, match="leave out --draft"):
+        require_alike(Sampling(temperature=0), guesses=True)
+    require_alike(Sampling(temperature=1.0, seed=3), guesses=False)
+
+
+def test_a_backend_without_processes(gptrs):
+    where = ("--coordinator", "localhost:9", "--processes", "2", "--process-id", "0")
+    result = gptrs("generate", "--backend", "ref", *where, "def")
+    assert result.code == 2
+    assert "`ref` takes no processes" in result.err
