@@ -70,7 +70,7 @@ def test_artifacts_of_jax_export_keep_their_free_sizes(tmp_path: Path) -> None:
     path = tmp_path / "model.jaxexport"
     path.write_bytes(exported(rows).serialize())
     model = gptrs_backend_jax.load(path, "numba")
-    assert model.inputs["arg0"].shape == ("rows", 4)
+    assert model.inputs["x"].shape == ("rows", 4)
     for count in (3, 6):
         require_results(model, np.concatenate([X] * count))
     assert "[?0, 4]" in str(model.program(X, W))
