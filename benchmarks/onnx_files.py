@@ -2,15 +2,16 @@
 
     python benchmarks/onnx_files.py [--threads 1] [--rounds 7] [--networks bert resnet34 ..]
 
-Models of transformers with random weights are exported by torch.onnx; both runtimes read the same
-file. A turn is a block of runs; the medians of all rounds are compared, and the outputs. Needs
-torch, transformers, onnxscript and onnxruntime.
+Models of transformers and of torch with random weights are exported by torch.onnx; both runtimes
+read the same file. A turn is a block of runs; the medians of all rounds are compared, and the
+outputs. Needs torch, transformers, onnxscript and onnxruntime.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
+import itertools
 import statistics
 import tempfile
 import time
@@ -40,16 +41,66 @@ NETWORKS: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "vit": ("ViT", "ViTForImageClassification", {}, _IMAGE),
     "convnext": ("ConvNext", "ConvNextForImageClassification", {}, _IMAGE),
     "mobilenetv2": ("MobileNetV2", "MobileNetV2ForImageClassification", {}, _IMAGE),
+    "efficientnet": (
+        "EfficientNet",
+        "EfficientNetForImageClassification",
+        {"width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280},
+        _IMAGE,
+    ),
+    "swin": ("Swin", "SwinForImageClassification", {}, _IMAGE),
 }
 """Names of transformers, settings and the input of each network."""
+_LSTM: dict[str, Any] = {"num_layers": 2, "bidirectional": True, "batch_first": True}
+
+
+class UNet(torch.nn.Module):
+    """Convolutions down to an eighth of the size and up again, with what was there on the way."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        sizes = [3, *(width * 2**level for level in range(4))]
+        pairs = list(itertools.pairwise(sizes))
+        self.down = torch.nn.ModuleList(self._block(*pair) for pair in pairs)
+        turned = [(large, small) for small, large in reversed(pairs[1:])]
+        self.widen = torch.nn.ModuleList(torch.nn.ConvTranspose2d(*pair, 2, 2) for pair in turned)
+        self.up = torch.nn.ModuleList(self._block(*pair) for pair in turned)
+        self.classes = torch.nn.Conv2d(width, 21, 1)
+
+    @staticmethod
+    def _block(inputs: int, outputs: int) -> Any:
+        layers = [
+            torch.nn.Conv2d(inputs, outputs, 3, padding=1),
+            torch.nn.ReLU(),
+            torch.nn.Conv2d(outputs, outputs, 3, padding=1),
+            torch.nn.ReLU(),
+        ]
+        return torch.nn.Sequential(*layers)
+
+    def forward(self, pixel_values: Any) -> Any:
+        """Return scores of classes for each pixel."""
+        x, kept = self.down[0](pixel_values), list[Any]()
+        for block in self.down[1:]:
+            kept.append(x)
+            x = block(torch.nn.functional.max_pool2d(x, 2))
+        for widen, block in zip(self.widen, self.up, strict=True):
+            x = block(torch.cat([widen(x), kept.pop()], 1))
+        return self.classes(x)
+
+
+MODULES: dict[str, tuple[Callable[[], Any], str, tuple[int, ...]]] = {
+    "lstm": (lambda: torch.nn.LSTM(256, 256, **_LSTM), "input", (1, 64, 256)),
+    "unet": (UNet, _IMAGE, (1, 3, 224, 224)),
+}
+"""Modules of torch, and the name and shape of their input."""
 
 
 def main() -> None:
     """Measure each network and print a line of figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    known = [*NETWORKS, *MODULES]
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
+    parser.add_argument("--networks", nargs="*", default=known, choices=known)
     options = parser.parse_args()
     ratios: list[float] = []
     for name in options.networks:
@@ -91,21 +142,27 @@ def measure(name: str, folder: Path, threads: int, rounds: int) -> float:
 
 def exported(name: str, folder: Path) -> tuple[Path, dict[str, np.ndarray]]:
     """Write a network with random weights as an ONNX file; return it and an input."""
-    config, kind, settings, parameter = NETWORKS[name]
     torch.manual_seed(0)
-    made = getattr(transformers, kind)(getattr(transformers, f"{config}Config")(**settings)).eval()
-    rng = np.random.default_rng(0)
-    array = (
-        rng.standard_normal((1, 3, 224, 224)).astype(np.float32)
-        if parameter == _IMAGE
-        else rng.integers(0, 30000, (1, 128))
-    )
+    made, parameter, array = network(name)
     path = folder / f"{name}.onnx"
     torch.onnx.export(
         made, (), str(path), kwargs={parameter: torch.from_numpy(array)}, input_names=[parameter],
         dynamo=True, verbose=False,
     )  # fmt: skip
     return path, {parameter: array}
+
+
+def network(name: str) -> tuple[Any, str, np.ndarray]:
+    """Return a network with random weights, the name of its input, and an input."""
+    rng = np.random.default_rng(0)
+    if name in MODULES:
+        make, parameter, shape = MODULES[name]
+        return make().eval(), parameter, rng.standard_normal(shape).astype(np.float32)
+    config, kind, settings, parameter = NETWORKS[name]
+    made = getattr(transformers, kind)(getattr(transformers, f"{config}Config")(**settings)).eval()
+    if parameter == _IMAGE:
+        return made, parameter, rng.standard_normal((1, 3, 224, 224)).astype(np.float32)
+    return made, parameter, rng.integers(0, 30000, (1, 128))
 
 
 if __name__ == "__main__":

@@ -60,7 +60,13 @@ g (float[n, 2, h, w] x) => (float[n, 2, a, b] y) {
   y = Resize <mode = "linear", coordinate_transformation_mode = "half_pixel"> (x, none, scales)
 }
 """
+WIDENED = """
+g (float[n, 3, h, w] x, float[3, 5, 2, 3] k, float[5] s) => (float[n, 5, a, b] y) {
+  y = ConvTranspose <strides = [2, 3]> (x, k, s)
+}
+"""
 CASES = {
+    "widened": (WIDENED, {"x": (2, 3, 4, 5), "k": (3, 5, 2, 3), "s": (5,)}),
     "convolutions": (
         CONVOLUTIONS,
         {"x": (2, 3, 12, 16), "k": (8, 3, 3, 3), "d": (8, 1, 7, 7), "s": (8,)},

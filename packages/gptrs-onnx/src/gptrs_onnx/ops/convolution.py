@@ -91,6 +91,8 @@ def conv_transpose(node: Node, x: Tensor, weight: Tensor, bias: Tensor | None = 
     dilations = node.integers("dilations", [1] * spatial)
     reaches = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     extra, pads = _transposed_pads(node, x.shape[2:], strides, reaches)
+    if groups == 1 and kernel == strides == reaches and not any(map(any, [extra, *pads])):
+        return _side_by_side(x, weight, bias)
     inputs, outputs = weight.shape[:2]
     parts = F.reshape(weight, [groups, inputs // groups, outputs, *kernel])
     parts = F.flip(F.swap_axes(parts, 1, 2), list(range(3, 3 + spatial)))
@@ -103,6 +105,21 @@ def conv_transpose(node: Node, x: Tensor, weight: Tensor, bias: Tensor | None = 
     )
     plain = Geometry(tuple(kernel), (1,) * spatial, tuple(dilations), sides)
     return convolved(spread, turned, bias, plain, groups)
+
+
+def _side_by_side(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """Return a convolution turned round whose windows do not overlap: a product, rearranged."""
+    inputs, outputs, *kernel = weight.shape
+    matrix = F.reshape(weight, [inputs, outputs * math.prod(kernel)])
+    last = channels_last(x)
+    made = primitives.dot_general(last, matrix, ([last.rank - 1], [0]))
+    spatial, count = x.shape[2:], len(kernel)
+    split = F.reshape(made, [x.shape[0], *spatial, outputs, *kernel])
+    pairs = [axis for i in range(count) for axis in (1 + i, 2 + count + i)]
+    turned = F.transpose(split, [0, 1 + count, *pairs])
+    sizes = [size * step for size, step in zip(spatial, kernel, strict=True)]
+    result = F.reshape(turned, [x.shape[0], outputs, *sizes])
+    return result if bias is None else result + F.reshape(bias, [-1, *(1 for _ in kernel)])
 
 
 def _transposed_pads(
