@@ -166,7 +166,8 @@ def _prepare_gptrsten(folder: Path, backend: Backend) -> Sequence[bytes]:
 
 
 def _prepare_gguf(folder: Path, backend: Backend) -> Sequence[bytes]:
-    return [tiny_gguf.llama(tokenizer=kind) for kind in ("gpt2", "llama")]
+    models = [tiny_gguf.llama(tokenizer=kind) for kind in ("gpt2", "llama")]
+    return [*models, *tiny_gguf.other_layouts()]
 
 
 def _read_gguf(path: Path, dice: Dice) -> None:

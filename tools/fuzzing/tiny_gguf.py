@@ -84,6 +84,36 @@ def llama(
     return gguf({**settings, **TOKENIZERS[tokenizer]}, tensors)
 
 
+def other_layouts() -> list[bytes]:
+    """Return files with stacked experts, and with projections whose heads are in another order."""
+    experts: dict[str, Stored] = {
+        "blk.0.ffn_up_exps.weight": random_blocks("Q8_0", (3, 32, 32), 1),
+        "blk.0.ffn_down_exps.weight": random_blocks("F32", (3, 32, 32), 2),
+        "blk.0.ffn_gate_inp_shexp.weight": random_blocks("F32", (32,), 3),
+    }
+    grouped: dict[str, Stored] = {
+        "blk.0.attn_qkv.weight": random_blocks("Q4_0", (64, 32), 4),
+        "blk.0.attn_qkv.bias": random_blocks("F32", (64,), 5),
+    }
+    return [
+        _layer("qwen2moe", experts, expert_count=3, expert_used_count=2,
+               expert_feed_forward_length=32, expert_shared_feed_forward_length=32),
+        _layer("falcon", grouped),
+    ]  # fmt: skip
+
+
+def _layer(architecture: str, tensors: Mapping[str, Stored], **more: Value) -> bytes:
+    """Return a file with a table of tokens and some tensors of one layer."""
+    own: dict[str, Value] = {
+        "block_count": 1, "context_length": 64, "embedding_length": 32, "feed_forward_length": 64,
+        "attention.head_count": 4, "attention.head_count_kv": 2,
+        "attention.layer_norm_epsilon": 1e-5, "attention.layer_norm_rms_epsilon": 1e-6, **more,
+    }  # fmt: skip
+    named = {f"{architecture}.{key}": value for key, value in own.items()}
+    table = {"token_embd.weight": random_blocks("F16", (40, 32), 0)}
+    return gguf({"general.architecture": architecture, **named}, {**table, **tensors})
+
+
 TOKENIZERS: Mapping[str, Mapping[str, Value]] = {
     "gpt2": {
         "tokenizer.ggml.model": "gpt2",
