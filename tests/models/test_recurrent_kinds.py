@@ -141,9 +141,14 @@ def test_a_step_that_is_interrupted_is_not_done_twice(model, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         scheduler.step()
     monkeypatch.undo()
+    seen: list[np.ndarray] = []
+    monkeypatch.setattr(cache, "_logits", lambda *step: seen.append(whole(*step)) or seen[-1])
     while scheduler.busy:
         scheduler.step()
-    assert list(text.generation().token_ids) == _alone(model, prompt)
+    tokens = text.generation().token_ids
+    assert list(tokens) == _alone(model, prompt)
+    last = model.forward(np.array([[*prompt, *tokens[:-1]]]))[0, -1]
+    assert_close(seen[-1][0], last)
 
 
 def test_whole_texts_for_other_formats(model):
