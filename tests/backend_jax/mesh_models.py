@@ -16,7 +16,9 @@ from gptrs.api import ProcessGroup
 from gptrs.backend.protocol import Backend
 from gptrs_backend_jax.executable import JaxExecutable
 from gptrs_backend_jax.grid import GridCall
+from gptrs_conformance.kit import checks_of, run_check
 
+SPLIT = "split tensors are whole"
 Arrays = dict[str, np.ndarray]
 
 
@@ -64,6 +66,10 @@ def _compare(
         one, text = results(each, gptrs.get_backend("numba"))
         calls.clear()
         backend = gptrs.get_backend("jax", device="cpu", mesh=mesh, processes=processes)
+        if processes is None:
+            (check,) = [each for each in checks_of("core") if each.name == SPLIT]
+            outcome = run_check(backend, check)
+            assert outcome.status == "pass", outcome.reason
         many, same_text = results(each, backend)
         assert text == same_text, f"{each.name} writes {same_text}, {text} on one device"
         for name, expected in one.items():
