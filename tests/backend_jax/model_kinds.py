@@ -19,6 +19,7 @@ from models import (
     test_gpt_oss,
     test_llama_kinds,
     test_more_vision_kinds,
+    test_recurrent_kinds,
     test_resnet,
     test_rotary_encoders,
     test_vit,
@@ -70,6 +71,7 @@ def _saves() -> dict[str, Save]:
         "llama": ("Llama", {}),
         **first,
         **test_llama_kinds.CASES,
+        **test_recurrent_kinds.KINDS,
     }.items():
         found[name] = partial(save_llama, kind=kind, **settings)
     found["whisper"] = partial(
