@@ -22,9 +22,11 @@ from models import (
     test_recurrent_kinds,
     test_resnet,
     test_rotary_encoders,
+    test_siglip2,
     test_vit,
     test_whisper,
 )
+from models.image_lm_support import save_image_lm
 from models.image_models import images, save_image_model, save_random_model
 from models.llama_support import VARIANTS, edit_config, save_llama
 from models.models_support import save_gpt2
@@ -60,6 +62,20 @@ def _new(folder: Path) -> None:
         **{"rope_theta": 10000, "pack_qkv": True, "position_embedding_type": "rope"},
         layer_norm_type="layer_norm",
     )
+
+
+def _readers_of_images() -> dict[str, Save]:
+    """Return what saves models of images and texts that came later."""
+    both = {"text_config": test_siglip2.TEXT, "vision_config": test_siglip2.VISION}
+    found: dict[str, Save] = {
+        "idefics3": save_image_lm,
+        "smolvlm": partial(save_image_lm, kind="SmolVLM"),
+        "siglip2": partial(save_random_model, kind="Siglip2", made="Siglip2Model", **both),
+    }
+    found["siglip2_vision_model"] = partial(
+        save_random_model, kind="Siglip2Vision", made="Siglip2VisionModel", **test_siglip2.VISION
+    )
+    return found
 
 
 def _saves() -> dict[str, Save]:
@@ -100,6 +116,7 @@ def _saves() -> dict[str, Save]:
     found["dinov3_vit"] = partial(
         save_random_model, kind="DINOv3ViT", made="DINOv3ViTModel", **test_more_vision_kinds.DINO
     )
+    found |= _readers_of_images()
     found["resnet"] = partial(
         save_image_model, kind="ResNet", **test_resnet.VARIANTS["downsampled_in_1x1"]
     )
@@ -182,7 +199,7 @@ def _masked_lm(model: LoadedModel) -> dict[str, np.ndarray]:
 
 def _pixels(model: LoadedModel) -> np.ndarray:
     vision: Any = model.config.get("vision_config", model.config)
-    size = vision["image_size"] if "patch_size" in vision else 37
+    size = vision.get("image_size", 20) if "patch_size" in vision else 37
     return images(2, size, size)
 
 

@@ -19,6 +19,8 @@ TEMPLATE = (
     "</s>\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 )
 WORDS = ("what", "is", "this", "and", "that", "user", "assistant", ":", "?", "\n", "fox", "a")
+MORE = tuple(f"word{number}" for number in range(30))
+"""Words that nobody says."""
 MARKS = ("<fake_token_around_image>", "<image>", "<global-img>")
 
 
@@ -27,7 +29,7 @@ def save_image_lm(folder: Path, kind: str = "Idefics3", **settings: object) -> P
     folder.mkdir(parents=True, exist_ok=True)
     places = [f"<row_{r}_col_{c}>" for r in range(1, 4) for c in range(1, 4)]
     special = ["<unk>", "<s>", "</s>", *MARKS, *places]
-    vocabulary = {word: n for n, word in enumerate([*special, *WORDS])}
+    vocabulary = {word: n for n, word in enumerate([*special, *WORDS, *MORE])}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(" ", "removed")
     tokenizer.add_special_tokens(special)

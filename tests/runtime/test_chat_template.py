@@ -74,6 +74,14 @@ def test_a_file_of_its_own_comes_first(tmp_path):
     assert found(folder) == ChatTemplate("of the file", {"bos_token": END, "eos_token": END})
 
 
+def test_the_file_of_processors_comes_last(tmp_path):
+    folder = save_tiny_chat(tmp_path / "chat", None)
+    (folder / "chat_template.json").write_text('{"chat_template": "{{ 1 + 1 }}"}')
+    assert load_model(folder, "ref").chat_template().render(SAID) == "2"
+    (folder / "chat_template.jinja").write_text("{{ 1 + 2 }}")
+    assert load_model(folder, "ref").chat_template().render(SAID) == "3"
+
+
 def test_of_several_templates_the_default_is_taken(tmp_path):
     named = [{"name": "tool_use", "template": "t"}, {"name": "default", "template": "d"}]
     assert found(save_tiny_chat(tmp_path / "chat", named)).source == "d"

@@ -18,6 +18,8 @@ from gptrs.runtime.tokenization.special_tokens import named_tokens
 
 _CONFIG: Final = "tokenizer_config.json"
 _FILE: Final = "chat_template.jinja"
+_OF_PROCESSORS: Final = "chat_template.json"
+"""Where older processors of images and texts keep it."""
 
 _MAX_SOURCE_BYTES: Final = 1_000_000
 _MAX_CHARACTERS: Final = 10_000_000
@@ -117,6 +119,8 @@ def _checked(given: Mapping[str, object]) -> Mapping[str, object]:
 def chat_template_of(files: ModelFiles, name: str, *, with_tools: bool = False) -> ChatTemplate:
     """Return the template in chat_template.jinja, else in tokenizer_config.json, of model `name`.
 
+    Models of images may have it in chat_template.json instead.
+
     Of several named ones it is the one called `tool_use`, if there is one, `with_tools`, else
     `default`. ModelError if there is none or it is malformed.
     """
@@ -129,7 +133,10 @@ def chat_template_of(files: ModelFiles, name: str, *, with_tools: bool = False) 
             raise ModelError(f"`{_FILE}` is not UTF-8: byte {error.start}") from error
     else:
         names = ("tool_use", "default") if with_tools else ("default",)
-        source = _named_of(settings.get("chat_template"), names)
+        stated = settings.get("chat_template")
+        if stated is None:
+            stated = (files.read_json(_OF_PROCESSORS) or {}).get("chat_template")
+        source = _named_of(stated, names)
     if source is None:
         raise ModelError(
             f"`{name}` has no chat template",
