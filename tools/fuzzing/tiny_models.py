@@ -114,11 +114,24 @@ class _Asked:
         return self._prefix + name in self.arrays or self._prefix + name in _THERE
 
     def tensor(
-        self, name: str, shape: Sequence[int], *, floating: bool = True, use: object = None
+        self,
+        name: str,
+        shape: Sequence[int],
+        *,
+        floating: bool = True,
+        use: object = None,
+        axes: object = None,
     ) -> Tensor:
+        return tensor(self._kept(name, shape))
+
+    def stacked(self, names: Sequence[str], shape: Sequence[int]) -> Tensor:
+        return tensor(np.stack([self._kept(name, shape) for name in names]))
+
+    def _kept(self, name: str, shape: Sequence[int]) -> np.ndarray:
+        """Return the weight of a name, noted to be saved."""
         values = self._weight(shape)
         self.arrays[self._prefix + name] = values
-        return tensor(values)
+        return values
 
     def low_rank(self, inputs: int, outputs: int) -> list[None]:
         return []

@@ -130,7 +130,10 @@ def test_everything_that_relatives_of_llama_do_otherwise_in_attention_is_among_t
         assert switches <= set().union(*found), kind
 
 
-_NEEDED = {"gpt_neo": {"attention_layers": ["global", "local"] * 12}}
+_NEEDED = {
+    "gpt_neo": {"attention_layers": ["global", "local"] * 12},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+}
 """What a kind does not do without."""
 
 

@@ -22,6 +22,11 @@ _LLAMA: dict[str, object] = {
     "intermediate_size": 56, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 10,
 }  # fmt: skip
+_LATENT: dict[str, object] = {
+    **_LLAMA, "num_key_value_heads": 4, "kv_lora_rank": 12, "q_lora_rank": 20,
+    "qk_nope_head_dim": 8, "qk_rope_head_dim": 6, "v_head_dim": 10, "moe_intermediate_size": 24,
+    "num_experts_per_tok": 2,
+}  # fmt: skip
 _YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
          "original_max_position_embeddings": 32}  # fmt: skip
 _LLAMA3 = {**_YARN, "rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0}
@@ -62,6 +67,15 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
     "gpt_neox": ("gpt_neox", {**_LLAMA, "head_dim": 12, "rotary_pct": 0.5}),
     "opt": ("opt", {**_LLAMA, "ffn_dim": 56}),
     "olmo2": ("olmo2", _LLAMA),
+    "gpt_oss": ("gpt_oss", {**_LLAMA, "sliding_window": 20, "num_local_experts": 4,
+        "num_experts_per_tok": 2}),
+    "deepseek_v2": ("deepseek_v2", {**_LATENT, "q_lora_rank": None, "n_routed_experts": 4}),
+    "deepseek_v3": ("deepseek_v3", {**_LATENT, "n_group": 2, "topk_group": 1,
+        "n_routed_experts": 6, "first_k_dense_replace": 1}),
+    "lfm2": ("lfm2", {**_LLAMA, "layer_types": ["conv", "full_attention"], "conv_L_cache": 4,
+        "block_auto_adjust_ff_dim": False}),
+    "mamba": ("mamba", {"vocab_size": VOCABULARY, "hidden_size": 40, "num_hidden_layers": 2,
+        "state_size": 6, "conv_kernel": 3}),
 }  # fmt: skip
 """The kind and the settings of each: what a kind has that others lack is in some of them."""
 

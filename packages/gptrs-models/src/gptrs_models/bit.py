@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from typing_extensions import override
 
 from gptrs import functionals as F
 from gptrs.api import ConfigFields, Module, Params, Tensor
-from gptrs.functionals.windows import Padding
 from gptrs.nn import ACTIVATIONS, ImageClassifierModule, class_head
 
 _STANDARD_EPSILON, _NORM_EPSILON = 1e-8, 1e-5
@@ -73,8 +73,8 @@ class Convolution(Module):
         self.weight = params.tensor("weight", (channels[1], channels[0], kernel, kernel))
         self._stride, self._dilation = stride, dilation
         sides = (stride - 1 + dilation * (kernel - 1)) // 2
-        paddings: dict[str | None, Padding] = {None: sides, "SAME": "same", "VALID": 0}
-        self._padding: Padding = paddings[config.global_padding]
+        named: dict[str | None, int | Literal["same"]] = {None: sides, "SAME": "same", "VALID": 0}
+        self._padding = named[config.global_padding]
 
     def __call__(self, x: Tensor) -> Tensor:
         """[B, H, W, inputs] -> [B, OH, OW, outputs]."""
