@@ -127,6 +127,12 @@ class _Asked:
     def stacked(self, names: Sequence[str], shape: Sequence[int]) -> Tensor:
         return tensor(np.stack([self._kept(name, shape) for name in names]))
 
+    def stacked_whole(self, name: str, shape: Sequence[int]) -> Tensor:
+        return self.tensor(name, shape)
+
+    def stored_parts(self, name: str, shape: Sequence[int]) -> None:
+        """None: no weight is quantized."""
+
     def _kept(self, name: str, shape: Sequence[int]) -> np.ndarray:
         """Return the weight of a name, noted to be saved."""
         values = self._weight(shape)

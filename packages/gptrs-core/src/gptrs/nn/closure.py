@@ -11,13 +11,12 @@ from types import BuiltinFunctionType, FunctionType
 from typing import cast
 
 from gptrs.capture.caching.source_identity import package_of
-from gptrs.capture.graph import Captured, Leaf, Stored
+from gptrs.capture.graph import Captured, GraphNode, Leaf, Stored
 from gptrs.capture.jitting.closure import Closure
 from gptrs.capture.jitting.jit import Jitted
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.tensor import Tensor
 from gptrs.ir.dtypes import DType
-from gptrs.ir.ops.elementwise import Cast
 from gptrs.nn.module import Module
 
 _PLAIN = (bool, int, float, str, bytes, type(None))
@@ -26,9 +25,9 @@ _PLAIN = (bool, int, float, str, bytes, type(None))
 def closure_of(method: Callable[..., object]) -> Closure | None:
     """Return the closure of a bound method of a module; None if a part of it has no identity.
 
-    Attributes may be plain values, enum members, element types, tensors that are weights or values
-    in memory, modules, dataclasses, lists, tuples and dicts, and functions and classes that are
-    found in their modules or close over nothing.
+    Attributes may be plain values, enum members, element types, tensors that are weights, computed
+    of weights, or values in memory, modules, dataclasses, lists, tuples and dicts, and functions
+    and classes that are found in their modules or close over nothing.
     """
     owner = cast("object", getattr(method, "__self__", None))
     if not isinstance(owner, Module):
@@ -55,6 +54,7 @@ class _Description:
         self.leaves: dict[Leaf, int] = {}
         self._owner = owner
         self._names: dict[object, str] = {}
+        self._nodes: dict[GraphNode, int] = {}
 
     def add(self, value: object) -> None:
         """Describe a value and all of its parts."""
@@ -92,14 +92,10 @@ class _Description:
         self.function(cast("FunctionType", getattr(method, "__func__", None)))
 
     def _tensor(self, tensor: Tensor) -> None:
-        source, casts = tensor.source, list[str]()
-        while isinstance(source, Captured):
-            op = source.node.op
-            if type(op) is not Cast or source.node.abstract:
-                raise _UnknownError
-            casts.append(str(source.type.dtype))
-            (below,) = source.node.operands
-            source = Tensor(below).source
+        source = tensor.source
+        if isinstance(source, Captured):
+            self._computed(source)
+            return
         place = self.leaves.setdefault(source, len(self.leaves))
         if isinstance(source, Parameter):
             what = f"weight {source.name!r} {source.streamer is not None}"
@@ -108,7 +104,20 @@ class _Description:
         else:
             raise _UnknownError
         home = None if source.backend is None else source.backend.name
-        self.parts.append(f"{place} {what} {source.type} {home} {casts}")
+        self.parts.append(f"{place} {what} {source.type} {home}")
+
+    def _computed(self, source: Captured) -> None:
+        """Describe what is computed of weights, such as those of experts joined."""
+        node = source.node
+        number = self._nodes.get(node)
+        if number is None:
+            if node.abstract or node.regions or node.functions:
+                raise _UnknownError
+            number = self._nodes[node] = len(self._nodes)
+            self.parts.append(f"{node.op!r} {len(node.operands)} {list(map(str, node.types))}")
+            for operand in node.operands:
+                self._tensor(Tensor(operand))
+        self.parts.append(f"result {source.index} of {number}")
 
     def function(self, value: FunctionType) -> None:
         """Describe a function that is found under its name, or closes over nothing."""
