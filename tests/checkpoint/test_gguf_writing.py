@@ -145,6 +145,10 @@ def test_a_file_computes_what_the_folder_does(
     wanted = gptrs.load_model(folder, backend="ref").forward(TOKENS)
     found = gptrs.load_model(path, backend="ref")
     np.testing.assert_array_equal(found.forward(TOKENS), wanted)
+    source = find_model(path).weights
+    for name in source.names():
+        index = tuple(slice(size // 3, size) for size in source.type_of(name).shape)
+        np.testing.assert_array_equal(source.read_slice(name, index), source.load(name)[index])
     if kind not in ("llama", "mistral"):
         return
     context = find_model(path).config["max_position_embeddings"]

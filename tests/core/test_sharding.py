@@ -70,8 +70,8 @@ def test_parts_of_a_file_are_read(tmp_path: Path) -> None:
     save_file({"x": array, "s": np.array(3, np.float32)}, tmp_path / "a.safetensors")
     with SafetensorsFile.open(tmp_path / "a.safetensors") as file:
         index = (slice(1, 4), slice(None), slice(1, 2))
-        np.testing.assert_array_equal(file.read_part("x", index), array[index])
-        assert file.read_part("s", ()) == 3
+        np.testing.assert_array_equal(file.read_slice("x", index), array[index])
+        assert file.read_slice("s", ()) == 3
 
 
 def test_a_backend_without_a_mesh() -> None:

@@ -62,7 +62,8 @@ def stub_names(stub: Path) -> dict[str, str]:
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
     for node in tree.body:
         for alias in node.names if isinstance(node, ast.ImportFrom) else ():
-            if hasattr(getattr(importlib.import_module(node.module), alias.name), "__qualname__"):
+            found = getattr(importlib.import_module(node.module), alias.name, None)
+            if hasattr(found, "__qualname__"):  # no module
                 yield alias.asname or alias.name, f"{node.module}.{alias.name}"
 
 

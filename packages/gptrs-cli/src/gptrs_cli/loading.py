@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gptrs.api import Backend
 from gptrs.plugins.manager import get_backend
+from gptrs.runtime.bundled_models import model_path
 from gptrs.runtime.load import load_model
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.options.processes import group_of
@@ -16,6 +17,7 @@ def loaded_model(path: Path | None, settings: Settings, adapter: Path | None = N
     """Load the model at `path` (None: the bundled demo model); raise what `load_model` raises."""
     weights = None if settings.weights is None else settings.weights.value
     precision = None if settings.precision is None else settings.precision.value
+    model_path(path)  # where there is none, that is told before a backend is made
     return load_model(
         path,
         chosen_backend(settings),

@@ -74,7 +74,7 @@ class Convolution(Module):
         self._stride, self._dilation = stride, dilation
         sides = (stride - 1 + dilation * (kernel - 1)) // 2
         named: dict[str | None, int | Literal["same"]] = {None: sides, "SAME": "same", "VALID": 0}
-        self._padding = named[config.global_padding]
+        self._padding: int | Literal["same"] = named[config.global_padding]
 
     def __call__(self, x: Tensor) -> Tensor:
         """[B, H, W, inputs] -> [B, OH, OW, outputs]."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -168,7 +169,7 @@ def _named(model: LoadedModel) -> str:
     return model.name if model.weight_type is None else f"{model.name} in {model.weight_type}"
 
 
-def _tokens(model: LoadedModel, reference: LoadedModel, text: str) -> list[int]:
+def _tokens(model: LoadedModel, reference: LoadedModel, text: str) -> Sequence[int]:
     """Return the tokens of the text; UsageError where the two models have others."""
     ours, theirs = model.prompt_tokens(text), reference.prompt_tokens(text)
     if ours != theirs:

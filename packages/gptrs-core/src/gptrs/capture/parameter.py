@@ -61,9 +61,9 @@ class Parameter:
     `streamer` is in memory only as long as that holds it. `sources` are the weights that a derived
     one is computed from. `zero_copy`: `load` gives a view of a mapped file and reads nothing ahead.
     `read` gives the same in memory, for whoever reads a weight outside of a program, and
-    `read_part` a part of it. `compute` gives the buffer of a derived one, for backends whose memory
-    is not the host's. `axes` names its axes for backends that run on a mesh. With an `identity`, a
-    backend that is a `weight_keeper` may keep forms of the weight on disk.
+    `read_slice` a part of it. `compute` gives the buffer of a derived one, for backends whose
+    memory is not the host's. `axes` names its axes for backends that run on a mesh. With an
+    `identity`, a backend that is a `weight_keeper` may keep forms of the weight on disk.
     """
 
     abstract: ClassVar[bool] = False
@@ -80,7 +80,7 @@ class Parameter:
         zero_copy: bool = False,
         identity: WeightIdentity | None = None,
         read: Callable[[], np.ndarray] | None = None,
-        read_part: Callable[[tuple[slice, ...]], np.ndarray] | None = None,
+        read_slice: Callable[[tuple[slice, ...]], np.ndarray] | None = None,
         compute: Callable[[], Buffer] | None = None,
     ) -> None:
         self.type = type
@@ -93,7 +93,7 @@ class Parameter:
         self.identity = identity
         self._load = load
         self._read_copy = read
-        self._read_part = read_part
+        self._read_slice = read_slice
         self._compute = compute
         self.axes: Axes | None = None
         self._buffer: Buffer | None = None
@@ -182,8 +182,8 @@ class Parameter:
         )
 
     def _part_of(self, index: tuple[slice, ...]) -> np.ndarray:
-        if self._read_part is not None:
-            return self._read_part(index)
+        if self._read_slice is not None:
+            return self._read_slice(index)
         return self._loaded()[index]
 
     def _loaded(self) -> np.ndarray:

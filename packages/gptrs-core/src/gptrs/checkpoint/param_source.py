@@ -65,7 +65,7 @@ class MappedSource(Protocol):
 class PartialSource(Protocol):
     """A source that reads parts of tensors."""
 
-    def read_part(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+    def read_slice(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         """Return a part of a tensor, a slice for each axis; errors are those of `load`.
 
         Little more of the file than the part is in memory at once.
@@ -142,9 +142,9 @@ class FileSource:
         """Yield the elements of a tensor in order, as `MappedTensors.parts` does."""
         return self._file_of(name).parts(name)
 
-    def read_part(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
-        """Return a part of a tensor, as `MappedTensors.read_part` does."""
-        return self._file_of(name).read_part(name, index)
+    def read_slice(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        """Return a part of a tensor, as `MappedTensors.read_slice` does."""
+        return self._file_of(name).read_slice(name, index)
 
     def locate(self, name: str) -> tuple[MappedTensors, TensorEntry]:
         """Return the file of a tensor and its place there; CheckpointError if there is none."""

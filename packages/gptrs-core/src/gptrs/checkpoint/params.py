@@ -337,7 +337,7 @@ class Params:
         key = param_key(self._namespace, base_param_id(name))
         source = self._source
         load = read = partial(_load, source, name, type)
-        read_part = None
+        read_slice = None
         is_plain = not isinstance(source, QuantizedSource) or not source.quantized(name)
         product = self._mergeable(name, type)
         if product is not None and is_plain:
@@ -347,14 +347,14 @@ class Params:
             zero_copy = type.dtype.is_float and is_plain
             load = partial(source.view, name)
         if isinstance(source, PartialSource) and is_plain:
-            read_part = partial(_load_part, source, name, type)
+            read_slice = partial(_load_slice, source, name, type)
         # Decoding again is quicker than reading several times the bytes from disk.
         identity = (
             self._identity(name, None if stored == type else type.dtype) if is_plain else None
         )
         return Parameter(
             type, key, name, load, self.backend, self._streamer, (), zero_copy, identity, read,
-            read_part,
+            read_slice,
         )  # fmt: skip
 
     def _mergeable(self, name: str, type: TensorType) -> LowRankProduct | None:
@@ -415,11 +415,11 @@ def _stays_narrow(
     return backend.refusal(Cast(wanted.dtype), [stored], [wanted]) is None
 
 
-def _load_part(
+def _load_slice(
     source: PartialSource, name: str, type: TensorType, index: tuple[slice, ...]
 ) -> np.ndarray:
     with np.errstate(over="ignore", invalid="ignore"):  # as `_load` does
-        return source.read_part(name, index).astype(type.dtype.numpy, copy=False)
+        return source.read_slice(name, index).astype(type.dtype.numpy, copy=False)
 
 
 def _load(source: ParamSource, name: str, type: TensorType) -> np.ndarray:

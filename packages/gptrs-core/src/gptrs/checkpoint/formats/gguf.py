@@ -135,6 +135,12 @@ class GgufFile(MappedTensors):
         return super().view(name)
 
     @override
+    def read_slice(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        if self.quantized(name) is not None or self._is_moved(name):
+            return self.read(name)[index]
+        return super().read_slice(name, index)
+
+    @override
     def parts(self, name: str) -> Iterator[np.ndarray]:
         """Yield the elements in order, as flat arrays; errors are those of `read`."""
         if self.quantized(name) is None and not self._is_moved(name):

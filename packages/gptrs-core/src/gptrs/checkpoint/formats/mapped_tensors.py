@@ -131,7 +131,7 @@ class MappedTensors:
         array.flags.writeable = False
         return array
 
-    def read_part(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+    def read_slice(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         """Return a part of a tensor, a slice for each axis, in memory of its own.
 
         The rows of the part are read, at most 16 MiB at once. Errors and manner are those of
