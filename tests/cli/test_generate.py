@@ -330,3 +330,16 @@ def test_guesses_change_no_text_and_are_counted(gptrs):
     refused = gptrs("generate", prompt, "--prompt-lookup", "--no-cache")
     assert refused.code == 2
     assert "guessing ahead needs a cache" in refused.err
+
+
+def test_beams_take_the_likeliest_whole_text(gptrs):
+    options = ("--prompt", "def read", "--max-tokens", "6", "--backend", "ref", "--json")
+    asked = ("--beams", "3", "--length-penalty", "0.5", "--num-return", "2")
+    found = gptrs("generate", *options, *asked).json
+    texts = [one["token_ids"] for one in found["generations"]]
+    assert (len(texts), found["token_ids"]) == (2, texts[0])
+    assert texts[0] != texts[1]
+    assert gptrs("generate", *options, "--beams", "1").json["token_ids"] != texts[1]
+    refused = gptrs("generate", *options, "--beams", "3", "--temperature", "0.5")
+    assert refused.code == 2
+    assert "choose greedily, or ask for 1 beam" in refused.out + refused.err

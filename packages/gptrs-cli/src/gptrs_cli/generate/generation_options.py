@@ -13,7 +13,7 @@ from gptrs.runtime.load import load_model
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs_cli.generate.forms import asked_form
 from gptrs_cli.generate.options import SamplingOptions
-from gptrs_cli.generate.request import GenerateRequest
+from gptrs_cli.generate.request import NOT_GREEDY, GenerateRequest
 from gptrs_cli.loading import chosen_backend
 from gptrs_cli.options.settings import Settings
 
@@ -46,6 +46,8 @@ def generation_options(
         prompt_cache=request.context.prompt_cache,
         form=None if form is None else form.of(model),
         prompt_lookup=request.guessing.prompt_lookup,
+        beams=request.sampling.beams,
+        length_penalty=request.sampling.length_penalty,
         draft=None if draft is None else load_model(draft, chosen_backend(settings)),
     )
 
@@ -66,6 +68,9 @@ def require_alike(sampling: Sampling, *, guesses: bool) -> None:
 def _sampling(options: SamplingOptions, settings: Mapping[str, object]) -> Sampling:
     """Return the sampling of a model with these settings in its generation_config.json."""
     given = dataclasses.asdict(options)
-    if given.pop("greedy"):
+    del given["length_penalty"]
+    has_beams = (given.pop("beams") or 1) > 1
+    drawn = any(given[name] is not None for name in NOT_GREEDY)
+    if given.pop("greedy") or (has_beams and not drawn):
         given["temperature"] = 0.0
     return configured_sampling(settings, **given)

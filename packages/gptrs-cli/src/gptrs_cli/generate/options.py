@@ -18,6 +18,7 @@ from gptrs_cli.options.declare import option
 from gptrs_cli.options.model import CacheDtypeOption
 
 _PENALTIES = f"{FURTHER}Penalties"
+_BEAMS = f"{FURTHER}Beams: the likeliest whole text"
 
 
 TemplateVariables = Annotated[
@@ -245,6 +246,24 @@ class SamplingOptions:
             show_default=False,
         ),
     ] = 0.0
+    beams: Annotated[
+        int | None,
+        option(
+            "--beams",
+            "Grow N texts side by side, and take the likeliest whole one.",
+            metavar="N",
+            panel=_BEAMS,
+        ),
+    ] = None
+    length_penalty: Annotated[
+        float | None,
+        option(
+            "--length-penalty",
+            "Divide the score of a text by its tokens to the power of X: above 0 long texts gain.",
+            metavar="X",
+            panel=_BEAMS,
+        ),
+    ] = None
 
 
 @dataclass(frozen=True)

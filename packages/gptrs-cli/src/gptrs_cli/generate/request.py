@@ -22,7 +22,8 @@ from gptrs_cli.generate.options import (
     template_variables,
 )
 
-_NOT_GREEDY = ("temperature", "top_k", "top_p", "min_p")
+NOT_GREEDY = ("temperature", "top_k", "top_p", "min_p")
+"""Options that make a text a sampled one."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class GenerateRequest:
 
 def _refuse_with_greedy(context: typer.Context) -> None:
     """Refuse sampling options of the command line; their environment variables may be set."""
-    for name in _NOT_GREEDY:
+    for name in NOT_GREEDY:
         source = context.get_parameter_source(name)
         if source is not None and source.name == "COMMANDLINE":
             option = f"--{name.replace('_', '-')}"

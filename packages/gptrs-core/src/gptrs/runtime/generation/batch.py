@@ -8,6 +8,7 @@ from typing import Unpack
 
 from gptrs.errors import ModelError, UsageError
 from gptrs.quick_dataclass import dataclass
+from gptrs.runtime.generation.beams import BeamSearch
 from gptrs.runtime.generation.generated_text import GeneratedText
 from gptrs.runtime.generation.keyword_options import OptionFields, generation_options
 from gptrs.runtime.generation.options import Generation, GenerationOptions
@@ -50,6 +51,10 @@ class Batches:
         self._model = model
         self._tasks = tasks
         self._prompts = [self._checked(task) for task in tasks]
+        self._searched: list[tuple[int, GeneratedText]] = []
+        if self._setup.beams is not None:
+            self._outcomes = self._search()
+            return
         self._scheduler = self._setup.new_scheduler(size)
         self._numbers = {self._add(n): n for n in range(len(tasks))}
         self._outcomes = self._run()
@@ -63,6 +68,8 @@ class Batches:
     @property
     def unfinished(self) -> list[tuple[int, Generation]]:
         """The texts that have begun and not ended."""
+        if self._setup.beams is not None:
+            return [(number, text.generation()) for number, text in self._searched]
         running = self._scheduler.running
         return [(self._numbers[text], text.generation()) for text in running if not text.ended]
 
@@ -78,6 +85,19 @@ class Batches:
         with _named(task):
             self._scheduler.add(text)
         return text
+
+    def _search(self) -> Iterator[tuple[int, Generation]]:
+        """Search with beams for one text after another."""
+        for number, task in enumerate(self._tasks):
+            text = self._setup.new_text(self._prompts[number], task.max_tokens)
+            self._searched = [(number, text)]
+            with _named(task):
+                search = self._setup.search(text, task.max_tokens)
+                text.start()
+                (best, *_) = search.run()
+            text.replay(best.tokens, search.prompt_read)
+            self._searched = []
+            yield number, text.generation()
 
     def _run(self) -> Iterator[tuple[int, Generation]]:
         try:
@@ -128,6 +148,7 @@ def generate_several(
     """Return `count` texts for one prompt, which is read once; options and errors as of `stream`.
 
     Each draws from a random stream of its own; the first text is the one that `generate` gives.
+    With beams they are the best texts of one search, as many as there are beams at most.
     """
     return list(Several(model, prompt, count, generation_options(model, options, fields)).run())
 
@@ -143,6 +164,15 @@ class Several:
         setup = GenerationSetup(model, options)
         tokens = model.prompt_tokens(prompt)
         self._texts = [setup.new_text(tokens, stream=stream) for stream in range(count)]
+        self._search: BeamSearch | None = None
+        if setup.beams is not None:
+            if count > setup.beams.count:
+                raise UsageError(
+                    f"{setup.beams.count} beams give as many texts, asked for {count}",
+                    hint="ask for more beams",
+                )
+            self._search = setup.search(self._texts[0])
+            return
         self._scheduler = setup.new_scheduler()
         file = PromptFile(model, options, setup.cache)
         self._scheduler.add(self._texts[0], self._texts[1:], file.save)
@@ -154,6 +184,12 @@ class Several:
 
     def run(self) -> list[Generation]:
         """Generate all to the end."""
+        if self._search is not None:
+            for text in self._texts:
+                text.start()
+            for text, found in zip(self._texts, self._search.run(), strict=False):
+                text.replay(found.tokens, self._search.prompt_read)
+            return self.generations
         try:
             while self._scheduler.busy:
                 self._scheduler.step()

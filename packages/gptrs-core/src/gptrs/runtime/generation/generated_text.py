@@ -94,16 +94,26 @@ class GeneratedText:
     def append(self, logits: np.ndarray) -> str:
         """Choose the next token by logits f32 [V]; return the text it completes, maybe empty."""
         token = self._sampler.choose(self._processors(logits))
+        if self._logprobs is not None:
+            self._scores.append(TokenScores.of(logits, token, self._logprobs))
+        return self.take(token)
+
+    def take(self, token: int) -> str:
+        """Append a token that was chosen; return the text it completes, maybe empty."""
         self._processors.append(token)
         self._last = time.perf_counter()
         self._first = self._first or self._last
         self.tokens.append(token)
-        if self._logprobs is not None:
-            self._scores.append(TokenScores.of(logits, token, self._logprobs))
         self.context.append(token)
         piece = self._piece(token)
         self._text.append(piece)
         return piece
+
+    def replay(self, tokens: Sequence[int], first: float) -> str:
+        """Append tokens that a search has found, the first of them known at the time `first`."""
+        text = "".join([self.take(token) for token in tokens])
+        self._first = first
+        return text
 
     @property
     def scores(self) -> Sequence[TokenScores]:

@@ -11,7 +11,7 @@ from gptrs.errors import UsageError
 from gptrs.quoting import did_you_mean
 from gptrs.runtime.generation.logits_processors import LogitsProcessor, ProcessorMaker
 from gptrs.runtime.generation.model_settings import configured_sampling
-from gptrs.runtime.generation.options import GenerationOptions
+from gptrs.runtime.generation.options import EarlyStopping, GenerationOptions
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs.runtime.loaded_model import LoadedModel
 
@@ -53,6 +53,9 @@ class OptionFields(SamplingFields, total=False):
     form: ProcessorMaker | None
     prompt_lookup: bool
     draft: LoadedModel | None
+    beams: int | None
+    length_penalty: float | None
+    early_stopping: EarlyStopping | None
 
 
 _SAMPLING = frozenset(SamplingFields.__annotations__)
@@ -63,6 +66,7 @@ _NAMES_ELSEWHERE: Mapping[str, str] = {
     "n_predict": "max_tokens",
     "prompt_lookup_num_tokens": "prompt_lookup",
     "assistant_model": "draft",
+    "num_beams": "beams",
     "stop_strings": "stop",
     "temp": "temperature",
 }

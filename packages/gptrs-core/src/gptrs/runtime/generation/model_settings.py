@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, cast
 
@@ -22,6 +22,7 @@ _FILE: Final = "generation_config.json"
 _WITHOUT_EFFECT: Final[Mapping[str, tuple[object, ...]]] = {
     "num_beams": (1,),
     "num_return_sequences": (1,),
+    "num_beam_groups": (1,),
     "top_h": (),
     "penalty_alpha": (0,),
     "guidance_scale": (1,),
@@ -124,12 +125,17 @@ def configured_max_tokens(settings: Mapping[str, object], prompt_length: int) ->
     return length - prompt_length
 
 
-def note_unsupported(name: str, settings: Mapping[str, object]) -> None:
-    """Warn once for a model about ignored settings that would change the text."""
+def note_unsupported(
+    name: str, settings: Mapping[str, object], supported: Sequence[str] = ()
+) -> None:
+    """Warn once for a model about ignored settings that would change the text.
+
+    Those of `supported` have their effect this time.
+    """
     ignored = tuple(
         key
         for key, neutral in _WITHOUT_EFFECT.items()
-        if settings.get(key) not in (None, False, *neutral)
+        if settings.get(key) not in (None, False, *neutral) and key not in supported
     )
     if ignored:
         _note(name, ignored)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 DEFAULT_MAX_TOKENS: Final = 128
 PREFILL_CHUNK: Final = 256
 
+EarlyStopping = bool | Literal["never"]
+"""When a search with beams ends; see `Beams`."""
 FinishReason = Literal["eos", "stop", "length", "interrupted"]
 
 
@@ -77,6 +79,10 @@ class GenerationOptions:
     `prompt_lookup` guesses tokens ahead where the text repeats what it had before, `draft` has a
     smaller model of the same tokenizer guess them. What comes true saves steps; each token is
     chosen as it is without guesses.
+
+    With `beams` above 1 that many texts grow side by side, and the likeliest whole one is taken, as
+    beam search of transformers does; `length_penalty` and `early_stopping` are its own, see
+    `Beams`. None follows `num_beams` and its like in generation_config.json, 1 does not.
     """
 
     max_tokens: int | None = None
@@ -97,6 +103,9 @@ class GenerationOptions:
     form: ProcessorMaker | None = None
     prompt_lookup: bool = False
     draft: LoadedModel | None = None
+    beams: int | None = None
+    length_penalty: float | None = None
+    early_stopping: EarlyStopping | None = None
 
     def __post_init__(self) -> None:
         if any(not stop for stop in self.stop):
@@ -106,6 +115,7 @@ class GenerationOptions:
         _require("logprobs", self.logprobs, 0)
         _require("the context", self.context, 1)
         _require("keep", self.keep, 0)
+        _require("the number of beams", self.beams, 1)
         if self.keep and not self.context_shift:
             raise UsageError(
                 "`keep` says what stays when the context shifts, which it does not",

@@ -7,13 +7,18 @@ from functools import cached_property, partial
 
 from gptrs.errors import ContextLengthError, UsageError
 from gptrs.plugins.capabilities import CausalLM, Seq2SeqLM
+from gptrs.runtime.generation.beams import BEAM_SETTINGS, BeamSearch, BeamTask, asked_beams
 from gptrs.runtime.generation.cache_budget import cache_budget, cache_dtype
 from gptrs.runtime.generation.context import Context, ContextLimit
 from gptrs.runtime.generation.generated_text import GeneratedText
 from gptrs.runtime.generation.guessing.draft import DraftText, draft_cache
 from gptrs.runtime.generation.guessing.guesser import TextGuesses
 from gptrs.runtime.generation.guessing.prompt_lookup import PromptLookup
-from gptrs.runtime.generation.logits_processors import ProcessorChain, built_in_processors
+from gptrs.runtime.generation.logits_processors import (
+    LogitsProcessor,
+    ProcessorChain,
+    built_in_processors,
+)
 from gptrs.runtime.generation.model_settings import (
     configured_max_tokens,
     configured_sampling,
@@ -47,12 +52,21 @@ class GenerationSetup:
         self.options = options
         self._model = model
         self._settings = _followed(model.generation_config) if reads else model.generation_config
-        note_unsupported(model.name, self._settings)
         self._limit = _context_limit(self.lm.context_length, options)
-        self._sampling = options.sampling or configured_sampling(self._settings)
+        # Beams that a caller asks for choose the likeliest texts, of a model that samples, too.
+        temperature = 0.0 if (options.beams or 1) > 1 else None
+        self._sampling = options.sampling or configured_sampling(
+            self._settings, temperature=temperature
+        )
+        self.beams = asked_beams(self._settings, options, self._sampling)
+        note_unsupported(model.name, self._settings, () if self.beams is None else BEAM_SETTINGS)
         self._suppression = configured_suppression(self._settings)
         self._ends = frozenset[int]() if options.ignore_eos else model.eos_tokens
         self._stops = self._all_stops()
+        if self.beams is not None and self._stops:
+            raise UsageError(
+                "stop strings do not go with beams", hint="leave them out, or ask for 1 beam"
+            )
 
     @cached_property
     def cache(self) -> PagedCache | None:
@@ -74,13 +88,7 @@ class GenerationSetup:
         count = self.token_budget(len(prompt), max_tokens)
         pictures = self._pictures(prompt)
         begin = prompt if self._sources is None else self._sources.begin
-        built_in = built_in_processors(self._sampling, self._suppression, self._ends, len(begin))
-        if self._sources is not None:
-            built_in += self._sources.processors(count)
-        # The user's come last: they see what is suppressed, and have the last word.
-        processors = [*built_in, *self.options.logits_processors]
-        if self.options.form is not None:
-            processors.append(self.options.form.new_processor(len(begin)))
+        processors = self._processors(len(begin), count)
         context, sampler = Context(begin, self._limit), Sampler(self._sampling, stream)
         # The last token that is chosen is not read.
         most_positions = min(self._limit.size, len(begin) + count - 1)
@@ -101,6 +109,33 @@ class GenerationSetup:
             source=() if self._sources is None else prompt,
             pictures=pictures,
         )
+
+    def _processors(self, begin: int, count: int) -> list[LogitsProcessor]:
+        """Return the processors of a text of `count` tokens after `begin` ones."""
+        built_in = built_in_processors(self._sampling, self._suppression, self._ends, begin)
+        if self._sources is not None:
+            built_in += self._sources.processors(count)
+        # The user's come last: they see what is suppressed, and have the last word.
+        processors = [*built_in, *self.options.logits_processors]
+        if self.options.form is not None:
+            processors.append(self.options.form.new_processor(begin))
+        return processors
+
+    def search(self, text: GeneratedText, max_tokens: int | None = None) -> BeamSearch:
+        """Return the search with `beams` for a new text; `max_tokens` as of `new_text`."""
+        assert self.beams is not None
+        begin = text.context.tokens
+        count = self.token_budget(len(text.prompt), max_tokens)
+        task = BeamTask(
+            begin=tuple(begin),
+            source=text.source,
+            positions=text.most_positions,
+            max_tokens=count,
+            ends=self._ends,
+            processors=lambda tokens: ProcessorChain(self._processors(len(begin), count), tokens),
+            chunk=self.options.prefill_chunk,
+        )
+        return BeamSearch(self.beams, self.cache or self._own_cache(), task)
 
     def _pictures(self, prompt: Sequence[int]) -> Sequence[Picture]:
         """Return the pictures of a prompt; UsageError for options that do not go with them."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 
 from gptrs.quoting import counted
+from gptrs.runtime.generation.beams import BeamSearch
 from gptrs.runtime.generation.options import Generation, GenerationOptions
 from gptrs.runtime.generation.prompt_file import PromptFile
 from gptrs.runtime.generation.setup import GenerationSetup
@@ -17,12 +18,15 @@ class TextStream:
 
     All checks happen when it is made, before any work. Pieces are whole characters. A model
     without a tokenizer yields empty pieces, one a token. Tokens that the cache of the model has
-    already are not read again.
+    already are not read again. With beams the whole text comes as one piece.
     """
 
     def __init__(self, model: LoadedModel, prompt: Prompt, options: GenerationOptions) -> None:
         setup = GenerationSetup(model, options)
         self._text = setup.new_text(model.prompt_tokens(prompt))
+        if setup.beams is not None:
+            self._pieces = self._found(setup.search(self._text))
+            return
         self._scheduler = setup.new_scheduler()
         file = PromptFile(model, options, setup.cache)
         self._scheduler.add(self._text, when_read=file.save)
@@ -47,6 +51,11 @@ class TextStream:
     def close(self) -> None:
         """End the stream where it is, and give its cache back."""
         self._pieces.close()
+
+    def _found(self, search: BeamSearch) -> Generator[str]:
+        self._text.start()
+        (best, *_) = search.run()
+        yield self._text.replay(best.tokens, search.prompt_read)
 
     def _run(self) -> Generator[str]:
         try:

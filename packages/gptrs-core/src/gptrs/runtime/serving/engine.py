@@ -137,7 +137,8 @@ class Engine:
         self._require_open()
         chosen = generation_options(asked, options, fields)
         _require_own(chosen)
-        chosen = self._guessed(name, chosen)
+        # What generation_config.json says of beams is not followed: texts of requests share steps.
+        chosen = self._guessed(name, dataclasses.replace(chosen, beams=1))
         stream = self._stream(name, asked.prompt_tokens(prompt), chosen, answers)
         self._requests.add(stream)
         self._loop.call(lambda: _begin(lane, stream, priority))
@@ -285,6 +286,11 @@ def _require_own(options: GenerationOptions) -> None:
         "cache_dtype": options.cache_dtype is not None,
         "prefill_chunk": options.prefill_chunk != PREFILL_CHUNK,
     }
+    if options.beams is not None and options.beams > 1:
+        raise UsageError(
+            "an engine has no beams: its texts grow a token in each step",
+            hint="leave `beams` out, or call `gptrs.generate`",
+        )
     for name, is_stated in stated.items():
         if is_stated:
             raise UsageError(
