@@ -21,7 +21,7 @@ from gptrs.ir.dtypes import DType
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_conformance import kit
 from gptrs_conformance.check import Check, CheckFailure
-from gptrs_conformance.checks import precisions
+from gptrs_conformance.checks import devices, precisions
 from gptrs_conformance.isolated import run_isolated
 from gptrs_conformance.kit import LEVELS, Plan, checks_of, run_check, run_conformance
 from gptrs_conformance.op_case import ROWS, cases, rows
@@ -160,8 +160,9 @@ def test_the_kit_survives_faulty_backends_and_reports_them(fault):
     report = run_conformance(backend, "core", ops=["tanh"])
     assert report.failed > 0
     assert any(reason in failure for failure in map(str, report.failures)), report.failures
-    # In another precision it is the reference backend itself.
-    checks = [check for check in checks_of("core") if check not in precisions.CHECKS]
+    # In another precision, and beside its device, it is the reference backend itself.
+    apart = [*precisions.CHECKS, *devices.CHECKS]
+    checks = [check for check in checks_of("core") if check not in apart]
     assert {run_check(backend, check).status for check in checks} <= {"fail", "refused"}
 
 

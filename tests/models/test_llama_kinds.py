@@ -168,7 +168,7 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
         "GptOss",
         {
             **{"head_dim": 8, "sliding_window": 12, "num_hidden_layers": 3},
-            **{"num_local_experts": 5, "num_experts_per_tok": 3, "swiglu_limit": 1.5},
+            **{"num_local_experts": 6, "num_experts_per_tok": 3, "swiglu_limit": 1.5},
             "rope_parameters": {**YARN, "truncate": False, "rope_theta": 150000.0},
         },
     ),

@@ -119,6 +119,8 @@ def run_elsewhere(proto: onnx.ModelProto, inputs: list[np.ndarray]) -> list[np.n
         return [np.asarray(each) for each in found]
     except Exception as error:
         lacking = ("NOT_IMPLEMENTED", "not currently registered or supported", "type inference")
+        # Of empty tensors: a scan over nothing, no updates of a scatter.
+        lacking += ("dim0_offset < dim0_size", "Indices vs updates dimensions differs")
         if any(word in str(error) for word in lacking):
             return None
         raise
@@ -161,7 +163,12 @@ def require_agreement(case: OpCase, what: str) -> None:
         return
     types = [value.type for value in program_of(case).main.body.results]
     for found, expected, type_ in zip(results, case.expected, types, strict=True):
-        narrow = np.asarray(found).astype(type_.dtype.numpy)
+        with np.errstate(over="ignore"):  # of functions that it computes in f32
+            narrow = np.asarray(found).astype(type_.dtype.numpy)
+        if type_.dtype in (dtypes.f8e4m3, dtypes.f8e5m2):
+            # Beyond the largest it gives NaN or infinity, in its own way.
+            known = np.isfinite(np.asarray(expected, np.float64))
+            narrow, expected = narrow[known], np.asarray(expected)[known]
         problem = case.tolerance.mismatch(narrow, expected, type_.dtype)
         if problem and type_.dtype.is_float:
             # Other sums, other functions: within rounding of the type, at the scale of the results.

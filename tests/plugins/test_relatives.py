@@ -21,7 +21,7 @@ def test_a_known_kind_is_refused_with_the_nearest(tmp_path):
     assert "add_a_model_kind.md" in str(caught.value)
 
 
-@pytest.mark.parametrize("kind", ["mamba", "lama", "gpt3"])
+@pytest.mark.parametrize("kind", ["rwkv", "lama", "gpt3"])
 def test_no_kind_is_suggested_for_how_it_is_spelled(kind):
     """The file says it: nobody mistyped a name, and another kind would give another text."""
     with pytest.raises(ModelError) as caught:

@@ -66,8 +66,10 @@ FEW = (
 
 @pytest.fixture(scope="module")
 def infos() -> list[Any]:
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
+        # It imports setuptools, which refuses to replace a distutils that is imported already.
+        patch.setenv("SETUPTOOLS_USE_DISTUTILS", "stdlib")
         from torch.testing._internal.common_methods_invocations import op_db
 
     return list(op_db)

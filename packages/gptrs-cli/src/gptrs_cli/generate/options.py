@@ -181,7 +181,7 @@ class SamplingOptions:
         float | None,
         option(
             "--temperature",
-            "Sample; below 1 the likely tokens gain, 0: greedy.",
+            "Sample; below 1 surer, 0: greedy.",
             metavar="X",
             variable="GPTRS_TEMPERATURE",
         ),
@@ -205,7 +205,7 @@ class SamplingOptions:
         float | None,
         option(
             "--min-p",
-            "Sample among those P times as likely as the best.",
+            "Keep those P times as likely as the best.",
             metavar="P",
             variable="GPTRS_MIN_P",
         ),
