@@ -118,9 +118,7 @@ def test_beams_of_the_file_count_unless_a_caller_says_otherwise(tmp_path, caplog
     greedy = gptrs.generate(model, [1, 2], max_tokens=8, beams=1)
     plain = gptrs.load_model(save_tiny_gpt2(tmp_path / "plain"), "ref")
     assert greedy.token_ids == gptrs.generate(plain, [1, 2], max_tokens=8).token_ids
-    assert [one.getMessage().split(": ")[1] for one in caplog.records] == [
-        "`num_beams` is not supported and ignored"
-    ]
+    assert not caplog.records
     for wrong in ({"num_beams": 0}, {"num_beams": 2, "early_stopping": "always"}):
         folder = save_tiny_gpt2(tmp_path / str(len(wrong)), generation_config=wrong)
         with pytest.raises(ModelError, match=r"num_beams|early_stopping"):
@@ -147,7 +145,7 @@ def test_what_does_not_go_with_beams_is_refused(tmp_path, options, message):
         gptrs.generate(model, [1], **options)
 
 
-def test_an_engine_has_no_beams(tmp_path):
+def test_an_engine_has_no_beams(tmp_path, caplog):
     settings = {"num_beams": 3}
     model = gptrs.load_model(save_tiny_gpt2(tmp_path / "m", generation_config=settings), "ref")
     with Engine(model) as engine:
@@ -155,6 +153,9 @@ def test_an_engine_has_no_beams(tmp_path):
             engine.submit([1], beams=2)
         stream = engine.submit([1, 2], max_tokens=5)
         assert len(stream.result()[0].token_ids) == 5
+    assert [one.getMessage().split(": ")[1] for one in caplog.records] == [
+        "`num_beams` is not supported and ignored"
+    ]
 
 
 def test_pages_are_given_back_and_too_few_are_an_error(tmp_path):

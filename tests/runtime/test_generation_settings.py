@@ -113,13 +113,13 @@ def test_penalties_do_not_make_a_model_sample():
 
 
 def test_what_is_not_supported_is_said_once(tmp_path, caplog):
-    settings = {"num_beams": 4, "top_h": 0.5, "dola_layers": None, "guidance_scale": None}
+    settings = {"max_time": 4, "top_h": 0.5, "dola_layers": None, "guidance_scale": None}
     model = load_model(save_tiny_gpt2(tmp_path / "beams", generation_config=settings), "ref")
     with caplog.at_level(logging.WARNING, "gptrs"):
         for _ in range(2):
             generate(model, [1], max_tokens=1, sampling=GREEDY)
     assert [record.getMessage() for record in caplog.records] == [
-        "generation_config.json of `beams`: `num_beams`, `top_h` are not supported and ignored"
+        "generation_config.json of `beams`: `top_h`, `max_time` are not supported and ignored"
     ]
 
 

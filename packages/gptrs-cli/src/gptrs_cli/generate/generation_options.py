@@ -46,7 +46,7 @@ def generation_options(
         prompt_cache=request.context.prompt_cache,
         form=None if form is None else form.of(model),
         prompt_lookup=request.guessing.prompt_lookup,
-        beams=request.sampling.beams,
+        beams=1 if request.sampling.greedy else request.sampling.beams,
         length_penalty=request.sampling.length_penalty,
         draft=None if draft is None else load_model(draft, chosen_backend(settings)),
     )

@@ -45,6 +45,8 @@ class GenerateRequest:
         """Raise UsageError for options that exclude each other, before anything is loaded."""
         if self.sampling.greedy:
             _refuse_with_greedy(context)
+        if self.sampling.greedy and (self.sampling.beams or 1) > 1:
+            _refuse("`--greedy` and `--beams` exclude each other", "leave out one of them")
         self._check_conversation()
         if len(self.form.given) > 1:
             one, other, *_ = self.form.given

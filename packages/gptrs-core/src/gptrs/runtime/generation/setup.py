@@ -59,7 +59,8 @@ class GenerationSetup:
             self._settings, temperature=temperature
         )
         self.beams = asked_beams(self._settings, options, self._sampling)
-        note_unsupported(model.name, self._settings, () if self.beams is None else BEAM_SETTINGS)
+        decided = self.beams is not None or options.beams is not None
+        note_unsupported(model.name, self._settings, BEAM_SETTINGS if decided else ())
         self._suppression = configured_suppression(self._settings)
         self._ends = frozenset[int]() if options.ignore_eos else model.eos_tokens
         self._stops = self._all_stops()

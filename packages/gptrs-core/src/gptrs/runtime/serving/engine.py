@@ -14,6 +14,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import did_you_mean, listed, quoted
 from gptrs.runtime.generation.guessing.draft import require_same_tokens
 from gptrs.runtime.generation.keyword_options import OptionFields, generation_options
+from gptrs.runtime.generation.model_settings import note_unsupported
 from gptrs.runtime.generation.options import PREFILL_CHUNK, GenerationOptions
 from gptrs.runtime.generation.setup import GenerationSetup
 from gptrs.runtime.loaded_model import LoadedModel
@@ -71,6 +72,8 @@ class Engine:
     ) -> None:
         named = models if isinstance(models, Mapping) else {models.name: models}
         _require_limits(named, token_budget, most_running, most_requests)
+        for model in named.values():
+            note_unsupported(model.name, model.generation_config)
         found = families(named)
         budgets = shared_budget([each.models[0] for each in found], cache_budget, cache_dtype)
         lanes = [
