@@ -23,7 +23,7 @@ from gptrs_models.image_encoder import ImageEncoder, is_headless
 from gptrs_models.vit import cut_into_patches, require_image_size
 
 _HIDDEN = -100.0
-"""What is added to the scores of tokens that only the shift has made neighbours."""
+"""Addend of the scores of tokens that only the shift has made neighbours."""
 _EPSILON = 1e-5
 """Of the norms that the config does not set: of the embeddings, and of merged patches."""
 

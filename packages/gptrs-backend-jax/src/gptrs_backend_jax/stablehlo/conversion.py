@@ -24,7 +24,7 @@ from gptrs_backend_jax.stablehlo.values import Known, Value, as_tensor, spread
 Wanted = TypeVar("Wanted")
 Scope = dict[int, Value]
 _MALFORMED = (ValueError, IndexError, KeyError, TypeError, StopIteration, OverflowError)
-"""What converters raise for attributes that no module of MLIR's verifier should have."""
+"""The errors of converters for attributes that MLIR's verifier should have refused."""
 
 
 class NotConvertedError(UnsupportedError):

@@ -274,7 +274,7 @@ VARIANTS: Mapping[str, tuple[str, Architecture]] = {
         ),
     ),
 }  # fmt: skip
-"""What an architecture stands for where a file has a tensor, and that tensor."""
+"""The kind that an architecture is where a file has a tensor, and that tensor."""
 
 
 def architecture_of(name: str, tensors: Container[str]) -> Architecture:

@@ -160,24 +160,23 @@ class BeamSearch:
 
     def run(self) -> list[Found]:
         """Return the texts that were found, the best first; CacheBudgetError without room."""
-        root = self._admitted()
-        with self._cache.exclusive():
-            self._held = [root]
-            try:
-                return self._search(_Beam(root, (), np.float32(0)))
-            finally:
-                for pages in self._held:
-                    self._cache.release(pages)
-
-    def _admitted(self) -> TextPages:
-        """Return the pages of the text; waits while those of others take the room."""
         task = self._task
         step = min(task.chunk, len(task.begin)) if self._cache.chunked else len(task.begin)
         while True:
-            pages = self._cache.admit(task.begin, task.positions, step, task.source)
-            if pages is not None:
-                return pages
-            time.sleep(_WAIT_S)
+            # Admitted and read in one scope: between the two, another thread could lose the pages.
+            with self._cache.exclusive():
+                root = self._cache.admit(task.begin, task.positions, step, task.source)
+                if root is not None:
+                    return self._searched(root)
+            time.sleep(_WAIT_S)  # the pages of others take the room
+
+    def _searched(self, root: TextPages) -> list[Found]:
+        self._held = [root]
+        try:
+            return self._search(_Beam(root, (), np.float32(0)))
+        finally:
+            for pages in self._held:
+                self._cache.release(pages)
 
     def _search(self, root: _Beam) -> list[Found]:
         task, count = self._task, self._beams.count
