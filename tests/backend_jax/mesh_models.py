@@ -29,6 +29,11 @@ def results(folder: Path, backend: Backend) -> tuple[Arrays, list[int]]:
     if "image_classifier" in model.capabilities:
         return {"logits": model.forward(random.standard_normal((4, 3, 64, 64), np.float32))}, []
     tokens = random.integers(1, 60, (4, 16))
+    if "seq2seq" in model.capabilities:
+        module = model.seq2seq()
+        state = module.read_sources(tokens, np.ones(tokens.shape, np.bool_))
+        first, *later = [module.write(tokens[:, place : place + 2], state) for place in (0, 2, 4)]
+        return {"logits": first, "later logits": np.concatenate(later, 1)}, []
     if "causal_lm" not in model.capabilities:
         encode = model.text_embedder().encode
         return {"states": encode(tokens, np.ones(tokens.shape, np.bool_))}, []

@@ -18,7 +18,7 @@ from gptrs.backend.protocol import Backend
 from gptrs.errors import UsageError
 
 HERE = Path(__file__).parent
-WIDTH, INNER, WORDS = 96, 160, 72
+WIDTH, INNER, WORDS, EXPERTS = 96, 160, 72, 4
 COMMON: dict[str, Any] = {"vocab_size": WORDS, "initializer_range": 0.3}
 LLAMA: dict[str, Any] = {
     **COMMON,
@@ -41,8 +41,58 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "ResNetForImageClassification",
         {"embedding_size": 8, "hidden_sizes": [16, 32], "depths": [1, 1], "layer_type": "basic"},
     ),
+    "T5": (
+        "T5ForConditionalGeneration",
+        {
+            "vocab_size": WORDS,
+            "d_model": WIDTH,
+            "d_kv": 12,
+            "d_ff": INNER,
+            "num_layers": 2,
+            "num_heads": 8,
+        },
+    ),
+    "Bart": (
+        "BartForConditionalGeneration",
+        {
+            "vocab_size": WORDS,
+            "init_std": 0.1,
+            "d_model": WIDTH,
+            "max_position_embeddings": 64,
+            **{f"{part}_layers": 2 for part in ("encoder", "decoder")},
+            **{f"{part}_attention_heads": 8 for part in ("encoder", "decoder")},
+            **{f"{part}_ffn_dim": INNER for part in ("encoder", "decoder")},
+        },
+    ),
+    "ViT": (
+        "ViTForImageClassification",
+        {**LLAMA, "image_size": 64, "patch_size": 16, "initializer_range": 0.1},
+    ),
+    "Mixtral": (
+        "MixtralForCausalLM",
+        {**LLAMA, "num_key_value_heads": 4, "num_local_experts": EXPERTS},
+    ),
+    "Qwen2Moe": (
+        "Qwen2MoeForCausalLM",
+        {
+            **LLAMA,
+            "num_key_value_heads": 4,
+            "num_experts": EXPERTS,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": INNER,
+            "shared_expert_intermediate_size": INNER,
+        },
+    ),
 }
-SPLIT = {(WIDTH, WIDTH), (INNER, WIDTH), (WIDTH, INNER), (WORDS, WIDTH), (WIDTH, 3 * WIDTH)}
+SPLIT = {
+    (WIDTH, WIDTH),
+    (INNER, WIDTH),
+    (WIDTH, INNER),
+    (WORDS, WIDTH),
+    (WIDTH, 3 * WIDTH),
+    (EXPERTS, INNER, WIDTH),
+    (EXPERTS, WIDTH, INNER),
+}
 """Shapes of weights that are split; no activation has one of them."""
 
 
@@ -79,7 +129,7 @@ def test_llama_on_eight_devices(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["Qwen3", "GPT2", "Bert", "ResNet"])
+@pytest.mark.parametrize("kind", [kind for kind in MODELS if kind != "Llama"])
 def test_models_on_eight_devices(kind: str, tmp_path: Path) -> None:
     _saved(tmp_path, kind)
     assert "same" in _run(tmp_path, "data=2,tensor=4")

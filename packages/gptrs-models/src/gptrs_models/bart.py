@@ -222,17 +222,21 @@ class Bart(Seq2SeqModule):
         source = _stored(model, ("encoder.embed_tokens", *shared))
         target = _stored(model, ("decoder.embed_tokens", *shared))
         self.encoder = Encoder(
-            config, model / "encoder", Embedding(source, config.vocab_size, width)
+            config, model / "encoder", Embedding(source, config.vocab_size, width, "vocab")
         )
-        written = Embedding(target, config.target_vocab_size, width)
+        written = Embedding(target, config.target_vocab_size, width, "vocab")
         self.decoder = Decoder(config, model / "decoder", written)
         own = "lm_head.weight" in params
         self.lm_head = (
-            Embedding(params / "lm_head", config.target_vocab_size, width) if own else written
+            Embedding(params / "lm_head", config.target_vocab_size, width, "vocab")
+            if own
+            else written
         )
         shape = (1, config.target_vocab_size)
         biased = "final_logits_bias" in params
-        self.final_logits_bias = params.tensor("final_logits_bias", shape) if biased else None
+        self.final_logits_bias = (
+            params.tensor("final_logits_bias", shape, axes=(None, "vocab")) if biased else None
+        )
 
     def read(self, tokens: Tensor, mask: Tensor) -> list[KeysValues]:
         """Return what each layer of the decoder sees of sources: int, i1 [B, S] -> [B, H, S, D]."""

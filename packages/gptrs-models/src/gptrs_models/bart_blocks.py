@@ -9,6 +9,7 @@ from gptrs import functionals as F
 from gptrs.api import Module, Params, Tensor
 from gptrs.nn import (
     ACTIVATIONS,
+    Axis,
     DecoderCache,
     KeysValues,
     LayerNorm,
@@ -38,11 +39,12 @@ class Attention(Module):
     """Attention with all its projections; what it attends to is up to the caller."""
 
     def __init__(self, config: BlockConfig, params: Params) -> None:
-        width = config.width
-        self.q_proj = Linear(params / "q_proj", width, width)
-        self.k_proj = Linear(params / "k_proj", width, width, config.key_bias)
-        self.v_proj = Linear(params / "v_proj", width, width)
-        self.out_proj = Linear(params / "out_proj", width, width)
+        width, heads = config.width, Axis("heads", config.heads)
+        axes = ("embed", heads)
+        self.q_proj = Linear(params / "q_proj", width, width, axes=axes)
+        self.k_proj = Linear(params / "k_proj", width, width, config.key_bias, axes=axes)
+        self.v_proj = Linear(params / "v_proj", width, width, axes=axes)
+        self.out_proj = Linear(params / "out_proj", width, width, axes=(heads, "embed"))
         self.n_heads = config.heads
 
     def query(self, x: Tensor) -> Tensor:
@@ -65,8 +67,8 @@ class FeedForward(Module):
     """Two affine layers with the configured activation between them."""
 
     def __init__(self, config: BlockConfig, layer: Params) -> None:
-        self.fc1 = Linear(layer / "fc1", config.width, config.inner)
-        self.fc2 = Linear(layer / "fc2", config.inner, config.width)
+        self.fc1 = Linear(layer / "fc1", config.width, config.inner, axes=("embed", "mlp"))
+        self.fc2 = Linear(layer / "fc2", config.inner, config.width, axes=("mlp", "embed"))
         self._activation = ACTIVATIONS[config.activation]
 
     def __call__(self, x: Tensor) -> Tensor:

@@ -9,6 +9,10 @@ from gptrs.api import ConfigFields, Module, Params, Tensor
 from gptrs.nn import ACTIVATIONS, Linear
 from gptrs_models.grouped_routing import GroupedRouter, Routing
 
+_UP = ("embed", "mlp")
+"""Inputs and outputs of the first matrices of an expert: each device has a part of all experts."""
+_DOWN = ("mlp", "embed")
+
 
 @dataclass(frozen=True)
 class Clamp:
@@ -55,9 +59,9 @@ class Mixture(Module):
             if experts.routing is None
             else GroupedRouter(experts.routing, gate, width, experts.count)
         )
-        self.gate_proj = _stacked(experts, params, experts.gate, (inner, width))
-        self.up_proj = _stacked(experts, params, experts.up, (inner, width))
-        self.down_proj = _stacked(experts, params, experts.down, (width, inner))
+        self.gate_proj = _stacked(experts, params, experts.gate, (inner, width), _DOWN)
+        self.up_proj = _stacked(experts, params, experts.up, (inner, width), _DOWN)
+        self.down_proj = _stacked(experts, params, experts.down, (width, inner), _UP)
         self.shared = (
             None if experts.shared is None else _Shared(params, width, experts, activation)
         )
@@ -97,9 +101,10 @@ class _Shared(Module):
     def __init__(self, params: Params, width: int, experts: Experts, activation: str) -> None:
         own = params / ("shared_expert" if experts.shared_gate else "shared_experts")
         inner = experts.shared or 0
-        self.gate_proj = Linear(own / "gate_proj", width, inner, experts.shared_bias)
-        self.up_proj = Linear(own / "up_proj", width, inner, experts.shared_bias)
-        self.down_proj = Linear(own / "down_proj", inner, width, experts.shared_bias)
+        bias = experts.shared_bias
+        self.gate_proj = Linear(own / "gate_proj", width, inner, bias, axes=_UP)
+        self.up_proj = Linear(own / "up_proj", width, inner, bias, axes=_UP)
+        self.down_proj = Linear(own / "down_proj", inner, width, bias, axes=_DOWN)
         gate = params / "shared_expert_gate"
         self.weight = Linear(gate, width, 1, bias=False) if experts.shared_gate else None
         self._activation = ACTIVATIONS[activation]
@@ -111,10 +116,12 @@ class _Shared(Module):
         return found if self.weight is None else found * F.sigmoid(self.weight(x))
 
 
-def _stacked(experts: Experts, params: Params, name: str, shape: tuple[int, int]) -> Tensor:
+def _stacked(
+    experts: Experts, params: Params, name: str, shape: tuple[int, int], axes: tuple[str, str]
+) -> Tensor:
     """Return the matrices of all experts as they are stored, [experts, outputs, inputs]."""
     names = [f"{index}.{name}.weight" for index in range(experts.count)]
-    return (params / "experts").stacked(names, shape)
+    return (params / "experts").stacked(names, shape, axes)
 
 
 def read_experts(

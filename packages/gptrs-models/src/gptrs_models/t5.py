@@ -13,6 +13,7 @@ from gptrs import functionals as F
 from gptrs.api import ConfigFields, Module, Params, Tensor, jit, tensor
 from gptrs.nn import (
     ACTIVATIONS,
+    Axis,
     DecoderCache,
     Embedding,
     KeysValues,
@@ -131,8 +132,11 @@ class Attention(Module):
 
     def __init__(self, config: T5Config, params: Params) -> None:
         width, inner = config.d_model, config.num_heads * config.d_kv
-        self.q, self.k, self.v = (Linear(params / n, width, inner, bias=False) for n in "qkv")
-        self.o = Linear(params / "o", inner, width, bias=False)
+        heads = Axis("heads", config.num_heads)
+        self.q, self.k, self.v = (
+            Linear(params / name, width, inner, bias=False, axes=("embed", heads)) for name in "qkv"
+        )
+        self.o = Linear(params / "o", inner, width, bias=False, axes=(heads, "embed"))
         self.n_heads = config.num_heads
 
     def query(self, x: Tensor) -> Tensor:
@@ -157,8 +161,10 @@ class FeedForward(Module):
     def __init__(self, config: T5Config, params: Params) -> None:
         names = ("wi_0", "wi_1") if config.gated else ("wi",)
         width, inner = config.d_model, config.d_ff
-        self.inner = [Linear(params / name, width, inner, bias=False) for name in names]
-        self.wo = Linear(params / "wo", inner, width, bias=False)
+        self.inner = [
+            Linear(params / name, width, inner, bias=False, axes=("embed", "mlp")) for name in names
+        ]
+        self.wo = Linear(params / "wo", inner, width, bias=False, axes=("mlp", "embed"))
         self._activation = ACTIVATIONS[config.activation]
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -240,13 +246,11 @@ class T5(Seq2SeqModule):
     def __init__(self, config: T5Config, params: Params) -> None:
         super().__init__(_ANY_LENGTH, _ANY_LENGTH, config.vocab_size)
         self.config = config
-        self.shared = Embedding(_shared(params), config.vocab_size, config.d_model)
+        self.shared = _embedding(config, _shared(params))
         self.encoder = Stack(config, params / "encoder", decoder=False)
         self.decoder = Stack(config, params / "decoder", decoder=True)
         own = "lm_head.weight" in params
-        self.lm_head = (
-            Embedding(params / "lm_head", config.vocab_size, config.d_model) if own else self.shared
-        )
+        self.lm_head = _embedding(config, params / "lm_head") if own else self.shared
 
     def read(self, tokens: Tensor, mask: Tensor) -> list[KeysValues]:
         """Return what each block of the decoder sees of sources: int, i1 [B, S] -> [B, H, S, D]."""
@@ -272,7 +276,7 @@ class T5Encoder(Module):
 
     def __init__(self, config: T5Config, params: Params) -> None:
         self.vocab_size = config.vocab_size
-        self.shared = Embedding(_shared(params), config.vocab_size, config.d_model)
+        self.shared = _embedding(config, _shared(params))
         self.encoder = Stack(config, params / "encoder", decoder=False)
         self._encode = jit(self._vectors, dynamic={"tokens": ("B", "T"), "mask": ("B", "T")})
 
@@ -282,6 +286,10 @@ class T5Encoder(Module):
 
     def _vectors(self, tokens: Tensor, mask: Tensor) -> Tensor:
         return self.encoder.read(self.shared(tokens), mask)
+
+
+def _embedding(config: T5Config, params: Params) -> Embedding:
+    return Embedding(params, config.vocab_size, config.d_model, "vocab")
 
 
 def _shared(params: Params) -> Params:

@@ -12,6 +12,7 @@ from gptrs import functionals as F
 from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor, jit, tensor
 from gptrs.nn import (
     ACTIVATIONS,
+    Axis,
     LayerNorm,
     Linear,
     captured_once,
@@ -147,10 +148,12 @@ class Attention(Module):
 
     def __init__(self, config: ViTConfig, params: Params) -> None:
         width, own = config.hidden_size, params / "attention"
-        self.query = Linear(own / "query", width, width, config.qkv_bias)
-        self.key = Linear(own / "key", width, width, config.qkv_bias)
-        self.value = Linear(own / "value", width, width, config.qkv_bias)
-        self.dense = Linear(params / "output" / "dense", width, width)
+        heads = Axis("heads", config.heads)
+        self.query, self.key, self.value = (
+            Linear(own / name, width, width, config.qkv_bias, axes=("embed", heads))
+            for name in ("query", "key", "value")
+        )
+        self.dense = Linear(params / "output" / "dense", width, width, axes=(heads, "embed"))
         self.n_heads = config.heads
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -175,8 +178,9 @@ class MLP(Module):
             scopes = (layer / "mlp" / "fc1", layer / "mlp" / "fc2")
         else:
             scopes = (layer / "intermediate" / "dense", layer / "output" / "dense")
-        self.fc1 = Linear(scopes[0], width, 2 * inner if config.swiglu else inner)
-        self.fc2 = Linear(scopes[1], inner, width)
+        joined = 2 * inner if config.swiglu else inner
+        self.fc1 = Linear(scopes[0], width, joined, axes=("embed", "mlp"))
+        self.fc2 = Linear(scopes[1], inner, width, axes=("mlp", "embed"))
         self._activation = ACTIVATIONS[config.hidden_act]
 
     def __call__(self, x: Tensor) -> Tensor:

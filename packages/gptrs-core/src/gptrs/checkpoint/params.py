@@ -206,13 +206,16 @@ class Params:
         wanted = self._wanted(parameter.type)
         return weight if wanted == parameter.type else primitives.cast(weight, wanted.dtype)
 
-    def stacked(self, names: Sequence[str], shape: Sequence[int]) -> Tensor:
+    def stacked(
+        self, names: Sequence[str], shape: Sequence[int], axes: Axes | None = None
+    ) -> Tensor:
         """Return matrices of one shape as one tensor [G, O, I], as those of experts.
 
         Those of bf16 or f16 keep their stored type, which the caller converts where it reads them:
-        the joined copy has the size of the files. Errors are those of `tensor`.
+        the joined copy has the size of the files. `axes` names the axes of each matrix. Errors are
+        those of `tensor`.
         """
-        weights = [self.tensor(name, shape, use="expert") for name in names]
+        weights = [self.tensor(name, shape, use="expert", axes=axes) for name in names]
         stored = self._stored_alike([self._prefix + name for name in names])
         parts = weights if stored is None else stored
         rows = [primitives.reshape(part, (1, *shape)) for part in parts]
