@@ -1,10 +1,11 @@
 """Runs tiny models on one device and on a mesh; a process of its own, for eight CPU devices.
 
-python mesh_models.py FOLDER MESH [HOST:PORT PROCESSES PROCESS]
+python mesh_models.py FOLDER MESH [auto | HOST:PORT PROCESSES PROCESS]
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from unittest.mock import patch
@@ -49,7 +50,9 @@ def programs(calls: list[GridCall]) -> str:
 def main() -> None:
     folder, mesh = Path(sys.argv[1]), sys.argv[2]
     processes = None
-    if len(sys.argv) > 3:
+    if sys.argv[3:] == ["auto"]:
+        processes = ProcessGroup.launched(os.environ)
+    elif len(sys.argv) > 3:
         processes = ProcessGroup(sys.argv[3], int(sys.argv[4]), int(sys.argv[5]))
     calls: list[GridCall] = []
     make = JaxExecutable.__init__

@@ -138,17 +138,19 @@ def test_models_on_eight_devices(kind: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_processes_of_four_devices(tmp_path: Path) -> None:
+@pytest.mark.parametrize("launcher", ["none", "slurm"])
+def test_two_processes_of_four_devices(launcher: str, tmp_path: Path) -> None:
     _saved(tmp_path, "Llama")
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        coordinator = f"127.0.0.1:{listener.getsockname()[1]}"
+        port = listener.getsockname()[1]
+    slurm = launcher == "slurm"
     environment = {**os.environ, "JAX_NUM_CPU_DEVICES": "4", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, str(HERE / "mesh_models.py"), str(tmp_path), "data=2,tensor=4"]
     both = [
         subprocess.Popen(
-            [*command, coordinator, "2", str(number)],
-            env=environment,
+            [*command, *(["auto"] if slurm else [f"127.0.0.1:{port}", "2", str(number)])],
+            env=environment | (_step_of_slurm(number, port) if slurm else {}),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -165,9 +167,21 @@ def test_two_processes_of_four_devices(tmp_path: Path) -> None:
             process.kill()
 
 
+def _step_of_slurm(number: int, port: int) -> dict[str, str]:
+    """The variables that `srun` sets for a process of two on this host."""
+    return {
+        "SLURM_JOB_ID": "7",
+        "SLURM_STEP_NODELIST": "localhost",
+        "SLURM_NTASKS": "2",
+        "SLURM_PROCID": str(number),
+        "SLURM_LOCALID": str(number),
+        "JAX_COORDINATOR_PORT": str(port),
+    }
+
+
 def test_processes_need_a_mesh(jax_backend: Backend) -> None:
     group = ProcessGroup("localhost:1", 2, 0)
-    with pytest.raises(UsageError, match="2 processes run one model"):
+    with pytest.raises(UsageError, match="2 processes at localhost:1 run one model"):
         gptrs.get_backend("jax", processes=group)
     with pytest.raises(UsageError, match="process 2 is none of 2"):
         ProcessGroup("localhost:1", 2, 2)

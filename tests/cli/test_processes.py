@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from gptrs.api import ProcessGroup
 from gptrs.errors import UsageError
 from gptrs.runtime.generation.sampling import Sampling
 from gptrs_cli.generate.generation_options import require_alike
@@ -22,6 +23,22 @@ def test_all_of_the_options_or_none() -> None:
     assert (group.coordinator, group.count, group.number) == ("localhost:9", 2, 1)
     with pytest.raises(UsageError, match="need `--coordinator`"):
         group_of(Settings(processes=2))
+
+
+def test_a_launcher_knows_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMPI_MCA_orte_hnp_uri", "SLURM_STEP_NODELIST", "JOB_COMPLETION_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    launched = Settings(coordinator="auto")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    with pytest.raises(UsageError, match="`JOB_COMPLETION_INDEX` is not set"):
+        group_of(launched)
+    monkeypatch.setenv("JOB_COMPLETION_INDEX", "3")
+    assert group_of(launched) == ProcessGroup("auto", None, 3)
+    with pytest.raises(UsageError, match="takes no `--processes`"):
+        group_of(Settings(coordinator="auto", processes=2))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST")
+    with pytest.raises(UsageError, match="no launcher has numbered this process"):
+        group_of(launched)
 
 
 def test_the_first_prints(capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,8 +40,11 @@ class Device(Protocol):
         ...
 
 
-def join_processes(coordinator: str, count: int, number: int) -> None:
-    """Meet the other processes, before JAX looks for devices; RuntimeError if it has."""
+def join_processes(coordinator: str | None, count: int | None, number: int) -> None:
+    """Meet the other processes, before JAX looks for devices; RuntimeError if it has.
+
+    What is None JAX asks of the launcher that it finds; ValueError if there is none.
+    """
     _jax.distributed.initialize(coordinator, num_processes=count, process_id=number)
 
 

@@ -60,19 +60,27 @@ def join(settings: BackendSettings) -> None:
         return
     if settings.mesh is None:
         raise UsageError(
-            f"{group.count} processes run one model over the devices of all of them",
+            f"{_words(group)} run one model over the devices of all of them",
             hint="say how by `--mesh tensor=N`, N the number of all devices",
         )
     if _joined:
         raise UsageError(f"this process is {_joined[0]} already, it cannot be {group}")
+    launched = group.count is None
     try:
-        join_processes(group.coordinator, group.count, group.number)
-    except RuntimeError as error:
+        join_processes(None if launched else group.coordinator, group.count, group.number)
+    except (RuntimeError, ValueError) as error:
+        kubernetes = "; Kubernetes needs `pip install 'jax[k8s]'`" if launched else ""
         raise BackendError(
-            f"the processes at {group.coordinator} did not meet: {str(error).splitlines()[0]}",
-            hint="start all of them, before anything else of this process uses JAX",
+            f"{_words(group)} did not meet: {str(error).splitlines()[0]}",
+            hint=f"start all of them, before anything else of this process uses JAX{kubernetes}",
         ) from error
     _joined.append(group)
+
+
+def _words(group: ProcessGroup) -> str:
+    if group.count is None:
+        return "the processes that a launcher started"
+    return f"{group.count} processes at {group.coordinator}"
 
 
 def chosen_grid(settings: BackendSettings, device: Device) -> Grid:
@@ -89,8 +97,8 @@ def chosen_grid(settings: BackendSettings, device: Device) -> Grid:
     devices = every_device(device.platform)
     if settings.processes is not None and settings.mesh.size != len(devices):
         raise UsageError(
-            f"the mesh `{settings.mesh}` must have all devices of the {settings.processes.count}"
-            f" processes, which are {len(devices)}"
+            f"the mesh `{settings.mesh}` must have all devices of"
+            f" {_words(settings.processes)}, which are {len(devices)}"
         )
     return Grid(settings.mesh, devices)
 

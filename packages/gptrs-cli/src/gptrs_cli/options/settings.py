@@ -205,7 +205,8 @@ class Settings:
         str | None,
         option(
             "--coordinator",
-            "Split the model with --mesh over the devices of processes that meet here.",
+            "Split the model with --mesh over the devices of processes that meet here; auto asks"
+            " Slurm, Open MPI or Kubernetes.",
             metavar="HOST:PORT",
             panel=_TOGETHER,
         ),

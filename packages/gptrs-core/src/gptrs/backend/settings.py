@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol, get_args, runtime_checkable
+from typing import Final, Literal, Protocol, get_args, runtime_checkable
 
 from gptrs.backend.mesh import Mesh
 from gptrs.errors import UsageError
@@ -15,28 +15,61 @@ Setting = Literal["device", "options", "mesh", "processes"]
 SETTINGS: tuple[Setting, ...] = get_args(Setting)
 
 
+LAUNCHED: Final = "auto"
+"""The coordinator of processes that a launcher has started, who knows where they meet."""
+_LAUNCHERS: Final[Mapping[str, str]] = {
+    "OMPI_MCA_orte_hnp_uri": "OMPI_COMM_WORLD_RANK",
+    "SLURM_STEP_NODELIST": "SLURM_PROCID",
+    "KUBERNETES_SERVICE_HOST": "JOB_COMPLETION_INDEX",
+}
+"""A variable that tells of each launcher, the first that is set, and the number of a process."""
+
+
 @dataclass(frozen=True)
 class ProcessGroup:
     """Processes, of one host or several, that run the same program: this is `number` of `count`.
 
-    They meet at `coordinator`, HOST:PORT of the first. UsageError for numbers that do not fit.
+    They meet at `coordinator`, HOST:PORT of the first. With `auto` a launcher has started them, and
+    the backend asks it where they meet, and how many they are: `count` is None. UsageError for
+    numbers that do not fit.
     """
 
     coordinator: str
-    count: int
+    count: int | None
     number: int
 
+    @classmethod
+    def launched(cls, environment: Mapping[str, str]) -> ProcessGroup:
+        """Return the processes of a step of Slurm, of Open MPI, or of an indexed Kubernetes job.
+
+        UsageError if `environment`, the variables of this one, tells of none.
+        """
+        names = [number for mark, number in _LAUNCHERS.items() if environment.get(mark)]
+        number = environment.get(names[0], "") if names else ""
+        if not number.isdecimal():
+            lacking = f": `{names[0]}` is not set to a number" if names else ""
+            raise UsageError(
+                f"no launcher has numbered this process{lacking}",
+                hint="`auto` is for `srun`, Open MPI's `mpirun` and indexed jobs of Kubernetes;"
+                " elsewhere name a coordinator; docs/distributed.md",
+            )
+        return cls(LAUNCHED, None, int(number))
+
     def __post_init__(self) -> None:
+        if self.coordinator == LAUNCHED and self.count is None:
+            return
         host, _, port = self.coordinator.rpartition(":")
         if not host or not port.isdecimal():
             raise UsageError(f"a coordinator is HOST:PORT, got {quoted(self.coordinator)}")
-        if not 0 <= self.number < self.count:
+        if self.count is None or not 0 <= self.number < self.count:
             raise UsageError(
                 f"process {self.number} is none of {self.count}",
                 hint="they are numbered from 0, and all have the same coordinator and number",
             )
 
     def __str__(self) -> str:
+        if self.count is None:
+            return f"{self.number} of those that a launcher started"
         return f"{self.number} of {self.count} at {self.coordinator}"
 
 
