@@ -116,7 +116,7 @@ def test_new_lengths_are_read_beside_the_same_lengths_again(model):
     assert [(row.work, row.peer_name) for row in rows] == [
         (work, "the same lengths again"),
         (work, "slow"),
-        ("slowest new length beyond its repeat", None),
+        ("slowest new length beyond its repeat", "a known length beyond its repeat"),
     ]
     assert rows[0].ratio < 1, "ref compiles each length"
 
