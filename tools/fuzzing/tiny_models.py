@@ -126,7 +126,7 @@ class _Asked:
     ) -> Tensor:
         return tensor(self._kept(name, shape))
 
-    def stacked(self, names: Sequence[str], shape: Sequence[int]) -> Tensor:
+    def stacked(self, names: Sequence[str], shape: Sequence[int], axes: object = None) -> Tensor:
         return tensor(np.stack([self._kept(name, shape) for name in names]))
 
     def stacked_whole(self, name: str, shape: Sequence[int]) -> Tensor:
