@@ -26,6 +26,7 @@ from models import (
     test_vit,
     test_whisper,
 )
+from models.ctc_models import save_ctc, sound
 from models.image_lm_support import save_image_lm
 from models.image_models import images, save_image_model, save_random_model
 from models.llama_support import VARIANTS, edit_config, save_llama
@@ -78,6 +79,16 @@ def _readers_of_images() -> dict[str, Save]:
     return found
 
 
+def _hearers() -> dict[str, Save]:
+    """Return what saves models of speech."""
+    whisper = partial(save_random_model, kind="Whisper", made="WhisperForConditionalGeneration")
+    return {
+        "whisper": partial(whisper, **test_whisper.SETTINGS),
+        "wav2vec2": save_ctc,
+        "hubert": partial(save_ctc, case="hubert"),
+    }
+
+
 def _saves() -> dict[str, Save]:
     """Return what saves each case; a case begins with the name of its kind."""
     found: dict[str, Save] = {"gpt2": save_gpt2, "internlm3": _internlm3, "new": _new}
@@ -90,12 +101,7 @@ def _saves() -> dict[str, Save]:
         **test_recurrent_kinds.KINDS,
     }.items():
         found[name] = partial(save_llama, kind=kind, **settings)
-    found["whisper"] = partial(
-        save_random_model,
-        kind="Whisper",
-        made="WhisperForConditionalGeneration",
-        **test_whisper.SETTINGS,
-    )
+    found |= _hearers()
     for name in SEQ2SEQ:
         found[name] = partial(save_seq2seq, case=name)
     for name, (kind, part, settings) in {
@@ -176,6 +182,11 @@ def _transcriber(model: LoadedModel) -> dict[str, np.ndarray]:
     return {"logits": module.write(_tokens(1, 6), module.hear(heard))}
 
 
+def _ctc(model: LoadedModel) -> dict[str, np.ndarray]:
+    samples = np.stack([sound(900), sound(900, 1)])
+    return {"logits": model.ctc().score_frames(samples, [900, 900])}
+
+
 def _text_embedder(model: LoadedModel) -> dict[str, np.ndarray]:
     tokens, mask = _texts_of(8)
     return {"vectors": model.text_embedder().encode(tokens, mask)[mask]}
@@ -221,6 +232,7 @@ _COMPUTE: dict[str, Callable[[LoadedModel], dict[str, np.ndarray]]] = {
     "causal_lm": _causal_lm,
     "seq2seq": _seq2seq,
     "transcriber": _transcriber,
+    "ctc": _ctc,
     "text_embedder": _text_embedder,
     "text_classifier": _text_classifier,
     "token_classifier": _token_classifier,

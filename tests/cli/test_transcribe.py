@@ -6,7 +6,8 @@ import pytest
 
 import gptrs as library
 from gptrs.runtime.speech.subtitles import srt, vtt
-from runtime.tiny_whisper import save_sound, save_tiny_whisper
+from models.ctc_models import save_ctc, sound
+from runtime.tiny_whisper import save_sound, save_tiny_whisper, save_wav
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,25 @@ def test_text_subtitles_and_json(gptrs, folder):
     )
     fields = gptrs(*asked, "--json", "--translate", "--no-timestamps").json
     assert fields["text"] == translated.text
+
+
+def test_models_with_ctc(gptrs, folder):
+    pytest.importorskip("torch", reason="the model is made by transformers")
+    save_ctc(folder / "frames")
+    save_wav(folder / "noise.wav", sound(9000), 16000)
+    asked = ("transcribe", str(folder / "noise.wav"), "--model", str(folder / "frames"))
+    asked += ("--backend", "ref")
+    expected = library.transcribe(
+        library.load_model(folder / "frames", backend="ref"), folder / "noise.wav"
+    )
+    fields = gptrs(*asked, "--json").json
+    assert (fields["text"], fields["language"]) == (expected.text, None)
+    assert len(fields["segments"]) == len(expected.segments) > 9
+    assert gptrs(*asked, "--no-timestamps").out == expected.text + "\n"
+    result = gptrs(*asked, "--translate")
+    assert result.code == 2
+    assert "the task `translate` was asked for" in result.err
+    assert "transcribe" in gptrs("inspect", str(folder / "frames")).out
 
 
 def test_what_cannot_be_heard_is_refused(gptrs, folder):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import wave
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from gptrs.runtime.speech.features import log_mel
 from gptrs.runtime.speech.sound_files import read_sound, resampled
 from gptrs.runtime.speech.subtitles import srt, vtt
 from models.llama_support import assert_close
+from runtime.tiny_whisper import save_wav
 
 transformers = pytest.importorskip("transformers", reason="parity needs transformers")
 torch = pytest.importorskip("torch", reason="parity needs torch")
@@ -150,20 +150,6 @@ def test_a_language_is_told_and_tasks_are_known(folder):
         gptrs.transcribe(model, np.zeros((2, 3), np.float32))
     with pytest.raises(ModelError, match="cannot generate text"):
         gptrs.generate(model, [1, 2])
-
-
-def save_wav(path: Path, samples: np.ndarray, rate: int, width: int = 2, channels: int = 1) -> Path:
-    """Write samples in [-1, 1] as integers."""
-    scale = 2.0 ** (8 * width - 1)
-    whole = np.clip(np.round(samples * scale), -scale, scale - 1).astype(np.int64)
-    whole += 128 if width == 1 else 0
-    data = whole.astype("<i8").view(np.uint8).reshape(-1, 8)[:, :width].tobytes()
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(channels)
-        file.setsampwidth(width)
-        file.setframerate(rate)
-        file.writeframes(data)
-    return path
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4])

@@ -82,3 +82,17 @@ def save_sound(path: Path, seconds: float = 2.2) -> Path:
         file.setframerate(8000)
         file.writeframes(samples.tobytes())
     return path
+
+
+def save_wav(path: Path, samples: np.ndarray, rate: int, width: int = 2, channels: int = 1) -> Path:
+    """Write samples in [-1, 1] as integers."""
+    scale = 2.0 ** (8 * width - 1)
+    whole = np.clip(np.round(samples * scale), -scale, scale - 1).astype(np.int64)
+    whole += 128 if width == 1 else 0
+    data = whole.astype("<i8").view(np.uint8).reshape(-1, 8)[:, :width].tobytes()
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(data)
+    return path

@@ -69,6 +69,8 @@ CONFIGS: Mapping[str, dict[str, object]] = {
                 "max_target_positions": 16, "pad_token_id": 0, "bos_token_id": 1,
                 "eos_token_id": 2, "decoder_start_token_id": 3},
     "vit": {**_TEXT, "image_size": 32, "patch_size": 8, "num_channels": 3, "id2label": _LABELS},
+    "wav2vec2": {**_TEXT, "conv_dim": [4, 6], "conv_kernel": [4, 2], "conv_stride": [3, 2],
+                 "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2},
 }  # fmt: skip
 """A config.json for each kind, apart from `model_type`."""
 _THERE = frozenset({"shared.weight", "model.shared.weight"})

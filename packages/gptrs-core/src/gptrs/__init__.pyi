@@ -42,9 +42,9 @@ from gptrs.runtime.quantize import quantize as quantize
 from gptrs.runtime.serving.answers import AnswerStream as AnswerStream
 from gptrs.runtime.serving.answers import Piece as Piece
 from gptrs.runtime.serving.engine import Engine as Engine
-from gptrs.runtime.speech.transcribe import Segment as Segment
-from gptrs.runtime.speech.transcribe import Transcription as Transcription
 from gptrs.runtime.speech.transcribe import transcribe as transcribe
+from gptrs.runtime.speech.transcription import Segment as Segment
+from gptrs.runtime.speech.transcription import Transcription as Transcription
 from gptrs.runtime.text_classes.classify import LabelScore as LabelScore
 from gptrs.runtime.text_classes.classify import classify as classify
 from gptrs.runtime.text_classes.fill import Filling as Filling

@@ -33,7 +33,8 @@ names are imported on first use, so that the module an entry point names stays l
   `TextEncoderModule` with `TextClassifierModule`, `TokenClassifierModule` and `MaskedLMModule`,
   `CacheSpec`, `LayerCache`, `PageBuffers`, `RaggedStep`. The protocols of capabilities: `CausalLM`,
   `ImageClassifier`, `ImageEmbedder`, `ImageLM`, `ImageTextScorer`, `TextEmbedder`,
-  `TextClassifier`, `TokenClassifier`, `MaskedLM`, `Seq2SeqLM`, `Transcriber`, `HiddenStates`.
+  `TextClassifier`, `TokenClassifier`, `MaskedLM`, `Seq2SeqLM`, `Transcriber`, `CTCModel`,
+  `HiddenStates`.
 - For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
   `RunStart`, `RunEnd`, `KernelEvent`.
 - For importers: `ImportedModel` and `ModelInput`; `share_array` and `take_array`, which exchange

@@ -141,6 +141,7 @@ from gptrs.optimizer.rewrite.rewrite import Emitter as Emitter
 from gptrs.optimizer.rewrite.rewrite import Rewrite as Rewrite
 from gptrs.optimizer.rewrite.rewrite import rewrite as rewrite
 from gptrs.plugins.capabilities import CausalLM as CausalLM
+from gptrs.plugins.capabilities import CTCModel as CTCModel
 from gptrs.plugins.capabilities import HiddenStates as HiddenStates
 from gptrs.plugins.capabilities import ImageClassifier as ImageClassifier
 from gptrs.plugins.capabilities import ImageEmbedder as ImageEmbedder

@@ -1,4 +1,4 @@
-"""The plugins of kinds that read a source and write a text about it."""
+"""The plugins of kinds that read a source, or hear one, and write a text about it."""
 
 from gptrs.api import ModelPlugin
 
@@ -66,5 +66,17 @@ WHISPER = ModelPlugin(
     name="whisper",
     summary="Whisper, speech to text",
     factory="gptrs_models.whisper:load",
+    api="0.1",
+)
+WAV2VEC2 = ModelPlugin(
+    name="wav2vec2",
+    summary="wav2vec 2.0 with CTC, speech to text",
+    factory="gptrs_models.wav2vec2:load",
+    api="0.1",
+)
+HUBERT = ModelPlugin(
+    name="hubert",
+    summary="HuBERT with CTC, speech to text",
+    factory="gptrs_models.wav2vec2:load",
     api="0.1",
 )

@@ -12,8 +12,8 @@ import typer
 
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.speech.subtitles import srt, vtt
-from gptrs.runtime.speech.transcribe import Transcription
 from gptrs.runtime.speech.transcribe import transcribe as transcribe_sound
+from gptrs.runtime.speech.transcription import Transcription
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.observation import observed, profile_fields
 from gptrs_cli.options.groups import command_options
@@ -61,7 +61,7 @@ def transcribe(
     with observed(settings) as profile:
         with Waiting(f"loading `{model}`") as waiting:
             loaded = loaded_model(model, settings)
-            loaded.transcriber()
+            loaded.hearer()
             started = time.perf_counter()
             result = transcribe_sound(
                 loaded,

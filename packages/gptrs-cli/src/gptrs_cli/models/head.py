@@ -13,6 +13,7 @@ _COMMANDS: Final[Mapping[str, tuple[str, ...]]] = {
     "LMHeadModel": ("generate", "chat"),
     "ForConditionalGeneration": ("generate", "transcribe"),
     "MTModel": ("generate",),
+    "ForCTC": ("transcribe",),
     "ForSequenceClassification": ("classify", "rank"),
     "ForTokenClassification": ("tag",),
     "ForMaskedLM": ("fill",),

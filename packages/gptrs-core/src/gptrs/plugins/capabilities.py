@@ -350,6 +350,36 @@ class Transcriber(Protocol):
         ...
 
 
+class CTCModel(Protocol):
+    """The capability `ctc`: scores the tokens of each frame of a sound.
+
+    A text is read off the best tokens: equal neighbours are one, and the blank is none
+    (connectionist temporal classification, Graves et al. 2006).
+    """
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, and size of the last axis of logits."""
+        ...
+
+    @property
+    def frame_samples(self) -> int:
+        """Samples between two frames."""
+        ...
+
+    def frame_count(self, samples: int) -> int:
+        """Return how many frames so many samples have, 0 of a sound that is too short."""
+        ...
+
+    def score_frames(self, samples: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+        """Return the logits f32 [B, T, V] of the frames of sounds f32 [B, N].
+
+        Row b has `lengths[b]` samples, each with a frame at least; padding follows them. Its first
+        `frame_count(lengths[b])` frames are those that it has alone, to rounding.
+        """
+        ...
+
+
 class HiddenStates(Protocol):
     """The capability `hidden_states`: returns the states between its layers."""
 
@@ -374,6 +404,7 @@ PROTOCOLS: Final[dict[str, type]] = {
     "masked_lm": MaskedLM,
     "seq2seq": Seq2SeqLM,
     "transcriber": Transcriber,
+    "ctc": CTCModel,
     "hidden_states": HiddenStates,
 }
 """The protocol of each capability that gptrs knows."""

@@ -7,6 +7,7 @@ from typing import Final, cast
 from gptrs.errors import ModelError
 from gptrs.plugins.capabilities import (
     CausalLM,
+    CTCModel,
     ImageClassifier,
     ImageEmbedder,
     ImageTextScorer,
@@ -109,6 +110,14 @@ class CapableModel:
     def transcriber(self) -> Transcriber:
         """Return the model as one that writes down what is said; ModelError when it is none."""
         return cast("Transcriber", self.offering("transcriber", "does not hear"))
+
+    def ctc(self) -> CTCModel:
+        """Return the model as one that scores the tokens of frames; ModelError when it is none."""
+        return cast("CTCModel", self.offering("ctc", "does not score the frames of a sound"))
+
+    def hearer(self) -> Transcriber | CTCModel:
+        """Return the model as one that hears, whatever its outputs; ModelError when it is none."""
+        return self.ctc() if "ctc" in self.capabilities else self.transcriber()
 
     def token_reader(
         self,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, Literal, cast
 
@@ -11,41 +11,17 @@ import numpy as np
 from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError, UsageError
 from gptrs.plugins.capabilities import Transcriber
-from gptrs.quick_dataclass import dataclass
 from gptrs.quoting import listed, quoted
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.speech.features import HOP, RATE, log_mel
+from gptrs.runtime.speech.frame_text import sound_form_of, transcribe_frames
 from gptrs.runtime.speech.sound_files import read_sound, resampled
 from gptrs.runtime.speech.timestamps import SECONDS, Part, TimestampRules, parts_of
+from gptrs.runtime.speech.transcription import Progress, Segment, Transcription
 
 Task = Literal["transcribe", "translate"]
-Progress = Callable[[float, float], None]
-"""Called with the seconds that were heard, and all."""
 
 _FRAMES_PER_SECOND: Final = RATE // HOP
-
-
-@dataclass(frozen=True)
-class Segment:
-    """Text between two times, in seconds; `token_ids` include the tokens of the times."""
-
-    start: float
-    end: float
-    text: str
-    token_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Transcription:
-    """The text of a sound of so many seconds, and its segments.
-
-    `language` is the code of the one that was spoken; None where the model knows one alone.
-    """
-
-    text: str
-    language: str | None
-    seconds: float
-    segments: tuple[Segment, ...]
 
 
 def transcribe(
@@ -62,12 +38,18 @@ def transcribe(
 
     Any length: the sound is heard in windows, each begins where the last finished segment ends.
     `language` is a code such as `en`; None lets the model tell. `task` "translate" writes English.
-    Without `timestamps` a window is one segment. UsageError for a file or samples that cannot be
-    read, and languages and tasks that the model does not know; ModelError for a model without the
-    capability `transcriber`.
+    Without `timestamps` a window is one segment. Models with the capability `ctc` have neither
+    languages nor tasks; their segments are words, or one without `timestamps`. UsageError for a
+    file or samples that cannot be read, and languages and tasks that the model does not know;
+    ModelError for a model that has neither the capability `transcriber` nor `ctc`.
     """
+    if "ctc" in model.capabilities:
+        _require_no_choice(model, language, task)
+        form = sound_form_of(model.files)
+        samples = _samples(sound, rate, form.rate)
+        return transcribe_frames(model, samples, form, timestamps=timestamps, progress=progress)
     hearer = model.transcriber()
-    samples = _samples(sound, rate)
+    samples = _samples(sound, rate, RATE)
     window = hearer.frames * HOP
     whole = np.pad(samples, (0, max(0, window - samples.size)))
     features = log_mel(whole, hearer.mel_bins, model.backend)
@@ -89,9 +71,22 @@ def transcribe(
     return Transcription(text, writer.language, samples.size / RATE, tuple(segments))
 
 
-def _samples(sound: str | Path | np.ndarray, rate: int) -> np.ndarray:
+def _require_no_choice(model: LoadedModel, language: str | None, task: Task | None) -> None:
+    """UsageError for choices that a model does not have which scores the tokens of frames."""
+    asked = f"language {quoted(language)}" if language is not None else None
+    asked = f"task {quoted(task)}" if task not in (None, "transcribe") else asked
+    if asked is not None:
+        raise UsageError(
+            f"`{model.name}` writes what is spoken in the language of its vocabulary, the {asked}"
+            " was asked for",
+            hint="leave it out, or take a model with the capability `transcriber`",
+        )
+
+
+def _samples(sound: str | Path | np.ndarray, rate: int, wanted: int) -> np.ndarray:
+    """Return a sound as f32 [N] at `wanted` Hz."""
     if not isinstance(sound, np.ndarray):
-        return read_sound(sound, RATE)
+        return read_sound(sound, wanted)
     if sound.ndim != 1 or sound.dtype.kind != "f" or not sound.size or rate < 1:
         raise UsageError(
             f"a sound is a path or samples of floats [N], got {sound.dtype}{list(sound.shape)}"
@@ -99,7 +94,7 @@ def _samples(sound: str | Path | np.ndarray, rate: int) -> np.ndarray:
         )
     if not np.isfinite(sound).all():
         raise UsageError("the samples of a sound must be finite")
-    return resampled(sound.astype(np.float64), rate, RATE).astype(np.float32)
+    return resampled(sound.astype(np.float64), rate, wanted).astype(np.float32)
 
 
 def _window(features: np.ndarray, place: int, frames: int) -> np.ndarray:

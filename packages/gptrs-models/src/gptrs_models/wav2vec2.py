@@ -1,0 +1,290 @@
+"""wav2vec 2.0 (Baevski et al. 2020) and HuBERT (Hsu et al. 2021) with a head of CTC."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from gptrs import functionals as F
+from gptrs.api import ModelError, Module, Params, Tensor, jit, tensor
+from gptrs.nn import ACTIVATIONS, BatchNorm2d, LayerNorm, Linear, captured_once
+from gptrs_models.bart_blocks import Attention, BlockConfig
+from gptrs_models.wav2vec2_config import Wav2Vec2Config, read_config
+
+_EPSILON = 1e-5
+"""Of the norms of convolutions and adapters, which the config does not set."""
+
+
+def convolved(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: int = 1,
+    padding: tuple[int, int] = (0, 0),
+) -> Tensor:
+    """[B, T, inputs] and a weight [outputs, inputs, K] -> [B, T', outputs].
+
+    It is a convolution of an image of one row: backends have kernels for those that need no memory
+    for the windows, 0.6 GB for half a minute.
+    """
+    outputs, inputs, kernel = weight.shape
+    image = F.conv2d(
+        F.expand_dims(x, 1),
+        F.reshape(weight, (outputs, inputs, 1, kernel)),
+        bias,
+        (1, stride),
+        ((0, 0), padding),
+    )
+    return F.squeeze(image, 1)
+
+
+class FrameConvolution(Module):
+    """A convolution, a norm if it has one, and the activation."""
+
+    def __init__(self, config: Wav2Vec2Config, params: Params, number: int) -> None:
+        inputs = config.conv_layers[number - 1][0] if number else 1
+        outputs, kernel, self._stride = config.conv_layers[number]
+        self.weight = params.tensor("conv.weight", (outputs, inputs, kernel))
+        self.bias = params.tensor("conv.bias", (outputs,)) if config.conv_bias else None
+        self._over_time = config.group_norm
+        has_norm = not config.group_norm or not number
+        self.layer_norm = LayerNorm(params / "layer_norm", outputs, _EPSILON) if has_norm else None
+        self._activation = ACTIVATIONS[config.feat_extract_activation]
+
+    def __call__(self, x: Tensor, counts: Tensor) -> Tensor:
+        """[B, T, inputs] -> [B, T / stride, outputs], whose first `counts`, si64 [B], are sound."""
+        x = convolved(x, self.weight, self.bias, self._stride)
+        norm = self.layer_norm
+        if norm is None:
+            return self._activation(x)
+        if not self._over_time:
+            return self._activation(norm(x))
+        assert norm.weight is not None
+        assert norm.bias is not None
+        return self._activation(normalized_over_time(x, counts) * norm.weight + norm.bias)
+
+
+def is_sound(x: Tensor, counts: Tensor) -> Tensor:
+    """Return which frames of x [B, T, C] are no padding, i1 [B, T, 1]."""
+    batch, length = x.shape[:2]
+    return F.reshape(F.arange(length), (1, length, 1)) < F.reshape(counts, (batch, 1, 1))
+
+
+def normalized_over_time(x: Tensor, counts: Tensor) -> Tensor:
+    """Normalize each channel of x [B, T, C] by its first `counts`, si64 [B], frames.
+
+    It is torch's `GroupNorm` with a group for each channel, of a sound without its padding.
+    """
+    sound = F.cast(is_sound(x, counts), x.dtype)
+    total = F.reshape(F.cast(counts, x.dtype), (x.shape[0], 1, 1))
+    mean = F.sum(x * sound, axis=1, keepdims=True) / total
+    apart = x - mean
+    variance = F.sum(F.square(apart) * sound, axis=1, keepdims=True) / total
+    return apart * F.rsqrt(variance + _EPSILON)
+
+
+class Positions(Module):
+    """A convolution in groups over many frames, which tells where a frame stands."""
+
+    def __init__(self, config: Wav2Vec2Config, params: Params) -> None:
+        width, kernel = config.hidden_size, config.position_kernel
+        scope, shape = params / "conv", (width, width // config.position_groups, kernel)
+        self.batch_norm = (
+            BatchNorm2d(params / "batch_norm", width) if config.position_batch_norm else None
+        )
+        plain = config.position_batch_norm
+        self.kernels = scope.tensor("weight", shape) if plain else NormedWeight(scope, shape)
+        self.bias = scope.tensor("bias", (width,))
+        self._groups = config.position_groups
+        self._activation = ACTIVATIONS[config.feat_extract_activation]
+
+    def __call__(self, x: Tensor, sound: Tensor) -> Tensor:
+        """[B, T, C], 0 where `sound`, [B, T, 1], is 0 -> [B, T, C]."""
+        if self.batch_norm is not None:
+            x = self.batch_norm(x) * sound
+        kernels = self.kernels
+        weight = kernels() if isinstance(kernels, NormedWeight) else kernels
+        outputs, width, kernel = weight.shape
+        share = outputs // self._groups
+        sides = (kernel // 2, (kernel - 1) // 2)
+        parts = [
+            convolved(
+                F.slice_axis(x, 2, group * width, width),
+                F.slice_axis(weight, 0, group * share, share),
+                F.slice_axis(self.bias, 0, group * share, share),
+                padding=sides,
+            )
+            for group in range(self._groups)
+        ]
+        return self._activation(F.concat(parts, axis=2))
+
+
+class NormedWeight(Module):
+    """A weight [O, I, K] that is stored as a length for each K, and a direction.
+
+    The names are those of torch's `parametrizations`, or of the `weight_norm` before it.
+    """
+
+    def __init__(self, params: Params, shape: tuple[int, int, int]) -> None:
+        old = "weight_g" in params
+        names = ("weight_g", "weight_v") if old else ("original0", "original1")
+        scope = params if old else params / "parametrizations.weight"
+        self.length = scope.tensor(names[0], (1, 1, shape[2]))
+        self.direction = scope.tensor(names[1], shape)
+
+    def __call__(self) -> Tensor:
+        """Return the weight."""
+        squares = F.sum(F.square(self.direction), axis=(0, 1), keepdims=True)
+        return self.direction * (self.length / F.sqrt(squares))
+
+
+class AttentionAdapter(Module):
+    """A small MLP behind a layer, with weights of one language."""
+
+    def __init__(self, params: Params, width: int, inner: int) -> None:
+        self.norm = LayerNorm(params / "norm", width, _EPSILON)
+        self.linear_1 = Linear(params / "linear_1", width, inner)
+        self.linear_2 = Linear(params / "linear_2", inner, width)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """[B, T, C] -> [B, T, C]."""
+        return self.linear_2(F.relu(self.linear_1(self.norm(x))))
+
+
+class Layer(Module):
+    """Self-attention and affine layers, with norms before them or behind their sums."""
+
+    def __init__(self, config: Wav2Vec2Config, params: Params) -> None:
+        width, inner = config.hidden_size, config.intermediate_size
+        block = BlockConfig(
+            width, config.num_attention_heads, inner, config.hidden_act, config.norm_first
+        )
+        self.attention = Attention(block, params / "attention")
+        self.layer_norm = LayerNorm(params / "layer_norm", width, config.epsilon)
+        forward = params / "feed_forward"
+        self.intermediate_dense = Linear(forward / "intermediate_dense", width, inner)
+        self.output_dense = Linear(forward / "output_dense", inner, width)
+        self.final_layer_norm = LayerNorm(params / "final_layer_norm", width, config.epsilon)
+        self.adapter_layer = (
+            None
+            if config.adapter_width is None
+            else AttentionAdapter(params / "adapter_layer", width, config.adapter_width)
+        )
+        self._activation = ACTIVATIONS[config.hidden_act]
+        self._norm_first = config.norm_first
+
+    @captured_once
+    def __call__(self, x: Tensor, mask: Tensor) -> Tensor:
+        """[B, T, C], a mask of `F.attention`, i1 [B, 1, 1, T] -> [B, T, C]."""
+        if self._norm_first:
+            x = x + self._attended(self.layer_norm(x), mask)
+            x = x + self._widened(self.final_layer_norm(x))
+            return x if self.adapter_layer is None else x + self.adapter_layer(x)
+        x = self.layer_norm(x + self._attended(x, mask))
+        return self.final_layer_norm(x + self._widened(x))
+
+    def _attended(self, x: Tensor, mask: Tensor) -> Tensor:
+        attention = self.attention
+        keys, values = attention.keys_values(x)
+        return attention.merged(F.attention(attention.query(x), keys, values, mask=mask))
+
+    def _widened(self, x: Tensor) -> Tensor:
+        return self.output_dense(self._activation(self.intermediate_dense(x)))
+
+
+class Encoder(Module):
+    """Positions and layers over the frames of a sound."""
+
+    def __init__(self, config: Wav2Vec2Config, params: Params) -> None:
+        self.pos_conv_embed = Positions(config, params / "pos_conv_embed")
+        self.layer_norm = LayerNorm(params / "layer_norm", config.hidden_size, config.epsilon)
+        layers = params / "layers"
+        self.layers = [Layer(config, layers / index) for index in range(config.num_hidden_layers)]
+        self._norm_first = config.norm_first
+
+    def __call__(self, x: Tensor, counts: Tensor) -> Tensor:
+        """[B, T, C] -> [B, T, C]; what follows the first `counts`, si64 [B], frames is padding."""
+        seen = is_sound(x, counts)
+        sound = F.cast(seen, x.dtype)
+        x = x * sound
+        x = x + self.pos_conv_embed(x, sound)
+        x = x if self._norm_first else self.layer_norm(x)
+        mask = F.reshape(seen, (x.shape[0], 1, 1, x.shape[1]))
+        for layer in self.layers:
+            x = layer(x, mask)
+        return self.layer_norm(x) if self._norm_first else x
+
+
+class Wav2Vec2(Module):
+    """Frames of raw sound and scores of tokens for each, a `CTCModel`."""
+
+    capabilities = frozenset({"ctc"})
+
+    def __init__(self, config: Wav2Vec2Config, kind: str, params: Params) -> None:
+        self.config, body = config, params / kind
+        layers = body / "feature_extractor.conv_layers"
+        self.convolutions = [
+            FrameConvolution(config, layers / index, index)
+            for index in range(len(config.conv_layers))
+        ]
+        projection, width = body / "feature_projection", config.conv_layers[-1][0]
+        self.feature_norm = (
+            LayerNorm(projection / "layer_norm", width, config.epsilon)
+            if config.projection_norm
+            else None
+        )
+        self.projection = Linear(projection / "projection", width, config.hidden_size)
+        self.encoder = Encoder(config, body / "encoder")
+        self.lm_head = Linear(params / "lm_head", config.hidden_size, config.vocab_size)
+        self._score = jit(self._scores)
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of token ids, and size of the last axis of logits."""
+        return self.config.vocab_size
+
+    @property
+    def frame_samples(self) -> int:
+        """Samples between two frames."""
+        return int(np.prod([stride for _, _, stride in self.config.conv_layers]))
+
+    def frame_count(self, samples: int) -> int:
+        """Return how many frames so many samples have, 0 of a sound that is too short."""
+        return self._counts(samples)[-1]
+
+    def score_frames(self, samples: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+        """Return the logits f32 [B, T, V] of the frames of sounds f32 [B, N].
+
+        Row b has `lengths[b]` samples, padding follows them; its first `frame_count(lengths[b])`
+        frames do not depend on that. ModelError for a sound without a frame.
+        """
+        if min(map(self.frame_count, lengths)) < 1:
+            raise ModelError(f"{min(lengths)} samples are too few for one frame")
+        counts = np.array([self._counts(length) for length in lengths], np.int64).T
+        return self._score(
+            tensor(samples[..., np.newaxis]), [tensor(count) for count in counts]
+        ).numpy()
+
+    def _counts(self, samples: int) -> list[int]:
+        """Return the number of frames behind each convolution."""
+        layers = self.config.conv_layers
+
+        def behind(count: int, layer: tuple[int, int, int]) -> int:
+            _, kernel, stride = layer
+            return max((count - kernel) // stride + 1, 0)
+
+        return list(accumulate(layers, behind, initial=samples))[1:]
+
+    def _scores(self, samples: Tensor, counts: Sequence[Tensor]) -> Tensor:
+        x = samples
+        for convolution, count in zip(self.convolutions, counts, strict=True):
+            x = convolution(x, count)
+        x = x if self.feature_norm is None else self.feature_norm(x)
+        return self.lm_head(self.encoder(self.projection(x), counts[-1]))
+
+
+def load(settings: Mapping[str, object], params: Params) -> Wav2Vec2:
+    """Build the model from config.json and its weights; ModelError if either is unsupported."""
+    return Wav2Vec2(read_config(settings), str(settings["model_type"]), params)
