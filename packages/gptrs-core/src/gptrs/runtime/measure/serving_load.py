@@ -93,13 +93,15 @@ def engine_client(engine: Engine) -> AskFor:
 
     async def ask(request: LoadRequest) -> TextTimes:
         sent, came = time.perf_counter(), list[float]()
+        last = sent
         stream = engine.submit(
             list(request.tokens), max_tokens=request.new_tokens, temperature=0, ignore_eos=True
         )
         async for piece in stream:
-            if piece.text or piece.finish_reason:
-                came.append(time.perf_counter())
-        return TextTimes(sent, came, sum(len(text.tokens) for text in stream.texts))
+            last = time.perf_counter()
+            if piece.text:
+                came.append(last)
+        return TextTimes(sent, came or [last], sum(len(text.tokens) for text in stream.texts))
 
     return ask
 

@@ -1,0 +1,90 @@
+"""The events of an answer of `/v1/completions`, and what a measurement wants to know of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, cast
+
+from gptrs.errors import ExecutionError
+from gptrs.quoting import clipped
+
+_DONE: Final = "[DONE]"
+
+
+class AnswerEvents:
+    """Notes when events with text came; lines may end in LF, CR LF or CR, and be comments."""
+
+    def __init__(self) -> None:
+        self.came: list[float] = []
+        self.done = False
+        """Whether the event `[DONE]` has come."""
+        self._held = b""
+        self._lines: list[str] = []
+        """The data of an event that is not complete."""
+        self._last = 0.0
+        self._tokens: int | None = None
+        self._reason: object = None
+
+    def feed(self, data: bytes, now: float) -> None:
+        """Take in what came at the time `now`; ExecutionError for an event of an error."""
+        data = self._held + data
+        cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
+        self._held = data[cut:]
+        for line in data[:cut].splitlines():
+            field, _, value = line.decode(errors="replace").partition(":")
+            if field == "data":
+                self._lines.append(value.removeprefix(" "))
+            elif field == "error":
+                raise _told(value)
+            elif not line and self._lines:
+                self._take("\n".join(self._lines), now)
+                self._lines.clear()
+
+    def end(self) -> None:
+        """Take in that no more comes: an event need not have an empty line after it."""
+        self.feed(b"\n\n", self._last)
+
+    def tokens(self, asked: int) -> int:
+        """Return how many tokens the answer has, of so many that were asked for.
+
+        ExecutionError if its events tell neither that nor that it is as long as asked.
+        """
+        if self._tokens is not None:
+            return self._tokens
+        if self._reason == "length":
+            return asked
+        raise ExecutionError("the server does not tell how many tokens an answer has, in `usage`")
+
+    def times(self) -> list[float]:
+        """Return when texts came; the time of the last event if none did."""
+        return self.came or [self._last]
+
+    def _take(self, data: str, now: float) -> None:
+        if data == _DONE:
+            self.done = True
+            return
+        event = _object(data)
+        if event.get("error"):
+            raise _told(event["error"])
+        self._last = now
+        for choice in event.get("choices") or ():
+            if choice.get("text"):
+                self.came.append(now)
+            self._reason = choice.get("finish_reason") or self._reason
+        usage: Any = event.get("usage")
+        if usage:
+            self._tokens = usage["completion_tokens"]
+
+
+def _object(data: str) -> dict[str, Any]:
+    try:
+        event: object = json.loads(data)
+    except ValueError:
+        event = None
+    if not isinstance(event, dict):
+        raise ExecutionError(f"the server sends an event that is no object: {clipped(data, 80)}")
+    return cast("dict[str, Any]", event)
+
+
+def _told(error: object) -> ExecutionError:
+    return ExecutionError(f"the server tells of an error: {clipped(str(error).strip(), 300)}")
