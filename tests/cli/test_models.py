@@ -61,7 +61,7 @@ def test_folders_are_searched(gptrs, model_directory, tmp_path):
     (tmp_path / "mine" / "deep").mkdir(parents=True)
     (tmp_path / "mine" / "deep" / "tiny").symlink_to(model_directory)
     shutil.copytree(model_directory, tmp_path / "mine" / "odd")
-    (tmp_path / "mine" / "odd" / "config.json").write_text('{"model_type": "mamba2"}')
+    (tmp_path / "mine" / "odd" / "config.json").write_text('{"model_type": "jetmoe"}')
     found = gptrs("models", "list", tmp_path / "mine", "--json").json["models"]
     by_name = {each["name"]: each for each in found if each["source"] == "folder"}
     assert by_name.keys() == {
@@ -70,8 +70,8 @@ def test_folders_are_searched(gptrs, model_directory, tmp_path):
     }
     assert by_name[str(tmp_path / "mine" / "deep" / "tiny")]["problem"] is None
     odd = by_name[str(tmp_path / "mine" / "odd")]
-    assert odd["kind"] == "mamba2"
-    assert "mamba2" in odd["problem"]
+    assert odd["kind"] == "jetmoe"
+    assert "jetmoe" in odd["problem"]
     shown = gptrs("models", "list", tmp_path / "mine")
     assert "no: " in shown.out
     assert gptrs("models", "list", tmp_path / "missing").code == 3

@@ -17,6 +17,11 @@ def test_reads_what_json_reads() -> None:
     assert parse_object(json.dumps(value, ensure_ascii=False).encode(), "f.json") == value
 
 
+def test_numbers_that_json_lacks_are_those_of_transformers() -> None:
+    found = parse_object(b'{"a": [0.0, Infinity], "b": NaN}', "f.json", constants=True)
+    assert found == {"a": [0.0, {"__float__": "Infinity"}], "b": {"__float__": "NaN"}}
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

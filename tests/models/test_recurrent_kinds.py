@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 import gptrs
-from gptrs.errors import UsageError
+from gptrs.errors import ModelError, UsageError
 from gptrs.nn import PagedTexts
 from gptrs.runtime.generation.setup import GenerationSetup
-from models.llama_support import assert_close, save_llama, some_tokens
+from gptrs_models.mamba2 import Mamba2Config
+from models.llama_support import assert_close, edit_config, save_llama, some_tokens
 from models.models_support import greedy_tokens, torch_logits
 
 pytest.importorskip("torch", reason="parity needs torch")
@@ -22,11 +23,24 @@ KINDS: dict[str, tuple[str, dict[str, object]]] = {
     ),
 }
 MAMBA: dict[str, object] = {"state_size": 6, "conv_kernel": 3, "use_bias": True}
+MAMBA2: dict[str, object] = {
+    **{"num_heads": 6, "head_dim": 10, "hidden_size": 30, "n_groups": 3, "state_size": 5},
+    **{"conv_kernel": 3, "use_bias": True, "chunk_size": 16},
+}
 KINDS["mamba"] = ("Mamba", MAMBA)
+KINDS["mamba2"] = ("Mamba2", MAMBA2)
 GREEDY = gptrs.Sampling(temperature=0)
 
 
-@pytest.fixture(scope="module", params=KINDS)
+QUICK = ("lfm2", "mamba")
+"""Kinds that are not `slow`: what others do with their states, one of these does."""
+
+
+def _kinds() -> list[object]:
+    return [pytest.param(kind, marks=[] if kind in QUICK else pytest.mark.slow) for kind in KINDS]
+
+
+@pytest.fixture(scope="module", params=_kinds())
 def folder(request, tmp_path_factory):
     kind, settings = KINDS[request.param]
     return save_llama(tmp_path_factory.mktemp("recurrent") / request.param, kind, **settings)
@@ -49,18 +63,63 @@ def _alone(model, prompt: list[int], count: int = 12) -> list[int]:
     return tokens[len(prompt) :]
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"tie_word_embeddings": False, "expand": 3, "intermediate_size": 96}]
-)
-def test_mamba_is_that_of_transformers(tmp_path, backend_name, settings):
-    kept = {**MAMBA, "time_step_rank": 5, "hidden_act": "gelu", **settings}
-    folder = save_llama(tmp_path / "m", "Mamba", **kept)
+WIDER: dict[str, object] = {"tie_word_embeddings": False, "expand": 3, "intermediate_size": 96}
+AWKWARD: list[tuple[str, dict[str, object]]] = [
+    ("Mamba", {**MAMBA, "time_step_rank": 5, "hidden_act": "gelu"}),
+    ("Mamba", {**MAMBA, "time_step_rank": 5, "hidden_act": "gelu", **WIDER}),
+    ("Mamba2", {**MAMBA2, "hidden_act": "gelu", "chunk_size": 7, "tie_word_embeddings": True}),
+    (
+        "Mamba2",
+        {
+            **{**MAMBA2, "expand": 3, "num_heads": 18, "head_dim": 5, "n_groups": 1},
+            **{"hidden_size": 30, "use_bias": False, "use_conv_bias": False, "conv_kernel": 5},
+        },
+    ),
+]
+
+
+@pytest.mark.few(2)
+@pytest.mark.parametrize(("kind", "settings"), AWKWARD)
+def test_logits_and_greedy_tokens_of_state_spaces(tmp_path, backend_name, kind, settings):
+    folder = save_llama(tmp_path / "m", kind, **settings)
     model = gptrs.load_model(folder, backend=backend_name)
     tokens = some_tokens(2, 40)
     assert_close(model.forward(tokens), torch_logits(folder, tokens))
     prompt = tokens[0, :9].tolist()
     found = gptrs.generate(model, prompt, max_tokens=48, sampling=GREEDY, ignore_eos=True)
     assert list(found.token_ids) == greedy_tokens(folder, prompt, 48)
+
+
+@pytest.mark.parametrize("written", ["[0.01, 0.5]", "[0.01, Infinity]"])
+def test_the_time_step_of_mamba2_has_limits(tmp_path, written):
+    folder = save_llama(tmp_path / "m", "Mamba2", **MAMBA2)
+    tokens = some_tokens(2, 20)
+    unlimited = gptrs.load_model(folder, backend="ref").forward(tokens)
+    config = folder / "config.json"
+    whole = '[\n    0.0,\n    {\n      "__float__": "Infinity"\n    }\n  ]'
+    assert whole in config.read_text()
+    config.write_text(config.read_text().replace(whole, written))
+    found = gptrs.load_model(folder, backend="ref").forward(tokens)
+    assert np.abs(found - unlimited).max() > 1e-3
+    limits = [float(end) for end in written.strip("[]").split(",")]
+    edit_config(folder, time_step_limit=limits)
+    assert_close(found, torch_logits(folder, tokens))
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"expand": 4}, "`expand` of a `mamba2` model times `hidden_size` must be 60"),
+        ({"n_groups": 4}, "`n_groups` of a `mamba2` model must divide the 6 heads"),
+        ({"num_heads": 3, "head_dim": 3, "hidden_size": 9, "expand": 1}, "must be even, and is 9"),
+        ({"time_step_limit": [0.1]}, "`time_step_limit` of a `mamba2` model must be a list of two"),
+        ({"time_step_limit": [0, -1]}, "must be a number >= 0, found `-1`"),
+        ({"quantization_config": {}}, "is supported as"),
+    ],
+)
+def test_settings_of_mamba2_that_are_refused(settings, problem):
+    with pytest.raises(ModelError, match=problem):
+        Mamba2Config.from_settings({**MAMBA2, **settings})
 
 
 def test_prompts_in_chunks_among_decoded_tokens(model):

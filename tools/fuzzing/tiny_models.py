@@ -29,6 +29,8 @@ CONFIGS: Mapping[str, dict[str, object]] = {
               "tie_word_embeddings": False, "eos_token_id": [1, 2]},
     "mamba": {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "state_size": 4,
               "conv_kernel": 3},
+    "mamba2": {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_heads": 4,
+               "head_dim": 4, "n_groups": 2, "state_size": 3, "conv_kernel": 3},
     "mistral": {**_TEXT, "sliding_window": 12, "rope_parameters": _YARN, "head_dim": 4},
     "qwen3": {**_TEXT, "head_dim": 4, "use_sliding_window": False, "attention_bias": False},
     "bert": {**_TEXT, "type_vocab_size": 2, "layer_norm_eps": 1e-12, "hidden_act": "gelu"},

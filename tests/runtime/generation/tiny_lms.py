@@ -76,6 +76,8 @@ VARIANTS: Mapping[str, tuple[str, Mapping[str, object]]] = {
         "block_auto_adjust_ff_dim": False}),
     "mamba": ("mamba", {"vocab_size": VOCABULARY, "hidden_size": 40, "num_hidden_layers": 2,
         "state_size": 6, "conv_kernel": 3}),
+    "mamba2": ("mamba2", {"vocab_size": VOCABULARY, "hidden_size": 40, "num_hidden_layers": 2,
+        "num_heads": 8, "head_dim": 10, "n_groups": 2, "state_size": 6, "conv_kernel": 3}),
 }  # fmt: skip
 """The kind and the settings of each: what a kind has that others lack is in some of them."""
 

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections import Counter
+from collections.abc import Callable
 from typing import NoReturn, cast
 
 import numpy as np
@@ -35,15 +36,17 @@ def parse_object(
     *,
     hint: str = "download or save it again",
     max_depth: int = MAX_DEPTH,
+    constants: bool = False,
 ) -> dict[str, object]:
     """Return the JSON object in UTF-8 `data`; `where` names the file in errors, of type `error`.
 
     Refused: anything but an object, a key that occurs twice in one object, NaN, Infinity, numbers
     beyond the range of a double, unpaired surrogates, more than `max_depth` levels, MAX_VALUES
-    values or MAX_DIGITS digits.
+    values or MAX_DIGITS digits. With `constants` NaN and Infinity are `{"__float__": "NaN"}` and so
+    on, as transformers 5 writes them; it wrote the bare words before.
     """
     try:
-        value = _parsed(data, max_depth)
+        value = _parsed(data, max_depth, _as_object if constants else _no_constant)
         if not isinstance(value, dict):
             raise _RefusedError(f"it must be an object, found {shown_value(value)}")
     except _RefusedError as problem:
@@ -76,7 +79,17 @@ def require_bounded(
         raise _unusable(where, problem, error, hint) from problem
 
 
-def _parsed(data: bytes, max_depth: int) -> object:
+def _as_object(text: str) -> dict[str, object]:
+    return {"__float__": text}
+
+
+def _no_constant(text: str) -> NoReturn:
+    raise _RefusedError(f"{quoted(text)} is no JSON number")
+
+
+def _parsed(
+    data: bytes, max_depth: int, constant: Callable[[str], object] = _no_constant
+) -> object:
     """Return the value in `data`; _RefusedError says what is wrong with it."""
     try:
         _check_bounds(data, max_depth)
@@ -84,7 +97,7 @@ def _parsed(data: bytes, max_depth: int) -> object:
             data.decode("utf-8"),
             object_pairs_hook=_without_duplicates,
             parse_float=_finite,
-            parse_constant=_no_constant,
+            parse_constant=constant,
         )
         if _SURROGATE.search(data):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
@@ -120,10 +133,6 @@ def _finite(text: str) -> float:
     if not math.isfinite(number):
         raise _RefusedError(f"the number {quoted(text)} is out of range")
     return number
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise _RefusedError(f"{quoted(text)} is no JSON number")
 
 
 def _check_bounds(data: bytes, max_depth: int) -> None:

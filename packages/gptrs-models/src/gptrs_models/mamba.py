@@ -1,10 +1,15 @@
-"""Mamba (Gu and Dao 2023): selective state spaces, without any attention."""
+"""Mamba (Gu and Dao 2023): selective state spaces, without any attention.
+
+The model around the mixers is that of Mamba 2, too.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
 
 from typing_extensions import override
 
@@ -30,21 +35,40 @@ CONTEXT = 2**20
 
 
 @dataclass(frozen=True)
-class MambaConfig:
-    """The settings that shape the computation; `inner` is the width of a layer, `rank` of dt."""
+class Sizes:
+    """Sizes around the mixers, and of what each of these keeps of a text.
+
+    That is the last `kernel` vectors of the width `convolved`, an even number, and a state of
+    `state` numbers.
+    """
 
     vocab_size: int
     hidden_size: int
-    inner: int
-    state_size: int
     layers: int
     kernel: int
-    rank: int
+    convolved: int
+    state: int
     epsilon: float
+    tied: bool
+
+    @property
+    def caches(self) -> list[CacheSpec]:
+        """The two caches of a layer, which share their pages."""
+        window = max(2, self.kernel)
+        return [convolution_cache(self.convolved, window), state_cache(self.state, window)]
+
+
+@dataclass(frozen=True)
+class MambaConfig:
+    """The settings of a mixer; `inner` is its width, `rank` that of dt."""
+
+    sizes: Sizes
+    inner: int
+    state_size: int
+    rank: int
     activation: str
     bias: bool
     convolution_bias: bool
-    tied: bool
 
     @classmethod
     def from_settings(cls, settings: Mapping[str, object]) -> MambaConfig:
@@ -59,20 +83,33 @@ class MambaConfig:
         inner = fields.integer("intermediate_size", int(fields.number("expand", 2) * width))
         if inner % 2:
             raise fields.error("intermediate_size", f"must be even, and is {inner} by `expand`")
+        size = fields.integer("state_size", 16)
         return cls(
-            vocab_size=fields.integer("vocab_size", 50280),
-            hidden_size=width,
+            sizes=Sizes(
+                vocab_size=fields.integer("vocab_size", 50280),
+                hidden_size=width,
+                layers=fields.layers("num_hidden_layers", 32),
+                kernel=fields.integer("conv_kernel", 4),
+                convolved=inner,
+                state=inner * size,
+                epsilon=fields.number("layer_norm_epsilon", 1e-5),
+                tied=fields.boolean("tie_word_embeddings", True),
+            ),
             inner=inner,
-            state_size=fields.integer("state_size", 16),
-            layers=fields.layers("num_hidden_layers", 32),
-            kernel=fields.integer("conv_kernel", 4),
+            state_size=size,
             rank=rank,
-            epsilon=fields.number("layer_norm_epsilon", 1e-5),
             activation=fields.choice("hidden_act", ACTIVATIONS, "silu"),
             bias=fields.boolean("use_bias", False),
             convolution_bias=fields.boolean("use_conv_bias", True),
-            tied=fields.boolean("tie_word_embeddings", True),
         )
+
+
+class Mixes(Protocol):
+    """The part of a layer in the place of attention, with the two caches of the layer."""
+
+    def __call__(self, x: Tensor, recent: LayerCache, states: LayerCache) -> Tensor:
+        """[N, C] -> [N, C]."""
+        ...
 
 
 class Mixer(Module):
@@ -80,15 +117,14 @@ class Mixer(Module):
 
     def __init__(self, config: MambaConfig, params: Params) -> None:
         inner, size, rank = config.inner, config.state_size, config.rank
-        self.in_proj = Linear(params / "in_proj", config.hidden_size, 2 * inner, config.bias)
-        self.conv1d = CausalConvolution(
-            params / "conv1d", inner, config.kernel, config.convolution_bias
-        )
+        width, kernel = config.sizes.hidden_size, config.sizes.kernel
+        self.in_proj = Linear(params / "in_proj", width, 2 * inner, config.bias)
+        self.conv1d = CausalConvolution(params / "conv1d", inner, kernel, config.convolution_bias)
         self.x_proj = Linear(params / "x_proj", inner, rank + 2 * size, bias=False)
         self.dt_proj = Linear(params / "dt_proj", rank, inner)
         self.log_decay = params.tensor("A_log", (inner, size))
         self.skip = params.tensor("D", (inner,))
-        self.out_proj = Linear(params / "out_proj", inner, config.hidden_size, config.bias)
+        self.out_proj = Linear(params / "out_proj", inner, width, config.bias)
         self.activation = ACTIVATIONS[config.activation]
         self.sizes = [rank, size, size]
 
@@ -115,9 +151,9 @@ class Mixer(Module):
 class Block(Module):
     """A mixer behind a norm, added to the residual stream."""
 
-    def __init__(self, config: MambaConfig, params: Params) -> None:
-        self.norm = RMSNorm(params / "norm", config.hidden_size, config.epsilon)
-        self.mixer = Mixer(config, params / "mixer")
+    def __init__(self, sizes: Sizes, mixer: Callable[[Params], Mixes], params: Params) -> None:
+        self.norm = RMSNorm(params / "norm", sizes.hidden_size, sizes.epsilon)
+        self.mixer = mixer(params / "mixer")
 
     @captured_once
     def __call__(self, x: Tensor, recent: LayerCache, states: LayerCache) -> Tensor:
@@ -126,28 +162,27 @@ class Block(Module):
 
 
 class Mamba(CausalLMModule):
-    """The language model; each layer has two caches, of the convolution and of the state."""
+    """The language model; each layer has two caches, of the convolution and of the state.
 
-    def __init__(self, config: MambaConfig, params: Params) -> None:
-        super().__init__(CONTEXT, config.vocab_size)
-        self.config, width = config, config.hidden_size
+    `mixer` makes the mixer of a layer of its weights.
+    """
+
+    def __init__(self, sizes: Sizes, mixer: Callable[[Params], Mixes], params: Params) -> None:
+        super().__init__(CONTEXT, sizes.vocab_size)
+        self.sizes, width = sizes, sizes.hidden_size
         body = params / "backbone"
         name = "embedding" if "embedding.weight" in body else "embeddings"
-        self.embeddings = Embedding(body / name, config.vocab_size, width)
-        self.layers = [Block(config, body / "layers" / i) for i in range(config.layers)]
-        self.norm_f = RMSNorm(body / "norm_f", width, config.epsilon)
-        tied = config.tied and "lm_head.weight" not in params
+        self.embeddings = Embedding(body / name, sizes.vocab_size, width)
+        self.layers = [Block(sizes, mixer, body / "layers" / i) for i in range(sizes.layers)]
+        self.norm_f = RMSNorm(body / "norm_f", width, sizes.epsilon)
+        tied = sizes.tied and "lm_head.weight" not in params
         self.lm_head = (
-            None if tied else Linear(params / "lm_head", width, config.vocab_size, bias=False)
+            None if tied else Linear(params / "lm_head", width, sizes.vocab_size, bias=False)
         )
 
     @override
     def cache_specs(self) -> list[CacheSpec]:
-        config = self.config
-        window = max(2, config.kernel)
-        recent = convolution_cache(config.inner, window)
-        states = state_cache(config.inner * config.state_size, window)
-        return [recent, states] * config.layers
+        return self.sizes.caches * self.sizes.layers
 
     @override
     def states(self, step: RaggedStep[Tensor], caches: Sequence[LayerCache]) -> Iterator[Tensor]:
@@ -168,4 +203,5 @@ class Mamba(CausalLMModule):
 
 def load(settings: Mapping[str, object], params: Params) -> Mamba:
     """Build the model from config.json and its weights; ModelError if either is unsupported."""
-    return Mamba(MambaConfig.from_settings(settings), params)
+    config = MambaConfig.from_settings(settings)
+    return Mamba(config.sizes, partial(Mixer, config), params)

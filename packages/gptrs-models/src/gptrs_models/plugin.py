@@ -293,6 +293,12 @@ MAMBA = ModelPlugin(
     factory="gptrs_models.mamba:load",
     api="0.1",
 )
+MAMBA2 = ModelPlugin(
+    name="mamba2",
+    summary="Mamba 2: state spaces of heads in all layers, no attention",
+    factory="gptrs_models.mamba2:load",
+    api="0.1",
+)
 OLMOE = ModelPlugin(
     name="olmoe",
     summary="OLMoE, a mixture of experts",

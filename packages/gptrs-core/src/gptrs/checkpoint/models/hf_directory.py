@@ -60,7 +60,7 @@ class HfDirectory(ModelSource):
         super().__init__(folder.path, folder.path.resolve().name)
         self._folder = folder
         config = read_whole(folder.require(CONFIG), MAX_SETTINGS_BYTES)
-        settings = parse_object(config, str(self.path / CONFIG))
+        settings = parse_object(config, str(self.path / CONFIG), constants=True)
         self._scheme = scheme_of(settings, str(self.path / CONFIG))
         if self._scheme is not None:
             for key in (KEY, MLX_KEY):  # the source of the weights deals with it, models do not

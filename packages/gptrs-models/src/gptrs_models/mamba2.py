@@ -1,0 +1,161 @@
+"""Mamba 2 (Dao and Gu 2024): state spaces of heads, which decay by one number each."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+from gptrs import functionals as F
+from gptrs.api import ConfigFields, Module, Params, Tensor
+from gptrs.nn import ACTIVATIONS, LayerCache, Linear, split_heads
+from gptrs_models.mamba import Mamba, Sizes
+from gptrs_models.short_convolution import CausalConvolution
+
+_NO_END: dict[str, object] = {"__float__": "Infinity"}
+"""An infinity in config.json."""
+
+
+@dataclass(frozen=True)
+class Mamba2Config:
+    """The settings of a mixer: G groups of heads, each head P components wide, states of S vectors.
+
+    The heads of a group share what goes in and out. `limits` are those of the time step; None is an
+    end that is open.
+    """
+
+    sizes: Sizes
+    heads: int
+    head_dim: int
+    groups: int
+    state_size: int
+    limits: tuple[float, float | None]
+    activation: str
+    bias: bool
+    convolution_bias: bool
+
+    @property
+    def inner(self) -> int:
+        """The width of all heads."""
+        return self.heads * self.head_dim
+
+    @classmethod
+    def from_settings(cls, settings: Mapping[str, object]) -> Mamba2Config:
+        """Read config.json with transformers' defaults; ModelError names what is unsupported."""
+        fields = ConfigFields(settings, "mamba2")
+        fields.require("quantization_config", None)
+        heads, head_dim = fields.integer("num_heads", 128), fields.integer("head_dim", 64)
+        groups, size = fields.integer("n_groups", 8), fields.integer("state_size", 128)
+        width, inner = fields.integer("hidden_size", 4096), heads * head_dim
+        if int(fields.number("expand", 2) * width) != inner:
+            raise fields.error("expand", f"times `hidden_size` must be {inner}, all heads together")
+        if heads % groups:
+            raise fields.error("n_groups", f"must divide the {heads} heads")
+        if inner % 2:
+            raise fields.error("head_dim", f"times `num_heads` must be even, and is {inner}")
+        return cls(
+            sizes=Sizes(
+                vocab_size=fields.integer("vocab_size", 32768),
+                hidden_size=width,
+                layers=fields.layers("num_hidden_layers", 64),
+                kernel=fields.integer("conv_kernel", 4),
+                convolved=inner + 2 * groups * size,
+                state=inner * size,
+                epsilon=fields.number("layer_norm_epsilon", 1e-5),
+                tied=fields.boolean("tie_word_embeddings", False),
+            ),
+            heads=heads,
+            head_dim=head_dim,
+            groups=groups,
+            state_size=size,
+            limits=_limits(fields),
+            activation=fields.choice("hidden_act", ACTIVATIONS, "silu"),
+            bias=fields.boolean("use_bias", False),
+            convolution_bias=fields.boolean("use_conv_bias", True),
+        )
+
+
+def _limits(fields: ConfigFields) -> tuple[float, float | None]:
+    found = fields.get("time_step_limit", [0.0, _NO_END])
+    ends = cast("list[object]", found) if isinstance(found, list) else []
+    if len(ends) != 2:
+        raise fields.error("time_step_limit", "must be a list of two numbers")
+    low, high = (ConfigFields({"time_step_limit": end}, "mamba2") for end in ends)
+    end = None if ends[1] == _NO_END else high.number("time_step_limit")
+    return low.number("time_step_limit"), end
+
+
+class GatedNorm(Module):
+    """RMS normalization of `x * silu(gate)` over each of `groups` parts of the last axis."""
+
+    def __init__(self, params: Params, width: int, groups: int, epsilon: float) -> None:
+        self.weight = params.tensor("weight", (width,))
+        self._groups = groups
+        self._epsilon = epsilon
+
+    def __call__(self, x: Tensor, gate: Tensor) -> Tensor:
+        """[N, C] twice -> [N, C]."""
+        parts = split_heads(x * F.silu(gate), self._groups)
+        return F.reshape(F.rms_norm(parts, epsilon=self._epsilon), x.shape) * self.weight
+
+
+class Mixer(Module):
+    """A convolution and a linear recurrence for each head, with a gated norm behind them.
+
+    The time step is within its limits whether a text is read at once or token by token; the steps
+    of transformers that read one token leave them out.
+    """
+
+    def __init__(self, config: Mamba2Config, params: Params) -> None:
+        heads, inner, sizes = config.heads, config.inner, config.sizes
+        width, shared = sizes.hidden_size, config.groups * config.state_size
+        self.in_proj = Linear(
+            params / "in_proj", width, inner + sizes.convolved + heads, config.bias
+        )
+        self.conv1d = CausalConvolution(
+            params / "conv1d", sizes.convolved, sizes.kernel, config.convolution_bias
+        )
+        self.time_bias = params.tensor("dt_bias", (heads,))
+        self.log_decay = params.tensor("A_log", (heads,))
+        self.skip = params.tensor("D", (heads,))
+        self.norm = GatedNorm(params / "norm", inner, config.groups, sizes.epsilon)
+        self.out_proj = Linear(params / "out_proj", inner, width, config.bias)
+        self.activation = ACTIVATIONS[config.activation]
+        self.projected, self.convolved = [inner, sizes.convolved, heads], [inner, shared, shared]
+        self.groups, self.group_heads = config.groups, heads // config.groups
+        self.head_dim, self.state_size = config.head_dim, config.state_size
+        self.limits = config.limits
+
+    def __call__(self, x: Tensor, recent: LayerCache, states: LayerCache) -> Tensor:
+        """[N, C] -> [N, C]."""
+        rows, (groups, heads, width) = x.shape[0], (self.groups, self.group_heads, self.head_dim)
+        gate, mixed, time = F.split(self.in_proj(x), self.projected)
+        inner, into, out = F.split(self.activation(self.conv1d(mixed, recent)), self.convolved)
+        time = F.clamp(F.softplus(time + self.time_bias), *self.limits)  # (N, H)
+        kept = F.exp(time * -F.exp(self.log_decay))
+        inner = F.reshape(inner, (rows, groups * heads, width))
+        added = inner * F.expand_dims(time, 2)
+        inputs = [
+            F.reshape(kept, (rows, groups, heads, 1, 1)),
+            F.reshape(added, (rows, groups, heads, 1, width)),
+            F.reshape(into, (rows, groups, 1, self.state_size, 1)),
+            F.reshape(out, (rows, groups, 1, self.state_size, 1)),
+        ]
+        told = states.recurrent(_advance, inputs, (groups, heads, self.state_size, width))
+        told = F.reshape(told, inner.shape) + inner * F.expand_dims(self.skip, 1)
+        return self.out_proj(self.norm(F.reshape(told, gate.shape), gate))
+
+
+def _advance(
+    state: Tensor, kept: Tensor, added: Tensor, into: Tensor, out: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the next state, (G, H / G, S, P), and what comes out, (G, H / G, P)."""
+    after = state * kept + into * added
+    return after, F.sum(after * out, axis=2)
+
+
+def load(settings: Mapping[str, object], params: Params) -> Mamba:
+    """Build the model from config.json and its weights; ModelError if either is unsupported."""
+    config = Mamba2Config.from_settings(settings)
+    return Mamba(config.sizes, partial(Mixer, config), params)
