@@ -42,6 +42,26 @@ def test_text_subtitles_and_json(gptrs, folder):
     assert fields["text"] == translated.text
 
 
+def test_doubtful_windows_are_written_anew(gptrs, folder):
+    asked = ("transcribe", str(folder / "talk.wav"), "--model", str(folder / "ear"))
+    asked += ("--language", "en", "--backend", "ref")
+    warmer = ("--temperature", "0,0.5", "--compression-ratio-threshold", "0.01", "--seed", "3")
+    expected = library.transcribe(
+        library.load_model(folder / "ear", backend="ref"),
+        folder / "talk.wav",
+        language="en",
+        fallback=library.Fallback((0.0, 0.5), compression_ratio_threshold=0.01, seed=3),
+    )
+    fields = gptrs(*asked, *warmer, "--json").json
+    assert fields["text"] == expected.text
+    assert [each["temperature"] for each in fields["windows"]] == [0.5] * len(expected.windows)
+    silent = ("--logprob-threshold", "0", "--no-speech-threshold", "0")
+    fields = gptrs(*asked, *silent, "--json").json
+    assert (fields["text"], fields["segments"]) == ("", [])
+    assert all(each["is_silent"] for each in fields["windows"])
+    assert "takes numbers with commas" in gptrs(*asked, "--temperature", "warm").err
+
+
 def test_models_with_ctc(gptrs, folder):
     pytest.importorskip("torch", reason="the model is made by transformers")
     save_ctc(folder / "frames")

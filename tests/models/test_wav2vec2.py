@@ -184,8 +184,8 @@ def test_a_note_says_that_a_language_model_is_not_used(tmp_path, caplog):
 def test_what_is_not_supported_is_refused(tmp_path):
     folder = save_ctc(tmp_path / "m")
     model = gptrs.load_model(folder, backend="ref")
-    for asked in ({"language": "de"}, {"task": "translate"}):
-        with pytest.raises(UsageError, match=r"in the language of its vocabulary") as caught:
+    for asked in ({"language": "de"}, {"task": "translate"}, {"fallback": gptrs.Fallback()}):
+        with pytest.raises(UsageError, match=r"the best token of each frame.* asked for") as caught:
             gptrs.transcribe(model, sound(3000), **asked)
         assert "`transcriber`" in str(caught.value.hint)
     with pytest.raises(UsageError, match="29 samples are too few"):

@@ -61,8 +61,12 @@ GENERATION = {
 )
 def folder(request, tmp_path_factory) -> Path:
     """A model with random weights."""
-    path = tmp_path_factory.mktemp("whisper") / "m"
-    torch.manual_seed(request.param)
+    return save_whisper(tmp_path_factory.mktemp("whisper") / "m", request.param)
+
+
+def save_whisper(path: Path, seed: int) -> Path:
+    """Save a model with random weights."""
+    torch.manual_seed(seed)
     model = transformers.WhisperForConditionalGeneration(transformers.WhisperConfig(**SETTINGS))
     with torch.no_grad():
         for each in model.parameters():

@@ -42,6 +42,7 @@ from gptrs.runtime.quantize import quantize as quantize
 from gptrs.runtime.serving.answers import AnswerStream as AnswerStream
 from gptrs.runtime.serving.answers import Piece as Piece
 from gptrs.runtime.serving.engine import Engine as Engine
+from gptrs.runtime.speech.fallback import Fallback as Fallback
 from gptrs.runtime.speech.transcribe import transcribe as transcribe
 from gptrs.runtime.speech.transcription import Segment as Segment
 from gptrs.runtime.speech.transcription import Transcription as Transcription

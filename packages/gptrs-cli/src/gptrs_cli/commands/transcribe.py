@@ -6,16 +6,21 @@ import dataclasses
 import time
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 import typer
 
+from gptrs.errors import UsageError
+from gptrs.quick_dataclass import dataclass
+from gptrs.quoting import shown_value
 from gptrs.runtime.loaded_model import LoadedModel
+from gptrs.runtime.speech.fallback import Fallback
 from gptrs.runtime.speech.subtitles import srt, vtt
 from gptrs.runtime.speech.transcribe import transcribe as transcribe_sound
 from gptrs.runtime.speech.transcription import Transcription
 from gptrs_cli.loading import loaded_model
 from gptrs_cli.observation import observed, profile_fields
+from gptrs_cli.options.declare import option
 from gptrs_cli.options.groups import command_options
 from gptrs_cli.options.settings import MODEL, Settings
 from gptrs_cli.terminal.json_result import print_result
@@ -30,6 +35,57 @@ class Format(StrEnum):
     TEXT = "text"
     SRT = "srt"
     VTT = "vtt"
+
+
+@dataclass(frozen=True)
+class FallbackOptions:
+    """Settings for windows whose text is doubtful; None leaves them to the model's files."""
+
+    title: ClassVar[str] = "Doubtful windows"
+
+    temperature: Annotated[
+        str | None,
+        option("--temperature", "Tried one after another, such as 0,0.2,0.4.", metavar="T,T,.."),
+    ] = None
+    compression_ratio_threshold: Annotated[
+        float | None,
+        option("--compression-ratio-threshold", "Text that compresses more repeats itself."),
+    ] = None
+    logprob_threshold: Annotated[
+        float | None,
+        option("--logprob-threshold", "Text whose mean log-probability is below is poor."),
+    ] = None
+    no_speech_threshold: Annotated[
+        float | None,
+        option("--no-speech-threshold", "Poor text is none where silence is likelier than this."),
+    ] = None
+    condition_on_prev_tokens: Annotated[
+        bool | None,
+        option(
+            "--condition-on-prev-tokens/--no-condition-on-prev-tokens",
+            "Show each window the text before it.",
+        ),
+    ] = None
+    seed: Annotated[int | None, option("--seed", "Draw the same tokens each time.")] = None
+
+    def fallback(self) -> Fallback | None:
+        """Return the given settings, None without any; UsageError for values out of range."""
+        given = {
+            name: value for name, value in dataclasses.asdict(self).items() if value is not None
+        }
+        if "temperature" in given:
+            given["temperature"] = _temperatures(given["temperature"])
+        return Fallback(**given) if given else None
+
+
+def _temperatures(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(","))
+    except ValueError:
+        raise UsageError(
+            f"`--temperature` takes numbers with commas between them, got {shown_value(text)}",
+            hint="write --temperature 0,0.2,0.4,0.6,0.8,1",
+        ) from None
 
 
 @command_options(*MODEL)
@@ -52,12 +108,14 @@ def transcribe(
     no_timestamps: Annotated[
         bool, typer.Option("--no-timestamps", help="Write each window without times in it.")
     ] = False,
+    doubtful: FallbackOptions,
     settings: Settings,
 ) -> None:
     """Write down what is said in a file.
 
     Text goes to standard output, figures to standard error.
     """
+    fallback = doubtful.fallback()
     with observed(settings) as profile:
         with Waiting(f"loading `{model}`") as waiting:
             loaded = loaded_model(model, settings)
@@ -69,6 +127,7 @@ def transcribe(
                 language=language,
                 task="translate" if translate else None,
                 timestamps=not no_timestamps,
+                fallback=fallback,
                 progress=lambda heard, all_of_it: waiting.now(
                     f"heard {heard:.0f} of {all_of_it:.0f} s"
                 ),
@@ -79,10 +138,7 @@ def transcribe(
             print_result("transcribe", fields | profile_fields(profile))
             return
         typer.echo(_printed(result, shown), nl=shown is Format.TEXT)
-        note(
-            f"{result.seconds:.1f} s of sound in {seconds:.1f} s, language"
-            f" {result.language or 'of the model'}, backend {loaded.backend.name}"
-        )
+        note(_figures(loaded, result, seconds))
 
 
 def _fields(
@@ -97,6 +153,13 @@ def _fields(
         **dataclasses.asdict(result),
         "timings": {"load_s": model.load_seconds, "transcribe_s": seconds},
     }
+
+
+def _figures(model: LoadedModel, result: Transcription, seconds: float) -> str:
+    return (
+        f"{result.seconds:.1f} s of sound in {seconds:.1f} s, language"
+        f" {result.language or 'of the model'}, backend {model.backend.name}"
+    )
 
 
 def _printed(result: Transcription, shown: Format) -> str:

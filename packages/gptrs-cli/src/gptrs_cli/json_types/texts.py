@@ -120,6 +120,21 @@ class SpokenPart(TypedDict):
     token_ids: list[int]
 
 
+class SpokenWindow(TypedDict):
+    """A window of a sound, with times in seconds, and how its text came about."""
+
+    start: float
+    end: float
+    temperature: float
+    """The one that counted; 0 for the likeliest tokens."""
+    avg_logprob: Number
+    compression_ratio: float
+    no_speech_prob: float | None
+    """The probability of silence; null for a model without a token of it."""
+    is_silent: bool
+    """Whether the window has no text for that reason."""
+
+
 class Transcribe(TypedDict):
     """`gptrs transcribe`."""
 
@@ -133,5 +148,7 @@ class Transcribe(TypedDict):
     seconds: float
     """Of the sound."""
     segments: list[SpokenPart]
+    windows: list[SpokenWindow]
+    """None of a model that writes frame by frame."""
     timings: RunTimings
     profile: NotRequired[dict[str, object]]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gptrs.runtime.speech.transcribe import Segment
+from gptrs.runtime.speech.transcription import Segment
 
 
 def srt(segments: Sequence[Segment]) -> str:
