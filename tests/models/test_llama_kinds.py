@@ -163,6 +163,27 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
             "norm_topk_prob": True,
         },
     ),
+    "qwen3_next": (
+        "Qwen3Next",
+        {
+            **{"num_hidden_layers": 4, "head_dim": 10, "partial_rotary_factor": 0.4},
+            **{"linear_num_key_heads": 2, "linear_num_value_heads": 6, "num_experts": 5},
+            **{"linear_key_head_dim": 6, "linear_value_head_dim": 10, "num_experts_per_tok": 3},
+            **{"moe_intermediate_size": 20, "shared_expert_intermediate_size": 28},
+            **{"attention_bias": True, "mlp_only_layers": [1], "linear_conv_kernel_dim": 3},
+        },
+    ),
+    "qwen3_next of equal heads": (
+        "Qwen3Next",
+        {
+            **{"layer_types": ["full_attention", "linear_attention"], "head_dim": 8},
+            **{"linear_num_key_heads": 3, "linear_num_value_heads": 3, "num_experts": 4},
+            **{"linear_key_head_dim": 9, "linear_value_head_dim": 4, "num_experts_per_tok": 2},
+            **{"moe_intermediate_size": 24, "shared_expert_intermediate_size": 20},
+            **{"norm_topk_prob": False, "hidden_act": "gelu", "tie_word_embeddings": True},
+            "rope_parameters": {"rope_theta": 500.0, "rope_type": "default"},
+        },
+    ),
     "olmoe": ("Olmoe", {"num_experts": 6, "num_experts_per_tok": 3, "clip_qkv": 2.0}),
     "gpt_oss": (
         "GptOss",
@@ -230,6 +251,7 @@ def test_every_kind_has_a_case():
 COMPILED_CASES = {
     *(name for number, name in enumerate(CASES) if number % 2),
     *("bloom", "deepseek_v2", "deepseek_v3", "gemma2", "gpt_neo", "gpt_oss", "lfm2", "phi"),
+    "qwen3_next",
 }
 """Cases for backends that compile: kernels of the others are among them."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ import gptrs
 from gptrs.errors import ModelError, UsageError
 from gptrs.nn import PagedTexts
 from gptrs.runtime.generation.setup import GenerationSetup
+from gptrs_models.llama_kinds import read_config
 from gptrs_models.mamba2 import Mamba2Config
 from models.llama_support import assert_close, edit_config, save_llama, some_tokens
 from models.models_support import greedy_tokens, torch_logits
@@ -28,6 +31,15 @@ MAMBA2: dict[str, object] = {
     **{"conv_kernel": 3, "use_bias": True, "chunk_size": 16},
 }
 KINDS["mamba"] = ("Mamba", MAMBA)
+KINDS["qwen3_next"] = (
+    "Qwen3Next",
+    {
+        **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "num_experts": 4},
+        **{"linear_key_head_dim": 6, "linear_value_head_dim": 8, "num_experts_per_tok": 2},
+        **{"moe_intermediate_size": 24, "shared_expert_intermediate_size": 20, "head_dim": 8},
+        "layer_types": ["linear_attention", "full_attention"],
+    },
+)
 KINDS["mamba2"] = ("Mamba2", MAMBA2)
 GREEDY = gptrs.Sampling(temperature=0)
 
@@ -48,6 +60,8 @@ def folder(request, tmp_path_factory):
 
 @pytest.fixture
 def model(folder, backend_name):
+    if folder.name not in QUICK and backend_name == "ref":
+        pytest.skip("a token at a time takes long here, and pages are the same on every backend")
     return gptrs.load_model(folder, backend=backend_name)
 
 
@@ -120,6 +134,43 @@ def test_the_time_step_of_mamba2_has_limits(tmp_path, written):
 def test_settings_of_mamba2_that_are_refused(settings, problem):
     with pytest.raises(ModelError, match=problem):
         Mamba2Config.from_settings({**MAMBA2, **settings})
+
+
+@pytest.mark.parametrize(
+    ("settings", "problem"),
+    [
+        ({"use_sliding_window": True}, "`use_sliding_window` of a `qwen3_next` model is supported"),
+        ({"linear_num_value_heads": 24}, "`linear_num_value_heads`.*must be a multiple of 16"),
+        ({"linear_num_value_heads": 16, "linear_num_key_heads": 16}, None),
+        (
+            {
+                **{"linear_num_key_heads": 3, "linear_num_value_heads": 3},
+                "linear_value_head_dim": 3,
+            },
+            "`linear_value_head_dim`.*must be even",
+        ),
+        ({"layer_types": ["linear_attention"]}, "must have one word for each of 48 layers"),
+        (
+            {"layer_types": ["sliding_attention"] * 48},
+            "must be of `linear_attention`, `full_attention`",
+        ),
+        ({"num_experts": 0}, "`num_experts` of a `qwen3_next` model must be an integer >= 1"),
+    ],
+)
+def test_settings_of_qwen3_next_that_are_refused(settings, problem):
+    with nullcontext() if problem is None else pytest.raises(ModelError, match=problem):
+        read_config({"model_type": "qwen3_next", **settings})
+
+
+def test_a_head_of_classes_on_delta_nets_is_refused(tmp_path):
+    kind, settings = KINDS["qwen3_next"]
+    saved_as = "Qwen3NextForSequenceClassification"
+    folder = save_llama(tmp_path / "m", kind, **settings, saved_as=saved_as)
+    with pytest.raises(ModelError, match="no head for kinds with convolutions"):
+        gptrs.load_model(folder, backend="ref")
+    edit_config(folder, architectures=["Qwen3NextModel"], use_bidirectional_attention=True)
+    with pytest.raises(ModelError, match="a `qwen3_next` model that is not causal"):
+        gptrs.load_model(folder, backend="ref")
 
 
 def test_prompts_in_chunks_among_decoded_tokens(model):

@@ -30,6 +30,7 @@ from gptrs.nn import (
     split_heads,
 )
 from gptrs_models.clamped_experts import ClampedMixture
+from gptrs_models.delta_net import DeltaNet
 from gptrs_models.latent_attention import LatentAttention
 from gptrs_models.llama_alibi import ADDED, Alibi
 from gptrs_models.llama_config import LlamaConfig
@@ -91,6 +92,7 @@ class Attention(Module):
         self.q_dim, self.kv_dim = self.n_heads * self.head_dim, self.n_kv_heads * self.head_dim
         self.joined, self.groups = names.qkv is not None, config.qkv_groups
         heads = Axis("heads", self.n_heads)
+        self.gated = config.attention_gate
         if names.qkv is not None:
             total = self.q_dim + 2 * self.kv_dim
             self.qkv_proj = Linear(
@@ -98,7 +100,8 @@ class Attention(Module):
             )
         else:
             bias, shared = config.qkv_bias, ("embed", Axis("kv_heads", self.n_kv_heads))
-            self.q_proj = Linear(params / names.query, dim, self.q_dim, bias, axes=("embed", heads))
+            queries = 2 * self.q_dim if self.gated else self.q_dim
+            self.q_proj = Linear(params / names.query, dim, queries, bias, axes=("embed", heads))
             self.k_proj = Linear(params / names.key, dim, self.kv_dim, bias, axes=shared)
             self.v_proj = Linear(params / names.value, dim, self.kv_dim, bias, axes=shared)
         self.o_proj = Linear(
@@ -115,6 +118,9 @@ class Attention(Module):
     def __call__(self, x: Tensor, rope: Rope | Alibi | None, cache: Attends) -> Tensor:
         """[N, C] -> [N, C]."""
         query, key, value = self._project(x)  # (N, H, D), (N, K, D) twice
+        gate = None
+        if self.gated:
+            query, gate = F.split(query, 2)
         if not self.norm_after_rope:
             query, key = self._normalize(query, key)
         if self.clip is not None:
@@ -134,10 +140,12 @@ class Attention(Module):
         )
         if isinstance(rope, Alibi):
             mixed = F.slice_axis(mixed, 2, 0, self.head_dim)
+        if gate is not None:
+            mixed = mixed * F.sigmoid(gate)
         return self.o_proj(merge_heads(mixed))
 
     def _project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries [N, H, D], keys and values [N, K, D]."""
+        """Return queries [N, H, D] or, with their gates, [N, H, 2 D]; keys and values [N, K, D]."""
         if not self.joined:
             parts = [self.q_proj(x), self.k_proj(x), self.v_proj(x)]
         elif self.groups:
@@ -210,8 +218,11 @@ class MLP(Module):
 
 def _attention(
     config: LlamaConfig, params: Params, layer: int
-) -> Attention | LatentAttention | ShortConvolution:
+) -> Attention | LatentAttention | ShortConvolution | DeltaNet:
     """Return the attention of a layer, or what stands in its place."""
+    if config.delta is not None and layer in config.delta.layers:
+        scope, width = params / "linear_attn", config.hidden_size
+        return DeltaNet(config.delta, scope, width, config.hidden_act, config.rms_norm_eps)
     short = config.convolution
     if short is not None and layer in short.layers:
         return ShortConvolution(params / "conv", config.hidden_size, short.size, short.bias)
@@ -253,19 +264,34 @@ class Block(Module):
         self.norm_after_sum = config.norm_after_sum
         self.input_layernorm = norm(names.attention_in) if layer or config.first_norm else None
         self.self_attn = _attention(config, params, layer)
+        self.keeps_state = isinstance(self.self_attn, DeltaNet)
         self.attention_out = norm(names.attention_out)
         self.post_attention_layernorm = None if self.shares_norm else norm(names.mlp_in)
         self.mlp = _mlp(config, params, layer)
         self.mlp_out = norm(names.mlp_out)
 
     @captured_once
-    def __call__(self, x: Tensor, rope: Rope | Alibi | None, cache: Attends) -> Tensor:
-        """[N, C] -> [N, C]."""
+    def __call__(
+        self,
+        x: Tensor,
+        rope: Rope | Alibi | None,
+        cache: Attends,
+        states: LayerCache | None = None,
+    ) -> Tensor:
+        """[N, C] -> [N, C]; `states` is the second cache of a layer with a delta net."""
+
+        def attend(x: Tensor) -> Tensor:
+            if isinstance(self.self_attn, DeltaNet):
+                assert isinstance(cache, LayerCache)
+                assert states is not None
+                return self.self_attn(x, cache, states)
+            return self.self_attn(x, rope, cache)
+
         if self.norm_after_sum:
-            x = _through(self.attention_out, x + self.self_attn(x, rope, cache))
+            x = _through(self.attention_out, x + attend(x))
             return _through(self.mlp_out, x + self.mlp(x))
         before = _through(self.input_layernorm, x)
-        attended = _through(self.attention_out, self.self_attn(before, rope, cache))
+        attended = _through(self.attention_out, attend(before))
         if self.parallel:
             inputs = before if self.shares_norm else _through(self.post_attention_layernorm, x)
             return x + attended + self.mlp(inputs)
@@ -334,15 +360,22 @@ class Llama(CausalLMModule):
         if config.convolution is not None:
             for layer in config.convolution.layers:
                 found[layer] = convolution_cache(config.hidden_size, config.convolution.size)
+        if config.delta is not None:
+            recent, states = config.delta.caches
+            for layer in config.delta.layers:
+                found[layer] = recent
+            found += [states] * len(config.delta.layers)
         return found
 
     @override
     def states(self, step: RaggedStep[Tensor], caches: Sequence[LayerCache]) -> Iterator[Tensor]:
         ropes = self._ropes(step)
+        count = len(self.layers)
+        further = iter(caches[count:])
         x = self.embeddings(step)
         yield x
-        for block, rope, cache in zip(self.layers, ropes, caches, strict=True):
-            x = block(x, rope, cache)
+        for block, rope, cache in zip(self.layers, ropes, caches[:count], strict=True):
+            x = block(x, rope, cache, next(further) if block.keeps_state else None)
             yield x
 
     def embeddings(self, step: RaggedStep[Tensor]) -> Tensor:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from gptrs.nn import RopeSettings
+from gptrs_models.delta_net import Delta
 from gptrs_models.latent_attention import Latent
 from gptrs_models.llama_experts import Experts
 
@@ -73,7 +74,8 @@ class LlamaConfig:
     queries first. `parallel` adds attention and MLP of the same state (GPT-J). `position_offset` is
     the row of `Names.positions` for position 0. `alibi` has the slope of each head, see `Alibi`.
     `latent` makes it latent attention. `sinks` are scores beside those of the keys, one for each
-    head (gpt-oss).
+    head (gpt-oss). `attention_gate` multiplies what attention finds by numbers that stand behind
+    the query of each head (Qwen3-Next).
     """
 
     vocab_size: int
@@ -106,8 +108,10 @@ class LlamaConfig:
     qkv_clip: float | None = None
     head_bias: bool = False
     sinks: bool = False
+    attention_gate: bool = False
     latent: Latent | None = None
     convolution: Convolution | None = None
+    delta: Delta | None = None
     sliding_rope: RopeSettings | None = None
     unrotated_layers: tuple[int, ...] = ()
     position_offset: int = 0

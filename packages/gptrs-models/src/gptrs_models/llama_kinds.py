@@ -330,6 +330,13 @@ KINDS: dict[str, Kind] = {
         ),
         moe.qwen3_moe,
     ),
+    "qwen3_next": Kind(
+        KindDefaults(
+            151936, 5632, 48, 2, 32768, head_dim=256, hidden_size=2048, heads=16, rotated=0.25,
+            mixture=True, reads_types=True,
+        ),
+        moe.qwen3_next,
+    ),
     "gpt_oss": Kind(
         KindDefaults(
             201088, 2880, 36, 8, 131072, epsilon=1e-5, head_dim=64, sliding_window=128,

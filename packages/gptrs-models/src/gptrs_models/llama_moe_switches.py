@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gptrs.api import ConfigFields
 from gptrs_models import llama_switches as switches
+from gptrs_models.delta_net import Delta
 from gptrs_models.llama_config import LlamaConfig, Names
 from gptrs_models.llama_experts import Clamp, read_experts, sparse_layers
 
@@ -38,6 +39,56 @@ def qwen3_moe(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
     config = switches.qwen3(fields, config)
     names = ("num_local_experts", "num_experts")
     return _qwen(fields, config, names, count=128, chosen=8, inner=768, shared=None)
+
+
+def qwen3_next(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:
+    """Switch mixtures with an expert of all tokens, delta nets, and gates of attention."""
+    fields.require("use_sliding_window", False)
+    layers = config.num_hidden_layers
+    words = fields.choices("layer_types", ("linear_attention", "full_attention"))
+    if words is None:
+        period = fields.integer("full_attention_interval", 4)
+        linear = tuple(layer for layer in range(layers) if (layer + 1) % period)
+    elif len(words) != layers:
+        raise fields.error("layer_types", f"must have one word for each of {layers} layers")
+    else:
+        linear = tuple(layer for layer, word in enumerate(words) if word == "linear_attention")
+    bias = fields.boolean("attention_bias", False)
+    config = replace(
+        config,
+        norm="rms_offset",
+        head_norm="rms_offset",
+        qkv_bias=bias,
+        output_bias=bias,
+        attention_gate=True,
+        delta=_delta(fields, linear),
+    )
+    shared = fields.integer("shared_expert_intermediate_size", 512)
+    names = ("num_experts",)
+    config = _qwen(fields, config, names, count=512, chosen=10, inner=512, shared=shared)
+    assert config.experts is not None
+    normalized = fields.boolean("norm_topk_prob", True)
+    return replace(config, experts=replace(config.experts, normalized=normalized))
+
+
+def _delta(fields: ConfigFields, layers: tuple[int, ...]) -> Delta | None:
+    keys = fields.integer("linear_num_key_heads", 16)
+    values = fields.integer("linear_num_value_heads", 32)
+    if values % keys:
+        raise fields.error("linear_num_value_heads", f"must be a multiple of {keys}")
+    value_dim = fields.integer("linear_value_head_dim", 128)
+    if values * value_dim % 2:
+        raise fields.error("linear_value_head_dim", f"times {values} heads must be even")
+    if not layers:
+        return None
+    return Delta(
+        layers,
+        keys,
+        values,
+        fields.integer("linear_key_head_dim", 128),
+        value_dim,
+        fields.integer("linear_conv_kernel_dim", 4),
+    )
 
 
 def olmoe(fields: ConfigFields, config: LlamaConfig) -> LlamaConfig:

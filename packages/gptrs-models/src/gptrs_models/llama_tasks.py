@@ -11,7 +11,7 @@ from typing_extensions import override
 from gptrs import functionals as F
 from gptrs.api import ConfigFields, ModelError, Params, Tensor
 from gptrs.nn import Linear, TextClassifierModule, TokenClassifierModule
-from gptrs_models import llama, rotary_encoder
+from gptrs_models import llama, rotary_encoder, rotary_encoder_kinds
 from gptrs_models.encoder_heads import Heads, Hidden, labels_of
 from gptrs_models.llama import Llama
 from gptrs_models.llama_kinds import read_config
@@ -54,6 +54,9 @@ def load(settings: Mapping[str, object], params: Params) -> Llama | RotaryEncode
     if settings.get("use_bidirectional_attention") is True:
         if head is not None:
             raise ModelError(f"a model that is not causal with the head {head} is not supported")
+        kind = str(settings.get("model_type"))
+        if kind not in rotary_encoder_kinds.KINDS:
+            raise ModelError(f"a `{kind}` model that is not causal is not supported")
         return rotary_encoder.load(settings, params)
     if head is None:
         return llama.load(settings, params)
@@ -81,7 +84,7 @@ def _classifier(
     layers = read_config(settings)
     if layers.alibi or layers.names.positions is not None:
         raise fields.error("architectures", "may name no head for kinds without a rotary embedding")
-    if layers.convolution is not None:
+    if layers.convolution is not None or layers.delta is not None:
         raise fields.error("architectures", "may name no head for kinds with convolutions")
     hidden = Hidden("score", None)
     config = RotaryConfig(

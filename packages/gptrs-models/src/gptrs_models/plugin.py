@@ -263,6 +263,12 @@ QWEN3_MOE = ModelPlugin(
     factory="gptrs_models.llama_tasks:load",
     api="0.1",
 )
+QWEN3_NEXT = ModelPlugin(
+    name="qwen3_next",
+    summary="Qwen3-Next: delta nets, gated attention, mixtures of experts",
+    factory="gptrs_models.llama_tasks:load",
+    api="0.1",
+)
 GPT_OSS = ModelPlugin(
     name="gpt_oss",
     summary="gpt-oss, mixtures of experts in MXFP4 or wider",

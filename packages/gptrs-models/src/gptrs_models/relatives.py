@@ -22,7 +22,6 @@ LLAMA = (
         "qwen2_5_vl",
         "qwen2_vl",
         "qwen3_5",
-        "qwen3_next",
         "qwen3_vl",
     ),
     *("xverse", "yi", "zamba2"),

@@ -1,0 +1,116 @@
+"""Gated delta nets (Yang et al. 2024) in the place of attention: Qwen3-Next.
+
+The state of a text is a map from keys to values for each head. A token lets it decay, and brings
+what it gives for the key of the token nearer to the value of the token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gptrs import functionals as F
+from gptrs.api import Module, Params, Tensor
+from gptrs.nn import (
+    ACTIVATIONS,
+    CacheSpec,
+    LayerCache,
+    Linear,
+    RMSNorm,
+    convolution_cache,
+    state_cache,
+)
+from gptrs_models.short_convolution import CausalConvolution
+
+_EPSILON = 1e-6
+"""Added to the squared length of keys and queries."""
+
+
+@dataclass(frozen=True)
+class Delta:
+    """The layers with a delta net, and its sizes: of K heads of keys, each for R of values."""
+
+    layers: tuple[int, ...]
+    key_heads: int
+    value_heads: int
+    key_dim: int
+    value_dim: int
+    kernel: int
+
+    @property
+    def keys(self) -> int:
+        """The width of the keys of all heads."""
+        return self.key_heads * self.key_dim
+
+    @property
+    def values(self) -> int:
+        """The width of the values of all heads, even."""
+        return self.value_heads * self.value_dim
+
+    @property
+    def caches(self) -> tuple[CacheSpec, CacheSpec]:
+        """The caches of a layer, of the convolution and of the state, which share their pages."""
+        window = max(2, self.kernel)
+        recent = convolution_cache(2 * self.keys + self.values, window)
+        return recent, state_cache(self.values * self.key_dim, window)
+
+
+class DeltaNet(Module):
+    """A convolution, the delta rule with decay, and a norm with a gate behind it."""
+
+    def __init__(
+        self, delta: Delta, params: Params, width: int, activation: str, epsilon: float
+    ) -> None:
+        keys, values, heads = delta.keys, delta.values, delta.value_heads
+        self.in_proj_qkvz = Linear(params / "in_proj_qkvz", width, 2 * (keys + values), bias=False)
+        self.in_proj_ba = Linear(params / "in_proj_ba", width, 2 * heads, bias=False)
+        self.conv1d = CausalConvolution(
+            params / "conv1d", 2 * keys + values, delta.kernel, bias=False
+        )
+        self.time_bias = params.tensor("dt_bias", (heads,))
+        self.log_decay = params.tensor("A_log", (heads,))
+        self.norm = RMSNorm(params / "norm", delta.value_dim, epsilon)
+        self.out_proj = Linear(params / "out_proj", values, width, bias=False)
+        self.activation = ACTIVATIONS[activation]
+        self.shape = delta.key_heads, heads // delta.key_heads, delta.key_dim, delta.value_dim
+
+    def __call__(self, x: Tensor, recent: LayerCache, states: LayerCache) -> Tensor:
+        """[N, C] -> [N, C]."""
+        rows, (groups, heads, key_dim, value_dim) = x.shape[0], self.shape
+        width = heads * value_dim
+        mixed = F.reshape(self.in_proj_qkvz(x), (rows, groups, 2 * (key_dim + width)))
+        *parts, gate = F.split(mixed, [key_dim, key_dim, width, width])
+        flat = F.concat([F.reshape(each, (rows, -1)) for each in parts], axis=1)
+        flat = self.activation(self.conv1d(flat, recent))
+        keys = groups * key_dim
+        query, key, value = F.split(flat, [keys, keys, groups * width])
+        rate, time = F.split(F.reshape(self.in_proj_ba(x), (rows, groups, 2 * heads)), 2)
+        time = F.softplus(time + F.reshape(self.time_bias, (groups, heads)))
+        kept = F.exp(time * -F.exp(F.reshape(self.log_decay, (groups, heads))))
+        one = (rows, groups, heads, 1, 1)
+        inputs = [
+            F.reshape(kept, one),
+            F.reshape(F.sigmoid(rate), one),
+            F.reshape(_unit(query, groups) * key_dim**-0.5, (rows, groups, 1, key_dim, 1)),
+            F.reshape(_unit(key, groups), (rows, groups, 1, key_dim, 1)),
+            F.reshape(value, (rows, groups, heads, 1, value_dim)),
+        ]
+        found = states.recurrent(_advance, inputs, self.shape)  # (N, K, R, 1, V)
+        found = self.norm(F.reshape(found, (rows, groups * heads, value_dim)))
+        found = found * F.silu(F.reshape(gate, found.shape))
+        return self.out_proj(F.reshape(found, (rows, groups * width)))
+
+
+def _unit(x: Tensor, heads: int) -> Tensor:
+    """Return the vectors of heads with the length 1, [N, K * D] -> [N, K, D]."""
+    x = F.reshape(x, (x.shape[0], heads, -1))
+    return x * F.rsqrt(F.sum(x * x, axis=-1, keepdims=True) + _EPSILON)
+
+
+def _advance(
+    state: Tensor, kept: Tensor, rate: Tensor, query: Tensor, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return the next state, (K, R, D, V), and what it gives for the query, (K, R, 1, V)."""
+    state = state * kept
+    missing = (value - F.sum(state * key, axis=2, keepdims=True)) * rate
+    state = state + key * missing
+    return state, F.sum(state * query, axis=2, keepdims=True)
