@@ -216,3 +216,22 @@ def test_random_numbers_are_those_of_torch() -> None:
         found = compiled(function)(torch.zeros(3))
         torch.manual_seed(1)
         torch.testing.assert_close(found, function(torch.zeros(3)))
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_autocast_picks_the_types_of_layers(inside: bool) -> None:
+    class Cast(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, x: Any) -> Any:
+            with torch.autocast("cpu", torch.bfloat16, enabled=inside):
+                return self.layer(x)
+
+    model, x = Cast().eval(), torch.randn(2, 4)
+    compiled = torch.compile(model, backend="gptrs", options={"backend": "ref"})
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=not inside):
+        found, expected = compiled(x), model(x)
+    assert found.dtype is expected.dtype
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)

@@ -12,6 +12,7 @@ from torch._decomp import core_aten_decompositions
 
 from gptrs_torch import ops
 from gptrs_torch.registry import converter_of
+from gptrs_torch.whole_layers import rules
 
 assert ops  # its modules register the converters
 Rules: TypeAlias = "dict[Any, Callable[..., Any]]"
@@ -46,8 +47,9 @@ def table() -> Rules:
     """Return decompositions to what is converted: those of core ATen, and of some of that.
 
     An operator that is converted as it is stays whole, so that a backend knows it: `silu`, `linear`
-    and attention.
+    and attention. So do recurrent layers, under names of their own.
     """
     more = cast("Rules", cast("Any", _decomp).get_decompositions(_MORE))
     found: Rules = {**core_aten_decompositions(), **more}
-    return {op: rule for op, rule in found.items() if converter_of(op) is None}
+    taken_apart = {op: rule for op, rule in found.items() if converter_of(op) is None}
+    return {**taken_apart, **rules()}

@@ -17,6 +17,7 @@ from gptrs.api import Backend, UsageError
 from gptrs_torch.decompositions import table
 from gptrs_torch.partition import PartitionedGraph
 from gptrs_torch.settings import Settings
+from gptrs_torch.whole_layers import keep_layers
 
 Compiled = Callable[..., Any]
 
@@ -46,6 +47,7 @@ def gptrs_backend(
         )
         return module.forward
     backend = settings.engine()
+    keep_layers(module)
     compiler = aot_autograd(
         fw_compiler=partial(_compiled, backend),
         inference_compiler=partial(_compiled, backend),

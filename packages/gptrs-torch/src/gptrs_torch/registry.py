@@ -34,4 +34,6 @@ def converter_of(target: object) -> Convert | None:
     if not isinstance(target, OpOverload):
         return None
     name = str(cast("object", target))
+    if name.startswith("gptrs."):  # a layer of torch that is kept whole
+        name = name.replace("gptrs.", "aten.", 1)
     return CONVERTERS.get(name) or CONVERTERS.get(name.rpartition(".")[0])
