@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import gptrs
+from gptrs.api import LoopingBackend, UsageError
 from gptrs.backend.protocol import Backend
 
 PROMPTS = ([1, 2, 3, 4, 5], [7, 8, 9, 10, 11, 12], [5] * 7, [4, 3, 2, 1, 9, 8, 7, 6])
@@ -33,5 +34,27 @@ def test_prompts_of_any_length(jax_backend: Backend, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(JaxExecutable, "__init__", counted)
     assert _texts(jax_backend.name) == _texts("numba")
-    # A prompt, a step for one token, and what makes constants.
-    assert len(compiled) <= 4, f"{len(compiled)} programs were compiled for 4 prompts"
+    # A prompt, a run of single tokens, and what makes constants.
+    assert len(compiled) <= 5, f"{len(compiled)} programs were compiled for 4 prompts"
+
+
+@pytest.mark.slow
+def test_several_steps_at_once(jax_backend: Backend) -> None:
+    options = gptrs.GenerationOptions(max_tokens=21, ignore_eos=True)
+    model = gptrs.load_model("demo", backend=jax_backend)
+    prompts = [list(prompt) for prompt in PROMPTS]
+    by_one, together = (
+        [made.token_ids for made in gptrs.generate_batch(model, prompts, each, temperature=0)]
+        for each in (options.for_stream(), options)
+    )
+    assert together == by_one
+
+
+def test_how_many_steps(jax_backend: Backend) -> None:
+    assert isinstance(jax_backend, LoopingBackend)
+    assert jax_backend.steps_at_once == 8
+    given = gptrs.get_backend("jax", options={"steps_at_once": "3"})
+    assert isinstance(given, LoopingBackend)
+    assert given.steps_at_once == 3
+    with pytest.raises(UsageError, match="`steps_at_once` is a number from 1 to 256, got `0`"):
+        gptrs.get_backend("jax", options={"steps_at_once": "0"})

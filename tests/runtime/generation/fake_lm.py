@@ -7,6 +7,7 @@ import numpy as np
 from gptrs.ir import dtypes
 from gptrs.nn import CacheSpec
 from gptrs.nn.cache_spec import cache_groups
+from gptrs.nn.greedy_steps import Chosen
 from gptrs.nn.ragged_step import PAGE_SIZE
 
 VOCABULARY = 50
@@ -49,6 +50,7 @@ class FakeLM:
     def __init__(self, windows=(None,)):
         self.windows = windows
         self.steps = []
+        self.greedy = []
         self.fails: BaseException | None = None
         self.loses_pages = False
 
@@ -72,6 +74,42 @@ class FakeLM:
             assert len(set(slots[rows].tolist())) == rows.stop
             assert not slots[rows.stop :].any()
             pool.reshape(-1)[slots[rows]] = step.tokens[rows]
+            if self.fails is not None:
+                error, self.fails = self.fails, None
+                buffers.usable = not self.loses_pages
+                raise error
+        return np.stack([self._logits(step, buffers, text) for text in range(len(step.lengths))])
+
+    repeats_steps = True
+
+    def greedy_steps(self, steps, buffers):
+        """Run one step after another, as a program would."""
+        rows, ends, limit = steps
+        self.greedy.append(steps)
+        most, texts = rows.positions.shape
+        chosen = Chosen(np.zeros((most, texts), np.int64), np.zeros((most, texts), np.float32))
+        tokens, ended = rows.tokens, np.zeros(texts, bool)
+        for number in range(limit):
+            step = rows._replace(
+                tokens=tokens,
+                positions=rows.positions[number],
+                lengths=rows.lengths[number],
+                slots=tuple(slots[number] for slots in rows.slots),
+            )
+            logits = self._repeated(step, buffers)
+            tokens = chosen.tokens[number] = logits.argmax(-1)
+            chosen.logits[number] = logits.max(-1)
+            ended |= (tokens[:, None] == ends).any(1)
+            if ended.all():
+                break
+        return chosen
+
+    def _repeated(self, step, buffers):
+        """Run a step in which texts without room write to page 0."""
+        for pool, slots in zip(buffers.pools, step.slots, strict=True):
+            written = slots[slots >= PAGE_SIZE]
+            assert len(set(written.tolist())) == len(written)
+            pool.reshape(-1)[slots] = step.tokens
             if self.fails is not None:
                 error, self.fails = self.fails, None
                 buffers.usable = not self.loses_pages
@@ -113,6 +151,12 @@ class PaddedBackend(FakeBackend):
         return 1 << (size - 1).bit_length()
 
 
+class LoopingBackend(PaddedBackend):
+    """One that takes several steps in one run."""
+
+    steps_at_once = 5
+
+
 class FakeModel:
     """A loaded model as a generation sees it."""
 
@@ -121,7 +165,7 @@ class FakeModel:
     has_tokenizer = False
     load_seconds = 0.0
     capabilities = frozenset({"causal_lm"})
-    base = adapter = None
+    base = adapter = streamer = None
 
     def __init__(self, windows=(None,), backend=None):
         self.generation_config = {}

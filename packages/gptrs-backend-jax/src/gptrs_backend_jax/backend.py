@@ -29,6 +29,7 @@ from gptrs_backend_jax.devices import (
     all_devices,
     chosen_device,
     chosen_grid,
+    chosen_steps,
     compiler_options,
     ignored_settings,
     join,
@@ -51,6 +52,7 @@ class JaxBackend(KeptPrograms):
         self.device = device
         self._grid = None if settings.mesh is None else chosen_grid(settings, device)
         self.ignored = ignored_settings(settings, device)
+        self.steps_at_once = chosen_steps(settings.options)
         self._options = compiler_options(device, settings.options)
 
     def __repr__(self) -> str:

@@ -23,6 +23,9 @@ _FAMILIES = {"cuda": "gpu", "rocm": "gpu"}
 """Names that users know, and the platforms that JAX has for them."""
 _OPTION = "xla_"
 """How the names of options begin: those of XLA's compiler."""
+_STEPS = "steps_at_once"
+"""An option of ours: how many steps of a generation one run takes."""
+_FEW_STEPS, _MOST_STEPS = 8, 256
 
 
 _joined: list[ProcessGroup] = []
@@ -167,13 +170,25 @@ def compiler_options(
 ) -> dict[str, bool | str]:
     """Return the options of XLA: each op rounds to its own type, and known faults are avoided.
 
-    Those `given` by the user, which come last, are options of XLA; UsageError for other names.
+    Those `given` by the user, which come last, are options of XLA, or our own; UsageError for other
+    names.
     """
     exact: dict[str, bool | str] = {"xla_allow_excess_precision": False}
     for name, _ in given:
-        if not name.startswith(_OPTION):
+        if not name.startswith(_OPTION) and name != _STEPS:
             raise UsageError(
                 f"backend `jax` has no option `{name}`",
-                hint="it takes those of XLA's compiler: xla_NAME=VALUE",
+                hint=f"it takes {_STEPS}=N, and those of XLA's compiler: xla_NAME=VALUE",
             )
-    return exact | (dict(_CPU_OPTIONS) if device.platform == "cpu" else {}) | dict(given)
+    own = {name: value for name, value in given if name != _STEPS}
+    return exact | (dict(_CPU_OPTIONS) if device.platform == "cpu" else {}) | own
+
+
+def chosen_steps(given: Sequence[tuple[str, str]]) -> int:
+    """Return how many steps one run takes at most; UsageError for a number that is none."""
+    asked = dict(given).get(_STEPS)
+    if asked is None:
+        return _FEW_STEPS
+    if not asked.isdecimal() or not 1 <= int(asked) <= _MOST_STEPS:
+        raise UsageError(f"`{_STEPS}` is a number from 1 to {_MOST_STEPS}, got `{asked}`")
+    return int(asked)

@@ -9,6 +9,7 @@ from gptrs.backend.cache_report import CacheReport as CacheReport
 from gptrs.backend.device_memory import DeviceMemory as DeviceMemory
 from gptrs.backend.kernel_cache import CodeCache as CodeCache
 from gptrs.backend.kernel_cache import KernelCache as KernelCache
+from gptrs.backend.looping import LoopingBackend as LoopingBackend
 from gptrs.backend.machine_probe import MachineProbe as MachineProbe
 from gptrs.backend.memory_plan import dying_values as dying_values
 from gptrs.backend.mesh import Mesh as Mesh

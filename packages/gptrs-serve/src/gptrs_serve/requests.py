@@ -78,6 +78,7 @@ def options_of(
         special=special,
         logits_processors=bias,
         form=form,
+        steps_at_once=1 if body.stream else None,
     )
 
 

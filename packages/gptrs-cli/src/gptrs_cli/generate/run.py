@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from gptrs.quoting import quoted
 from gptrs.runtime.generation.batch import Several
 from gptrs.runtime.generation.chat_session import chat_prompt, conversation
-from gptrs.runtime.generation.generate import Generation, GenerationOptions, TextStream, stream
+from gptrs.runtime.generation.generate import Generation, GenerationOptions, TextStream
 from gptrs.runtime.images.image_prompts import about_images
 from gptrs.runtime.images.picture_tokens import shown_tokens
 from gptrs.runtime.loaded_model import LoadedModel
@@ -49,10 +49,12 @@ def _run(request: GenerateRequest, settings: Settings, profile: Profile | None) 
         model = loaded_model(request.model, settings, request.adapter)
         model.template_variables.update(template_variables(request.prompt.template_var))
         options = generation_options(request, model, settings)
+        several = request.output.num_return > 1
+        if request.output.stream or not (settings.json or several):
+            options = options.for_stream()
         work = _Work(request, model, prompt, waiting, options)
         waiting.now("reading the prompt")
         with compilation_shown(model.backend, waiting):
-            several = request.output.num_return > 1
             if settings.json:
                 interrupted = work.print_json(several, profile)
             else:
@@ -81,7 +83,7 @@ class _Work:
         if request.output.num_return > 1:
             self._several = Several(model, content, request.output.num_return, options)
         else:
-            self._stream = stream(model, content, options)
+            self._stream = TextStream(model, content, options)
 
     def print_text(self) -> bool:
         """Print the text as it comes, then the figures; return whether the user interrupted."""

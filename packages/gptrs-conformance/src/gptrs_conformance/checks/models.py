@@ -10,6 +10,7 @@ import numpy as np
 from typing_extensions import override
 
 from gptrs import functionals as F
+from gptrs.backend.looping import steps_at_once
 from gptrs.backend.protocol import Backend
 from gptrs.capture.backend_choice import use_backend
 from gptrs.capture.tensor import Tensor
@@ -29,6 +30,8 @@ from gptrs.nn import (
     merge_heads,
     split_heads,
 )
+from gptrs.nn.greedy_steps import greedy_steps
+from gptrs.nn.ragged_step import own_pages, ragged_step
 from gptrs_conformance.check import Check, CheckFailure
 from gptrs_conformance.tolerance import Tolerance
 
@@ -219,9 +222,43 @@ def greedy_tokens_agree(backend: Backend) -> None:
             raise CheckFailure("without a cache, the likeliest tokens differ from those with it")
 
 
+def steps_at_once_agree(backend: Backend) -> None:
+    """A backend that takes several steps in one run chooses the tokens of single steps."""
+    most = steps_at_once(backend)
+    if most == 1:
+        return
+    prompts = [[5, 11, 2], [19, 7, 3], [1, 2, 4]]
+    with use_backend(backend):
+        model = Model(backend)
+        texts = PagedTexts(model, 3, CONTEXT)
+        tokens = texts.append(prompts).argmax(-1)
+        first = ragged_step(tokens[:, None], texts.lengths, [own_pages(3, CONTEXT)])
+        expected: list[np.ndarray] = []
+        for _ in range(most):
+            tokens = texts.append(tokens[:, None]).argmax(-1)
+            expected.append(tokens)
+        for count in (most, 2):
+            texts = PagedTexts(model, 3, CONTEXT)
+            texts.append(prompts)
+            steps = greedy_steps(first, [count] * 3, [frozenset[int]()] * 3, count, most)
+            found = model.greedy_steps(steps, texts.buffers).tokens
+            if not np.array_equal(found[:count], expected[:count]):
+                raise CheckFailure(
+                    f"{count} steps at once gave {found[:count].T.tolist()}, one by one they give"
+                    f" {np.array(expected[:count]).T.tolist()}"
+                )
+        texts = PagedTexts(model, 3, CONTEXT)
+        texts.append(prompts)
+        ends = [frozenset({int(token)}) for token in expected[0]]
+        steps = greedy_steps(first, [most] * 3, ends, most, most)
+        if model.greedy_steps(steps, texts.buffers).tokens[1:].any():
+            raise CheckFailure("a loop goes on when all texts have ended")
+
+
 CHECKS = [
     Check("a language model: logits", "full", logits_agree),
     Check("a language model: prefill and decode", "full", prefill_is_decode),
     Check("a language model: unequal texts", "full", unequal_texts_share_steps),
     Check("a language model: greedy tokens", "full", greedy_tokens_agree),
+    Check("a language model: several steps at once", "full", steps_at_once_agree),
 ]

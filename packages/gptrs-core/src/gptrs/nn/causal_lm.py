@@ -22,8 +22,9 @@ from gptrs.nn.attention import LayerCache
 from gptrs.nn.cache_spec import CacheSpec, cache_groups
 from gptrs.nn.closure import closure_of
 from gptrs.nn.computation import Computation
+from gptrs.nn.greedy_steps import STEPS_AXES, Chosen, GreedySteps, run_greedy_steps
 from gptrs.nn.linear import adapter_rows
-from gptrs.nn.module import Module
+from gptrs.nn.module import WATCHER, Module
 from gptrs.nn.page_buffers import LayerPools, PageBuffers
 from gptrs.nn.ragged_step import RaggedStep, as_tensors, own_pages, ragged_step
 from gptrs.nn.uncached_attention import whole_texts
@@ -31,6 +32,7 @@ from gptrs.nn.uncached_attention import whole_texts
 Result = TypeVar("Result")
 _Compiled = Jitted[[RaggedStep[Tensor], list[LayerPools]], tuple[Result, list[LayerPools]]]
 _Adapted = Jitted[[RaggedStep[Tensor], list[LayerPools], Tensor], tuple[Tensor, list[LayerPools]]]
+_Repeated = Jitted[[GreedySteps[Tensor], list[LayerPools]], tuple[Tensor, Tensor, list[LayerPools]]]
 _AXES = RaggedStep[Any]._make([("N",), ("N",), ("B+1",), ("B",), ("B", "W"), ("N",)])
 """Names of the axes of a step; all page tables have the same width W."""
 
@@ -115,6 +117,18 @@ class CausalLMModule(Module):
             logits, buffers.pools = self._step(as_tensors(step), buffers.pools)
         return logits.numpy()
 
+    def greedy_steps(self, steps: GreedySteps, buffers: PageBuffers) -> Chosen:
+        """Append the tokens of several steps to `buffers`; return what was chosen after each.
+
+        ContextLengthError for a text that is too long, before any work.
+        """
+        self._require_context(int(steps.rows.lengths.max()))
+        rows, ends, limit = steps
+        given = GreedySteps(as_tensors(rows), Tensor.of_array(ends), Tensor.of_array(limit))
+        with self._on_backend():
+            tokens, logits, buffers.pools = self._greedy_steps(given, buffers.pools)
+        return Chosen(tokens.numpy(), logits.numpy())
+
     def adapted_step(
         self, step: RaggedStep, adapters: np.ndarray, buffers: PageBuffers
     ) -> np.ndarray:
@@ -129,6 +143,14 @@ class CausalLMModule(Module):
         with self._on_backend():
             logits, buffers.pools = self._adapted_step(as_tensors(step), buffers.pools, rows)
         return logits.numpy()
+
+    @property
+    def repeats_steps(self) -> bool:
+        """Whether `greedy_steps` does what `step` does.
+
+        Not where ops run one by one, nor for somebody who watches each call of a module.
+        """
+        return not eager() and WATCHER.get() is None
 
     def cache_specs(self) -> Sequence[CacheSpec]:
         """Return what the cache of each block holds, in the order of the blocks."""
@@ -160,6 +182,12 @@ class CausalLMModule(Module):
     @cached_property
     def _step(self) -> _Compiled[Tensor]:
         return self._compiled(self._next_logits)
+
+    @cached_property
+    def _greedy_steps(self) -> _Repeated:
+        dynamic = {"steps": STEPS_AXES, "pools": self._axes()["pools"]}
+        describe = partial(closure_of, self._repeated) if self.captures_on_disk else None
+        return Jitted(self._repeated, donate=["pools"], dynamic=dynamic, describe=describe)
 
     @cached_property
     def _adapted_step(self) -> _Adapted:
@@ -226,6 +254,11 @@ class CausalLMModule(Module):
         self, step: RaggedStep[Tensor], pools: list[LayerPools]
     ) -> tuple[Tensor, list[LayerPools]]:
         return self._adapted_logits(step, pools, _first_adapter(step))
+
+    def _repeated(
+        self, steps: GreedySteps[Tensor], pools: list[LayerPools]
+    ) -> tuple[Tensor, Tensor, list[LayerPools]]:
+        return run_greedy_steps(self._next_logits, steps, pools)
 
     def _adapted_logits(
         self, step: RaggedStep[Tensor], pools: list[LayerPools], adapters: Tensor

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gptrs.ir.dtypes import DType
     from gptrs.nn.cache_spec import CacheSpec
     from gptrs.nn.decoder_cache import DecoderState
+    from gptrs.nn.greedy_steps import Chosen, GreedySteps
     from gptrs.nn.page_buffers import PageBuffers
     from gptrs.nn.ragged_step import RaggedStep
 
@@ -51,6 +52,22 @@ class CausalLM(Protocol):
 
         ContextLengthError when a text would exceed the context, before any work. After another
         error `buffers.usable` says whether the pages of before are still there.
+        """
+        ...
+
+
+class RepeatingLM(Protocol):
+    """A `CausalLM` that takes several steps in one run, as every `CausalLMModule` does."""
+
+    @property
+    def repeats_steps(self) -> bool:
+        """Whether `greedy_steps` does what `step` does."""
+        ...
+
+    def greedy_steps(self, steps: GreedySteps, buffers: PageBuffers) -> Chosen:
+        """Append the tokens of several steps to `buffers`; return what was chosen after each.
+
+        Errors as of `step`.
         """
         ...
 

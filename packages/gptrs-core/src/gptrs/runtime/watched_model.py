@@ -13,6 +13,7 @@ _COMPUTING = frozenset(
     {
         *(
             "step",
+            "greedy_steps",
             "adapted_step",
             "mixed_step",
             "image_vectors",

@@ -61,4 +61,5 @@ def astream(
 
     All checks happen when it is called, before any work.
     """
-    return AsyncTextStream(TextStream(model, prompt, generation_options(model, options, fields)))
+    asked = generation_options(model, options, fields).for_stream()
+    return AsyncTextStream(TextStream(model, prompt, asked))

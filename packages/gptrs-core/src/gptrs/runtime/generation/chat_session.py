@@ -43,7 +43,7 @@ class ChatSession:
         """
         messages = [*self.messages, {"role": "user", "content": about_images(text, images)}]
         prompt = self._model.conversation_tokens(messages, self._template)
-        answer = TextStream(self._model, prompt, self._options)
+        answer = TextStream(self._model, prompt, self._options.for_stream())
         self.messages = messages
         return answer
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs.errors import ModelError
 from gptrs.ir.dtypes import DType
@@ -66,6 +67,11 @@ class FamilyCache(PagedCache):
         super().__init__(models[0].causal_lm(), models[0].backend, dtype, budget)
         self._members = [model.causal_lm() for model in models]
         self._together = together
+
+    @property
+    @override
+    def steps_at_once(self) -> int:
+        return 1
 
     def _logits(self, rows: Sequence[Row], step: RaggedStep) -> np.ndarray:
         families = [

@@ -50,7 +50,7 @@ def stream(
     they come before those of `options`. UsageError for an empty prompt, unknown tokens or options,
     ContextLengthError when it does not fit, ModelError for a model that cannot generate.
     """
-    return TextStream(model, prompt, generation_options(model, options, fields))
+    return TextStream(model, prompt, generation_options(model, options, fields).for_stream())
 
 
 def generate(
@@ -60,7 +60,7 @@ def generate(
     **fields: Unpack[OptionFields],
 ) -> Generation:
     """Generate to the end and return the outcome; parameters and errors as those of `stream`."""
-    text = stream(model, prompt, options, **fields)
+    text = TextStream(model, prompt, generation_options(model, options, fields))
     for _ in text:
         pass
     return text.generation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 
@@ -11,7 +12,7 @@ from gptrs.runtime.generation.context import Context
 from gptrs.runtime.generation.guessing.guesser import TextGuesses
 from gptrs.runtime.generation.logits_processors import ProcessorChain
 from gptrs.runtime.generation.options import FinishReason, Generation, Timings
-from gptrs.runtime.generation.sampling import Sampler
+from gptrs.runtime.generation.sampling import Sampler, require_finite
 from gptrs.runtime.generation.text_stream import IncrementalDecoder, StopFilter
 from gptrs.runtime.generation.token_scores import TokenScores
 from gptrs.runtime.images.picture_tokens import Picture
@@ -25,6 +26,7 @@ class GeneratedText:
     scored with each, None for none. `guesses` is how the text is guessed ahead, None if it is not.
     `source` are the tokens of the text that this one is about,
     for models that read one. `pictures` are those that tokens of the context stand for.
+    `steps_at_once` is how many tokens may be chosen before anybody sees one, None for any number.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class GeneratedText:
         guesses: TextGuesses | None = None,
         source: Sequence[int] = (),
         pictures: Sequence[Picture] = (),
+        steps_at_once: int | None = None,
     ) -> None:
         self.source = tuple(source)
         self.pictures = tuple(pictures)
@@ -59,7 +62,8 @@ class GeneratedText:
         self.found = 0
         """How many tokens of the prompt were in the cache already."""
         self._max_tokens = max_tokens
-        self._ends = ends
+        self.ends = ends
+        self._steps_at_once = steps_at_once
         self._shows_end = shows_end
         self._sampler = sampler
         self._processors = processors
@@ -85,6 +89,17 @@ class GeneratedText:
             self.most_positions - len(self.context.tokens), self._max_tokens - len(self.tokens) - 1
         )
 
+    @property
+    def steps_ahead(self) -> int:
+        """How many tokens may be chosen at once, each the one of the largest logit; see `room`.
+
+        1 where logits are looked at: by processors, for scores, a draw, or guesses.
+        """
+        looks = self._processors.changes_logits or self._logprobs is not None
+        if looks or self.guesses is not None or not self._sampler.takes_largest:
+            return 1
+        return sys.maxsize if self._steps_at_once is None else self._steps_at_once
+
     def start(self, found: int = 0) -> None:
         """Start the clock of the timings, unless it runs; the cache had `found` tokens before."""
         if self._started is None:
@@ -96,6 +111,11 @@ class GeneratedText:
         token = self._sampler.choose(self._processors(logits))
         if self._logprobs is not None:
             self._scores.append(TokenScores.of(logits, token, self._logprobs))
+        return self.take(token)
+
+    def take_largest(self, token: int, logit: float) -> str:
+        """Append the token of the largest logit, as `append` would."""
+        require_finite(logit)
         return self.take(token)
 
     def take(self, token: int) -> str:
@@ -133,7 +153,7 @@ class GeneratedText:
         )
 
     def _piece(self, token: int) -> str:
-        is_end = token in self._ends
+        is_end = token in self.ends
         piece = "" if is_end and not self._shows_end else self._decoder.push(token)
         piece = self._stop.push(piece)
         if self._stop.stopped:

@@ -56,6 +56,7 @@ class OptionFields(SamplingFields, total=False):
     beams: int | None
     length_penalty: float | None
     early_stopping: EarlyStopping | None
+    steps_at_once: int | None
 
 
 _SAMPLING = frozenset(SamplingFields.__annotations__)

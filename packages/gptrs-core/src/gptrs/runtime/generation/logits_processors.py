@@ -77,6 +77,11 @@ class ProcessorChain:
         self._tokens: npt.NDArray[np.int64] = np.array(prompt, np.int64)
         self._length = len(prompt)
 
+    @property
+    def changes_logits(self) -> bool:
+        """Whether there is a processor."""
+        return bool(self._processors)
+
     def append(self, token: int) -> None:
         """Add a token that was chosen; takes constant time on average."""
         if not self._processors:

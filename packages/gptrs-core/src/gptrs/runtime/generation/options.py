@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal
@@ -83,6 +84,10 @@ class GenerationOptions:
     With `beams` above 1 that many texts grow side by side, and the likeliest whole one is taken, as
     beam search of transformers does; `length_penalty` and `early_stopping` are its own, see
     `Beams`. None follows `num_beams` and its like in generation_config.json, 1 does not.
+
+    `steps_at_once` is how many tokens may be chosen before anybody sees one, where the backend can
+    run as many steps in one program and takes the likeliest tokens; it takes the smaller number of
+    its own. None leaves it to the backend, but for streams: each of their tokens comes at once.
     """
 
     max_tokens: int | None = None
@@ -106,6 +111,11 @@ class GenerationOptions:
     beams: int | None = None
     length_penalty: float | None = None
     early_stopping: EarlyStopping | None = None
+    steps_at_once: int | None = None
+
+    def for_stream(self) -> GenerationOptions:
+        """Return the options of a text whose tokens are read as they come: one in each step."""
+        return dataclasses.replace(self, steps_at_once=self.steps_at_once or 1)
 
     def __post_init__(self) -> None:
         if any(not stop for stop in self.stop):
@@ -116,6 +126,7 @@ class GenerationOptions:
         _require("the context", self.context, 1)
         _require("keep", self.keep, 0)
         _require("the number of beams", self.beams, 1)
+        _require("the number of steps at once", self.steps_at_once, 1)
         if self.keep and not self.context_shift:
             raise UsageError(
                 "`keep` says what stays when the context shifts, which it does not",

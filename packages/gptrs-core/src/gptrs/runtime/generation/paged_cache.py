@@ -11,19 +11,21 @@ from weakref import WeakKeyDictionary, WeakSet
 
 import numpy as np
 
+from gptrs.backend.looping import steps_at_once
 from gptrs.backend.protocol import Backend
 from gptrs.capture.fork_safe_lock import ForkSafeLock
 from gptrs.errors import CacheBudgetError
 from gptrs.ir.dtypes import DType
 from gptrs.ir.tensor_type import TensorType
+from gptrs.nn.greedy_steps import Chosen, greedy_steps
 from gptrs.nn.page_buffers import PageBuffers
 from gptrs.nn.pages.page_pool import PageCopy, PagePool, TextPages
 from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep, ragged_step
-from gptrs.plugins.capabilities import CausalLM, ImageLM
+from gptrs.plugins.capabilities import CausalLM, ImageLM, RepeatingLM
 from gptrs.runtime.generation.cache_budget import group_layouts
 from gptrs.runtime.generation.step_shapes import StepShapes
 from gptrs.runtime.generation.step_times import StepTimes
-from gptrs.runtime.generation.text_cache import Row
+from gptrs.runtime.generation.text_cache import GreedyRow, Row
 from gptrs.runtime.images.picture_tokens import has_pictures, seen
 from gptrs.runtime.loaded_model import LoadedModel
 
@@ -31,14 +33,23 @@ from gptrs.runtime.loaded_model import LoadedModel
 class PagedCache:
     """The pages of all texts of `lm`, which share what they have in common; a `TextCache`.
 
-    `budget` is in bytes, None for the default of `group_layouts`. Texts are lost when an
+    `budget` is in bytes, None for the default of `group_layouts`; `steps_at_once` is how many steps
+    of texts that grow greedily are one run, for models that can. Texts are lost when an
     interrupt leaves pages in an unknown state, as does a fork while another thread changes them:
     `TextPages.lost`, admit them again. Threads wait for each other.
     """
 
     chunked = True
 
-    def __init__(self, lm: CausalLM, backend: Backend, dtype: DType, budget: int | None) -> None:
+    def __init__(
+        self,
+        lm: CausalLM,
+        backend: Backend,
+        dtype: DType,
+        budget: int | None,
+        *,
+        steps_at_once: int = 1,
+    ) -> None:
         self.dtype = dtype
         self.buffers: PageBuffers = self._new_buffers(lm, dtype)
         groups = self.buffers.groups
@@ -51,6 +62,7 @@ class PagedCache:
         self._expect()
         self._lm = lm
         self._shapes = StepShapes(backend)
+        self._steps_at_once = steps_at_once
         self.times = StepTimes()
         self.pool = self._new_pool()
         self._lock = threading.RLock()
@@ -91,6 +103,30 @@ class PagedCache:
         with self._lock:
             return self._run(rows)
 
+    @property
+    def steps_at_once(self) -> int:
+        """How many steps `run_greedy` takes; states cannot take back what came after an end."""
+        can = cast("bool", getattr(self._lm, "repeats_steps", False)) and not self.keeps_states
+        return self._steps_at_once if can else 1
+
+    def run_greedy(self, rows: Sequence[GreedyRow], count: int) -> Chosen:
+        """Append a token to each text, then the likeliest one `count` times; return these."""
+        lm = cast("RepeatingLM", self._lm)
+        rooms = [min(row.room, count) for row in rows]
+        with self._lock:
+            with self._consistent():
+                for row, room in zip(rows, rooms, strict=True):
+                    self._copy(self.pool.extend(row.text, room))
+                step = self._shapes.padded(_step([Row(row.text, [row.token]) for row in rows]))
+            ends = [row.ends for row in rows]
+            steps = greedy_steps(step, rooms, ends, count, self._steps_at_once)
+            with self._changing():
+                chosen = lm.greedy_steps(steps, self.buffers)
+            with self._consistent():
+                for row in rows:
+                    self.pool.commit(row.text, [row.token])
+        return Chosen(chosen.tokens[:count, : len(rows)], chosen.logits[:count, : len(rows)])
+
     def keep(self, text: TextPages, tokens: Sequence[int]) -> None:
         """Append the first tokens of a guess that the last step of the text has read."""
         if tokens:
@@ -102,14 +138,8 @@ class PagedCache:
             for text, tokens, guess, after in rows:
                 self._copy(self.pool.extend(text, len(tokens) + after + len(guess)))
             step = self._shapes.padded(_step(rows))
-        try:
-            self._resize()
+        with self._changing():
             logits = self._logits(rows, step)
-        except BaseException:
-            # A step that is done again would go on from states that it has changed.
-            if self.keeps_states or not self.buffers.usable:
-                self._reset()
-            raise
         with self._consistent():
             for row in rows:
                 self.pool.commit(row.text, row.tokens)
@@ -202,6 +232,18 @@ class PagedCache:
                 self._reset()
                 raise
 
+    @contextmanager
+    def _changing(self) -> Generator[None]:
+        """Run the model; begin anew if it fails and has changed what it cannot compute again."""
+        try:
+            self._resize()
+            yield
+        except BaseException:
+            # A step that is done again would go on from states that it has changed.
+            if self.keeps_states or not self.buffers.usable:
+                self._reset()
+            raise
+
     def after_fork(self) -> None:
         """Begin anew in a child if the fork fell into what another thread was changing."""
         if self._lock.acquire(blocking=False):
@@ -244,7 +286,10 @@ def paged_cache(model: LoadedModel, dtype: DType, budget: int | None) -> PagedCa
     with _caches_lock:
         known = _caches.get(model)
         if known is None or known[0] != asked:
-            known = (asked, PagedCache(model.causal_lm(), model.backend, dtype, budget))
+            # In a loop all weights would be needed at once.
+            steps = 1 if model.streamer is not None else steps_at_once(model.backend)
+            cache = PagedCache(model.causal_lm(), model.backend, dtype, budget, steps_at_once=steps)
+            known = (asked, cache)
             _caches[model] = known
     return known[1]
 

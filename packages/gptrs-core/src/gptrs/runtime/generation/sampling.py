@@ -104,6 +104,11 @@ class Sampler:
         seeds = np.random.SeedSequence(self._sampling.seed, spawn_key=key)
         return np.random.Generator(np.random.PCG64(seeds))
 
+    @property
+    def takes_largest(self) -> bool:
+        """Whether the token of the largest logit is taken, without a draw."""
+        return self._sampling.greedy or self._sampling.top_k == 1
+
     def ahead(self) -> Sampler:
         """Return a sampler that draws what this one will draw, and leaves it as it is."""
         made = Sampler(self._sampling, self._stream)
@@ -117,17 +122,21 @@ class Sampler:
         Logits of -inf are never drawn. ExecutionError when the largest logit is not finite.
         """
         best = int(logits.argmax())  # the first NaN, where there is one
-        largest = float(logits[best])
-        if not math.isfinite(largest):
-            raise ExecutionError(
-                f"the largest logit of the next token is {largest}",
-                hint="check the logits processors, the weights with `gptrs inspect`, or another"
-                " --backend",
-            )
-        if self._sampling.greedy or self._sampling.top_k == 1:
+        require_finite(float(logits[best]))
+        if self.takes_largest:
             return best
         tokens, weights = candidates(logits, self._sampling)
         return int(tokens[_drawn(weights, self._random.random())])
+
+
+def require_finite(largest: float) -> None:
+    """ExecutionError unless the largest logit of a token is finite."""
+    if not math.isfinite(largest):
+        raise ExecutionError(
+            f"the largest logit of the next token is {largest}",
+            hint="check the logits processors, the weights with `gptrs inspect`, or another"
+            " --backend",
+        )
 
 
 def candidates(logits: np.ndarray, sampling: Sampling) -> tuple[np.ndarray | range, np.ndarray]:

@@ -6,7 +6,8 @@ import itertools
 import time
 from bisect import insort
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field
 
 import numpy as np
@@ -18,7 +19,7 @@ from gptrs.nn.ragged_step import PAGE_SIZE
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.generated_text import GeneratedText
 from gptrs.runtime.generation.guessing.guesser import Candidate, Guess, Guesser
-from gptrs.runtime.generation.text_cache import Row, TextCache
+from gptrs.runtime.generation.text_cache import GreedyRow, RepeatingCache, Row, TextCache
 from gptrs.spans import span
 
 WhenRead = Callable[[TextPages], None]
@@ -56,6 +57,11 @@ class _Read:
     guess: Guess | None = None
 
     @property
+    def grows(self) -> bool:
+        """Whether it is the one token that the text chose last."""
+        return self.is_last and len(self.tokens) == 1 and bool(self.work.text.tokens)
+
+    @property
     def guessed(self) -> Sequence[int]:
         """The tokens of the guess."""
         return () if self.guess is None else self.guess.tokens
@@ -72,6 +78,9 @@ class Scheduler:
     half of the room at least, and the shortest of the others what is left: a short one need not
     wait until a long one has been read. The outcome of a text does not depend on others.
 
+    Where the cache runs several steps at once, texts that all take the likeliest tokens do so; new
+    texts and `cancel` wait for as many steps then, and a text that ends before the others, too.
+
     No thread is started. While one runs a step, others may add texts, and run schedulers of the
     same cache; they wait for each other, as does `cancel`. An error of one text, which a logits
     processor may raise, is told to `when_failed`, and the others go on; without it `step` raises.
@@ -86,6 +95,7 @@ class Scheduler:
         when_failed: WhenFailed | None = None,
     ) -> None:
         self._cache = cache
+        self._repeats = cache if isinstance(cache, RepeatingCache) else None
         self._guesser = Guesser(cache.times)
         self._chunk = chunk
         self._most_texts = most_texts
@@ -166,8 +176,44 @@ class Scheduler:
         self._admit()
         rows = self._rows()
         if rows:
-            self._run(rows)
+            most = self._steps_at_once(rows)
+            if most > 1:
+                self._run_several(rows, most)
+            else:
+                self._run(rows)
             self._settle()
+
+    def _steps_at_once(self, reads: Sequence[_Read]) -> int:
+        """Return how many steps of these texts may be one run of the model."""
+        if self._repeats is None or not all(read.grows for read in reads):
+            return 1
+        most = min(self._repeats.steps_at_once, self._chunk)
+        return min(most, *(read.work.text.steps_ahead for read in reads)) if most > 1 else 1
+
+    def _run_several(self, reads: Sequence[_Read], most: int) -> None:
+        """Run the model up to `most` times at once; each text takes the tokens it has room for."""
+        assert self._repeats is not None
+        rows = [
+            GreedyRow(work.pages, work.unread[0], work.text.room + 1, work.text.ends)
+            for work in (read.work for read in reads)
+        ]
+        chosen = self._repeats.run_greedy(rows, min(most, max(row.room for row in rows)))
+        columns = zip(reads, rows, chosen.tokens.T, chosen.logits.T, strict=True)
+        for read, row, tokens, logits in columns:
+            found = zip(tokens[: row.room].tolist(), logits[: row.room].tolist(), strict=True)
+            count = self._take(read.work, list(found))
+            self._cache.keep(read.work.pages, tokens[: max(0, count - 1)].tolist())
+
+    def _take(self, work: _Work, chosen: Sequence[tuple[int, float]]) -> int:
+        """Append tokens with their logits to a text until it ends; return how many."""
+        text = work.text
+        pieces: list[str] = []
+        with self._growing(work, pieces), span("choose token"):
+            for token, logit in chosen:
+                pieces.append(text.take_largest(token, logit))
+                if text.ended:
+                    break
+        return len(pieces)
 
     def _run(self, reads: Sequence[_Read]) -> None:
         """Run the model on the next tokens of texts, and on what may come after them."""
@@ -193,7 +239,7 @@ class Scheduler:
         asked: list[Candidate] = []
         for read in reads:
             text = read.work.text
-            if text.guesses is not None and text.tokens and read.is_last and len(read.tokens) == 1:
+            if text.guesses is not None and read.grows:
                 text.guesses.read(text.tokens)
                 growing.append(read)
                 asked.append(Candidate(text.guesses, len(text.tokens), text.room))
@@ -288,14 +334,20 @@ class Scheduler:
         """Choose tokens as long as they are those of the guess, and one more; return how many."""
         pieces: list[str] = []
         accepted = 0
+        with self._growing(work, pieces), span("choose token"):
+            pieces.append(work.text.append(logits[0]))
+            while accepted < len(guess) and work.text.tokens[-1] == guess[accepted]:
+                accepted += 1
+                if work.text.ended:
+                    break
+                pieces.append(work.text.append(logits[accepted]))
+        return accepted
+
+    @contextmanager
+    def _growing(self, work: _Work, pieces: list[str]) -> Generator[None]:
+        """Append tokens to a text; tell of `pieces`, else of what kept it from growing."""
         try:
-            with span("choose token"):
-                pieces.append(work.text.append(logits[0]))
-                while accepted < len(guess) and work.text.tokens[-1] == guess[accepted]:
-                    accepted += 1
-                    if work.text.ended:
-                        break
-                    pieces.append(work.text.append(logits[accepted]))
+            yield
         except Exception as error:
             if pieces:  # those who read them get them first: the next step raises it again
                 pass
@@ -306,7 +358,6 @@ class Scheduler:
                 self._failed.append((work.text, error))
         if pieces:
             self._grown.append((work.text, "".join(pieces)))
-        return accepted
 
     def _settle(self) -> None:
         """Let go of texts that ended, and bring back those whose pages are not as they should be.

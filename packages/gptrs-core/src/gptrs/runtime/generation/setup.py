@@ -109,6 +109,7 @@ class GenerationSetup:
             guesses=self._guesses(context, sampler, most_positions),
             source=() if self._sources is None else prompt,
             pictures=pictures,
+            steps_at_once=self.options.steps_at_once,
         )
 
     def _processors(self, begin: int, count: int) -> list[LogitsProcessor]:

@@ -18,7 +18,8 @@ class TextStream:
 
     All checks happen when it is made, before any work. Pieces are whole characters. A model
     without a tokenizer yields empty pieces, one a token. Tokens that the cache of the model has
-    already are not read again. With beams the whole text comes as one piece.
+    already are not read again. With beams the whole text comes as one piece, and several tokens do
+    where `steps_at_once` of the options lets them.
     """
 
     def __init__(self, model: LoadedModel, prompt: Prompt, options: GenerationOptions) -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
+from gptrs.nn.greedy_steps import Chosen
 from gptrs.nn.pages.page_pool import TextPages
 from gptrs.runtime.generation.step_times import StepTimes
 
@@ -23,6 +24,19 @@ class Row(NamedTuple):
     tokens: Sequence[int]
     guess: Sequence[int] = ()
     after: int = 0
+
+
+class GreedyRow(NamedTuple):
+    """A text of several steps: its new token, the steps that it has room for, and its ends.
+
+    The text keeps `token`. What is computed of the tokens after it is there until its next step,
+    see `keep`.
+    """
+
+    text: TextPages
+    token: int
+    room: int
+    ends: frozenset[int]
 
 
 class TextCache(Protocol):
@@ -82,4 +96,21 @@ class TextCache(Protocol):
 
     def release(self, text: TextPages) -> None:
         """Give back the memory of a text."""
+        ...
+
+
+@runtime_checkable
+class RepeatingCache(Protocol):
+    """A `TextCache` that can run several steps at once."""
+
+    @property
+    def steps_at_once(self) -> int:
+        """How many steps `run_greedy` takes at most; 1 where it cannot be called."""
+        ...
+
+    def run_greedy(self, rows: Sequence[GreedyRow], count: int) -> Chosen:
+        """Append a token to each text, then the likeliest one `count` times; return these.
+
+        No text chooses another one after one of its ends once all have come to theirs.
+        """
         ...

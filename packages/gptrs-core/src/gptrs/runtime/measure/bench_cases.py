@@ -233,8 +233,12 @@ def require_room(context: int, wanted: int) -> None:
 def greedy(
     count: int, chunk: int = PREFILL_CHUNK, *, cache_dtype: str | None = None
 ) -> GenerationOptions:
-    """Return options that take the likeliest token, `count` times; see `prefill_chunk`."""
+    """Return options that take the likeliest token, `count` times; see `prefill_chunk`.
+
+    Each token comes by itself, as in a stream.
+    """
     sampling = Sampling(temperature=0.0)
-    return GenerationOptions(
+    options = GenerationOptions(
         count, sampling, ignore_eos=True, prefill_chunk=chunk, cache_dtype=cache_dtype
     )
+    return options.for_stream()

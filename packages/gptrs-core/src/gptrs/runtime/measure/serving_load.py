@@ -95,7 +95,11 @@ def engine_client(engine: Engine) -> AskFor:
         sent, came = time.perf_counter(), list[float]()
         last = sent
         stream = engine.submit(
-            list(request.tokens), max_tokens=request.new_tokens, temperature=0, ignore_eos=True
+            list(request.tokens),
+            max_tokens=request.new_tokens,
+            temperature=0,
+            ignore_eos=True,
+            steps_at_once=1,
         )
         async for piece in stream:
             last = time.perf_counter()
