@@ -139,6 +139,11 @@ class _Asked:
     def stored_parts(self, name: str, shape: Sequence[int]) -> None:
         """None: no weight is quantized."""
 
+    def stacked_parts(
+        self, names: Sequence[str], shape: Sequence[int], axes: object = None
+    ) -> None:
+        """None: no weight is quantized."""
+
     def _kept(self, name: str, shape: Sequence[int]) -> np.ndarray:
         """Return the weight of a name, noted to be saved."""
         values = self._weight(shape)

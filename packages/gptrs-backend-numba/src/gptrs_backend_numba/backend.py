@@ -26,6 +26,7 @@ from gptrs_backend_numba.fusion.switch import is_on
 from gptrs_backend_numba.kept_weights.identities import weight_array
 from gptrs_backend_numba.kept_weights.weight_reports import StoredWeights
 from gptrs_backend_numba.kernel_cache import StoredKernels
+from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.lowering import amx_matmul
 from gptrs_backend_numba.lowering.quantized_linear import block_of
 from gptrs_backend_numba.lowering.table import TABLE
@@ -41,7 +42,8 @@ if TYPE_CHECKING:
 SETTINGS = (FUSE, cost_model.VARIABLE, amx_matmul.VARIABLE, memory.VARIABLE, PRECISION)
 """The environment variables that decide what is made of a program."""
 _SETTINGS = Variables(*SETTINGS)
-_MATRIX = 2
+_MATRIX, _STACK = 2, 3
+"""The ranks of weights: of one matrix, and of those of experts."""
 _SMALLEST = 1024
 """Elements of a weight below which it is read as f32."""
 
@@ -79,10 +81,12 @@ class NumbaBackend(StoredKernels, StoredWeights, MeasuringThreads):
 
     def reads_quantized(self, codes: TensorType, bits: int, group_size: int) -> bool:
         """Return whether kernels read such a matrix as it is; none of them does for f32."""
-        if self.precision != "int8" or not is_on() or codes.rank != _MATRIX:
+        if self.precision != "int8" or not is_on() or codes.rank not in (_MATRIX, _STACK):
             return False
-        k = codes.shape[1] * 8 // bits
-        return block_of(group_size, k) is not None and codes.shape[0] * k >= _SMALLEST
+        rows, k = codes.shape[-2], codes.shape[-1] * 8 // bits
+        if codes.rank == _STACK and rows % PANEL:
+            return False
+        return block_of(group_size, k) is not None and rows * k >= _SMALLEST
 
     def refusal(
         self, op: Op, operands: Sequence[TensorType], results: Sequence[TensorType]

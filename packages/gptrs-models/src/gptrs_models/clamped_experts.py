@@ -18,9 +18,9 @@ class ClampedMixture(Module):
     def __init__(self, experts: Experts, clamp: Clamp, params: Params, width: int) -> None:
         inner, count, own = experts.width, experts.count, params / "experts"
         self.router = Linear(params / "router", width, count)
-        self.gate_up_proj = ExpertMatrices(own, "gate_up_proj", count, width, 2 * inner)
+        self.gate_up_proj = ExpertMatrices.joined(own, "gate_up_proj", count, width, 2 * inner)
         self.gate_up_bias = own.tensor("gate_up_proj_bias", (count, 2 * inner))
-        self.down_proj = ExpertMatrices(own, "down_proj", count, inner, width)
+        self.down_proj = ExpertMatrices.joined(own, "down_proj", count, inner, width)
         self.down_bias = own.tensor("down_proj_bias", (count, width))
         self._chosen, self._clamp = experts.chosen, clamp
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gptrs import functionals as F
 from gptrs.api import ConfigFields, Module, Params, Tensor
-from gptrs.nn import ACTIVATIONS, Linear
+from gptrs.nn import ACTIVATIONS, ExpertMatrices, Linear
 from gptrs_models.grouped_routing import GroupedRouter, Routing
 
 _UP = ("embed", "mlp")
@@ -59,9 +59,9 @@ class Mixture(Module):
             if experts.routing is None
             else GroupedRouter(experts.routing, gate, width, experts.count)
         )
-        self.gate_proj = _stacked(experts, params, experts.gate, (inner, width), _DOWN)
-        self.up_proj = _stacked(experts, params, experts.up, (inner, width), _DOWN)
-        self.down_proj = _stacked(experts, params, experts.down, (width, inner), _UP)
+        self.gate_proj = _matrices(experts, params, experts.gate, width, inner, _UP)
+        self.up_proj = _matrices(experts, params, experts.up, width, inner, _UP)
+        self.down_proj = _matrices(experts, params, experts.down, inner, width, _DOWN)
         self.shared = (
             None if experts.shared is None else _Shared(params, width, experts, activation)
         )
@@ -75,12 +75,9 @@ class Mixture(Module):
         scores, experts = self._route(x)  # (N, k) twice
         groups = F.reshape(experts, (rows * chosen,))
         repeated = F.repeat_interleave(x, chosen, 0)  # (N * k, C)
-        gate, up, down = (
-            F.cast(weights, x.dtype) for weights in (self.gate_proj, self.up_proj, self.down_proj)
-        )
-        inner = self._activation(F.grouped_linear(repeated, gate, groups))
-        inner = inner * F.grouped_linear(repeated, up, groups)
-        outputs = F.grouped_linear(inner, down, groups)
+        inner = self._activation(self.gate_proj(repeated, groups))
+        inner = inner * self.up_proj(repeated, groups)
+        outputs = self.down_proj(inner, groups)
         outputs = F.reshape(outputs, (rows, chosen, width)) * F.reshape(scores, (rows, chosen, 1))
         mixed = F.sum(outputs, axis=1)
         return mixed if self.shared is None else mixed + self.shared(x)
@@ -116,12 +113,12 @@ class _Shared(Module):
         return found if self.weight is None else found * F.sigmoid(self.weight(x))
 
 
-def _stacked(
-    experts: Experts, params: Params, name: str, shape: tuple[int, int], axes: tuple[str, str]
-) -> Tensor:
-    """Return the matrices of all experts as they are stored, [experts, outputs, inputs]."""
+def _matrices(
+    experts: Experts, params: Params, name: str, inputs: int, outputs: int, axes: tuple[str, str]
+) -> ExpertMatrices:
+    """Return the matrices of all experts; `axes` names inputs and outputs."""
     names = [f"{index}.{name}.weight" for index in range(experts.count)]
-    return (params / "experts").stacked(names, shape, axes)
+    return ExpertMatrices.of_each(params / "experts", names, inputs, outputs, axes[::-1])
 
 
 def read_experts(

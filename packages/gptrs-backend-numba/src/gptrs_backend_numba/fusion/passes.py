@@ -11,6 +11,7 @@ from gptrs_backend_numba.fusion.grouped_linear import FUSE_GROUPED_LINEAR
 from gptrs_backend_numba.fusion.linear import FUSE_LINEAR
 from gptrs_backend_numba.fusion.paged_attention import FUSE_PAGED_ATTENTION
 from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED
+from gptrs_backend_numba.fusion.quantized_grouped import FUSE_QUANTIZED_GROUPED
 from gptrs_backend_numba.fusion.rotary import FUSE_ROTARY
 from gptrs_backend_numba.fusion.rows import FUSE_ROWS
 from gptrs_backend_numba.fusion.switch import is_on
@@ -19,6 +20,7 @@ FUSE: tuple[Pass, ...] = (
     FUSE_CONVOLUTIONS,
     *FUSE_PAGED_ATTENTION,
     *FUSE_GROUPED_LINEAR,
+    *FUSE_QUANTIZED_GROUPED,
     *FUSE_ATTENTION,
     *FUSE_LINEAR,
     *FUSE_QUANTIZED,
@@ -35,5 +37,6 @@ def fusions(precision: Precision) -> tuple[Pass, ...]:
     """Return the fusions of a precision: `int8` rounds activations that meet quantized weights."""
     if precision == "int8":
         return FUSE if is_on() else ()
-    exact = tuple(each for each in FUSE if each not in FUSE_QUANTIZED) if is_on() else ()
+    rounding = (*FUSE_QUANTIZED, *FUSE_QUANTIZED_GROUPED)
+    exact = tuple(each for each in FUSE if each not in rounding) if is_on() else ()
     return (*exact, *ROUND_TO_BF16) if precision == "bf16" else exact

@@ -50,6 +50,14 @@ class QuantizedWeight:
     offset: Parameter | None = None
     offset_kind: str = ""
 
+    @property
+    def values(self) -> list[Value]:
+        """The parts in the order of operands."""
+        found = [self.codes, self.scale.value, *_present(self.scale.above)]
+        if self.offset is not None:
+            found += [self.offset.value, *_present(self.offset.above)]
+        return found
+
 
 def find_weight(value: Value, rewriter: Rewriter) -> QuantizedWeight | None:
     """Return the quantized weight that `value` is computed of; None if it is none."""
@@ -138,22 +146,18 @@ def _fuse_layer(node: InstructionNode, layer: CustomCall, rewriter: Rewriter) ->
     weight = find_weight(value, rewriter)
     if weight is None or layout != "out_in" or value.type.size < _SMALLEST:
         return
-    operands = [x, weight.codes, weight.scale.value, *_present(weight.scale.above)]
-    if weight.offset is not None:
-        operands += [weight.offset.value, *_present(weight.offset.above)]
-    call = CustomCall(TARGET, layer.results, _attributes(weight, layer))
-    made = rewriter.insert(call, [*operands, *rest], node)
+    kept = {name: layer.attrs[name] for name in ("activation", "bias", "residual")}
+    call = CustomCall(TARGET, layer.results, layer_attributes(weight, **kept))
+    made = rewriter.insert(call, [x, *weight.values, *rest], node)
     rewriter.replace(node.results[0], made.results[0])
     rewriter.erase_dead(node)
 
 
-def _attributes(weight: QuantizedWeight, layer: CustomCall) -> Dictionary:
-    kept: dict[str, DictionaryValue] = {
-        name: layer.attrs[name] for name in ("activation", "bias", "residual")
-    }
+def layer_attributes(weight: QuantizedWeight, **epilogue: DictionaryValue) -> Dictionary:
+    """Return the attributes of a call that reads a weight, with those of its epilogue."""
     offset = weight.offset
     return Dictionary.of(
-        kept,
+        epilogue,
         bits=weight.bits,
         zero=weight.zero,
         table=weight.table,

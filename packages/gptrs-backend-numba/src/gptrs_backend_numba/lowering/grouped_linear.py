@@ -69,11 +69,11 @@ def grouped_linear(builder: Builder, unit: Unit) -> None:
     tasks = -(-outputs // _COLUMNS_A_TASK)
     threads = builder.threads_from(_PARALLEL_FROM, x.size * outputs)
     leading = (POOL.address, compiled_task(grouped(weight.dtype)), tasks, threads)
-    kernel, explain = compiled(run_grouped), _wrong_group(groups, matrices)
+    kernel, explain = compiled(run_grouped), wrong_group(groups, matrices)
     builder.steps.append(KernelCall(kernel, (x, weight, groups), out, numbers, explain, leading))
 
 
-def _wrong_group(groups: View, limit: int) -> Explain:
+def wrong_group(groups: View, limit: int) -> Explain:
     """Return a function that states which group is not one of the matrices."""
 
     def explain(read: Read) -> str:

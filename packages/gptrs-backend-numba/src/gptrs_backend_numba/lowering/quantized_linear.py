@@ -103,7 +103,8 @@ class _Operands:
         return None if place is None else operands[place]
 
 
-def _when(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+def fits(op: CustomCall, operands: Sequence[TensorType]) -> bool:
+    """Return whether there is a kernel for a call with operands of these types."""
     return _has_attributes(op) and _has_types(op, operands) and _has_parameters(op, operands)
 
 
@@ -180,7 +181,7 @@ def _has_parameters(op: CustomCall, operands: Sequence[TensorType]) -> bool:
     return True
 
 
-@custom_call(TARGET, when=_when)
+@custom_call(TARGET, when=fits)
 def quantized_linear(builder: Builder, unit: Unit) -> None:
     """Add the rounding of x and the product."""
     op = unit.last.op
@@ -212,7 +213,7 @@ def _multiply(
     out: View,
     epilogue: Epilogue,
 ) -> None:
-    weight = _Weight.of(op, views, product.k)
+    weight = PanelWeight.of(op, views, product.k)
     form, rows = weight.form, product.lhs.rows
     on_amx = weight.fits_bytes and amx_quantized.suits(product)
     tall = AMX_QUANTIZED_ROWS if on_amx else QUANTIZED_ROWS
@@ -222,7 +223,7 @@ def _multiply(
     most = max(1, _LEFT_BYTES // (tall * row_bytes))
     fields = call_fields(product, out, epilogue)
     fields |= division(product, tiles, most, builder.context.threads)
-    codes, *values = [part and _panels(builder, *part) for part in weight.parts]
+    codes, *values = [part and panels_of(builder, *part) for part in weight.parts]
     assert codes is not None, "there are always codes"
     panels = [codes, *(codes if view is None else view for view in values)]
     geometry = [*numbers(fields), *weight.numbers]
@@ -247,7 +248,7 @@ def _multiply(
 
 
 @dataclass(frozen=True)
-class _Weight:
+class PanelWeight:
     """How kernels read a weight: codes, scales, their scales, offsets, their scales."""
 
     form: Form
@@ -257,7 +258,8 @@ class _Weight:
     """True if codes minus their zero are signed bytes."""
 
     @classmethod
-    def of(cls, op: CustomCall, views: Sequence[View], k: int) -> _Weight:
+    def of(cls, op: CustomCall, views: Sequence[View], k: int) -> PanelWeight:
+        """Return the weight of a call with these operands, whose rows have `k` elements."""
         operands = _Operands.of(op)
         codes = views[1]
         n, size = codes.shape[0], _number(op, "group_size")
@@ -319,7 +321,7 @@ def _name(dtype: DType) -> str:
     return str(dtype)
 
 
-def _panels(builder: Builder, view: View, layout: Panels) -> View:
+def panels_of(builder: Builder, view: View, layout: Panels) -> View:
     """Return the panels of a part: packed once, or in every run if it is streamed or no weight."""
     storage, context = view.storage, builder.context
     is_weight = storage.space is MemorySpace.INPUT and storage.index in context.parameters

@@ -14,7 +14,7 @@ from gptrs.backend.mapped_files import reads_mapped_files
 from gptrs.backend.mesh import Mesh
 from gptrs.backend.protocol import Backend
 from gptrs.backend.sharding import Axes, sharding_of
-from gptrs.backend.weight_identity import WeightIdentity
+from gptrs.backend.weight_identity import WeightIdentity, identity_of_computed
 from gptrs.capture import primitives
 from gptrs.capture.parameter import Parameter, WeightStreamer
 from gptrs.capture.tensor import Tensor
@@ -33,6 +33,7 @@ from gptrs.checkpoint.quantized_tensor import (
     QuantizedTensor,
     dequantized,
     reads_quantized,
+    stack_of,
 )
 from gptrs.checkpoint.tensor_plans import TensorPlan
 from gptrs.errors import CheckpointError, UsageError
@@ -249,6 +250,59 @@ class Params:
             return None
         self._require_shape(full, found.type, shape)
         return found, {part: self._part(full, found, part) for part in found.parts}
+
+    def stacked_parts(
+        self, names: Sequence[str], shape: Sequence[int], axes: Axes | None = None
+    ) -> tuple[QuantizedTensor, Mapping[Part, Tensor]] | None:
+        """Return quantized matrices of one shape [O, I] as one weight [G, O, I], as stored.
+
+        None unless all are quantized alike and the backend reads them so. `axes` names the axes of
+        each matrix. CheckpointError for another shape of what they stand for.
+        """
+        source, full = self._source, [self._prefix + name for name in names]
+        if not isinstance(source, QuantizedSource) or not self._names.issuperset(full):
+            return None
+        first, *others = (source.quantized(name) for name in full)
+        if first is None or first.transposed or any(other != first for other in others):
+            return None
+        stack = stack_of(first, len(full))
+        if not reads_quantized(self.backend, stack):
+            return None
+        self._require_shape(full[0], first.type, shape)
+        with self._lock:
+            self._uses.update(dict.fromkeys(full, "expert"))
+            self._axes |= {} if axes is None else dict.fromkeys(full, axes)
+            self._read_quantized.update(full)
+        return stack, {part: self._stacked_part(full, stack, part) for part in stack.parts}
+
+    def _stacked_part(self, names: Sequence[str], stack: QuantizedTensor, part: Part) -> Tensor:
+        """Return a part of all matrices of a stack as one parameter, unloaded."""
+        source, key = self._source, f"{_PART.join((*names, part))}"
+        assert isinstance(source, QuantizedSource), "it said how the matrices are quantized"
+        type_ = stack.parts[part]
+
+        def load() -> np.ndarray:
+            joined = np.empty(type_.shape, type_.dtype.numpy)
+            for place, name in enumerate(names):
+                joined[place] = source.load_part(name, part)
+            return joined
+
+        with self._lock:
+            if key not in self._parameters:
+                stored = [source.identity_of_part(name, part) for name in names]
+                made = self._parameters[key] = Parameter(
+                    type_,
+                    param_key(self._namespace, base_param_id(key)),
+                    f"{names[0]} to {names[-1]}{_PART}{part}",
+                    load,
+                    self.backend,
+                    self._streamer,
+                    identity=identity_of_computed("stacked", stored),
+                )
+                whole = self._axes_of(names[0], stack.type.rank - 1)
+                if whole is not None and type_.shape[1] == stack.shape[1]:
+                    made.axes = (None, whole[0], *(None,) * (type_.rank - 2))
+            return Tensor.of_parameter(self._parameters[key])
 
     def _stored_alike(self, names: Sequence[str]) -> list[Tensor] | None:
         """Return weights as they are stored, None for quantized ones and several types."""

@@ -9,6 +9,7 @@ array of its own (planar), and `dequantized` says in PTIR what they mean.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
@@ -114,6 +115,12 @@ def reads_quantized(backend: Backend, quantized: QuantizedTensor) -> bool:
         return False
     codes = quantized.parts["codes"]
     return backend.reads_quantized(codes, quantized.bits, quantized.group_size)
+
+
+def stack_of(matrix: QuantizedTensor, count: int) -> QuantizedTensor:
+    """Return `count` tensors that are quantized alike as one, with an axis for them in front."""
+    parts = {name: part.with_shape((count, *part.shape)) for name, part in matrix.parts.items()}
+    return replace(matrix, shape=(count, *matrix.shape), parts=parts)
 
 
 def dequantized(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gptrs import functionals as F
+from gptrs.backend.sharding import Axes
 from gptrs.capture import primitives
 from gptrs.capture.tensor import Tensor
 from gptrs.checkpoint.params import Params
@@ -16,22 +18,59 @@ from gptrs.nn.module import Module
 class ExpertMatrices(Module):
     """Each row times the matrix of its expert: [R, I] -> [R, O].
 
-    The weight is [G, I, O] in the checkpoint. A quantized one stays as it is stored, on any
-    backend: only the matrices that a row has chosen are brought to floats, one at a time.
+    A quantized weight stays as it is stored: only the matrices that a row has chosen are brought to
+    floats, one at a time, unless the backend has a kernel that computes with their codes.
     """
 
-    def __init__(self, params: Params, name: str, experts: int, inputs: int, outputs: int) -> None:
+    def __init__(
+        self,
+        weight: Tensor | None,
+        quantized: tuple[QuantizedTensor, Mapping[Part, Tensor]] | None,
+        *,
+        turned: bool = False,
+    ) -> None:
+        """Take a weight of floats [G, O, I], [G, I, O] if `turned`, or what is quantized."""
+        self.weight = weight
+        self.parts: dict[Part, Tensor] = {} if quantized is None else dict(quantized[1])
+        self._form = None if quantized is None else _of_one(quantized[0])
+        self._turned = turned
+
+    @classmethod
+    def joined(
+        cls, params: Params, name: str, experts: int, inputs: int, outputs: int
+    ) -> ExpertMatrices:
+        """Return the matrices that are one weight [G, I, O] of the checkpoint.
+
+        A quantized one stays as it is stored on any backend. CheckpointError as `Params.tensor`.
+        """
         shape = (experts, inputs, outputs)
         found = params.stored_parts(name, shape)
-        self.weight = params.stacked_whole(name, shape) if found is None else None
-        self.parts: dict[Part, Tensor] = {} if found is None else dict(found[1])
-        self._form = None if found is None else _of_one(found[0])
+        weight = params.stacked_whole(name, shape) if found is None else None
+        return cls(weight, found, turned=True)
+
+    @classmethod
+    def of_each(
+        cls,
+        params: Params,
+        names: Sequence[str],
+        inputs: int,
+        outputs: int,
+        axes: Axes | None = None,
+    ) -> ExpertMatrices:
+        """Return the matrices that are a weight [O, I] each.
+
+        Those that are quantized alike stay so where the backend reads them. `axes` names the axes
+        of each matrix. CheckpointError as `Params.tensor`.
+        """
+        shape = (outputs, inputs)
+        found = params.stacked_parts(names, shape, axes)
+        return cls(params.stacked(names, shape, axes) if found is None else None, found)
 
     def __call__(self, x: Tensor, groups: Tensor) -> Tensor:
         """Multiply row r of `x` with matrix `groups[r]`, integers [R]."""
         if self.weight is not None:
-            matrices = F.cast(F.swap_axes(self.weight, 1, 2), x.dtype)
-            return F.grouped_linear(x, matrices, groups)
+            matrices = F.swap_axes(self.weight, 1, 2) if self._turned else self.weight
+            return F.grouped_linear(x, F.cast(matrices, x.dtype), groups)
         form, names = self._form, list(self.parts)
         assert form is not None, "a weight is whole or in parts"
 

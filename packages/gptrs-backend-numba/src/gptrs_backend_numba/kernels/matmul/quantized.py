@@ -38,6 +38,7 @@ from gptrs_backend_numba.kernels.matmul.quantized_ir import quantize_block, quan
     ZERO,  # the code that stands for 0
 ) = range(LENGTH, LENGTH + 11)  # fmt: skip
 """The numbers that follow the geometry of other products."""
+LENGTH_QUANTIZED = LENGTH + 11
 
 
 @kernel
