@@ -60,7 +60,7 @@ def test_results_are_those_of_rounded_activations(name: str) -> None:
 
 
 def test_weights_take_the_memory_of_their_bits() -> None:
-    for name, bits in (("q4_0", 4.5), ("q8_0", 8.5), ("q4_k", 4.7)):
+    for name, bits in (("q4_0", 4.5), ("q8_0", 8.5), ("q4_k", 4.7), ("mxfp4", 4.5)):
         layer = FORMS[name]
         packings = compiled(layer, 1).schedule.packings
         taken = 8 * sum(packing.layout.nbytes for packing in packings)

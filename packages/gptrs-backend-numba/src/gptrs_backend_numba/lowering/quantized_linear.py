@@ -30,7 +30,7 @@ from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
 from gptrs_backend_numba.kernels.matmul.gemm_geometry import TILES, TILES_A_TASK, numbers
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
 from gptrs_backend_numba.kernels.matmul.quantized_form import Form
-from gptrs_backend_numba.kernels.matmul.quantized_ir import QUANTIZED_ROWS
+from gptrs_backend_numba.kernels.matmul.quantized_ir import HAS_LOOKUP, QUANTIZED_ROWS
 from gptrs_backend_numba.lowering import amx_quantized
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.matmul import packed_view
@@ -59,6 +59,7 @@ _LEFT_BYTES = 7 << 17
 _SCALES = (dtypes.f32, dtypes.f16, dtypes.bf16)
 _SMALL = (dtypes.si8, dtypes.ui8)
 _LARGEST_ZERO = 1 << 15
+_HALF_BYTE = 4
 
 T = TypeVar("T")
 
@@ -265,7 +266,7 @@ class PanelWeight:
         n, size = codes.shape[0], _number(op, "group_size")
         block = block_of(size, k)
         assert block is not None, "checked before"
-        panels, zero = _codes(op, codes, k)
+        panels, zero, table = _codes(op, codes, k)
         given = {
             name: operands.get(name, views)
             for name in ("scale", "super_scale", "offset", "super_offset")
@@ -276,7 +277,7 @@ class PanelWeight:
         middle = 1 << (panels.packed_bits - 1) if has_zeros else 0
         form = Form(
             panels.packed_bits, block, types["scale"], types["super_scale"], types["offset"],
-            types["super_offset"], has_zeros, middle - zero,
+            types["super_offset"], has_zeros, middle - zero, table,
         )  # fmt: skip
         parts: list[tuple[View, Panels] | None] = [(codes, panels)]
         steps: list[int] = []
@@ -292,24 +293,31 @@ class PanelWeight:
         above = _number(op, "super_group") * size if op.attrs["super_scale"] else k
         shifts = [shift, _shift(above, k, block)]
         start = middle if has_zeros else zero
-        fits_bytes = max(panels.table) - 127 <= start <= min(panels.table) + 128
+        codes_of = table or panels.table
+        fits_bytes = max(codes_of) - 127 <= start <= min(codes_of) + 128
         return cls(form, parts, [0] * 4 + steps + shifts + [start], fits_bytes)
 
 
-def _codes(op: CustomCall, codes: View, k: int) -> tuple[CodePanels, int]:
-    """Return the panels of codes, and the code of 0 in them; added to that of the weight.
+def _codes(op: CustomCall, codes: View, k: int) -> tuple[CodePanels, int, tuple[int, ...]]:
+    """Return the panels of codes, the code of 0 in them, added to that of the weight, and a table.
 
-    Without zero points the second is the zero itself, with them what is added to each.
+    Without zero points the second is the zero itself, with them what is added to each. Codes are
+    places in the table that kernels look up, if it is not empty.
     """
     bits, table = _number(op, "bits"), op.attrs["table"]
     assert isinstance(table, tuple), "checked before"
     zero = _number(op, "zero")
     if table:
         shifted = tuple(value + 128 for value in table)
-        return CodePanels(codes.shape[0], k, bits, 8, shifted), zero + 128
+        if bits == _HALF_BYTE and HAS_LOOKUP:
+            same = tuple(range(1 << bits))
+            return CodePanels(codes.shape[0], k, bits, bits, same), zero + 128, shifted
+        return CodePanels(codes.shape[0], k, bits, 8, shifted), zero + 128, ()
     if codes.dtype is dtypes.si8:
-        return CodePanels(codes.shape[0], k, 8, 8, tuple(at ^ 128 for at in range(256))), zero + 128
-    return CodePanels(codes.shape[0], k, bits, 4 if bits == 4 else 8, tuple(range(1 << bits))), zero
+        signs = tuple(at ^ 128 for at in range(256))
+        return CodePanels(codes.shape[0], k, 8, 8, signs), zero + 128, ()
+    packed = bits if bits == _HALF_BYTE else 8
+    return CodePanels(codes.shape[0], k, bits, packed, tuple(range(1 << bits))), zero, ()
 
 
 def _shift(size: int, k: int, block: int) -> int:

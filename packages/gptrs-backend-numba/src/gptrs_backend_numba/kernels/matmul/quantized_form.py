@@ -12,7 +12,8 @@ class Form:
     """The bits of packed codes, 4 or 8, the values of k in a block, and the types of parameters.
 
     Types are "f32", "f16", "bf16", "si8", "ui8" or "si32". With `has_zero_points`, offsets are
-    zero points, to be subtracted from `middle`, the zero that codes have without them.
+    zero points, to be subtracted from `middle`, the zero that codes have without them. With a
+    `table` of 16 bytes, packed codes of 4 bits are places in it.
     """
 
     bits: int
@@ -23,6 +24,7 @@ class Form:
     super_offset: str | None = None
     has_zero_points: bool = False
     middle: int = 0
+    table: tuple[int, ...] = ()
 
     sizes: ClassVar[dict[str, int]] = {
         "f32": 4, "f16": 2, "bf16": 2, "si8": 1, "ui8": 1, "si32": 4,
@@ -43,6 +45,6 @@ class Form:
         """Return a name that tells it from all others."""
         parts = (self.scale, self.super_scale, self.offset, self.super_offset)
         kind = f"z{self.middle}" if self.has_zero_points else "b"
-        return f"{self.bits}_{self.block}_{'_'.join(str(part) for part in parts)}_{kind}".replace(
-            "-", "m"
-        )
+        table = f"_t{bytes(self.table).hex()}" if self.table else ""
+        kinds = "_".join(str(part) for part in parts)
+        return f"{self.bits}_{self.block}_{kinds}_{kind}{table}".replace("-", "m")

@@ -47,6 +47,10 @@ _PAIRS = {
     if feature in FEATURES
 }
 """LLVM's names of the instruction for sums of two products of 16 bits, by vector width."""
+_LOOKUP = {16: ("avx512bw", "avx512.pshuf.b.512"), 8: ("avx2", "avx2.pshuf.b"),
+           4: ("ssse3", "ssse3.pshuf.b.128")}[WIDTH]  # fmt: skip
+HAS_LOOKUP = _LOOKUP[0] in FEATURES
+"""True if there is an instruction that looks up each byte of a vector in a table of 16."""
 _NOT_FINITE, _TINY = 0x7F800000, 0x0DA24260
 """The bits of infinity, and of 1e-30: smaller values count as 0."""
 _MAGIC = float(3 << 22)
@@ -144,7 +148,13 @@ def codes_of_four(emit, form, w, chunk, v):
         return emit.load(emit.moved(w, (chunk * VECTORS + v) * step), _WORDS, 4)
     both = emit.load(emit.moved(w, (chunk // 2 * VECTORS + v) * step), _WORDS, 4)
     half = b.lshr(both, words(4)) if chunk % 2 else both
-    return b.and_(half, words(0x0F0F0F0F))
+    codes = b.and_(half, words(0x0F0F0F0F))
+    if not form.table:
+        return codes
+    octets = ir.VectorType(I8, 4 * WIDTH)
+    table = ir.Constant(octets, [*form.table] * (WIDTH // 4))
+    found = call_llvm(b, f"llvm.x86.{_LOOKUP[1]}", octets, [table, b.bitcast(codes, octets)])
+    return b.bitcast(found, _WORDS)
 
 
 def _dot(emit, total, codes, four):
