@@ -90,12 +90,12 @@ def reference(folder):
 
 
 @pytest.mark.parametrize("mels", [80, 128])
-def test_features_are_those_of_transformers(mels, backend_name):
+def test_features_are_those_of_transformers(mels):
     samples = sound(1.7)
     samples[9000:14000] = 0
     extractor = transformers.WhisperFeatureExtractor(feature_size=mels)
     found = extractor(samples, sampling_rate=16000, padding="longest", return_tensors="np")
-    ours = log_mel(samples, mels, gptrs.get_backend(backend_name))
+    ours = log_mel(samples, mels)
     assert np.abs(ours - found["input_features"][0]).max() <= 1e-4
 
 

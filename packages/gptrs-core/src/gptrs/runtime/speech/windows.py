@@ -39,7 +39,7 @@ def transcribe_windows(
     """
     hearer = model.transcriber()
     whole = np.pad(samples, (0, max(0, hearer.frames * HOP - samples.size)))
-    features = log_mel(whole, hearer.mel_bins, model.backend)
+    features = log_mel(whole, hearer.mel_bins)
     frames = max(1, samples.size // HOP)
     begin = settings.begin(_window(features, 0, hearer.frames), *asked)
     writer = _Writer(model, settings, fallback, begin)
