@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Generator, Sequence
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.generation.generate import Generation
-from gptrs.runtime.serving.answers import AnswerStream
+from gptrs.runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.answers import Envelope, finish_reason, usage
 from gptrs_serve.bodies import ChatBody
+from gptrs_serve.chunks import Chunks
 from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, while_connected
 from gptrs_serve.forms import form_of
 from gptrs_serve.metrics import Metrics
@@ -83,30 +84,46 @@ def _choice(index: int, made: Generation, begun: _Chat) -> dict[str, object]:
     }
 
 
-async def _events(body: ChatBody, begun: _Chat) -> AsyncGenerator[dict[str, object]]:
+async def _events(body: ChatBody, begun: _Chat) -> AsyncGenerator[bytes]:
     """Yield the chunks of all answers: the role first, then texts, then the reason of the end."""
-    envelope = Envelope("chatcmpl", "chat.completion.chunk", begun.name)
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     more: dict[str, object] = {"usage": None} if with_usage else {}
+    envelope = Envelope("chatcmpl", "chat.completion.chunk", begun.name)
+    chunks = Chunks(envelope, lambda index, text: _delta(index, {"content": text}), **more)
     answers: Sequence[AnswerDeltas] = [AnswerDeltas(begun.tools) for _ in range(body.n)]
-
-    def chunk(
-        index: int, delta: dict[str, object], reason: str | None = None, scores: object = None
-    ) -> dict[str, object]:
-        choice = {"index": index, "delta": delta, "logprobs": scores, "finish_reason": reason}
-        return envelope.of([choice], **more)
-
     for index in range(body.n):
-        yield chunk(index, {"role": "assistant", "content": ""})
-    async for piece in begun.metrics.measured(begun.stream):
-        answer = answers[piece.index]
-        scores = {"content": begun.texts.chat(piece.scores)} if body.logprobs else None
-        empty: list[dict[str, object]] = [{"content": ""}] if scores else []
-        for delta in answer.of(piece) or empty:
-            yield chunk(piece.index, delta, scores=scores)
-            scores = None
-        if piece.finish_reason is not None:
-            reason = finish_reason(piece.finish_reason, calls=answer.has_calls)
-            yield chunk(piece.index, {}, reason)
+        yield chunks.of([_delta(index, {"role": "assistant", "content": ""})])
+    async for pieces in begun.metrics.measured(begun.stream):
+        events = [
+            event
+            for piece in pieces
+            for event in _piece_events(piece, answers[piece.index], chunks, body, begun)
+        ]
+        if events:
+            yield b"".join(events)
     if with_usage:
-        yield envelope.of([], usage=usage([begun.stream]))
+        yield chunks.of([], usage=usage([begun.stream]))
+
+
+def _piece_events(
+    piece: Piece, answer: AnswerDeltas, chunks: Chunks, body: ChatBody, begun: _Chat
+) -> Generator[bytes]:
+    """Yield the chunks that a piece is."""
+    if begun.tools is None and not body.logprobs and piece.finish_reason is None:
+        if piece.text:
+            yield chunks.text(piece.index, piece.text)
+        return
+    scores = {"content": begun.texts.chat(piece.scores)} if body.logprobs else None
+    empty: list[dict[str, object]] = [{"content": ""}] if scores else []
+    for delta in answer.of(piece) or empty:
+        yield chunks.of([_delta(piece.index, delta, scores=scores)])
+        scores = None
+    if piece.finish_reason is not None:
+        reason = finish_reason(piece.finish_reason, calls=answer.has_calls)
+        yield chunks.of([_delta(piece.index, {}, reason)])
+
+
+def _delta(
+    index: int, delta: dict[str, object], reason: str | None = None, scores: object = None
+) -> dict[str, object]:
+    return {"index": index, "delta": delta, "logprobs": scores, "finish_reason": reason}

@@ -15,6 +15,7 @@ from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.answers import AnswerStream, Piece
 from gptrs_serve.answers import Envelope, finish_reason, usage
 from gptrs_serve.bodies import CompletionBody
+from gptrs_serve.chunks import Chunks
 from gptrs_serve.events import CLOSED_BY_CLIENT, EventStream, while_connected
 from gptrs_serve.forms import form_of
 from gptrs_serve.metrics import Metrics
@@ -152,55 +153,88 @@ def _usage(prompts: Sequence[_Prompt]) -> dict[str, object]:
     return told
 
 
+class _Events:
+    """Encodes what is echoed of prompts, and the pieces of their answers, as events."""
+
+    def __init__(
+        self, body: CompletionBody, name: str, prompts: Sequence[_Prompt], texts: TokenTexts
+    ) -> None:
+        with_usage = body.stream_options is not None and body.stream_options.include_usage
+        more: dict[str, object] = {"usage": None} if with_usage else {}
+        envelope = Envelope("cmpl", "text_completion", name)
+        self._chunks = Chunks(envelope, lambda at, text: _choice(at, text, None, None), **more)
+        self._body = body
+        self._texts = texts
+        self._prompts = prompts
+        self._with_usage = with_usage
+        self._offsets = [len(prompt.text) for prompt in prompts for _ in range(body.n)]
+
+    def echoed(self) -> bytes:
+        """Return the events of the prompts, empty where they are not echoed."""
+        events: list[bytes] = []
+        for prompt in self._prompts if self._body.echo else ():
+            scores = None
+            if prompt.scores is not None:
+                scores = self._texts.completion(prompt.scores, prompt.tokens, 0)
+            reason = None if prompt.stream else "length"
+            for _ in range(self._body.n):
+                choice = _choice(len(events), prompt.text, scores, reason)
+                events.append(self._chunks.of([choice]))
+        return b"".join(events)
+
+    def of(self, number: int, pieces: Sequence[Piece]) -> bytes:
+        """Return the events of pieces of the answers to a prompt, empty if they have no text."""
+        return b"".join([self._of(number * self._body.n + each.index, each) for each in pieces])
+
+    def _of(self, index: int, piece: Piece) -> bytes:
+        scores = None
+        if self._body.logprobs is not None:
+            offset = self._offsets[index]
+            scores = self._texts.completion(piece.scores, piece.tokens, offset)
+        self._offsets[index] += len(piece.text)
+        reason = finish_reason(piece.finish_reason)
+        if scores or reason:
+            return self._chunks.of([_choice(index, piece.text, scores, reason)])
+        return self._chunks.text(index, piece.text) if piece.text else b""
+
+    def usage(self) -> bytes:
+        """Return the event that tells how many tokens there were, empty unless asked for."""
+        return self._chunks.of([], usage=_usage(self._prompts)) if self._with_usage else b""
+
+
 async def _events(
     body: CompletionBody,
     name: str,
     prompts: Sequence[_Prompt],
     metrics: Metrics,
     texts: TokenTexts,
-) -> AsyncGenerator[dict[str, object]]:
+) -> AsyncGenerator[bytes]:
     """Yield the chunks of all prompts as they come: what is echoed first."""
-    envelope = Envelope("cmpl", "text_completion", name)
-    with_usage = body.stream_options is not None and body.stream_options.include_usage
-    more: dict[str, object] = {"usage": None} if with_usage else {}
-    offsets: dict[int, int] = {}
-    for number, prompt in enumerate(prompts):
-        for index in range(number * body.n, (number + 1) * body.n):
-            offsets[index] = len(prompt.text)
-            if body.echo:
-                scores = None
-                if prompt.scores is not None:
-                    scores = texts.completion(prompt.scores, prompt.tokens, 0)
-                reason = None if prompt.stream else "length"
-                yield envelope.of([_choice(index, prompt.text, scores, reason)], **more)
-    async for number, piece in _merged(prompts, metrics):
-        index = number * body.n + piece.index
-        scores = None
-        if body.logprobs is not None:
-            scores = texts.completion(piece.scores, piece.tokens, offsets[index])
-        offsets[index] += len(piece.text)
-        reason = finish_reason(piece.finish_reason)
-        if piece.text or scores or reason:
-            yield envelope.of([_choice(index, piece.text, scores, reason)], **more)
-    if with_usage:
-        yield envelope.of([], usage=_usage(prompts))
+    made = _Events(body, name, prompts, texts)
+    if echoed := made.echoed():
+        yield echoed
+    async for number, pieces in _merged(prompts, metrics):
+        if events := made.of(number, pieces):
+            yield events
+    if told := made.usage():
+        yield told
 
 
 async def _merged(
     prompts: Sequence[_Prompt], metrics: Metrics
-) -> AsyncGenerator[tuple[int, Piece]]:
+) -> AsyncGenerator[tuple[int, list[Piece]]]:
     """Yield the pieces of all prompts as they come, with the number of the prompt."""
     first = prompts[0].stream
     if len(prompts) == 1 and first is not None:  # no task stands between: one switch a token
-        async for piece in metrics.measured(first):
-            yield 0, piece
+        async for pieces in metrics.measured(first):
+            yield 0, pieces
         return
-    arrived: asyncio.Queue[tuple[int, Piece] | None] = asyncio.Queue()
+    arrived: asyncio.Queue[tuple[int, list[Piece]] | None] = asyncio.Queue()
 
     async def read(number: int, stream: AnswerStream) -> None:
         try:
-            async for piece in metrics.measured(stream):
-                arrived.put_nowait((number, piece))
+            async for pieces in metrics.measured(stream):
+                arrived.put_nowait((number, pieces))
         finally:
             arrived.put_nowait(None)
 

@@ -15,12 +15,18 @@ from starlette.types import Receive, Scope, Send
 from gptrs_serve.problems import problem_of
 
 _DONE = b"data: [DONE]\n\n"
+_encode = msgspec.json.Encoder().encode
 CLOSED_BY_CLIENT = 499
 Whole = TypeVar("Whole")
 
 
+def event_of(data: object) -> bytes:
+    """Return an object as an event."""
+    return b"data: " + _encode(data) + b"\n\n"
+
+
 class EventStream(Response):
-    """Objects as events, one by one, and `[DONE]`; an error is an event, too.
+    """Sends events as they come, several at once or one, and `[DONE]`; an error is an event, too.
 
     `events` is closed when the client goes away, which it is to take as a cancellation.
     """
@@ -29,7 +35,7 @@ class EventStream(Response):
 
     def __init__(
         self,
-        events: AsyncGenerator[dict[str, object]],
+        events: AsyncGenerator[bytes],
         ended: Callable[[], None],
     ) -> None:
         super().__init__(headers={"Cache-Control": "no-cache", "X-Accel-Buffering": "no"})
@@ -56,17 +62,13 @@ class EventStream(Response):
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         try:
             async for event in self._events:
-                await _send_body(send, b"data: " + msgspec.json.encode(event) + b"\n\n")
+                await send({"type": "http.response.body", "body": event, "more_body": True})
         except Exception as error:
             if isinstance(error, OSError):  # the client has gone
                 raise
-            body = msgspec.json.encode(problem_of(error).body())
-            await _send_body(send, b"data: " + body + b"\n\n")
+            body = event_of(problem_of(error).body())
+            await send({"type": "http.response.body", "body": body, "more_body": True})
         await send({"type": "http.response.body", "body": _DONE, "more_body": False})
-
-
-async def _send_body(send: Send, data: bytes) -> None:
-    await send({"type": "http.response.body", "body": data, "more_body": True})
 
 
 async def _disconnected(receive: Receive) -> None:

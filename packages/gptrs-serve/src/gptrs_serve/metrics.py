@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from gptrs.runtime.serving.answers import AnswerStream, Piece
 from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.answers import guesses_of
 from gptrs_serve.text_calls import TextCalls
-
-_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+from gptrs_serve.token_counts import TokenCounts
 
 
 class Metrics:
@@ -28,21 +27,12 @@ class Metrics:
         self._cached = Counter(
             "gptrs_cached_tokens", "Tokens of prompts that the cache had already.", registry=made
         )
-        self._new = Counter("gptrs_generated_tokens", "Tokens that were generated.", registry=made)
+        self._new = TokenCounts()
+        made.register(self._new)
         self._guessed = Counter(
             "gptrs_guessed_tokens",
             "Tokens that were guessed ahead, and what became of them.",
             ["outcome"],
-            registry=made,
-        )
-        self._first = Histogram(
-            "gptrs_first_token_seconds", "From a request to its first token.", buckets=_SECONDS,
-            registry=made,
-        )  # fmt: skip
-        self._gap = Histogram(
-            "gptrs_token_gap_seconds",
-            "Between tokens of an answer.",
-            buckets=_SECONDS,
             registry=made,
         )
         self._gauge(
@@ -68,19 +58,21 @@ class Metrics:
         """Count a request."""
         self._requests.labels(path, str(status)).inc()
 
-    async def measured(self, stream: AnswerStream) -> AsyncGenerator[Piece]:
-        """Yield the pieces of a stream, and note when they come."""
+    async def measured(self, stream: AnswerStream) -> AsyncGenerator[list[Piece]]:
+        """Yield the pieces of a stream that have come, and note when they come."""
         last: dict[int, float] = {}
+        new = self._new
         try:
-            async for piece in stream:
+            while pieces := await stream.grown():
                 now = time.perf_counter()
                 if not last:
-                    self._first.observe(now - stream.submitted)
-                if piece.index in last:
-                    self._gap.observe(now - last[piece.index])
-                last[piece.index] = now
-                self._new.inc(len(piece.tokens))
-                yield piece
+                    new.first.add(now - stream.submitted)
+                for piece in pieces:
+                    if piece.index in last:
+                        new.gap.add(now - last[piece.index])
+                    last[piece.index] = now
+                    new.tokens += len(piece.tokens)
+                yield pieces
         finally:
             stream.cancel()
             self._prompt.inc(stream.prompt_tokens)

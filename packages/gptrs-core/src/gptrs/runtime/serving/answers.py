@@ -50,7 +50,10 @@ class AnswerStream:
         self._open = len(texts)
         self._error: Exception | None = None
         self._changed = threading.Condition()
-        self._listener: tuple[asyncio.AbstractEventLoop, asyncio.Event] | None = None
+        self._thread_waits = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The event loop of the task that reads."""
+        self._waiter: asyncio.Future[None] | None = None
 
     def __repr__(self) -> str:
         tokens = sum(len(text.tokens) for text in self.texts)
@@ -98,8 +101,10 @@ class AnswerStream:
 
     def __next__(self) -> Piece:
         with self._changed:
+            self._thread_waits = True  # before it looks: the engine adds first, and then looks here
             while not self._pieces and not self.done:
                 self._changed.wait()
+            self._thread_waits = False
         piece = self._next_known()
         if piece is None:
             raise StopIteration
@@ -109,17 +114,22 @@ class AnswerStream:
         return self
 
     async def __anext__(self) -> Piece:
-        if self._listener is None:
-            self._listener = (asyncio.get_running_loop(), asyncio.Event())
-        changed = self._listener[1]
-        while not self._pieces and not self.done:
-            changed.clear()
-            if not self._pieces and not self.done:  # it may have changed before `clear`
-                await changed.wait()
+        await self._wait()
         piece = self._next_known()
         if piece is None:
             raise StopAsyncIteration
         return piece
+
+    async def grown(self) -> list[Piece]:
+        """Wait for a piece, and return all that have come; none after the last one.
+
+        In an event loop that is busy, a task reads so what several steps added at once.
+        """
+        await self._wait()
+        if self._pieces:
+            return [self._pieces.popleft() for _ in range(len(self._pieces))]
+        self._next_known()
+        return []
 
     def __enter__(self) -> AnswerStream:
         return self
@@ -132,6 +142,15 @@ class AnswerStream:
 
     async def __aexit__(self, *_: object) -> None:
         self.cancel()
+
+    async def _wait(self) -> None:
+        """Wait until there are pieces, or all answers have ended."""
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        while not self._pieces and not self.done:
+            # What changes from here on wakes it: `wake_task` runs in this loop, and so after this.
+            self._waiter = self._loop.create_future()
+            await self._waiter
 
     def _next_known(self) -> Piece | None:
         """Return the next piece, None after the last one; the error that ended the request."""
@@ -161,11 +180,12 @@ class AnswerStream:
 
     def wake(self) -> asyncio.AbstractEventLoop | None:
         """Wake a thread that waits; return the event loop in which a task may wait, if one does."""
-        with self._changed:
-            self._changed.notify_all()
-        return self._listener[0] if self._listener else None
+        if self._thread_waits:
+            with self._changed:
+                self._changed.notify_all()
+        return self._loop
 
     def wake_task(self) -> None:
         """Wake the task that waits; called in its event loop."""
-        if self._listener is not None:
-            self._listener[1].set()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
