@@ -16,6 +16,7 @@ from gptrs.checkpoint.models.find_model import find_model
 from gptrs.checkpoint.models.quantized_folder import QuantizedFolder
 from gptrs.checkpoint.params import Params
 from gptrs.errors import CheckpointError, ModelError
+from gptrs.nn import ExpertMatrices
 from gptrs_backend_ref.backend import create
 
 ROWS, COLUMNS, GROUP = 16, 64, 32
@@ -161,11 +162,16 @@ CASES: dict[str, tuple[Callable[[], Made], Settings]] = {
 }  # fmt: skip
 
 
-def saved(folder: Path, tensors: Mapping[str, np.ndarray], settings: Settings) -> Path:
-    """Save one layer `a.proj` beside a norm that is not quantized."""
+def saved(
+    folder: Path,
+    tensors: Mapping[str, np.ndarray],
+    settings: Settings,
+    others: Mapping[str, np.ndarray] | None = None,
+) -> Path:
+    """Save one layer `a.proj`, and others, beside a norm that is not quantized."""
     layer = {f"a.proj.{name}": np.ascontiguousarray(array) for name, array in tensors.items()}
     norm = {"a.norm.weight": np.ones(3, np.float32)}
-    save_file({**layer, **norm}, folder / "model.safetensors")
+    save_file({**layer, **norm, **(others or {})}, folder / "model.safetensors")
     config: dict[str, object] = {"model_type": "llama", "quantization_config": settings}
     if "quant_method" not in settings:  # MLX has both
         config["quantization"] = settings
@@ -196,6 +202,44 @@ def test_values(tmp_path: Path, case: str) -> None:
     _, entry = weights.locate("a.proj.weight")
     stored = [array for name, array in tensors.items() if name != "weight_shape"]
     assert entry.nbytes == sum(array.nbytes for array in stored)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case != "mlx, a layer of its own"])
+def test_experts_are_joined_as_they_are_stored(tmp_path: Path, case: str) -> None:
+    """Each has a scale of its own. MLX has them in one tensor; act-order is decoded."""
+    make, settings = CASES[case]
+    tensors, wanted = make()
+    each = [
+        {name: array * (array.dtype.type(2**i) if array.dtype.kind == "f" else 1)
+         for name, array in tensors.items()} for i in range(3)
+    ]  # fmt: skip
+    if case.startswith("mlx"):
+        joined = {name: np.stack([own[name] for own in each]) for name in tensors}
+        stored = {f"a.switch_mlp.up_proj.{name}": array for name, array in joined.items()}
+    else:
+        stored = {
+            f"a.experts.{i}.up_proj.{name}": np.ascontiguousarray(array)
+            for i, own in enumerate(each)
+            for name, array in own.items()
+        }
+    weights = find_model(saved(tmp_path, {}, settings, stored)).weights
+    names = [f"a.experts.{i}.up_proj.weight" for i in range(3)]
+    assert set(weights.names()) == {*names, "a.norm.weight"}
+    for i, name in enumerate(names):
+        np.testing.assert_array_equal(weights.load(name), wanted * 2**i)
+        part = weights.read_slice(name, (slice(2, 5), slice(None)))
+        np.testing.assert_array_equal(part, (wanted * 2**i)[2:5])
+    sizes = [weights.locate(name)[1].nbytes for name in names]
+    assert sum(sizes) == sum(
+        array.nbytes for name, array in stored.items() if not name.endswith("weight_shape")
+    )
+    matrices = ExpertMatrices.of_each(Params(weights, backend=create()), names, COLUMNS, ROWS)
+    assert (matrices.weight is None) == (case != "gptq act-order")
+    x = np.random.default_rng(0).normal(size=(4, COLUMNS)).astype(np.float32)
+    groups = np.array([2, 0, 1, 2])
+    found = matrices(gptrs.tensor(x), gptrs.tensor(groups)).numpy()
+    computed = np.einsum("ri,roi->ro", x, np.stack([wanted * 2**i for i in groups]))
+    np.testing.assert_allclose(found, computed, rtol=1e-4, atol=1e-4)
 
 
 def test_codes_are_packed_as_the_library_does(tmp_path: Path) -> None:

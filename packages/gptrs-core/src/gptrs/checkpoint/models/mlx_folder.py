@@ -1,30 +1,77 @@
 """The weights of a folder that MLX quantized, as quantized tensors.
 
 A weight NAME.weight is ui32 [O, I * bits / 32], a stream of codes from the lowest bits on, with
-NAME.scales and NAME.biases [O, I / group_size]: an element is `code * scale + bias`.
+NAME.scales and NAME.biases [O, I / group_size]: an element is `code * scale + bias`. The matrices
+of all experts of a layer are one weight `switch_mlp.gate_proj` with one more axis in front.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from typing_extensions import override
 
+from gptrs.backend.weight_identity import WeightIdentity
+from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
+from gptrs.checkpoint.formats.safetensors_header import TensorEntry
+from gptrs.checkpoint.models.quantization_config import QuantizationScheme
 from gptrs.checkpoint.models.quantized_folder import QuantizedFolder
+from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor
 from gptrs.ir import dtypes
 from gptrs.ir.tensor_type import TensorType
 
 
 class MlxFolder(QuantizedFolder):
-    """Tensors of a folder; those with scales have the values that these give them."""
+    """Tensors of a folder; those with scales have the values that these give them.
+
+    Each expert has the name that it has in a folder of transformers.
+    """
+
+    def __init__(self, stored: FileSource, scheme: QuantizationScheme) -> None:
+        super().__init__(stored, scheme)
+        self._experts: dict[str, int] = {}
+        for name, end in list(self._weights.items()):
+            if _JOINED not in end:
+                continue
+            del self._weights[name]
+            self._shown = tuple(each for each in self._shown if each != name)
+            for number in range(stored.type_of(f"{end}.weight").shape[0]):
+                expert = _name_of_expert(end, number)
+                self._weights[expert], self._experts[expert] = end, number
+        self._shown = (*self._shown, *self._experts)
 
     @override
     def load_part(self, name: str, part: Part) -> np.ndarray:
-        array = self._stored.load(f"{self._weights[name]}.{_STORED[part]}")
+        stored, expert = f"{self._weights[name]}.{_STORED[part]}", self._experts.get(name)
+        if expert is None:
+            array = self._stored.load(stored)
+        else:
+            own = slice(expert, expert + 1)
+            (array,) = self._stored.read_slice(stored, (own, slice(None), slice(None)))
         if part == "codes":
             array = np.ascontiguousarray(array).view(np.uint8)
         array.flags.writeable = False
         return array
+
+    @override
+    def identity_of(self, name: str) -> WeightIdentity | None:
+        found, expert = super().identity_of(name), self._experts.get(name)
+        return found if found is None or expert is None else found.computed(f"expert {expert}")
+
+    @override
+    def locate(self, name: str) -> tuple[MappedTensors, TensorEntry]:
+        file, entry = super().locate(name)
+        expert = self._experts.get(name)
+        if expert is None:
+            return file, entry
+        stored = f"{self._weights[name]}.weight"
+        count = self._stored.type_of(stored).shape[0]
+        codes = self._stored.locate(stored)[1].nbytes // count
+        return file, replace(
+            entry, offset=entry.offset + expert * codes, nbytes=entry.nbytes // count
+        )
 
     @override
     def _described(self, name: str) -> QuantizedTensor | None:
@@ -35,6 +82,10 @@ class MlxFolder(QuantizedFolder):
         codes, scale, bias = (
             self._stored.type_of(f"{end}.{_STORED[part]}") for part in ("codes", "scale", "bias")
         )
+        if name in self._experts:
+            if codes.rank != _MATRIX + 1 or {scale.shape[:1], bias.shape[:1]} != {codes.shape[:1]}:
+                raise self._misfit(f"{end}.weight", f"is `{codes}` with scales of `{scale}`")
+            codes, scale, bias = (each.with_shape(each.shape[1:]) for each in (codes, scale, bias))
         if codes.dtype is not dtypes.ui32 or codes.rank != _MATRIX or not scale.dtype.is_float:
             raise self._misfit(f"{end}.weight", f"is `{codes}` with scales of `{scale}`")
         rows, columns = codes.shape[0], codes.shape[1] * 32 // bits
@@ -60,5 +111,14 @@ class MlxFolder(QuantizedFolder):
         return None
 
 
+def _name_of_expert(end: str, number: int) -> str:
+    """Return the name of a weight of `..switch_mlp.up_proj` as transformers has it."""
+    scope, _, matrix = end.partition(_JOINED)
+    matrix = _MIXTRAL.get(matrix, matrix) if scope.endswith(".block_sparse_moe") else matrix
+    return f"{scope}.experts.{number}.{matrix}.weight"
+
+
+_JOINED = ".switch_mlp."
+_MIXTRAL = {"gate_proj": "w1", "up_proj": "w3", "down_proj": "w2"}
 _STORED: dict[Part, str] = {"codes": "weight", "scale": "scales", "bias": "biases"}
 _MATRIX = 2

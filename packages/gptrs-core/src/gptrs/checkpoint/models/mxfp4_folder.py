@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from typing_extensions import override
 
-from gptrs.backend.weight_identity import WeightIdentity, identity_of_computed
 from gptrs.checkpoint.formats.gguf_types import E2M1, mxfp4_scale
-from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
-from gptrs.checkpoint.formats.safetensors_header import TensorEntry, refused
+from gptrs.checkpoint.formats.safetensors_header import refused
+from gptrs.checkpoint.models.decoded_folder import DecodedFolder
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor
 from gptrs.ir import dtypes
@@ -20,7 +19,7 @@ _BLOCKS, _SCALES = "_blocks", "_scales"
 _GROUP = 32
 
 
-class Mxfp4Folder(FileSource):
+class Mxfp4Folder(DecodedFolder):
     """Tensors of a folder; `NAME_blocks` and `NAME_scales` are shown as the weight `NAME`.
 
     Blocks are ui8 [G, O, I / 32, 16], two codes a byte, scales ui8 [G, O, I / 32], exponents. The
@@ -28,30 +27,19 @@ class Mxfp4Folder(FileSource):
     """
 
     def __init__(self, stored: FileSource) -> None:
-        files = {name: stored.locate(name)[0] for name in stored.names()}
-        self._opened_files = {str(file.path): file for file in files.values()}
-        shards = {name: str(file.path) for name, file in files.items()}
-        super().__init__(shards, self._opened_files.__getitem__, stored.origin)
-        self._stored = stored
-        ends = [name.removesuffix(_BLOCKS) for name in files if name.endswith(_BLOCKS)]
-        self._weights = {end for end in ends if f"{end}{_SCALES}" in files}
+        super().__init__(stored, "MXFP4")
+        names = stored.names()
+        ends = [name.removesuffix(_BLOCKS) for name in names if name.endswith(_BLOCKS)]
+        self._weights = {end for end in ends if f"{end}{_SCALES}" in names}
         hidden = {f"{end}{each}" for end in self._weights for each in (_BLOCKS, _SCALES)}
-        self._shown = (*(name for name in files if name not in hidden), *sorted(self._weights))
+        self._shown = (*(name for name in names if name not in hidden), *sorted(self._weights))
 
     @override
-    def names(self) -> Sequence[str]:
-        return self._shown
+    def _parts_of(self, name: str) -> Sequence[str]:
+        return [f"{name}{each}" for each in (_BLOCKS, _SCALES)] if name in self._weights else []
 
     @override
-    def type_of(self, name: str) -> TensorType:
-        quantized = self.quantized(name)
-        return self._stored.type_of(name) if quantized is None else quantized.type
-
-    @override
-    def load(self, name: str) -> np.ndarray:
-        quantized = self.quantized(name)
-        if quantized is None:
-            return self._stored.load(name)
+    def _decoded(self, name: str, quantized: QuantizedTensor) -> np.ndarray:
         blocks = self._stored.load(f"{name}{_BLOCKS}")
         codes = np.stack([blocks & 15, blocks >> 4], axis=-1)
         columns = quantized.shape[-1]
@@ -63,36 +51,7 @@ class Mxfp4Folder(FileSource):
         return np.ascontiguousarray(np.swapaxes(whole, 1, 2))
 
     @override
-    def view(self, name: str) -> np.ndarray:
-        return self.load(name) if name in self._weights else self._stored.view(name)
-
-    @override
-    def parts(self, name: str) -> Iterator[np.ndarray]:
-        if name in self._weights:
-            yield self.load(name).reshape(-1)
-        else:
-            yield from self._stored.parts(name)
-
-    @override
-    def identity_of(self, name: str) -> WeightIdentity | None:
-        if name not in self._weights:
-            return self._stored.identity_of(name)
-        stored = [self._stored.identity_of(f"{name}{each}") for each in (_BLOCKS, _SCALES)]
-        return identity_of_computed("MXFP4", stored)
-
-    @override
-    def locate(self, name: str) -> tuple[MappedTensors, TensorEntry]:
-        """Return the file of the codes; the entry is that of the whole weight with both parts."""
-        quantized = self.quantized(name)
-        if quantized is None:
-            return self._stored.locate(name)
-        file, codes = self._stored.locate(f"{name}{_BLOCKS}")
-        nbytes = codes.nbytes + self._stored.locate(f"{name}{_SCALES}")[1].nbytes
-        shape = quantized.shape
-        return file, TensorEntry(name, quantized.format, None, shape, codes.offset, nbytes)
-
-    def quantized(self, name: str) -> QuantizedTensor | None:
-        """Return how a tensor is quantized, None if it is not; CheckpointError for a misfit."""
+    def _described(self, name: str) -> QuantizedTensor | None:
         if name not in self._weights:
             return None
         blocks, scales = (self._stored.type_of(f"{name}{each}") for each in (_BLOCKS, _SCALES))
@@ -116,16 +75,11 @@ class Mxfp4Folder(FileSource):
         shape = (experts, rows, groups * _GROUP)
         return QuantizedTensor("MXFP4", shape, parts, 4, _GROUP, table=E2M1, transposed=True)
 
+    @override
     def load_part(self, name: str, part: Part) -> np.ndarray:
-        """Return a part of a quantized tensor; CheckpointError if it cannot be read."""
         if part == "codes":
             blocks = self._stored.load(f"{name}{_BLOCKS}")
             return blocks.reshape(*blocks.shape[:2], -1)
         scale = mxfp4_scale(self._stored.load(f"{name}{_SCALES}"))
         scale.flags.writeable = False
         return scale
-
-    def identity_of_part(self, name: str, part: Part) -> WeightIdentity | None:
-        """Return the identity of the part, unlike that of other arrays; None if unknown."""
-        found = self.identity_of(name)
-        return found if found is None else found.computed(part)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from typing_extensions import override
 
-from gptrs.backend.weight_identity import WeightIdentity, identity_of_computed
-from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
 from gptrs.checkpoint.formats.packed_bits import packed_bits
-from gptrs.checkpoint.formats.safetensors_header import TensorEntry, refused
+from gptrs.checkpoint.formats.safetensors_header import refused
+from gptrs.checkpoint.models.decoded_folder import DecodedFolder
 from gptrs.checkpoint.models.quantization_config import Layout, QuantizationScheme
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor
@@ -31,18 +30,12 @@ _AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
 """In which place of an int32 the codes of 8 columns lie, from the lowest bits on."""
 
 
-class QuantizedFolder(FileSource):
-    """Tensors of a folder; those that are stored in parts have the names of the whole ones.
-
-    The type of a quantized weight is f32, its values are what the parts stand for.
-    """
+class QuantizedFolder(DecodedFolder):
+    """Tensors of a folder; codes, scales and zero points are shown as the weight of a layer."""
 
     def __init__(self, stored: FileSource, scheme: QuantizationScheme) -> None:
-        files = {name: stored.locate(name)[0] for name in stored.names()}
-        self._opened_files = {str(file.path): file for file in files.values()}
-        shards = {name: str(file.path) for name, file in files.items()}
-        super().__init__(shards, self._opened_files.__getitem__, stored.origin)
-        self._stored = stored
+        super().__init__(stored, f"{scheme}")
+        files = self._shown
         self._scheme = scheme
         codes, *others = _NAMES[scheme.layout]
         scale = others[0]
@@ -54,19 +47,7 @@ class QuantizedFolder(FileSource):
         self._shown = (*plain, *self._weights)
 
     @override
-    def names(self) -> Sequence[str]:
-        return self._shown
-
-    @override
-    def type_of(self, name: str) -> TensorType:
-        quantized = self._described(name)
-        return self._stored.type_of(name) if quantized is None else quantized.type
-
-    @override
-    def load(self, name: str) -> np.ndarray:
-        quantized = self._described(name)
-        if quantized is None:
-            return self._stored.load(name)
+    def _decoded(self, name: str, quantized: QuantizedTensor) -> np.ndarray:
         parts: dict[Part, np.ndarray] = {part: self._part(name, part) for part in quantized.parts}
         groups = self._groups(name, quantized)
         if groups is not None:  # each column has a group of its own
@@ -78,61 +59,30 @@ class QuantizedFolder(FileSource):
         return quantized.values(parts)
 
     @override
-    def view(self, name: str) -> np.ndarray:
-        return self.load(name) if name in self._weights else self._stored.view(name)
-
-    @override
-    def parts(self, name: str) -> Iterator[np.ndarray]:
-        if name in self._weights:
-            yield self.load(name).reshape(-1)
-        else:
-            yield from self._stored.parts(name)
-
-    @override
-    def identity_of(self, name: str) -> WeightIdentity | None:
-        if name not in self._weights:
-            return self._stored.identity_of(name)
-        stored = [self._stored.identity_of(each) for each in self._names_of(name)]
-        return identity_of_computed(f"{self._scheme}", stored)
-
-    @override
-    def locate(self, name: str) -> tuple[MappedTensors, TensorEntry]:
-        """Return the file of the codes; the entry is that of the whole weight with all parts."""
-        quantized = self._described(name)
-        if quantized is None:
-            return self._stored.locate(name)
-        places = [self._stored.locate(each) for each in self._names_of(name)]
-        file, codes = places[0]
-        nbytes = sum(entry.nbytes for _, entry in places)
-        shape = quantized.shape
-        return file, TensorEntry(name, quantized.format, None, shape, codes.offset, nbytes)
-
     def quantized(self, name: str) -> QuantizedTensor | None:
         """Return how a tensor is quantized; None if it is not, or its groups are in no order."""
         found = self._described(name)
         return None if found is None or self._groups(name, found) is not None else found
 
+    @override
     def load_part(self, name: str, part: Part) -> np.ndarray:
-        """Return a part of a quantized tensor; CheckpointError if it cannot be read."""
         array = self._part(name, part)
         packed = part == "codes" and self._scheme.bits < 8
         array = np.ascontiguousarray(packed_bits(array, self._scheme.bits) if packed else array)
         array.flags.writeable = False
         return array
 
-    def identity_of_part(self, name: str, part: Part) -> WeightIdentity | None:
-        """Return the identity of the part, unlike that of other arrays; None if unknown."""
-        found = self.identity_of(name)
-        return found if found is None else found.computed(part)
-
-    def _names_of(self, name: str) -> list[str]:
-        """Return the stored tensors that a quantized weight is made of, its codes first."""
-        found = [f"{self._weights[name]}.{each}" for each in _NAMES[self._scheme.layout]]
+    @override
+    def _parts_of(self, name: str) -> Sequence[str]:
+        end = self._weights.get(name)
+        if end is None:
+            return []
+        found = [f"{end}.{each}" for each in _NAMES[self._scheme.layout]]
         known = self._stored.names()
         return [each for each in found if each in known]
 
+    @override
     def _described(self, name: str) -> QuantizedTensor | None:
-        """Return the parts of a weight; CheckpointError if what is stored does not fit them."""
         end = self._weights.get(name)
         if end is None:
             return None

@@ -1,0 +1,108 @@
+"""Folders of which some weights are stored in parts: what their sources have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from typing_extensions import override
+
+from gptrs.backend.weight_identity import WeightIdentity, identity_of_computed
+from gptrs.checkpoint.formats.mapped_tensors import MappedTensors
+from gptrs.checkpoint.formats.safetensors_header import TensorEntry
+from gptrs.checkpoint.param_source import FileSource
+from gptrs.checkpoint.quantized_tensor import Part, QuantizedTensor
+from gptrs.ir.tensor_type import TensorType
+
+
+class DecodedFolder(FileSource):
+    """Tensors of a folder; those that are stored in parts have the names of the whole ones.
+
+    The type of such a weight is f32, its values are what the parts stand for.
+    """
+
+    def __init__(self, stored: FileSource, recipe: str) -> None:
+        """Show what `stored` has; `recipe` tells how parts are decoded from other ways."""
+        files = {name: stored.locate(name)[0] for name in stored.names()}
+        opened = {str(file.path): file for file in files.values()}
+        shards = {name: str(file.path) for name, file in files.items()}
+        super().__init__(shards, opened.__getitem__, stored.origin)
+        self._stored = stored
+        self._recipe = recipe
+        self._shown: Sequence[str] = tuple(files)
+
+    @abstractmethod
+    def _parts_of(self, name: str) -> Sequence[str]:
+        """Return the stored tensors that a weight is made of, codes first; none of a plain one."""
+
+    @abstractmethod
+    def _described(self, name: str) -> QuantizedTensor | None:
+        """Return the parts of a weight; CheckpointError if what is stored does not fit them."""
+
+    @abstractmethod
+    def _decoded(self, name: str, quantized: QuantizedTensor) -> np.ndarray:
+        """Return the values of a weight that is stored in parts."""
+
+    @abstractmethod
+    def load_part(self, name: str, part: Part) -> np.ndarray:
+        """Return a part of a quantized tensor; CheckpointError if it cannot be read."""
+
+    @override
+    def names(self) -> Sequence[str]:
+        return self._shown
+
+    @override
+    def type_of(self, name: str) -> TensorType:
+        found = self._described(name)
+        return self._stored.type_of(name) if found is None else found.type
+
+    @override
+    def load(self, name: str) -> np.ndarray:
+        found = self._described(name)
+        return self._stored.load(name) if found is None else self._decoded(name, found)
+
+    @override
+    def view(self, name: str) -> np.ndarray:
+        return self.load(name) if self._parts_of(name) else self._stored.view(name)
+
+    @override
+    def parts(self, name: str) -> Iterator[np.ndarray]:
+        if self._parts_of(name):
+            yield self.load(name).reshape(-1)
+        else:
+            yield from self._stored.parts(name)
+
+    @override
+    def read_slice(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
+        if self._parts_of(name):
+            return self.load(name)[index]
+        return self._stored.read_slice(name, index)
+
+    @override
+    def identity_of(self, name: str) -> WeightIdentity | None:
+        stored = self._parts_of(name)
+        if not stored:
+            return self._stored.identity_of(name)
+        return identity_of_computed(self._recipe, [self._stored.identity_of(e) for e in stored])
+
+    @override
+    def locate(self, name: str) -> tuple[MappedTensors, TensorEntry]:
+        """Return the file of the codes; the entry is that of the whole weight with all parts."""
+        quantized = self._described(name)
+        if quantized is None:
+            return self._stored.locate(name)
+        places = [self._stored.locate(each) for each in self._parts_of(name)]
+        file, codes = places[0]
+        nbytes = sum(entry.nbytes for _, entry in places)
+        shape = quantized.shape
+        return file, TensorEntry(name, quantized.format, None, shape, codes.offset, nbytes)
+
+    def quantized(self, name: str) -> QuantizedTensor | None:
+        """Return how a tensor is quantized, None if it is not; CheckpointError for a misfit."""
+        return self._described(name)
+
+    def identity_of_part(self, name: str, part: Part) -> WeightIdentity | None:
+        """Return the identity of the part, unlike that of other arrays; None if unknown."""
+        found = self.identity_of(name)
+        return found if found is None else found.computed(part)
