@@ -75,6 +75,17 @@ def test_experts_of_a_gguf_file_stay_quantized(
     assert "scan" not in text
 
 
+def test_experts_are_quantized_when_they_are_loaded(tmp_path: Path) -> None:
+    folder = save(tmp_path / "m")
+    wanted = gptrs.load_model(folder, "ref").forward(TOKENS)
+    model = gptrs.load_model(folder, "ref", weights="q8")
+    assert {str(each.parts["codes"].type) for each in matrices(model)} == {
+        "si8[5, 32, 64]",
+        "si8[5, 64, 32]",
+    }
+    assert np.corrcoef(model.forward(TOKENS).ravel(), wanted.ravel())[0, 1] > 0.999
+
+
 @pytest.mark.slow
 def test_rows_that_fill_no_panel_are_decoded(tmp_path: Path) -> None:
     path = tmp_path / "x.gguf"

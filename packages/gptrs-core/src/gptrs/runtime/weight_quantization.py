@@ -58,5 +58,6 @@ def quantize_at_load(source: ModelSource, backend: Backend, type: str, *, stream
                 hint="leave out the type of weights, or `gptrs quantize` the model anew",
             )
     uses = weight_uses(source, backend)
-    plan = planned(stored, uses, wanted, heads="q8", vocab_size=vocab_size_of(source))
+    vocab_size = vocab_size_of(source)
+    plan = planned(stored, uses, wanted, heads="q8", vocab_size=vocab_size, experts=True)
     source.weights = QuantizingSource(stored, plan, uses)

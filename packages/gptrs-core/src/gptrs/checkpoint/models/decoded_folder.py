@@ -1,4 +1,4 @@
-"""Folders of which some weights are stored in parts: what their sources have in common."""
+"""A source of tensors that decodes some weights from the parts that a folder stores."""
 
 from __future__ import annotations
 
