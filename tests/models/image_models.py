@@ -19,9 +19,10 @@ def save_image_model(folder: Path, kind: str, **settings: object) -> Path:
     transformers = pytest.importorskip("transformers", reason="parity needs transformers")
     dtype = str(settings.pop("saved_dtype", "float32"))
     shard = str(settings.pop("max_shard_size", "5GB"))
+    seed = int(str(settings.pop("seed", 7)))
     defaults = {"id2label": LABELS, "label2id": {name: n for n, name in LABELS.items()}}
     config = getattr(transformers, f"{kind}Config")(**{**defaults, **settings})
-    torch.manual_seed(7)
+    torch.manual_seed(seed)
     model = getattr(transformers, f"{kind}ForImageClassification")(config)
     randomize(model)
     model.to(getattr(torch, dtype)).save_pretrained(folder, max_shard_size=shard)
@@ -33,9 +34,10 @@ def save_random_model(folder: Path, kind: str, made: str, **settings: object) ->
     import torch
     import transformers
 
+    seed = int(str(settings.pop("seed", 3)))
     labels = {"id2label": LABELS, "label2id": {label: n for n, label in LABELS.items()}}
     config = getattr(transformers, f"{kind}Config")(**{**labels, **settings})
-    torch.manual_seed(3)
+    torch.manual_seed(seed)
     model = getattr(transformers, made)(config)
     with torch.no_grad():
         for parameter in model.parameters():

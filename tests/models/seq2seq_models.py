@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -59,12 +60,17 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {
 
 
 def save_seq2seq(folder: Path, case: str, seed: int = 5, **more: object) -> Path:
-    """Save a model with random weights, biases and norms."""
+    """Save a case with random weights, biases and norms."""
+    made, settings = CASES[case]
+    return save_seq2seq_of(folder, made, {**settings, **more}, seed)
+
+
+def save_seq2seq_of(folder: Path, made: str, settings: Mapping[str, object], seed: int) -> Path:
+    """Save the class `made` of transformers with random weights, biases and norms."""
     import torch
     import transformers
 
-    made, settings = CASES[case]
-    settings = {"decoder_start_token_id": 2, "eos_token_id": 2, **settings, **more}
+    settings = {"decoder_start_token_id": 2, "eos_token_id": 2, **settings}
     kind = getattr(transformers, made)
     torch.manual_seed(seed)
     model = kind(kind.config_class(**settings))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,11 +39,13 @@ class WhisperConfig:
     max_target_positions: int
     encoder: BlockConfig
     decoder: BlockConfig
-    scale: float
 
 
 def read_config(settings: Mapping[str, object]) -> WhisperConfig:
-    """Read config.json with transformers' defaults; ModelError names what is unsupported."""
+    """Read config.json with transformers' defaults; ModelError names what is unsupported.
+
+    `scale_embedding` plays no part, as in transformers.
+    """
     fields = ConfigFields(settings, "whisper")
     fields.require("quantization_config", None)
     width = fields.integer("d_model", 384)
@@ -71,7 +72,6 @@ def read_config(settings: Mapping[str, object]) -> WhisperConfig:
         max_target_positions=fields.integer("max_target_positions", 448),
         encoder=encoder,
         decoder=decoder,
-        scale=math.sqrt(width) if fields.boolean("scale_embedding", False) else 1.0,
     )
 
 
@@ -125,12 +125,11 @@ class Decoder(Module):
             DecoderLayer(config.decoder, layers / index) for index in range(config.decoder_layers)
         ]
         self.layer_norm = LayerNorm(params / "layer_norm", width, EPSILON)
-        self._scale = config.scale
 
     def __call__(self, tokens: Tensor, place: Tensor, caches: Sequence[DecoderCache]) -> Tensor:
         """Int [B, T] at the positions from `place` on -> [B, T, C]."""
         at = F.arange(tokens.shape[1]) + place
-        x = self.embed_tokens(tokens) * self._scale + F.take(self.positions, at)
+        x = self.embed_tokens(tokens) + F.take(self.positions, at)
         for layer, cache in zip(self.layers, caches, strict=True):
             x = layer(x, cache)
         return self.layer_norm(x)
