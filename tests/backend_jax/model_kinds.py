@@ -39,6 +39,8 @@ WORDS = 53
 """Tokens that every vocabulary here has."""
 SPECIAL = 5
 """Tokens that may be special, the first ones."""
+_ALL = 1000
+"""More words than any vocabulary here has."""
 _LLAMAS = ("mistral", "ministral", "ministral3", "qwen2", "qwen3")
 """The kinds that have a case among the variants of Llama."""
 
@@ -162,10 +164,14 @@ def _texts_of(width: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _causal_lm(model: LoadedModel) -> dict[str, np.ndarray]:
-    prompt = _tokens(1, 7)[0].tolist()
-    written = gptrs.generate(model, prompt, max_tokens=6, temperature=0, ignore_eos=True)
-    logits = model.forward(np.array([[*prompt, *written.token_ids]]))
-    return {"logits": logits, "greedy tokens": np.array(written.token_ids)}
+    """XLA compiles two programs: one reads the prompt, one writes several tokens."""
+    prompt = _tokens(1, 13)[0].tolist()  # longer than the windows of most kinds
+    greedy = {"temperature": 0, "ignore_eos": True}
+    first = gptrs.generate(model, prompt, max_tokens=1, logprobs=_ALL, **greedy)
+    written = gptrs.generate(model, prompt, max_tokens=6, **greedy)
+    assert first.logprobs
+    scores = np.array([logprob for _, logprob in sorted(first.logprobs[0].top)])
+    return {"scores of words": scores, "greedy tokens": np.array(written.token_ids)}
 
 
 def _seq2seq(model: LoadedModel) -> dict[str, np.ndarray]:
