@@ -14,6 +14,7 @@ from gptrs.runtime.load import load_model
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
+from gptrs_serve.command import http_protocol
 from gptrs_serve.served import Served
 from runtime.serving_models import eventually
 from runtime.tiny_chat import save_tiny_chat
@@ -30,7 +31,7 @@ def serving(models, access=None, most_output=100, **engine) -> Iterator[tuple[st
     writers = {name: m for name, m in models.items() if "causal_lm" in m.capabilities}
     made = Engine(writers, **engine) if writers else None
     app = new_app(Served(models, made, most_output), access or Access())
-    config = uvicorn.Config(app, port=0, log_level="warning", ws="none", http="h11")
+    config = uvicorn.Config(app, port=0, log_level="warning", ws="none", http=http_protocol())
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 import typer
 import uvicorn
@@ -184,11 +187,18 @@ def _run(app: Starlette, listener: socket.socket, drain_seconds: int) -> None:
         timeout_keep_alive=_IDLE_S,
         timeout_graceful_shutdown=drain_seconds,
         h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
-        http="h11",
+        http=http_protocol(),
         ws="none",
     )
     sys.setswitchinterval(_SWITCH_S)
     uvicorn.Server(config).run(sockets=[listener])
+
+
+def http_protocol() -> type[asyncio.Protocol] | Literal["h11"]:
+    """Return what reads connections: httptools where it is installed, else h11."""
+    if find_spec("httptools") is None:
+        return "h11"
+    return import_module("gptrs_serve.connection").Connection
 
 
 def _keys(file: Path | None) -> list[str]:
