@@ -33,6 +33,12 @@ from gptrs.checkpoint.models.model_source import (
 from gptrs.checkpoint.models.mxfp4_folder import Mxfp4Folder
 from gptrs.checkpoint.models.quantization_config import KEY, MLX_KEY, scheme_of
 from gptrs.checkpoint.models.quantized_folder import QuantizedFolder
+from gptrs.checkpoint.models.timm_folder import (
+    PREPROCESSOR,
+    TimmFolder,
+    is_timm,
+    preprocessor_of,
+)
 from gptrs.checkpoint.param_source import FileSource
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.quoting import listed, quoted, shown_value
@@ -53,12 +59,13 @@ class HfDirectory(ModelSource):
     """The settings of a model folder, read when it is opened, and its weights, read when used.
 
     A folder with `vocab.json` and `merges.txt` of a known class has a `tokenizer.json`, too, which
-    is made when it is read.
+    is made when it is read; one that timm saved has a `preprocessor_config.json`.
     """
 
     def __init__(self, folder: ModelFolder) -> None:
         super().__init__(folder.path, folder.path.resolve().name)
         self._folder = folder
+        self._timm: TimmFolder | None = None
         config = read_whole(folder.require(CONFIG), MAX_SETTINGS_BYTES)
         settings = parse_object(config, str(self.path / CONFIG), constants=True)
         self._scheme = scheme_of(settings, str(self.path / CONFIG))
@@ -71,6 +78,10 @@ class HfDirectory(ModelSource):
         self._index = None if self._single else folder.find(INDEX)
         if self._single is None and self._index is None:
             raise _without_weights(folder)
+        if is_timm(settings):
+            self._preprocessor = preprocessor_of(settings)
+            self._timm = TimmFolder(self._stored_tensors(), settings, str(self.path))
+            self.config = MappingProxyType(self._timm.config)
         read = (folder.find(CONFIG), folder.find(GENERATION_CONFIG), self._index)
         self.settings_bytes = sum(path.stat().st_size for path in read if path is not None)
 
@@ -86,6 +97,8 @@ class HfDirectory(ModelSource):
     def has_file(self, name: str, subfolder: str = "") -> bool:
         if self._folder.find(name, subfolder) is not None:
             return True
+        if self._timm is not None and (name, subfolder) == (PREPROCESSOR, ""):
+            return True
         return (name, subfolder) == (TOKENIZER, "") and self._tokenizer_class is not None
 
     @override
@@ -95,6 +108,8 @@ class HfDirectory(ModelSource):
         found = self._folder.find(name, subfolder)
         if found is not None:
             return read_whole(found, limit)
+        if self._timm is not None and (name, subfolder) == (PREPROCESSOR, ""):
+            return self._preprocessor
         made = self._tokenizer_class if (name, subfolder) == (TOKENIZER, "") else None
         return None if made is None else byte_bpe_files.tokenizer_json(self._tokenizer_file, made)
 
@@ -114,7 +129,9 @@ class HfDirectory(ModelSource):
         weights = {CONFIG, WEIGHTS, INDEX, *self.weights.files}
         names = self._folder.walk()
         kept = [n for n in names if n not in weights and not n.endswith(_OF_SUBFOLDER)]
-        return tuple(kept if self._tokenizer_class is None else dict.fromkeys([*kept, TOKENIZER]))
+        made = [TOKENIZER] if self._tokenizer_class is not None else []
+        made += [PREPROCESSOR] if self._timm is not None else []
+        return tuple(dict.fromkeys([*kept, *made]))
 
     @override
     def tensor_folders(self) -> Sequence[str]:
@@ -131,6 +148,8 @@ class HfDirectory(ModelSource):
 
     @override
     def open_weights(self) -> FileSource:
+        if self._timm is not None:
+            return self._timm
         stored = self._stored_tensors()
         if self._scheme is None:
             return stored

@@ -77,7 +77,8 @@ class ImageProcessor:
     shortest edge is resized to `edge / crop_fraction` and cut to a square of that edge.
     `offset` is added to scaled values, and with `twice` they are divided by `std` once more. Equal
     to transformers' Pillow processors bit by bit. With `scales_first` numbers are resized that are
-    scaled already, in f32: then the last bits differ from transformers'.
+    scaled already, in f32: then the last bits differ from transformers'. `rounds_crop` is how
+    torchvision places a crop, see `center_crop`.
     """
 
     resize: Size | None
@@ -90,6 +91,7 @@ class ImageProcessor:
     offset: float = 0.0
     twice: bool = False
     scales_first: bool = False
+    rounds_crop: bool = False
 
     def __call__(self, pixels: np.ndarray) -> np.ndarray:
         """ui8 [H, W, 3] -> f32 [3, h, w], what the model takes.
@@ -101,7 +103,7 @@ class ImageProcessor:
         if self.resize is not None:
             pixels = self._resized(pixels, self.resize)
         if self.crop is not None:
-            pixels = center_crop(pixels, *self.crop)
+            pixels = center_crop(pixels, *self.crop, rounds=self.rounds_crop)
         table = self._levels()
         values = np.empty((3, *pixels.shape[:2]), np.float32)
         for channel in range(3):
@@ -176,13 +178,14 @@ class ImageProcessor:
         return np.broadcast_to(values, (256, 3))
 
 
-def center_crop(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
+def center_crop(pixels: np.ndarray, height: int, width: int, *, rounds: bool = False) -> np.ndarray:
     """Return the middle `height` x `width` of an image [H, W, C], zeros around a smaller one.
 
     Of an odd difference, the larger part is cut off, and the smaller part is added, below and on
-    the right.
+    the right; with `rounds` an even number is cut off above and on the left.
     """
-    rows, columns = _overlap(pixels.shape[0], height), _overlap(pixels.shape[1], width)
+    rows = _overlap(pixels.shape[0], height, rounds)
+    columns = _overlap(pixels.shape[1], width, rounds)
     middle = pixels[rows[0], columns[0]]
     if middle.shape[:2] == (height, width):
         return middle
@@ -191,10 +194,11 @@ def center_crop(pixels: np.ndarray, height: int, width: int) -> np.ndarray:
     return framed
 
 
-def _overlap(size: int, wanted: int) -> tuple[slice, slice]:
+def _overlap(size: int, wanted: int, rounds: bool) -> tuple[slice, slice]:
     """Return which elements of an axis are kept, and where they go."""
     if size >= wanted:
-        start = (size - wanted) // 2
+        # Python rounds halves to even numbers.
+        start = round((size - wanted) / 2) if rounds else (size - wanted) // 2
         return slice(start, start + wanted), slice(0, wanted)
     start = math.ceil((wanted - size) / 2)
     return slice(0, size), slice(start, start + size)

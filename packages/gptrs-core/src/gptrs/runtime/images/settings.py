@@ -12,6 +12,7 @@ from gptrs.quoting import listed, shown_value
 from gptrs.runtime.images.fields import ImageFields
 from gptrs.runtime.images.processor import ImageProcessor, Size
 from gptrs.runtime.images.tiling import TilingProcessor, tiling_processor
+from gptrs.runtime.images.timm_transforms import timm_processor
 
 PREPROCESSOR_CONFIG = "preprocessor_config.json"
 PROCESSOR_CONFIG = "processor_config.json"
@@ -70,6 +71,7 @@ _RECIPES = {
     "ViTImageProcessor": _Recipe(_BILINEAR, _SQUARE_224, square=True),
 }
 _TILING = ("Idefics3ImageProcessor", "SmolVLMImageProcessor")
+_OF_TIMM = "TimmWrapperImageProcessor"
 _SUFFIXES = ("Fast", "Pil")
 _TORCHVISION = _Recipe(
     _BILINEAR, {"shortest_edge": 256}, _SQUARE_224, None, IMAGENET_MEAN, IMAGENET_STD
@@ -105,6 +107,9 @@ def image_processor_of(
         )  # fmt: skip
         sizes = {"size": {"shortest_edge": shortest}}
         return _processor(sizes | {"crop_size": {"height": height, "width": width}}, _TORCHVISION)
+    named = settings.get("image_processor_type")
+    if isinstance(named, str) and _class_of(named) == _OF_TIMM:
+        return timm_processor(settings)
     return _processor(settings, _recipe(settings, default))
 
 
