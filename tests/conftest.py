@@ -63,8 +63,9 @@ def pytest_collection() -> Iterator[None]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Leave out cases of a test that has many, the same ones in every process.
 
-    On one backend most of them compile alike kernels: of more than `_ENOUGH` a quarter stays, at
-    least `_ENOUGH`, the others are marked `slow`. Of a test marked `many` all but some are marked
+    On one backend most of them compile alike kernels: of more than `_ENOUGH` a part stays, at least
+    `_ENOUGH`, the others are marked `slow`; the part is a quarter on `ref`, which compiles nothing,
+    and an eighth on others, of at least `_FEWER`. Of a test marked `many` all but some are marked
     `long`. A test marked `whole` keeps all, since each of its cases is the only one of its subject;
     one marked `few(N)` keeps N of a backend that compiles, since other tests hold it to the same.
     """
@@ -84,8 +85,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if few is not None:
             if backend != "ref":
                 _mark_rest(of_one_test, few.args[0], pytest.mark.slow)
-        elif len(of_one_test) > _ENOUGH:
-            _mark_rest(of_one_test, max(_ENOUGH, len(of_one_test) // 4), pytest.mark.slow)
+        else:
+            enough, part = (_ENOUGH, 4) if backend == "ref" else (_FEWER, 8)
+            _mark_rest(of_one_test, max(enough, len(of_one_test) // part), pytest.mark.slow)
     for of_one_test in many.values():
         _mark_rest(of_one_test, max(_SOME, len(of_one_test) // 8), pytest.mark.long)
 
@@ -116,7 +118,7 @@ def without_amx(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPTRS_NUMBA_AMX", "0")
 
 
-_ENOUGH = 20
+_ENOUGH, _FEWER = 20, 10
 _SOME = 3
 _finished = itertools.count(1)
 
