@@ -1,7 +1,8 @@
-"""Texts that the bundled model writes on JAX: those of numba, in programs of few sizes."""
+"""Texts that models write on JAX: those of numba, in programs of few sizes."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,20 +10,24 @@ import pytest
 import gptrs
 from gptrs.api import LoopingBackend, UsageError
 from gptrs.backend.protocol import Backend
+from gptrs.ir import dtypes
+from runtime.generation.tiny_lms import save_tiny_lm
 
 PROMPTS = ([1, 2, 3, 4, 5], [7, 8, 9, 10, 11, 12], [5] * 7, [4, 3, 2, 1, 9, 8, 7, 6])
 """Of 5 to 8 tokens, all padded to 8."""
 
 
-def _texts(backend: str) -> list[tuple[int, ...]]:
-    model = gptrs.load_model("demo", backend=backend)
+def _texts(folder: Path, backend: str) -> list[tuple[int, ...]]:
+    model = gptrs.load_model(folder, backend=backend)
     options = gptrs.GenerationOptions(max_tokens=4, ignore_eos=True)
     return [
         tuple(gptrs.generate(model, prompt, options, temperature=0).token_ids) for prompt in PROMPTS
     ]
 
 
-def test_prompts_of_any_length(jax_backend: Backend, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prompts_of_any_length(
+    jax_backend: Backend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from gptrs_backend_jax.executable import JaxExecutable
 
     compiled: list[int] = []
@@ -33,7 +38,8 @@ def test_prompts_of_any_length(jax_backend: Backend, monkeypatch: pytest.MonkeyP
         make(self, *arguments)
 
     monkeypatch.setattr(JaxExecutable, "__init__", counted)
-    assert _texts(jax_backend.name) == _texts("numba")
+    folder = save_tiny_lm(tmp_path / "m", "llama", dtypes.f32)
+    assert _texts(folder, jax_backend.name) == _texts(folder, "numba")
     # A prompt, a run of single tokens, and what makes constants.
     assert len(compiled) <= 5, f"{len(compiled)} programs were compiled for 4 prompts"
 
