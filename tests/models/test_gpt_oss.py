@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import gptrs
+from fuzzing import tiny_gguf
+from gptrs.checkpoint.models.find_model import find_model
 from gptrs.errors import CheckpointError, ModelError
 from gptrs.nn import ExpertMatrices
 from models.llama_support import YARN, assert_close, edit_config, save_llama, some_tokens
@@ -118,6 +120,93 @@ def test_experts_in_mxfp4_are_computed_as_they_lie(tmp_path, backend_name):
     tokens = some_tokens(2, 40)
     found, wanted = model.forward(tokens), torch_logits(floats, tokens)
     assert np.corrcoef(found.ravel(), wanted.ravel())[0, 1] > 0.999
+
+
+def gguf_file(path: Path) -> Path:
+    """Write a file with experts in MXFP4, as llama.cpp names and stacks them."""
+    width, inner, count, heads, head_dim = 64, 32, 4, 4, 16
+    random = np.random.default_rng(5)
+
+    def floats(*shape: int) -> tiny_gguf.Stored:
+        drawn = (random.normal(size=shape) / 4).astype(np.float32)
+        return tiny_gguf.NUMBERS["F32"], shape, drawn.tobytes()
+
+    tensors = {"token_embd.weight": floats(99, width), "output_norm.weight": floats(width)}
+    tensors["output.weight"] = floats(99, width)
+    for layer in range(2):
+        sizes = {
+            **{"attn_q": (heads * head_dim, width), "attn_k": (2 * head_dim, width)},
+            **{"attn_v": (2 * head_dim, width), "attn_output": (width, heads * head_dim)},
+            "ffn_gate_inp": (count, width),
+        }
+        own = {f"{name}.weight": floats(*shape) for name, shape in sizes.items()}
+        own |= {f"{name}.bias": floats(shape[0]) for name, shape in sizes.items()}
+        for name in ("attn_norm.weight", "post_attention_norm.weight"):
+            own[name] = floats(width)
+        own["attn_sinks.weight"] = floats(heads)
+        for name, shape in {
+            "gate": (inner, width), "up": (inner, width), "down": (width, inner)
+        }.items():  # fmt: skip
+            stack = tiny_gguf.random_blocks("MXFP4", (count, *shape), layer)
+            own |= {f"ffn_{name}_exps.weight": stack, f"ffn_{name}_exps.bias": floats(4, shape[0])}
+        tensors |= {f"blk.{layer}.{name}": stored for name, stored in own.items()}
+    settings = {
+        **{"block_count": 2, "context_length": 512, "embedding_length": width},
+        **{"feed_forward_length": inner, "attention.head_count": heads},
+        **{"attention.head_count_kv": 2, "attention.key_length": head_dim},
+        **{"attention.value_length": head_dim, "attention.layer_norm_rms_epsilon": 1e-5},
+        **{"attention.sliding_window": 12, "expert_count": count, "expert_used_count": 2},
+        **{"expert_feed_forward_length": inner, "rope.freq_base": 150000.0},
+        **{"rope.scaling.type": "yarn", "rope.scaling.factor": 4.0},
+        "rope.scaling.original_context_length": 128,
+    }
+    named = {f"gpt-oss.{key}": value for key, value in settings.items()}
+    path.write_bytes(tiny_gguf.gguf({"general.architecture": "gpt-oss", **named}, tensors))
+    return path
+
+
+def folder_of(path: Path, folder: Path) -> Path:
+    """Write the model of a file as transformers has it: joined experts of floats."""
+    model = find_model(path)
+    weights = model.weights
+    tensors = {name: weights.load(name) for name in weights.names()}
+    for layer in range(2):
+        scope = f"model.layers.{layer}.mlp.experts."
+        for kind in ("weight", "bias"):
+            names = [f"{scope}{{}}{each}_proj.{kind}" for each in ("gate", "up", "down")]
+            gate, up, down = (
+                np.stack([tensors.pop(name.format(f"{i}.")).T for i in range(4)])
+                if kind == "weight"
+                else tensors.pop(name.format(""))
+                for name in names
+            )
+            end = "" if kind == "weight" else "_bias"
+            tensors[f"{scope}gate_up_proj{end}"] = np.stack([gate, up], -1).reshape(
+                *gate.shape[:-1], -1
+            )
+            tensors[f"{scope}down_proj{end}"] = down
+    folder.mkdir()
+    kept = {name: torch.from_numpy(np.array(each)) for name, each in tensors.items()}
+    safetensors.save_file(
+        {name: each.contiguous() for name, each in kept.items()},
+        folder / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    config = {**model.config, "architectures": ["GptOssForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def test_a_gguf_file_is_read(tmp_path):
+    path = gguf_file(tmp_path / "x.gguf")
+    folder = folder_of(path, tmp_path / "m")
+    model = gptrs.load_model(path, backend="ref")
+    matrices = [x for x in model.named_modules().values() if isinstance(x, ExpertMatrices)]
+    assert [str(each.parts["codes"].dtype) for each in matrices] == ["ui8"] * 6
+    tokens = some_tokens(2, 40)
+    assert_close(model.forward(tokens), torch_logits(folder, tokens))
+    with pytest.raises(ModelError, match="`gpt_oss` cannot be written"):
+        gptrs.quantize(folder, tmp_path / "y.gguf", "q8")
 
 
 def test_transformers_reads_the_same_mxfp4(tmp_path):

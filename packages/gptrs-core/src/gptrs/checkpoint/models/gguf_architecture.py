@@ -37,7 +37,9 @@ class Architecture:
     default, in kinds where it may be less than all; without `rotary` nothing rotates. `offset` is
     what the weights of norms have more there. With a `window` there is a key for the sliding
     window, by default that of no window if it is 0; each `pattern`-th layer has none. `largest` is
-    the number of layers of the model that scales scores by `embedding_length / head_count`.
+    the number of layers of the model that scales scores by `embedding_length / head_count`. The
+    model's names of `bare` tensors have no suffix. Bounds of yarn are `rounded` or not. Files of an
+    architecture that is not `written` are read only.
     """
 
     kind: str
@@ -62,6 +64,9 @@ class Architecture:
     window: int | None = None
     pattern: int = 1
     largest: int | None = None
+    bare: tuple[str, ...] = ()
+    rounded: bool = True
+    written: bool = True
 
     def offset_of(self, stem: str, suffix: str) -> float:
         """Return what GGUF adds to each element; `stem` is the name without `blk.N.` and suffix."""

@@ -108,6 +108,14 @@ _MIXTURE = {
     "ffn_down_shexp": "mlp.shared_expert.down_proj",
 }
 _EXPERTS = {key: f"mlp.experts.{{}}.{_LLAMA[key].removeprefix('mlp.')}" for key in _DENSE}
+_GPT_OSS = {
+    **{key: name for key, name in _LLAMA.items() if key not in (*_DENSE, "ffn_norm")},
+    "post_attention_norm": _LLAMA["ffn_norm"],
+    "attn_sinks": "self_attn.sinks",
+    "ffn_gate_inp": "mlp.router",
+    # Biases of all experts are one tensor; their matrices are apart.
+    **{f"{key}_exps": name.format("").replace("..", ".") for key, name in _EXPERTS.items()},
+}
 _WIDTH = ("expert_feed_forward_length", "moe_intermediate_size")
 _SHARED_WIDTH = ("expert_shared_feed_forward_length", "shared_expert_intermediate_size")
 
@@ -243,6 +251,12 @@ ARCHITECTURES: Mapping[str, Architecture] = {
             ("norm_topk_prob", True, False), ("decoder_sparse_step", 1, 1),
             ("mlp_only_layers", [], []), ("attention_bias", False, False),
         ),
+    ),
+    "gpt-oss": Architecture(
+        "gpt_oss", _GPT_OSS, experts=_EXPERTS, window=128, pattern=2, bare=("attn_sinks",),
+        rounded=False, integers=_chosen("num_local_experts"),
+        biases=(("attention_bias", _QUERY),), written=False,
+        fixed=(("swiglu_limit", 7.0, 7.0), ("swiglu_alpha", 1.702, 1.702)),
     ),
     "olmoe": Architecture(
         "olmoe", _MIXTURE, experts=_EXPERTS, integers=_chosen("num_experts"),

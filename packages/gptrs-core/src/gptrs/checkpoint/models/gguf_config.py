@@ -80,7 +80,8 @@ class GgufSettings:
         offset = own.offset_of(stem, suffix)
         if offset and tensor.type.dtype is None:
             raise ModelError(f"norm {quoted(tensor.name)} {self._where} is quantized")
-        return TensorMapping(f"{name}.{suffix}", self._order(stem, tensor), turned, offset)
+        name = name if stem in own.bare else f"{name}.{suffix}"
+        return TensorMapping(name, self._order(stem, tensor), turned, offset)
 
     def _order(self, stem: str, tensor: GgufTensor) -> RowOrder | None:
         """Return in which order llama.cpp has put the rows of heads, None for that of the model."""
@@ -220,6 +221,8 @@ class GgufSettings:
             original = fields.integer("rope.scaling.original_context_length", context)
             rope["original_max_position_embeddings"] = original
             fields.require("rope.scaling.attn_factor", 1.0)
+            if not self._own.rounded:
+                rope["truncate"] = False
         return rope
 
     def _llama3(self, theta: float, head_dim: int) -> dict[str, object]:

@@ -176,7 +176,7 @@ def _named(architecture: str, own: Metadata) -> Metadata:
 
 _ACTIVATIONS = ("hidden_act", "hidden_activation", "activation", "activation_function")
 _ARCHITECTURE_OF = {
-    **{own.kind: (name, own) for name, own in ARCHITECTURES.items()},
+    **{own.kind: (name, own) for name, own in ARCHITECTURES.items() if own.written},
     "mistral": ("llama", ARCHITECTURES["llama"]),
     "mixtral": ("llama", VARIANTS["llama"][1]),
 }
