@@ -22,9 +22,12 @@ from gptrs.api import (
     parse_program,
 )
 from gptrs.runtime.measure.kernel_caches import kernel_caches, warm
+from gptrs_backend_jax import kept_programs
 from gptrs_backend_jax.backend import JaxBackend, create
+from gptrs_backend_jax.executable import JaxExecutable
 
 _PROGRAM = "ptir.v0.5\nfunc @main(%x: f32[3]) -> f32[3] {\n  %0 = tanh %x : f32[3]\n  return %0\n}"
+_ROLES = [InputRole.ARGUMENT]
 _SETTINGS = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
 
 
@@ -34,6 +37,7 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("GPTRS_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("GPTRS_JAX_PLATFORM", "cpu")
     before = {name: jax.config.values[name] for name in _SETTINGS}
+    monkeypatch.setattr(kept_programs, "_LEAST_SECONDS", 0.0)  # even what takes no time is kept
     _set({_SETTINGS[0]: None})
     yield tmp_path / "jax"
     _set(before)
@@ -47,12 +51,12 @@ def _set(values: dict[str, object]) -> None:
 
 def _made() -> JaxBackend:
     backend = create(BackendSettings())
-    jax.config.update(_SETTINGS[1], 0.0)  # even what takes no time is kept
+    jax.config.update(_SETTINGS[1], 0.0)
     return backend
 
 
 def _compile(backend: Backend) -> None:
-    executable = backend.compile(parse_program(_PROGRAM), [InputRole.ARGUMENT])
+    executable = backend.compile(parse_program(_PROGRAM), _ROLES)
     (result,) = executable.run([backend.to_device(np.zeros(3, np.float32))])
     assert backend.to_host(result).tolist() == [0, 0, 0]
 
@@ -84,6 +88,27 @@ def test_programs_are_reported_and_removed(kept: Path) -> None:
     assert backend.clear_cache().count == 1
     assert backend.cache_report().entries.count == 0
     _compile(backend)  # what is gone is compiled anew
+
+
+def test_a_later_process_reads_what_was_compiled(
+    kept: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _compile(_made())
+
+    def compiled(*_: object) -> None:
+        raise AssertionError("it is compiled anew")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(JaxBackend, "_compiled", compiled)
+        _compile(_made())
+        with pytest.raises(AssertionError, match="compiled anew"):
+            _compile(create(BackendSettings(options=(("xla_cpu_enable_fast_math", "true"),))))
+    (file,) = (kept / jax.__version__).glob("*-cache")
+    file.write_bytes(file.read_bytes()[:-3])
+    _compile(_made())  # what is damaged is compiled, and written anew
+    backend = _made()
+    program = parse_program(_PROGRAM)
+    assert isinstance(backend.deserialize(file.read_bytes(), program, _ROLES), JaxExecutable)
 
 
 def test_all_caches_have_it(kept: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import cast
 
@@ -13,6 +14,7 @@ from gptrs.api import (
     BackendSettings,
     Buffer,
     DeviceInfo,
+    Executable,
     InputRole,
     Mesh,
     Op,
@@ -37,8 +39,15 @@ from gptrs_backend_jax.devices import (
 from gptrs_backend_jax.executable import Compiled, JaxExecutable
 from gptrs_backend_jax.grid import GridCall
 from gptrs_backend_jax.host_values import HostValue, buffer_of
-from gptrs_backend_jax.kept_programs import KeptPrograms, keep_compiled_programs
+from gptrs_backend_jax.kept_programs import (
+    KeptPrograms,
+    keep_compiled_programs,
+    keep_executable,
+    keeps_executables,
+    read_executable,
+)
 from gptrs_backend_jax.lowerings import TABLE
+from gptrs_backend_jax.serialized import program_key, unsealed
 
 
 class JaxBackend(KeptPrograms):
@@ -97,7 +106,33 @@ class JaxBackend(KeptPrograms):
             raise UsageError(
                 f"a program of {expected} inputs needs {expected} roles, got {len(roles)}"
             )
-        return JaxExecutable(program, roles, self.device, self._compiled)
+        key = program_key(program, roles, self.device, self._options)
+        kept = self._grid is None and keeps_executables()
+        found = self.deserialize(read_executable(key), program, roles) if kept else None
+        if found is not None:
+            return found
+        started = time.perf_counter()
+        made = JaxExecutable(program, roles, self.device, self._compiled, key)
+        if kept:
+            keep_executable(key, lambda: self.serialize(made), time.perf_counter() - started)
+        return made
+
+    def serialize(self, executable: Executable) -> bytes | None:
+        """Return an executable as bytes, None for one of a mesh, and where JAX cannot."""
+        if not isinstance(executable, JaxExecutable) or self._grid is not None:
+            return None
+        found = executable.serialized()
+        return None if found is None else found.sealed(executable.key)
+
+    def deserialize(
+        self, data: bytes, program: Program, roles: Sequence[InputRole]
+    ) -> JaxExecutable | None:
+        """Return the executable that `serialize` wrote for this program, None if it is another."""
+        key = program_key(program, roles, self.device, self._options)
+        found = unsealed(data, key)
+        if found is None or self._grid is not None:
+            return None
+        return JaxExecutable.of_serialized(found, program, roles, self.device, key)
 
     def _compiled(
         self,
@@ -150,6 +185,6 @@ class JaxBackend(KeptPrograms):
 
 def create(settings: BackendSettings) -> JaxBackend:
     """Return the backend on the device of `settings`, of `GPTRS_JAX_PLATFORM`, or JAX's own."""
-    keep_compiled_programs()
+    keep_compiled_programs(whole=settings.mesh is None)
     join(settings)
     return JaxBackend(chosen_device(settings), settings)

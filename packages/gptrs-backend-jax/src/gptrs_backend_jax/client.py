@@ -11,11 +11,14 @@ from typing import Any, Protocol, TypeVar, cast
 import jax
 import numpy as np
 from jax import Array
+from jax.experimental import serialize_executable
 
 Results = TypeVar("Results")
 
 # The types of these functions of JAX are partly unknown.
 _jax = cast("Any", jax)
+_dump = cast("Any", serialize_executable.serialize)
+_load = cast("Any", serialize_executable.deserialize_and_load)
 
 
 InputType = tuple[tuple[int, ...], np.dtype[np.generic]]
@@ -101,6 +104,41 @@ def compiled(
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         lowered = _jax.jit(function, donate_argnums=tuple(donated)).lower(*structures)
         return cast("Callable[..., Results]", lowered.compile(dict(options)))
+
+
+def platform_version(device: Device) -> str:
+    """Return the versions of the compiler and the driver of a device."""
+    return cast("str", cast("Any", device).client.platform_version)
+
+
+def serialized(function: Callable[..., object]) -> bytes | None:
+    """Return what `compiled` made as bytes; None where JAX cannot."""
+    try:
+        return cast("bytes", _dump(function)[0])
+    except (ValueError, NotImplementedError, _jax.errors.JaxRuntimeError):
+        return None
+
+
+def deserialized(
+    code: bytes, inputs: int, results: object, device: Device
+) -> Callable[..., Any] | None:
+    """Return what was `serialized`, a function of so many `inputs`; None if JAX cannot load it.
+
+    `results` has the nesting of what it returns.
+    """
+    structure = _jax.tree_util.tree_structure
+    try:
+        found: object = _load(
+            code,
+            structure(((0,) * inputs, {})),
+            structure(results),
+            backend=cast("Any", device).client,
+            execution_devices=[device],
+        )
+    # JAX raises what its pickles do: they are of this version, but may name what is not there.
+    except Exception:
+        return None
+    return cast("Callable[..., Any]", found)
 
 
 def setting(name: str) -> object:

@@ -6,7 +6,14 @@ import os
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 
-from gptrs.api import BackendError, BackendSettings, DeviceInfo, ProcessGroup, UsageError
+from gptrs.api import (
+    BackendError,
+    BackendSettings,
+    DeviceInfo,
+    ProcessGroup,
+    UsageError,
+    granted_cpus,
+)
 from gptrs_backend_jax.accelerators import VARIABLE
 from gptrs_backend_jax.client import Device, every_device, join_processes, local_devices
 from gptrs_backend_jax.grid import Grid
@@ -136,6 +143,14 @@ def ignored_settings(settings: BackendSettings, device: Device) -> list[str]:
     before = os.environ.get(_THREADS_VARIABLE) if first is None else first
     known = f"{before} threads" if before else "threads of its own choice"
     return [f"XLA has {known}, fixed when it started in this process; {threads} are not used"]
+
+
+def parallelism(device: Device) -> str:
+    """Return what XLA divides its work by on a CPU, in words that differ where it may."""
+    if device.platform != "cpu":
+        return ""
+    threads = os.environ.get(_THREADS_VARIABLE), _started.get("cpu")
+    return f"{threads} of {granted_cpus()}"
 
 
 def _devices_of(platform: str | None, threads: int | None) -> Sequence[Device]:

@@ -11,8 +11,16 @@ from jax import Array
 
 from gptrs.api import BoundInputs, Buffer, ExecutionError, InputRole, Program, UsageError, Value
 from gptrs_backend_jax import typed_lax
-from gptrs_backend_jax.client import Device, InputType, array_type, wide_types
+from gptrs_backend_jax.client import (
+    Device,
+    InputType,
+    array_type,
+    deserialized,
+    serialized,
+    wide_types,
+)
 from gptrs_backend_jax.host_values import HostValue
+from gptrs_backend_jax.serialized import SerializedProgram
 from gptrs_backend_jax.walk import Failure, Message, ProgramWalk, entered, left
 
 Compiled: TypeAlias = Callable[..., tuple[list[Array], Failure | None]]
@@ -31,7 +39,10 @@ class JaxExecutable:
         roles: Sequence[InputRole],
         device: Device,
         compiled_for: Maker,
+        key: str,
     ) -> None:
+        self.key = key
+        """Tells what it was made of from all else, see `program_key`."""
         body = program.main.body
         self._params = body.params
         self._types = [(value.type.shape, value.type.dtype.numpy) for value in body.params]
@@ -43,6 +54,34 @@ class JaxExecutable:
         self._device = device
         self._weights = WeakKeyDictionary[BoundInputs, list[Array]]()
         self._array_type = array_type()
+
+    def serialized(self) -> SerializedProgram | None:
+        """Return the program for other processes; None where JAX cannot write it."""
+        code = serialized(self._call)
+        return None if code is None else SerializedProgram(code, self._recording.messages)
+
+    @classmethod
+    def of_serialized(
+        cls,
+        kept: SerializedProgram,
+        program: Program,
+        roles: Sequence[InputRole],
+        device: Device,
+        key: str,
+    ) -> JaxExecutable | None:
+        """Return what was `serialized`, None if JAX cannot load it."""
+        body = program.main.body
+        results = [0] * len(body.results), (0 if kept.messages else None)
+        call = deserialized(kept.code, len(body.params), results, device)
+        if call is None:
+            return None
+
+        def loaded(*_: object) -> Compiled:
+            return call
+
+        made = cls(program, roles, device, loaded, key)
+        made._recording.messages = list(kept.messages)
+        return made
 
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
         """Run; see `Executable`. Waits only where the program can fail."""

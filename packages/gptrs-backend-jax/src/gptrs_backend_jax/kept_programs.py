@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,13 +19,16 @@ _DEFAULT_BUDGET = 512 << 20
 _LEAST_SECONDS = 0.1
 """Programs that compile faster are not worth a file."""
 _FOLDER = "jax"
+_ENDING, _PARTIAL = "-cache", ".new"
+"""How the names of files end, as those that JAX writes, and of what is being written."""
 _FOLDER_SETTING = "jax_compilation_cache_dir"
 
 
-def keep_compiled_programs() -> None:
-    """Let JAX keep what it compiles in a folder of our cache, unless the user gave it another.
+def keep_compiled_programs(*, whole: bool) -> None:
+    """Keep what XLA compiles in a folder of our cache, unless the user gave JAX another.
 
-    The programs unused for longest are removed until the others fit into the budget.
+    Programs are kept `whole` by us, or their parts by JAX, which then traces each of them anew.
+    Those unused for longest are removed until the others fit into the budget.
     """
     budget = _budget_bytes()
     if setting(_FOLDER_SETTING) is not None or not budget:
@@ -32,8 +36,38 @@ def keep_compiled_programs() -> None:
     with suppress(OSError):  # nothing can be kept here: each process compiles anew
         folder = _folder()
         _keep_within(folder.parent, budget)
+        if whole:
+            return
         change_setting(_FOLDER_SETTING, str(folder))
         change_setting("jax_persistent_cache_min_compile_time_secs", _LEAST_SECONDS)
+
+
+def keeps_executables() -> bool:
+    """Whether programs are kept whole: JAX cannot write down again what it has read itself."""
+    return setting(_FOLDER_SETTING) is None and bool(_budget_bytes())
+
+
+def read_executable(key: str) -> bytes:
+    """Return what was kept under `key`, and mark it as used; nothing if it is not there."""
+    with suppress(OSError):
+        path = _folder() / f"{key}{_ENDING}"
+        data = path.read_bytes()
+        os.utime(path)
+        return data
+    return b""
+
+
+def keep_executable(key: str, write: Callable[[], bytes | None], seconds: float) -> None:
+    """Keep what `write` gives under `key`, of a program that took so long to compile."""
+    data = write() if seconds >= _LEAST_SECONDS else None
+    if data is None:
+        return
+    with suppress(OSError):
+        folder = _folder()
+        descriptor, partial = tempfile.mkstemp(dir=folder, suffix=_PARTIAL)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        Path(partial).replace(folder / f"{key}{_ENDING}")
 
 
 class KeptPrograms:
@@ -78,12 +112,13 @@ def _folder() -> Path:
 
 def _is_used(folder: Path) -> bool:
     """Whether this process reads programs from `folder`."""
-    return setting(_FOLDER_SETTING) == str(folder)
+    given = setting(_FOLDER_SETTING)
+    return folder.name == jax.__version__ if given is None else given == str(folder)
 
 
 def _programs(folder: Path) -> Iterator[tuple[Path, int, float]]:
     """Return each program in `folder`, its bytes, and when it was read or written last."""
-    for path in folder.glob("*-cache"):
+    for path in folder.glob(f"*{_ENDING}"):
         with suppress(FileNotFoundError):  # another process was faster
             status = path.lstat()
             yield path, status.st_size, max(status.st_atime, status.st_mtime)

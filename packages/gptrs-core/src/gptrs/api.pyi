@@ -30,6 +30,7 @@ from gptrs.backend.protocol import Buffer as Buffer
 from gptrs.backend.protocol import Executable as Executable
 from gptrs.backend.protocol import InputRole as InputRole
 from gptrs.backend.quantized_weights import QuantizedWeightReader as QuantizedWeightReader
+from gptrs.backend.serializing import SerializingBackend as SerializingBackend
 from gptrs.backend.settings import BackendSettings as BackendSettings
 from gptrs.backend.settings import DeviceBackend as DeviceBackend
 from gptrs.backend.settings import DeviceInfo as DeviceInfo
