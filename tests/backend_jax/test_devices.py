@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import time
+
+import numpy as np
 import pytest
 
 import gptrs
-from gptrs.api import BackendSettings
+from gptrs.api import (
+    BackendSettings,
+    InputRole,
+    KernelRun,
+    Mesh,
+    ProcessGroup,
+    ProfiledExecutable,
+    parse_program,
+)
 from gptrs.backend.protocol import Backend
 from gptrs.backend.settings import devices_of
-from gptrs.errors import UsageError
+from gptrs.errors import BackendError, UsageError
+
+_PROGRAM = """
+ptir.v0.5
+func @main(%x: f32[64, 64], %w: f32[64, 32]) -> f32[64, 32] {
+  %0 = dot_general %x, %w {contract_lhs = [1], contract_rhs = [0]} : f32[64, 32]
+  %1 = tanh %0 : f32[64, 32]
+  return %1
+}
+"""
 
 
 def test_devices_are_named(jax_backend: Backend) -> None:
@@ -33,6 +53,38 @@ def test_threads_that_come_too_late_are_said(jax_backend: Backend) -> None:
     (text,) = ignored_settings(BackendSettings(threads=97), device)
     assert "97 are not used" in text
     assert ignored_settings(BackendSettings(), device) == []
+
+
+def test_processes_without_a_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gptrs_backend_jax import devices
+
+    def alone(*_: object) -> None:
+        raise ValueError("coordinator_address should be defined.\nmore")
+
+    monkeypatch.setattr(devices, "join_processes", alone)
+    settings = BackendSettings(mesh=Mesh.parse("tensor=2"), processes=ProcessGroup("auto", None, 1))
+    with pytest.raises(BackendError, match="did not meet: coordinator_address should be") as caught:
+        devices.join(settings)
+    assert "more" not in str(caught.value)
+    assert "start all of them, before anything else" in (caught.value.hint or "")
+    assert "pip install 'jax[k8s]'" in (caught.value.hint or "")
+
+
+def test_kernels_are_told(jax_backend: Backend) -> None:
+    told: list[KernelRun] = []
+    program = parse_program(_PROGRAM)
+    executable = jax_backend.compile(program, [InputRole.ARGUMENT, InputRole.PARAMETER])
+    assert isinstance(executable, ProfiledExecutable)
+    x, w = np.eye(64, dtype=np.float32), np.ones((64, 32), np.float32)
+    inputs = [jax_backend.to_device(each) for each in (x, w)]
+    (result,) = executable.run_profiled(inputs, told.append)
+    assert np.allclose(jax_backend.to_host(result), np.tanh(w))
+    assert told
+    assert any("f32[64,32]" in run.operands for run in told)
+    assert {at for run in told for at in run.inputs} == {0, 1}
+    starts = [run.started or 0.0 for run in told]
+    assert starts == sorted(starts)
+    assert 0 <= time.perf_counter() - starts[0] < 60
 
 
 def test_a_loaded_backend_takes_no_threads(jax_backend: Backend) -> None:

@@ -141,6 +141,17 @@ def deserialized(
     return cast("Callable[..., Any]", found)
 
 
+def program_text(function: Callable[..., object]) -> str | None:
+    """Return what `compiled` made in the language of XLA, None for other functions."""
+    as_text = cast("Callable[[], str | None] | None", getattr(function, "as_text", None))
+    return None if as_text is None else as_text()
+
+
+def waited_for(results: Results) -> Results:
+    """Return `results` once they have been computed."""
+    return cast("Results", _jax.block_until_ready(results))
+
+
 def setting(name: str) -> object:
     """Return a setting of JAX."""
     return cast("object", _jax.config.values[name])

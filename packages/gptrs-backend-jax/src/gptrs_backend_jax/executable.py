@@ -9,17 +9,29 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from jax import Array
 
-from gptrs.api import BoundInputs, Buffer, ExecutionError, InputRole, Program, UsageError, Value
+from gptrs.api import (
+    BoundInputs,
+    Buffer,
+    ExecutionError,
+    InputRole,
+    KernelRun,
+    Program,
+    UsageError,
+    Value,
+)
 from gptrs_backend_jax import typed_lax
 from gptrs_backend_jax.client import (
     Device,
     InputType,
     array_type,
     deserialized,
+    program_text,
     serialized,
+    waited_for,
     wide_types,
 )
 from gptrs_backend_jax.host_values import HostValue
+from gptrs_backend_jax.profiling import Kernels, profiled
 from gptrs_backend_jax.serialized import SerializedProgram
 from gptrs_backend_jax.walk import Failure, Message, ProgramWalk, entered, left
 
@@ -52,6 +64,7 @@ class JaxExecutable:
             self._recording.record, self._types, donated, _heirs(program, donated)
         )
         self._device = device
+        self._kernels: Kernels | None = None
         self._weights = WeakKeyDictionary[BoundInputs, list[Array]]()
         self._array_type = array_type()
 
@@ -93,6 +106,17 @@ class JaxExecutable:
         if weights is None:
             weights = self._weights[bound] = [self._placed(each) for each in bound.buffers]
         return self._results([*self._values(inputs), *weights], [*inputs, *bound.buffers])
+
+    def run_profiled(
+        self, inputs: Sequence[Buffer], tell: Callable[[KernelRun], None]
+    ) -> list[Buffer]:
+        """Run, and tell of the kernels of XLA; of a program of a mesh nothing is told."""
+        text = program_text(self._call)
+        if text is None:
+            return self.run(inputs)
+        if self._kernels is None:
+            self._kernels = Kernels(text)
+        return profiled(lambda: waited_for(self.run(inputs)), self._kernels, tell)
 
     def _values(self, inputs: Sequence[Buffer]) -> list[Array | np.ndarray]:
         """Return what JAX is called with; UsageError for buffers of others.

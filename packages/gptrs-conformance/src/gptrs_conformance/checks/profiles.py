@@ -1,0 +1,33 @@
+"""Rules for executables that tell what their kernels take."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gptrs.api import InputRole, KernelRun, ProfiledExecutable, parse_program
+from gptrs.backend.protocol import Backend
+from gptrs_conformance.check import Check
+from gptrs_conformance.checks.contract import MIXED
+from gptrs_conformance.running import normal, require, require_equal, run_on
+
+
+def profiled_runs_are_runs(backend: Backend) -> None:
+    """A profiled run gives the bits of any other, and tells times that are possible."""
+    executable = backend.compile(parse_program(MIXED), [InputRole.ARGUMENT] * 2)
+    if not isinstance(executable, ProfiledExecutable):
+        return
+    x, y = normal(1, 3, 4), normal(2, 3, 4)
+    told: list[KernelRun] = []
+    buffers = [backend.to_device(x), backend.to_device(y)]
+    results = executable.run_profiled(buffers, told.append)
+    found = [backend.to_host(result) for result in results]
+    require_equal(found, run_on(backend, executable, x, y), "a profiled run")
+    for run in told:
+        require(
+            bool(np.isfinite(run.seconds)) and run.seconds >= 0,
+            f"`{run.kernel}` is said to take {run.seconds} seconds",
+        )
+        require(all(0 <= at < 2 for at in run.inputs), f"`{run.kernel}` reads inputs {run.inputs}")
+
+
+CHECKS = [Check("profiled runs are runs", "core", profiled_runs_are_runs)]
