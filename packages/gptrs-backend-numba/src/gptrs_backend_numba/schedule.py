@@ -147,10 +147,11 @@ class Builder:
         self._made.add(storage)
         return View(storage, dtype, shape, dense_strides(shape))
 
-    def define(self, value: Value) -> View:
-        """Return new memory for a value."""
-        view = self.fresh(value.type.dtype, value.type.shape)
-        self.bind(value, view)
+    def define(self, value: Value, order: Sequence[int] | None = None) -> View:
+        """Return new memory for a value: contiguous, its axes in an order other than their own."""
+        axes = range(value.type.rank) if order is None else order
+        view = self.fresh(value.type.dtype, tuple(value.type.shape[axis] for axis in axes))
+        self.bind(value, view.transposed([axes.index(axis) for axis in range(len(axes))]))
         return view
 
     def constant(self, array: np.ndarray) -> View:

@@ -188,3 +188,30 @@ def merged_axes(
         else:
             merged.append((size, steps))
     return merged
+
+
+def memory_order(shape: Shape, views: Sequence[View]) -> tuple[int, ...]:
+    """Return the order of axes in which tensors of one shape lie in memory, the first dense one's.
+
+    That of the axes themselves if one tensor is read so without gaps, or if none is dense.
+    """
+    plain = tuple(range(len(shape)))
+    moving = [axis for axis, size in enumerate(shape) if size != 1]
+    if not moving or any(view.strides[moving[-1]] == 1 for view in views):
+        return plain
+    found = (_dense_order(view, moving) for view in views)
+    order = next((axes for axes in found if axes is not None), None)
+    return plain if order is None else (*(a for a in plain if a not in moving), *order)
+
+
+def _dense_order(view: View, moving: Sequence[int]) -> tuple[int, ...] | None:
+    """Return these axes from the outermost to the innermost in memory, None if it has gaps."""
+    order: list[int] = []
+    step = 1
+    while len(order) < len(moving):
+        axis = next((a for a in moving if a not in order and view.strides[a] == step), None)
+        if axis is None:
+            return None
+        order.insert(0, axis)
+        step *= view.shape[axis]
+    return tuple(order)

@@ -21,6 +21,9 @@ from gptrs_backend_numba.codegen.kernel import SpecializedKernel, kernel
 from gptrs_backend_numba.codegen.keys import key_of
 from gptrs_backend_numba.codegen.machine import offset, pointer
 
+_COLUMNS = 2048
+"""Running values that stay in the L1 cache while rows pass by."""
+
 
 @kernel
 def reduce_kernel(x, out, geometry, *, OPERAND, RESULT, IDENTITY, combine, rounded, store):
@@ -44,6 +47,34 @@ def reduce_kernel(x, out, geometry, *, OPERAND, RESULT, IDENTITY, combine, round
                 for i in range(n):
                     total = rounded(combine(total, X[first + i * stride]))
         O[o] = store(total)
+    return 0
+
+
+@kernel
+def reduce_columns_kernel(
+    x, out, geometry, *, OPERAND, RESULT, IDENTITY, BLOCK, combine, rounded
+):  # fmt: skip
+    """Reduce some axes of results that lie side by side, a row of them at a time.
+
+    Geometry: number of rows of results, of kept axes besides the row, its length, number of rows of
+    reduced elements, of reduced axes besides the last, and its size and stride; then (size, stride)
+    of each kept and each reduced axis.
+    """
+    G = pointer(geometry, np.int64)
+    X, O = pointer(x, OPERAND), pointer(out, RESULT)
+    count, kept, width, outer, reduced, n, stride = G[0], G[1], G[2], G[3], G[4], G[5], G[6]
+    for o in range(count):
+        base = offset(G, 7, kept, o)
+        for begin in range(np.int64(0), width, BLOCK):
+            end = min(begin + BLOCK, width)
+            for j in range(o * width + begin, o * width + end):
+                O[j] = IDENTITY
+            for r in range(outer):
+                first = base + offset(G, 7 + 2 * kept, reduced, r)
+                for i in range(n):
+                    row = first + i * stride - o * width
+                    for j in range(o * width + begin, o * width + end):
+                        O[j] = rounded(combine(O[j], X[row + j]))
     return 0
 
 
@@ -81,6 +112,20 @@ def reduction(
         combine=combined_of(kind, operand, accumulator),
         rounded=rounded_of(accumulator),
         store=cast_element_of(accumulator, result),
+    )
+
+
+def column_reduction(
+    kind: str, identity: np.generic, operand: DType, result: DType
+) -> SpecializedKernel:
+    """Return the kernel of `reduce` for results side by side, which hold the running values."""
+    return reduce_columns_kernel.specialize(
+        OPERAND=memory_of(operand),
+        RESULT=memory_of(result),
+        IDENTITY=identity,
+        BLOCK=_COLUMNS,
+        combine=combined_of(kind, operand, result),
+        rounded=rounded_of(result),
     )
 
 

@@ -16,7 +16,7 @@ from gptrs_backend_numba.kernels import elementwise as kernels
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import ELEMENTWISE, Unit
 from gptrs_backend_numba.schedule import Builder, Explain, Read, operand_types, with_dtype
-from gptrs_backend_numba.views import MemorySpace, View
+from gptrs_backend_numba.views import MemorySpace, View, memory_order
 
 
 @TABLE.register(ops.StopGradient, ops.Bitcast, dtypes=MOVABLE)
@@ -53,7 +53,11 @@ def computed(builder: Builder, unit: Unit) -> None:
         power = _small_power(builder, instruction.op, instruction.operands, inputs)
         operations.append(kernels.Operation(instruction.op, operands, result, power))
     views = [builder.view(value) for value in inputs]
-    builder.elementwise(views, builder.define(unit.last.result), operations, _explain(unit))
+    # The kernel walks over memory, not over the axes.
+    order = memory_order(unit.last.result.type.shape, views)
+    out = builder.define(unit.last.result, order)
+    views = [view.transposed(order) for view in views]
+    builder.elementwise(views, out, operations, _explain(unit))
 
 
 def _explain(unit: Unit) -> Explain | None:

@@ -13,7 +13,7 @@ from gptrs.ir.size_guards import greatest, least
 from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
-from gptrs_backend_numba.views import View
+from gptrs_backend_numba.views import View, memory_order
 
 
 @TABLE.register(ops.Reshape, dtypes=MOVABLE)
@@ -56,16 +56,18 @@ def slice_(builder: Builder, unit: Unit) -> None:
 
 @TABLE.register(ops.Concat, dtypes=MOVABLE)
 def concat(builder: Builder, unit: Unit) -> None:
-    """Copy each operand to its part of the result."""
+    """Copy each operand to its part of the result, which lies in memory as the first one does."""
     op = unit.last.op
     assert isinstance(op, ops.Concat)
-    target = builder.define(unit.last.result)
+    parts = [builder.view(value) for value in unit.last.operands]
+    order = memory_order(parts[0].shape, parts[:1])
+    target = builder.define(unit.last.result, order)
     ones = (1,) * len(target.shape)
     begin = 0
-    for value in unit.last.operands:
-        part = builder.view(value)
-        starts = tuple(begin if axis == op.axis else 0 for axis in range(len(part.shape)))
-        builder.copy(part, target.sliced(starts, part.shape, ones))
+    for part in parts:
+        starts = tuple(begin if axis == op.axis else 0 for axis in order)
+        moved = part.transposed(order)
+        builder.copy(moved, target.sliced(starts, moved.shape, ones))
         begin += part.shape[op.axis]
 
 

@@ -19,6 +19,8 @@ from gptrs_backend_numba.size_classes import is_equal, is_one
 from gptrs_backend_numba.views import View, merged_axes
 
 Axes = list[tuple[int, tuple[int, ...]]]
+_IN_PLACE = (dtypes.f32, dtypes.f64, dtypes.si32, dtypes.si64)
+"""Types whose running values can lie in the memory of the result."""
 
 
 @TABLE.register(ops.Reduce, dtypes=(dtypes.i1, *NUMBERS))
@@ -35,16 +37,22 @@ def reduce(builder: Builder, unit: Unit) -> None:
         _require_one_order(reduced)
     *outer, (length, (stride,)) = reduced or [(1, (1,))]
     rows = math.prod(size for size, _ in outer)
-    geometry = [out.size, len(kept), rows, len(outer), length, stride, *_flat(kept), *_flat(outer)]
     accumulator = op.accumulator(unit.last.operands[0].type)
     start = identity(op.kind, accumulator)
     if op.kind == "sum" and accumulator.is_float and rows * length > 0:
         start = -0.0  # so that a sum of nothing but -0.0 keeps its sign
-    kernel = kernels.reduction(
-        op.kind, constant(start, accumulator), x.dtype, accumulator, out.dtype
-    )
+    first = constant(start, accumulator)
     # Only sums of floats depend on their order, and PTIR leaves that open.
     fastmath = ("reassoc",) if op.kind in ("sum", "prod") else ()
+    if out.dtype is accumulator and accumulator in _IN_PLACE and _side_by_side(kept):
+        *kept, (width, _) = kept
+        count = math.prod(size for size, _ in kept)
+        geometry = [count, len(kept), width, rows, len(outer), length, stride]
+        kernel = kernels.column_reduction(op.kind, first, x.dtype, out.dtype)
+    else:
+        geometry = [out.size, len(kept), rows, len(outer), length, stride]
+        kernel = kernels.reduction(op.kind, first, x.dtype, accumulator, out.dtype)
+    geometry += [*_flat(kept), *_flat(outer)]
     builder.call(compiled(kernel, fastmath=fastmath), (x,), out, geometry)
 
 
@@ -61,6 +69,11 @@ def extreme(builder: Builder, unit: Unit) -> None:
     geometry = [out.size, len(kept), x.shape[op.axis], x.strides[op.axis], *_flat(kept)]
     kernel = kernels.extreme(isinstance(op, ops.Argmax), x.dtype, out.dtype)
     builder.call(compiled(kernel), (x,), out, geometry)
+
+
+def _side_by_side(kept: Axes) -> bool:
+    """Return whether neighbouring results are reduced from neighbouring elements."""
+    return bool(kept) and kept[-1][1] == (1,) and not is_one(kept[-1][0])
 
 
 def _split(x: View, axes: Sequence[int]) -> tuple[Axes, Axes]:

@@ -21,7 +21,7 @@ from gptrs_backend_numba.lowering.table import MOVABLE, TABLE
 from gptrs_backend_numba.passes.elementwise_groups import Unit
 from gptrs_backend_numba.schedule import Builder
 from gptrs_backend_numba.size_classes import need_numbers
-from gptrs_backend_numba.views import dense_strides
+from gptrs_backend_numba.views import View, dense_strides, memory_order
 
 _PARALLEL_FROM = 32_768
 """Elements read or written from which sharing pays: waking a worker takes microseconds."""
@@ -88,11 +88,12 @@ def reduce_window(builder: Builder, unit: Unit) -> None:
     """Add the call that combines a row of running values with each position in the window."""
     op = unit.last.op
     assert isinstance(op, ops.ReduceWindow)
-    x = builder.contiguous(builder.view(unit.last.operands[0]))
-    out = builder.define(unit.last.result)
+    x = builder.view(unit.last.operands[0])
+    order = memory_order(x.shape, [x])
+    x, out = builder.contiguous(x.transposed(order)), builder.define(unit.last.result, order)
     if out.size == 0:
         return
-    axes, dims = (*op.axes(), _WHOLE)[: max(1, len(x.shape))], x.shape or (1,)
+    axes, dims = [op.axes()[axis] for axis in order] or [_WHOLE], x.shape or (1,)
     moving = [axis for axis, window in enumerate(axes) if replace(window, dilation=1) != _WHOLE]
     row = moving[-1] if moving else 0
     inner = math.prod(dims[row + 1 :])
@@ -144,10 +145,14 @@ def extract_patches(builder: Builder, unit: Unit) -> None:
     if len(x.shape) == 2:
         builder.bind(unit.last.result, x)
         return
-    out = builder.define(unit.last.result)
-    if out.size == 0:
+    if unit.last.result.type.size == 0:
+        builder.define(unit.last.result)
         return
     value = np.zeros((), x.dtype.numpy) if op.value is None else op.value.array
+    if len(op.window) == 1 and _may_overlap(*op.axes()):
+        builder.bind(unit.last.result, _overlapping(builder, x, value, *op.axes()))
+        return
+    out = builder.define(unit.last.result)
     plan = _Plan((_WHOLE, *op.axes()), x.shape[:-1], len(op.window), x.shape[-1], out.shape[-1])
     builder.call_tasks(
         compiled_task(kernels.patches(x.dtype.itemsize)),
@@ -157,3 +162,33 @@ def extract_patches(builder: Builder, unit: Unit) -> None:
         plan.geometry(),
         builder.threads_from(_PARALLEL_FROM, out.size),
     )
+
+
+def _may_overlap(axis: ops.AxisWindow) -> bool:
+    """Return whether windows are runs of a padded sequence, which is no longer than all of them."""
+    return axis.dilation == 1 and min(axis.low, axis.high) >= 0 and axis.stride <= axis.size
+
+
+def _overlapping(builder: Builder, x: View, value: np.ndarray, axis: ops.AxisWindow) -> View:
+    """Return the windows [N, positions, K * C] of sequences [N, W, C] without copies of them."""
+    batch, width, channels = x.shape
+    whole = x if axis.low == axis.high == 0 else _padded(builder, x, value, axis)
+    whole = builder.contiguous(whole)
+    return replace(
+        whole,
+        shape=(batch, axis.positions(width), axis.size * channels),
+        strides=(whole.shape[1] * channels, axis.stride * channels, 1),
+    )
+
+
+def _padded(builder: Builder, x: View, value: np.ndarray, axis: ops.AxisWindow) -> View:
+    batch, width, channels = x.shape
+    whole = builder.fresh(x.dtype, (batch, axis.padded(width), channels))
+    filling = replace(builder.constant(value), dtype=x.dtype)
+    ones = (1, 1, 1)
+    for start, size in ((0, axis.low), (axis.low + width, axis.high)):
+        if size:
+            part = whole.sliced((0, start, 0), (batch, size, channels), ones)
+            builder.copy(filling.broadcast(part.shape), part)
+    builder.copy(x, whole.sliced((0, axis.low, 0), x.shape, ones))
+    return whole

@@ -199,19 +199,27 @@ def _convolved(
     x: Tensor, weight: Tensor, bias: Tensor | None, windows: Windows, groups: int
 ) -> Tensor:
     """Return the windows of `x` times `weight` [spatial.., C / groups, O], plus `bias`."""
-    patches = _patches(x, windows)
     if groups > 1:
-        return _with_bias(_grouped(patches, weight, groups), bias)
+        return _with_bias(_grouped(x, weight, windows, groups), bias)
+    patches = _patches(x, windows)
     matrix = primitives.reshape(weight, (math.prod(weight.shape[:-1]), weight.shape[-1]))
     return _with_bias(primitives.dot_general(patches, matrix, ([-1], [0])), bias)
 
 
-def _grouped(patches: Tensor, weight: Tensor, groups: int) -> Tensor:
+def _grouped(x: Tensor, weight: Tensor, windows: Windows, groups: int) -> Tensor:
+    """Return the windows of each group of channels times its part of `weight`.
+
+    Groups come first, before there are windows: each of these is one row of a matrix then.
+    """
     *spatial, inputs, outputs = weight.shape
-    size, lead = math.prod(spatial), patches.shape[:-1]
-    boxes = primitives.reshape(patches, (*lead, size, groups, inputs))
-    matrices = primitives.reshape(weight, (size, inputs, groups, outputs // groups))
-    products = primitives.dot_general(boxes, matrices, ([-3, -1], [0, 1]), ([-2], [2]))
+    depth, batch = math.prod(spatial) * inputs, x.shape[0]
+    split = primitives.reshape(x, (*x.shape[:-1], groups, inputs))
+    split = primitives.transpose(split, (x.rank - 1, *range(x.rank - 1), x.rank))
+    patches = _patches(primitives.reshape(split, (groups * batch, *split.shape[2:])), windows)
+    lead = (batch, *patches.shape[1:-1])
+    rows = primitives.reshape(patches, (groups, *lead, depth))
+    matrices = primitives.reshape(weight, (depth, groups, outputs // groups))
+    products = primitives.dot_general(rows, matrices, ([-1], [0]), ([0], [1]))
     places = range(1, len(lead) + 1)
     products = primitives.transpose(products, (*places, 0, -1))  # (N, positions.., groups, O / g)
     return primitives.reshape(products, (*lead, outputs))

@@ -110,16 +110,17 @@ def conv_transpose(node: Node, x: Tensor, weight: Tensor, bias: Tensor | None = 
 def _side_by_side(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """Return a convolution turned round whose windows do not overlap: a product, rearranged."""
     inputs, outputs, *kernel = weight.shape
-    matrix = F.reshape(weight, [inputs, outputs * math.prod(kernel)])
+    turned = F.transpose(weight, [0, *range(2, weight.rank), 1])
+    matrix = F.reshape(turned, [inputs, math.prod(kernel) * outputs])
     last = channels_last(x)
     made = primitives.dot_general(last, matrix, ([last.rank - 1], [0]))
     spatial, count = x.shape[2:], len(kernel)
-    split = F.reshape(made, [x.shape[0], *spatial, outputs, *kernel])
-    pairs = [axis for i in range(count) for axis in (1 + i, 2 + count + i)]
-    turned = F.transpose(split, [0, 1 + count, *pairs])
+    split = F.reshape(made, [x.shape[0], *spatial, *kernel, outputs])
+    pairs = [axis for i in range(1, count + 1) for axis in (i, i + count)]
+    apart = F.transpose(split, [0, *pairs, 2 * count + 1])
     sizes = [size * step for size, step in zip(spatial, kernel, strict=True)]
-    result = F.reshape(turned, [x.shape[0], outputs, *sizes])
-    return result if bias is None else result + F.reshape(bias, [-1, *(1 for _ in kernel)])
+    result = F.reshape(apart, [x.shape[0], *sizes, outputs])
+    return channels_first(result if bias is None else result + bias)
 
 
 def _transposed_pads(

@@ -29,9 +29,14 @@ def convolution(
         list(each) * spatial if len(each) == 1 else list(each)
         for each in (stride, padding, dilation, output_padding)
     )
-    batch = x if x.rank == weight.rank else F.expand_dims(x, 0)
+    single = x.rank < weight.rank
+    batch = F.expand_dims(x, 0) if single else x
     last = F.transpose(batch, [0, *range(2, batch.rank), 1])
     pads = [(each, each) for each in padding]
+    apart = list(weight.shape[2:]) == stride and not any((*padding, *output_padding))
+    if transposed and groups == 1 and apart and set(dilation) <= {1}:
+        made = _side_by_side(last, weight)
+        return _channels_first(made if bias is None else F.add(made, bias), single)
     if transposed:
         reach = [(k - 1) * d for k, d in zip(weight.shape[2:], dilation, strict=True)]
         pads = [
@@ -49,8 +54,25 @@ def convolution(
         made = made if bias is None else F.add(made, bias)
     else:
         node.refuse("has groups over three spatial axes")
-    first = F.transpose(made, [0, made.rank - 1, *range(1, made.rank - 1)])
-    return first if x.rank == weight.rank else F.squeeze(first, 0)
+    return _channels_first(made, single)
+
+
+def _channels_first(x: Tensor, single: bool) -> Tensor:
+    first = F.transpose(x, [0, x.rank - 1, *range(1, x.rank - 1)])
+    return F.squeeze(first, 0) if single else first
+
+
+def _side_by_side(x: Tensor, weight: Tensor) -> Tensor:
+    """Return a convolution turned round whose windows do not overlap: a product, rearranged."""
+    inputs, outputs, *kernel = weight.shape
+    count, sizes = len(kernel), x.shape[1:-1]
+    turned = F.transpose(weight, [0, *range(2, weight.rank), 1])
+    matrix = F.reshape(turned, [inputs, math.prod(kernel) * outputs])
+    made = primitives.dot_general(x, matrix, ([x.rank - 1], [0]))
+    split = F.reshape(made, [x.shape[0], *sizes, *kernel, outputs])
+    pairs = [axis for i in range(1, count + 1) for axis in (i, i + count)]
+    sizes = [size * step for size, step in zip(sizes, kernel, strict=True)]
+    return F.reshape(F.transpose(split, [0, *pairs, 2 * count + 1]), [x.shape[0], *sizes, outputs])
 
 
 def _spread(x: Tensor, stride: list[int]) -> Tensor:
