@@ -19,8 +19,10 @@ from typing import Any
 import uvicorn
 
 import gptrs
+from gptrs.runtime.measure.http_answer import HttpAnswer
 from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
+from gptrs_serve.command import http_protocol
 from gptrs_serve.served import Served
 from soak import MAY_GROW, State, state
 
@@ -63,7 +65,7 @@ def served(model: gptrs.LoadedModel) -> Generator[tuple[int, Engine]]:
     """Serve a model on a free port, in a thread; yield the port and the engine."""
     engine = Engine({"soak": model}, most_running=8)
     app = new_app(Served({"soak": model}, engine, 200), Access())
-    config = uvicorn.Config(app, port=0, log_level="critical", http="h11", ws="none")
+    config = uvicorn.Config(app, port=0, log_level="critical", ws="none", http=http_protocol())
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
@@ -91,6 +93,15 @@ def request(path: str, body: bytes, *more: str) -> bytes:
     lines = (f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json",
              "Connection: close", f"Content-Length: {len(body)}", *more)  # fmt: skip
     return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+def events_of(told: bytes) -> list[bytes]:
+    """Return the data of the events in an answer; none of what no blank line ends."""
+    answer = HttpAnswer()
+    *whole, rest = answer.feed(told).split(b"\n\n")
+    if rest or not answer.complete:
+        return []
+    return [event.removeprefix(b"data: ") for event in whole]
 
 
 async def exchange(port: int, data: bytes) -> bytes:
@@ -129,11 +140,12 @@ class Clients:
         body = completion(self._dice)
         data = json.dumps({**body, "stream": True}).encode()
         told = await exchange(self._port, request(ROUTES[0], data))
-        events = [line[6:] for line in told.split(b"\r\n") if line.startswith(b"data: {")]
-        text = "".join(json.loads(event)["choices"][0]["text"] for event in events)
-        self._compare(body, text)
-        if b"data: [DONE]" not in told:
-            self._counts.wrong.append("a stream without an end")
+        events = events_of(told)
+        if not events or events[-1] != b"[DONE]":
+            self._counts.wrong.append(f"a stream without an end: {told[-200:]!r}")
+        else:
+            found = [json.loads(event)["choices"][0]["text"] for event in events[:-1]]
+            self._compare(body, "".join(found))
 
     async def gone(self) -> None:
         """Go away at a random moment, whatever the server does at the time."""
