@@ -24,6 +24,7 @@ from gptrs_backend_numba.backend import NumbaBackend, create
 from gptrs_backend_numba.evaluation import evaluate
 from gptrs_backend_numba.fusion.passes import FUSE
 from gptrs_backend_numba.fusion.quantized import FUSE_QUANTIZED
+from gptrs_backend_numba.fusion.quantized_grouped import FUSE_QUANTIZED_GROUPED
 from gptrs_backend_numba.run.executable import NumbaExecutable
 from gptrs_backend_numba.views import MemorySpace
 
@@ -169,7 +170,8 @@ def test_a_program_without_the_ops_is_the_same_object():
 
 def test_fusing_can_be_switched_off(monkeypatch: pytest.MonkeyPatch):
     assert create(1).with_precision("int8").fuse == FUSE
-    assert create(1).fuse == tuple(each for each in FUSE if each not in FUSE_QUANTIZED)
+    rounding = (*FUSE_QUANTIZED, *FUSE_QUANTIZED_GROUPED)
+    assert create(1).fuse == tuple(each for each in FUSE if each not in rounding)
     monkeypatch.setenv("GPTRS_NUMBA_FUSE", "0")
     assert create(1).fuse == ()
 

@@ -21,7 +21,6 @@ from gptrs.ir.dtypes import DType
 from gptrs_backend_ref.backend import RefBackend
 from gptrs_conformance import kit
 from gptrs_conformance.check import Check, CheckFailure
-from gptrs_conformance.checks import devices, precisions
 from gptrs_conformance.isolated import run_isolated
 from gptrs_conformance.kit import LEVELS, Plan, checks_of, run_check, run_conformance
 from gptrs_conformance.op_case import ROWS, cases, rows
@@ -142,6 +141,7 @@ def test_the_kit_survives_faulty_backends_and_reports_them(fault):
 
     class Executable:
         def run(self, inputs):
+            asked.append(inputs)
             if isinstance(wrong, BaseException):
                 raise wrong
             return wrong
@@ -151,8 +151,10 @@ def test_the_kit_survives_faulty_backends_and_reports_them(fault):
             return Executable()
 
     def exit_with(error):
+        asked.append(error)
         raise error
 
+    asked: list[object] = []
     backend = Faulty()
     if isinstance(wrong, dict):
         for name, error in wrong.items():
@@ -160,10 +162,15 @@ def test_the_kit_survives_faulty_backends_and_reports_them(fault):
     report = run_conformance(backend, "core", ops=["tanh"])
     assert report.failed > 0
     assert any(reason in failure for failure in map(str, report.failures)), report.failures
-    # In another precision, and beside its device, it is the reference backend itself.
-    apart = [*precisions.CHECKS, *devices.CHECKS]
-    checks = [check for check in checks_of("core") if check not in apart]
-    assert {run_check(backend, check).status for check in checks} <= {"fail", "refused"}
+    passed, tried = [], 0
+    for check in checks_of("core"):
+        asked.clear()
+        status = run_check(backend, check).status
+        # Members that it lacks are not asked, and in another precision it is the reference itself.
+        tried += bool(asked)
+        passed += [check.name] if asked and status not in ("fail", "refused") else []
+    assert not passed
+    assert tried > len(checks_of("core")) // 2
 
 
 ENDINGS = {

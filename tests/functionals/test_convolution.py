@@ -155,8 +155,9 @@ def test_a_kernel_of_one_element_needs_no_patches() -> None:
 
 def test_groups_are_batches_of_one_product() -> None:
     ops = ops_of(lambda x, w, b: F.conv2d(x, w, b, groups=2), X, zeros(8, 2, 3, 3), zeros(8))
-    patches = ["extract_patches", "reshape"]
-    assert ops == [*patches, *WEIGHT, "dot_general", "transpose", "reshape", *BIAS]
+    parts = ["reshape", "transpose", "reshape"]  # groups come first, as images of their own
+    product = ["dot_general", "transpose", "reshape"]
+    assert ops == [*parts, "extract_patches", "reshape", *WEIGHT, *product, *BIAS]
 
 
 def test_a_depthwise_convolution_is_a_product_and_a_sum() -> None:

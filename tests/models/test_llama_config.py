@@ -187,7 +187,7 @@ def saved(tmp_path_factory):
         ({"vocab_size": 96}, r"embed_tokens\.weight.*\[96, 32\]"),
         ({"model_type": "qwen3", "head_dim": 8}, r"self_attn\.q_norm\.weight"),
         ({"model_type": "qwen2"}, r"self_attn\.q_proj\.bias"),
-        ({"model_type": "qwen3_next"}, "qwen3_next"),
+        ({"model_type": "qwen3_next"}, r"linear_attn\.in_proj_qkvz\.weight"),
     ],
 )
 def test_weights_that_do_not_fit_the_config(saved, tmp_path, settings, message):
