@@ -97,6 +97,29 @@ def test_errors_of_the_server_are_told(page):
     playwright.expect(page.locator("body")).to_contain_text("writes 100 tokens at most")
 
 
+def test_events_are_read_however_their_bytes_are_cut(page):
+    """Several in one portion, and portions that end within an event, its end, or a letter."""
+    found = page.evaluate("""async () => {
+        const told = [{ text: "für 🐈\\n\\n" }, { text: "data: x" }, {}];
+        const lines = [...told.map((one) => JSON.stringify(one)), "[DONE]"];
+        const bytes = new TextEncoder().encode(lines.map((line) => `data: ${line}\n\n`).join(""));
+        const read = [];
+        for (const size of [1, 2, 3, 7, bytes.length]) {
+            const body = new ReadableStream({ start(out) {
+                for (let at = 0; at < bytes.length; at += size) {
+                    out.enqueue(bytes.slice(at, at + size));
+                }
+                out.close();
+            } });
+            const events_read = [];
+            for await (const event of events(new Response(body))) events_read.push(event);
+            read.push(events_read);
+        }
+        return read;
+    }""")
+    assert found == [[{"text": "für 🐈\n\n"}, {"text": "data: x"}, {}]] * 5
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colors_follow_the_system(page, scheme):
     page.emulate_media(color_scheme=scheme)
