@@ -1,82 +1,17 @@
-"""The plugins of kinds that read a source, or hear one, and write a text about it."""
+"""Kinds that read or hear a source and write a text about it: encoder-decoders and speech."""
 
-from gptrs.api import ModelPlugin
+from gptrs_models.description import kind
 
-T5 = ModelPlugin(
-    name="t5",
-    summary="T5 and Flan-T5, text to text",
-    factory="gptrs_models.t5:load",
-    api="0.1",
-)
-MT5 = ModelPlugin(
-    name="mt5",
-    summary="mT5, text to text in many languages",
-    factory="gptrs_models.t5:load",
-    api="0.1",
-)
-UMT5 = ModelPlugin(
-    name="umt5",
-    summary="UMT5, text to text in many languages",
-    factory="gptrs_models.t5:load",
-    api="0.1",
-)
-BART = ModelPlugin(
-    name="bart",
-    summary="BART, for summaries",
-    factory="gptrs_models.bart:load",
-    api="0.1",
-)
-PLBART = ModelPlugin(
-    name="plbart",
-    summary="PLBART, for programs",
-    factory="gptrs_models.bart:load",
-    api="0.1",
-)
-MBART = ModelPlugin(
-    name="mbart",
-    summary="mBART, for translation",
-    factory="gptrs_models.bart:load",
-    api="0.1",
-)
-MARIAN = ModelPlugin(
-    name="marian",
-    summary="Marian and OPUS-MT, for translation",
-    factory="gptrs_models.bart:load",
-    api="0.1",
-)
-PEGASUS = ModelPlugin(
-    name="pegasus",
-    summary="Pegasus, for summaries",
-    factory="gptrs_models.bart:load",
-    api="0.1",
-)
-M2M_100 = ModelPlugin(
-    name="m2m_100",
-    summary="M2M100 and NLLB, for translation",
-    factory="gptrs_models.bart:load",
-    api="0.1",
-)
-BLENDERBOT = ModelPlugin(
-    name="blenderbot",
-    summary="Blenderbot, for conversation",
-    factory="gptrs_models.bart:load",
-    api="0.1",
-)
-WHISPER = ModelPlugin(
-    name="whisper",
-    summary="Whisper, speech to text",
-    factory="gptrs_models.whisper:load",
-    api="0.1",
-)
-WAV2VEC2 = ModelPlugin(
-    name="wav2vec2",
-    summary="wav2vec 2.0 with CTC, speech to text",
-    factory="gptrs_models.wav2vec2:load",
-    api="0.1",
-)
-HUBERT = ModelPlugin(
-    name="hubert",
-    summary="HuBERT with CTC, speech to text",
-    factory="gptrs_models.wav2vec2:load",
-    api="0.1",
-)
+T5 = kind("t5", "T5 and Flan-T5, text to text", "t5")
+MT5 = kind("mt5", "mT5, text to text in many languages", "t5")
+UMT5 = kind("umt5", "UMT5, text to text in many languages", "t5")
+BART = kind("bart", "BART, for summaries", "bart")
+PLBART = kind("plbart", "PLBART, for programs", "bart")
+MBART = kind("mbart", "mBART, for translation", "bart")
+MARIAN = kind("marian", "Marian and OPUS-MT, for translation", "bart")
+PEGASUS = kind("pegasus", "Pegasus, for summaries", "bart")
+M2M_100 = kind("m2m_100", "M2M100 and NLLB, for translation", "bart")
+BLENDERBOT = kind("blenderbot", "Blenderbot, for conversation", "bart")
+WHISPER = kind("whisper", "Whisper, speech to text", "whisper")
+WAV2VEC2 = kind("wav2vec2", "wav2vec 2.0 with CTC, speech to text", "wav2vec2")
+HUBERT = kind("hubert", "HuBERT with CTC, speech to text", "wav2vec2")
