@@ -118,11 +118,17 @@ class JaxBackend(KeptPrograms):
         return made
 
     def serialize(self, executable: Executable) -> bytes | None:
-        """Return an executable as bytes, None for one of a mesh, and where JAX cannot."""
+        """Return an executable as bytes, None for one of a mesh, and where JAX cannot.
+
+        One that was read itself is what is on disk, as long as it is there.
+        """
         if not isinstance(executable, JaxExecutable) or self._grid is not None:
             return None
         found = executable.serialized()
-        return None if found is None else found.sealed(executable.key)
+        if found is not None:
+            return found.sealed(executable.key)
+        kept = read_executable(executable.key)
+        return kept if unsealed(kept, executable.key) else None
 
     def deserialize(
         self, data: bytes, program: Program, roles: Sequence[InputRole]

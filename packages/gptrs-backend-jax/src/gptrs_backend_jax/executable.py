@@ -16,6 +16,7 @@ from gptrs.api import (
     InputRole,
     KernelRun,
     Program,
+    SubmittedRun,
     UsageError,
     Value,
 )
@@ -65,12 +66,16 @@ class JaxExecutable:
         )
         self._device = device
         self._kernels: Kernels | None = None
+        self._was_read = False
         self._weights = WeakKeyDictionary[BoundInputs, list[Array]]()
         self._array_type = array_type()
 
     def serialized(self) -> SerializedProgram | None:
-        """Return the program for other processes; None where JAX cannot write it."""
-        code = serialized(self._call)
+        """Return the program for other processes; None where JAX cannot write it.
+
+        What JAX has read it cannot write again: it would lack the functions of its kernels.
+        """
+        code = None if self._was_read else serialized(self._call)
         return None if code is None else SerializedProgram(code, self._recording.messages)
 
     @classmethod
@@ -94,18 +99,24 @@ class JaxExecutable:
 
         made = cls(program, roles, device, loaded, key)
         made._recording.messages = list(kept.messages)
+        made._was_read = True
         return made
 
     def run(self, inputs: Sequence[Buffer]) -> list[Buffer]:
         """Run; see `Executable`. Waits only where the program can fail."""
-        return self._results(self._values(inputs), inputs)
+        return _waited_for(*self._begin(self._values(inputs), inputs))
 
     def run_bound(self, inputs: Sequence[Buffer], bound: BoundInputs) -> list[Buffer]:
         """Run with weights, which are put on the device when they come first."""
-        weights = self._weights.get(bound)
-        if weights is None:
-            weights = self._weights[bound] = [self._placed(each) for each in bound.buffers]
-        return self._results([*self._values(inputs), *weights], [*inputs, *bound.buffers])
+        return _waited_for(*self._begin_bound(inputs, bound))
+
+    def submit(
+        self, inputs: Sequence[Buffer], bound: BoundInputs | None
+    ) -> tuple[list[Buffer], SubmittedRun | None]:
+        """Begin a run, and do not wait; see `SubmittingExecutable`."""
+        if bound is None:
+            return self._begin(self._values(inputs), inputs)
+        return self._begin_bound(inputs, bound)
 
     def run_profiled(
         self, inputs: Sequence[Buffer], tell: Callable[[KernelRun], None]
@@ -138,21 +149,26 @@ class JaxExecutable:
             return weight.on_device(self._device)
         return cast("Array", weight)
 
-    def _results(
+    def _begin_bound(
+        self, inputs: Sequence[Buffer], bound: BoundInputs
+    ) -> tuple[list[Buffer], _Run | None]:
+        weights = self._weights.get(bound)
+        if weights is None:
+            weights = self._weights[bound] = [self._placed(each) for each in bound.buffers]
+        return self._begin([*self._values(inputs), *weights], [*inputs, *bound.buffers])
+
+    def _begin(
         self, values: Sequence[Array | np.ndarray], inputs: Sequence[Buffer]
-    ) -> list[Buffer]:
-        """Return the results for `values`, as which `inputs` are passed."""
+    ) -> tuple[list[Buffer], _Run | None]:
+        """Return the results for `values`, as which `inputs` are passed, and what may fail."""
         try:
             with wide_types():
                 results, failure = self._call(*values)
         except (TypeError, ValueError):
             self._require(inputs)
             raise
-        if failure is not None:
-            number, value = (int(part) for part in np.asarray(failure))
-            if number:
-                raise ExecutionError(self._recording.messages[number - 1].about(value))
-        return cast("list[Buffer]", results)
+        run = None if failure is None else _Run(failure, self._recording)
+        return cast("list[Buffer]", results), run
 
     def _require(self, inputs: Sequence[Buffer]) -> None:
         """UsageError unless the inputs are those of the parameters, as buffers of ours."""
@@ -175,6 +191,28 @@ def _heirs(program: Program, donated: Sequence[int]) -> list[int | None]:
         if heir is not None:
             free.remove(heir)
     return found
+
+
+def _waited_for(results: list[Buffer], run: _Run | None) -> list[Buffer]:
+    if run is not None:
+        run.check()
+    return results
+
+
+class _Run:
+    """A run that can fail: on the device is a number that says with what."""
+
+    __slots__ = ("_failure", "_recording")
+
+    def __init__(self, failure: Failure, recording: _Recording) -> None:
+        self._failure = failure
+        self._recording = recording
+
+    def check(self) -> None:
+        """Wait for the run; raise ExecutionError if it failed."""
+        number, value = (int(part) for part in np.asarray(self._failure))
+        if number:
+            raise ExecutionError(self._recording.messages[number - 1].about(value))
 
 
 class _Recording:

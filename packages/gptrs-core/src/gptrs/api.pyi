@@ -43,6 +43,8 @@ from gptrs.backend.sharding import PlacingBackend as PlacingBackend
 from gptrs.backend.sharding import Sharding as Sharding
 from gptrs.backend.sharding import ShardSource as ShardSource
 from gptrs.backend.sharding import sharding_of as sharding_of
+from gptrs.backend.submitting import SubmittedRun as SubmittedRun
+from gptrs.backend.submitting import SubmittingExecutable as SubmittingExecutable
 from gptrs.backend.symbolic import PaddingBackend as PaddingBackend
 from gptrs.backend.symbolic import SymbolicBackend as SymbolicBackend
 from gptrs.backend.weight_cache import WeightCache as WeightCache

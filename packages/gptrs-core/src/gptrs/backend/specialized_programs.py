@@ -10,6 +10,7 @@ from typing import cast
 from gptrs.backend.bound_inputs import BindingExecutable, BoundInputs
 from gptrs.backend.profiled import KernelRun, ProfiledExecutable
 from gptrs.backend.protocol import Buffer, Executable
+from gptrs.backend.submitting import SubmittedRun, SubmittingExecutable
 from gptrs.ir.program import Program
 from gptrs.ir.specialize import specialize, symbol_places
 
@@ -41,10 +42,17 @@ class SpecializedPrograms:
 
     def run_bound(self, inputs: Sequence[Buffer], bound: BoundInputs) -> list[Buffer]:
         """Run on inputs and on bound ones after them, see `BindingExecutable`."""
+        return _run_bound(self._at(inputs), inputs, bound)
+
+    def submit(
+        self, inputs: Sequence[Buffer], bound: BoundInputs | None
+    ) -> tuple[list[Buffer], SubmittedRun | None]:
+        """Begin a run if the backend can, see `SubmittingExecutable`, else run."""
         executable = self._at(inputs)
-        if hasattr(executable, "run_bound"):
-            return cast("BindingExecutable", executable).run_bound(inputs, bound)
-        return executable.run([*inputs, *bound.buffers])
+        if isinstance(executable, SubmittingExecutable):
+            return executable.submit(inputs, bound)
+        results = executable.run(inputs) if bound is None else _run_bound(executable, inputs, bound)
+        return results, None
 
     def run_profiled(
         self, inputs: Sequence[Buffer], tell: Callable[[KernelRun], None]
@@ -68,3 +76,11 @@ class SpecializedPrograms:
             else:
                 self._made.move_to_end(sizes)
             return executable
+
+
+def _run_bound(
+    executable: Executable, inputs: Sequence[Buffer], bound: BoundInputs
+) -> list[Buffer]:
+    if hasattr(executable, "run_bound"):
+        return cast("BindingExecutable", executable).run_bound(inputs, bound)
+    return executable.run([*inputs, *bound.buffers])

@@ -14,6 +14,7 @@ from gptrs.backend.mapped_pages import release_pages
 from gptrs.backend.profiled import KernelRun, ProfiledExecutable
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.backend.sharding import ArraySource, Axes, mesh_of, sharding_of
+from gptrs.backend.submitting import SubmittedRun, SubmittingExecutable
 from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.capture.late_binding import origin_of
 from gptrs.errors import BackendError, GptrsError
@@ -164,6 +165,8 @@ class CheckedExecutable:
             self.run_bound = self._run_bound
         if isinstance(made, ProfiledExecutable):
             self.run_profiled = self._run_profiled
+        if isinstance(made, SubmittingExecutable):
+            self.submit = self._submit
 
     @property
     def nbytes(self) -> int:
@@ -200,6 +203,17 @@ class CheckedExecutable:
             self._check(results, inputs)
         return results
 
+    def _submit(
+        self, inputs: Sequence[Buffer], bound: BoundInputs | None
+    ) -> tuple[list[Buffer], SubmittedRun | None]:
+        try:
+            results, run = cast("SubmittingExecutable", self._made).submit(inputs, bound)
+        except BaseException as error:
+            _blame(self._backend, "`submit`", error)
+        if self._due:
+            self._check(results, inputs if bound is None else [*inputs, *bound.buffers])
+        return results, None if run is None else _CheckedRun(run, self._backend)
+
     def _check(self, results: object, inputs: Sequence[Buffer]) -> None:
         """Raise BackendError unless `results` are what the program returns for these inputs."""
         if not isinstance(results, (list, tuple)):
@@ -226,6 +240,21 @@ class CheckedExecutable:
                 if number is not None:
                     sizes[number] = size
         return sizes
+
+
+class _CheckedRun:
+    """A run of a backend: what `check` raises names that."""
+
+    __slots__ = ("_backend", "_run")
+
+    def __init__(self, run: SubmittedRun, backend: Backend) -> None:
+        self._run = run
+        self._backend = backend
+
+    def check(self) -> None:
+        """Wait for it; see `SubmittedRun`."""
+        with blamed(self._backend, "`check`"):
+            self._run.check()
 
 
 def _alike(one: Buffer, other: Buffer) -> bool:

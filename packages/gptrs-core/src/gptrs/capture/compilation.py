@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Callable, Collection, Generator, Hashable, Sequence
+from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import field
 from functools import cached_property, partial
@@ -17,6 +17,7 @@ from gptrs.backend.memory_limit import MemoryNeed
 from gptrs.backend.op_table import require_static
 from gptrs.backend.protocol import Backend, Buffer, Executable, InputRole
 from gptrs.backend.specialized_programs import SpecializedPrograms
+from gptrs.backend.submitting import SubmittedRun, SubmittingExecutable
 from gptrs.backend.symbolic import SymbolicBackend
 from gptrs.backend.weight_identity import identity_of_computed
 from gptrs.capture import late_binding
@@ -32,6 +33,7 @@ from gptrs.capture.caching.optimized_programs import SMALLEST_KEPT, optimized_pr
 from gptrs.capture.events import pass_statistics, trace
 from gptrs.capture.events.traced_run import run_traced
 from gptrs.capture.graph import Leaf
+from gptrs.capture.outcome import Outcome, outcome_after
 from gptrs.capture.parameter import Parameter, Streaming
 from gptrs.capture.streaming.streamed_executable import streamed_executable
 from gptrs.ir.printer import print_program
@@ -153,6 +155,26 @@ class Prepared:
         if bound is not None and run_bound is not None:
             return cast("BindingExecutable", self.executable).run_bound(buffers, bound)
         return self.executable.run(_joined(buffers, bound))
+
+    def submit(
+        self,
+        leaves: Iterable[Leaf],
+        buffers: Sequence[Buffer],
+        cached: bool,
+        bound: BoundInputs | None = None,
+    ) -> tuple[list[Buffer], Outcome | None]:
+        """Run it as `run` does, and wait for it only where the executable cannot but wait.
+
+        The outcome, None for a good one, is to be asked before a result is read: it tells of this
+        run and of those that `leaves`, which are passed as `buffers`, come from.
+        """
+        begin = None if trace.sinks() else getattr(self.executable, "submit", None)
+        run: SubmittedRun | None = None
+        if begin is None:
+            results = self.run(buffers, cached, bound)
+        else:
+            results, run = cast("SubmittingExecutable", self.executable).submit(buffers, bound)
+        return results, outcome_after(run, [leaf.outcome for leaf in leaves])
 
 
 def _joined(buffers: Sequence[Buffer], bound: BoundInputs | None) -> Sequence[Buffer]:

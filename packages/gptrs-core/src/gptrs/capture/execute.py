@@ -123,10 +123,13 @@ def materialize(outputs: Sequence[Captured]) -> None:
     )
     prepared = lookup.value
     leaves = prepared.leaves(graph.leaves)
-    results = prepared.run([input_of(leaf, backend) for leaf in leaves], cached=lookup.hit)
+    buffers = [input_of(leaf, backend) for leaf in leaves]
+    results, outcome = prepared.submit(leaves, buffers, lookup.hit)
+    if outcome is not None and home is None:
+        outcome.require()
     for output, result in zip(pending, results, strict=True):
         kept = result if home else to_host(backend, result)
-        output.node.stored[output.index] = Stored(output.type, kept, home)
+        output.node.stored[output.index] = Stored(output.type, kept, home, outcome=outcome)
 
 
 def host_value(leaf: Leaf) -> np.ndarray:
@@ -134,6 +137,8 @@ def host_value(leaf: Leaf) -> np.ndarray:
     _note_read()
     if isinstance(leaf, Stored):
         leaf.viewed = True
+        if leaf.outcome is not None:
+            leaf.outcome.require()
         if not leaf.consumed:
             home = leaf.backend
             return np.asarray(leaf.buffer) if home is None else to_host(home, leaf.buffer)

@@ -11,6 +11,7 @@ from typing import ClassVar
 from gptrs.backend.protocol import Backend, Buffer, InputRole
 from gptrs.backend.sharding import Axes
 from gptrs.capture.caching.program_key import KeyBuilder, ProgramKey
+from gptrs.capture.outcome import Outcome
 from gptrs.capture.parameter import Parameter
 from gptrs.errors import UsageError
 from gptrs.ir.builder import Builder
@@ -37,6 +38,8 @@ class Stored:
     """Whether the buffer was donated and must not be read."""
     axes: Axes | None = None
     """The names of its axes, for backends that run on a mesh; None while no part is split."""
+    outcome: Outcome | None = None
+    """Whether the run that computes it goes well, where that is not known; asked by readers."""
     abstract: ClassVar[bool] = False
 
 
@@ -48,6 +51,7 @@ class Argument:
     position: int
     backend: Backend | None
     abstract: ClassVar[bool] = True
+    outcome: ClassVar[None] = None
 
 
 @dataclass(eq=False, slots=True)

@@ -67,6 +67,7 @@ class Parameter:
     """
 
     abstract: ClassVar[bool] = False
+    outcome: ClassVar[None] = None
 
     def __init__(
         self,

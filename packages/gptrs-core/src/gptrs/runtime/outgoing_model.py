@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from gptrs.capture.backend_calls import to_host
+from gptrs.capture.execute import host_value
 from gptrs.capture.graph import Leaf, Stored
 from gptrs.capture.jitting.jit import jit
 from gptrs.capture.parameter import Parameter
@@ -141,9 +142,7 @@ def _weight(leaf: Leaf, name: str) -> OutgoingTensor:
     if isinstance(leaf, Parameter):
         return OutgoingTensor(leaf.name, leaf.type, partial(_elements, leaf))
     if isinstance(leaf, Stored):
-        held = leaf.buffer
-        array = np.asarray(held) if leaf.backend is None else to_host(leaf.backend, held)
-        return OutgoingTensor.of("constant", array)
+        return OutgoingTensor.of("constant", host_value(leaf))
     raise ModelError(f"{quoted(name)} computes with a tensor that is no weight: `{leaf.type}`")
 
 

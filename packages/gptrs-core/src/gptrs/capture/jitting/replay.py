@@ -81,18 +81,19 @@ def replay(step: CompiledStep, inputs: Sequence[Leaf], cached: bool) -> Tree:
     `cached`: an earlier call compiled the step.
     """
     backend = step.backend
+    leaves = (*inputs, *step.constants)
     buffers = [
         leaf.buffer  # nearly always: no call for each
         if isinstance(leaf, Stored) and leaf.backend is backend and not leaf.consumed
         else execute.buffer_of(leaf, backend)
-        for leaf in (*inputs, *step.constants)
+        for leaf in leaves
     ]
     weights = step.weights
     if step.donated:
         _prepare_donation(step, inputs, buffers)
-    results = step.prepared.run(buffers, cached, weights)
+    results, outcome = step.prepared.submit(leaves, buffers, cached, weights)
     made = [
-        Tensor(Stored(type_, result, backend))
+        Tensor(Stored(type_, result, backend, outcome=outcome))
         for type_, result in zip(step.output_types, results, strict=True)
     ]
     return step.rebuild(made)

@@ -1,0 +1,58 @@
+"""Whether runs went well: asked when somebody reads what they computed, and not before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gptrs.backend.submitting import SubmittedRun
+
+MOST_UNCHECKED = 64
+"""Runs after which the first of them is waited for: nobody may ever read what they compute."""
+
+
+class Outcome:
+    """The outcome of a run and of those before it whose results it reads.
+
+    Once it is known to be good it holds nothing; an error stays, and is raised for each reader.
+    """
+
+    __slots__ = ("_earlier", "_error", "_run", "length")
+
+    def __init__(self, run: SubmittedRun | None, earlier: Sequence[Outcome]) -> None:
+        self._run = run
+        self._earlier = tuple(earlier)
+        self._error: Exception | None = None
+        self.length = 1 + max([each.length for each in earlier], default=0)
+        """Runs one after another, as far as they were not known to be good."""
+
+    @property
+    def good(self) -> bool:
+        """Whether nothing is left to be asked, and there was no error."""
+        return self._run is None and not self._earlier and self._error is None
+
+    def require(self) -> None:
+        """Wait for the runs; raise the error of the first one that failed."""
+        if self._error is not None:
+            raise self._error
+        try:
+            for each in self._earlier:
+                each.require()
+            if self._run is not None:
+                self._run.check()
+        except Exception as error:
+            self._error = error
+            raise
+        self._run, self._earlier, self.length = None, (), 0
+
+
+def outcome_after(run: SubmittedRun | None, read: Iterable[Outcome | None]) -> Outcome | None:
+    """Return the outcome of a run that has read what `read` tells of; None if it is good."""
+    earlier = [each for each in dict.fromkeys(read) if each is not None and not each.good]
+    if run is None and len(earlier) <= 1:
+        return earlier[0] if earlier else None
+    made = Outcome(run, earlier)
+    if made.length > MOST_UNCHECKED:
+        for each in earlier:
+            each.require()
+        return Outcome(run, ())
+    return made
