@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import cast
 
 import numpy as np
+from typing_extensions import override
 
 from gptrs.api import Module, Tensor, dtypes, jit, tensor
 from gptrs.nn import Computation
@@ -65,6 +66,32 @@ class ImageEncoder(Module):
 
     def _states(self, images: Tensor) -> list[Tensor]:
         return list(self.states(images))
+
+
+class EncoderClassifier(ImageEncoder):
+    """Base class of encoders that classify images, too. A model defines `logits`."""
+
+    capabilities = ImageEncoder.capabilities | {"image_classifier"}
+
+    def __init__(self, channels: int, processor: str, image_size: int) -> None:
+        super().__init__(channels, processor, image_size)
+        self._classify = jit(self.logits)
+
+    def classify(self, images: np.ndarray) -> np.ndarray:
+        """Return the score of each class, f32 [B, C, H, W] -> f32 [B, classes].
+
+        ModelError for a size that the model does not take.
+        """
+        self.require_size(images)
+        return self._classify(tensor(images)).numpy()
+
+    @override
+    def outputs(self, pixel_values: Tensor) -> dict[str, Tensor]:
+        return {"logits": self.logits(pixel_values)}
+
+    def logits(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, classes]."""
+        raise NotImplementedError
 
 
 def is_headless(settings: Mapping[str, object]) -> bool:

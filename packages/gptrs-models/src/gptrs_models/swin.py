@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor, jit, tensor
+from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor, tensor
 from gptrs.nn import (
     ACTIVATIONS,
     LayerNorm,
@@ -19,7 +19,7 @@ from gptrs.nn import (
     merge_heads,
     split_heads,
 )
-from gptrs_models.image_encoder import ImageEncoder, is_headless
+from gptrs_models.image_encoder import EncoderClassifier, ImageEncoder, is_headless
 from gptrs_models.vit import cut_into_patches, require_image_size
 
 _HIDDEN = -100.0
@@ -292,29 +292,15 @@ def tokens_of(x: Tensor) -> Tensor:
     return F.reshape(x, (x.shape[0], x.shape[1] * x.shape[2], x.shape[3]))
 
 
-class ClassifierSwin(Swin):
+class ClassifierSwin(Swin, EncoderClassifier):
     """The image classifier: an affine layer of the vector."""
-
-    capabilities = Swin.capabilities | {"image_classifier"}
 
     def __init__(self, config: SwinConfig, settings: Mapping[str, object], params: Params) -> None:
         super().__init__(config, params)
         self.classifier = class_head(settings, params / "classifier", config.width)
-        self._classify = jit(self._logits)
-
-    def classify(self, images: np.ndarray) -> np.ndarray:
-        """Return the score of each class, f32 [B, C, H, W] -> f32 [B, classes].
-
-        ModelError for a size that the model does not take.
-        """
-        self.require_size(images)
-        return self._classify(tensor(images)).numpy()
 
     @override
-    def outputs(self, pixel_values: Tensor) -> dict[str, Tensor]:
-        return {"logits": self._logits(pixel_values)}
-
-    def _logits(self, images: Tensor) -> Tensor:
+    def logits(self, images: Tensor) -> Tensor:
         return self.classifier(self.vectors(images))
 
 

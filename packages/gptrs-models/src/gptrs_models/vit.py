@@ -9,7 +9,7 @@ import numpy as np
 from typing_extensions import override
 
 from gptrs import functionals as F
-from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor, jit, tensor
+from gptrs.api import ConfigFields, ModelError, Module, Params, Tensor
 from gptrs.nn import (
     ACTIVATIONS,
     Axis,
@@ -20,7 +20,7 @@ from gptrs.nn import (
     merge_heads,
     split_heads,
 )
-from gptrs_models.image_encoder import ImageEncoder, is_headless
+from gptrs_models.image_encoder import EncoderClassifier, ImageEncoder, is_headless
 from gptrs_models.vit_positions import resized_positions
 
 
@@ -263,13 +263,11 @@ class ViT(ImageEncoder):
         return F.squeeze(F.slice_axis(self.last(images), 1, 0, 1), 1)
 
 
-class ClassifierViT(ViT):
+class ClassifierViT(ViT, EncoderClassifier):
     """The image classifier; DINOv2 reads the mean of the patches, too.
 
     A DeiT with a teacher has two heads, whose scores are averaged.
     """
-
-    capabilities = ViT.capabilities | {"image_classifier"}
 
     def __init__(self, config: ViTConfig, settings: Mapping[str, object], params: Params) -> None:
         super().__init__(config, params)
@@ -278,21 +276,9 @@ class ClassifierViT(ViT):
         names = ("cls_classifier", "distillation_classifier") if taught else ("classifier",)
         inputs = 2 * width if config.kind == "dinov2" else width
         self.heads = [class_head(settings, params / name, inputs) for name in names]
-        self._classify = jit(self._logits)
-
-    def classify(self, images: np.ndarray) -> np.ndarray:
-        """Return the score of each class, f32 [B, C, H, W] -> f32 [B, classes].
-
-        ModelError for a size that the model does not take.
-        """
-        self.require_size(images)
-        return self._classify(tensor(images)).numpy()
 
     @override
-    def outputs(self, pixel_values: Tensor) -> dict[str, Tensor]:
-        return {"logits": self._logits(pixel_values)}
-
-    def _logits(self, images: Tensor) -> Tensor:
+    def logits(self, images: Tensor) -> Tensor:
         x = self.last(images)
         tokens = [F.squeeze(F.slice_axis(x, 1, index, 1), 1) for index in range(len(self.heads))]
         if self.config.kind == "dinov2":
