@@ -31,6 +31,11 @@ POPULAR = {
     "Texts about texts, speech, pictures in texts": (
         *("t5", "bart", "marian", "whisper", "wav2vec2", "idefics3"),
     ),
+    "The texts of models that also see or hear": (
+        *("gemma3", "mistral3", "qwen2_vl", "qwen2_5_vl", "qwen3_vl", "llava", "llava_next"),
+        *("llava_onevision", "internvl", "idefics2", "lfm2_vl", "aya_vision", "cohere2_vision"),
+        *("deepseek_vl", "qwen2_audio", "voxtral"),
+    ),
 }
 """Kinds that people download most, by what they are for."""
 HEAD = """# Kinds of models
@@ -38,6 +43,8 @@ HEAD = """# Kinds of models
 The kinds of models that are used most, by the `model_type` of config.json, and what gptrs does
 with each. `gptrs list models --all` lists every kind that is installed, and those that are known
 and refused. What it takes to add one is in [Add a kind of model](recipes/add_a_model_kind.md).
+Of the models under the last heading the language model is loaded: they read texts, no images and
+no sounds, and a note says so.
 
 This page is written by tools/model_kinds.py.
 """

@@ -11,6 +11,7 @@ import numpy as np
 
 import gptrs
 from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_models.text_parts import TEXT_KINDS
 from models import (
     test_bert_kinds,
     test_clip,
@@ -141,6 +142,8 @@ def _saves() -> dict[str, Save]:
 SAVES = _saves()
 CASES = sorted({name.split()[0]: name for name in reversed(SAVES)}.values())
 """The first case of each kind."""
+ALIKE = frozenset(TEXT_KINDS)
+"""Kinds whose programs are those of others: the language models of what also sees or hears."""
 HEADS = ("bert of texts", "bert of tokens", "bert of words", "gte of words", "deberta-v2 of texts")
 """Cases of encoders with a head."""
 

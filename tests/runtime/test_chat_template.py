@@ -191,3 +191,23 @@ def test_variables_reach_the_template():
     for wrong in ({"tools": {1, 2}}, {"x": float("nan")}):
         with pytest.raises(UsageError, match="must be JSON values"):
             template.render(SAID, variables=wrong)
+
+
+PARTS_ONLY = (
+    "{% for m in messages %}{{ m.role }}: {% for part in m.content %}"
+    "{% if part.type == 'image' %}<image>{% elif part.type == 'text' %}{{ part.text }}{% endif %}"
+    "{% endfor %}\n{% endfor %}"
+)
+"""What LLaVA's folders have: it reads lists of parts, and of a text each letter as a part."""
+
+
+def test_templates_that_read_parts_only_get_them():
+    talks = [[{"role": "user", "content": "hello"}], [{"role": "user", "content": "bye"}]]
+    texts = ChatTemplate(PARTS_ONLY, {}).render_all(talks)
+    assert texts == ["user: hello", "user: bye"]
+
+
+def test_templates_that_drop_texts_of_the_user_are_left_alone():
+    talk = [{"role": "user", "content": "hello"}]
+    assert ChatTemplate("just {{ messages | length }}", {}).render(talk) == "just 1"
+    assert ChatTemplate("{{ 'x' + messages[0].content[:2] }}", {}).render(talk) == "xhe"

@@ -12,17 +12,14 @@ BERT = (
 """Encoders of text."""
 LLAMA = (
     *("afmoe", "aria_text", "baichuan", "bitnet", "chatglm", "dbrx", "deepseek"),
-    *("diffllama", "doge", "dots1", "ernie4_5_moe", "exaone", "flex_olmo", "gemma3"),
+    *("diffllama", "doge", "dots1", "ernie4_5_moe", "exaone", "flex_olmo"),
     *("gemma3n", "gemma3n_text", "gemma4", "glm4_moe", "granitemoe", "internlm2"),
-    *("jais", "jetmoe", "llama4", "llama4_text", "minicpm", "minicpm3", "minimax", "mistral3"),
+    *("jais", "jetmoe", "llama4", "llama4_text", "minicpm", "minicpm3", "minimax"),
     *(
         "nemotron_h",
         "phimoe",
         "qwen",
-        "qwen2_5_vl",
-        "qwen2_vl",
         "qwen3_5",
-        "qwen3_vl",
     ),
     *("xverse", "yi", "zamba2"),
 )

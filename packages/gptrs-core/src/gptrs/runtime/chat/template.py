@@ -104,7 +104,34 @@ class ChatTemplate:
             "cpu_seconds": seconds,
             "memory_bytes": _MEMORY_BYTES,
         }
-        return _answer(request, seconds * _WALL_FACTOR)
+        texts = _answer(request, seconds * _WALL_FACTOR)
+        lost = [i for i, text in enumerate(texts) if _loses_the_user(text, checked[i])]
+        if lost:
+            parts = [[_in_parts(as_templates_read(m)) for m in checked[i]] for i in lost]
+            try:
+                found = _answer({**request, "conversations": parts}, seconds * _WALL_FACTOR)
+            except ChatTemplateError:
+                return texts
+            for i, text in zip(lost, found, strict=True):
+                texts[i] = texts[i] if _loses_the_user(text, checked[i]) else text
+        return texts
+
+
+def _loses_the_user(text: str, messages: Sequence[Message]) -> bool:
+    """Return whether the last text of the user is not in what a template made of a conversation.
+
+    Templates of some models of images read contents as lists of parts only, and text has none.
+    """
+    contents = [message.get("content") for message in messages if message.get("role") == "user"]
+    last = contents[-1] if contents else ""
+    return isinstance(last, str) and last.strip() not in text
+
+
+def _in_parts(message: Message) -> Message:
+    content = message.get("content")
+    if not isinstance(content, str):
+        return message
+    return {**message, "content": [{"type": "text", "text": content}]}
 
 
 def _checked(given: Mapping[str, object]) -> Mapping[str, object]:
