@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -113,6 +115,22 @@ def test_a_pool_that_is_seen_elsewhere_is_copied():
     buffers.write(0, 2, _parts(buffers))
     assert not seen.any()
     assert not keys.numpy().any()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without forks")
+def test_a_forked_process_has_pools_of_its_own():
+    buffers = PageBuffers(SPECS, [1, 1], backend=gptrs.get_backend("numba"))
+    buffers.expect([9, 5])
+    buffers.resize([4, 3])
+    parts = _parts(buffers)
+    buffers.write(0, 2, parts)
+    child = os.fork()
+    if not child:
+        for array in _arrays(buffers):
+            array.fill(7.0)
+        os._exit(0)
+    os.waitpid(child, 0)
+    _assert_page(buffers, 2, parts)
 
 
 @pytest.mark.parametrize("pages", [[3], [3, 0], [3, 2, 1]])

@@ -245,7 +245,9 @@ _write_page = jit(_written, donate=["pools"], dynamic=_AXES)
 def _claimed_when_written(shape: Shape, dtype: np.dtype[np.generic]) -> np.ndarray:
     """Return zeros whose memory the system gives out page by page; OSError if it does not.
 
-    NumPy would ask for huge pages, which the system may have to make room for: 30 ms of a prefill
-    of 128 tokens were spent so where the memory was full of files.
+    A process that is forked has them for itself: shared ones, which `mmap` makes by default, would
+    be written by all, and take longer. NumPy would ask for huge pages, which the system may have
+    to make room for: 30 ms of a prefill of 128 tokens were spent so where files filled the memory.
     """
-    return np.ndarray(shape, dtype, mmap.mmap(-1, math.prod(shape) * dtype.itemsize))
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    return np.ndarray(shape, dtype, mmap.mmap(-1, math.prod(shape) * dtype.itemsize, private))
