@@ -26,12 +26,21 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 
 @contextmanager
-def serving(models, access=None, most_output=100, **engine) -> Iterator[tuple[str, Any]]:
+def serving(
+    models, access=None, most_output=100, drain_seconds=None, **engine
+) -> Iterator[tuple[str, Any]]:
     """Serve on a free port; the address, and the engine."""
     writers = {name: m for name, m in models.items() if "causal_lm" in m.capabilities}
     made = Engine(writers, **engine) if writers else None
     app = new_app(Served(models, made, most_output), access or Access())
-    config = uvicorn.Config(app, port=0, log_level="warning", ws="none", http=http_protocol())
+    config = uvicorn.Config(
+        app,
+        port=0,
+        log_level="warning",
+        ws="none",
+        http=http_protocol(),
+        timeout_graceful_shutdown=drain_seconds,
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -59,3 +60,37 @@ def test_a_body_may_be_longer_than_a_head(port):
         b"\r\n\r\n", b"\r\nContent-Type: application/json\r\nConnection: close\r\n\r\n"
     )
     assert b"the body is not JSON" in asyncio.run(told(port, head, body, 1))
+
+
+def test_a_client_of_http_1_0_gets_no_chunks(port):
+    body = json.dumps({"prompt": "the cat", "max_tokens": 5, "stream": True}).encode()
+    head = f"POST /v1/completions HTTP/1.0\r\nContent-Length: {len(body)}\r\n"
+    kind = b"Connection: keep-alive\r\nContent-Type: application/json\r\n\r\n"
+    head, _, told = asyncio.run(_answer(port, head.encode() + kind + body)).partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+    assert all(event.startswith(b"data: ") for event in told.split(b"\n\n") if event)
+    assert told.endswith(b"data: [DONE]\n\n")
+    health = asyncio.run(_answer(port, b"GET /health HTTP/1.0\r\n\r\n"))
+    assert health.endswith(b'{"status":"ok"}')
+
+
+def test_requests_that_do_not_wait_for_answers_are_answered_in_turn(port):
+    body = json.dumps({"prompt": "the cat", "max_tokens": 2, "stream": True}).encode()
+    head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    stream = head + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    last = HEAD + b"Connection: close\r\n\r\n"
+    answers = asyncio.run(_answer(port, HEAD + b"\r\n" + stream + stream + last))
+    parts = answers.split(b"HTTP/1.1 200 OK")[1:]
+    assert [(b"ok" in part, b"[DONE]" in part) for part in parts] == [
+        (True, False), (False, True), (False, True), (True, False),
+    ]  # fmt: skip
+
+
+async def _answer(port, data):
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(data)
+        return await asyncio.wait_for(reader.read(), 30)
+    finally:
+        writer.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import os
 import signal
@@ -11,6 +12,8 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pytest
@@ -22,7 +25,7 @@ from gptrs.errors import UsageError
 from gptrs.runtime.load import load_model
 from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
-from gptrs_serve.command import _adapted, _listener
+from gptrs_serve.command import _adapted, _keys, _listener
 from gptrs_serve.guard import LOCAL_HOSTS
 from gptrs_serve.served import Served
 from runtime.serving_models import eventually
@@ -113,6 +116,15 @@ def test_paths_and_methods_that_there_are_not(address):
     assert httpx.get(f"{address}/v1/nothing").json()["error"]["code"] == "not_found"
     refused = httpx.get(f"{address}/v1/completions")
     assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+    assert refused.json()["error"]["code"] == "method_not_allowed"
+
+
+def test_a_body_that_is_packed_is_refused(address):
+    packed = gzip.compress(json.dumps({"prompt": "x"}).encode())
+    headers = {"Content-Type": "application/json", "Content-Encoding": "gzip"}
+    told = httpx.post(f"{address}/v1/completions", content=packed, headers=headers)
+    assert told.status_code == 415
+    assert "`Content-Encoding: gzip`" in told.json()["error"]["message"]
 
 
 def test_keys_hosts_and_origins(model):
@@ -345,6 +357,37 @@ def test_the_command_serves_until_it_is_told_to_stop(model):
             assert process.wait(20) in (0, -signal.SIGTERM)
         finally:
             process.kill()
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_answers_that_outlive_the_drain_are_told_so(model, stream, monkeypatch):
+    """Which a client else could not tell from a connection that broke."""
+    steps = []
+    with (
+        ThreadPoolExecutor(1) as pool,
+        serving({"tiny": model}, drain_seconds=0) as (address, engine),
+    ):
+        cache = cache_of(engine)
+        monkeypatch.setattr(cache, "run", partial(_slowly, cache.run, steps))
+        asked = pool.submit(post, address, "/v1/completions", {**LONG, "stream": stream})
+        eventually(lambda: len(steps) > 3)
+    told = asked.result()
+    assert "the server ends before the answer does" in told.text
+    assert told.status_code == (200 if stream else 503)
+    assert told.text.endswith("data: [DONE]\n\n") == stream
+
+
+def _slowly(run, steps, *args, **named):
+    steps.append(time.sleep(0.05))
+    return run(*args, **named)
+
+
+def test_a_key_file_that_all_can_read_is_told(tmp_path, capsys):
+    (tmp_path / "keys").write_text("secret\n", encoding="utf-8")
+    for mode, told in ((0o644, True), (0o640, False)):
+        (tmp_path / "keys").chmod(mode)
+        assert _keys(tmp_path / "keys") == ["secret"]
+        assert ("every user of this machine can read" in capsys.readouterr().err) == told
 
 
 def test_small_packets_do_not_wait_for_each_other():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +16,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
 
+from gptrs.api import EngineClosedError
 from gptrs.quick_dataclass import dataclass
 from gptrs_serve.bodies import (
     ChatBody,
@@ -29,7 +31,7 @@ from gptrs_serve.bodies import (
 )
 from gptrs_serve.chat import chat
 from gptrs_serve.completions import completions
-from gptrs_serve.events import CLOSED_BY_CLIENT
+from gptrs_serve.events import CLOSED_BY_CLIENT, ENDING
 from gptrs_serve.guard import Guard, read_body
 from gptrs_serve.listing import (
     classes,
@@ -164,6 +166,8 @@ def _counted(handler: Handler, path: str, metrics: Metrics) -> Handler:
             response = await handler(request)
         except ClientDisconnect:
             response = Response(status_code=CLOSED_BY_CLIENT)
+        except asyncio.CancelledError:  # the time of the last answers is over
+            response = problem_of(EngineClosedError(ENDING)).response()
         except Exception as error:
             response = problem_of(error).response()
         metrics.answered(path, response.status_code)
@@ -176,6 +180,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     """Answer for paths and methods that there are not."""
     assert isinstance(error, HTTPException)
     told = f"{request.method} {request.url.path[:200]}: {error.detail}"
-    response = RequestError(told, status=error.status_code, code="not_found").response()
+    code = "method_not_allowed" if error.status_code == 405 else "not_found"
+    response = RequestError(told, status=error.status_code, code=code).response()
     response.headers.update(error.headers or {})  # which methods there are
     return response

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import stat
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import import_module
@@ -208,11 +209,16 @@ def _keys(file: Path | None) -> list[str]:
         return keys
     try:
         lines = file.read_text("utf-8").splitlines()
+        mode = file.stat().st_mode
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"--api-key-file: `{file}` cannot be read: {error}") from error
+        problem = error.strerror if isinstance(error, OSError) else "it is no text"
+        raise UsageError(f"--api-key-file: `{file}` cannot be read: {problem}") from error
     found = [line.strip() for line in lines if line.strip()]
     if not found:
         raise UsageError(f"--api-key-file: `{file}` has no key", hint="write one on each line")
+    if mode & stat.S_IROTH:
+        note = f"warning: every user of this machine can read `{file}`: chmod o-r {file}"
+        print(note, file=sys.stderr)
     return [*keys, *found]
 
 

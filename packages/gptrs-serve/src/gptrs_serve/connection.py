@@ -6,10 +6,12 @@ Each chunk of a stream costs a third less than with h11, which is there without 
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Final
 
+from starlette.types import Message, Send
 from typing_extensions import override
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 MOST_BYTES: Final = 65_536
 """Bytes that are neither body nor the end of a head: heads, trailers and sizes of chunks."""
@@ -57,6 +59,9 @@ class Connection(HttpToolsProtocol):
         self._counts = False
         self._take_deadline()
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0":
+            cycle: Any = self.cycle
+            cycle.send = partial(_send_unframed, cycle, cycle.send)
 
     @override
     def on_body(self, body: bytes) -> None:
@@ -71,3 +76,18 @@ class Connection(HttpToolsProtocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+
+async def _send_unframed(cycle: Any, send: Send, message: Message) -> None:
+    """Send to a client of HTTP/1.0, which knows no chunks: the end of the connection is the end."""
+    if message["type"] == "http.response.start":
+        headers = [*cycle.default_headers, *message["headers"]]
+        if all(name != b"content-length" for name, _ in headers):
+            cycle.response_started, cycle.chunked_encoding = True, False
+            lines = [name + b": " + value + b"\r\n" for name, value in headers]
+            head = [STATUS_LINE[message["status"]], *lines, b"connection: close\r\n\r\n"]
+            cycle.transport.write(b"".join(head))
+            return
+    elif cycle.chunked_encoding is False and cycle.scope["method"] != "HEAD":
+        cycle.expected_content_length = len(message.get("body", b""))
+    await send(message)

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from gptrs.api import EngineClosedError
 from gptrs_serve.problems import problem_of
 
 _DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
 CLOSED_BY_CLIENT = 499
+ENDING: Final = "the server ends before the answer does"
+_LAST_S: Final = 0.5
+"""How long the last event may take where the server ends a stream."""
 Whole = TypeVar("Whole")
 
 
@@ -42,13 +46,17 @@ class EventStream(Response):
         del self.headers["content-length"]
         self._events = events
         self._ended = ended
+        self._begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events while the client listens."""
         sending = asyncio.ensure_future(self._send(send))
         gone = asyncio.ensure_future(_disconnected(receive))
+        cut = False
         try:
             await asyncio.wait([sending, gone], return_when=asyncio.FIRST_COMPLETED)
+        except asyncio.CancelledError:  # the time of the last answers is over
+            cut = True
         finally:
             for task in (sending, gone):
                 task.cancel()
@@ -56,19 +64,28 @@ class EventStream(Response):
                     await task
             await self._events.aclose()
             self._ended()
+        if cut and self._begun:
+            with contextlib.suppress(TimeoutError, OSError):
+                await asyncio.wait_for(_end(send, EngineClosedError(ENDING)), _LAST_S)
 
     async def _send(self, send: Send) -> None:
         headers = self.raw_headers
         await send({"type": "http.response.start", "status": 200, "headers": headers})
+        self._begun = True
         try:
             async for event in self._events:
                 await send({"type": "http.response.body", "body": event, "more_body": True})
         except Exception as error:
             if isinstance(error, OSError):  # the client has gone
                 raise
-            body = event_of(problem_of(error).body())
-            await send({"type": "http.response.body", "body": body, "more_body": True})
-        await send({"type": "http.response.body", "body": _DONE, "more_body": False})
+            await _end(send, error)
+        else:
+            await _end(send, None)
+
+
+async def _end(send: Send, error: Exception | None) -> None:
+    told = b"" if error is None else event_of(problem_of(error).body())
+    await send({"type": "http.response.body", "body": told + _DONE, "more_body": False})
 
 
 async def _disconnected(receive: Receive) -> None:

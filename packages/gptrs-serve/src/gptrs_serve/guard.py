@@ -72,6 +72,13 @@ async def read_body(request: Request, most_bytes: int) -> bytes:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         raise RequestError("send `Content-Type: application/json`", status=415, code="content_type")
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding != "identity":
+        raise RequestError(
+            f"the body has `Content-Encoding: {coding[:40]}`, and is read as it is only",
+            status=415,
+            code="content_encoding",
+        )
     too_long = RequestError(
         f"the body has more than {most_bytes} bytes, which is the most this server reads",
         status=413,
