@@ -71,8 +71,9 @@ def _decode(scale: str, zero: str, size: int, op: str = "dequantize") -> str:
     return f"%w = {op} %q, %{scale}, %{zero} {{dtype = f32, axis = 1, group_size = {size}}}"
 
 
-def _plain(bits: int, zero: int, size: int) -> Layer:
-    codes, scale = _codes(bits), _scales(size, 1)
+def _plain(bits: int, zero: int, size: int, codes: np.ndarray | None = None) -> Layer:
+    codes = _codes(bits) if codes is None else codes
+    scale = _scales(size, 1)
     parts = {"codes": packed_bits(codes, bits), "scale": scale}
     steps = [
         _unpack(bits),
@@ -155,3 +156,8 @@ FORMS = {
     "gptq_8": _zero_points(8, 64),
     "mxfp4": _table(),
 }
+
+
+def of_largest_codes(bits: int) -> Layer:
+    """Return a layer whose codes are all the largest that there are."""
+    return _plain(bits, 0, 32, np.full((N, K), (1 << bits) - 1, np.uint8))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from backend_numba.quantized_layers import FORMS, Layer
+from backend_numba.quantized_layers import FORMS, Layer, of_largest_codes
 from fuzzing import tiny_gguf
 from gptrs import get_backend
 from gptrs.backend.precision import PreciseBackend, with_precision, with_quantized_precision
@@ -57,6 +57,18 @@ def test_results_are_those_of_rounded_activations(name: str) -> None:
         assert found.tobytes() == single[-rows:].tobytes(), (rows, threads)
     passing = compiled(layer, 2, 1, InputRole.ARGUMENT).run([x[:2], *parts])[0]
     assert np.asarray(passing).tobytes() == single[:2].tobytes()
+
+
+@pytest.mark.paths
+@pytest.mark.parametrize("bits", [4, 5, 6, 7, 8])
+def test_sums_of_the_largest_codes_do_not_saturate(bits: int) -> None:
+    """Where products are added as 16 bits, these are the largest sums."""
+    layer = of_largest_codes(bits)
+    x = np.ones((3, layer.k), np.float32)
+    x[1], x[2, ::2] = -1, -1
+    found = np.asarray(compiled(layer, len(x)).run([x, *layer.parts.values()])[0])
+    wanted, most = layer.expected(x)
+    assert np.abs(found - wanted).max() <= 2e-6 * most
 
 
 def test_weights_take_the_memory_of_their_bits() -> None:

@@ -131,6 +131,21 @@ class Emitter:
         """Let LLVM move no load or store from before this point behind it, or the reverse."""
         self.builder.asm(ir.FunctionType(ir.VoidType(), []), "", "~{memory}", [], True)
 
+    def in_order(self, values):
+        """Return the pointers and vectors; LLVM computes all of them before it uses one result.
+
+        So LLVM does not compute more ahead than registers hold. For x86 alone.
+        """
+        b = self.builder
+        pointers = [isinstance(value.type, ir.PointerType) for value in values]
+        vector = "=v" if WIDTH == 16 else "=x"
+        results = ["=r" if each else vector for each in pointers]
+        types = [value.type for value in values]
+        function = ir.FunctionType(ir.LiteralStructType(types), types)
+        constraints = ",".join([*results, *map(str, range(len(values)))])
+        found = b.asm(function, "", constraints, values, False)
+        return [b.extract_value(found, at) for at in range(len(values))]
+
     def total(self, value):
         """Return the sum of the lanes, added in pairs: halves first, so the order never varies."""
         b = self.builder

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from gptrs.ir import dtypes
@@ -26,11 +27,16 @@ from gptrs_backend_numba.codegen.compiled import compiled, compiled_task
 from gptrs_backend_numba.kernels.amx.quantized import amx_quantized_product
 from gptrs_backend_numba.kernels.amx.quantized_ir import AMX_QUANTIZED_ROWS, BLOCKS_AHEAD
 from gptrs_backend_numba.kernels.matmul import quantized as kernels
+from gptrs_backend_numba.kernels.matmul.byte_pairs_ir import chunks_together
 from gptrs_backend_numba.kernels.matmul.epilogue import ACTIVATIONS
 from gptrs_backend_numba.kernels.matmul.gemm_geometry import TILES, TILES_A_TASK, numbers
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL
-from gptrs_backend_numba.kernels.matmul.quantized_form import Form
-from gptrs_backend_numba.kernels.matmul.quantized_ir import HAS_LOOKUP, QUANTIZED_ROWS
+from gptrs_backend_numba.kernels.matmul.quantized_form import ANY_BYTE, Form
+from gptrs_backend_numba.kernels.matmul.quantized_ir import (
+    HAS_LOOKUP,
+    QUANTIZED_ROWS,
+    USES_PAIRS,
+)
 from gptrs_backend_numba.lowering import amx_quantized
 from gptrs_backend_numba.lowering.custom_calls import custom_call
 from gptrs_backend_numba.lowering.matmul import packed_view
@@ -267,6 +273,10 @@ class PanelWeight:
         block = block_of(size, k)
         assert block is not None, "checked before"
         panels, zero, table = _codes(op, codes, k)
+        codes_of = table or panels.table
+        base = min(codes_of) if USES_PAIRS else 0
+        most = max(codes_of) - base if USES_PAIRS else ANY_BYTE
+        wide = USES_PAIRS and chunks_together(most) == 0
         given = {
             name: operands.get(name, views)
             for name in ("scale", "super_scale", "offset", "super_offset")
@@ -277,8 +287,11 @@ class PanelWeight:
         middle = 1 << (panels.packed_bits - 1) if has_zeros else 0
         form = Form(
             panels.packed_bits, block, types["scale"], types["super_scale"], types["offset"],
-            types["super_offset"], has_zeros, middle - zero, table,
+            types["super_offset"], has_zeros, middle - zero,
+            tuple(place - base for place in table), most, wide,
         )  # fmt: skip
+        if not table and base:
+            panels = replace(panels, table=tuple(code - base for code in panels.table))
         parts: list[tuple[View, Panels] | None] = [(codes, panels)]
         steps: list[int] = []
         for view in given.values():
@@ -293,9 +306,8 @@ class PanelWeight:
         above = _number(op, "super_group") * size if op.attrs["super_scale"] else k
         shifts = [shift, _shift(above, k, block)]
         start = middle if has_zeros else zero
-        codes_of = table or panels.table
         fits_bytes = max(codes_of) - 127 <= start <= min(codes_of) + 128
-        return cls(form, parts, [0] * 4 + steps + shifts + [start], fits_bytes)
+        return cls(form, parts, [0] * 4 + steps + shifts + [start - base], fits_bytes)
 
 
 def _codes(op: CustomCall, codes: View, k: int) -> tuple[CodePanels, int, tuple[int, ...]]:

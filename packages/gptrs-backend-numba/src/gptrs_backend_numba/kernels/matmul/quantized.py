@@ -152,7 +152,7 @@ def quantized_product(form: Form) -> SpecializedKernel:
 def left_rounding(form: Form) -> SpecializedKernel:
     """Return the tasks that round the left side, a tile each."""
     return quantize_left_task.specialize(
-        RECORD=form.record, BLOCK=form.block, quantize=quantize_block(form.block)
+        RECORD=form.record, BLOCK=form.block, quantize=quantize_block(form)
     )
 
 

@@ -6,6 +6,9 @@ from typing import ClassVar
 
 from gptrs.quick_dataclass import dataclass
 
+ANY_BYTE = 255
+"""The largest code of 8 bits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Form:
@@ -13,7 +16,8 @@ class Form:
 
     Types are "f32", "f16", "bf16", "si8", "ui8" or "si32". With `has_zero_points`, offsets are
     zero points, to be subtracted from `middle`, the zero that codes have without them. With a
-    `table` of 16 bytes, packed codes of 4 bits are places in it.
+    `table` of 16 bytes, packed codes of 4 bits are places in it. Codes are 0 to `most`, where
+    kernels need to know; with `wide` activations are rounded to 16 bits, of the same values.
     """
 
     bits: int
@@ -25,6 +29,8 @@ class Form:
     has_zero_points: bool = False
     middle: int = 0
     table: tuple[int, ...] = ()
+    most: int = ANY_BYTE
+    wide: bool = False
 
     sizes: ClassVar[dict[str, int]] = {
         "f32": 4, "f16": 2, "bf16": 2, "si8": 1, "ui8": 1, "si32": 4,
@@ -34,7 +40,12 @@ class Form:
     @property
     def record(self) -> int:
         """Return the bytes of a block of activations."""
-        return self.block + 12
+        return self.rounded + 12
+
+    @property
+    def rounded(self) -> int:
+        """Return the bytes of its rounded activations."""
+        return self.block * (2 if self.wide else 1)
 
     def panel_bytes(self, panel: int) -> int:
         """Return the bytes of the codes of a block, of so many columns."""
@@ -47,4 +58,5 @@ class Form:
         kind = f"z{self.middle}" if self.has_zero_points else "b"
         table = f"_t{bytes(self.table).hex()}" if self.table else ""
         kinds = "_".join(str(part) for part in parts)
-        return f"{self.bits}_{self.block}_{kinds}_{kind}{table}".replace("-", "m")
+        codes = "w" if self.wide else "" if self.most == ANY_BYTE else f"m{self.most}"
+        return f"{self.bits}_{self.block}_{kinds}_{kind}{table}{codes}".replace("-", "m")

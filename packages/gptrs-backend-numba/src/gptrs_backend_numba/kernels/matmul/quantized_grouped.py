@@ -167,7 +167,7 @@ def row_rounding(form: Form) -> SpecializedKernel:
         RECORD=form.record,
         BLOCK=form.block,
         ROWS=ROUNDED_A_TASK,
-        quantize=quantize_block(form.block),
+        quantize=quantize_block(form),
     )
 
 

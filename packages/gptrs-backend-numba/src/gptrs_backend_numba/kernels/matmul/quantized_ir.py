@@ -8,7 +8,7 @@ are then scaled and added in f32, block by block: a row gives the same bits in a
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, partial
 
 from llvmlite import ir
 
@@ -18,7 +18,6 @@ from gptrs_backend_numba.codegen.vector_ir import (
     F32,
     FEATURES,
     I8,
-    I16,
     I32,
     VECTOR,
     WIDTH,
@@ -26,27 +25,22 @@ from gptrs_backend_numba.codegen.vector_ir import (
     Emitter,
     words,
 )
+from gptrs_backend_numba.kernels.matmul.byte_pairs_ir import HAS_PAIRS, pair_dots, store_wide
 from gptrs_backend_numba.kernels.matmul.gemm_ir import PANEL, VECTORS, places
 from gptrs_backend_numba.kernels.matmul.quantized_form import Form
 
-QUANTIZED_ROWS = 6 if WIDTH == 16 else 2
-"""Rows of the largest tile: sums of integers and of floats fill the 32 or 16 registers."""
+HAS_DOTS = {16: "avx512vnni", 8: "avxvnni"}.get(WIDTH) in FEATURES
+"""True if there is an instruction for sums of four products of bytes."""
+USES_PAIRS = HAS_PAIRS and not HAS_DOTS
+"""True if codes are multiplied in pairs, for want of that: see `byte_pairs_ir`."""
+QUANTIZED_ROWS = 6 if WIDTH == 16 or USES_PAIRS else 2
+"""Rows of the largest tile: sums of integers and of floats fill 32 registers, or those of integers
+most of 16. On a Zen 3 tiles of 2, 3, 4 and 6 rows of 4 bits make 75, 83, 92 and 97 GMAC/s."""
 _AHEAD = 4096
 """Bytes between the codes that are read and those that are prefetched into the L2 cache: weights
 come from memory, from where 8 rows of 4 bits take 0.8 of the time that they take without."""
 _LINE = 64
-_WORDS, _HALVES = ir.VectorType(I32, WIDTH), ir.VectorType(I16, 2 * WIDTH)
-_HAS_DOTS = {16: "avx512vnni", 8: "avxvnni"}.get(WIDTH) in FEATURES
-"""True if there is an instruction for sums of four products of bytes."""
-_PAIRS = {
-    width: name
-    for width, feature, name in (
-        (16, "avx512bw", "avx512.pmaddw.d.512"),
-        (8, "avx2", "avx2.pmadd.wd"),
-    )
-    if feature in FEATURES
-}
-"""LLVM's names of the instruction for sums of two products of 16 bits, by vector width."""
+_WORDS = ir.VectorType(I32, WIDTH)
 _LOOKUP = {16: ("avx512bw", "avx512.pshuf.b.512"), 8: ("avx2", "avx2.pshuf.b"),
            4: ("ssse3", "ssse3.pshuf.b.128")}[WIDTH]  # fmt: skip
 HAS_LOOKUP = _LOOKUP[0] in FEATURES
@@ -89,6 +83,8 @@ def _emit_tile(emit, arguments, rows, form):
     left, codes, *parameters, blocks, shift, super_shift, out, row = arguments
     b = emit.builder
     addresses = [emit.pointer(address) for address in parameters]
+    kept = places(emit, out, row, rows, VECTORS)
+    in_memory = USES_PAIRS and rows > 1  # sums of integers take the registers
 
     def body(block, state):
         x, w, *sums = state
@@ -99,22 +95,30 @@ def _emit_tile(emit, arguments, rows, form):
             scale, offset = scale_and_offset(emit, form, addresses, groups, v)
             for r in range(rows):
                 at = r * VECTORS + v
-                place = r * form.record + form.block
+                place = r * form.record + form.rounded
                 own = emit.splat(emit.load(emit.moved(x, place), F32, 4))
                 dot = b.sitofp(dots[at], VECTOR)
-                sums[at] = emit.multiply_add(dot, b.fmul(scale, own), sums[at])
+                total = emit.load(kept[at], VECTOR, 4) if in_memory else sums[at]
+                total = emit.multiply_add(dot, b.fmul(scale, own), total)
                 if offset is not None:
-                    total = emit.splat(emit.load(emit.moved(x, place + 8), F32, 4))
-                    sums[at] = emit.multiply_add(offset, total, sums[at])
+                    rounded = emit.splat(emit.load(emit.moved(x, place + 8), F32, 4))
+                    total = emit.multiply_add(offset, rounded, total)
+                if in_memory:
+                    emit.store(total, kept[at])
+                else:
+                    sums[at] = total
         return [
             emit.moved(x, rows * form.record),
             emit.moved(w, form.panel_bytes(PANEL)),
             *sums,
         ]
 
-    starts = [emit.pointer(left), emit.pointer(codes), *[ZERO] * (rows * VECTORS)]
-    sums = emit.loop(blocks, 1, starts, body)[2:]
-    for value, place in zip(sums, places(emit, out, row, rows, VECTORS), strict=True):
+    starts = [] if in_memory else [ZERO] * (rows * VECTORS)
+    if in_memory:
+        for place in kept:
+            emit.store(ZERO, place)
+    sums = emit.loop(blocks, 1, [emit.pointer(left), emit.pointer(codes), *starts], body)[2:]
+    for value, place in zip(sums, kept, strict=not in_memory):
         emit.store(value, place)
 
 
@@ -126,14 +130,20 @@ def prefetch_codes(emit, form, codes):
 
 def _block_dots(emit, form, x, w, rows):
     """Return the integer sums of a block, row by row."""
-    starts = [
-        emit.load(emit.moved(x, r * form.record + form.block + 4), I32, 4) for r in range(rows)
-    ]
-    sums = [_splat(emit, start) for start in starts for _ in range(VECTORS)]
+
+    def word(pointer, r, bytes_):
+        return _splat(emit, emit.load(emit.moved(pointer, r * form.record + bytes_), I32, 4))
+
+    starts = [word(x, r, form.rounded + 4) for r in range(rows) for _ in range(VECTORS)]
+    codes_of = partial(codes_of_four, emit, form)
+    if USES_PAIRS:
+        dots = pair_dots(emit, form, (x, w), rows, codes_of, word)
+        return [emit.builder.add(dot, start) for dot, start in zip(dots, starts, strict=True)]
+    sums = starts
     for chunk in range(form.block // 4):
-        codes = [codes_of_four(emit, form, w, chunk, v) for v in range(VECTORS)]
+        codes = [codes_of(w, chunk, v) for v in range(VECTORS)]
         for r in range(rows):
-            four = _splat(emit, emit.load(emit.moved(x, r * form.record + 4 * chunk), I32, 4))
+            four = word(x, r, 4 * chunk)
             for v in range(VECTORS):
                 at = r * VECTORS + v
                 sums[at] = _dot(emit, sums[at], codes[v], four)
@@ -160,18 +170,9 @@ def codes_of_four(emit, form, w, chunk, v):
 def _dot(emit, total, codes, four):
     """Add the products of 4 unsigned bytes of codes and 4 signed ones in each lane."""
     b = emit.builder
-    if _HAS_DOTS:
+    if HAS_DOTS:
         name = f"llvm.x86.avx512.vpdpbusd.{32 * WIDTH}"
         return call_llvm(b, name, _WORDS, [total, codes, four])
-    if WIDTH in _PAIRS:
-        eight = ir.Constant(_HALVES, [8] * (2 * WIDTH))
-        codes, four = b.bitcast(codes, _HALVES), b.bitcast(four, _HALVES)
-        low = ir.Constant(_HALVES, [0xFF] * (2 * WIDTH))
-        even = b.and_(codes, low), b.ashr(b.shl(four, eight), eight)
-        odd = b.lshr(codes, eight), b.ashr(four, eight)
-        for pair in (even, odd):
-            total = b.add(total, call_llvm(b, f"llvm.x86.{_PAIRS[WIDTH]}", _WORDS, [*pair]))
-        return total
     for byte in range(4):
         code = b.and_(b.lshr(codes, words(8 * byte)), words(0xFF))
         value = b.ashr(b.shl(four, words(24 - 8 * byte)), words(24))
@@ -222,17 +223,17 @@ def _splat(emit, value):
 
 
 @cache
-def quantize_block(block: int):
-    """Intrinsic: write the record of `block` values.
+def quantize_block(form: Form):
+    """Intrinsic: write the record of a block of values.
 
     Arguments: the addresses of the values, f32, and of the record; the zero of the weights.
     A block with infinities or NaN has a scale of NaN.
     """
 
-    @named_intrinsic(f"quantize_block_{block}")
+    @named_intrinsic(f"quantize_block_{form.block}_{form.wide}")
     def micro_kernel(typing_context, x, record, zero):
         def generate(context, builder, signature, arguments):
-            _emit_record(Emitter(builder), *arguments, block)
+            _emit_record(Emitter(builder), *arguments, form)
             return context.get_dummy_value()
 
         return types.void(*[types.int64] * 3), generate
@@ -240,8 +241,9 @@ def quantize_block(block: int):
     return micro_kernel
 
 
-def _emit_record(emit, x, record, zero, block):
+def _emit_record(emit, x, record, zero, form):
     b = emit.builder
+    block = form.block
     source, target = emit.pointer(x), emit.pointer(record)
     values = [emit.load(emit.moved(source, 4 * at), VECTOR, 4) for at in range(0, block, WIDTH)]
     top = words(0)
@@ -260,10 +262,13 @@ def _emit_record(emit, x, record, zero, block):
         rounded = b.fadd(b.fmul(value, inverse), magic)
         code = b.sub(b.bitcast(rounded, _WORDS), b.bitcast(magic, _WORDS))
         total = b.add(total, code)
+        if form.wide:
+            store_wide(emit, code, emit.moved(target, 2 * at))
+            continue
         narrow = b.trunc(code, ir.VectorType(I8, WIDTH))
         place = b.bitcast(emit.moved(target, at), ir.PointerType(narrow.type))
         b.store(narrow, place, 1)
     total = call_llvm(b, f"llvm.vector.reduce.add.v{WIDTH}i32", I32, [total])
     start = b.neg(b.mul(total, b.trunc(zero, I32)))
     for at, value in enumerate((scale, start, b.fmul(scale, b.sitofp(total, F32)))):
-        emit.store(value, emit.moved(target, block + 4 * at))
+        emit.store(value, emit.moved(target, form.rounded + 4 * at))
