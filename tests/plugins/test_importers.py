@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from gptrs.api import ModelInput, dtypes, named_arguments
 from gptrs.checkpoint.formats.tensor_archive import write_archive
 from gptrs.errors import ModelError, PluginError, UsageError
 from gptrs.plugins.importers import import_model, importer_of
@@ -139,3 +140,49 @@ def test_inputs_that_do_not_fit_are_refused(tmp_path):
             inputs_of(model, files, {}, 1)
     with pytest.raises(UsageError, match="`4` is no size"):
         named_sizes(["4"])
+
+
+SLOTS = {
+    "x": ModelInput("x", dtypes.f32, ("n", 2)),
+    "n": ModelInput("n", dtypes.ui8, ()),
+    "mask": ModelInput("mask", dtypes.i1, None, optional=True),
+}
+
+
+def test_arguments_go_to_inputs_in_order_or_by_name() -> None:
+    assert named_arguments("m", SLOTS, (1, 2), {}) == {"x": 1, "n": 2}
+    assert list(named_arguments("m", SLOTS, (1,), {"mask": 3, "n": 2})) == ["x", "n", "mask"]
+    assert named_arguments("m", SLOTS, (1, 2, None), {}) == {"x": 1, "n": 2}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named", "problem"),
+    [
+        ((1, 2, 3, 4), {}, "`m` takes 3 inputs, got 4"),
+        ((1, 2), {"y": 3}, "`m` takes no input `y`"),
+        ((1, 2), {"x": 3}, "`m` got the input `x` twice"),
+        ((1,), {"mask": 3}, "`m` lacks the input `n`"),
+        ((None, 2), {}, "`m` lacks the input `x`"),
+    ],
+)
+def test_arguments_that_do_not_fit_the_inputs(
+    arguments: tuple[object, ...], named: dict[str, object], problem: str
+) -> None:
+    with pytest.raises(UsageError, match=problem) as caught:
+        named_arguments("m", SLOTS, arguments, named)
+    assert caught.value.hint == "its inputs are x: f32[n, 2], n: ui8[], mask: i1[..]?"
+
+
+def test_lists_and_numbers_become_arrays_where_nothing_is_lost() -> None:
+    assert SLOTS["x"].array([[1, 2]]).dtype == np.float32
+    assert SLOTS["n"].array(255).dtype == np.uint8
+    assert SLOTS["mask"].array([True]).dtype == np.bool_
+    for name, value in {"n": 256, "mask": [1]}.items():
+        with pytest.raises(UsageError, match="got an array of int64"):
+            SLOTS[name].array(value)
+    with pytest.raises(UsageError, match="got an array of float64"):
+        SLOTS["n"].array(1.0)
+    with pytest.raises(UsageError, match="got an array of float64"):
+        SLOTS["x"].array(np.ones((1, 2)))
+    with pytest.raises(UsageError, match=r"got an array of shape \[1, 3\]"):
+        SLOTS["x"].array([[1, 2, 3]])

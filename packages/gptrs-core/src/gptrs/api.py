@@ -38,9 +38,10 @@ names are imported on first use, so that the module an entry point names stays l
   `HiddenStates`.
 - For trace sinks: `ExecutionTraceSink` and its events `CompileStart`, `PassEvent`, `CompileEnd`,
   `RunStart`, `RunEnd`, `KernelEvent`.
-- For importers: `ImportedModel` and `ModelInput`; `share_array` and `take_array`, which exchange
-  memory with other libraries without a copy, and `with_precision`. For exporters: `OutgoingModel`
-  and `OutgoingTensor`, `SymbolicDim`, `atomic_file` and `write_data`.
+- For importers: `ImportedModel`, `ModelInput` and `named_arguments`; `share_array` and
+  `take_array`, which exchange memory with other libraries without a copy, and `with_precision`.
+  For exporters: `OutgoingModel` and `OutgoingTensor`, `SymbolicDim`, `atomic_file` and
+  `write_data`.
 - For functionals: `functional`, `implement`, and the module `primitives`.
 - For programs and tests: `Builder`, `parse_program`, `print_program`, `parse_json`, `print_json`,
   `verify`, `symbols`, `bind`, `specialize`, `run_program`.

@@ -171,6 +171,7 @@ from gptrs.plugins.exporters import OutgoingModel as OutgoingModel
 from gptrs.plugins.hookspecs import hookimpl as hookimpl
 from gptrs.plugins.importers import ImportedModel as ImportedModel
 from gptrs.plugins.importers import ModelInput as ModelInput
+from gptrs.plugins.importers import named_arguments as named_arguments
 from gptrs.private_files import private_folder as private_folder
 from gptrs.runtime.conformance import op_support as op_support
 from gptrs.runtime.conformance import run_conformance as run_conformance

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol, TypeVar, cast
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
-from gptrs import get_backend, use_backend
+from gptrs import use_backend
 from gptrs.api import (
     Backend,
     ModelInput,
@@ -20,9 +20,11 @@ from gptrs.api import (
     UnsupportedError,
     UsageError,
     jit,
+    named_arguments,
     tensor,
 )
 from gptrs.backend.weight_identity import WeightFile
+from gptrs.plugins.manager import backend_of
 from gptrs_onnx import ops
 from gptrs_onnx.conversion import Conversion, NeedsKnownError
 from gptrs_onnx.element_types import dtype_of
@@ -75,10 +77,7 @@ class OnnxModel:
                 slot = slot_of(each)
                 self.inputs[slot.name] = slot
         self.outputs = tuple(str(each.name) for each in graph.outputs)
-        named = backend is None or isinstance(backend, str)
-        self.backend = (
-            get_backend(cast("str | None", backend)) if named else cast("Backend", backend)
-        )
+        self.backend = backend_of(backend)
         stored = {
             name: value.const_value
             for part in model.graphs()
@@ -136,22 +135,8 @@ class OnnxModel:
     def _given(
         self, arrays: Sequence[object], named: Mapping[str, object]
     ) -> dict[str, np.ndarray]:
-        names = list(self.inputs)
-        if len(arrays) > len(names):
-            raise UsageError(f"`{shown(self.name)}` takes {len(names)} inputs, got {len(arrays)}")
-        given = dict(zip(names, arrays, strict=False)) | dict(named)
-        unknown = [name for name in given if name not in self.inputs]
-        missing = [name for name in names if name not in given and not self.inputs[name].optional]
-        if unknown or missing or len(given) < len(arrays) + len(named):
-            wrong = f"no input `{shown(unknown[0])}`" if unknown else "each input once"
-            raise UsageError(
-                f"`{shown(self.name)}` takes {wrong}"
-                if unknown
-                else f"`{shown(self.name)}` lacks the input `{shown((missing or names)[0])}`",
-                hint=f"its inputs are {', '.join(map(str, self.inputs.values()))}",
-            )
-        present = [name for name in names if given.get(name) is not None]
-        return {name: _checked(self.inputs[name], given[name]) for name in present}
+        given = named_arguments(self.name, self.inputs, arrays, named)
+        return {name: self.inputs[name].array(value) for name, value in given.items()}
 
     def _step(self, given: Mapping[str, np.ndarray]) -> tuple[Step, tuple[Tensor, ...]]:
         """Return what computes the outputs, and the inputs that it takes as tensors."""
@@ -253,24 +238,6 @@ def _axes(slot: ModelInput, rank: int) -> tuple[str | None, ...]:
 
 def _identifier(name: str) -> str:
     return name if name.isidentifier() else "size_" + name.encode().hex()
-
-
-def _checked(slot: ModelInput, value: object) -> np.ndarray:
-    array = np.asarray(value)
-    wanted = slot.dtype.numpy
-    if array.dtype != wanted and array.dtype.kind in "ifb" and not isinstance(value, np.ndarray):
-        array = array.astype(wanted)  # lists and numbers have no type of their own
-    if array.dtype != wanted:
-        raise UsageError(f"the input {slot} got an array of {array.dtype}")
-    if slot.shape is not None and not _fits(array.shape, slot.shape):
-        raise UsageError(f"the input {slot} got an array of shape {list(array.shape)}")
-    return array
-
-
-def _fits(shape: tuple[int, ...], stated: tuple[int | str, ...]) -> bool:
-    return len(shape) == len(stated) and all(
-        isinstance(want, str) or want == have for have, want in zip(shape, stated, strict=True)
-    )
 
 
 def _asks_for_sizes(error: UsageError | UnsupportedError) -> bool:

@@ -14,8 +14,16 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils import _pytree as pytree
 
-from gptrs import get_backend, use_backend
-from gptrs.api import Backend, ModelInput, Program, UnsupportedError, UsageError
+from gptrs import use_backend
+from gptrs.api import (
+    Backend,
+    ModelInput,
+    Program,
+    UnsupportedError,
+    UsageError,
+    named_arguments,
+)
+from gptrs.plugins.manager import backend_of
 from gptrs_torch.arrays import array_of, tensor_of
 from gptrs_torch.decompositions import table
 from gptrs_torch.element_types import dtype_of
@@ -39,10 +47,7 @@ class TorchModel:
         self, exported: ExportedProgram, backend: str | Backend | None, origin: str
     ) -> None:
         self.name = origin
-        named = backend is None or isinstance(backend, str)
-        self.backend = (
-            get_backend(cast("str | None", backend)) if named else cast("Backend", backend)
-        )
+        self.backend = backend_of(backend)
         whole = _decomposed(exported)
         self._exported = whole
         self._signature = whole.graph_signature
@@ -148,24 +153,12 @@ class TorchModel:
             self._constants[name] = held
 
     def _given(self, arrays: Sequence[object], named: Mapping[str, object]) -> dict[str, object]:
-        names = list(self.inputs)
-        given = dict(zip(names, arrays, strict=False)) | dict(named)
-        if len(arrays) > len(names):
-            raise UsageError(f"`{self.name}` takes {len(names)} inputs, got {len(arrays)}")
-        for name in given:
-            if name not in self.inputs:
-                raise UsageError(f"`{self.name}` takes no input `{name}`", hint=self._takes())
-        for name in names:
-            if name not in given:
-                raise UsageError(f"`{self.name}` lacks the input `{name}`", hint=self._takes())
-        return {name: self.checked(name, given[name]) for name in names}
+        given = named_arguments(self.name, self.inputs, arrays, named)
+        return {name: self.checked(name, value) for name, value in given.items()}
 
     def _user_nodes(self) -> list[str]:
         kinds = zip(self._signature.input_specs, self._nodes, strict=True)
         return [node.name for spec, node in kinds if spec.kind is InputKind.USER_INPUT]
-
-    def _takes(self) -> str:
-        return f"its inputs are {', '.join(map(str, self.inputs.values()))}"
 
     def checked(self, name: str, value: object) -> torch.Tensor:
         """Return an input as a tensor of torch; UsageError for another type or shape."""
@@ -183,11 +176,7 @@ class TorchModel:
             )
         if dtype_of(tensor.dtype, f"the input {slot}") != slot.dtype:
             raise UsageError(f"the input {slot} got a tensor of {tensor.dtype}")
-        assert slot.shape is not None
-        if len(slot.shape) != tensor.ndim or any(
-            want != have and not isinstance(want, str)
-            for want, have in zip(slot.shape, tensor.shape, strict=True)
-        ):
+        if not slot.fits(tensor.shape):
             raise UsageError(f"the input {slot} got a tensor of shape {list(tensor.shape)}")
         return tensor
 
@@ -230,12 +219,7 @@ def _output_names(specs: Sequence[Any], nesting: pytree.TreeSpec) -> tuple[str, 
 
 
 def _as_tensor(value: object, slot: ModelInput) -> torch.Tensor:
-    array = np.asarray(value)
-    wanted = slot.dtype.numpy
-    if array.dtype != wanted and array.dtype.kind in "ifb" and not isinstance(value, np.ndarray):
-        array = array.astype(wanted)  # lists and numbers have no type of their own
-    if array.dtype != wanted:
-        raise UsageError(f"the input {slot} got an array of {array.dtype}")
+    array = slot.array(value)
     return tensor_of(array if array.flags.writeable else array.copy())
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax import export as _export
 
 from gptrs.api import Backend, Program, UsageError
-from gptrs_backend_jax.stablehlo.model import StableHloModel, checked
+from gptrs_backend_jax.stablehlo.model import StableHloModel
 from gptrs_backend_jax.stablehlo.reading.artifact import free_sizes
 from gptrs_backend_jax.stablehlo.reading.mlir_module import parsed
 
@@ -54,7 +54,7 @@ class JaxFunction:
                 hint=f"its examples have {self._exported.in_tree}",
             )
         slots = list(self.model.inputs.values())
-        return [checked(slot, _array(leaves[n])) for slot, n in zip(slots, self._kept, strict=True)]
+        return [slot.array(_array(leaves[n])) for slot, n in zip(slots, self._kept, strict=True)]
 
 
 def _array(leaf: object) -> object:

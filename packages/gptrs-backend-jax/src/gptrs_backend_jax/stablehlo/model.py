@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar
 
 import numpy as np
 
-from gptrs import get_backend, use_backend
+from gptrs import use_backend
 from gptrs.api import (
     Backend,
     ModelInput,
@@ -20,8 +20,10 @@ from gptrs.api import (
     UnsupportedError,
     UsageError,
     jit,
+    named_arguments,
     tensor,
 )
+from gptrs.plugins.manager import backend_of
 from gptrs_backend_jax.stablehlo import ops
 from gptrs_backend_jax.stablehlo.conversion import Conversion, require_converted
 from gptrs_backend_jax.stablehlo.reading.module import ConstantArray, StableHlo, shown
@@ -63,10 +65,7 @@ class StableHloModel:
             )
             self.inputs[name] = ModelInput(name, type_.dtype, dims)
         self.outputs = module.outputs
-        named = backend is None or isinstance(backend, str)
-        self.backend = (
-            get_backend(cast("str | None", backend)) if named else cast("Backend", backend)
-        )
+        self.backend = backend_of(backend)
         self._params = Params(
             ConstantSource(module), backend=self.backend, dtype=None, origin=origin
         )
@@ -144,39 +143,8 @@ class StableHloModel:
         return self._params.tensor(name_of(number), floating=False)
 
     def _given(self, arrays: Sequence[object], named: Mapping[str, object]) -> list[np.ndarray]:
-        names = list(self.inputs)
-        takes = f"its inputs are {', '.join(map(str, self.inputs.values())) or 'none'}"
-        if len(arrays) > len(names):
-            raise UsageError(
-                f"`{shown(self.name)}` takes {len(names)} inputs, got {len(arrays)}", hint=takes
-            )
-        given = dict(zip(names, arrays, strict=False)) | dict(named)
-        for name in given:
-            if name not in self.inputs:
-                raise UsageError(f"`{shown(self.name)}` takes no input `{shown(name)}`", hint=takes)
-        for name in names:
-            if name not in given:
-                raise UsageError(
-                    f"`{shown(self.name)}` lacks the input `{shown(name)}`", hint=takes
-                )
-        return [checked(self.inputs[name], given[name]) for name in names]
-
-
-def checked(slot: ModelInput, value: object) -> np.ndarray:
-    """Return an input as an array; UsageError for another type or shape."""
-    array = np.asarray(value)
-    wanted = slot.dtype.numpy
-    if array.dtype != wanted and array.dtype.kind in "ifb" and not hasattr(value, "dtype"):
-        array = array.astype(wanted)  # lists and numbers have no type of their own
-    if array.dtype != wanted:
-        raise UsageError(f"the input {slot} got an array of {array.dtype}")
-    shape = slot.shape or ()
-    if len(array.shape) != len(shape) or any(
-        isinstance(want, int) and want != have
-        for have, want in zip(array.shape, shape, strict=True)
-    ):
-        raise UsageError(f"the input {slot} got an array of shape {list(array.shape)}")
-    return array
+        given = named_arguments(self.name, self.inputs, arrays, named)
+        return [self.inputs[name].array(value) for name, value in given.items()]
 
 
 def _identifier(name: str) -> str:

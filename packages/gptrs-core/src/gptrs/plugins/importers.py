@@ -6,13 +6,13 @@ An importer is found by the suffix of a file. What it makes is called with array
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 import numpy as np
 
-from gptrs.errors import GptrsError, PluginError
+from gptrs.errors import GptrsError, PluginError, UsageError
 from gptrs.ir.dtypes import DType
 from gptrs.plugins.descriptions import FormatPlugin, ImporterPlugin
 from gptrs.plugins.manager import manager
@@ -40,6 +40,41 @@ class ModelInput:
         sizes = "[..]" if self.shape is None else f"[{', '.join(map(str, self.shape))}]"
         return f"{quoted(self.name)[1:-1]}: {self.dtype}{sizes}{'?' if self.optional else ''}"
 
+    def array(self, value: object) -> np.ndarray:
+        """Return `value` as an array for this input; UsageError for another type or shape.
+
+        Lists and numbers, which have no element type of their own, are converted where that loses
+        nothing but digits of floats.
+        """
+        array = np.asarray(value)
+        wanted = self.dtype.numpy
+        if array.dtype != wanted and not hasattr(value, "dtype"):
+            array = self._converted(array)
+        if array.dtype != wanted:
+            raise UsageError(f"the input {self} got an array of {array.dtype}")
+        if not self.fits(array.shape):
+            raise UsageError(f"the input {self} got an array of shape {list(array.shape)}")
+        return array
+
+    def fits(self, shape: Sequence[int]) -> bool:
+        """Return whether `shape` has the rank and the sizes that are stated as numbers."""
+        stated = self.shape
+        return stated is None or (
+            len(shape) == len(stated)
+            and all(
+                isinstance(want, str) or want == have
+                for want, have in zip(stated, shape, strict=True)
+            )
+        )
+
+    def _converted(self, array: np.ndarray) -> np.ndarray:
+        if self.dtype.is_float and array.dtype.kind in "ifb":
+            return array.astype(self.dtype.numpy)
+        if self.dtype.is_integer and array.dtype.kind in "ib":
+            whole = array.astype(self.dtype.numpy)
+            return whole if np.array_equal(whole, array) else array
+        return array
+
 
 @runtime_checkable
 class ImportedModel(Protocol):
@@ -54,6 +89,35 @@ class ImportedModel(Protocol):
     def __call__(self, *arrays: object, **named: object) -> dict[str, np.ndarray]:
         """Return the outputs by name; UsageError for inputs that do not fit."""
         ...
+
+
+def named_arguments(
+    model: str,
+    inputs: Mapping[str, ModelInput],
+    arguments: Sequence[object],
+    named: Mapping[str, object],
+) -> dict[str, object]:
+    """Return the arguments of a call of `model` by input, in the order of `inputs`.
+
+    An optional input is absent where it was left out or given as None. UsageError for one that is
+    missing, unknown or given twice.
+    """
+    name = quoted(model)
+    hint = f"its inputs are {', '.join(map(str, inputs.values())) or 'none'}"
+    if len(arguments) > len(inputs):
+        raise UsageError(f"{name} takes {len(inputs)} inputs, got {len(arguments)}", hint=hint)
+    given = dict(zip(inputs, arguments, strict=False))
+    for each, value in named.items():
+        if each not in inputs:
+            raise UsageError(f"{name} takes no input {quoted(each)}", hint=hint)
+        if each in given:
+            raise UsageError(f"{name} got the input {quoted(each)} twice", hint=hint)
+        given[each] = value
+    present = {each: given[each] for each in inputs if given.get(each) is not None}
+    for each, slot in inputs.items():
+        if each not in present and not slot.optional:
+            raise UsageError(f"{name} lacks the input {quoted(each)}", hint=hint)
+    return present
 
 
 def importer_of(path: str | os.PathLike[str]) -> str | None:

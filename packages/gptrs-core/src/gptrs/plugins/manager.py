@@ -234,7 +234,7 @@ def get_backend(
     return manager().get_backend(name, settings=settings)
 
 
-def backend_of(backend: str | Backend | None, threads: int | None) -> Backend:
+def backend_of(backend: str | Backend | None, threads: int | None = None) -> Backend:
     """Return the backend of a name, or one that is made; UsageError for threads beside that."""
     if backend is None or isinstance(backend, str):
         return manager().get_backend(backend, threads)
