@@ -28,9 +28,6 @@ DTYPES: Final[Mapping[torch.dtype, DType]] = MappingProxyType(
     }
 )
 """The element types that are converted; complex numbers are left to torch."""
-TORCH_TYPES: Final[Mapping[DType, torch.dtype]] = MappingProxyType(
-    {dtype: torch_type for torch_type, dtype in DTYPES.items()}
-)
 
 
 def dtype_of(torch_type: torch.dtype, what: str) -> DType:

@@ -86,11 +86,6 @@ class QuantizedTensor:
             found = found * np.repeat(part_of[above].astype(np.float32), self.super_group, axis=1)
         return np.repeat(found, self.group_size, axis=1)
 
-    @property
-    def stored_bits(self) -> int:
-        """The bits of all parts together."""
-        return 8 * sum(part.nbytes for part in self.parts.values())
-
 
 @runtime_checkable
 class QuantizedSource(Protocol):
