@@ -22,7 +22,7 @@ import gptrs
 from gptrs.runtime.measure.http_answer import HttpAnswer
 from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
-from gptrs_serve.command import http_protocol
+from gptrs_serve.listening import http_protocol
 from gptrs_serve.served import Served
 from soak import MAY_GROW, State, state
 

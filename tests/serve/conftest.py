@@ -14,7 +14,7 @@ from gptrs.runtime.load import load_model
 from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
-from gptrs_serve.command import http_protocol
+from gptrs_serve.listening import http_protocol
 from gptrs_serve.served import Served
 from runtime.serving_models import eventually
 from runtime.tiny_chat import save_tiny_chat

@@ -25,8 +25,10 @@ from gptrs.errors import UsageError
 from gptrs.runtime.load import load_model
 from gptrs.runtime.serving.engine import Engine
 from gptrs_serve.app import Access, new_app
-from gptrs_serve.command import _adapted, _keys, _listener
+from gptrs_serve.command import _keys
 from gptrs_serve.guard import LOCAL_HOSTS
+from gptrs_serve.listening import new_listener
+from gptrs_serve.loading import with_adapters
 from gptrs_serve.served import Served
 from runtime.serving_models import eventually
 from runtime.tiny_bert import save_tiny_bert
@@ -392,7 +394,7 @@ def test_a_key_file_that_all_can_read_is_told(tmp_path, capsys):
 
 def test_small_packets_do_not_wait_for_each_other():
     """asyncio sees to that on sockets that state their protocol; else a stream stalls for 40 ms."""
-    with _listener("127.0.0.1", 0) as listener:
+    with new_listener("127.0.0.1", 0) as listener:
         assert listener.proto == socket.IPPROTO_TCP
 
 
@@ -455,7 +457,7 @@ def test_an_adapter_is_a_model_of_its_own_name(model, tmp_path):
     )
     config = {"peft_type": "LORA", "r": 3, "lora_alpha": 6}
     (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-    adapted = _adapted({"tiny": model}, [f"tiny:sql={folder}"])
+    adapted = with_adapters({"tiny": model}, [f"tiny:sql={folder}"])
     asked = {**LONG, "max_tokens": 10, "temperature": 0}
     with serving(adapted) as (address, _):
         listed = httpx.get(f"{address}/v1/models").json()["data"]

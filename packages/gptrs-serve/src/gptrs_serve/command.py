@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import socket
 import stat
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from importlib import import_module
-from importlib.util import find_spec
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final
 
 import typer
-import uvicorn
-from starlette.applications import Starlette
 
-from gptrs.api import Backend, UsageError
+from gptrs.api import UsageError
 from gptrs.plugins.manager import get_backend
-from gptrs.runtime.load import load_model
-from gptrs.runtime.loaded_model import LoadedModel
 from gptrs.runtime.serving.engine import MOST_REQUESTS, MOST_RUNNING, Engine
 from gptrs_serve.app import Access, new_app
 from gptrs_serve.guard import LOCAL_HOSTS
-from gptrs_serve.served import SERVED, Served
+from gptrs_serve.listening import new_listener, run_app
+from gptrs_serve.loading import load_drafts, load_models, with_adapters
+from gptrs_serve.served import Served
 
 KEY_VARIABLE: Final = "GPTRS_SERVE_API_KEY"
 _LOCAL: Final = ("127.0.0.1", "::1", "localhost")
-_IDLE_S: Final = 30
-_BACKLOG: Final = 2048
-_SWITCH_S: Final = 0.0002
-"""How long the engine waits at most until the thread of the connections lets it go on."""
-_MOST_HEADER_BYTES: Final = 65_536
 
 
 _Models = Annotated[
@@ -148,9 +138,9 @@ def serve(
     /v1/tag, /v1/models, /tokenize, /detokenize, /health and /metrics, and a page to chat on at /.
     """
     keys = _keys(api_key_file)
-    with _listener(host, port) as listener:
+    with new_listener(host, port) as listener:
         runs_on = get_backend(backend, threads, device=device, mesh=mesh)
-        loaded = _adapted(_loaded(models or ["demo"], runs_on), adapter or [])
+        loaded = with_adapters(load_models(models or ["demo"], runs_on), adapter or [])
         writers = {name: m for name, m in loaded.items() if "causal_lm" in m.capabilities}
         engine = None
         if writers:
@@ -162,13 +152,13 @@ def serve(
                 cache_budget=cache_budget,
                 cache_dtype=cache_dtype,
                 prompt_lookup=prompt_lookup,
-                drafts=_drafts(draft or [], list(writers), runs_on),
+                drafts=load_drafts(draft or [], list(writers), runs_on),
             )
         hosts = LOCAL_HOSTS if host in _LOCAL else ()
         access = Access(keys=keys, hosts=hosts, origins=cors or ())
         app = new_app(Served(loaded, engine, most_output, most_requests), access)
         _tell(listener, loaded, is_open=host not in _LOCAL and not keys)
-        _run(app, listener, drain_seconds)
+        run_app(app, listener, drain_seconds)
 
 
 def _tell(listener: socket.socket, names: Iterable[str], *, is_open: bool) -> None:
@@ -177,29 +167,6 @@ def _tell(listener: socket.socket, names: Iterable[str], *, is_open: bool) -> No
     print(f"serving {', '.join(names)} at http://{shown}:{port}", file=sys.stderr, flush=True)
     if is_open:
         print("warning: anyone who reaches this address may ask: no API key", file=sys.stderr)
-
-
-def _run(app: Starlette, listener: socket.socket, drain_seconds: int) -> None:
-    config = uvicorn.Config(
-        app,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        timeout_keep_alive=_IDLE_S,
-        timeout_graceful_shutdown=drain_seconds,
-        h11_max_incomplete_event_size=_MOST_HEADER_BYTES,
-        http=http_protocol(),
-        ws="none",
-    )
-    sys.setswitchinterval(_SWITCH_S)
-    uvicorn.Server(config).run(sockets=[listener])
-
-
-def http_protocol() -> type[asyncio.Protocol] | Literal["h11"]:
-    """Return what reads connections: httptools where it is installed, else h11."""
-    if find_spec("httptools") is None:
-        return "h11"
-    return import_module("gptrs_serve.connection").Connection
 
 
 def _keys(file: Path | None) -> list[str]:
@@ -220,69 +187,3 @@ def _keys(file: Path | None) -> list[str]:
         note = f"warning: every user of this machine can read `{file}`: chmod o-r {file}"
         print(note, file=sys.stderr)
     return [*keys, *found]
-
-
-def _listener(host: str, port: int) -> socket.socket:
-    """Return a socket that listens; UsageError if the address cannot be had."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With the protocol stated, asyncio switches off the wait of small packets for each other.
-    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)  # clients that come before the server runs wait
-    except OSError as error:
-        listener.close()
-        raise UsageError(
-            f"{host} port {port} cannot be listened on: {error.strerror or error}",
-            hint="give another --port or --host",
-        ) from error
-    return listener
-
-
-def _loaded(models: Sequence[str], backend: Backend) -> dict[str, LoadedModel]:
-    """Return the models by name; UsageError for two of one name, or one that serves nothing."""
-    loaded: dict[str, LoadedModel] = {}
-    for given in models:
-        name, separator, path = given.partition("=")
-        model = load_model(path if separator else given, backend)
-        name = name if separator else model.name
-        if name in loaded or not name:
-            raise UsageError(
-                f"two models are called `{name}`" if name else f"`{given}` names no model",
-                hint="write NAME=MODEL",
-            )
-        if not set(SERVED) & set(model.capabilities):
-            raise UsageError(f"`{name}` neither writes, embeds nor classifies texts")
-        loaded[name] = model
-    return loaded
-
-
-def _drafts(given: Sequence[str], names: Sequence[str], backend: Backend) -> dict[str, LoadedModel]:
-    """Return drafts by the names of their models; UsageError for two of one model."""
-    drafts: dict[str, LoadedModel] = {}
-    for each in given:
-        name, separator, path = each.partition("=")
-        name = name if separator else names[0]
-        if name in drafts:
-            raise UsageError(f"two drafts are given for `{name}`", hint="write NAME=MODEL")
-        drafts[name] = load_model(path if separator else each, backend)
-    return drafts
-
-
-def _adapted(loaded: Mapping[str, LoadedModel], given: Sequence[str]) -> dict[str, LoadedModel]:
-    """Return the models and what adapters make of them; UsageError for names that do not suit."""
-    served = dict(loaded)
-    for each in given:
-        names, _, path = each.partition("=")
-        base, separator, name = names.rpartition(":")
-        base = base if separator else next(iter(loaded))
-        if not name or not path:
-            raise UsageError(f"--adapter: `{each}` is no [MODEL:]NAME=DIR")
-        if base not in loaded or name in served:
-            problem = f"two models are called `{name}`"
-            if base not in loaded:
-                problem = f"there is no model `{base}` to adapt"
-            raise UsageError(f"--adapter: {problem}", hint=f"models are {', '.join(loaded)}")
-        served[name] = loaded[base].with_adapter(path, name)
-    return served

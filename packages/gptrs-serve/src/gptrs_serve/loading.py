@@ -1,0 +1,62 @@
+"""The models that a server answers with, by the names that its clients call them by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gptrs.api import Backend, UsageError
+from gptrs.runtime.load import load_model
+from gptrs.runtime.loaded_model import LoadedModel
+from gptrs_serve.served import SERVED
+
+
+def load_models(models: Sequence[str], backend: Backend) -> dict[str, LoadedModel]:
+    """Load [NAME=]MODEL...; UsageError for two of one name, or one that serves nothing."""
+    loaded: dict[str, LoadedModel] = {}
+    for given in models:
+        name, separator, path = given.partition("=")
+        model = load_model(path if separator else given, backend)
+        name = name if separator else model.name
+        if name in loaded or not name:
+            raise UsageError(
+                f"two models are called `{name}`" if name else f"`{given}` names no model",
+                hint="write NAME=MODEL",
+            )
+        if not set(SERVED) & set(model.capabilities):
+            raise UsageError(f"`{name}` neither writes, embeds nor classifies texts")
+        loaded[name] = model
+    return loaded
+
+
+def load_drafts(
+    given: Sequence[str], names: Sequence[str], backend: Backend
+) -> dict[str, LoadedModel]:
+    """Load [NAME=]MODEL... by the models that they draft for; UsageError for two of one model."""
+    drafts: dict[str, LoadedModel] = {}
+    for each in given:
+        name, separator, path = each.partition("=")
+        name = name if separator else names[0]
+        if name in drafts:
+            raise UsageError(f"two drafts are given for `{name}`", hint="write NAME=MODEL")
+        drafts[name] = load_model(path if separator else each, backend)
+    return drafts
+
+
+def with_adapters(
+    loaded: Mapping[str, LoadedModel], given: Sequence[str]
+) -> dict[str, LoadedModel]:
+    """Add models with adapters, [MODEL:]NAME=DIR; UsageError for names that do not suit."""
+    served = dict(loaded)
+    for each in given:
+        names, _, path = each.partition("=")
+        base, separator, name = names.rpartition(":")
+        base = base if separator else next(iter(loaded))
+        if not name or not path:
+            raise UsageError(f"--adapter: `{each}` is no [MODEL:]NAME=DIR")
+        if base not in loaded or name in served:
+            problem = f"two models are called `{name}`"
+            if base not in loaded:
+                problem = f"there is no model `{base}` to adapt"
+            raise UsageError(f"--adapter: {problem}", hint=f"models are {', '.join(loaded)}")
+        served[name] = loaded[base].with_adapter(path, name)
+    return served
