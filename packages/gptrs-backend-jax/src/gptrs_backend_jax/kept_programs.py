@@ -20,7 +20,7 @@ _LEAST_SECONDS = 0.1
 """Programs that compile faster are not worth a file."""
 _FOLDER = "jax"
 _ENDING, _PARTIAL = "-cache", ".new"
-"""How the names of files end, as those that JAX writes, and of what is being written."""
+"""Suffixes of kept programs, the one that JAX uses, too, and of files that are being written."""
 _FOLDER_SETTING = "jax_compilation_cache_dir"
 
 
@@ -58,7 +58,7 @@ def read_executable(key: str) -> bytes:
 
 
 def keep_executable(key: str, write: Callable[[], bytes | None], seconds: float) -> None:
-    """Keep what `write` gives under `key`, of a program that took so long to compile."""
+    """Keep the bytes that `write` returns under `key`; compiling the program took `seconds`."""
     data = write() if seconds >= _LEAST_SECONDS else None
     if data is None:
         return

@@ -68,7 +68,7 @@ class Kernels:
 def profiled(work: Callable[[], Result], kernels: Kernels, tell: Tell) -> Result:
     """Return what `work` gives, and tell of the kernels that it ran.
 
-    It runs untold while somebody else uses the profiler of JAX in this process.
+    While something else in this process uses the profiler of JAX, it runs without a report.
     """
     options = _profiler.ProfileOptions()
     options.python_tracer_level = 0

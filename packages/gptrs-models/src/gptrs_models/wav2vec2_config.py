@@ -89,7 +89,7 @@ def _conv_layers(fields: ConfigFields) -> tuple[tuple[int, int, int], ...]:
 
 
 def _require_ctc(settings: Mapping[str, object], kind: str) -> None:
-    """ModelError for a head other than that of CTC: it would be dropped."""
+    """Raise ModelError for a head other than that of CTC, which would be dropped."""
     found = settings.get("architectures")
     names = cast("list[object]", found) if isinstance(found, list) else []
     if names and not str(names[0]).endswith("ForCTC"):

@@ -1,4 +1,4 @@
-"""Counts and times of tokens, taken in at the cost of an addition: there is one for every token."""
+"""Counts and times of tokens, cheap to add to: every token does."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class _Times:
         self._total = 0.0
 
     def add(self, seconds: float) -> None:
-        """Take in a time."""
+        """Add a time."""
         self._counts[bisect_left(_SECONDS, seconds)] += 1
         self._total += seconds
 

@@ -13,7 +13,7 @@ from gptrs.api import ModelInput, UsageError
 from gptrs_torch.symbols import expression_of
 
 MOST: Final = 2**60
-"""Ranges that end beyond have no end."""
+"""A range whose end is above this is unbounded."""
 
 
 class ExportedSizes:

@@ -165,7 +165,7 @@ def extract_patches(builder: Builder, unit: Unit) -> None:
 
 
 def _may_overlap(axis: ops.AxisWindow) -> bool:
-    """Return whether windows are runs of a padded sequence, which is no longer than all of them."""
+    """Return whether windows are contiguous runs of the padded sequence that together cover it."""
     return axis.dilation == 1 and min(axis.low, axis.high) >= 0 and axis.stride <= axis.size
 
 

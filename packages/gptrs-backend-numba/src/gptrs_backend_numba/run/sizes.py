@@ -34,7 +34,7 @@ class Sizes:
         self._known: tuple[int, ...] = ()
         """Sizes of the symbols in the order of `_sources`; () before the first run."""
         self._shapes: dict[Shape, Shape] = {}
-        """Shapes in the last run, of those that were asked for."""
+        """Shapes of the last run, as far as they were asked for."""
         self.changes = 0
         """How often the sizes have changed."""
         self.slots = memoryview(b"")

@@ -53,7 +53,7 @@ def generation_options(
 
 
 def require_alike(sampling: Sampling, *, guesses: bool) -> None:
-    """UsageError for what several processes would do each in its own way."""
+    """Raise UsageError for options that several processes would each follow in their own way."""
     if guesses:
         raise UsageError(
             "guesses follow from measured times, which several processes do not share",

@@ -1,4 +1,4 @@
-"""Uses of the functions of angles and of the hyperbola, ordinary values and edges."""
+"""Uses of trigonometric and hyperbolic functions and their inverses: ordinary values and edges."""
 
 # The table below is of lambdas, whose parameters have no types.
 # pyright: reportUnknownLambdaType=false, reportUnknownArgumentType=false

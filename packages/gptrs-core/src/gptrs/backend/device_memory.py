@@ -11,7 +11,7 @@ from gptrs.backend.protocol import Backend, Buffer
 
 @runtime_checkable
 class DeviceMemory(Protocol):
-    """A backend whose `to_host` copies: it is not asked for copies that only look at memory.
+    """A backend with memory of its own: `to_host` copies, and is never called just to look.
 
     Derived weights stay where they were computed, and pages are given back only of host memory.
     """

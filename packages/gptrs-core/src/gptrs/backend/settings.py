@@ -16,13 +16,16 @@ SETTINGS: tuple[Setting, ...] = get_args(Setting)
 
 
 LAUNCHED: Final = "auto"
-"""The coordinator of processes that a launcher has started, who knows where they meet."""
+"""The value of `coordinator` for processes that a launcher started, and can tell to each other."""
 _LAUNCHERS: Final[Mapping[str, str]] = {
     "OMPI_MCA_orte_hnp_uri": "OMPI_COMM_WORLD_RANK",
     "SLURM_STEP_NODELIST": "SLURM_PROCID",
     "KUBERNETES_SERVICE_HOST": "JOB_COMPLETION_INDEX",
 }
-"""A variable that tells of each launcher, the first that is set, and the number of a process."""
+"""For each launcher a variable that it sets, and the one with the number of the process.
+
+The first launcher whose variable is set counts.
+"""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ RULES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True)
 class Axis:
-    """The name of an axis whose size is that of `units` equal parts which stay whole: heads."""
+    """The name of an axis of `units` equal parts that are never cut, such as heads."""
 
     name: str
     units: int | None = None
@@ -63,7 +63,7 @@ class ShardSource(Protocol):
         ...
 
     def read(self, index: tuple[slice, ...]) -> np.ndarray:
-        """Return a part, a slice for each axis; no more than it comes into memory at once."""
+        """Return the part that a slice for each axis selects; only that comes into memory."""
         ...
 
 

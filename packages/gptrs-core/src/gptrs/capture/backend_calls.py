@@ -129,7 +129,7 @@ def host_view(backend: Backend, buffer: Buffer) -> np.ndarray | None:
 
 
 def release_pages_of(backend: Backend, buffer: Buffer) -> None:
-    """Give the pages of a mapped file that `buffer` is a view of back to the system."""
+    """Release the pages of the mapped file under `buffer` to the system."""
     view = host_view(backend, buffer)
     if view is not None:
         release_pages(view)

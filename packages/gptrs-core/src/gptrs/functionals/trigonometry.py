@@ -1,4 +1,4 @@
-"""Functions of angles and of the hyperbola, and their inverses, beside `sin`, `cos` and `tanh`.
+"""Trigonometric and hyperbolic functions and their inverses, beside `sin`, `cos` and `tanh`.
 
 They are computed in f64 out of the ops that PTIR has, and rounded once: an f32 result is the right
 one but for a rare unit in the last place, one of f64 is off by a few.
@@ -19,9 +19,9 @@ from gptrs.functionals.operands import Operand, broadcast_pair, converted, requi
 from gptrs.ir.dtypes import FLOATS, f64
 
 _GROWN: Final = 20.0
-"""From here on `e^-x` is nothing beside `e^x`."""
+"""From here on `e^x + e^-x` rounds to `e^x`."""
 _HUGE: Final = 1e150
-"""From here on the square of a number may be infinite, and 1 is nothing beside it."""
+"""From here on `x^2` may be infinite, and `x^2 + 1` rounds to it."""
 _HALVINGS: Final = 3
 """How often the angle of an arc tangent is halved before its Taylor series."""
 _LAST_POWER: Final = 21

@@ -79,7 +79,7 @@ class LayerCache:
         return found
 
     def recurrent(self, advance: Advance, rows: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-        """Bring the state of each text up to date token by token; return what `advance` tells.
+        """Advance the state of each text token by token; return the vectors of `advance`, [N, ..].
 
         `advance(state, *row)` takes a state f32 of `shape` and a row of each tensor of `rows`, [N,
         ..]; it returns the next state and a vector. The first state of a text is 0. For a layer

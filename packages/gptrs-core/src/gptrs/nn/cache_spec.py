@@ -40,7 +40,7 @@ def convolution_cache(width: int, count: int) -> CacheSpec:
 
 
 def state_cache(size: int, window: int = 2) -> CacheSpec:
-    """Return what a layer keeps whose state of a text has `size` numbers, an even number.
+    """Return the spec of a layer that keeps a state of `size` numbers a text; `size` is even.
 
     `window`, at least 2, may be that of other layers, which share its pages then. UsageError for
     other numbers.

@@ -17,7 +17,7 @@ from gptrs.nn.ragged_step import PAGE_SIZE, RaggedStep
 from gptrs.nn.recent_rows import row_texts
 
 Advance = Callable[..., tuple[Tensor, Tensor]]
-"""The next state and a vector, of a state and a row of each operand."""
+"""`(state, *rows) -> (next state, vector)`, for one token."""
 
 
 def kept_states(

@@ -84,7 +84,7 @@ class _WholeTexts(LayerCache):
 
     @override
     def recurrent(self, advance: Advance, rows: Sequence[Tensor], shape: Sequence[int]) -> Tensor:
-        """Return what `advance` tells of each token, from the start of its text on."""
+        """Return the vector of each token; the state of each text starts at 0."""
         return whole_states(advance, rows, shape, self._step.positions)
 
 

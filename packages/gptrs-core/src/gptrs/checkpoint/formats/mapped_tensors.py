@@ -134,8 +134,7 @@ class MappedTensors:
     def read_slice(self, name: str, index: tuple[slice, ...]) -> np.ndarray:
         """Return a part of a tensor, a slice for each axis, in memory of its own.
 
-        The rows of the part are read, at most 16 MiB at once. Errors and manner are those of
-        `parts`.
+        The rows of the part are read, at most 16 MiB at once. Errors as of `parts`.
         """
         type, entry = self.type_of(name), self.entry(name)
         if type.rank == 0 or type.dtype.bits == 4 or not type.size:  # two elements share a byte

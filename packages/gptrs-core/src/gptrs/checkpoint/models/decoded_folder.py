@@ -17,13 +17,13 @@ from gptrs.ir.tensor_type import TensorType
 
 
 class DecodedFolder(FileSource):
-    """Tensors of a folder; those that are stored in parts have the names of the whole ones.
+    """Tensors of a folder in which some weights are stored in parts: codes, scales, offsets.
 
-    The type of such a weight is f32, its values are what the parts stand for.
+    Such a weight has the name that the model gives it and is f32, decoded from its parts.
     """
 
     def __init__(self, stored: FileSource, recipe: str) -> None:
-        """Show what `stored` has; `recipe` tells how parts are decoded from other ways."""
+        """Take the tensors of `stored`; `recipe` names the way of decoding, for identities."""
         files = {name: stored.locate(name)[0] for name in stored.names()}
         opened = {str(file.path): file for file in files.values()}
         shards = {name: str(file.path) for name, file in files.items()}

@@ -11,7 +11,7 @@ from gptrs.quick_dataclass import dataclass
 RMS_EPSILON, LAYER_EPSILON = "attention.layer_norm_rms_epsilon", "attention.layer_norm_epsilon"
 
 RowOrder = Literal["rotated", "grouped"]
-"""How rows lie otherwise: `rotated` ones alternate the halves of a head, see `Architecture`."""
+"""Orders of rows that differ from the model's: `rotated`, `grouped`; see `Architecture`."""
 
 _EXPERT = re.compile(r"(ffn_[a-z]+)\.(0|[1-9][0-9]{0,4})")
 _ROTATED, _JOINED = ("attn_q", "attn_k"), "attn_qkv"
@@ -19,54 +19,62 @@ _ROTATED, _JOINED = ("attn_q", "attn_k"), "attn_qkv"
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """How the tensors of an architecture are called and laid out, and its own settings.
+    """How llama.cpp calls and lays out the tensors and settings of one kind of model.
 
-    `names` has, for each name of llama.cpp without `blk.N.` and its suffix, that of the model
-    without `layers` and the number; `experts` those of an expert, `{}` for its number. The matrices
-    of `turned` are stored there as [outputs, inputs] and here as [inputs, outputs]. `rotated` says
-    that the rows of each head of queries and keys are in the order of interleaved rotary embeddings
-    there. `grouped` says that a joined projection has all queries first there, and here the
-    queries, the key and the value of one group of heads after another.
-
-    `epsilon` is the key of the epsilon of norms and what config.json calls it. `sizes` are other
-    settings that it calls otherwise than Llama's. `numbers` are more settings: keys there, names
-    here, and defaults; `integers` and `flags` have no defaults. `options` are left out where the
-    setting is null. `fixed` are settings that llama.cpp takes for granted: names, values, and what
-    a config without them means. `biases` are settings that are true where a tensor is in the file.
-    `activations` are those that llama.cpp computes. A `share` is that of a head which rotates by
-    default, in kinds where it may be less than all; without `rotary` nothing rotates. `offset` is
-    what the weights of norms have more there. With a `window` there is a key for the sliding
-    window, by default that of no window if it is 0; each `pattern`-th layer has none. `largest` is
-    the number of layers of the model that scales scores by `embedding_length / head_count`. The
-    model's names of `bare` tensors have no suffix. Bounds of yarn are `rounded` or not. Files of an
-    architecture that is not `written` are read only.
+    Names of tensors are without `blk.N.` and the suffix in the file, and without `layers` and the
+    number in the model.
     """
 
     kind: str
+    """The `model_type` of config.json."""
     names: Mapping[str, str]
+    """The model's name of each tensor by that in the file."""
     layers: str = "model.layers"
     experts: Mapping[str, str] | None = None
+    """The same for tensors of one expert, `{}` for its number."""
     turned: tuple[str, ...] = ()
+    """Matrices that are [outputs, inputs] in the file and [inputs, outputs] in the model."""
     rotated: bool = False
+    """Whether rows of queries and keys are in the order of interleaved rotary embeddings there."""
     grouped: bool = False
+    """Whether a joined projection has all queries first there, and in the model the queries, the
+    key and the value of one group of heads after another."""
     epsilon: tuple[str, str] = (RMS_EPSILON, "rms_norm_eps")
+    """The key of the epsilon of norms, and its name in config.json."""
     sizes: tuple[tuple[str, str], ...] = ()
+    """Settings of Llama that this kind calls otherwise: Llama's name, its own."""
     numbers: tuple[tuple[str, str, float], ...] = ()
+    """More settings: key, name in config.json, default."""
     integers: tuple[tuple[str, str], ...] = ()
+    """Integers that must be there: key, name in config.json."""
     flags: tuple[tuple[str, str], ...] = ()
+    """Booleans that are true unless stated: key, name in config.json."""
     options: tuple[tuple[str, str], ...] = ()
+    """Settings whose key is left out where they are null."""
     fixed: tuple[tuple[str, object, object], ...] = ()
+    """Settings that llama.cpp takes for granted: name, value, what a config without it means."""
     biases: tuple[tuple[str, str], ...] = ()
+    """Settings that are true where a tensor is in the file."""
     activations: tuple[str, ...] = ("silu",)
+    """The values of `hidden_act` that llama.cpp computes."""
     rotary: bool = True
+    """Whether heads are rotated."""
     share: float | None = None
+    """The part of a head that is rotated by default, in kinds where it may be less than all."""
     offset: float = 0.0
+    """What is added to the weights of norms in the file."""
     window: int | None = None
+    """The sliding window of a file without its key, 0 for none; None in kinds without windows."""
     pattern: int = 1
+    """Each `pattern`-th layer has no window."""
     largest: int | None = None
+    """Layers of the model that scales scores by `embedding_length / head_count`."""
     bare: tuple[str, ...] = ()
+    """Tensors whose name in the model has no suffix."""
     rounded: bool = True
+    """Whether the bounds of YaRN are rounded."""
     written: bool = True
+    """Whether files are written, too, not only read."""
 
     def offset_of(self, stem: str, suffix: str) -> float:
         """Return what GGUF adds to each element; `stem` is the name without `blk.N.` and suffix."""

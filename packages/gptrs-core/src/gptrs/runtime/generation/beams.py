@@ -19,7 +19,7 @@ from gptrs.runtime.generation.text_cache import Row, TextCache
 
 MOST_BEAMS: Final = 256
 BEAM_SETTINGS: Final = ("num_beams",)
-"""Settings of generation_config.json that count where there are beams."""
+"""Settings of generation_config.json that only beam search reads."""
 _FILE: Final = "in generation_config.json"
 _WAIT_S: Final = 0.01
 
@@ -125,7 +125,7 @@ def _early_stopping(fields: Fields) -> EarlyStopping:
 
 
 def _require_plain(options: GenerationOptions, sampling: Sampling) -> None:
-    """UsageError for options that a search has no use for."""
+    """Raise UsageError for options that beam search cannot follow."""
     refused: Mapping[str, object] = {
         "sampling": sampling.temperature > 0,
         "stop": options.stop,
@@ -156,7 +156,7 @@ class BeamSearch:
         self._task = task
         self._held: list[TextPages] = []
         self.prompt_read = 0.0
-        """When the prompt had been read, by `time.perf_counter`."""
+        """The `time.perf_counter` at which the prompt had been read."""
 
     def run(self) -> list[Found]:
         """Return the texts that were found, the best first; CacheBudgetError without room."""

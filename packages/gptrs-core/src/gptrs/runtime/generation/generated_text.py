@@ -24,9 +24,9 @@ class GeneratedText:
     `context` has the tokens that the model sees, `most_positions` at a time. `ends` are the tokens
     that end the text, part of it where `shows_end`. `logprobs` is how many likeliest tokens are
     scored with each, None for none. `guesses` is how the text is guessed ahead, None if it is not.
-    `source` are the tokens of the text that this one is about,
-    for models that read one. `pictures` are those that tokens of the context stand for.
-    `steps_at_once` is how many tokens may be chosen before anybody sees one, None for any number.
+    `source` are the tokens of the text that an encoder-decoder reads. `pictures` are those that
+    tokens of the context stand for. `steps_at_once` is how many tokens may be chosen before anybody
+    sees one, None for any number.
     """
 
     def __init__(

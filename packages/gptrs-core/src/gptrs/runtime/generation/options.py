@@ -21,7 +21,7 @@ DEFAULT_MAX_TOKENS: Final = 128
 PREFILL_CHUNK: Final = 256
 
 EarlyStopping = bool | Literal["never"]
-"""When a search with beams ends; see `Beams`."""
+"""When beam search ends; see `Beams`."""
 FinishReason = Literal["eos", "stop", "length", "interrupted"]
 
 

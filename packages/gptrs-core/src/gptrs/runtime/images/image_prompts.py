@@ -185,7 +185,7 @@ def _parts(message: Message) -> list[Mapping[str, object]]:
 
 
 def _image_in(part: Mapping[str, object]) -> object:
-    """Return what a part names: of transformers' form `image`, of OpenAI's `image_url`."""
+    """Return the image of a part: `image` as transformers has it, or `image_url` as OpenAI does."""
     found = part.get(str(part["type"]))
     if isinstance(found, Mapping):
         found = cast("Mapping[str, object]", found).get("url")

@@ -23,9 +23,9 @@ from gptrs.plugins.capabilities import ImageLM
 FIRST_PICTURE: Final = 1 << 40
 """The smallest of these tokens: those of vocabularies are below."""
 _MOST_VECTORS: Final = 1 << 16
-"""Tokens that each picture takes of the numbers."""
+"""How many token numbers are set aside for each picture."""
 _KEPT: Final = 64
-"""Pictures that keep their tokens without a text, for the next turn of a conversation."""
+"""How many pictures keep their tokens after their text is gone: the next turn may have them."""
 
 
 class Picture:
@@ -45,7 +45,7 @@ class Picture:
         self._vectors: WeakKeyDictionary[object, np.ndarray] = WeakKeyDictionary()
 
     def vectors(self, lm: ImageLM) -> np.ndarray:
-        """Return what a model sees in it, f32 [T, E]; computed once."""
+        """Return the vectors that a model reads for it, f32 [T, E]; computed once."""
         found = self._vectors.get(lm)
         if found is None:
             found = lm.image_vectors(self._values(self._levels)[np.newaxis])[0]

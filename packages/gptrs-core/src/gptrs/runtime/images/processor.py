@@ -11,7 +11,7 @@ from gptrs.quick_dataclass import dataclass
 from gptrs.runtime.images.decoding import MAX_PIXELS, resized
 
 _PRECISION = 1e-5
-"""Of the scale of an image that fills a number of patches."""
+"""How exactly the scale is found at which an image fills a number of patches."""
 SQUASHED_FROM = 384
 """The shortest edge from which a crop fraction no longer crops: images become squares."""
 

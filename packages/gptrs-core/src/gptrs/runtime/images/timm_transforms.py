@@ -14,7 +14,7 @@ from gptrs.runtime.images.processor import ImageProcessor, Size
 _FILTERS: Final = {
     **{"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5},
 }
-"""Pillow's numbers."""
+"""Names of resampling filters, and Pillow's numbers for them."""
 _IMAGENET: Final = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 

@@ -1,4 +1,4 @@
-"""The events of an answer of `/v1/completions`, and what a measurement wants to know of them."""
+"""The events of an answer of `/v1/completions`: when text came, and how many tokens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class AnswerEvents:
         self._reason: object = None
 
     def feed(self, data: bytes, now: float) -> None:
-        """Take in what came at the time `now`; ExecutionError for an event of an error."""
+        """Read bytes that came at the time `now`; ExecutionError for an event of an error."""
         data = self._held + data
         cut = max(data.rfind(b"\n"), data.rfind(b"\r")) + 1
         self._held = data[cut:]
@@ -41,11 +41,11 @@ class AnswerEvents:
                 self._lines.clear()
 
     def end(self) -> None:
-        """Take in that no more comes: an event need not have an empty line after it."""
+        """Note the end of the answer: the last event may lack the empty line after it."""
         self.feed(b"\n\n", self._last)
 
     def tokens(self, asked: int) -> int:
-        """Return how many tokens the answer has, of so many that were asked for.
+        """Return how many tokens the answer has, of `asked` ones.
 
         ExecutionError if its events tell neither that nor that it is as long as asked.
         """

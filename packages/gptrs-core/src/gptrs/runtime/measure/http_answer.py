@@ -1,4 +1,4 @@
-"""The bytes of an answer over HTTP/1.1, in whatever portions they come and however it is framed."""
+"""Read an answer over HTTP/1.1 from portions of bytes, whatever frames it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Part(Enum):
 
 
 class HttpAnswer:
-    """Takes in an answer; `status` is 0 until its head has come.
+    """Reads an answer; `status` is 0 until its head has come.
 
     `headers` have lower-case names. `kept` says whether the connection may be used again, once the
     answer is `complete`.
@@ -51,11 +51,11 @@ class HttpAnswer:
 
     @property
     def ends_with_connection(self) -> bool:
-        """Whether nothing but the end of the connection ends the answer."""
+        """Whether the answer ends with the connection only."""
         return self._part is _Part.TO_THE_END
 
     def feed(self, data: bytes) -> bytes:
-        """Take in bytes; return what they have of the body. ExecutionError if they are no HTTP."""
+        """Read bytes; return those of the body. ExecutionError if they are no HTTP."""
         data = self._held + data if self._held else data
         self._held = b""
         body: list[bytes] = []
@@ -81,12 +81,12 @@ class HttpAnswer:
         return b"".join(body)
 
     def end(self) -> None:
-        """Take in that the connection has ended."""
+        """Note that the connection has ended."""
         if self.ends_with_connection:
             self._part = _Part.DONE
 
     def _head(self, data: bytes) -> bytes:
-        """Take in a head, unless it has not come to its end; return what follows."""
+        """Read a head if it is complete; return the bytes that follow."""
         head, end, rest = data.partition(_END)
         if not end and len(data) <= _MOST_HEAD:
             self._held = data
@@ -117,7 +117,7 @@ class HttpAnswer:
             self._part = _Part.TO_THE_END
 
     def _line(self, data: bytes) -> bytes:
-        """Take in the size of a chunk or a line after the last one; return what follows."""
+        """Read the size of a chunk, or a trailer after the last; return the bytes that follow."""
         line, end, rest = data.partition(b"\n")
         if not end:
             self._held = data

@@ -89,7 +89,7 @@ class StreamClient:
 
 
 class _Pipe(asyncio.Protocol):
-    """A connection: reads what comes in the callback that brings it, so that no task must wake."""
+    """A connection. It reads in the callback that brings bytes, so that no task must wake."""
 
     def __init__(self) -> None:
         self._transport: asyncio.WriteTransport | None = None

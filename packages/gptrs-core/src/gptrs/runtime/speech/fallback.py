@@ -13,7 +13,7 @@ from gptrs.errors import ModelError, UsageError
 from gptrs.quick_dataclass import dataclass
 
 _CONDITIONED_BELOW: Final = 0.5
-"""Text that was drawn at a higher temperature does not become the prompt of the next window."""
+"""Text drawn above this temperature does not become the prompt of the next window."""
 _THRESHOLDS: Final = ("compression_ratio_threshold", "logprob_threshold", "no_speech_threshold")
 _CONDITION: Final = "condition_on_prev_tokens"
 
@@ -111,7 +111,7 @@ class Fallback:
 
 
 def compression_ratio(tokens: Sequence[int], vocab_size: int) -> float:
-    """Return by how much tokens, each of as many bytes as the vocabulary takes, compress."""
+    """Return the compression ratio of tokens, each as few bytes as fit the vocabulary."""
     size = int(math.log2(vocab_size) / 8) + 1
     data = b"".join(token.to_bytes(size, "little") for token in tokens)
     return len(data) / len(zlib.compress(data))

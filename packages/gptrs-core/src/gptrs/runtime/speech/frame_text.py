@@ -16,9 +16,9 @@ from gptrs.runtime.speech.ctc_vocabulary import ctc_vocabulary_of
 from gptrs.runtime.speech.transcription import Progress, Segment, Transcription
 
 CHUNK_SECONDS: Final = 30.0
-"""The most that is heard at once: the cost and memory of attention grow with the square of it."""
+"""Seconds of the longest chunk: attention takes time and memory by the square of it."""
 _EDGES: Final = 6
-"""An edge of a chunk, which only lends its context, is this part of the chunk."""
+"""Each edge of a chunk, which only gives context, is this part of it."""
 _SMALLEST_VARIANCE: Final = 1e-7
 
 
@@ -94,7 +94,7 @@ class Chunk(NamedTuple):
 
 
 def chunks_of(samples: int, step: int, frames: int) -> Iterator[Chunk]:
-    """Yield chunks of so many `frames`, each of `step` samples, that cover the sound.
+    """Yield overlapping chunks of `frames`, each of `step` samples, that cover the sound.
 
     Neighbours share two edges; frames in an edge that has a neighbour are left out. The arithmetic
     is that of transformers' pipeline.

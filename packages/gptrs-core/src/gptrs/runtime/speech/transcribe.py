@@ -63,7 +63,7 @@ def transcribe(
 def _require_no_choice(
     model: LoadedModel, language: str | None, task: Task | None, fallback: Fallback | None
 ) -> None:
-    """UsageError for choices that a model does not have which scores the tokens of frames."""
+    """Raise UsageError for choices that a model which scores frames does not have."""
     asked = "the fallback of doubtful windows" if fallback is not None else None
     asked = f"the language {quoted(language)}" if language is not None else asked
     asked = f"the task {quoted(task)}" if task not in (None, "transcribe") else asked

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gptrs.quick_dataclass import dataclass
 
 Progress = Callable[[float, float], None]
-"""Called with the seconds that were heard, and all."""
+"""Called with the seconds transcribed so far, and the total."""
 
 
 @dataclass(frozen=True)

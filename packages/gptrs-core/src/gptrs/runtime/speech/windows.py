@@ -22,7 +22,7 @@ from gptrs.runtime.speech.window_settings import WindowSettings
 
 _FRAMES_PER_SECOND: Final = RATE // HOP
 _SHORT: Final = 8
-"""Tokens that are read at once, however many they are."""
+"""The most tokens that are read in one piece whatever their number, see `_pieces`."""
 
 
 def transcribe_windows(
@@ -188,7 +188,7 @@ def _log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def _log_probability(logits: np.ndarray, token: int, sampling: Sampling) -> float:
-    """Return that of a token at the temperature 1, among those which may be drawn."""
+    """Return the log-probability of a token at temperature 1, among those that may be drawn."""
     found = _log_softmax(logits)
     if sampling.greedy:
         return float(found[token])
