@@ -23,6 +23,8 @@ from gptrs.plugins.selection import Selection
 # OpenMP's threads wait actively: on cores that another worker uses, those of torch take ten times
 # what they compute. Workers and processes of tests inherit it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# The workers of the tests take all cores: nobody compiles for them.
+os.environ.setdefault("GPTRS_NUMBA_COMPILERS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

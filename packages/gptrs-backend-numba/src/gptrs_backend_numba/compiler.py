@@ -13,6 +13,8 @@ from gptrs.ir.size_guards import SizeGuards
 from gptrs.ir.specialize import specialize
 from gptrs.ir.symbolic_dim import symbol, symbols_of
 from gptrs_backend_numba import lowering
+from gptrs_backend_numba.codegen.compiled import missing_kernels
+from gptrs_backend_numba.compiling.together import compile_together
 from gptrs_backend_numba.kept_weights.weight_store import weight_store
 from gptrs_backend_numba.lowering.linear import rows_of_layers
 from gptrs_backend_numba.lowering.regions import lower_region
@@ -30,7 +32,19 @@ LOWERINGS = tuple(
 
 
 def lower(program: Program, roles: Sequence[InputRole], threads: int) -> Schedule:
-    """The schedule of a supported program for `threads` threads; compiles the kernels it needs."""
+    """Return the schedule of a supported program for `threads` threads.
+
+    Kernels that it needs and no store has are compiled, by several processes if they are many.
+    """
+    with missing_kernels() as missing:
+        schedule = _lowered(program, roles, threads)
+    if missing:
+        compile_together(missing.values())
+        schedule = _lowered(program, roles, threads)
+    return schedule
+
+
+def _lowered(program: Program, roles: Sequence[InputRole], threads: int) -> Schedule:
     region = program.main.body
     donated = [role is InputRole.DONATED for role in roles]
     params = [_input(index, param) for index, param in enumerate(region.params)]

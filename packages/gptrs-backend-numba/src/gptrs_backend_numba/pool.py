@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import threading
-from functools import cache
 
 import numpy as np
 
@@ -62,9 +61,8 @@ class Pool:
             worker.join(timeout=1.0)
 
 
-@cache
 def run_tasks() -> Kernel:
-    """The kernel that runs a job; compiled on first use."""
+    """Return the kernel that runs a job; compiled on first use."""
     return compiled(run_tasks_kernel)
 
 

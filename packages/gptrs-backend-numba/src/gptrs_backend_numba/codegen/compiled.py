@@ -6,40 +6,23 @@ import hashlib
 import importlib.metadata
 import logging
 import platform
-import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
-from types import FunctionType
 
 import llvmlite
 
 from gptrs.spans import span
-from gptrs_backend_numba.codegen import (
-    complex_numbers,
-    conversion,
-    machine,
-    scalar,
-    target,
-)
+from gptrs_backend_numba.codegen import target
 from gptrs_backend_numba.codegen.compile_listeners import LISTENERS
-from gptrs_backend_numba.codegen.kernel import (
-    KernelFunction,
-    SpecializedKernel,
-    unique_name,
-)
+from gptrs_backend_numba.codegen.kernel import KernelFunction, SpecializedKernel
 from gptrs_backend_numba.codegen.kernel_store import KernelStore, open_store
 from gptrs_backend_numba.codegen.machine_code import Kernel, Linker, MachineCode, decode
 from gptrs_backend_numba.codegen.sources import SOURCES_DIGEST
+from gptrs_backend_numba.codegen.wanted_kernel import WantedKernel
 
-Build = Callable[[str], FunctionType]
-"""Makes the function of a kernel, with the given name, if it is in no store."""
-_NAMESPACE = {
-    name: value
-    for module in (machine, conversion, scalar, complex_numbers)
-    for name, value in module.EXPORTS.items()
-}
 _KERNELS: dict[str, Kernel] = {}
 _LINKER = Linker()
 COMPILING = threading.Lock()
@@ -52,10 +35,11 @@ def compiled(
     """Return the machine code of a kernel; one without bindings needs no `specialize`.
 
     `fastmath` has LLVM's flags for the floating-point operations of the kernel and of functions
-    that it calls, except those that have flags of their own.
+    that it calls, except those that have flags of their own. In a survey of what is missing it is
+    a kernel that nobody can call: see `missing_kernels`.
     """
     specialized = kernel.specialize() if isinstance(kernel, KernelFunction) else kernel
-    return _found(specialized.name, specialized.key, fastmath, specialized.build)
+    return _found(WantedKernel(specialized, fastmath))
 
 
 def compiled_task(kernel: KernelFunction | SpecializedKernel) -> int:
@@ -73,11 +57,7 @@ def compiled_source(
 
     `source` must differ wherever `constants`, its additional global names, differ.
     """
-
-    def build(name: str) -> FunctionType:
-        return _from_text(name, source, constants or {})
-
-    return _found("kernel", source, fastmath, build)
+    return _found(WantedKernel(source, fastmath, constants))
 
 
 def address_of_kernel(kernel: Kernel) -> int:
@@ -85,20 +65,59 @@ def address_of_kernel(kernel: Kernel) -> int:
     return kernel.address
 
 
-def _found(name: str, key: str, fastmath: tuple[str, ...], build: Build) -> Kernel:
-    key = f"{fastmath}\n{key}"
+def _found(wanted: WantedKernel) -> Kernel:
     with COMPILING:
+        key = wanted.key
         found = _KERNELS.get(key)
         if found is None:
-            found = _KERNELS[key] = _made(name, key, fastmath, build)
+            found = _stored(kernel_store(), entry_of(key), wanted.function_name)
+            if found is None and _SURVEY.missing is not None:
+                _SURVEY.missing[key] = wanted
+                return _NOT_THERE
+            if found is None:
+                with kernel_store().alone(entry_of(key)):
+                    found = _made(wanted)
+            _KERNELS[key] = found
         return found
+
+
+class _Survey(threading.local):
+    """The kernels that this thread has missed, if it surveys what is missing."""
+
+    missing: dict[str, WantedKernel] | None = None
+
+
+_SURVEY = _Survey()
+_NOT_THERE = Kernel(0, 0)
+"""Stands for kernels that are missing in a survey."""
+
+
+@contextmanager
+def missing_kernels() -> Generator[dict[str, WantedKernel]]:
+    """Scope that collects kernels that no store has, by key, and gives empty ones for them."""
+    missing: dict[str, WantedKernel] = {}
+    former, _SURVEY.missing = _SURVEY.missing, missing
+    try:
+        yield missing
+    finally:
+        _SURVEY.missing = former
+
+
+def compile_if_free(wanted: WantedKernel) -> None:
+    """Compile a kernel, unless it was compiled, or another process is doing so."""
+    with COMPILING:
+        store, entry = kernel_store(), entry_of(wanted.key)
+        if wanted.key in _KERNELS or store.has(entry):
+            return
+        with store.alone_if_free(entry) as free:
+            if free:
+                _KERNELS[wanted.key] = _made(wanted)
 
 
 def link_stored(name: str, key: str, make: Callable[[], MachineCode]) -> Kernel:
     """Return the function `name` that no kernel is the source of: stored, else from `make`."""
     with COMPILING:
-        store = kernel_store()
-        entry = hashlib.blake2b(f"{store.version}\n{key}".encode(), digest_size=20).hexdigest()
+        store, entry = kernel_store(), entry_of(key)
         stored = _stored(store, entry, name)
         if stored is not None:
             return stored
@@ -107,23 +126,23 @@ def link_stored(name: str, key: str, make: Callable[[], MachineCode]) -> Kernel:
         return _LINKER.link(code)
 
 
-def _made(name: str, key: str, fastmath: tuple[str, ...], build: Build) -> Kernel:
-    store = kernel_store()
-    entry = hashlib.blake2b(f"{store.version}\n{key}".encode(), digest_size=20).hexdigest()
-    function = unique_name(name, key)
-    stored = _stored(store, entry, function)
+def entry_of(key: str) -> str:
+    """Return the name of the entry of a kernel in the store."""
+    return hashlib.blake2b(f"{kernel_store().version}\n{key}".encode(), digest_size=20).hexdigest()
+
+
+def _made(wanted: WantedKernel) -> Kernel:
+    """Return a kernel that nobody else compiles, from the store or compiled."""
+    store, entry = kernel_store(), entry_of(wanted.key)
+    stored = _stored(store, entry, wanted.function_name)  # another process may have compiled it
     if stored is not None:
         return stored
-    with store.alone(entry):
-        stored = _stored(store, entry, function)  # another process may have compiled it meanwhile
-        if stored is not None:
-            return stored
-        _announce(store)
-        LISTENERS.kernel()
-        with span("compile kernel", name):
-            compiler = import_module("gptrs_backend_numba.codegen.numba_compiler")
-            code = compiler.machine_code(build(function), fastmath)
-        store.save(entry, code.encoded())
+    _announce(store)
+    LISTENERS.kernel()
+    with span("compile kernel", wanted.name):
+        compiler = import_module("gptrs_backend_numba.codegen.numba_compiler")
+        code = compiler.machine_code(wanted.function(), wanted.fastmath)
+    store.save(entry, code.encoded())
     return _LINKER.link(code)
 
 
@@ -137,23 +156,6 @@ def _stored(store: KernelStore, name: str, function: str) -> Kernel | None:
     except (ValueError, RuntimeError) as error:  # whole, and yet not what we save
         store.discard(name, str(error))
         return None
-
-
-def _from_text(name: str, source: str, constants: Mapping[str, object]) -> FunctionType:
-    _require_kept(source)
-    namespace = {"__name__": __name__, **_NAMESPACE, **constants}
-    exec(compile(source, "<gptrs kernel>", "exec"), namespace)
-    function = namespace["kernel"]
-    assert isinstance(function, FunctionType)
-    function.__name__ = function.__qualname__ = name
-    return function
-
-
-def _require_kept(source: str) -> None:
-    """Raise AssertionError if an array is mentioned last for its address: numba frees it then."""
-    for name in set(re.findall(r"\b(\w+)\.ctypes\b", source)):
-        rest = re.split(rf"\b{name}\b", source)[-1]
-        assert not rest.startswith(".ctypes"), f"`{name}` is mentioned last to take its address"
 
 
 @cache

@@ -58,6 +58,10 @@ class KernelStore:
             self._warn("refused", f"cached kernel `{path}` is not used: {error.strerror}")
         return None
 
+    def has(self, key: str) -> bool:
+        """Return whether there is an entry under `key`, which nobody has looked at."""
+        return self.folder is not None and (self.folder / key).exists()
+
     def discard(self, key: str, reason: str) -> None:
         """Remove the entry under `key`, which turned out to be of no use."""
         assert self.folder is not None, "nothing was loaded"
@@ -97,10 +101,22 @@ class KernelStore:
             yield
             return
         try:
-            _lock_key(descriptor, key)
+            _lock_key(descriptor, key, _WAIT_S)
             yield
         finally:
             os.close(descriptor)  # which ends the lock
+
+    @contextmanager
+    def alone_if_free(self, key: str) -> Generator[bool]:
+        """Scope as `alone`, entered at once: it gives False if another process is in it."""
+        descriptor = self._open_lock()
+        if descriptor is None:
+            yield True
+            return
+        try:
+            yield _lock_key(descriptor, key, 0.0)
+        finally:
+            os.close(descriptor)
 
     def _open_lock(self) -> int | None:
         if self.folder is None or not self.keeps:
@@ -133,19 +149,22 @@ def open_store(version: str) -> KernelStore:
     return KernelStore(folder, version, budget)
 
 
-def _lock_key(descriptor: int, key: str) -> None:
+def _lock_key(descriptor: int, key: str, wait_s: float) -> bool:
     """Lock the byte of the file that stands for `key`; the system lets go of it with the process.
 
-    Files of their own for the locks would have to be removed, which cannot be done without a race.
+    Return False if another process has it for `wait_s` seconds from now. Files of their own for
+    the locks would have to be removed, which cannot be done without a race.
     """
     digest = hashlib.blake2b(key.encode(), digest_size=7).digest()
-    offset, end = int.from_bytes(digest, "little"), time.monotonic() + _WAIT_S
-    while time.monotonic() < end:
+    offset, end = int.from_bytes(digest, "little"), time.monotonic() + wait_s
+    while True:
         try:
             fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, offset)
         except (BlockingIOError, PermissionError):  # which of them depends on the system
+            if time.monotonic() >= end:
+                return False
             time.sleep(_LOOK_S)
         except OSError:  # a file system without locks
-            return
+            return True
         else:
-            return
+            return True
