@@ -11,6 +11,7 @@ import tomllib
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
+from map_rules import map_problems
 from prose_rules import prose_problems
 from source_rules import parse, small_modules, source_problems
 
@@ -37,7 +38,8 @@ def main() -> int:
     of_words, notes = prose_problems(root, files, trees)
     for note in (*long_files(root, files, NOTED_LINES), *small_modules(root, trees), *notes):
         print(f"note: {note}")
-    problems = sorted((*find_problems(root, files), *source_problems(trees), *of_words))
+    of_map = map_problems(root, files)
+    problems = sorted((*find_problems(root, files), *source_problems(trees), *of_words, *of_map))
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0
