@@ -83,7 +83,13 @@ REFUSALS = [
     (lambda: F.pad(_f32(0), ((1, 0),), "edge"), "`pad` of `f32[0]` cannot edge axis 0 by (1, 0)"),
     (lambda: F.pad(gptrs.tensor([1]), ((1, 0),), value=0.5),
      "the number 0.5 is not a value of si64"),
-    (lambda: F.arange(-1), "`arange` needs a count >= 0, got -1"),
+    (lambda: F.arange(1, 2, 0), "`arange` cannot go from 1 to 2 in steps of 0"),
+    (lambda: F.arange("a"), "`arange` cannot go from 0 to 'a' in steps of 1"),
+    (lambda: F.arange(float("inf")), "`arange` cannot go from 0 to inf in steps of 1"),
+    (lambda: F.sum(_f32(2), "x"), "`sum` takes an integer as an axis, got `'x'`"),
+    (lambda: F.zeros(2, "float23"), "unknown dtype `float23`"),
+    (lambda: F.zeros(2, 3), "unknown dtype `3`"),
+    (lambda: F.cast(_f32(2), str), "NumPy dtype `<U0` has no PTIR counterpart"),
     (lambda: F.arange(2, dtype=dtypes.i1),
      "`arange` needs an integer, floating-point or complex `dtype`, got `i1`"),
     (lambda: F.arange(10_000, dtype=dtypes.bf16),
@@ -106,7 +112,35 @@ def test_refusal(call, message):
 @pytest.mark.parametrize("dtype", [dtype for dtype in dtypes.ALL if not dtype.is_bool], ids=str)
 def test_arange_counts_in_every_type_of_numbers(backend: Backend, dtype: DType) -> None:
     with gptrs.use_backend(backend):
-        assert F.arange(3, 1, 2, dtype).numpy().tolist() == [1, 3, 5]
+        assert F.arange(1, 7, 2, dtype).numpy().tolist() == [1, 3, 5]
+
+
+@pytest.mark.parametrize(
+    "numbers", [(5,), (2, 7), (7, 1, -2), (7, 1), (-3,), (0.5, 2.1, 0.25), (3, 3)]
+)
+def test_arange_goes_as_that_of_numpy(numbers: tuple[float, ...]) -> None:
+    found, expected = F.arange(*numbers).numpy(), np.arange(*numbers)
+    assert np.allclose(found, expected)
+    assert found.shape == expected.shape
+    assert found.dtype == (np.int64 if expected.dtype == np.int64 else np.float32)
+
+
+F32_NAMES = ("f32", "float32", np.float32, np.dtype(">f4"), float, dtypes.f32)
+
+
+@pytest.mark.parametrize("dtype", F32_NAMES, ids=str)
+def test_element_types_are_named_as_users_name_them(dtype: dtypes.DTypeLike) -> None:
+    made = [gptrs.zeros(3, dtype), gptrs.ones((3,), dtype), gptrs.full(3, 2, dtype)]
+    made += [gptrs.arange(3, dtype=dtype), gptrs.tensor([1, 2, 3], dtype)]
+    made += [gptrs.tensor([1, 2, 3]).cast(dtype), gptrs.tensor([1, 2, 3]).astype(dtype)]
+    assert {(x.dtype, x.shape) for x in made} == {(dtypes.f32, (3,))}
+
+
+def test_other_names_of_types():
+    names = {"bfloat16": dtypes.bf16, int: dtypes.si64, bool: dtypes.i1, complex: dtypes.cf32}
+    names |= {"int4": dtypes.si4, "uint8": dtypes.ui8, "half": dtypes.f16, "bool": dtypes.i1}
+    assert {name: dtypes.dtype_of(name) for name in names} == names
+    assert gptrs.tensor([3, 1]).argmax(dtype="int32").dtype is dtypes.si32
 
 
 def test_what_changes_nothing_is_not_captured():

@@ -140,7 +140,7 @@ def test_scores_depend_on_distances_alone(interleaved):
     )
 
     def scores(start: int) -> np.ndarray:
-        tables = F.rotary_tables(F.arange(4, start), 16)
+        tables = F.rotary_tables(F.arange(start, start + 4), 16)
         q, k = (F.rotary(x, *tables, interleaved=interleaved) for x in (query, key))
         return F.matmul(q, F.transpose(k, (0, 1, 3, 2))).numpy()
 

@@ -74,7 +74,7 @@ def test_models_need_no_more_than_is_public():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match=r"`gptrs.api` has no public name `Tensr`"):
+    with pytest.raises(AttributeError, match=r"no public name `Tensr`; did you mean `Tensor`\?"):
         _ = gptrs.api.Tensr  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(ImportError):
         exec("from gptrs.api import Tensr", {})

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import shutil
 
 import numpy as np
 import pytest
 
+import gptrs
 from gptrs.errors import CheckpointError, ModelError, PluginError, UsageError
 from gptrs.plugins.manager import manager
+from gptrs.runtime import loaded_model
 from gptrs.runtime.load import load_model
 from runtime.tiny_gpt2 import save_tiny_gpt2
 
@@ -21,6 +24,21 @@ def test_a_loaded_model_says_what_it_is(model, directory):
     assert model.eos_tokens == {0}
     assert model.bos_token == 0
     assert model.load_seconds > 0
+
+
+def test_functions_that_take_a_model_are_named_where_they_are_looked_for(model):
+    functions = [getattr(gptrs, name) for name in dir(gptrs)]
+    takers = {
+        each.__name__
+        for each in filter(inspect.isfunction, functions)
+        if next(iter(inspect.signature(each).parameters), "") == "model"
+    }
+    assert takers == loaded_model._VERBS
+    with pytest.raises(AttributeError, match=r"call `gptrs\.generate\(model, \.\.\.\)`"):
+        model.generate("x")
+    with pytest.raises(AttributeError, match=r"has no attribute `generat`$"):
+        model.generat("x")
+    assert not hasattr(model, "generate")
 
 
 def test_the_backend_named_runs_it(backend, directory):

@@ -16,4 +16,6 @@ if sys.platform == "win32":
 
 __version__ = "0.1.0"
 
-__getattr__, __dir__, __all__ = attach(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(
+    __name__, __file__, "; math is in `gptrs.functionals`, layers in `gptrs.nn`"
+)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
 from pathlib import Path
 
@@ -17,11 +18,12 @@ from gptrs.spans import span
 
 
 def attach(
-    module: str, file: str
+    module: str, file: str, elsewhere: str = ""
 ) -> tuple[Callable[[str], object], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` (PEP 562) and `__all__` of `module`, which lies in `file`.
 
-    They offer the names that its stub imports by `from package.module import name as name`.
+    They offer the names that its stub imports by `from package.module import name as name`. The
+    error for another name ends with `elsewhere`, where it may be.
     """
     stub = ast.parse(Path(file).with_suffix(".pyi").read_text(encoding="utf-8"))
     sources = {
@@ -33,7 +35,9 @@ def attach(
 
     def load(name: str) -> object:
         if name not in sources:
-            raise AttributeError(f"`{module}` has no public name `{name}`")
+            close = [f"; did you mean `{each}`?" for each in get_close_matches(name, sources, 1)]
+            hint = "".join(close) or elsewhere
+            raise AttributeError(f"`{module}` has no public name `{name}`{hint}")
         with span("import", name):
             source = import_module(sources[name])
             if name in vars(source):

@@ -147,7 +147,7 @@ class Embeddings(Module):
         x = self.embed_tokens(tokens)
         if self._scale != 1:
             x = x * self._scale
-        at = F.arange(tokens.shape[1], start=self._first)
+        at = F.arange(self._first, tokens.shape[1] + self._first)
         positions = F.take(self.positions, at if place is None else at + place)
         if self._padding is not None:
             seen = F.expand_dims(F.not_equal(tokens, self._padding), 2)

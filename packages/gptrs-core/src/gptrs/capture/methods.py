@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Literal, Self
 
 from gptrs.capture.late_binding import functional
-from gptrs.ir.dtypes import DType
+from gptrs.ir import dtypes
+from gptrs.ir.dtypes import DTypeLike
 
 Axes = int | Sequence[int] | None
 Number = bool | int | float | complex
@@ -181,13 +182,17 @@ class Methods:
         """`log(sum(exp(x)))` along axes, None for all."""
         return functional("logsumexp")(self, axis, keepdims)
 
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Self:
-        """si64: the index of the largest along `axis`, None for all."""
-        return functional("argmax")(self, axis, keepdims)
+    def argmax(
+        self, axis: int | None = None, keepdims: bool = False, dtype: DTypeLike = dtypes.si64
+    ) -> Self:
+        """Return the index of the largest along `axis`, of all for None."""
+        return functional("argmax")(self, axis, keepdims, dtype)
 
-    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Self:
-        """si64: the index of the smallest along `axis`, None for all."""
-        return functional("argmin")(self, axis, keepdims)
+    def argmin(
+        self, axis: int | None = None, keepdims: bool = False, dtype: DTypeLike = dtypes.si64
+    ) -> Self:
+        """Return the index of the smallest along `axis`, of all for None."""
+        return functional("argmin")(self, axis, keepdims, dtype)
 
     def cumsum(self, axis: int) -> Self:
         """Return the sums along `axis` up to each element."""
@@ -249,8 +254,8 @@ class Methods:
         """Each element along `axis` several times, side by side."""
         return functional("repeat_interleave")(self, repeats, axis)
 
-    def cast(self, dtype: DType) -> Self:
-        """Converted to `dtype`."""
+    def cast(self, dtype: DTypeLike) -> Self:
+        """Return the elements converted to `dtype`."""
         return functional("cast")(self, dtype)
 
     def take(self, indices: Self, axis: int = 0) -> Self:

@@ -19,7 +19,7 @@ from gptrs.capture.operators import Operators
 from gptrs.capture.parameter import Parameter
 from gptrs.capture.placeholder import require_known
 from gptrs.errors import UsageError
-from gptrs.ir.dtypes import DType, by_name, from_numpy
+from gptrs.ir.dtypes import DType, DTypeLike, dtype_of, from_numpy
 from gptrs.ir.op import Op
 from gptrs.ir.program import Function, Region
 from gptrs.ir.tensor_type import TensorType
@@ -126,12 +126,12 @@ class Tensor(Operators, Methods):
         """Return the only element as a Python number; UsageError if there are more."""
         return self._item("`item()`", _KEEP)
 
-    def astype(self, dtype: DType | str) -> Tensor:
-        """Return the tensor converted to `dtype`, which may be a name such as `"bf16"`.
+    def astype(self, dtype: DTypeLike) -> Tensor:
+        """Return the tensor converted to `dtype`, a name such as `"bf16"` or a type of NumPy.
 
         ProgramError for an unknown name.
         """
-        return self.cast(by_name(dtype) if isinstance(dtype, str) else dtype)
+        return self.cast(dtype_of(dtype))
 
     def tolist(self) -> object:
         """Return the elements as Python numbers in nested lists, a number for rank 0."""
@@ -267,15 +267,19 @@ def apply_many(
     return tuple(Tensor(source) for source in captured)
 
 
-def tensor(value: npt.ArrayLike, dtype: DType | None = None) -> Tensor:
+def tensor(value: npt.ArrayLike, dtype: DTypeLike | None = None) -> Tensor:
     """Return a tensor with a copy of the elements of `value` (an array, a number, nested lists).
 
     Python floats become f32, Python ints si64, unless `dtype` says otherwise; arrays keep their
-    type. ProgramError for element types that PTIR does not have.
+    type. ProgramError for element types that PTIR does not have, UsageError for nested lists of
+    unequal lengths.
     """
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:
+        raise UsageError(f"`tensor` cannot take this `{type(value).__name__}`: {error}") from error
     if dtype is not None:
-        array = array.astype(dtype.numpy)
+        array = array.astype(dtype_of(dtype).numpy)
     elif not isinstance(value, (np.ndarray, np.generic)) and array.dtype == np.float64:
         array = array.astype(np.float32)
     return Tensor.of_array(array)

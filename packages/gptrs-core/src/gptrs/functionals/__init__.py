@@ -1,5 +1,7 @@
 """The math that models call: each functional validates, then captures, and can be overridden."""
 
+from typing import TYPE_CHECKING
+
 from gptrs.functionals import compositions as compositions
 from gptrs.functionals.activation import *  # noqa: F403
 from gptrs.functionals.arithmetic import *  # noqa: F403
@@ -31,6 +33,7 @@ from gptrs.functionals.rotary import *  # noqa: F403
 from gptrs.functionals.rotary_scaling import *  # noqa: F403
 from gptrs.functionals.sampling import *  # noqa: F403
 from gptrs.functionals.trigonometry import *  # noqa: F403
+from gptrs.quoting import did_you_mean
 
 # A functional is listed by being one.
 __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]
@@ -40,3 +43,12 @@ __all__ = sorted(  # pyright: ignore[reportUnsupportedDunderAll]
 
 def __dir__() -> list[str]:
     return list(__all__)
+
+
+if not TYPE_CHECKING:  # which knows what is imported above
+
+    def __getattr__(name: str) -> object:
+        close = did_you_mean(name, __all__)
+        raise AttributeError(
+            f"there is no functional `{name}`; {close}`gptrs list functionals` shows all"
+        )

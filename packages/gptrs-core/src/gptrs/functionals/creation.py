@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from typing import cast
 
 from gptrs.capture import primitives
 from gptrs.capture.primitives.elementwise import Direction
@@ -11,51 +13,80 @@ from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import NUMBERS, Number, require_made_dtype, splat
 from gptrs.ir import dtypes
-from gptrs.ir.dtypes import DType
+from gptrs.ir.dtypes import DTypeLike, dtype_of
 from gptrs.ir.ops.creation import count_of_exact_indices
-from gptrs.ir.symbolic_dim import exceeds
+from gptrs.ir.symbolic_dim import SymbolicDim, exceeds
 
 
 @functional
-def arange(count: int, start: Number = 0, step: Number = 1, dtype: DType = dtypes.si64) -> Tensor:
-    """`start + i * step` for i in 0 .. count - 1, computed in `dtype`, any type of numbers.
+def arange(
+    start: Number, stop: Number | None = None, step: Number = 1, dtype: DTypeLike | None = None
+) -> Tensor:
+    """Numbers from `start` to below `stop`, computed as `start + i * step` (`np.arange`).
 
-    UsageError for a negative count, and for one whose indices `dtype` does not hold exactly.
+    With one number they go from 0 to below it. `dtype` is any type of numbers; None: f32 if one of
+    the numbers is a float, si64 otherwise. UsageError for a step of 0, for more indices than
+    `dtype` holds exactly, and for a step other than 1 between sizes that are free.
     """
-    require_made_dtype("arange", NUMBERS, dtype)
-    if count < 0:
-        raise UsageError(f"`arange` needs a count >= 0, got {count}")
-    index_type = dtypes.f64 if dtype.is_complex else dtype
+    start, stop = (0, start) if stop is None else (start, stop)
+    floats = any(isinstance(number, float) for number in (start, stop, step))
+    wanted = (dtypes.f32 if floats else dtypes.si64) if dtype is None else dtype_of(dtype)
+    require_made_dtype("arange", NUMBERS, wanted)
+    count = _steps(start, stop, step)
+    index_type = dtypes.f64 if wanted.is_complex else wanted
     most = count_of_exact_indices(index_type)
     if exceeds(count, most):
         raise UsageError(
-            f"`arange` of {count} elements counts past {most - 1}, the last index exact in {dtype}",
+            f"`arange` of {count} elements counts past {most - 1}, the last index exact in"
+            f" {wanted}",
             hint="count in a wider type, then cast",
         )
     shape = (count,)
     indices = primitives.iota(shape, 0, index_type)
-    if dtype.is_complex:
-        indices = primitives.cast(indices, dtype)
-    scaled = indices if step == 1 else primitives.mul(indices, splat(step, dtype, shape))
-    return primitives.add(scaled, splat(start, dtype, shape)) if start else scaled
+    if wanted.is_complex:
+        indices = primitives.cast(indices, wanted)
+    scaled = indices if step == 1 else primitives.mul(indices, splat(step, wanted, shape))
+    is_zero = not isinstance(start, SymbolicDim) and not start
+    return scaled if is_zero else primitives.add(scaled, splat(start, wanted, shape))
+
+
+def _steps(start: Number, stop: Number, step: Number) -> int:
+    """Return how many numbers there are, 0 if the steps lead away from `stop`."""
+    if any(isinstance(number, SymbolicDim) for number in (start, stop)):
+        if step != 1:
+            raise UsageError(
+                f"`arange` between sizes that are free takes the step 1, got {step}",
+                hint="multiply the numbers by it",
+            )
+        return cast("int", stop - start)
+    try:
+        return max(0, math.ceil(cast("float", (stop - start) / step)))
+    except (ArithmeticError, TypeError, ValueError):
+        raise UsageError(
+            f"`arange` cannot go from {start!r} to {stop!r} in steps of {step!r}"
+        ) from None
 
 
 @functional
-def full(shape: Sequence[int], value: Number, dtype: DType = dtypes.f32) -> Tensor:
-    """`value` everywhere; UsageError if `dtype` cannot hold it, or for a negative dim."""
-    if any(size < 0 for size in shape):
-        raise UsageError(f"`full` needs dims >= 0, got {list(shape)}")
-    return splat(value, dtype, tuple(shape))
+def full(shape: int | Sequence[int], value: Number, dtype: DTypeLike = dtypes.f32) -> Tensor:
+    """`value` everywhere; `shape` is dims, or the number of elements of a vector.
+
+    UsageError if `dtype` cannot hold the value, and for a negative dim.
+    """
+    dims = (shape,) if isinstance(shape, int | SymbolicDim) else tuple(shape)
+    if any(size < 0 for size in dims):
+        raise UsageError(f"`full` needs dims >= 0, got {list(dims)}")
+    return splat(value, dtype_of(dtype), dims)
 
 
 @functional
-def zeros(shape: Sequence[int], dtype: DType = dtypes.f32) -> Tensor:
+def zeros(shape: int | Sequence[int], dtype: DTypeLike = dtypes.f32) -> Tensor:
     """0 everywhere, False for i1."""
     return full(shape, False, dtype)
 
 
 @functional
-def ones(shape: Sequence[int], dtype: DType = dtypes.f32) -> Tensor:
+def ones(shape: int | Sequence[int], dtype: DTypeLike = dtypes.f32) -> Tensor:
     """1 everywhere, True for i1."""
     return full(shape, True, dtype)
 

@@ -12,16 +12,17 @@ from gptrs.capture.tensor import Tensor
 from gptrs.errors import UsageError
 from gptrs.functionals.dispatch.registry import functional
 from gptrs.functionals.operands import Axes, axes_of, axis_of, converted, expand
-from gptrs.ir.dtypes import DType
+from gptrs.ir.dtypes import DTypeLike, dtype_of
 from gptrs.ir.shapes import broadcastable_to
 
 
 @functional
-def cast(x: Tensor, dtype: DType) -> Tensor:
+def cast(x: Tensor, dtype: DTypeLike) -> Tensor:
     """x converted to `dtype` by the rules of the op `cast`; x itself if it has that type."""
-    if x.dtype.is_complex and not (dtype.is_complex or dtype.is_bool):
-        raise UsageError(f"`cast` of `{x.type}` to {dtype} would drop the imaginary part")
-    return converted(x, dtype)
+    wanted = dtype_of(dtype)
+    if x.dtype.is_complex and not (wanted.is_complex or wanted.is_bool):
+        raise UsageError(f"`cast` of `{x.type}` to {wanted} would drop the imaginary part")
+    return converted(x, wanted)
 
 
 @functional

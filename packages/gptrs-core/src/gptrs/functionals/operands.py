@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import cast
+from typing import SupportsIndex, cast
 
 import numpy as np
 
@@ -202,7 +202,9 @@ def require_one_of(name: str, label: str, value: str, known: Sequence[str]) -> N
 
 
 def axis_of(name: str, axis: int, x: Tensor) -> int:
-    """`axis` counted from the front; UsageError when `x` has no such axis."""
+    """Return `axis` counted from the front; UsageError when `x` has no such axis."""
+    if not isinstance(cast("object", axis), SupportsIndex):
+        raise UsageError(f"`{name}` takes an integer as an axis, got `{axis!r}`")
     if not -x.rank <= axis < x.rank:
         raise UsageError(f"`{name}` got axis {axis} for `{x.type}`, which has {x.rank} axes")
     return normalize_axis(axis, x.rank, name)

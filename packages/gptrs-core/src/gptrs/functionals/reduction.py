@@ -29,7 +29,7 @@ from gptrs.functionals.operands import (
     widened,
 )
 from gptrs.ir import dtypes
-from gptrs.ir.dtypes import DType, i1
+from gptrs.ir.dtypes import DType, DTypeLike, dtype_of, i1
 
 
 @functional
@@ -128,24 +128,26 @@ def logsumexp(x: Tensor, axis: Axes = None, keepdims: bool = False) -> Tensor:
 
 @functional
 def argmax(
-    x: Tensor, axis: int | None = None, keepdims: bool = False, dtype: DType = dtypes.si64
+    x: Tensor, axis: int | None = None, keepdims: bool = False, dtype: DTypeLike = dtypes.si64
 ) -> Tensor:
     """The index of the largest of reals or i1 along `axis`, of all in row-major order for None.
 
     The first of equals and the first NaN win. `dtype` is si32 or si64. UsageError for no elements.
     """
-    flat, along = _searched("argmax", x, axis, dtype)
-    found = primitives.argmax(flat, along, keepdims, dtype)
+    wanted = dtype_of(dtype)
+    flat, along = _searched("argmax", x, axis, wanted)
+    found = primitives.argmax(flat, along, keepdims, wanted)
     return _with_all_dims(found, x) if axis is None and keepdims else found
 
 
 @functional
 def argmin(
-    x: Tensor, axis: int | None = None, keepdims: bool = False, dtype: DType = dtypes.si64
+    x: Tensor, axis: int | None = None, keepdims: bool = False, dtype: DTypeLike = dtypes.si64
 ) -> Tensor:
     """The index of the smallest of reals or i1, by the rules of `argmax`; the first NaN wins."""
-    flat, along = _searched("argmin", x, axis, dtype)
-    found = primitives.argmin(flat, along, keepdims, dtype)
+    wanted = dtype_of(dtype)
+    flat, along = _searched("argmin", x, axis, wanted)
+    found = primitives.argmin(flat, along, keepdims, wanted)
     return _with_all_dims(found, x) if axis is None and keepdims else found
 
 

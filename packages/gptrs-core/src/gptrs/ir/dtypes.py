@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import field
-from typing import Literal
+from typing import Any, Literal, cast
 
 import ml_dtypes
 import numpy as np
@@ -94,6 +94,10 @@ FLOATS: tuple[DType, ...] = tuple(d for d in ALL if d.is_float)
 
 _BY_NAME = {dtype.name: dtype for dtype in ALL}
 _BY_NUMPY = {dtype.numpy: dtype for dtype in ALL}
+_BY_PYTHON: dict[type, DType] = {bool: i1, int: si64, float: f32, complex: cf32}
+
+DTypeLike = DType | str | np.dtype[Any] | type
+"""What `dtype_of` takes: `dtypes.f32`, `"f32"`, `"float32"`, `np.float32`, `float`."""
 
 
 def by_name(name: str) -> DType:
@@ -103,6 +107,25 @@ def by_name(name: str) -> DType:
     except KeyError:
         known = " ".join(_BY_NAME)
         raise ProgramError(f"unknown dtype `{name}`", hint=f"known dtypes: {known}") from None
+
+
+def dtype_of(value: DTypeLike) -> DType:
+    """Return the dtype that a user means: one of PTIR or of NumPy, its name, or a type of Python.
+
+    `bool`, `int`, `float` and `complex` are i1, si64, f32 and cf32, as elements of lists are.
+    ProgramError with the known names otherwise.
+    """
+    if isinstance(value, DType):
+        return value
+    if isinstance(value, str) and value in _BY_NAME:
+        return _BY_NAME[value]
+    if isinstance(value, type) and value in _BY_PYTHON:
+        return _BY_PYTHON[value]
+    try:
+        found = np.dtype(cast("Any", value))
+    except (TypeError, ValueError, SyntaxError):  # texts of some forms are parsed as Python
+        return by_name(str(value))
+    return from_numpy(found)
 
 
 def from_numpy(dtype: np.dtype[np.generic]) -> DType:

@@ -267,7 +267,7 @@ class CausalLMModule(Module):
         with self._adapted(adapters):
             *_, x = self.states(step, caches)  # (N, C)
         texts = step.lengths.shape[0]
-        last = F.take(step.row_starts, F.arange(texts, 1)) - 1  # (B,)
+        last = F.take(step.row_starts, F.arange(1, texts + 1)) - 1  # (B,)
         with self._adapted(F.take(adapters, last)):
             logits = self.logits(self.final_norm(F.take(x, last)))  # (B, V)
         return logits, [cache.pools for cache in caches]

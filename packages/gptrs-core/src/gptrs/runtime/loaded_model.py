@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
@@ -48,6 +48,14 @@ from gptrs.runtime.prompts import Prompt, checked_prompt
 from gptrs.runtime.tokenization.tokenizer import TextTokenizer, tokenizer_of
 from gptrs.runtime.watched_model import WatchedModel
 from gptrs.spans import span
+
+_VERBS: Final = frozenset(
+    (
+        *("astream", "classify", "embed", "embed_images", "fill", "generate", "generate_batch"),
+        *("generate_several", "match", "rank", "stream", "tag", "transcribe", "zero_shot"),
+    )
+)
+"""The functions of `gptrs` that take a model first."""
 
 
 class LoadedModel(CapableModel):
@@ -94,6 +102,14 @@ class LoadedModel(CapableModel):
         self._params = params
         self._tokenizer: TextTokenizer | None = None
         self.template_variables: dict[str, object] = {}
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> object:
+            """Say what takes the model where other libraries have a method."""
+            kind = type(self).__name__
+            where = f"; call `gptrs.{name}(model, ...)`" if name in _VERBS else ""
+            raise AttributeError(f"`{kind}` has no attribute `{name}`{where}")
 
     def __repr__(self) -> str:
         can = ", ".join(sorted(self.capabilities)) or "no capabilities"

@@ -76,7 +76,7 @@ def arange(node: Node, *bounds: Number, **named: object) -> Tensor:
         return converted(places * scalar(step, dtypes.si64) + scalar(start, dtypes.si64), dtype)
     count = max(math.ceil((end - start) / step), 0)
     if dtype.is_integer:
-        made = F.arange(count, int(start), int(step))
+        made = F.arange(int(start), int(start) + count * int(step), int(step))
         return converted(made, dtype)
     places = F.cast(F.arange(count), dtypes.f64)
     return converted(places * float(step) + float(start), dtype)
