@@ -57,6 +57,8 @@ REFUSALS = [
     (lambda: _f32(2)[::0], "`slice` of `f32[2]` cannot walk in steps of 0"),
     (lambda: _f32(2)[True], "`index` takes ints, slices, None, `...` and a tensor, got `bool`"),
     (lambda: _f32(2)["a"], "`index` takes ints, slices, None, `...` and a tensor, got `str`"),
+    (lambda: _f32(2)[np.array([0, 1])],
+     "`index` takes ints, slices, None, `...` and a tensor, got `ndarray`"),
     (lambda: _f32(2)[[0, 1]], "`index` takes ints, slices, None, `...` and a tensor, got `list`"),
     (lambda: _f32(2)[0.5:], "`index` takes slices of ints and None, got `float`"),
     (lambda: _f32(2)[MASK], "`take` needs an integer `indices`, got `i1[2]`"),

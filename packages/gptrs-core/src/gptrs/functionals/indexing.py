@@ -148,13 +148,16 @@ def _plain(x: Tensor, entry: object) -> int | slice | None:
             f"`index` of `{x.type}` takes a tensor for the first axis only, got `{entry.type}`",
             hint="use `take` or `gather`, which take an axis",
         )
-    if isinstance(entry, bool) or not isinstance(entry, SupportsIndex):
+    try:
+        if isinstance(entry, bool):
+            raise TypeError
+        return operator.index(cast("SupportsIndex", entry))
+    except TypeError:  # arrays of NumPy have `__index__`, too
         kind = type(entry).__name__
         raise UsageError(
             f"`index` takes ints, slices, None, `...` and a tensor, got `{kind}`",
             hint="`where` chooses by a mask; wrap positions with `gptrs.tensor`",
-        )
-    return operator.index(entry)
+        ) from None
 
 
 def _bound(bound: object) -> int | None:
