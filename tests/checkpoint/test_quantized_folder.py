@@ -254,8 +254,8 @@ def test_codes_are_packed_as_the_library_does(tmp_path: Path) -> None:
     ("settings", "message"),
     [
         (
-            {"quant_method": "bitsandbytes"},
-            "the `quant_method` `'bitsandbytes'`, which gptrs does not",
+            {"quant_method": "hqq"},
+            "the `quant_method` `'hqq'`, which gptrs does not",
         ),
         ({"bits": 5, "group_size": 64}, "`bits`.*is supported as 2 or 3 or 4 or 6 or 8 only"),
         ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "`mode`.*'affine'"),

@@ -20,6 +20,7 @@ from gptrs.checkpoint.files.open_file import is_plain, read_whole
 from gptrs.checkpoint.formats.foreign_files import PICKLE_SUFFIXES
 from gptrs.checkpoint.formats.safetensors import SafetensorsFile
 from gptrs.checkpoint.models import byte_bpe_files
+from gptrs.checkpoint.models.bitsandbytes_folder import BitsAndBytesFolder
 from gptrs.checkpoint.models.mlx_folder import MlxFolder
 from gptrs.checkpoint.models.model_folder import ModelFolder
 from gptrs.checkpoint.models.model_source import (
@@ -155,6 +156,8 @@ class HfDirectory(ModelSource):
             return stored
         if self._scheme.layout == "mxfp4":
             return Mxfp4Folder(stored)
+        if self._scheme.layout == "bitsandbytes":
+            return BitsAndBytesFolder(stored)
         made = MlxFolder if self._scheme.layout == "mlx" else QuantizedFolder
         return made(stored, self._scheme)
 

@@ -10,11 +10,13 @@ from gptrs.checkpoint.config_fields import Fields
 from gptrs.errors import ModelError
 from gptrs.quoting import listed, quoted, shown_value
 
-Layout = Literal["packed", "int8", "gptq", "awq", "mxfp4", "mlx"]
-"""How codes lie: of compressed-tensors in int32 or int8, of GPTQ, of AWQ (gemm), MXFP4, MLX."""
+Layout = Literal["packed", "int8", "gptq", "awq", "mxfp4", "mlx", "bitsandbytes"]
+"""How codes lie: of compressed-tensors in int32 or int8, of GPTQ, of AWQ (gemm), MXFP4, MLX, ..."""
 
 KEY, MLX_KEY = "quantization_config", "quantization"
-_METHODS = ("compressed-tensors", "gptq", "awq", "mxfp4")
+_METHODS = ("compressed-tensors", "gptq", "awq", "mxfp4", "bitsandbytes")
+_TURNED = ("gpt2",)
+"""Kinds whose layers are stored turned; those that bitsandbytes rounded are not turned."""
 _FORMATS: Mapping[str, Layout] = {"pack-quantized": "packed", "int-quantized": "int8"}
 
 
@@ -71,7 +73,20 @@ def scheme_of(config: Mapping[str, object], file: str) -> QuantizationScheme | N
         return _gptq(fields)
     if method == "mxfp4":
         return QuantizationScheme("mxfp4", "mxfp4", 4, 32, symmetric=True)
+    if method == "bitsandbytes":
+        return _bitsandbytes(fields, config.get("model_type"), file)
     return _awq(fields) if method == "awq" else _compressed(fields, settings)
+
+
+def _bitsandbytes(fields: Fields, kind: object, file: str) -> QuantizationScheme:
+    if kind in _TURNED:
+        raise ModelError(
+            f"a {shown_value(kind)} that bitsandbytes rounded, in {quoted(file, 200)}, is not read",
+            hint="take the model unquantized; `--weights q8` or `q4` rounds it when it is loaded",
+        )
+    bits = 4 if fields.boolean("load_in_4bit", False) else 8
+    fields.require("bnb_4bit_quant_type", "nf4", "fp4")
+    return QuantizationScheme("bitsandbytes", "bitsandbytes", bits, None)
 
 
 def _names_method(settings: object) -> bool:
