@@ -36,10 +36,10 @@ from gptrs.checkpoint.quantized_tensor import (
     stack_of,
 )
 from gptrs.checkpoint.tensor_plans import TensorPlan
+from gptrs.checkpoint.typed_reading import load_as, load_slice, stays_narrow
 from gptrs.errors import CheckpointError, UsageError
 from gptrs.ir import dtypes
 from gptrs.ir.dtypes import DType
-from gptrs.ir.ops.elementwise import Cast
 from gptrs.ir.tensor_type import TensorType
 from gptrs.quoting import quoted
 
@@ -180,9 +180,8 @@ class Params:
         """Return the weight `name` of this scope, unloaded; one name is always one parameter.
 
         `use` says what a matrix is for, so that it may be quantized, `axes` names its axes, so that
-        they may be split over devices. CheckpointError if the
-        checkpoint lacks it, has it in another shape than `shape`, or, unless `floating` is false,
-        stores anything but floats.
+        they may be split over devices. CheckpointError if the checkpoint lacks it, has it in
+        another shape than `shape`, or, unless `floating` is false, stores anything but floats.
         """
         whole = self._prefix + name
         with self._lock:
@@ -390,10 +389,10 @@ class Params:
         stored = self._source.type_of(name)
         wanted = self._wanted(stored)
         ranks = (3,) if name in self._narrow else (_MATRIX,)
-        type = stored if _stays_narrow(stored, wanted, self.backend, ranks) else wanted
+        type = stored if stays_narrow(stored, wanted, self.backend, ranks) else wanted
         key = param_key(self._namespace, base_param_id(name))
         source = self._source
-        load = read = partial(_load, source, name, type)
+        load = read = partial(load_as, source, name, type)
         read_slice = None
         is_plain = not isinstance(source, QuantizedSource) or not source.quantized(name)
         product = self._mergeable(name, type)
@@ -404,7 +403,7 @@ class Params:
             zero_copy = type.dtype.is_float and is_plain
             load = partial(source.view, name)
         if isinstance(source, PartialSource) and is_plain:
-            read_slice = partial(_load_slice, source, name, type)
+            read_slice = partial(load_slice, source, name, type)
         # Decoding again is quicker than reading several times the bytes from disk.
         identity = (
             self._identity(name, None if stored == type else type.dtype) if is_plain else None
@@ -456,37 +455,3 @@ class Params:
         if self._dtype is None or not stored.dtype.is_float:
             return stored
         return stored.with_dtype(self._dtype)
-
-
-def _stays_narrow(
-    stored: TensorType, wanted: TensorType, backend: Backend, ranks: Sequence[int]
-) -> bool:
-    """Return whether a weight keeps its stored type: one of `ranks` that `backend` can convert.
-
-    Convolutions and stacks of matrices, but those of experts, are better off with one conversion
-    ahead: what is computed of their weights, such as a folded batch norm, is computed once then.
-    """
-    halves = stored.dtype in (dtypes.bf16, dtypes.f16) and wanted.dtype is dtypes.f32
-    if not halves or stored.rank not in ranks:
-        return False
-    return backend.refusal(Cast(wanted.dtype), [stored], [wanted]) is None
-
-
-def _load_slice(
-    source: PartialSource, name: str, type: TensorType, index: tuple[slice, ...]
-) -> np.ndarray:
-    with np.errstate(over="ignore", invalid="ignore"):  # as `_load` does
-        return source.read_slice(name, index).astype(type.dtype.numpy, copy=False)
-
-
-def _load(source: ParamSource, name: str, type: TensorType) -> np.ndarray:
-    """Return the stored array if it has the dtype already, else a copy rounded to even."""
-    dtype = type.dtype.numpy
-    with np.errstate(over="ignore", invalid="ignore"):  # to inf and NaN, as `cast` of PTIR says
-        if not isinstance(source, MappedSource) or source.type_of(name) == type:
-            return source.load(name).astype(dtype, copy=False)
-        array, start = np.empty(type.size, dtype), 0
-        for part in source.parts(name):  # so that no more of the file is in memory
-            array[start : start + part.size] = part.astype(dtype, copy=False)
-            start += part.size
-    return array.reshape(type.shape)
